@@ -3,13 +3,9 @@
 --
 --  queue        The queue: one row for each recipient of each message that is not yet done.
 --  messages     Messages: the content and what all its recipients share, and the one function that puts mail in.
-<<<<<<< HEAD
 --  schedules    Scheduled mail: it waits in status SCHEDULED, and no row is tried before its send_at.
-=======
---  templates    Templates of composed mail, by name and version.
->>>>>>> i27-templ
 --  submission   Submission by SQL: submit() in the transaction of the caller.
---  templates    (stub until the helper's branch is merged)
+--  templates    Templates of composed mail, by name and version.
 --  composed     Composed mail: submit_mail() and submit_template() in the transaction of the caller.
 --  arguments    Checks of the arguments of submit(), and the errors of bad ones.
 --  days         Days: partitions of logs by day, which queued makes ahead and drops. Mutexes, for one transaction at a time.
@@ -641,7 +637,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION queue_put', 'pgmta_smtpd', 'EXECUTE'),
     ('FUNCTION queue_put', 'pgmta_queued', 'EXECUTE');
 
-<<<<<<< HEAD
 -- Scheduled mail: it waits in status SCHEDULED, and no row is tried before its send_at.
 
 -- The row watch looks at queue_ids, so that a commit of rows that wait wakes no worker (docs/decisions/0093).
@@ -704,73 +699,6 @@ COMMENT ON TRIGGER queue_send_at ON queue IS 'Never before send_at, whatever an 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION queue_due', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION schedule_ahead', 'pgmta_queued', 'EXECUTE');
-=======
--- Templates of composed mail, by name and version.
-
-CREATE TABLE templates (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    tenant text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT templates_tenant CHECK (
-        octet_length(tenant) <= 64 AND tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]*)?$'),
-    name text COLLATE "C" NOT NULL CONSTRAINT templates_name CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'),
-    version integer NOT NULL CONSTRAINT templates_version CHECK (version > 0),
-    sender text NOT NULL,
-    from_field text NOT NULL,
-    reply_to text,
-    subject text NOT NULL,
-    body text,
-    html text,
-    headers jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_headers CHECK (jsonb_typeof(headers) = 'object'),
-    words jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_words CHECK (jsonb_typeof(words) = 'object'),
-    created_at timestamptz NOT NULL DEFAULT now(),
-    created_by text NOT NULL DEFAULT SESSION_USER,
-    UNIQUE (tenant, name, version),
-    CONSTRAINT templates_text CHECK (body IS NOT NULL OR html IS NOT NULL)
-);
-COMMENT ON TABLE templates IS
-    'Templates of composed mail. A version never changes, so mail that waits has the octets of its version. '
-    '`queuectl template put` makes versions.';
-COMMENT ON COLUMN templates.id IS 'Number of the version, messages.template_id.';
-COMMENT ON COLUMN templates.tenant IS 'For whom the mail is; empty for none.';
-COMMENT ON COLUMN templates.name IS 'Name within its tenant.';
-COMMENT ON COLUMN templates.version IS 'Counts the versions of a name, from 1 on.';
-COMMENT ON COLUMN templates.sender IS 'Reverse-path; empty for none.';
-COMMENT ON COLUMN templates.from_field IS 'NAME <ADDRESS> or ADDRESS, with {{word}}.';
-COMMENT ON COLUMN templates.reply_to IS 'The same; null for no Reply-To.';
-COMMENT ON COLUMN templates.subject IS 'Subject, with {{word}}.';
-COMMENT ON COLUMN templates.body IS 'Plain text, with {{word}}; null for none.';
-COMMENT ON COLUMN templates.html IS 'HTML, with {{word}}; null for none.';
-COMMENT ON COLUMN templates.headers IS 'Further fields of the header: names and values, with {{word}}.';
-COMMENT ON COLUMN templates.words IS
-    'Each word and its places: text, field, name, address, url, url_part, token. They say which values fit.';
-COMMENT ON COLUMN templates.created_at IS 'When it was stored.';
-COMMENT ON COLUMN templates.created_by IS 'The login that stored it.';
-COMMENT ON SEQUENCE templates_id_seq IS 'templates.id.';
-COMMENT ON CONSTRAINT templates_headers ON templates IS 'Values by name.';
-COMMENT ON CONSTRAINT templates_name ON templates IS '1 to 64 letters, digits and . _ -';
-COMMENT ON CONSTRAINT templates_tenant ON templates IS 'As submit() takes it.';
-COMMENT ON CONSTRAINT templates_text ON templates IS 'It has text, html or both.';
-COMMENT ON CONSTRAINT templates_version ON templates IS 'From 1 on.';
-COMMENT ON CONSTRAINT templates_words ON templates IS 'Lists of places by word.';
-COMMENT ON INDEX templates_tenant_name_version_key IS 'submit_template() and queuectl template; no version is taken twice.';
-
-CREATE FUNCTION templates_unchanged() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RAISE EXCEPTION 'versions of templates are never changed or removed (%)', lower(TG_OP) USING
-        ERRCODE = 'object_not_in_prerequisite_state',
-        HINT = 'Mail that waits needs them. Store a new version: queuectl template put.';
-END $$;
-COMMENT ON FUNCTION templates_unchanged IS 'Refuses the statement.';
-
-CREATE TRIGGER templates_unchanged BEFORE UPDATE OR DELETE OR TRUNCATE ON templates
-    FOR EACH STATEMENT EXECUTE FUNCTION templates_unchanged();
-COMMENT ON TRIGGER templates_unchanged ON templates IS 'A retry, and another host, compose the same octets.';
-
-INSERT INTO rights (object, role, privileges) VALUES
-    ('templates', 'pgmta_queued', 'SELECT'),
-    ('templates', 'pgmta_operator',
-        'SELECT, INSERT (tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words)'),
-    ('templates', 'pgmta_reader', 'SELECT');
->>>>>>> i27-templ
 
 -- Submission by SQL: submit() in the transaction of the caller.
 
@@ -958,13 +886,71 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('idempotency_keys', 'pgmta_operator', 'SELECT'),
     ('FUNCTION submit', 'pgmta_submit', 'EXECUTE');
 
--- (stub until the helper's branch is merged)
-CREATE SEQUENCE template_ids;
+-- Templates of composed mail, by name and version.
+
 CREATE TABLE templates (
-    id bigint PRIMARY KEY DEFAULT nextval('template_ids'), tenant text COLLATE "C" NOT NULL DEFAULT '',
-    name text COLLATE "C" NOT NULL, version integer NOT NULL, sender text NOT NULL, from_field text NOT NULL,
-    reply_to text, subject text NOT NULL, body text, html text, headers jsonb NOT NULL DEFAULT '{}', words jsonb NOT NULL DEFAULT '{}',
-    UNIQUE (tenant, name, version));
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT templates_tenant CHECK (
+        octet_length(tenant) <= 64 AND tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]*)?$'),
+    name text COLLATE "C" NOT NULL CONSTRAINT templates_name CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'),
+    version integer NOT NULL CONSTRAINT templates_version CHECK (version > 0),
+    sender text NOT NULL,
+    from_field text NOT NULL,
+    reply_to text,
+    subject text NOT NULL,
+    body text,
+    html text,
+    headers jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_headers CHECK (jsonb_typeof(headers) = 'object'),
+    words jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_words CHECK (jsonb_typeof(words) = 'object'),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    created_by text NOT NULL DEFAULT SESSION_USER,
+    UNIQUE (tenant, name, version),
+    CONSTRAINT templates_text CHECK (body IS NOT NULL OR html IS NOT NULL)
+);
+COMMENT ON TABLE templates IS
+    'Templates of composed mail. A version never changes, so mail that waits has the octets of its version. '
+    '`queuectl template put` makes versions.';
+COMMENT ON COLUMN templates.id IS 'Number of the version, messages.template_id.';
+COMMENT ON COLUMN templates.tenant IS 'For whom the mail is; empty for none.';
+COMMENT ON COLUMN templates.name IS 'Name within its tenant.';
+COMMENT ON COLUMN templates.version IS 'Counts the versions of a name, from 1 on.';
+COMMENT ON COLUMN templates.sender IS 'Reverse-path; empty for none.';
+COMMENT ON COLUMN templates.from_field IS 'NAME <ADDRESS> or ADDRESS, with {{word}}.';
+COMMENT ON COLUMN templates.reply_to IS 'The same; null for no Reply-To.';
+COMMENT ON COLUMN templates.subject IS 'Subject, with {{word}}.';
+COMMENT ON COLUMN templates.body IS 'Plain text, with {{word}}; null for none.';
+COMMENT ON COLUMN templates.html IS 'HTML, with {{word}}; null for none.';
+COMMENT ON COLUMN templates.headers IS 'Further fields of the header: names and values, with {{word}}.';
+COMMENT ON COLUMN templates.words IS
+    'Each word and its places: text, field, name, address, url, url_part, token. They say which values fit.';
+COMMENT ON COLUMN templates.created_at IS 'When it was stored.';
+COMMENT ON COLUMN templates.created_by IS 'The login that stored it.';
+COMMENT ON SEQUENCE templates_id_seq IS 'templates.id.';
+COMMENT ON CONSTRAINT templates_headers ON templates IS 'Values by name.';
+COMMENT ON CONSTRAINT templates_name ON templates IS '1 to 64 letters, digits and . _ -';
+COMMENT ON CONSTRAINT templates_tenant ON templates IS 'As submit() takes it.';
+COMMENT ON CONSTRAINT templates_text ON templates IS 'It has text, html or both.';
+COMMENT ON CONSTRAINT templates_version ON templates IS 'From 1 on.';
+COMMENT ON CONSTRAINT templates_words ON templates IS 'Lists of places by word.';
+COMMENT ON INDEX templates_tenant_name_version_key IS 'submit_template() and queuectl template; no version is taken twice.';
+
+CREATE FUNCTION templates_unchanged() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'versions of templates are never changed or removed (%)', lower(TG_OP) USING
+        ERRCODE = 'object_not_in_prerequisite_state',
+        HINT = 'Mail that waits needs them. Store a new version: queuectl template put.';
+END $$;
+COMMENT ON FUNCTION templates_unchanged IS 'Refuses the statement.';
+
+CREATE TRIGGER templates_unchanged BEFORE UPDATE OR DELETE OR TRUNCATE ON templates
+    FOR EACH STATEMENT EXECUTE FUNCTION templates_unchanged();
+COMMENT ON TRIGGER templates_unchanged ON templates IS 'A retry, and another host, compose the same octets.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('templates', 'pgmta_queued', 'SELECT'),
+    ('templates', 'pgmta_operator',
+        'SELECT, INSERT (tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words)'),
+    ('templates', 'pgmta_reader', 'SELECT');
 
 -- Composed mail: submit_mail() and submit_template() in the transaction of the caller.
 
@@ -1190,6 +1176,8 @@ BEGIN
             WHEN jsonb_typeof(value) <> 'string' THEN 'the value of a field is no text'
             WHEN text !~ '\S' THEN 'the value of a field is empty'
             WHEN header_structured(name) AND text ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'such a field is in ASCII'
+            WHEN header_structured(name) AND (SELECT max(length(word)) FROM regexp_split_to_table(text, ' ') AS word) > 997
+                THEN 'such a field has a word of over 997 characters, which fits into no line'
             ELSE 'the value of a field: ' || submit_field(text) END AS fault) AS judged
     WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
@@ -1201,13 +1189,14 @@ END $$;
 COMMENT ON FUNCTION submit_own_headers IS 'Raises the error of the first bad header field of a program.';
 
 CREATE FUNCTION header_reserved(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(name) = ANY ('{from,sender,reply-to,to,cc,bcc,subject,date,message-id,mime-version,received,return-path,'
-        'dkim-signature,domainkey-signature,authentication-results,delivered-to}'::text[])
-        OR lower(name) ~ '^(content|resent|arc)-' COLLATE "C"
+    SELECT lower(name) = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
+        'domainkey-signature,from,message-id,mime-version,original-recipient,received,received-spf,reply-to,return-path,'
+        'sender,subject,to}'::text[])
+        OR lower(name) ~ '^(arc|content|resent)-' COLLATE "C"
 $$;
 COMMENT ON FUNCTION header_reserved IS
     'Whether a program may not give a header field, because pgmta or another mail system writes it. '
-    'pgmta/compose/parts.py has the same names.';
+    'pgmta/compose/own_fields.py has the same names.';
 
 CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT lower(name) = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
@@ -1215,7 +1204,7 @@ CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTA
 $$;
 COMMENT ON FUNCTION header_structured IS
     'Whether readers parse a header field, so that it has no encoded words (RFC 2047, section 5). '
-    'pgmta/compose/parts.py has the same names.';
+    'pgmta/compose/own_fields.py has the same names.';
 
 CREATE FUNCTION submit_no_tls(headers jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT EXISTS (SELECT FROM jsonb_each_text(headers) AS each (name, value)
@@ -1261,15 +1250,18 @@ END $$;
 COMMENT ON FUNCTION submit_words IS 'Raises the error of the first word that is missing, unknown, or bad for its place.';
 
 CREATE FUNCTION submit_word(value text, places jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN places ?| '{field,name}' AND submit_field(value) IS NOT NULL
-            THEN 'a word of a header field: ' || submit_field(value)
-        WHEN places ? 'name' AND length(value) > 255 THEN 'a word of a name is over 255 characters'
-        WHEN places ? 'address' AND mailbox_domain(value COLLATE "C") IS NULL THEN 'a word is no mailbox'
-        WHEN places ? 'url' AND value !~ '^https?://[^\s\u0001-\u0020"<>\\^`{|}\u007f]+$' COLLATE "C"
-            THEN 'a word is no URL with http or https' END
+    SELECT CASE WHEN places ?| '{field,name}' AND submit_field(value, 998) IS NOT NULL
+            THEN 'a word of a header field: ' || submit_field(value, 998)
+        WHEN places ? 'address' AND (mailbox_domain(value COLLATE "C") IS NULL OR value ~ '[^\u0001-\u007f]' COLLATE "C")
+            THEN 'a word is no mailbox in ASCII'
+        WHEN places ? 'url' AND value !~ ('^[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9[]'
+            '[]A-Za-z0-9._~:/?#[@!$&''()*+,;=%-]*$' COLLATE "C") THEN 'a word is no URL with http or https'
+        WHEN places ? 'url_part' AND value IN ('.', '..') THEN 'a word in a URL is a step in a path'
+        WHEN places ? 'token' AND value !~ '^[A-Za-z0-9._~-]{1,255}$' COLLATE "C"
+            THEN 'a word of a header field has other characters than A-Z, a-z, 0-9 and . _ ~ -' END
 $$;
 COMMENT ON FUNCTION submit_word IS
-    'Why a value can''t be in the places of its word; null if it can. pgmta/compose/template.py has the places.';
+    'Why a value can''t be in the places of its word; null if it can. pgmta/compose/words.py has the same.';
 
 CREATE FUNCTION submit_tail(
     attachments submit_attachment[], boundary text, has_body boolean, has_html boolean, most bigint,
@@ -1379,7 +1371,7 @@ CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS json
             || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,
         (SELECT jsonb_build_object('name', t.name, 'version', t.version, 'sender', t.sender, 'from', t.from_field,
                 'reply_to', t.reply_to, 'subject', t.subject, 'headers', t.headers,
-                'body', left(t.body, 0), 'html', left(t.html, 0))
+                'body', CASE WHEN t.body IS NOT NULL THEN 'x' END, 'html', CASE WHEN t.html IS NOT NULL THEN 'x' END)
             FROM pgmta.templates AS t WHERE t.id = composition_shown.template_id))
     WHERE params IS NOT NULL
 $$;

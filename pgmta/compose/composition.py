@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pgmta.compose.mime import Identity, compose_header
 from pgmta.compose.parts import Parts, mailboxes_of, parts_of, tail_of
-from pgmta.compose.template import Template
+from pgmta.compose.template import Template, TemplateSource, compile_template
+from pgmta.errors import TemplateError
 
 
 class Composition(NamedTuple):
@@ -41,15 +42,13 @@ def parts_for(params: dict[str, Any], template: Template | None, *, masked: bool
     """
     if template is None:
         return parts_of(params)
-    to = mailboxes_of(params, "to")
+    to, tail = mailboxes_of(params, "to"), tail_of(params)
     if masked:
-        parts = template.masked(to)
-    else:
-        words = params.get("words")
-        if not isinstance(words, dict):
-            raise ValueError("words is no object")
-        parts = template.fill(words, to)
-    return replace(parts, tail=tail) if (tail := tail_of(params)) else parts
+        return template.masked(to, tail)
+    words = params.get("words")
+    if not isinstance(words, dict):
+        raise ValueError("words is no object")
+    return template.fill(words, to, tail)
 
 
 def composed_header(shown: str, identity: Identity) -> bytes:
@@ -60,7 +59,14 @@ def composed_header(shown: str, identity: Identity) -> bytes:
     """
     try:
         params, source = json.loads(shown, parse_int=str, parse_float=str)
-        template = source and compile_template(TemplateSource(**source))
+        template = None
+        if source:
+            headers = tuple(source["headers"].items())
+            names = "sender", "reply_to", "subject", "body", "html"
+            texts = {name: source[name] for name in names}
+            template = compile_template(
+                TemplateSource(from_=source["from"], headers=headers, **texts)
+            )
         return compose_header(parts_for(params, template, masked=True), identity)
-    except (ValueError, TypeError, RecursionError):
-        return b""
+    except (TemplateError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return b""  # a row or template that was changed by hand

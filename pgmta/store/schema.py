@@ -14,15 +14,9 @@ from pgmta.shipped import shipped
 log = get("schema")
 
 TOPICS = (
-<<<<<<< HEAD
     "queue", "messages", "schedules", "submission", "templates", "composed", "arguments", "days",
     "attempts", "transcripts", "reports", "status", "overview", "conditions", "changes", "rules",
     "daemons", "accounts", "dkim", "tls", "roles",
-=======
-    "queue", "messages", "templates", "submission", "arguments", "days", "attempts", "transcripts",
-    "reports", "status", "overview", "conditions", "changes", "rules", "daemons", "accounts",
-    "dkim", "tls", "roles",
->>>>>>> i27-templ
 )  # fmt: skip
 """The files of `sql/schema`, in the order in which a new database runs them."""
 

@@ -222,6 +222,8 @@ BEGIN
             WHEN jsonb_typeof(value) <> 'string' THEN 'the value of a field is no text'
             WHEN text !~ '\S' THEN 'the value of a field is empty'
             WHEN header_structured(name) AND text ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'such a field is in ASCII'
+            WHEN header_structured(name) AND (SELECT max(length(word)) FROM regexp_split_to_table(text, ' ') AS word) > 997
+                THEN 'such a field has a word of over 997 characters, which fits into no line'
             ELSE 'the value of a field: ' || submit_field(text) END AS fault) AS judged
     WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
@@ -233,13 +235,14 @@ END $$;
 COMMENT ON FUNCTION submit_own_headers IS 'Raises the error of the first bad header field of a program.';
 
 CREATE FUNCTION header_reserved(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(name) = ANY ('{from,sender,reply-to,to,cc,bcc,subject,date,message-id,mime-version,received,return-path,'
-        'dkim-signature,domainkey-signature,authentication-results,delivered-to}'::text[])
-        OR lower(name) ~ '^(content|resent|arc)-' COLLATE "C"
+    SELECT lower(name) = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
+        'domainkey-signature,from,message-id,mime-version,original-recipient,received,received-spf,reply-to,return-path,'
+        'sender,subject,to}'::text[])
+        OR lower(name) ~ '^(arc|content|resent)-' COLLATE "C"
 $$;
 COMMENT ON FUNCTION header_reserved IS
     'Whether a program may not give a header field, because pgmta or another mail system writes it. '
-    'pgmta/compose/parts.py has the same names.';
+    'pgmta/compose/own_fields.py has the same names.';
 
 CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT lower(name) = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
@@ -247,7 +250,7 @@ CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTA
 $$;
 COMMENT ON FUNCTION header_structured IS
     'Whether readers parse a header field, so that it has no encoded words (RFC 2047, section 5). '
-    'pgmta/compose/parts.py has the same names.';
+    'pgmta/compose/own_fields.py has the same names.';
 
 CREATE FUNCTION submit_no_tls(headers jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT EXISTS (SELECT FROM jsonb_each_text(headers) AS each (name, value)
@@ -293,15 +296,18 @@ END $$;
 COMMENT ON FUNCTION submit_words IS 'Raises the error of the first word that is missing, unknown, or bad for its place.';
 
 CREATE FUNCTION submit_word(value text, places jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN places ?| '{field,name}' AND submit_field(value) IS NOT NULL
-            THEN 'a word of a header field: ' || submit_field(value)
-        WHEN places ? 'name' AND length(value) > 255 THEN 'a word of a name is over 255 characters'
-        WHEN places ? 'address' AND mailbox_domain(value COLLATE "C") IS NULL THEN 'a word is no mailbox'
-        WHEN places ? 'url' AND value !~ '^https?://[^\s\u0001-\u0020"<>\\^`{|}\u007f]+$' COLLATE "C"
-            THEN 'a word is no URL with http or https' END
+    SELECT CASE WHEN places ?| '{field,name}' AND submit_field(value, 998) IS NOT NULL
+            THEN 'a word of a header field: ' || submit_field(value, 998)
+        WHEN places ? 'address' AND (mailbox_domain(value COLLATE "C") IS NULL OR value ~ '[^\u0001-\u007f]' COLLATE "C")
+            THEN 'a word is no mailbox in ASCII'
+        WHEN places ? 'url' AND value !~ ('^[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9[]'
+            '[]A-Za-z0-9._~:/?#[@!$&''()*+,;=%-]*$' COLLATE "C") THEN 'a word is no URL with http or https'
+        WHEN places ? 'url_part' AND value IN ('.', '..') THEN 'a word in a URL is a step in a path'
+        WHEN places ? 'token' AND value !~ '^[A-Za-z0-9._~-]{1,255}$' COLLATE "C"
+            THEN 'a word of a header field has other characters than A-Z, a-z, 0-9 and . _ ~ -' END
 $$;
 COMMENT ON FUNCTION submit_word IS
-    'Why a value can''t be in the places of its word; null if it can. pgmta/compose/template.py has the places.';
+    'Why a value can''t be in the places of its word; null if it can. pgmta/compose/words.py has the same.';
 
 CREATE FUNCTION submit_tail(
     attachments submit_attachment[], boundary text, has_body boolean, has_html boolean, most bigint,
@@ -411,7 +417,7 @@ CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS json
             || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,
         (SELECT jsonb_build_object('name', t.name, 'version', t.version, 'sender', t.sender, 'from', t.from_field,
                 'reply_to', t.reply_to, 'subject', t.subject, 'headers', t.headers,
-                'body', left(t.body, 0), 'html', left(t.html, 0))
+                'body', CASE WHEN t.body IS NOT NULL THEN 'x' END, 'html', CASE WHEN t.html IS NOT NULL THEN 'x' END)
             FROM pgmta.templates AS t WHERE t.id = composition_shown.template_id))
     WHERE params IS NOT NULL
 $$;

@@ -38,7 +38,7 @@ class TemplateSource:
     """A template as it is written. `{{name}}` is a word, `{{{{` is `{{`.
 
     `sender` is the reverse-path, '' for none, and has no words. `from_` and `reply_to` are
-    `NAME <ADDRESS>` or `ADDRESS`. `headers` are further fields, name and value.
+    `NAME <ADDRESS>` or `ADDRESS`. `headers` are further fields by name.
     """
 
     sender: str
@@ -47,7 +47,7 @@ class TemplateSource:
     subject: str
     body: str | None = None
     html: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class _Compiler:
         reply_to = self._mailbox("reply_to", source.reply_to) if source.reply_to else None
         subject = self._field("subject", source.subject)
         headers = self._headers(source.headers)
-        if not (source.body or source.html):
+        if source.body is None and source.html is None:
             raise TemplateError("", 1, "it has neither text nor html")
         body = self._body(source.body) if source.body is not None else None
         html = self._html(source.html) if source.html is not None else None
@@ -235,11 +235,13 @@ class _Compiler:
         found = split(part, text)
         return self._text(found, [(place, Slot(word.name, None)) for word in found.words])
 
-    def _headers(self, headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, _Text], ...]:
+    def _headers(self, headers: Mapping[str, str]) -> tuple[tuple[str, _Text], ...]:
         """Return the fields by name, because the database keeps no order."""
         compiled = {}
-        for name, text in sorted(headers):
+        for name, text in sorted(headers.items()):
             part = f"headers.{name}"
+            if not isinstance(text, str):  # a row that was made by hand
+                raise TemplateError(part, 1, "it is no text")
             if problem := name_problem(name):
                 raise TemplateError(part, 1, problem)
             if name.lower() in compiled:

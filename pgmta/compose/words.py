@@ -22,6 +22,9 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 FIELD_LIMIT = 998
 """Characters of a value in a header field, and of a field without its words."""
 
+NAME_LIMIT = 255
+"""Characters of a value in a display name."""
+
 TOKEN_LIMIT = 255
 """Characters of a value at the place `token`."""
 
@@ -136,10 +139,14 @@ def _text_fault(value: str) -> str:
     return "has NUL or half of a character" if _UNSTORABLE.search(value) else ""
 
 
-def _field_fault(value: str) -> str:
+def _field_fault(value: str, limit: int = FIELD_LIMIT) -> str:
     if problem := text_problem(value):
         return problem
-    return f"is over {FIELD_LIMIT} characters" if len(value) > FIELD_LIMIT else ""
+    return f"is over {limit} characters" if len(value) > limit else ""
+
+
+def _name_fault(value: str) -> str:
+    return _field_fault(value, NAME_LIMIT)
 
 
 def _address_fault(value: str) -> str:
@@ -169,7 +176,7 @@ def _token_fault(value: str) -> str:
 _FAULTS: Mapping[WordPlace, Callable[[str], str]] = {
     WordPlace.TEXT: _text_fault,
     WordPlace.FIELD: _field_fault,
-    WordPlace.NAME: _field_fault,
+    WordPlace.NAME: _name_fault,
     WordPlace.ADDRESS: _address_fault,
     WordPlace.URL: _url_fault,
     WordPlace.URL_PART: _url_part_fault,

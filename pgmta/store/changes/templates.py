@@ -10,7 +10,6 @@ from typing import Any
 from pgmta.compose.template import Template, TemplateSource
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
-from pgmta.store.queue.templates import headers_of
 
 _SQL = queries("templates")
 
@@ -110,6 +109,6 @@ class TemplateTable(OperatorLink):
         source = TemplateSource(
             sender=row["sender"], from_=row["from_field"], reply_to=row["reply_to"],
             subject=row["subject"], body=row["body"], html=row["html"],
-            headers=headers_of(row["headers"]),
+            headers=row["headers"],
         )  # fmt: skip
         return StoredTemplate(source, row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from pgmta.compose.template import TemplateSource
 from pgmta.postgres.link import Link
@@ -24,12 +24,7 @@ class TemplateReader:
         return {
             number: TemplateSource(
                 sender=sender, from_=from_field, reply_to=reply_to, subject=subject, body=body,
-                html=html, headers=headers_of(json.loads(headers)),
+                html=html, headers=json.loads(headers),
             )
             for number, sender, from_field, reply_to, subject, body, html, headers in rows
         }  # fmt: skip
-
-
-def headers_of(stored: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a template by name; the database keeps no order."""
-    return tuple((name, str(value)) for name, value in sorted(stored.items()))

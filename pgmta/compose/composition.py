@@ -61,11 +61,10 @@ def composed_header(shown: str, identity: Identity) -> bytes:
         params, source = json.loads(shown, parse_int=str, parse_float=str)
         template = None
         if source:
-            headers = tuple(source["headers"].items())
             names = "sender", "reply_to", "subject", "body", "html"
             texts = {name: source[name] for name in names}
             template = compile_template(
-                TemplateSource(from_=source["from"], headers=headers, **texts)
+                TemplateSource(from_=source["from"], headers=source["headers"], **texts)
             )
         return compose_header(parts_for(params, template, masked=True), identity)
     except (TemplateError, ValueError, TypeError, LookupError, AttributeError, RecursionError):

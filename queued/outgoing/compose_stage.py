@@ -67,10 +67,12 @@ class ComposeStage(OutgoingStage):
             composition = read_composition(message.composition)
             template = composition.template_id
             if template is not None and self._templates.find(template) is None:
-                return self._take(outgoing, composition)
+                self._take(outgoing, composition)
+                return None
             return self._composed(outgoing, composition)
         except ValueError as error:
-            return self._refuse(outgoing, str(error))
+            self._refuse(outgoing, str(error))
+            return None
 
     def _composed(self, outgoing: Outgoing, composition: Composition) -> Outgoing:
         """Return the message with its content. Raises ValueError."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from pgmta.compose.template import Template, TemplateError, TemplateSource, compile_template
+from pgmta.compose.template import Template, TemplateSource, compile_template
+from pgmta.errors import TemplateError
 
 _MOST = 64 << 20  # octets of the sources, about
 

@@ -165,11 +165,13 @@ CREATE FUNCTION queue_put(
     utf8 boolean[] DEFAULT NULL, chunks integer[] DEFAULT NULL, tenants text[] DEFAULT NULL,
     on_failed text[] DEFAULT NULL, once boolean[] DEFAULT NULL, logins text[] DEFAULT NULL,
     envids text[] DEFAULT NULL, rets text[] DEFAULT NULL, requiretls boolean[] DEFAULT NULL,
-    tls_optional boolean[] DEFAULT NULL, template_ids bigint[] DEFAULT NULL, params jsonb[] DEFAULT NULL,
+    tls_optional boolean[] DEFAULT NULL,
     -- more of each row; a hold is its reason
     metadata text[] DEFAULT NULL, holds text[] DEFAULT NULL, notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL,
     -- of each message, null for one that is not scheduled; a time that is over counts as none
-    send_ats timestamptz[] DEFAULT NULL
+    send_ats timestamptz[] DEFAULT NULL,
+    -- of each message, if it is composed
+    template_ids bigint[] DEFAULT NULL, params jsonb[] DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE

@@ -48,6 +48,12 @@ def read(content: bytes | None) -> EmailMessage:
     return message
 
 
+def body(message: EmailMessage, kind: str) -> str:
+    found = message.get_body((kind,))  # type: ignore[arg-type]
+    assert found
+    return str(found.get_content()).replace("\r\n", "\n")
+
+
 class Script:
     """Defers the first content for ann, and refuses bob."""
 
@@ -96,10 +102,8 @@ def follow(uri: str, hop: NextHop, path: Path) -> None:
     template = read(sent[0])
     assert template["From"] == "Shöp <shop@a.example>"
     assert template["Subject"] == "Code for Ann <x>"
-    text, html = template.get_body(("plain",)), template.get_body(("html",))
-    assert text and html
-    assert text.get_content() == f"Hello Ann <x>, your code is {SECRET}.\r\n".replace("\r\n", "\n")
-    assert html.get_content() == f"<p>Hello Ann &lt;x&gt;: <b>{SECRET}</b></p>\n"
+    assert body(template, "plain") == f"Hello Ann <x>, your code is {SECRET}.\n"
+    assert body(template, "html") == f"<p>Hello Ann &lt;x&gt;: <b>{SECRET}</b></p>\n"
     parts = [t for t in hop.kept if "ann@c.example" in t.recipients or "dora@d.example" in t.recipients]
     assert sorted(r for t in parts for r in t.recipients) == ["ann@c.example", "carl@c.example", "dora@d.example"]
     for each in parts:

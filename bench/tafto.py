@@ -23,7 +23,7 @@ from pgmta.config.types import HostPort
 from pgmta.logs import configure
 from pgmta.postgres.notify import listen
 from pgmta.store.admin.migrate import migrate
-from pgmta.store.queue.submit import Mail, Submission
+from pgmta.store.queue.submit import RawMail, Submission
 from queued.config import QueuedConfig, Worker
 from queued.delivery.transports import TRANSPORTS, TransportKind
 from queued.process.queued_process import QueuedProcess
@@ -50,13 +50,15 @@ class Turn:
     problems: list[str] = field(default_factory=list)
 
 
-def mails(number: int) -> list[Mail]:
+def mails(number: int) -> list[RawMail]:
     """Return the messages of the benchmark."""
     content = (
         b"From: obi-wan@jedi.example\r\nTo: grievous@cis.example\r\n"
         b"Subject: Hello there\r\n\r\nGeneral Kenobi!\r\n"
     )
-    return [Mail("obi-wan@jedi.example", ["grievous@cis.example"], content) for _ in range(number)]
+    return [
+        RawMail("obi-wan@jedi.example", ["grievous@cis.example"], content) for _ in range(number)
+    ]
 
 
 async def produce(uri: str, number: int) -> float:

@@ -10,18 +10,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgmta.errors import AddressError, PgmtaError, StoreUnavailable, Undecided
+    from pgmta.compose.submitted_mail import Attachment, Mail, TemplateMail
+    from pgmta.errors import (
+        AddressError,
+        PgmtaError,
+        StoreUnavailable,
+        SubmissionError,
+        Undecided,
+    )
     from pgmta.mail.address import parse_mailbox
-    from pgmta.store.queue.submit import Mail, Submission
+    from pgmta.store.queue.submit import RawMail, Submission
 
     __version__: str
 
 __all__ = [
     "AddressError",
+    "Attachment",
     "Mail",
     "PgmtaError",
+    "RawMail",
     "StoreUnavailable",
     "Submission",
+    "SubmissionError",
+    "TemplateMail",
     "Undecided",
     "__version__",
     "parse_mailbox",
@@ -29,10 +40,14 @@ __all__ = [
 
 _MODULES = {
     "AddressError": "pgmta.errors",
-    "Mail": "pgmta.store.queue.submit",
+    "Attachment": "pgmta.compose.submitted_mail",
+    "Mail": "pgmta.compose.submitted_mail",
     "PgmtaError": "pgmta.errors",
+    "RawMail": "pgmta.store.queue.submit",
     "StoreUnavailable": "pgmta.errors",
     "Submission": "pgmta.store.queue.submit",
+    "SubmissionError": "pgmta.errors",
+    "TemplateMail": "pgmta.compose.submitted_mail",
     "Undecided": "pgmta.errors",
     "parse_mailbox": "pgmta.mail.address",
 }

@@ -113,7 +113,9 @@ class TemplateMail(MailOptions):
 
     template: str
     recipient: str
-    params: Mapping[str, str | int | float | bool | Decimal] = field(default_factory=dict, repr=False)
+    params: Mapping[str, str | int | float | bool | Decimal] = field(
+        default_factory=dict, repr=False
+    )
     version: int | None = None
 
     def arguments(self) -> dict[str, Any]:

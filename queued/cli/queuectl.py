@@ -17,6 +17,7 @@ from queued.cli.commands.migration import migrate
 from queued.cli.commands.partition import partition
 from queued.cli.commands.route import route
 from queued.cli.commands.rules import rule
+from queued.cli.commands.send import send
 from queued.cli.commands.show import show
 from queued.cli.commands.submission import cancel, status, submit
 from queued.cli.commands.trace import trace
@@ -26,7 +27,7 @@ from queued.cli.commands.workers import workers
 
 COMMANDS: list[click.Command] = [
     *CHANGES, cancel, classify, count, dkim, explain, find, list_rows, migrate, partition, route,
-    rule, show, status, submit, trace, up, user, workers,
+    rule, send, show, status, submit, trace, up, user, workers,
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from pgmta.model import Message, Reply
 from pgmta.postgres import faults
 from pgmta.states import Event
 from queued.config import QueuedConfig
-from queued.delivery.transport.result import NOT_BEGUN, Result, internal
+from queued.delivery.transport.result import Result, internal
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 from queued.outgoing.template_cache import TemplateCache
@@ -152,9 +152,13 @@ class ComposeStage(OutgoingStage):
         reader = self.context.templates
         assert reader  # noqa: S101 - for the type checker
         try:
-            found = await reader.read(sorted(each for each in ids if self._templates.find(each) is None))
+            found = await reader.read(
+                sorted(each for each in ids if self._templates.find(each) is None)
+            )
         except (StoreUnavailable, psycopg.Error) as error:
-            return Result(Event.DEFER, Reply(0, f"4.3.0 a template can't be read: {faults.words(error)}"))
+            return Result(
+                Event.DEFER, Reply(0, f"4.3.0 a template can't be read: {faults.words(error)}")
+            )
         for each in ids:
             if self._templates.find(each) is None:
                 self._templates.add(each, found.get(each))

@@ -14,8 +14,8 @@ from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.returned import ReturnedLog
-from pgmta.store.queue.templates import TemplateReader
 from pgmta.store.queue.settle import Settlements
+from pgmta.store.queue.templates import TemplateReader
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
 from queued.process.queued_process import QueuedProcess

@@ -21,7 +21,7 @@ CREATE FUNCTION submit_mail(
 #variable_conflict use_variable
 DECLARE
     field text := CASE WHEN subject IS NULL THEN 'it is null' ELSE submit_field(subject) END;
-    named jsonb := submit_mailboxes('from', ARRAY[coalesce("from", sender)]);
+    named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END, ARRAY[coalesce("from", sender)]);
     main jsonb := submit_mailboxes('to', "to");
     copies jsonb := submit_mailboxes('cc', cc);
     hidden jsonb := submit_mailboxes('bcc', bcc);
@@ -31,6 +31,7 @@ BEGIN
     ELSIF coalesce(body, html) IS NULL THEN
         PERFORM submit_refuse('body', 'there is neither body nor html');
     ELSIF named IS NULL THEN
+        IF sender IS NULL THEN PERFORM submit_refuse('sender', 'it is null'); END IF;
         PERFORM submit_refuse('from', 'it is missing', NULL, 'The sender is empty, so give an address for From.');
     ELSIF headers IS DISTINCT FROM '{}' THEN
         PERFORM submit_own_headers(headers);
@@ -176,7 +177,7 @@ BEGIN
     -- mostly a single address without a name
     IF cardinality(mailboxes) = 1 AND mailbox_domain(mailboxes[array_lower(mailboxes, 1)] COLLATE "C") IS NOT NULL THEN
         RETURN jsonb_build_array(jsonb_build_array('', mailboxes[array_lower(mailboxes, 1)]));
-    ELSIF cardinality(mailboxes) = 0 OR argument IN ('from', 'reply_to', 'recipient')
+    ELSIF cardinality(mailboxes) = 0 OR argument IN ('sender', 'from', 'reply_to', 'recipient')
             AND coalesce(mailboxes[array_lower(mailboxes, 1)], '') = '' THEN
         RETURN NULL;
     END IF;

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import email.policy
-import re
 from email.message import EmailMessage
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 import yaml
 from click.testing import CliRunner
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.postgres.notify import NOTIFY
@@ -32,13 +33,13 @@ SOURCE = TemplateSource(
 SECRET = "s3cr3t-4711"
 
 
-def put_template(db: psycopg.Connection, name: str, source: TemplateSource = SOURCE) -> None:
+def put_template(db: psycopg.Connection[Any], name: str, source: TemplateSource = SOURCE) -> None:
     words = compile_template(source).words
     db.execute(
         "INSERT INTO templates (name, version, sender, from_field, subject, body, html, words)"
         " SELECT %s, count(*) + 1, %s, %s, %s, %s, %s, %s FROM templates WHERE name = %s",
         (name, source.sender, source.from_, source.subject, source.body, source.html,
-         psycopg.types.json.Jsonb({word: sorted(places) for word, places in words.items()}), name),
+         Jsonb({word: sorted(places) for word, places in words.items()}), name),
     )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def read(content: bytes | None) -> EmailMessage:
 
 
 def body(message: EmailMessage, kind: str) -> str:
-    found = message.get_body((kind,))  # type: ignore[arg-type]
+    found = message.get_body((kind,))
     assert found
     return str(found.get_content()).replace("\r\n", "\n")
 
@@ -81,13 +82,26 @@ def follow(uri: str, hop: NextHop, path: Path) -> None:
         for name in ("ann", "bob"):
             db.execute("SELECT submit_template('code', %s, %s, on_failed => 'bounce')",
                        (f"{name}@b.example", words))  # fmt: skip
-        db.execute("SELECT submit_template('code', 'eve@b.example', %s, on_failed => 'remove')", (words,))
-        db.execute("UPDATE messages SET params = '{\"words\": 7}' WHERE id = (SELECT max(id) FROM messages)")
+        db.execute(
+            "SELECT submit_template('code', 'eve@b.example', %s, on_failed => 'remove')", (words,)
+        )
+        db.execute(
+            "UPDATE messages SET params = '{\"words\": 7}' WHERE id = (SELECT max(id) FROM messages)"
+        )
         shown = CliRunner().invoke(main, ["show", "101", "-c", str(path)]).stdout
         secret = CliRunner().invoke(main, ["show", "101", "--params", "-c", str(path)]).stdout
-        put_template(db, "code", TemplateSource(sender="x@a.example", from_="x@a.example", subject="x", body="x"))
+        put_template(
+            db,
+            "code",
+            TemplateSource(sender="x@a.example", from_="x@a.example", subject="x", body="x"),
+        )
         db.execute(NOTIFY)
-        until(lambda: [row["status"] for row in db.execute("SELECT status FROM queue").fetchall()] == ["HOLD"])
+        until(
+            lambda: (
+                [row["status"] for row in db.execute("SELECT status FROM queue").fetchall()]
+                == ["HOLD"]
+            )
+        )
         log = db.execute("SELECT * FROM attempts WHERE recipient LIKE 'eve%'").fetchall()
     assert "composed from template code version 1" in shown
     assert "Subject: Code for {{name}}" in shown
@@ -104,8 +118,14 @@ def follow(uri: str, hop: NextHop, path: Path) -> None:
     assert template["Subject"] == "Code for Ann <x>"
     assert body(template, "plain") == f"Hello Ann <x>, your code is {SECRET}.\n"
     assert body(template, "html") == f"<p>Hello Ann &lt;x&gt;: <b>{SECRET}</b></p>\n"
-    parts = [t for t in hop.kept if "ann@c.example" in t.recipients or "dora@d.example" in t.recipients]
-    assert sorted(r for t in parts for r in t.recipients) == ["ann@c.example", "carl@c.example", "dora@d.example"]
+    parts = [
+        t for t in hop.kept if "ann@c.example" in t.recipients or "dora@d.example" in t.recipients
+    ]
+    assert sorted(r for t in parts for r in t.recipients) == [
+        "ann@c.example",
+        "carl@c.example",
+        "dora@d.example",
+    ]
     for each in parts:
         assert b"dora" not in (each.content or b"")
         message = read(each.content)

@@ -1,33 +1,229 @@
-"""Mail as parts or as a template, submitted by SQL."""
+"""Mail as parts or by a template: what is refused, by every way in, and what can be composed."""
 
 from __future__ import annotations
 
+import email
+import email.policy
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
 import psycopg
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from psycopg.types.json import Jsonb
+
+from pgmta import Attachment, Mail, Submission, SubmissionError, TemplateMail
+from pgmta.compose.composition import parts_for, read_composition
+from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.own_fields import name_problem, value_problem
+from pgmta.compose.parts import parts_of
+from pgmta.compose.template import TemplateSource, compile_template
+from pgmta.compose.words import WordPlace, fault
+from pgmta.store.queue.submit import statements
+from queued.cli.queuectl import main
+from tests.support.bad_mail import BAD_PARTS, BAD_TEMPLATES, GOOD_PARTS, GOOD_TEMPLATE, Bad
+from tests.support.rows import column, fetch
+
+SOURCE = TemplateSource(
+    sender="shop@example.org", from_="Shop <shop@example.org>", subject="Order {{number}}",
+    body="Hello {{name}}\n",
+)  # fmt: skip
+ALL = [(Mail, GOOD_PARTS, bad) for bad in BAD_PARTS] + [
+    (TemplateMail, GOOD_TEMPLATE, bad) for bad in BAD_TEMPLATES
+]
 
 
-def test_trial(db: psycopg.Connection) -> None:
-    db.execute("""SELECT submit_mail('shop@example.org', ARRAY['Bob "B" <bob@example.com>', 'carl@example.com'], 'Grüße', 'Text', '<p>x</p>',
-        cc => ARRAY['"Dan, D" <dan@example.net>', 'bob@EXAMPLE.com'], bcc => ARRAY['eve@example.net'], reply_to => 'help@example.org',
-        headers => '{"X-Order": "4711"}',
-        attachments => ARRAY[('logo.png', 'image/png', '\\x0102', 'logo'), ('Rechnung für Müller.pdf', 'application/pdf', convert_to(repeat('x', 9000), 'UTF8'), NULL)]::submit_attachment[])""")
-    for row in db.execute("SELECT id, size, chunks, trace, message_id_header, ret, template_id, params::text, (SELECT string_agg(data, '' ORDER BY position) FROM message_chunks) FROM messages").fetchall():
-        print(row[:-1]); print(row[-1].decode()[:900]); print(row[-1][-200:])
-    print(db.execute("SELECT recipient, domain, status FROM queue").fetchall())
-    db.execute("""INSERT INTO templates (name, version, sender, from_field, subject, body, words) VALUES ('receipt', 1, 's@a.example', 'S <s@a.example>', 'Order {{n}}', 'Hi {{name}}', '{"n": ["field"], "name": ["text"]}')""")
-    print(db.execute("SELECT submit_template('receipt', 'Bob <bob@example.com>', '{\"n\": 7, \"name\": \"Ann\"}')").fetchone())
-    for bad in ("submit_mail('s@a.example', '{}', 'x', 'y')", "submit_mail('s@a.example', '{bob}', 'x', 'y')", "submit_mail('s@a.example', ARRAY[E'B\nx <b@b.example>'], 'x', 'y')",
-                "submit_mail('s@a.example', '{b@b.example}', E'x\ny', 'y')", "submit_mail('s@a.example', '{b@b.example}', repeat('x', 1000000), 'y')",
-                "submit_mail('', '{b@b.example}', 'x', 'y')", "submit_mail('s@a.example', '{b@b.example}', 'x')",
-                "submit_mail('s@a.example', '{b@b.example}', 'x', 'y', headers => '{\"From\": \"x\"}')",
-                "submit_mail('s@a.example', '{b@b.example}', 'x', 'y', headers => '{\"X-A\": \"x\\ny\"}')",
-                "submit_mail('s@a.example', '{b@b.example}', 'x', 'y', attachments => ARRAY[(NULL, NULL, 'x', NULL)]::submit_attachment[])",
-                "submit_mail('s@a.example', '{b@b.example}', 'x', 'y', attachments => ARRAY[('a', 'text', 'x', NULL)]::submit_attachment[])",
-                "submit_mail('s@a.example', '{b@b.example}', 'x', 'y', attachments => ARRAY[('a', 'image/png', 'x', 'logo')]::submit_attachment[])",
-                "submit_template('receipt', 'bob@b.example', '{\"n\": 7}')", "submit_template('receipt', 'bob@b.example', '{\"n\": 7, \"name\": \"x\", \"y\": 1}')",
-                "submit_template('receipt', 'bob@b.example', '{\"n\": \"a\\nb\", \"name\": \"x\"}')", "submit_template('receip', 'bob@b.example', '{\"n\": \"a\\nb\", \"name\": \"x\"}')",
-                "submit_template('receipt', 'bob@b.example', '{\"n\": [7], \"name\": \"x\"}')", "submit_template('receipt', 'bob@b.example', '{\"n\": 7, \"name\": \"x\"}', 3)",
-                "submit_template('receipt', NULL, '{\"n\": 7, \"name\": \"x\"}', 1)", "submit_mail('s@a.example', NULL, 'x', 'y')", "submit_mail('s@a.example', '{b@b.example}', NULL, 'y')"):
+@pytest.fixture
+def db(db: psycopg.Connection) -> psycopg.Connection:
+    """A database with the template `receipt`."""
+    put_template(db, "receipt", SOURCE)
+    return db
+
+
+def put_template(db: psycopg.Connection, name: str, source: TemplateSource) -> None:
+    words = {word: sorted(places) for word, places in compile_template(source).words.items()}
+    db.execute(
+        "INSERT INTO templates (name, version, sender, from_field, subject, body, words)"
+        " VALUES (%s, 1, %s, %s, %s, %s, %s)",
+        (name, source.sender, source.from_, source.subject, source.body, Jsonb(words)),
+    )
+
+
+def submit(db: psycopg.Connection, mail: Mail | TemplateMail) -> int:
+    statement = statements()[mail.STATEMENT]
+    [(number,)] = db.execute(statement, mail.arguments() | {"wake": False}).fetchall()
+    return int(number)
+
+
+def test_each_bad_argument_is_named_and_nothing_is_stored(db: psycopg.Connection) -> None:
+    assert len(ALL) >= 40
+    for make, good, bad in ALL:
+        assert submit(db, make(**good))
+        with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
+            submit(db, make(**{**good, **bad.arguments}))
+        said = refused.value.diag
+        assert said.column_name == bad.argument, bad
+        assert bad.words in (said.message_primary or ""), bad
+        assert said.message_hint, bad
+    good = {"sender": "'a@b.example'", '"to"': "'{b@b.example}'", "subject": "'x'", "body": "'x'"}
+    for null in ("sender", '"to"', "subject", "cc", "bcc", "headers", "attachments", "metadata"):
+        given = ", ".join(f"{name} => {value}" for name, value in {**good, null: "NULL"}.items())
+        words = f"^{null.strip(chr(34))}: "
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=words):
+            db.execute(f"SELECT submit_mail({given})".encode())
+    assert column(db, "SELECT count(*) FROM messages") == [len(ALL)]
+
+
+async def test_python_names_it_too(database: str, db: psycopg.Connection) -> None:
+    submission = Submission(database, "app.example.org")
+    try:
+        for make, good, bad in ALL:
+            mails = [make(**good), make(**{**good, **bad.arguments})]
+            with pytest.raises(SubmissionError, match=f"^{bad.argument}: .*"):
+                await submission.submit(mails)
+        with pytest.raises(ValueError, match="send_at: it has no time zone"):
+            await submission.submit([Mail(**GOOD_PARTS, send_at=datetime(2030, 1, 1))])
+        assert column(db, "SELECT count(*) FROM messages") == [0]
+        mails = [Mail(**GOOD_PARTS), TemplateMail(**GOOD_TEMPLATE)]
+        ids = await submission.submit(mails)
+        assert column(db, "SELECT id FROM messages ORDER BY id") == ids
+    finally:
+        await submission.close()
+
+
+FLAGS = {
+    "sender": "--sender", "from_": "--from", "to": "--to", "cc": "--cc", "bcc": "--bcc",
+    "subject": "--subject", "body": "--text", "reply_to": "--reply-to", "key": "--key",
+    "tenant": "--tenant", "template": "--template", "recipient": "--to", "version": "--version",
+}  # fmt: skip
+
+
+def flags(arguments: dict[str, Any], folder: Path) -> list[str]:
+    """The options of `queuectl send` for arguments of Python."""
+    made: list[str] = []
+    for name, value in arguments.items():
+        if name in ("params", "headers", "metadata"):
+            flag = {"params": "--param", "headers": "--header"}.get(name, "--metadata")
+            made += [each for key, text in value.items() for each in (flag, f"{key}={text}")]
+        elif name == "attachments":
+            (file,) = value
+            path = folder / "a.pdf"
+            path.write_bytes(file.content)
+            picture = ["--picture", f"{file.content_id}={path}"]
+            made += picture if file.content_id else ["--attach", f"{path}:{file.type}"]
+        elif name == "html":
+            made += ["--html", value]
+        elif value is not None:
+            each = value if isinstance(value, list) else [value]
+            made += [part for text in each for part in (FLAGS[name], str(text))]
+    return made
+
+
+def test_the_command_names_it_too(database: str, db: psycopg.Connection, tmp_path: Path) -> None:
+    config = tmp_path / "queued.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    tried = 0
+    for _, good, bad in ALL:
+        if not _typed(bad):
+            continue
+        arguments = flags({**good, **bad.arguments}, tmp_path)
+        done = CliRunner().invoke(main, ["send", "-c", str(config), *arguments])
+        tried += 1
+        assert done.exit_code == 2, (bad, done.output)
+        assert f"error: {bad.argument}: " in done.stderr, (bad, done.stderr)
+        assert len(done.stderr.splitlines()) == 1
+    assert tried >= 30
+    assert column(db, "SELECT count(*) FROM messages") == [0]
+    done = CliRunner().invoke(main, ["send", "-c", str(config), *flags(GOOD_PARTS, tmp_path)])
+    assert column(db, "SELECT id::text FROM messages") == [done.stdout.strip()]
+
+
+def _typed(bad: Bad) -> bool:
+    """Whether a command can be given it: click and the shell refuse the others before."""
+    if bad.arguments.keys() & {"priority", "on_failed", "params"} or bad.arguments.get("to") == []:
+        return False
+    files = bad.arguments.get("attachments", ())
+    return all(file.name == "a.pdf" and "/" in file.type for file in files)
+
+
+characters = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
+text = st.text(characters, max_size=60)
+mailbox = st.one_of(text, text.map(lambda name: f"{name} <bob@b.example>"))
+values = st.one_of(text, st.sampled_from(["http://a.example/?x=1", "a@b.example", "..", "x" * 999]))
+
+
+@settings(max_examples=150)
+@given(
+    to=mailbox, subject=text, body=st.none() | text, html=st.none() | text, name=text,
+    headers=st.dictionaries(
+        st.one_of(text, st.sampled_from(["X-Order", "List-Id", "Content-Type", "tls-required"])),
+        text, max_size=2,
+    ),
+    picture=st.sampled_from([None, "logo", "lo go"]), kind=st.sampled_from(["a/b", "a", "text/x"]),
+)  # fmt: skip
+def test_what_is_taken_can_be_composed(
+    template_db: psycopg.Connection, name: str, picture: str | None, kind: str, **parts: Any
+) -> None:
+    """Composing can't fail later, and the header has no field that was not given."""
+    mail = Mail(
+        sender="shop@example.org", from_=f"{name} <shop@example.org>", to=[parts.pop("to")],
+        attachments=[Attachment(name or "a", b"x", kind, picture)] if name else [], **parts,
+    )  # fmt: skip
+    with template_db.transaction(force_rollback=True):
         try:
-            print(db.execute(f"SELECT {bad}").fetchone(), "??", bad)
-        except psycopg.Error as e:
-            print(e.diag.sqlstate, e.diag.column_name, "|", e.diag.message_primary, "|", e.diag.message_detail, "|", e.diag.message_hint)
+            number = submit(template_db, mail)
+        except psycopg.errors.InvalidParameterValue:
+            return
+        shown, message_id, tail = fetch(
+            template_db,
+            "SELECT jsonb_build_array(template_id, params)::text, message_id_header, body"
+            " FROM messages WHERE id = %s", number,
+        )  # fmt: skip
+    composition = read_composition(shown)
+    head = compose_head(
+        parts_for(composition.params, None), Identity(message_id, datetime(2026, 1, 1, tzinfo=UTC))
+    )
+    found = email.message_from_bytes(head + tail, policy=email.policy.default)
+    own = {"date", "from", "to", "subject", "message-id", "mime-version", "content-type"}
+    names = {key.lower() for key in found} - {"content-transfer-encoding"}
+    assert names == own | {key.lower() for key in mail.headers}
+    assert not found.defects
+    if name:
+        *_, file = found.walk()
+        assert file.get_filename() == name
+
+
+@settings(max_examples=100)
+@given(st.lists(values, min_size=1, max_size=40))
+def test_sql_takes_no_word_that_python_refuses(
+    template_db: psycopg.Connection, words: list[str]
+) -> None:
+    for place in WordPlace:
+        answers = template_db.execute(
+            "SELECT word, submit_word(word, %s) IS NULL FROM unnest(%s::text[]) AS word",
+            (Jsonb([place]), words),
+        ).fetchall()
+        for word, taken in answers:
+            assert not (taken and fault(place, word)), (place, word)
+            if place is not WordPlace.ADDRESS:
+                assert taken or fault(place, word), (place, word)
+
+
+@settings(max_examples=100)
+@given(st.dictionaries(st.one_of(text, st.sampled_from(["X-A", "List-Id", "Arc-Seal"])), text))
+def test_sql_takes_no_field_that_python_refuses(
+    template_db: psycopg.Connection, headers: dict[str, str]
+) -> None:
+    with template_db.transaction(force_rollback=True):
+        try:
+            template_db.execute("SELECT submit_own_headers(%s)", (Jsonb(headers),))
+        except psycopg.errors.InvalidParameterValue:
+            return
+    for name, value in headers.items():
+        assert not name_problem(name)
+        assert not value_problem(name, value)
+    parts_of({"from": ["", "a@b.example"], "subject": "x", "body": "x", "headers": headers})

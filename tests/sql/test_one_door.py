@@ -17,7 +17,7 @@ from pgmta.mail.header import tls_optional
 from pgmta.model import NewMessage, Options
 from pgmta.postgres.link import Link
 from pgmta.store.queue.enqueue import Enqueue
-from pgmta.store.queue.submit import Mail, Submission
+from pgmta.store.queue.submit import RawMail, Submission
 
 CONTENT = b"Date: x\r\nMessage-ID: <1@a.example>\r\nSubject: x\r\n\r\nx\r\n"
 ROOT = Path(__file__).parents[2]
@@ -129,7 +129,7 @@ async def test_each_way_finds_tls_required(database: str, db: psycopg.Connection
         for before, after in ((b"X: y\r\n", b""), (b"", b"\r\nX: y")):
             content = before + field + after + b"\r\n\r\nx\r\n"
             db.execute("SELECT submit('a@a.example', '{b@b.example}', %b)", (content,))
-            await submission.submit([Mail("a@a.example", ["b@b.example"], content)])
+            await submission.submit([RawMail("a@a.example", ["b@b.example"], content)])
             found = db.execute("SELECT tls_optional FROM messages").fetchall()
             db.execute("DELETE FROM queue")
             assert found == [(wanted,)] * 2, content

@@ -17,7 +17,7 @@ from pgmta.mail.metadata import deadline_of
 from pgmta.postgres.link import Link
 from pgmta.store.admin.upkeep import DatabaseClock
 from pgmta.store.queue.claim import SESSION, Claims
-from pgmta.store.queue.submit import Mail, Submission
+from pgmta.store.queue.submit import RawMail, Submission
 from tests.sql.test_submit_values import MAIL
 from tests.support.rows import column, fetch, message, row
 
@@ -78,21 +78,22 @@ async def test_each_way_stores_a_scheduled_mail_alike(
     deadline = send_at + timedelta(hours=1)
     submission = Submission(database, "a.example")
     mails = [
-        Mail("s@a.example", ["r@b.example"], MAIL, send_at=send_at, deadline=deadline),
-        Mail("s@a.example", ["plain@b.example"], MAIL),
-        Mail("s@a.example", ["past@b.example"], MAIL, send_at=datetime(2020, 1, 1, tzinfo=UTC)),
+        RawMail("s@a.example", ["r@b.example"], MAIL, send_at=send_at, deadline=deadline),
+        RawMail("s@a.example", ["plain@b.example"], MAIL),
+        RawMail("s@a.example", ["past@b.example"], MAIL, send_at=datetime(2020, 1, 1, tzinfo=UTC)),
     ]
     await submission.submit(mails)
+    naive: dict[str, Any]
     for naive in ({"send_at": datetime(2030, 1, 1)}, {"deadline": datetime(2030, 1, 1)}):
         with pytest.raises(ValueError, match="needs a time zone"):
-            await submission.submit([Mail("", ["r@b.example"], MAIL, **naive)])
+            await submission.submit([RawMail("", ["r@b.example"], MAIL, **naive)])
     with pytest.raises(ValueError, match="10 years"):
         await submission.submit(
-            [Mail("", ["r@b.example"], MAIL, send_at=datetime(9999, 1, 1, tzinfo=UTC))]
+            [RawMail("", ["r@b.example"], MAIL, send_at=datetime(9999, 1, 1, tzinfo=UTC))]
         )
     with pytest.raises(ValueError, match="deadline is not after"):
         await submission.submit(
-            [Mail("", ["r@b.example"], MAIL, send_at=send_at, deadline=send_at)]
+            [RawMail("", ["r@b.example"], MAIL, send_at=send_at, deadline=send_at)]
         )
     await submission.close()
     db.execute(

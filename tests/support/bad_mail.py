@@ -24,7 +24,7 @@ def _file(**changes: Any) -> dict[str, Any]:
 
 
 BAD_PARTS = [
-    Bad({"sender": "shop"}, "from", "no domain"),
+    Bad({"sender": "shop"}, "sender", "no domain"),
     Bad({"sender": "Shop <shop@example.org>"}, "sender", "malformed"),
     Bad({"sender": "", "from_": None}, "from", "missing"),
     Bad({"from_": "Shop\r\nBcc: eve@example.net <shop@example.org>"}, "from", "line end"),

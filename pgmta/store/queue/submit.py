@@ -8,7 +8,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import cache
+from typing import Any
 
+import psycopg
+
+from pgmta.compose.submitted_mail import Mail, TemplateMail
+from pgmta.errors import SubmissionError
 from pgmta.mail.address import parse_mailbox
 from pgmta.mail.header import completed, header_block, message_id_header, tls_optional
 from pgmta.mail.metadata import KEY
@@ -16,16 +22,18 @@ from pgmta.mail.newlines import check
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
+from pgmta.store.queries import Statement, queries
 from pgmta.store.queue.enqueue import SESSION, Enqueue, chunk_count
 
 _GROUP = 1000  # messages a commit, at most
 _OCTETS = 16 << 20  # of bodies a commit, about
+_TOGETHER = 100  # composed mails a commit, at most
 _LONGEST = timedelta(days=3652)  # a send_at further ahead is a slip, as for submit() of SQL
 
 
 @dataclass(frozen=True, slots=True)
-class Mail:
-    """A message as a program gives it: envelope, and content with CRLF at the line ends.
+class RawMail:
+    """A message as octets: envelope, and content with CRLF at the line ends (RFC 5322).
 
     The header gets Date and Message-ID if they are missing. `on_failed` says what becomes of the
     message after a final failure: hold, remove or bounce. It is not sent before `send_at`, and not
@@ -53,15 +61,51 @@ class Submission:
         self._chunk_link = Link(uri, "submit chunks", {"synchronous_commit": "off"})
 
     async def submit(
-        self, mails: Sequence[Mail], stored: Callable[[list[int]], None] = lambda ids: None
+        self,
+        mails: Sequence[RawMail | Mail | TemplateMail],
+        stored: Callable[[list[int]], None] = lambda ids: None,
     ) -> list[int]:
         """Store all mails and return their message ids in order; all of them are durable then.
 
         They go in groups, and each group is one commit. `stored` gets the ids of each committed
         group. After an error these messages are in the queue. No others are, unless a connection
         broke in their commit. Raises AddressError or ValueError before it stores a message,
-        StoreUnavailable if PostgreSQL stays away, psycopg.Error if it refuses a message.
+        SubmissionError if the database refuses an argument of composed mail, StoreUnavailable if
+        PostgreSQL stays away, psycopg.Error if it refuses a message.
         """
+        raw = [mail for mail in mails if isinstance(mail, RawMail)]
+        made = [mail for mail in mails if not isinstance(mail, RawMail)]
+        arguments = [mail.arguments() for mail in made]
+        of_raw = iter(await self._store_raw(raw, stored) if raw else [])
+        of_made = iter(await self._store_composed(made, arguments, stored))
+        if not all(mail.send_at for mail in mails):
+            await self._links[0].run(NOTIFY)
+        return [next(of_raw if isinstance(mail, RawMail) else of_made) for mail in mails]
+
+    async def _store_composed(
+        self,
+        mails: Sequence[Mail | TemplateMail],
+        arguments: Sequence[dict[str, Any]],
+        stored: Callable[[list[int]], None],
+    ) -> list[int]:
+        """Store mail that the functions of the database take."""
+        ids: list[int] = []
+        for start in range(0, len(mails), _TOGETHER):
+            group = [
+                (statements()[mail.STATEMENT], {**given, "wake": False})
+                for mail, given in zip(mails[start:], arguments[start : start + _TOGETHER])
+            ]
+            try:
+                answers = await self._links[0].run_together(group)
+            except psycopg.Error as error:
+                raise refused(error) from error
+            ids += [int(rows[0][0]) for rows in answers]
+            stored(ids[start:])
+        return ids
+
+    async def _store_raw(
+        self, mails: Sequence[RawMail], stored: Callable[[list[int]], None]
+    ) -> list[int]:
         parsed = [_parse(mail) for mail in mails]
         stores = [Enqueue(link) for link in self._links]
         ids: list[int] = []
@@ -87,12 +131,10 @@ class Submission:
         for failure in await asyncio.gather(*map(write, stores), return_exceptions=True):
             if failure:
                 raise failure
-        if not all(mail.send_at for mail in mails):
-            await self._links[0].run(NOTIFY)
         return ids[: len(mails)]
 
     def _message(
-        self, number: int, mail: Mail, recipients: list[tuple[str, str]], now: str
+        self, number: int, mail: RawMail, recipients: list[tuple[str, str]], now: str
     ) -> NewMessage:
         addresses = (mail.sender, *mail.recipients)
         header = header_block(mail.content, len(mail.content))
@@ -118,7 +160,25 @@ class Submission:
             await link.close()
 
 
-def _parse(mail: Mail) -> list[tuple[str, str]]:
+@cache
+def statements() -> dict[str, Statement]:
+    """Return the statements that submit composed mail, by `STATEMENT` of its class."""
+    sql = queries("sql_interface")
+    return {
+        name: sql[name].fill(options=sql["options"])
+        for name in (Mail.STATEMENT, TemplateMail.STATEMENT)
+    }
+
+
+def refused(error: psycopg.Error) -> psycopg.Error | SubmissionError:
+    """Return the error of an argument that the database refuses, or the same error."""
+    if not error.diag.column_name:
+        return error
+    said = (error.diag.message_primary, error.diag.message_detail, error.diag.message_hint)
+    return SubmissionError(". ".join(text.rstrip(".") for text in said if text))
+
+
+def _parse(mail: RawMail) -> list[tuple[str, str]]:
     if mail.sender:
         parse_mailbox(mail.sender, utf8=True)
     if not mail.recipients:
@@ -131,7 +191,7 @@ def _parse(mail: Mail) -> list[tuple[str, str]]:
     return [parse_mailbox(recipient, utf8=True) for recipient in mail.recipients]
 
 
-def _check_times(mail: Mail) -> None:
+def _check_times(mail: RawMail) -> None:
     for name, time in (("send_at", mail.send_at), ("deadline", mail.deadline)):
         if time and time.tzinfo is None:
             raise ValueError(f"{name} needs a time zone, such as datetime.now(UTC) has it")
@@ -141,13 +201,13 @@ def _check_times(mail: Mail) -> None:
         raise ValueError(f"deadline is not after send_at: {mail.deadline}")
 
 
-def _options(mail: Mail, *, tls_optional: bool) -> Options | None:
+def _options(mail: RawMail, *, tls_optional: bool) -> Options | None:
     if not (tls_optional or mail.send_at):
         return None
     return Options(tls_optional=tls_optional, send_at=mail.send_at)
 
 
-def _metadata(mail: Mail) -> list[str]:
+def _metadata(mail: RawMail) -> list[str]:
     if not mail.deadline:
         return []
     deadline = mail.deadline.astimezone(UTC).replace(tzinfo=None).isoformat()

@@ -37,9 +37,7 @@ type Came = dict[str, str | None]
 @click.argument("message_id", metavar="ID", type=int)
 @click.option("--transcript", is_flag=True, help="Also print the dialogues that were kept.")
 @click.option("--params", is_flag=True, help="Also print what composed mail is made of.")
-def show(
-    config: Path, message_id: int, transcript: bool, params: bool, as_json: bool
-) -> None:
+def show(config: Path, message_id: int, transcript: bool, params: bool, as_json: bool) -> None:
     """Show a message: headers, recipients, next attempt, every attempt so far, and DSNs.
 
     ID is what the client got with its 250. The history outlives the message. Attempts that failed

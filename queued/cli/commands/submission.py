@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import datetime
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses
 from pathlib import Path
@@ -15,15 +14,14 @@ import click
 from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
-from pgmta.mail.metadata import parse_time
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
+from queued.cli.options.mail_options import mail_arguments, mail_options
 from queued.cli.options.queue_command import (
     Column,
     command,
     database_of,
     instant,
-    parse_pairs,
     print_rows,
 )
 
@@ -41,29 +39,13 @@ _FIELDS = ("to", "cc", "bcc")
     is_flag=True,
     help="Also take the recipients in To, Cc and Bcc; Bcc is removed.",
 )
-@click.option("--priority", default=5, show_default=True, help="0 is first, 9 is last.")
-@click.option("--metadata", multiple=True, metavar="K=V", help="Metadata of the rows.")
-@click.option("--key", help="The same key and content again: only the first one is sent.")
-@click.option("--tenant", default="", help="For whom the mail is; keys belong to a tenant.")
-@click.option(
-    "--on-failed",
-    type=click.Choice(["hold", "remove", "bounce"]),
-    default="hold",
-    show_default=True,
-    help="After a final failure: put the row on hold, remove it, or bounce it.",
-)
-@click.option("--at", metavar="TIME", help="Send it then, such as 2026-01-31T09:30:00+01:00.")
-@click.option("--deadline", metavar="TIME", help="Do not send it after this time.")
-@click.option("--once", is_flag=True, help="Never a second copy, if an outcome is unknown.")
+@mail_options
 def submit(
     config: Path,
     file: BinaryIO,
     sender: str | None,
     recipient: tuple[str, ...],
     from_header: bool,
-    metadata: tuple[str, ...],
-    at: str | None,
-    deadline: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -83,12 +65,12 @@ def submit(
             raise ConfigError(["--sender: the file has no address in From, so name the sender"])
     if not recipients:
         raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
-    times = {"send_at": _time("--at", at), "deadline": _time("--deadline", deadline)}
+    given = mail_arguments(options)
     with connect_operator(database_of(config)) as db:
         try:
             number = sql_interface.submit(
-                db, parse_pairs(metadata), sender=sender, recipients=recipients,
-                content=_BARE.sub(b"\r\n", content), **times, **options,
+                db, sender=sender, recipients=recipients,
+                content=_BARE.sub(b"\r\n", content), **given,
             )  # fmt: skip
         except SubmissionError as error:
             raise ConfigError([f"error: {error}"]) from None
@@ -152,14 +134,6 @@ _STATUS: dict[str, Column] = {
     "NEXT ATTEMPT": lambda row: instant(row["next_attempt"]) if row["next_attempt"] else "-",
     "REPLY": lambda row: shorten(f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
 }
-
-
-def _time(flag: str, text: str | None) -> datetime | None:
-    """Return the time that was given to a flag. Raises ConfigError."""
-    try:
-        return None if text is None else parse_time(text)
-    except ValueError as error:
-        raise ConfigError([f"{flag} {text!r}: {error}"]) from None
 
 
 def _addresses(header: bytes, *names: str) -> list[str]:

@@ -21,7 +21,7 @@ from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue import guard
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.conditions import case_hint
-from pgmta.store.queue.submit import Mail, Submission
+from pgmta.store.queue.submit import RawMail, Submission
 from queued.cli.queuectl import main as queuectl
 from queued.daemon.queued import main as queued
 from tests.support.rows import column, fetch, message, operate, row
@@ -272,7 +272,7 @@ async def test_the_domain_of_a_sender_stands_in_its_row(
 ) -> None:
     store = Submission(database, "mx.example")
     senders = ["A@X.Example", "b@Bücher.example", '"a@b"@[IPv6:2001:DB8::1]']
-    await store.submit([Mail(sender, ["r@b.example"], b"x\r\n") for sender in ["", *senders]])
+    await store.submit([RawMail(sender, ["r@b.example"], b"x\r\n") for sender in ["", *senders]])
     await store.close()
     kept = db.execute("SELECT sender, sender_domain FROM queue ORDER BY message_id").fetchall()
     domains = ["", "x.example", "xn--bcher-kva.example", "[ipv6:2001:db8::1]"]

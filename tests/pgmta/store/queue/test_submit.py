@@ -12,7 +12,7 @@ import pytest
 
 from pgmta.errors import AddressError, SchemaMismatch
 from pgmta.model import PART_SIZE
-from pgmta.store.queue.submit import Mail, Submission
+from pgmta.store.queue.submit import RawMail, Submission
 from tests.sql.test_schema import FORMER_TABLES
 from tests.support.database import fresh_database
 from tests.support.rows import column, fetch
@@ -30,7 +30,7 @@ async def submission(database: str) -> AsyncIterator[Submission]:
 async def test_every_mail_is_stored_once_and_in_order(
     submission: Submission, db: psycopg.Connection
 ) -> None:
-    mails = [Mail("", [f"r{n}@A.example", f"é{n}@b.example"], TEXT) for n in range(2500)]
+    mails = [RawMail("", [f"r{n}@A.example", f"é{n}@b.example"], TEXT) for n in range(2500)]
     told: list[int] = []
     ids = await submission.submit(mails, told.extend)
     assert sorted(told) == sorted(ids)
@@ -50,7 +50,7 @@ async def test_a_large_content_is_stored_in_chunks(
     submission: Submission, db: psycopg.Connection
 ) -> None:
     content = TEXT + b"x" * (2 * PART_SIZE - len(TEXT)) + b"\r\n"
-    (number,) = await submission.submit([Mail("s@a.example", ["r@a.example"], content)])
+    (number,) = await submission.submit([RawMail("s@a.example", ["r@a.example"], content)])
     assert fetch(db, "SELECT id, size, chunks, body FROM messages") == (
         number, len(content), 129, b""
     )  # fmt: skip
@@ -64,7 +64,7 @@ async def test_a_large_content_is_stored_in_chunks(
 async def test_date_and_message_id_are_added(
     submission: Submission, db: psycopg.Connection, content: bytes
 ) -> None:
-    await submission.submit([Mail("s@a.example", ["r@a.example"], content)])
+    await submission.submit([RawMail("s@a.example", ["r@a.example"], content)])
     body, size, name = fetch(db, "SELECT body, size, message_id_header FROM messages")
     found = message_from_bytes(body)
     given = message_from_bytes(content)
@@ -80,21 +80,21 @@ async def test_date_and_message_id_are_added(
 @pytest.mark.parametrize(
     "bad",
     [
-        Mail("s@a.example", [], TEXT),
-        Mail("s@a.example", ["no domain"], TEXT),
-        Mail("s\r\n@a.example", ["r@a.example"], TEXT),
-        Mail("é\x9b@a.example", ["r@a.example"], TEXT),
-        Mail("s@a.example", ["é\u202e@a.example"], TEXT),
-        Mail("s@a.example", ["r@a.example"], b"Subject: x\n\nx\n"),
-        Mail("s@a.example", ["r@a.example"], TEXT + b"\r"),
-        Mail("s@a.example", ["r@a.example"], TEXT + b"\0.\r\nMAIL\r\n"),
+        RawMail("s@a.example", [], TEXT),
+        RawMail("s@a.example", ["no domain"], TEXT),
+        RawMail("s\r\n@a.example", ["r@a.example"], TEXT),
+        RawMail("é\x9b@a.example", ["r@a.example"], TEXT),
+        RawMail("s@a.example", ["é\u202e@a.example"], TEXT),
+        RawMail("s@a.example", ["r@a.example"], b"Subject: x\n\nx\n"),
+        RawMail("s@a.example", ["r@a.example"], TEXT + b"\r"),
+        RawMail("s@a.example", ["r@a.example"], TEXT + b"\0.\r\nMAIL\r\n"),
     ],
 )
 async def test_nothing_is_stored_where_one_mail_is_wrong(
-    submission: Submission, db: psycopg.Connection, bad: Mail
+    submission: Submission, db: psycopg.Connection, bad: RawMail
 ) -> None:
     with pytest.raises((AddressError, ValueError)):
-        await submission.submit([Mail("", ["r@a.example"], TEXT), bad])
+        await submission.submit([RawMail("", ["r@a.example"], TEXT), bad])
     assert column(db, "SELECT id FROM messages") == []
 
 
@@ -105,7 +105,7 @@ async def test_after_a_refusal_those_that_were_told_are_stored_and_no_others(
     told: list[int] = []
     with pytest.raises(psycopg.errors.CheckViolation):
         await submission.submit(
-            [Mail("", [f"r{n}@a.example"], TEXT) for n in range(9000)], told.extend
+            [RawMail("", [f"r{n}@a.example"], TEXT) for n in range(9000)], told.extend
         )
     assert len(told) in range(1000, 8001)
     assert sorted(column(db, "SELECT id FROM messages")) == sorted(told)
@@ -134,7 +134,7 @@ async def test_python_and_sql_add_the_same_fields(
     """Each field that is given stays as it is, and in its place."""
     for header in GIVEN:
         content = f"{header}\r\n\r\nDate: x\r\n\r\nMessage-ID: <b@x>\r\n".encode()
-        (number,) = await submission.submit([Mail("s@a.example", ["r@a.example"], content)])
+        (number,) = await submission.submit([RawMail("s@a.example", ["r@a.example"], content)])
         numbers = [number]
         if len(header) < 1 << 16:  # SQL refuses a longer one
             query = "SELECT submit('s@a.example', ARRAY['r@a.example'], %s, key => %s)"
@@ -164,7 +164,7 @@ async def test_a_database_without_the_present_queue(server: str) -> None:
     """Empty, and then one from before the baseline, where nothing is written either."""
     with fresh_database(server) as uri, psycopg.connect(uri, autocommit=True) as db:
         submission = Submission(uri, "app.example")
-        mail = Mail("", ["r@a.example"], TEXT)
+        mail = RawMail("", ["r@a.example"], TEXT)
         with pytest.raises(SchemaMismatch, match="run `queuectl migrate`"):
             await submission.submit([mail], lambda ids: None)
         db.execute("CREATE SCHEMA pgmta; CREATE SEQUENCE pgmta.message_ids")

@@ -1,0 +1,150 @@
+"""The command `queuectl send`: mail as parts, or by a template."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import sys
+from email.utils import parseaddr
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import print_json, print_line
+from pgmta.compose.submitted_mail import Attachment, Mail, TemplateMail
+from pgmta.errors import ConfigError, SubmissionError
+from pgmta.postgres.operator import connect_operator
+from pgmta.store.changes import sql_interface
+from queued.cli.options.mail_options import mail_arguments, mail_options
+from queued.cli.options.queue_command import command, database_of, parse_pairs
+
+_PARTS = {
+    "sender": "--sender", "from_": "--from", "subject": "--subject", "text": "--text",
+    "html": "--html", "cc": "--cc", "bcc": "--bcc", "reply_to": "--reply-to",
+    "header": "--header",
+}  # fmt: skip
+_OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "--version"}
+
+
+@command(json=True)
+@click.option("--to", multiple=True, metavar="MAILBOX", help="bob@example.com or 'Bob <bob@…>'.")
+@click.option("--cc", multiple=True, metavar="MAILBOX", help="Gets a copy.")
+@click.option("--bcc", multiple=True, metavar="MAILBOX", help="Gets a copy that nobody sees.")
+@click.option("--from", "from_", metavar="MAILBOX", help="Who writes.  [default: the sender]")
+@click.option("--sender", help="Reverse-path, '' for none.  [default: the address in --from]")
+@click.option("--reply-to", metavar="MAILBOX", help="Who gets answers.")
+@click.option("--subject", help="One line.")
+@click.option("--text", metavar="TEXT", help="Plain text; @FILE reads a file, @- standard input.")
+@click.option("--html", metavar="HTML", help="The same as html.")
+@click.option("--header", multiple=True, metavar="NAME=VALUE", help="Another header field.")
+@click.option("--attach", multiple=True, metavar="FILE[:TYPE]", help="Attach a file.")
+@click.option("--picture", multiple=True, metavar="ID=FILE", help="A picture of the html: cid:ID.")
+@click.option("--template", metavar="NAME", help="Use a template, for one recipient.")
+@click.option("--version", type=int, help="Version of the template.  [default: the last one]")
+@click.option("--param", multiple=True, metavar="WORD=VALUE", help="A word of the template.")
+@click.option("--params-file", type=click.File("rb"), help="JSON with words of the template.")
+@mail_options
+def send(
+    config: Path,
+    to: tuple[str, ...],
+    attach: tuple[str, ...],
+    picture: tuple[str, ...],
+    template: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compose mail from parts or a template, put it into the queue, and print its id."""
+    parts = {name: options.pop(name) for name in _PARTS}
+    of_template = {name: options.pop(name) for name in _OF_TEMPLATE}
+    given = {**mail_arguments(options), "attachments": _attachments(attach, picture)}
+    _refuse(of_template if template is None else parts,
+            "with --template" if template is None else "without --template")  # fmt: skip
+    if template is None:
+        mail: Mail | TemplateMail = _mail(to, parts, given)
+    elif len(to) != 1:
+        raise ConfigError(["--to: a template is for one recipient, so name one"])
+    else:
+        version = of_template["version"]
+        mail = TemplateMail(template=template, recipient=to[0], params=_words(of_template),
+                            version=version, **given)  # fmt: skip
+    with connect_operator(database_of(config)) as db:
+        try:
+            number = sql_interface.submit_composed(db, mail)
+        except SubmissionError as error:
+            raise ConfigError([f"error: {error}"]) from None
+    if as_json:
+        print_json({"id": number})
+    else:
+        print_line(str(number))
+
+
+def _refuse(options: dict[str, Any], when: str) -> None:
+    """Refuse options that have no effect. Raises ConfigError."""
+    names = {**_PARTS, **_OF_TEMPLATE}
+    for name, value in options.items():
+        if value not in (None, ()):
+            raise ConfigError([f"{names[name]}: it counts only {when}"])
+
+
+def _mail(to: tuple[str, ...], parts: dict[str, Any], given: dict[str, Any]) -> Mail:
+    sender, from_ = parts["sender"], parts["from_"]
+    if sender is None:
+        if not from_:
+            raise ConfigError(["--from: it is missing, and --sender too"])
+        sender = parseaddr(from_)[1]
+    if parts["subject"] is None:
+        raise ConfigError(["--subject: it is missing"])
+    return Mail(
+        sender=sender, to=to, subject=parts["subject"], body=_text("--text", parts["text"]),
+        html=_text("--html", parts["html"]), cc=parts["cc"], bcc=parts["bcc"],
+        reply_to=parts["reply_to"], from_=from_, headers=parse_pairs(parts["header"], "--header"),
+        **given,
+    )  # fmt: skip
+
+
+def _text(flag: str, value: str | None) -> str | None:
+    """Return a text, from a file if it begins with @. Raises ConfigError."""
+    if value is None or not value.startswith("@"):
+        return value
+    try:
+        octets = sys.stdin.buffer.read() if value == "@-" else Path(value[1:]).read_bytes()
+        return octets.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{flag} {value}: {error}"]) from None
+
+
+def _attachments(attach: tuple[str, ...], picture: tuple[str, ...]) -> list[Attachment]:
+    pictures = [_attachment("--picture", name, None, content_id)
+                for content_id, name in parse_pairs(picture, "--picture").items()]  # fmt: skip
+    files = []
+    for each in attach:
+        name, colon, kind = each.rpartition(":")
+        typed = bool(colon) and "/" in kind and not Path(each).exists()
+        files.append(_attachment("--attach", name if typed else each, kind if typed else None))
+    return pictures + files
+
+
+def _attachment(
+    flag: str, name: str, kind: str | None, content_id: str | None = None
+) -> Attachment:
+    path = Path(name)
+    guessed, encoding = mimetypes.guess_type(path.name)
+    kind = kind or (guessed if guessed and not encoding else "application/octet-stream")
+    try:
+        return Attachment(path.name, path.read_bytes(), kind, content_id)
+    except OSError as error:
+        raise ConfigError([f"{flag} {name}: {error.strerror or error}"]) from None
+
+
+def _words(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the words of a template; --param goes before the file. Raises ConfigError."""
+    words: dict[str, Any] = {}
+    if file := options["params_file"]:
+        try:
+            words = json.load(file)
+        except ValueError as error:
+            raise ConfigError([f"--params-file {file.name}: it is no JSON: {error}"]) from None
+        if not isinstance(words, dict):
+            raise ConfigError([f"--params-file {file.name}: it is no object of words"])
+    return {**words, **parse_pairs(options["param"], "--param")}

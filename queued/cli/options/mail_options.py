@@ -1,0 +1,56 @@
+"""Options of commands that submit mail: when, how urgent, and what follows a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+
+from pgmta.errors import ConfigError
+from pgmta.mail.metadata import parse_time
+from queued.cli.options.queue_command import parse_pairs
+
+_OPTIONS = [
+    click.option("--at", metavar="TIME", help="Send it then, such as 2026-01-31T09:30:00+01:00."),
+    click.option("--deadline", metavar="TIME", help="Do not send it after this time."),
+    click.option("--priority", default=5, show_default=True, help="0 is first, 9 is last."),
+    click.option("--metadata", multiple=True, metavar="K=V", help="Metadata of the rows."),
+    click.option("--key", help="The same key and mail again: only the first one is sent."),
+    click.option("--tenant", default="", help="For whom the mail is; keys belong to a tenant."),
+    click.option(
+        "--on-failed",
+        type=click.Choice(["hold", "remove", "bounce"]),
+        default="hold",
+        show_default=True,
+        help="After a final failure: put the row on hold, remove it, or bounce it.",
+    ),
+    click.option("--once", is_flag=True, help="Never a second copy, if an outcome is unknown."),
+]
+
+
+def mail_options[F: Callable[..., Any]](function: F) -> F:
+    """Give a command these options; `mail_arguments` reads them."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def mail_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of submit() that the options are. Raises ConfigError."""
+    given = {key: value for key, value in options.items() if key not in ("at", "deadline")}
+    return {
+        **given,
+        "metadata": parse_pairs(options["metadata"]),
+        "send_at": _time("--at", options["at"]),
+        "deadline": _time("--deadline", options["deadline"]),
+    }
+
+
+def _time(flag: str, text: str | None) -> datetime | None:
+    """Return the time that was given to a flag. Raises ConfigError."""
+    try:
+        return None if text is None else parse_time(text)
+    except ValueError as error:
+        raise ConfigError([f"{flag} {text!r}: {error}"]) from None

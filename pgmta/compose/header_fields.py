@@ -1,8 +1,7 @@
 """Header fields as octets on the wire have them: folded, encoded, never injected (pure).
 
-A line has at most 78 octets if it can be folded, 76 if it has an encoded word, and never more than
-998 (RFC 5322, section 2.1.1; RFC 2047, section 2). A field is folded before a space that it has, so
-that readers get the value back as it was.
+A line that can be folded has at most 78 octets, or 76 with an encoded word. No line is over 998
+(RFC 5322, section 2.1.1; RFC 2047, section 2). A field is folded before a space that it has.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ def text_field(name: str, text: str) -> str:
         return f"{name}:{_encoded(text, len(name) + 1)}\r\n" if text else f"{name}:\r\n"
     if len(name) + len(text) + 2 <= _LINE:
         return f"{name}: {text}\r\n"
-    if len(text) > _LONGEST and any(len(word) >= _LONGEST for word in text.split(" ")):
+    words = text.split(" ")
+    if len(name) + len(words[0]) + 2 > _LONGEST or max(map(len, words)) >= _LONGEST:
         return f"{name}:{_encoded(text, len(name) + 1)}\r\n"
     return _folded(name, text)
 
@@ -91,8 +91,8 @@ def _folded(name: str, value: str) -> str:
     start = used = len(name) + 1
     for token in _TOKEN.findall(" " + value):
         size = len(token)
-        # a word too long for each line stays behind the name, if the line can have it
-        if used + size > _LINE and (used > start or size <= _LINE or used + size > _LONGEST):
+        # not behind the name, if it can be helped: some readers take that space into the value
+        if used + size > _LINE and (used > start or used + size > _LONGEST):
             out.append("\r\n")
             used = 0
         out.append(token)

@@ -19,6 +19,7 @@ from queued.cli.commands.route import route
 from queued.cli.commands.rules import rule
 from queued.cli.commands.show import show
 from queued.cli.commands.submission import cancel, status, submit
+from queued.cli.commands.template import template
 from queued.cli.commands.trace import trace
 from queued.cli.commands.up import up
 from queued.cli.commands.user import user
@@ -26,7 +27,7 @@ from queued.cli.commands.workers import workers
 
 COMMANDS: list[click.Command] = [
     *CHANGES, cancel, classify, count, dkim, explain, find, list_rows, migrate, partition, route,
-    rule, show, status, submit, trace, up, user, workers,
+    rule, show, status, submit, template, trace, up, user, workers,
 ]  # fmt: skip
 
 

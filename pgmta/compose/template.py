@@ -178,7 +178,7 @@ class _Compiler:
         if "{{" in sender:
             raise TemplateError(
                 "sender", 1, "it has a word",
-                "all mail of a template has one reverse-path; a word may be in from or reply_to",
+                "all mail of a template has one reverse-path: write sender: ADDRESS",
             )  # fmt: skip
         if sender:
             self._check_mailbox("sender", sender)

@@ -63,12 +63,19 @@ def load[M: BaseModel](path: Path, model: type[M], **context: Any) -> M:
 
 def load_lines[M: BaseModel](path: Path, model: type[M], **context: Any) -> tuple[M, Lines]:
     """Return what `load` returns, and the lines of the keys. Raises ConfigError."""
-    mistakes = _Mistakes(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise ConfigError([f"{path}: {reason}"]) from None
+    return parse_lines(text, path, model, **context)
+
+
+def parse_lines[M: BaseModel](
+    text: str, path: Path, model: type[M], **context: Any
+) -> tuple[M, Lines]:
+    """Return the same for a text of the file. Raises ConfigError."""
+    mistakes = _Mistakes(path)
     lines: Lines = {}
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -20,6 +20,7 @@ from queued.cli.commands.rules import rule
 from queued.cli.commands.send import send
 from queued.cli.commands.show import show
 from queued.cli.commands.submission import cancel, status, submit
+from queued.cli.commands.template import template
 from queued.cli.commands.trace import trace
 from queued.cli.commands.up import up
 from queued.cli.commands.user import user
@@ -27,7 +28,7 @@ from queued.cli.commands.workers import workers
 
 COMMANDS: list[click.Command] = [
     *CHANGES, cancel, classify, count, dkim, explain, find, list_rows, migrate, partition, route,
-    rule, send, show, status, submit, trace, up, user, workers,
+    rule, send, show, status, submit, template, trace, up, user, workers,
 ]  # fmt: skip
 
 

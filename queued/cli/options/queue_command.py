@@ -43,12 +43,19 @@ class _Command(click.Command):
 
 
 def command(
-    group: click.Group | None = None, name: str | None = None, *, json: bool = False
+    group: click.Group | None = None,
+    name: str | None = None,
+    *,
+    json: bool = False,
+    needed: bool = True,
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return the decorator of a command: --config, its own options, --json, and short errors."""
+    """Return the decorator of a command: --config, its own options, --json, and short errors.
+
+    The file of --config has to be there if it is `needed` in each case.
+    """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        wrapped = config_option(CONFIG)(reporting(function))
+        wrapped = config_option(CONFIG, needed=needed)(reporting(function))
         if json:
             wrapped = json_option(wrapped)
         made = (group or click).command(name, cls=_Command)(wrapped)

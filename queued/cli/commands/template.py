@@ -1,0 +1,265 @@
+"""`queuectl template`: templates of composed mail, from files into the database and back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from difflib import unified_diff
+from email.utils import parseaddr
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import EXIT_FAILURE, print_json, print_line, print_text, shorten
+from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.parts import NamedMailbox, Parts
+from pgmta.compose.template import TemplateSource, compile_template
+from pgmta.errors import AddressError, ConfigError, PgmtaError, TemplateError
+from pgmta.mail.address import parse_mailbox
+from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, TemplateTable
+from queued.cli.options.mail_page import mail_page, open_page
+from queued.cli.options.queue_command import (
+    Column,
+    age_of,
+    command,
+    database_of,
+    instant,
+    parse_pairs,
+    print_rows,
+    who,
+)
+from queued.cli.options.template_file import (
+    ENDINGS,
+    check_tenant,
+    front_matter,
+    read_template,
+    read_templates,
+)
+
+_MESSAGE_ID = "<0.0000000000000000@localhost>"  # of mail that is not sent
+
+_FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True,
+                        type=click.Path(dir_okay=False, path_type=Path))  # fmt: skip
+_OF_FILES = click.option("--tenant", default="", help="Tenant of templates that name none.")
+_OF_NAME = click.option("--tenant", default="", help="Tenant of the template.")
+_VERSION = click.option("--version", type=int, help="Version.  [default: the last one]")
+
+
+@click.group()
+def template() -> None:
+    """Store, show and try templates of composed mail."""
+
+
+@command(template, json=True)
+@_FILES
+@_OF_FILES
+def put(config: Path, files: tuple[Path, ...], tenant: str, as_json: bool) -> None:
+    """Store the templates in FILEs, all or none.
+
+    A template is NAME.txt, NAME.html or both. It gets a new version if it differs from the last
+    one. Mail that waits keeps its version.
+    """
+    given = read_templates(files, _tenant(tenant))
+    with closing(TemplateTable(database_of(config), who())) as table:
+        stored = table.put(given)
+    rows = [
+        {"tenant": each.tenant, "name": each.name, "version": version, "new": new}
+        for each, (version, new) in zip(given, stored, strict=True)
+    ]
+    columns: dict[str, Column] = {
+        "NAME": "name",
+        "VERSION": "version",
+        "STATE": lambda row: "new" if row["new"] else "unchanged",
+    }
+    if any(each.tenant for each in given):
+        columns = {"TENANT": "tenant", **columns}
+    print_rows(rows, columns, as_json=as_json)
+
+
+@command(template, "list", json=True)
+@click.option("--tenant", help="Only templates of this tenant; '' for those of none.")
+def list_templates(config: Path, tenant: str | None, as_json: bool) -> None:
+    """List the last version of each template."""
+    with closing(TemplateTable(database_of(config), who())) as table:
+        rows = table.rows(tenant)
+    columns: dict[str, Column] = {
+        "TENANT": lambda row: row["tenant"] or "-",
+        "NAME": "name",
+        "VERSION": "version",
+        "AGE": lambda row: age_of(row["created_at"]),
+        "BY": "created_by",
+        "WORDS": lambda row: shorten(", ".join(sorted(row["words"])) or "-", 40),
+        "SUBJECT": lambda row: shorten(row["subject"], 40),
+    }
+    print_rows(rows, columns, as_json=as_json)
+
+
+@command(template, json=True)
+@click.argument("name")
+@_VERSION
+@_OF_NAME
+def show(config: Path, name: str, version: int | None, tenant: str, as_json: bool) -> None:
+    """Print a template, and the words with their places."""
+    found = _stored(config, name, tenant, version)
+    if as_json:
+        print_json(found.row)
+        return
+    row, source = found.row, found.source
+    print_line(f"template {name}, version {found.version}, stored {instant(row['created_at'])} "
+               f"by {row['created_by']}")  # fmt: skip
+    for word, places in sorted(row["words"].items()):
+        print_line(f"  {word}: {', '.join(places)}")
+    print_text(front_matter(row["tenant"], name, source).rstrip("\n"))
+    for kind, text in (("text", source.body), ("html", source.html)):
+        if text is not None:
+            print_line(f"{kind}:")
+            print_text(text.rstrip("\n"))
+
+
+@command(template, json=True, needed=False)
+@click.argument("which", metavar="NAME|FILE")
+@click.option("--param", multiple=True, metavar="K=V", help="The value of a word.")
+@click.option("--params-file", type=click.File(encoding="utf-8"), metavar="JSON",
+              help="A JSON object with values by word; - is standard input.")  # fmt: skip
+@click.option("--to", help="Recipient, ADDRESS or NAME <ADDRESS>.  [default: none]")
+@_VERSION
+@_OF_NAME
+@click.option("--text", "view", flag_value="text", help="Print the text alone.")
+@click.option("--html", "view", flag_value="html", help="Print the html alone.")
+@click.option("--open", "opened", is_flag=True, help="Show text and html in the browser.")
+def render(
+    config: Path,
+    which: str,
+    param: tuple[str, ...],
+    params_file: Any,
+    to: str | None,
+    version: int | None,
+    tenant: str,
+    view: str | None,
+    opened: bool,
+    as_json: bool,
+) -> None:
+    """Compose mail from a template and values, and print it. Nothing is stored or sent.
+
+    A template in a file needs no database. Date and Message-ID of the mail are examples.
+    """
+    if which.endswith(ENDINGS) and Path(which).exists():
+        compiled = read_template(Path(which)).template
+    else:
+        source = _stored(config, which, tenant, version).source
+        try:
+            compiled = compile_template(source)
+        except TemplateError as error:  # another version of pgmta took it
+            raise PgmtaError(f"template {which}: {error}") from None
+    words = {**_words(params_file), **parse_pairs(param, "--param")}
+    try:
+        parts = compiled.fill(words, [_mailbox(to)] if to else [])
+    except ValueError as error:
+        raise ConfigError([f"--param: {error}"]) from None
+    if opened:
+        _open(parts)
+        return
+    content = compose_head(parts, Identity(_MESSAGE_ID, datetime.now(UTC))).decode()
+    if as_json:
+        print_json({"subject": parts.subject, "text": parts.body, "html": parts.html,
+                    "content": content})  # fmt: skip
+        return
+    shown = {"text": parts.body, "html": parts.html, None: content}[view]
+    if shown is None:
+        raise PgmtaError(f"the template has no {view}")
+    print_text(shown.replace("\r\n", "\n").rstrip("\n"))
+
+
+@command(template, json=True)
+@_FILES
+@_OF_FILES
+def diff(config: Path, files: tuple[Path, ...], tenant: str, as_json: bool) -> None:
+    """Compare the templates in FILEs with the last versions; exit 1 if one differs."""
+    given = read_templates(files, _tenant(tenant))
+    with closing(TemplateTable(database_of(config), who())) as table:
+        pairs = [(each, table.find(each.tenant, each.name)) for each in given]
+    found = []
+    for each, last in pairs:
+        text = _difference(each, last)
+        found.append({"tenant": each.tenant, "name": each.name,
+                      "version": last.version if last else None, "diff": text})  # fmt: skip
+        if text and not as_json:
+            print_text(text.rstrip("\n"))
+    if as_json:
+        print_json(found)
+    if any(each["diff"] for each in found):
+        sys.exit(EXIT_FAILURE)
+
+
+def _tenant(text: str) -> str:
+    try:
+        return check_tenant(text)
+    except ValueError as error:
+        raise ConfigError([f"--tenant: {error}"]) from None
+
+
+def _stored(config: Path, name: str, tenant: str, version: int | None) -> StoredTemplate:
+    with closing(TemplateTable(database_of(config), who())) as table:
+        found = table.find(tenant, name, version)
+        if found:
+            return found
+        near = sorted({row["name"] for row in table.rows(tenant)})
+        last = table.find(tenant, name)
+    if last:
+        raise PgmtaError(f"template {name} has no version {version}; the last is {last.version}")
+    known = f"there is {', '.join(near[:10])}" if near else "store one by `queuectl template put`"
+    raise PgmtaError(f"there is no template {name}; {known}")
+
+
+def _words(file: Any) -> dict[str, Any]:
+    """Return the values in a file of JSON; numbers stay as they are written."""
+    if file is None:
+        return {}
+    try:
+        words = json.load(file, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([f"{file.name}: no JSON: {error}"]) from None
+    if not isinstance(words, dict):
+        raise ConfigError([f"{file.name}: expected an object with values by word"])
+    return words
+
+
+def _mailbox(text: str) -> NamedMailbox:
+    name, address = parseaddr(text)
+    try:
+        parse_mailbox(address, utf8=True)
+    except AddressError as error:
+        raise ConfigError([f"--to: {error}"]) from None
+    return name, address
+
+
+def _open(parts: Parts) -> None:
+    path, found = open_page(mail_page(parts))
+    if not found:
+        raise PgmtaError(f"no browser was found; the page is in {path}")
+    print_line(f"opened {path}")
+
+
+def _difference(given: NamedTemplate, last: StoredTemplate | None) -> str:
+    """Return a unified diff of fields, text and html; '' if they are equal."""
+
+    def documents(source: TemplateSource | None) -> tuple[str, str, str]:
+        if source is None:
+            return "", "", ""
+        fields = front_matter(given.tenant, given.name, source)
+        return fields, source.body or "", source.html or ""
+
+    stored = f"{given.name} version {last.version}" if last else f"{given.name} (not stored)"
+    lines: list[str] = []
+    old, new = documents(last.source if last else None), documents(given.source)
+    for part, before, after in zip(("fields", "text", "html"), old, new, strict=True):
+        lines += unified_diff(
+            before.splitlines(), after.splitlines(), f"{stored}, {part}",
+            f"{given.name} in files, {part}", lineterm="",
+        )  # fmt: skip
+    if not lines and (last is None or last.source != given.source):
+        lines = [f"{given.name}: line ends differ from version {last.version if last else 0}"]
+    return "\n".join(lines)

@@ -1,0 +1,117 @@
+"""The table templates: versions never change, and two operators make no version twice."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+from psycopg import errors as pg_errors
+
+from pgmta.compose.template import TemplateSource, compile_template
+from pgmta.store.changes.templates import NamedTemplate, TemplateTable
+from pgmta.store.queue.templates import TemplateReader
+from tests.sql.test_roles import acting
+from tests.sql.test_surface import linked
+from tests.support.rows import column
+from tests.support.waiting import until
+
+
+def named(name: str, text: str, tenant: str = "") -> NamedTemplate:
+    source = TemplateSource(
+        sender="b@shop.example", from_="Shop <info@shop.example>", subject="Order {{order}}",
+        body=text, html='<p title="{{order}}">{{name}}</p>',
+        headers={"X-Order": "{{order}}", "List-Id": "<shop.example>"},
+    )  # fmt: skip
+    return NamedTemplate(tenant, name, source, compile_template(source))
+
+
+def test_a_version_never_changes(database: str, db: psycopg.Connection) -> None:
+    table = TemplateTable(database, "test")
+    assert table.put([named("a", "x"), named("b", "x")]) == [(1, True), (1, True)]
+    assert table.put([named("b", "x"), named("a", "y")]) == [(1, False), (2, True)]
+    table.close()
+    before = db.execute("TABLE templates").fetchall()
+    for statement in (
+        "UPDATE templates SET subject = 'other'",
+        "UPDATE templates SET subject = subject WHERE false",
+        "DELETE FROM templates WHERE version = 1",
+        "TRUNCATE templates",
+    ):
+        with pytest.raises(
+            pg_errors.ObjectNotInPrerequisiteState, match="never changed or removed"
+        ):
+            db.execute(statement.encode())
+        with (
+            psycopg.connect(acting(database, "pgmta_operator")) as operator,
+            pytest.raises(pg_errors.InsufficientPrivilege),
+        ):
+            operator.execute(f"SET search_path = pgmta; {statement}".encode())
+    assert db.execute("TABLE templates").fetchall() == before
+
+
+def test_bad_rows_are_refused(db: psycopg.Connection) -> None:
+    insert = (
+        "INSERT INTO templates (name, version, sender, from_field, subject, body, headers, tenant)"
+        " VALUES (%s, %s, '', 'a@b.example', '', %s, %s, %s)"
+    )
+    db.execute(insert, ("a", 1, "", "{}", ""))
+    for bad in (
+        ("a b", 1, "", "{}", ""), ("a\n", 1, "", "{}", ""), ("", 1, "", "{}", ""),
+        ("a" * 65, 1, "", "{}", ""), ("b", 0, "", "{}", ""), ("b", 1, None, "{}", ""),
+        ("b", 1, "", "[]", ""), ("b", 1, "", "{}", " "), ("b", 1, "", "{}", "x" * 65),
+    ):  # fmt: skip
+        with pytest.raises(pg_errors.CheckViolation):
+            db.execute(insert, bad)
+    with pytest.raises(pg_errors.UniqueViolation):
+        db.execute(insert, ("a", 1, "", "{}", ""))
+
+
+def test_two_operators_make_no_version_twice(database: str, db: psycopg.Connection) -> None:
+    """The second one waits for the first, and then makes the next version, or none."""
+    insert = (
+        "INSERT INTO pgmta.templates (name, version, sender, from_field, subject, body)"
+        " SELECT name, version + 1, sender, from_field, subject, 'x' || body"
+        " FROM pgmta.templates ORDER BY version DESC LIMIT 1"
+    )
+    waiting = "SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+    done: list[tuple[int, bool]] = []
+
+    def put(text: str) -> None:
+        table = TemplateTable(database, "test")
+        done.extend(table.put([named("a", text)]))
+        table.close()
+
+    def put_meanwhile(text: str, number: int, *, undone: bool) -> list[tuple[int, bool]]:
+        done.clear()
+        threads = [threading.Thread(target=put, args=(text,)) for _ in range(number)]
+        with psycopg.connect(database) as other:
+            other.execute(insert.encode())
+            for thread in threads:
+                thread.start()
+            until(lambda: db.execute(waiting.encode()).rowcount == number)
+            if undone:
+                other.rollback()
+        for thread in threads:
+            thread.join()
+        return sorted(done)
+
+    put("one")
+    assert done == [(1, True)]
+    assert put_meanwhile("two", 1, undone=True) == [(2, True)]
+    assert put_meanwhile("three", 4, undone=False) == [(4, False)] * 3 + [(4, True)]
+    assert column(db, "SELECT version FROM templates ORDER BY version") == [1, 2, 3, 4]
+
+
+async def test_queued_reads_sources_by_id(database: str, db: psycopg.Connection) -> None:
+    first, second = named("a", "x"), named("a", "y", "tenant")
+    table = TemplateTable(database, "test")
+    table.put([first, second])
+    found = table.find("tenant", "a")
+    table.close()
+    assert found is not None
+    assert found.row["words"] == {"name": ["text"], "order": ["field", "text"]}
+    ids: dict[str, int] = dict(db.execute("SELECT tenant, id FROM templates").fetchall())
+    async with linked(database, role="pgmta_queued") as link:
+        read = await TemplateReader(link).read([*ids.values(), 4711])
+    assert read == {ids[""]: first.source, ids["tenant"]: second.source}

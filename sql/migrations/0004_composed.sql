@@ -1,0 +1,597 @@
+-- Composed mail: parts and templates, submitted by SQL.
+
+SET LOCAL check_function_bodies = off;  -- functions may name later ones
+
+ALTER TABLE messages ADD COLUMN template_id bigint, ADD COLUMN params jsonb;
+ALTER TABLE messages ALTER COLUMN template_id SET STATISTICS 10, ALTER COLUMN params SET STATISTICS 0;
+COMMENT ON COLUMN messages.template_id IS 'The version of a template that makes the content; null: none.';
+COMMENT ON COLUMN messages.params IS
+    'Parts of mail, or the words of its template, of which the content is composed at delivery; body and chunks then '
+    'have what follows the texts. Null: the whole content is there.';
+COMMENT ON COLUMN messages.size IS
+    'Octets as received, without the trace headers added here; of composed mail, params and what is stored behind them.';
+UPDATE rights SET privileges = replace(privileges, 'tls_optional)', 'tls_optional, template_id)')
+WHERE object = 'messages' AND role = 'pgmta_reader';
+
+DROP FUNCTION queue_put;
+-- By arrays, because smtpd writes many messages at once. Each message and row has a value in each array; where an
+-- array is null, all have the default of the column. Callers may be any role, and SET search_path took 48 µs, so all
+-- names have their schema, and there are no operators.
+CREATE FUNCTION queue_put(
+    -- of each message
+    ids bigint[], sizes bigint[], traces text[], bodies bytea[], message_id_headers text[], origins text[],
+    senders text[], sender_domains text[], priorities smallint[],
+    -- of each row: the number of its message from 1, and the recipient
+    numbers integer[], recipients text[], domains text[],
+    -- more of each message
+    utf8 boolean[] DEFAULT NULL, chunks integer[] DEFAULT NULL, tenants text[] DEFAULT NULL,
+    on_failed text[] DEFAULT NULL, once boolean[] DEFAULT NULL, logins text[] DEFAULT NULL,
+    envids text[] DEFAULT NULL, rets text[] DEFAULT NULL, requiretls boolean[] DEFAULT NULL,
+    tls_optional boolean[] DEFAULT NULL,
+    -- more of each row; a hold is its reason
+    metadata text[] DEFAULT NULL, holds text[] DEFAULT NULL, notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL,
+    -- of each message, null for one that is not scheduled; a time that is over counts as none
+    send_ats timestamptz[] DEFAULT NULL,
+    -- of each message, if it is composed
+    template_ids bigint[] DEFAULT NULL, params jsonb[] DEFAULT NULL
+) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
+#variable_conflict use_column
+DECLARE
+    rows integer;
+    waits boolean[];  -- of each message, whether it is scheduled
+BEGIN
+    IF queue_put.chunks IS NOT NULL THEN
+        PERFORM pgmta.chunks_present(ids, queue_put.chunks);
+    END IF;
+    IF queue_put.send_ats IS NOT NULL THEN
+        SELECT t.send_ats, t.scheduled INTO queue_put.send_ats, waits FROM pgmta.schedule_times(queue_put.send_ats) AS t;
+    END IF;
+    -- The whole group fails if one id exists already, because the caller repeats a group then.
+    INSERT INTO pgmta.messages (id, size, utf8, chunks, trace, body, message_id_header, tenant, submitted_by, envid,
+        ret, requiretls, origin, tls_optional, template_id, params)
+    SELECT ids[n], sizes[n], coalesce(queue_put.utf8[n], false), coalesce(queue_put.chunks[n], 0), traces[n], bodies[n],
+        message_id_headers[n], coalesce(tenants[n], ''), logins[n], envids[n], rets[n],
+        coalesce(queue_put.requiretls[n], false), origins[n], coalesce(queue_put.tls_optional[n], false),
+        template_ids[n], queue_put.params[n]
+    FROM pg_catalog.generate_subscripts(ids, 1) AS n;
+    INSERT INTO pgmta.queue (id, message_id, sender, sender_domain, recipient, domain, priority, metadata,
+        status, hold_reason, held_by, held_at, tenant, on_failed, once, notify, orcpt, ts, next_attempt, send_at)
+    SELECT CASE WHEN waits[numbers[n]] THEN pg_catalog.nextval('pgmta.scheduled_ids')
+            ELSE pg_catalog.nextval('pgmta.queue_ids') END,
+        ids[numbers[n]], senders[numbers[n]], sender_domains[numbers[n]], recipients[n], domains[n],
+        priorities[numbers[n]], coalesce(queue_put.metadata[n], '{}')::pg_catalog.jsonb,
+        CASE WHEN holds[n] IS NOT NULL THEN 'HOLD' WHEN waits[numbers[n]] THEN 'SCHEDULED' ELSE 'QUEUED' END, holds[n],
+        CASE WHEN holds[n] IS NOT NULL THEN 'smtpd' END,
+        CASE WHEN holds[n] IS NOT NULL THEN pg_catalog.now() END, coalesce(tenants[numbers[n]], ''),
+        coalesce(queue_put.on_failed[numbers[n]], 'hold'), coalesce(queue_put.once[numbers[n]], false),
+        notifies[n], orcpts[n], coalesce(send_ats[numbers[n]], pg_catalog.now()),
+        coalesce(send_ats[numbers[n]], pg_catalog.now()), send_ats[numbers[n]]
+    FROM pg_catalog.generate_subscripts(numbers, 1) AS n;
+    GET DIAGNOSTICS rows = ROW_COUNT;
+    RETURN rows;
+END $$;
+COMMENT ON FUNCTION queue_put IS
+    'Stores a group of messages with all their rows, and returns the number of rows: all mail comes in here. It checks '
+    'nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
+
+CREATE FUNCTION submit_chunks(message_id bigint, content bytea) RETURNS integer LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    chunk CONSTANT integer := 8096;
+    chunks integer := (octet_length(content) - 1) / chunk + 1;
+BEGIN
+    INSERT INTO message_chunks (message_id, position, data)
+    SELECT message_id, number, substring(content FROM number * chunk + 1 FOR chunk)
+    FROM generate_series(0, chunks - 1) AS number;
+    RETURN chunks;
+END $$;
+COMMENT ON FUNCTION submit_chunks IS 'Stores content that is too large for its message row; returns the number of chunks.';
+
+CREATE OR REPLACE FUNCTION submit(
+    sender text, recipients text[], content bytea, send_at timestamptz DEFAULT NULL,
+    priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL,
+    tenant text DEFAULT '', on_failed text DEFAULT 'hold', once boolean DEFAULT false,
+    wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
+#variable_conflict use_variable
+DECLARE
+    message_id bigint;
+    known bigint;
+    scheduled timestamptz;
+    header text COLLATE "C";
+    message_id_header text;
+    added text COLLATE "C";
+    settings submit_settings;
+    -- The collation of an argument is the caller's, who may compare addresses without case.
+    sender_domain text := mailbox_domain(sender COLLATE "C");
+    domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
+    chunks integer[];
+    octets integer;
+    rows integer;
+BEGIN
+    -- PL/pgSQL prepares each expression anew in each transaction. So usual arguments pass by few of them.
+    IF num_nulls(sender, content, priority, metadata, tenant, on_failed, once, wake) > 0 THEN
+        PERFORM submit_refuse(CASE WHEN sender IS NULL THEN 'sender' WHEN content IS NULL THEN 'content'
+            WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
+            WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
+            WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
+    ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+            OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
+        SELECT * INTO metadata, scheduled
+        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
+    END IF;
+    IF cardinality(recipients) IS DISTINCT FROM 1 OR domains[1] IS NULL OR sender_domain IS NULL THEN
+        SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
+    END IF;
+    SELECT * INTO settings FROM submit_settings;
+    header := submit_header(content, settings.message_size);
+    -- each submission opens a block of ids, so that smtpd's blocks never have this one
+    message_id := nextval('message_ids');
+    IF key IS NOT NULL THEN
+        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
+            metadata, on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));
+        IF known IS NOT NULL THEN RETURN known; END IF;
+    END IF;
+    message_id_header := CASE WHEN header ~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN submit_message_id(header) END;
+    added := submit_missing(header, settings.hostname);
+    IF added <> '' THEN
+        message_id_header := coalesce(message_id_header, substring(added FROM '<.*>'));
+        content := convert_to(added, 'UTF8') || content;
+    END IF;
+    octets := octet_length(content);
+    IF octets > 8096 THEN
+        -- read from its table once, not for each chunk
+        chunks := ARRAY[submit_chunks(message_id, content || ''::bytea)];
+        content := '';
+    END IF;
+    rows := queue_put(ARRAY[message_id], ARRAY[octets], ARRAY[submit_trace(settings.hostname, message_id)],
+        ARRAY[content], ARRAY[message_id_header], '{sql}', ARRAY[sender], ARRAY[sender_domain],
+        ARRAY[priority::smallint], array_fill(1, ARRAY[cardinality(recipients)]), recipients, domains,
+        CASE WHEN concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C"
+            THEN '{t}'::boolean[] END,
+        chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
+        CASE WHEN on_failed <> 'hold' COLLATE "C" THEN ARRAY[on_failed] END, CASE WHEN once THEN '{t}'::boolean[] END,
+        ARRAY[session_user], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
+        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
+        send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
+    IF wake AND scheduled IS NULL THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+    RETURN message_id;
+END $$;
+COMMENT ON FUNCTION submit IS
+    'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC '
+    '5322, each line with CRLF. docs/sql.md has the arguments and errors.';
+
+CREATE TYPE submit_attachment AS (name text, type text, content bytea, content_id text);
+COMMENT ON TYPE submit_attachment IS
+    'A file that goes with mail. With a content_id it is a picture of the html, which names it as cid:…';
+COMMENT ON COLUMN submit_attachment.name IS 'The file name that the reader sees.';
+COMMENT ON COLUMN submit_attachment.type IS 'Its media type, such as application/pdf; null: application/octet-stream.';
+COMMENT ON COLUMN submit_attachment.content IS 'Its octets.';
+COMMENT ON COLUMN submit_attachment.content_id IS
+    'A name without brackets, by which the html shows it; null: it is an attachment.';
+
+CREATE FUNCTION submit_mail(
+    sender text, "to" text[], subject text, body text DEFAULT NULL, html text DEFAULT NULL, cc text[] DEFAULT '{}',
+    bcc text[] DEFAULT '{}', reply_to text DEFAULT NULL, headers jsonb DEFAULT '{}',
+    attachments submit_attachment[] DEFAULT '{}', "from" text DEFAULT NULL, send_at timestamptz DEFAULT NULL,
+    priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL, tenant text DEFAULT '',
+    on_failed text DEFAULT 'hold', once boolean DEFAULT false, wake boolean DEFAULT false,
+    deadline timestamptz DEFAULT NULL
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$
+#variable_conflict use_variable
+DECLARE
+    field text := CASE WHEN subject IS NULL THEN 'it is null' ELSE submit_field(subject) END;
+    named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END, ARRAY[coalesce("from", sender)]);
+    main jsonb := submit_mailboxes('to', "to");
+    copies jsonb := submit_mailboxes('cc', cc);
+    hidden jsonb := submit_mailboxes('bcc', bcc);
+BEGIN
+    IF field IS NOT NULL OR subject !~ '\S' THEN
+        PERFORM submit_refuse('subject', coalesce(field, 'it is empty'));
+    ELSIF coalesce(body, html) IS NULL THEN
+        PERFORM submit_refuse('body', 'there is neither body nor html');
+    ELSIF named IS NULL THEN
+        IF sender IS NULL THEN PERFORM submit_refuse('sender', 'it is null'); END IF;
+        PERFORM submit_refuse('from', 'it is missing', NULL, 'The sender is empty, so give an address for From.');
+    ELSIF headers IS DISTINCT FROM '{}' THEN
+        PERFORM submit_own_headers(headers);
+    END IF;
+    IF main IS NULL AND copies IS NULL AND hidden IS NULL THEN
+        PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a list: ARRAY[''bob@example.com''].');
+    END IF;
+    RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
+            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to]), 'subject', subject, 'body', body, 'html', html,
+            'headers', nullif(headers, '{}'))),
+        sender, coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
+        body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline);
+END $$;
+COMMENT ON FUNCTION submit_mail IS
+    'Puts mail into the queue that is given as parts, in the transaction of the caller, and returns its id. It is '
+    'composed at delivery. docs/composed.md has the arguments and errors.';
+
+CREATE FUNCTION submit_template(
+    template text, recipient text, params jsonb DEFAULT '{}', version integer DEFAULT NULL,
+    attachments submit_attachment[] DEFAULT '{}', send_at timestamptz DEFAULT NULL, priority integer DEFAULT 5,
+    metadata jsonb DEFAULT '{}', key text DEFAULT NULL, tenant text DEFAULT '', on_failed text DEFAULT 'hold',
+    once boolean DEFAULT false, wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$
+#variable_conflict use_variable
+DECLARE
+    found templates;
+    main jsonb := submit_mailboxes('recipient', ARRAY[recipient]);
+BEGIN
+    -- a template of the tenant goes before one of all
+    SELECT t.* INTO found FROM templates AS t
+    WHERE t.tenant IN (tenant COLLATE "C", '') AND t.name = template COLLATE "C"
+        AND (version IS NULL OR t.version = version)
+    ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
+    IF found.id IS NULL THEN
+        PERFORM submit_no_template(template, version, tenant);
+    ELSIF main IS NULL THEN
+        PERFORM submit_refuse('recipient', 'it is null');
+    END IF;
+    PERFORM submit_words(params, found.words);
+    RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender, main, attachments,
+        found.body IS NOT NULL, found.html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
+        deadline);
+END $$;
+COMMENT ON FUNCTION submit_template IS
+    'Puts mail into the queue that a template and its words make, in the transaction of the caller, and returns its '
+    'id. The version is fixed then. docs/composed.md has the arguments and errors.';
+
+CREATE FUNCTION submit_composed(
+    template_id bigint, params jsonb, sender text, mailboxes jsonb, attachments submit_attachment[], has_body boolean,
+    has_html boolean, send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text,
+    once boolean, wake boolean, deadline timestamptz
+) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    message_id bigint := nextval('message_ids');
+    known bigint;
+    scheduled timestamptz;
+    local_part text := concat(message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16));
+    tail bytea := '';
+    octets bigint;
+    chunks integer[];
+    recipients text[] := ARRAY(SELECT pair ->> 1 FROM jsonb_array_elements(mailboxes) AS pair);
+    sender_domain text := mailbox_domain(sender COLLATE "C");
+    domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
+    settings submit_settings;
+BEGIN
+    IF num_nulls(sender, attachments, priority, metadata, tenant, on_failed, once, wake) > 0 THEN
+        PERFORM submit_refuse(CASE WHEN sender IS NULL THEN 'sender' WHEN attachments IS NULL THEN 'attachments'
+            WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
+            WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
+            WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
+    ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+            OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
+        SELECT * INTO metadata, scheduled
+        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
+    END IF;
+    IF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
+        SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
+    END IF;
+    SELECT * INTO settings FROM submit_settings;
+    IF key IS NOT NULL THEN
+        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(template_id, params, sender,
+            recipients, priority, metadata, on_failed, once, extract(epoch FROM send_at), (
+                SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
+                FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
+        IF known IS NOT NULL THEN RETURN known; END IF;
+    END IF;
+    IF cardinality(attachments) > 0 THEN
+        SELECT submit_tail.tail, params || jsonb_build_object('tail', submit_tail.kind) INTO tail, params
+        FROM submit_tail(attachments, '=_' || local_part, has_body, has_html, settings.message_size);
+    END IF;
+    octets := octet_length(params::text);
+    IF octets > 4194304 THEN  -- a worker has them in memory
+        PERFORM submit_refuse(CASE WHEN template_id IS NULL THEN 'body' ELSE 'params' END, 'it is over 4 MB', NULL,
+            'Attach what is so large.');
+    END IF;
+    octets := octets + octet_length(tail);
+    IF octets > settings.message_size THEN
+        PERFORM submit_refuse('attachments', format('the mail is over %s octets', settings.message_size),
+            format('It has %s.', octets));
+    END IF;
+    IF octet_length(tail) > 8096 THEN
+        chunks := ARRAY[submit_chunks(message_id, tail)];
+        tail := '';
+    END IF;
+    PERFORM queue_put(ARRAY[message_id], ARRAY[octets], ARRAY[submit_trace(settings.hostname, message_id)],
+        ARRAY[tail], ARRAY[concat('<', local_part, '@', coalesce(settings.hostname, 'localhost'), '>')], '{sql}',
+        ARRAY[sender], ARRAY[sender_domain], ARRAY[priority::smallint], array_fill(1, ARRAY[cardinality(recipients)]),
+        recipients, domains,
+        CASE WHEN concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C"
+            THEN '{t}'::boolean[] END,
+        chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
+        CASE WHEN on_failed <> 'hold' COLLATE "C" THEN ARRAY[on_failed] END, CASE WHEN once THEN '{t}'::boolean[] END,
+        ARRAY[session_user], rets => '{HDRS}',
+        tls_optional => CASE WHEN params ? 'headers' AND submit_no_tls(params -> 'headers')
+            THEN '{t}'::boolean[] END,
+        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
+        template_ids => CASE WHEN template_id IS NOT NULL THEN ARRAY[template_id] END, params => ARRAY[params],
+        send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
+    IF wake AND scheduled IS NULL THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+    RETURN message_id;
+END $$;
+COMMENT ON FUNCTION submit_composed IS
+    'The common part of submit_mail() and submit_template(). The envelope has each of the mailboxes once.';
+
+CREATE FUNCTION submit_field(value text, most integer DEFAULT 2000) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN value ~ '[\r\n]' COLLATE "C" THEN 'it has a line end'
+        WHEN value ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'it has a control character'
+        WHEN length(value) > most THEN format('it is over %s characters', most) END
+$$;
+COMMENT ON FUNCTION submit_field IS 'Why a text can''t be in a header field; null if it can.';
+
+CREATE FUNCTION submit_mailboxes(argument text, mailboxes text[]) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    pairs jsonb;
+    bad integer;
+    names text[];
+    addresses text[];
+    fault text;
+BEGIN
+    IF mailboxes IS NULL THEN PERFORM submit_refuse(argument, 'it is null'); END IF;
+    -- mostly a single address without a name
+    IF cardinality(mailboxes) = 1 AND mailbox_domain(mailboxes[array_lower(mailboxes, 1)] COLLATE "C") IS NOT NULL THEN
+        RETURN jsonb_build_array(jsonb_build_array('', mailboxes[array_lower(mailboxes, 1)]));
+    ELSIF cardinality(mailboxes) = 0 OR argument IN ('sender', 'from', 'reply_to', 'recipient')
+            AND coalesce(mailboxes[array_lower(mailboxes, 1)], '') = '' THEN
+        RETURN NULL;
+    END IF;
+    WITH parsed AS MATERIALIZED (
+        SELECT place, given, named, coalesce(replace(replace(unquoted, '\"', '"'), '\\', '\'), '') AS name, address
+        FROM unnest(mailboxes) WITH ORDINALITY AS each (given, place),
+            LATERAL (SELECT given COLLATE "C" ~ '>[ \t]*$' AS named) AS form,
+            LATERAL (SELECT CASE WHEN named THEN substring(given FROM '<([^<>]*)>[ \t]*$') ELSE given END AS address,
+                CASE WHEN named THEN btrim(regexp_replace(given, '<[^<>]*>[ \t]*$', ''), E' \t') END AS written) AS parts,
+            LATERAL (SELECT CASE WHEN written ~ '^".*"$' THEN substr(written, 2, length(written) - 2) ELSE written END
+                AS unquoted) AS quoted
+    )
+    SELECT jsonb_agg(jsonb_build_array(name, address) ORDER BY place),
+        min(place) FILTER (WHERE submit_field(name, 255) IS NOT NULL OR mailbox_domain(address COLLATE "C") IS NULL),
+        array_agg(name ORDER BY place), array_agg(coalesce(address, given) ORDER BY place)
+    INTO pairs, bad, names, addresses FROM parsed;
+    IF bad IS NOT NULL THEN
+        fault := submit_field(names[bad], 255);
+        IF fault IS NOT NULL THEN
+            PERFORM submit_refuse(argument, 'a name: ' || fault, format('Mailbox %s of %s: %s', bad,
+                cardinality(mailboxes), to_json(left(names[bad], 100))), 'A name has up to 255 characters in one line.');
+        END IF;
+        PERFORM submit_refuse_mailbox(argument, addresses[bad], format('Mailbox %s of %s: ', bad, cardinality(mailboxes)));
+    END IF;
+    RETURN pairs;
+END $$;
+COMMENT ON FUNCTION submit_mailboxes IS
+    'Pairs of name and address of mailboxes such as Bob <bob@example.com>, as JSON; null if there are none. Raises '
+    'the error of a bad one.';
+
+CREATE FUNCTION submit_own_headers(headers jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    bad text;
+    reason text;
+BEGIN
+    IF headers IS NULL OR jsonb_typeof(headers) <> 'object' THEN
+        PERFORM submit_refuse('headers', 'it is no JSON object', NULL, 'Give fields by name: {"X-Order": "4711"}.');
+    END IF;
+    SELECT name, fault INTO bad, reason
+    FROM jsonb_each(headers) AS each (name, value), LATERAL (SELECT value #>> '{}' AS text) AS as_text,
+        LATERAL (SELECT CASE WHEN name !~ '^[A-Za-z0-9-]{1,70}$' COLLATE "C" THEN 'a field has no name of letters, digits and -'
+            WHEN header_reserved(name) THEN 'a field is reserved: pgmta writes it'
+            WHEN jsonb_typeof(value) <> 'string' THEN 'the value of a field is no text'
+            WHEN text !~ '\S' THEN 'the value of a field is empty'
+            WHEN header_structured(name) AND text ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'such a field is in ASCII'
+            WHEN header_structured(name) AND (SELECT max(length(word)) FROM regexp_split_to_table(text, ' ') AS word) > 997
+                THEN 'such a field has a word of over 997 characters, which fits into no line'
+            ELSE 'the value of a field: ' || submit_field(text) END AS fault) AS judged
+    WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
+    IF bad IS NOT NULL THEN
+        PERFORM submit_refuse('headers', reason, 'Field: ' || to_json(left(bad, 100)));
+    ELSIF octet_length(headers::text) > 100000 THEN
+        PERFORM submit_refuse('headers', 'they are over 100000 octets');
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_own_headers IS 'Raises the error of the first bad header field of a program.';
+
+CREATE FUNCTION header_reserved(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT lower(name) = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
+        'domainkey-signature,from,message-id,mime-version,original-recipient,received,received-spf,reply-to,return-path,'
+        'sender,subject,to}'::text[])
+        OR lower(name) ~ '^(arc|content|resent)-' COLLATE "C"
+$$;
+COMMENT ON FUNCTION header_reserved IS
+    'Whether a program may not give a header field, because pgmta or another mail system writes it. '
+    'pgmta/compose/own_fields.py has the same names.';
+
+CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT lower(name) = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
+        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR lower(name) ~ '^list-' COLLATE "C"
+$$;
+COMMENT ON FUNCTION header_structured IS
+    'Whether readers parse a header field, so that it has no encoded words (RFC 2047, section 5). '
+    'pgmta/compose/own_fields.py has the same names.';
+
+CREATE FUNCTION submit_no_tls(headers jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT EXISTS (SELECT FROM jsonb_each_text(headers) AS each (name, value)
+        WHERE lower(name) = 'tls-required' AND lower(btrim(value)) = 'no')
+$$;
+COMMENT ON FUNCTION submit_no_tls IS 'Whether header fields have TLS-Required: No (RFC 8689, section 3).';
+
+CREATE FUNCTION submit_no_template(template text, version integer, tenant text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF template IS NULL THEN PERFORM submit_refuse('template', 'it is null'); END IF;
+    PERFORM submit_refuse(CASE WHEN version IS NULL THEN 'template' ELSE 'version' END,
+        CASE WHEN version IS NULL THEN 'there is none with this name' ELSE 'the template has no such version' END,
+        format('Template %s%s of tenant %s.', to_json(left(template, 100)), ', version ' || version,
+            to_json(left(tenant, 100))),
+        coalesce((SELECT format('There is %s.', string_agg(name, ', ' ORDER BY name)) FROM (
+            SELECT DISTINCT t.name FROM templates AS t WHERE t.tenant IN (submit_no_template.tenant, '')
+            ORDER BY t.name LIMIT 10) AS near), 'There is no template yet: queuectl template put stores one.'));
+END $$;
+COMMENT ON FUNCTION submit_no_template IS 'Raises the error of a template or version that is not there.';
+
+CREATE FUNCTION submit_words(params jsonb, words jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    bad text;
+    reason text;
+BEGIN
+    IF params IS NULL OR jsonb_typeof(params) <> 'object' THEN
+        PERFORM submit_refuse('params', 'it is no JSON object', NULL, 'Give words by name: {"name": "Ann"}.');
+    END IF;
+    SELECT name, fault INTO bad, reason
+    FROM jsonb_each(words) AS wanted (name, places) FULL JOIN jsonb_each(params) AS given (name, value) USING (name),
+        LATERAL (SELECT CASE WHEN value IS NULL THEN 'a word is missing'
+            WHEN places IS NULL THEN 'the template has no such word'
+            WHEN jsonb_typeof(value) NOT IN ('string', 'number', 'boolean') THEN 'a word is no text, number or boolean'
+            ELSE submit_word(value #>> '{}', places) END AS fault) AS judged
+    WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
+    IF bad IS NOT NULL THEN
+        PERFORM submit_refuse('params', reason, 'Word: ' || to_json(left(bad, 100)),
+            CASE WHEN reason = 'the template has no such word' THEN
+                format('It has %s.', coalesce((SELECT string_agg(w, ', ' ORDER BY w) FROM jsonb_object_keys(words) AS w), 'none'))
+            END);
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_words IS 'Raises the error of the first word that is missing, unknown, or bad for its place.';
+
+CREATE FUNCTION submit_word(value text, places jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN places ?| '{field,name}' AND submit_field(value, 998) IS NOT NULL
+            THEN 'a word of a header field: ' || submit_field(value, 998)
+        WHEN places ? 'address' AND (mailbox_domain(value COLLATE "C") IS NULL OR value ~ '[^\u0001-\u007f]' COLLATE "C")
+            THEN 'a word is no mailbox in ASCII'
+        WHEN places ? 'url' AND value !~ ('^[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9[]'
+            '[]A-Za-z0-9._~:/?#[@!$&''()*+,;=%-]*$' COLLATE "C") THEN 'a word is no URL with http or https'
+        WHEN places ? 'url_part' AND value IN ('.', '..') THEN 'a word in a URL is a step in a path'
+        WHEN places ? 'token' AND value !~ '^[A-Za-z0-9._~-]{1,255}$' COLLATE "C"
+            THEN 'a word of a header field has other characters than A-Z, a-z, 0-9 and . _ ~ -' END
+$$;
+COMMENT ON FUNCTION submit_word IS
+    'Why a value can''t be in the places of its word; null if it can. pgmta/compose/words.py has the same.';
+
+CREATE FUNCTION submit_tail(
+    attachments submit_attachment[], boundary text, has_body boolean, has_html boolean, most bigint,
+    OUT tail bytea, OUT kind text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    bad integer;
+    reason text;
+    names text[];
+    pictures integer;
+    files integer;
+BEGIN
+    SELECT min(place) FILTER (WHERE fault IS NOT NULL),
+        (array_agg(fault ORDER BY place) FILTER (WHERE fault IS NOT NULL))[1],
+        array_agg(name ORDER BY place), count(content_id), count(*) - count(content_id)
+    INTO bad, reason, names, pictures, files
+    FROM (
+        SELECT *, submit_attachment_fault(name, coalesce(type, 'application/octet-stream'), content, content_id,
+                has_html, count(*) OVER (PARTITION BY btrim(content_id, '<>'))) AS fault
+        FROM unnest(attachments) WITH ORDINALITY AS each (name, type, content, content_id, place)
+    ) AS judged;
+    IF bad IS NOT NULL THEN
+        PERFORM submit_refuse('attachments', reason, format('Attachment %s of %s: %s', bad, cardinality(attachments),
+            coalesce(to_json(left(names[bad], 100))::text, 'null')));
+    ELSIF (SELECT sum(octet_length(content)) FROM unnest(attachments)) > most THEN
+        PERFORM submit_refuse('attachments', format('they are over %s octets', most));
+    END IF;
+    SELECT coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NOT NULL)
+            || convert_to(concat(E'\r\n--', boundary, E'r--\r\n'), 'UTF8'), '')
+        || CASE WHEN has_body AND has_html THEN convert_to(concat(E'\r\n--', boundary, E'a--\r\n'), 'UTF8') ELSE '' END
+        || coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NULL)
+            || convert_to(concat(E'\r\n--', boundary, E'm--\r\n'), 'UTF8'), '')
+    INTO tail
+    FROM unnest(attachments) WITH ORDINALITY AS each (name, type, content, content_id, place),
+        LATERAL (SELECT submit_part(boundary, name, coalesce(type, 'application/octet-stream'), content,
+            btrim(content_id, '<>')) AS part OFFSET 0) AS encoded;
+    kind := CASE WHEN files = 0 THEN 'related' WHEN pictures = 0 THEN 'mixed' ELSE 'both' END;
+END $$;
+COMMENT ON FUNCTION submit_tail IS
+    'The rest of the content behind the last text: pictures in multipart/related, the end of multipart/alternative, '
+    'and attachments in multipart/mixed. `kind` says which of them it ends. Raises the error of a bad attachment.';
+
+CREATE FUNCTION submit_attachment_fault(
+    name text, type text, content bytea, content_id text, has_html boolean, uses bigint
+) RETURNS text LANGUAGE sql AS $$
+    SELECT CASE WHEN name IS NULL OR name !~ '\S' THEN 'the name is missing'
+        WHEN submit_field(name, 255) IS NOT NULL THEN 'a name: ' || submit_field(name, 255)
+        WHEN content IS NULL THEN 'the content is null'
+        WHEN length(type) > 200 OR type !~ ('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+'
+            '(; ?[A-Za-z0-9-]+=("[^"\\;\u0001-\u001f\u007f-\uffff]*"|[A-Za-z0-9!#$&^_.+-]+))*$' COLLATE "C")
+            THEN 'the type is no media type such as application/pdf'
+        WHEN lower(type) ~ '^(multipart|message)/' COLLATE "C" AND lower(type) !~ '^message/rfc822(;|$)' COLLATE "C"
+            THEN 'such a type can''t be attached'
+        WHEN content_id IS NULL THEN CASE WHEN lower(type) ~ '^message/' COLLATE "C" THEN CASE
+            WHEN octet_length(content) = 0 OR position('\x00'::bytea IN content) > 0 OR submit_bare(content)
+                THEN 'an attached message has a bare CR or LF, NUL, or nothing' END END
+        WHEN NOT has_html THEN 'a picture with a content_id needs html that shows it'
+        WHEN btrim(content_id, '<>') !~ '^[A-Za-z0-9._+-]{1,100}(@[A-Za-z0-9._-]{1,100})?$' COLLATE "C"
+            THEN 'the content_id is no name of letters, digits and . _ + -'
+        WHEN lower(type) ~ '^message/' COLLATE "C" THEN 'a message is no picture'
+        WHEN uses > 1 THEN 'another attachment has the same content_id' END
+$$;
+COMMENT ON FUNCTION submit_attachment_fault IS 'Why an attachment can''t go with mail; null if it can.';
+
+CREATE FUNCTION submit_part(boundary text, name text, type text, content bytea, content_id text) RETURNS bytea
+LANGUAGE sql AS $$
+    SELECT convert_to(concat(E'\r\n--', boundary, CASE WHEN content_id IS NULL THEN 'm' ELSE 'r' END, E'\r\n',
+            'Content-Type: ', regexp_replace(type, '; ?([A-Za-z0-9-]+=)', E';\r\n \\1', 'g'), E'\r\n',
+            'Content-Transfer-Encoding: ', CASE WHEN NOT whole THEN 'base64' WHEN ascii THEN '7bit' ELSE '8bit' END,
+            E'\r\n', 'Content-ID: <' || content_id || E'>\r\n',
+            'Content-Disposition: ', CASE WHEN content_id IS NULL THEN 'attachment' ELSE 'inline' END,
+            submit_file_name(name), E'\r\n\r\n'), 'UTF8')
+        || CASE WHEN whole THEN content
+            ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END
+    FROM (SELECT lower(type) ~ '^message/' COLLATE "C") AS form (whole),
+        LATERAL (SELECT whole AND encode(content, 'escape') !~ '\\[2-3][0-7][0-7]' COLLATE "C") AS octets (ascii)
+$$;
+COMMENT ON FUNCTION submit_part IS
+    'An attachment with its header (RFC 2045, RFC 2183): in base64, and a message as it is (RFC 2046, section 5.2.1).';
+
+CREATE FUNCTION submit_file_name(name text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN length(name) <= 60 AND name ~ '^[ -~]*$' COLLATE "C"
+        THEN concat(E';\r\n filename="', regexp_replace(name, '(["\\])', '\\\1', 'g'), '"')
+        WHEN length(submit_percent(name)) <= 60 THEN concat(E';\r\n filename*=utf-8''''', submit_percent(name))
+        ELSE (
+            SELECT string_agg(concat(E';\r\n filename*', number, '*=', CASE WHEN number = 0 THEN 'utf-8''''' END,
+                submit_percent(substr(name, number * 5 + 1, 5))), '' ORDER BY number)
+            -- of a character there are at most 12 octets
+            FROM generate_series(0, (length(name) - 1) / 5) AS number
+        ) END
+$$;
+COMMENT ON FUNCTION submit_file_name IS
+    'The parameter filename of Content-Disposition: quoted, or by RFC 2231, section 4, if long in pieces (section 3).';
+
+CREATE FUNCTION submit_percent(value text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT string_agg(CASE WHEN octet BETWEEN 45 AND 122 AND chr(octet) ~ '[A-Za-z0-9._-]' COLLATE "C" THEN chr(octet)
+        ELSE '%' || upper(lpad(to_hex(octet), 2, '0')) END, '' ORDER BY place)
+    FROM convert_to(value, 'UTF8') AS octets, generate_series(0, octet_length(octets) - 1) AS place,
+        LATERAL (SELECT get_byte(octets, place) AS octet) AS one
+$$;
+COMMENT ON FUNCTION submit_percent IS 'Text in UTF-8, percent-encoded but for letters, digits and . _ -';
+
+CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS jsonb STABLE LANGUAGE sql AS $$
+    SELECT jsonb_build_array(
+        params - '{words,body,html}'::text[]
+            || CASE WHEN params ? 'body' THEN '{"body": ""}'::jsonb ELSE '{}' END
+            || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,
+        (SELECT jsonb_build_object('name', t.name, 'version', t.version, 'sender', t.sender, 'from', t.from_field,
+                'reply_to', t.reply_to, 'subject', t.subject, 'headers', t.headers,
+                'body', CASE WHEN t.body IS NOT NULL THEN 'x' END, 'html', CASE WHEN t.html IS NOT NULL THEN 'x' END)
+            FROM pgmta.templates AS t WHERE t.id = composition_shown.template_id))
+    WHERE params IS NOT NULL
+$$;
+COMMENT ON FUNCTION composition_shown IS
+    'What operators and DSNs may see of composed mail: the parts of its header, or the recipient and the header of its '
+    'template, without words and texts.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION submit_mail', 'pgmta_submit', 'EXECUTE'),
+    ('FUNCTION submit_template', 'pgmta_submit', 'EXECUTE'),
+    ('FUNCTION composition_shown', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION composition_shown', 'pgmta_queued', 'EXECUTE');
+
+SELECT grants();

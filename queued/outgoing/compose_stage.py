@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from pgmta.compose.composition import Composition, parts_for, read_composition
+from pgmta.compose.composed_message import Composition, parts_for, read_composition
 from pgmta.compose.mime import Identity, compose_head
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
@@ -149,23 +149,18 @@ class ComposeStage(OutgoingStage):
 
     async def _read(self, ids: set[int]) -> Result | None:
         """Read templates; return the result of mail that waits for them if that fails."""
-        reader = self.context.templates
-        assert reader  # noqa: S101 - for the type checker
+        unknown = [each for each in ids if self._templates.find(each) is None]
         try:
-            found = await reader.read(
-                sorted(each for each in ids if self._templates.find(each) is None)
-            )
+            found = await self.context.contents.templates(unknown)
         except (StoreUnavailable, psycopg.Error) as error:
-            return Result(
-                Event.DEFER, Reply(0, f"4.3.0 a template can't be read: {faults.words(error)}")
-            )
-        for each in ids:
-            if self._templates.find(each) is None:
-                self._templates.add(each, found.get(each))
+            problem = f"4.3.0 a template can't be read: {faults.words(error)}"
+            return Result(Event.DEFER, Reply(0, problem))
+        for each in unknown:
+            self._templates.add(each, found.get(each))
         return None
 
     async def read_large(self, outgoing: Outgoing) -> bytes:
-        """Return what goes before the stored octets, of parameters that did not come with the claim.
+        """Return what goes before the stored octets, with parameters that the claim left out.
 
         Raises DeliveryError.
         """

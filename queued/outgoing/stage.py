@@ -9,7 +9,6 @@ from datetime import datetime
 from pgmta.model import Item, Message
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
-from pgmta.store.queue.templates import TemplateReader
 from queued.config import QueuedConfig
 from queued.delivery.transport.result import Result
 from queued.delivery.transports import Transports
@@ -36,7 +35,6 @@ class StageContext:
     contents: Contents
     transports: Transports
     attempts: ReturnedLog | None
-    templates: TemplateReader | None
     signers: Signers | None
     end: Callable[[list[Item], Result, datetime | None], object]
     dispatch: Callable[[list[Item], dict[int, Message]], object]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from pgmta.compose.composition import composed_header
+from pgmta.compose.composed_message import composed_header
 from pgmta.compose.mime import Identity
 from pgmta.mail.newlines import Mode, NewlineGuard, check
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options

@@ -15,7 +15,6 @@ from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
-from pgmta.store.queue.templates import TemplateReader
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
 from queued.process.queued_process import QueuedProcess
@@ -62,7 +61,6 @@ class DeliveryWorker:
         self._dispatch = Dispatch(
             config, contents, self._leases, self._settler, process.transports, process.reclaimer,
             self._observer, process.signers, ReturnedLog(links["returned"]),
-            TemplateReader(links["content"]),
         )  # fmt: skip
         claims = Claims(
             links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema

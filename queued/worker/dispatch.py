@@ -10,7 +10,6 @@ from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
-from pgmta.store.queue.templates import TemplateReader
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
@@ -57,7 +56,6 @@ class Dispatch:
         observer: Observer | None = None,
         signers: Signers | None = None,
         attempts: ReturnedLog | None = None,
-        templates: TemplateReader | None = None,
     ) -> None:
         self._settler = settler
         self._space = space
@@ -70,7 +68,6 @@ class Dispatch:
             contents=contents,
             transports=transports,
             attempts=attempts,
-            templates=templates,
             signers=signers,
             end=self._end,
             dispatch=self.dispatch,

@@ -11,3 +11,7 @@ ORDER BY position
 -- name: composition
 -- The template and the parameters of which a message is composed.
 SELECT jsonb_build_array(template_id, params)::text FROM messages WHERE id = %(id)s AND params IS NOT NULL
+
+-- name: templates
+-- The sources of templates.
+SELECT id, sender, from_field, reply_to, subject, body, html, headers::text FROM templates WHERE id = ANY (%(ids)s)

@@ -21,7 +21,3 @@ SELECT id, tenant, name, version, sender, from_field, reply_to, subject, body, h
 FROM templates
 WHERE tenant = %(tenant)s AND name = %(name)s AND (%(version)s::integer IS NULL OR version = %(version)s)
 ORDER BY version DESC LIMIT 1
-
--- name: read
--- The sources of versions.
-SELECT id, sender, from_field, reply_to, subject, body, html, headers::text FROM templates WHERE id = ANY (%(ids)s)

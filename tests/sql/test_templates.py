@@ -10,7 +10,7 @@ from psycopg import errors as pg_errors
 
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.store.changes.templates import NamedTemplate, TemplateTable
-from pgmta.store.queue.templates import TemplateReader
+from pgmta.store.queue.contents import Contents
 from tests.sql.test_roles import acting
 from tests.sql.test_surface import linked
 from tests.support.rows import column
@@ -113,5 +113,5 @@ async def test_queued_reads_sources_by_id(database: str, db: psycopg.Connection)
     assert found.row["words"] == {"name": ["text"], "order": ["field", "text"]}
     ids: dict[str, int] = dict(db.execute("SELECT tenant, id FROM templates").fetchall())
     async with linked(database, role="pgmta_queued") as link:
-        read = await TemplateReader(link).read([*ids.values(), 4711])
+        read = await Contents(link).templates([*ids.values(), 4711])
     assert read == {ids[""]: first.source, ids["tenant"]: second.source}

@@ -111,7 +111,8 @@ def body_texts() -> st.SearchStrategy[str]:
     some = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
     lines = st.lists(st.one_of(some, st.sampled_from(ODD_LINES)), max_size=8)
     return st.one_of(
-        some, st.builds(lambda end, each: end.join(each), st.sampled_from(["\n", "\r\n", "\r"]), lines)
+        some,
+        st.builds(lambda end, each: end.join(each), st.sampled_from(["\n", "\r\n", "\r"]), lines),
     )
 
 
@@ -142,7 +143,9 @@ def params(*, utf8: bool = True) -> st.SearchStrategy[dict[str, Any]]:
     """Good values of `messages.params` without a tail."""
     boxes = st.lists(mailboxes(utf8=utf8), max_size=4)
     structured = st.sampled_from([(n, v) for n, values in _STRUCTURED.items() for v in values])
-    own = st.lists(st.one_of(st.tuples(st.sampled_from(_NAMES), field_texts()), structured), max_size=4)
+    own = st.lists(
+        st.one_of(st.tuples(st.sampled_from(_NAMES), field_texts()), structured), max_size=4
+    )
     return st.fixed_dictionaries(
         {"from": mailboxes(utf8=utf8)},
         optional={
@@ -224,7 +227,9 @@ def read_by_email(content: bytes) -> Read:
             texts[part.get_content_type()] = payload.decode()
         else:
             content_id = part["content-id"]
-            attachments.append((name, part.get_content_type(), payload, content_id and str(content_id)))
+            attachments.append(
+                (name, part.get_content_type(), payload, content_id and str(content_id))
+            )
     own = [(n, str(v)) for n, v in message.items() if n.lower() not in _COMPOSED]
     return Read(boxes, str(message["subject"] or ""), own, *texts.values(), attachments)
 
@@ -233,7 +238,9 @@ def _boxes_by_email(content: bytes, name: str) -> list[tuple[str, str]]:
     """Return names and addresses; the newer API keeps spaces between the encoded words of a name."""
     message = email.message_from_string(content.decode(), policy=policy.compat32)
     value = str(message[name] or "").replace("\r\n", "").removesuffix("undisclosed-recipients:;")
-    return [(str(make_header(decode_header(n))), a) for n, a in getaddresses([value], strict=False) if a]
+    return [
+        (str(make_header(decode_header(n))), a) for n, a in getaddresses([value], strict=False) if a
+    ]
 
 
 def _leaves(message: EmailMessage) -> Iterator[EmailMessage]:
@@ -262,7 +269,12 @@ def expected(given: dict[str, Any], attachments: Sequence[Attachment]) -> Read:
         body,
         html,
         [
-            (each.name, each.type.partition(";")[0], each.content, each.content_id and f"<{each.content_id}>")
+            (
+                each.name,
+                each.type.partition(";")[0],
+                each.content,
+                each.content_id and f"<{each.content_id}>",
+            )
             for each in ordered
         ],
     )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+
+from pgmta.compose.template import TemplateSource
 from pgmta.postgres.link import Link
 from pgmta.priority import PriorityLock
 from pgmta.store.queries import queries
@@ -39,3 +43,14 @@ class Contents:
         """Return the template and the parameters of composed mail as JSON, None if it is gone."""
         rows = await self._link.run(_SQL["composition"], {"id": message_id})
         return str(rows[0][0]) if rows else None
+
+    async def templates(self, ids: Iterable[int]) -> dict[int, TemplateSource]:
+        """Return templates by id; an unknown id is absent. Raises StoreUnavailable."""
+        rows = await self._link.run(_SQL["templates"], {"ids": list(ids)})
+        return {
+            number: TemplateSource(
+                sender=sender, from_=from_field, reply_to=reply_to, subject=subject, body=body,
+                html=html, headers=json.loads(headers),
+            )
+            for number, sender, from_field, reply_to, subject, body, html, headers in rows
+        }  # fmt: skip

@@ -25,6 +25,7 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.store.queries import Statement, queries
 from pgmta.store.queue.enqueue import SESSION, Enqueue, chunk_count
 
+_SQL = queries("submit")
 _GROUP = 1000  # messages a commit, at most
 _OCTETS = 16 << 20  # of bodies a commit, about
 _TOGETHER = 100  # composed mails a commit, at most
@@ -93,7 +94,7 @@ class Submission:
         for start in range(0, len(mails), _TOGETHER):
             group = [
                 (statements()[mail.STATEMENT], {**given, "wake": False})
-                for mail, given in zip(mails[start:], arguments[start : start + _TOGETHER])
+                for mail, given in zip(mails[start:], arguments[start : start + _TOGETHER], strict=False)
             ]
             try:
                 answers = await self._links[0].run_together(group)
@@ -163,10 +164,10 @@ class Submission:
 @cache
 def statements() -> dict[str, Statement]:
     """Return the statements that submit composed mail, by `STATEMENT` of its class."""
-    sql = queries("sql_interface")
+    options = _SQL["options"]
     return {
-        name: sql[name].fill(options=sql["options"])
-        for name in (Mail.STATEMENT, TemplateMail.STATEMENT)
+        Mail.STATEMENT: _SQL["submit_mail"].fill(options=options),
+        TemplateMail.STATEMENT: _SQL["submit_template"].fill(options=options),
     }
 
 

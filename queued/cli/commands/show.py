@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pgmta.command import print_json, print_line, print_text
-from pgmta.compose.composition import composed_header
+from pgmta.compose.composed_message import composed_header
 from pgmta.compose.mime import Identity
 from pgmta.errors import PgmtaError
 from pgmta.states import WAITING, Status

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from pgmta.compose.mime import Identity, boundary, compose_head, compose_header
+from pgmta.compose.mime import compose_head
 from pgmta.compose.parts import parts_of
 from tests.support.composing import (
     IDENTITY,

@@ -48,7 +48,6 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
     context = StageContext(
         contents=cast(Any, None),
         transports=cast(Any, None),
-        templates=None,
         attempts=log,
         signers=None,
         end=end,

@@ -14,6 +14,7 @@ from email.utils import format_datetime
 from functools import lru_cache
 
 from pgmta.compose.own_fields import is_structured, name_problem, value_problem
+from pgmta.errors import AddressError
 from pgmta.mail.address import normalise_domain
 
 _LINE = 78
@@ -106,7 +107,7 @@ def address_field(name: str, mailboxes: Mailboxes) -> str:
 
     Without any it has an empty group. An address has UTF-8 if its local part has (RFC 6532): then
     only next hops with SMTPUTF8 take the message. All else is ASCII. Raises ValueError for an
-    address with a line end; the caller has checked its form.
+    address with a line end or a malformed domain; the caller has checked the rest.
     """
     if not mailboxes:
         return f"{name}: undisclosed-recipients:;\r\n"
@@ -149,7 +150,12 @@ def _written(address: str) -> str:
     if address.isascii():
         return address
     local, _, domain = address.rpartition("@")
-    return f"{local}@{normalise_domain(domain)}" if local.isascii() else address
+    if not local.isascii():
+        return address
+    try:
+        return f"{local}@{normalise_domain(domain)}"
+    except AddressError:  # its text has the address
+        raise ValueError("an address is malformed") from None
 
 
 @lru_cache(maxsize=1024)

@@ -24,10 +24,11 @@ IDENTITY = Identity(
 )
 ODD = [
     "", " ", "   ", " a", "a ", "a  b", "=?utf-8?q?x?=", "=?utf-8?B?eA==?= =?x", "?=", "=3D", "_",
-    '"', "\\", '\\"', ",", ";", ":", "<a@b.c>", "a@b.c", "(c)", "John Q. Public", "O'Neil, \"Bob\" \\",
-    "Müller", "für  Sie", "日本語の件名です", "👩‍👩‍👧‍👦🏳️‍🌈", "e\u0301a\u0308", "שלום עולם", "\u202eabc\u202c",
-    "𝔘𝔫𝔦𝔠𝔬𝔡𝔢", "\U0010ffff", "\u200b", "\xa0", "\u2028x\u2029", "ﬁ", "\ufffd", "ä" * 500, "漢" * 300,
-    "https://example.com/" + "x" * 2000, "w " * 300 + "w", "x" * 997, "x" * 998, "a" * 75 + "ü" + "b" * 80,
+    '"', "\\", '\\"', ",", ";", ":", "<a@b.c>", "a@b.c", "(c)", "John Q. Public", 'O\'Neil, "B" \\',
+    "Müller", "für  Sie", "日本語の件名です", "e\u0301a\u0308", "שלום עולם", "\u202eabc\u202c",
+    "\U0001f469\u200d\U0001f467\U0001f3f3\ufe0f\u200d\U0001f308", "\U0001d518\U0010ffff", "\u200b",
+    "\xa0", "\u2028x\u2029", "ﬁ", "\ufffd", "ä" * 500, "漢" * 300, "w " * 300 + "w",
+    "https://example.com/" + "x" * 2000, "x" * 997, "x" * 998, "a" * 75 + "ü" + "b" * 80,
 ]  # fmt: skip
 """Texts for fields that some programs read wrong."""
 ODD_LINES = [
@@ -87,9 +88,9 @@ def _file_name(name: str) -> str:
         return f';\r\n filename="{escaped}"'
     if len(_percent(name)) <= 60:
         return f";\r\n filename*=utf-8''{_percent(name)}"
-    pieces = [_percent(name[at : at + 5]) for at in range(0, len(name), 5)]
-    pieces[0] = "utf-8''" + pieces[0]
-    return "".join(f";\r\n filename*{number}*={piece}" for number, piece in enumerate(pieces))
+    sections = [_percent(name[at : at + 5]) for at in range(0, len(name), 5)]
+    sections[0] = "utf-8''" + sections[0]
+    return "".join(f";\r\n filename*{number}*={section}" for number, section in enumerate(sections))
 
 
 def _percent(text: str) -> str:
@@ -120,7 +121,7 @@ def addresses(*, utf8: bool = True) -> st.SearchStrategy[str]:
     """Addresses, with `utf8` also some with local parts beyond ASCII."""
     local = st.from_regex(r"[a-z0-9!#$%&'*+/=?^_`{|}~-]{1,60}(?:\.[a-z]{1,3})?", fullmatch=True)
     others = ["jörg", "δοκιμή", "用户"] if utf8 else []
-    odd = st.sampled_from(['"a b"', '"a,b"', '"<x>"', "x" * 64, *others])
+    odd = st.sampled_from(['"a b"', '"a,b"', "x" * 64, *others])
     domains = ["example.com", "a.b.example.org", "d" * 60 + ".example", "[192.0.2.1]"]
     return st.builds(lambda a, b: f"{a}@{b}", st.one_of(local, odd), st.sampled_from(domains))
 
@@ -155,10 +156,14 @@ def params(*, utf8: bool = True) -> st.SearchStrategy[dict[str, Any]]:
     )  # fmt: skip
 
 
+def _legible(name: str) -> str:
+    """Return a file name that readers leave: `email` strips it, and postal-mime decodes =?."""
+    return name[:200].replace("=?", "=").replace("<", "(").strip()
+
+
 def files(*, inline: bool) -> st.SearchStrategy[list[Attachment]]:
     """Attachments, with `inline` also pictures."""
-    # `email` strips the name, whatever its form
-    names = field_texts().map(lambda name: name.strip()[:255].strip()).filter(bool)
+    names = field_texts().map(_legible).filter(bool)
     types = st.sampled_from(["application/pdf", "image/png", "text/plain; charset=utf-8"])
     content = st.one_of(st.binary(max_size=200), st.sampled_from([b"", b"x" * 57, b"y" * 114]))
     numbers = st.integers(0, 3) if inline else st.just(0)
@@ -200,7 +205,6 @@ class Read(NamedTuple):
     attachments: list[tuple[str, str, bytes, str | None]]
 
 
-OWN_FROM = 4
 _COMPOSED = {
     "date", "from", "reply-to", "to", "cc", "subject", "message-id", "mime-version",
     "content-type", "content-transfer-encoding",
@@ -209,7 +213,7 @@ _COMPOSED = {
 
 def read_by_email(content: bytes) -> Read:
     """Read a message by Python's `email`; it must find no defect."""
-    message = cast(EmailMessage, email.message_from_string(content.decode(), policy=policy.default))
+    message = email.message_from_string(content.decode(), policy=policy.default)
     for part in message.walk():
         assert not part.defects
     boxes = {
@@ -231,11 +235,18 @@ def read_by_email(content: bytes) -> Read:
                 (name, part.get_content_type(), payload, content_id and str(content_id))
             )
     own = [(n, str(v)) for n, v in message.items() if n.lower() not in _COMPOSED]
-    return Read(boxes, str(message["subject"] or ""), own, *texts.values(), attachments)
+    return Read(
+        boxes,
+        str(message["subject"] or ""),
+        own,
+        texts["text/plain"],
+        texts["text/html"],
+        attachments,
+    )
 
 
 def _boxes_by_email(content: bytes, name: str) -> list[tuple[str, str]]:
-    """Return names and addresses; the newer API keeps spaces between the encoded words of a name."""
+    """Return names and addresses; the newer API keeps spaces between encoded words of a name."""
     message = email.message_from_string(content.decode(), policy=policy.compat32)
     value = str(message[name] or "").replace("\r\n", "").removesuffix("undisclosed-recipients:;")
     return [
@@ -246,7 +257,7 @@ def _boxes_by_email(content: bytes, name: str) -> list[tuple[str, str]]:
 def _leaves(message: EmailMessage) -> Iterator[EmailMessage]:
     for part in message.walk():
         if not part.is_multipart():
-            yield cast(EmailMessage, part)
+            yield part
 
 
 def expected(given: dict[str, Any], attachments: Sequence[Attachment]) -> Read:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -52,7 +53,7 @@ def next_row(db: psycopg.Connection) -> int:
 def test_a_scheduled_row_waits_apart_and_counts_from_its_time(db: psycopg.Connection) -> None:
     before = next_row(db)
     submit(db, "1 day", "a", "b")
-    assert next_row(db) == before  # nobody is woken for them
+    assert next_row(db) == before  # no worker is woken for them
     found = db.execute(
         "SELECT tableoid::regclass::text, status, ts = send_at, next_attempt = send_at,"
         " id >= %s FROM queue",
@@ -83,10 +84,11 @@ async def test_each_way_stores_a_scheduled_mail_alike(
         RawMail("s@a.example", ["past@b.example"], MAIL, send_at=datetime(2020, 1, 1, tzinfo=UTC)),
     ]
     await submission.submit(mails)
-    naive: dict[str, Any]
-    for naive in ({"send_at": datetime(2030, 1, 1)}, {"deadline": datetime(2030, 1, 1)}):
+    naive = send_at.replace(tzinfo=None)
+    plain_mail = RawMail("", ["r@b.example"], MAIL)
+    for bad in (replace(plain_mail, send_at=naive), replace(plain_mail, deadline=naive)):
         with pytest.raises(ValueError, match="needs a time zone"):
-            await submission.submit([RawMail("", ["r@b.example"], MAIL, **naive)])
+            await submission.submit([bad])
     with pytest.raises(ValueError, match="10 years"):
         await submission.submit(
             [RawMail("", ["r@b.example"], MAIL, send_at=datetime(9999, 1, 1, tzinfo=UTC))]

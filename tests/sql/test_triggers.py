@@ -35,6 +35,11 @@ WITNESSES = {
         "UPDATE queue SET status = 'REPORT' RETURNING report_kind || ', ' || hold_reason",
         "bounced, no reason given",
     ),
+    "queue_send_at": (
+        "UPDATE queue SET send_at = now() + interval '1 h', next_attempt = now()"
+        " RETURNING next_attempt > now()",
+        "True",
+    ),
     "messages_refcount": ("DELETE FROM queue; SELECT count(*) FROM messages", "0"),
     "messages_in_use": ("DELETE FROM messages RETURNING id", "ForeignKeyViolation"),
     "messages_renumbered": ("UPDATE messages SET id = 9 RETURNING id", "ForeignKeyViolation"),

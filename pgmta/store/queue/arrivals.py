@@ -10,7 +10,7 @@ LOOK = queries("arrivals")["look"]
 """The question whose answers `Arrivals.see` takes."""
 _AGAIN = 16  # looks per move at which transactions count that no snapshot has shown while open
 _MOST = 10_000  # ids that are remembered
-_SCHEDULED = 10**15  # ids from this one on are of scheduled_ids, which nobody watches
+_SCHEDULED = 10**15  # ids from this one on are of scheduled_ids, which the row watch leaves out
 _OVERFLOW = 0  # in place of more ids: no row has it
 
 

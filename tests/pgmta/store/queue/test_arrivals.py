@@ -104,3 +104,6 @@ def test_transactions_without_rows_are_no_news() -> None:
     assert see(arrivals, (9, "901:901:")) == [(True, False)]
     arrivals.claimed([8])
     assert see(arrivals, (9, "904:904:")) == [quiet], "our own transactions"
+    arrivals.claimed([10**15 + n for n in range(20_000)])  # scheduled rows
+    arrivals.claimed([9])
+    assert see(arrivals, (10, "905:905:")) == [quiet]

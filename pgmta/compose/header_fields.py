@@ -1,8 +1,7 @@
 """Header fields as octets on the wire have them: folded, encoded, never injected (pure).
 
-A line has at most 78 octets if it can be folded, 76 if it has an encoded word, and never more than
-998 (RFC 5322, section 2.1.1; RFC 2047, section 2). A field is folded before a space that it has, so
-that readers get the value back as it was.
+A line that can be folded has at most 78 octets, or 76 with an encoded word. No line is over 998
+(RFC 5322, section 2.1.1; RFC 2047, section 2). A field is folded before a space that it has.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from email.utils import format_datetime
 from functools import lru_cache
 
 from pgmta.compose.own_fields import is_structured, name_problem, value_problem
+from pgmta.errors import AddressError
 from pgmta.mail.address import normalise_domain
 
 _LINE = 78
@@ -54,7 +54,8 @@ def text_field(name: str, text: str) -> str:
         return f"{name}:{_encoded(text, len(name) + 1)}\r\n" if text else f"{name}:\r\n"
     if len(name) + len(text) + 2 <= _LINE:
         return f"{name}: {text}\r\n"
-    if len(text) > _LONGEST and any(len(word) >= _LONGEST for word in text.split(" ")):
+    words = text.split(" ")
+    if len(name) + len(words[0]) + 2 > _LONGEST or max(map(len, words)) >= _LONGEST:
         return f"{name}:{_encoded(text, len(name) + 1)}\r\n"
     return _folded(name, text)
 
@@ -91,8 +92,8 @@ def _folded(name: str, value: str) -> str:
     start = used = len(name) + 1
     for token in _TOKEN.findall(" " + value):
         size = len(token)
-        # a word too long for each line stays behind the name, if the line can have it
-        if used + size > _LINE and (used > start or size <= _LINE or used + size > _LONGEST):
+        # not behind the name, if it can be helped: some readers take that space into the value
+        if used + size > _LINE and (used > start or used + size > _LONGEST):
             out.append("\r\n")
             used = 0
         out.append(token)
@@ -106,7 +107,7 @@ def address_field(name: str, mailboxes: Mailboxes) -> str:
 
     Without any it has an empty group. An address has UTF-8 if its local part has (RFC 6532): then
     only next hops with SMTPUTF8 take the message. All else is ASCII. Raises ValueError for an
-    address with a line end; the caller has checked its form.
+    address with a line end or a malformed domain; the caller has checked the rest.
     """
     if not mailboxes:
         return f"{name}: undisclosed-recipients:;\r\n"
@@ -149,7 +150,12 @@ def _written(address: str) -> str:
     if address.isascii():
         return address
     local, _, domain = address.rpartition("@")
-    return f"{local}@{normalise_domain(domain)}" if local.isascii() else address
+    if not local.isascii():
+        return address
+    try:
+        return f"{local}@{normalise_domain(domain)}"
+    except AddressError:  # its text has the address
+        raise ValueError("an address is malformed") from None
 
 
 @lru_cache(maxsize=1024)

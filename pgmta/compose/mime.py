@@ -27,7 +27,7 @@ _DOT_LINE = re.compile(rb"^\.\r$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What makes a message this one: its Message-ID with brackets, and the time of its Date."""
+    """The Message-ID of a message, with brackets, and the time of its Date."""
 
     message_id: str
     date: datetime
@@ -48,10 +48,10 @@ def boundary(message_id: str, letter: str) -> str:
 def compose_head(parts: Parts, identity: Identity) -> bytes:
     """Return the content of a message up to its tail; without a tail it is all of the content.
 
-    It is ASCII, but for addresses whose local part is not. It ends with CRLF. A text is read back
-    with CRLF, CR and LF as CRLF, and with a CRLF at its end if it has none and is not empty. All
-    other characters stay, control characters too. Raises ValueError for parts that no content can
-    have; `check_parts` finds them too.
+    It ends with CRLF. It is ASCII but for addresses, whose local parts may have other characters.
+    Readers get a text back with each CRLF, CR and LF as CRLF. A text that ends without one gets
+    one, unless it is empty. All other characters stay, controls too. Raises ValueError for parts
+    that `parts_of` would refuse.
     """
     head, body = _structure(parts, identity)
     return b"".join((_fields(parts, identity), head, b"\r\n", body))
@@ -122,9 +122,9 @@ _TEXT = b"Content-Type: text/%b; charset=utf-8\r\nContent-Transfer-Encoding: %b\
 def encode_text(text: str, marker: bytes) -> tuple[bytes, bytes]:
     """Return the transfer encoding and the octets of a text; `marker` begins each delimiter.
 
-    It is 7bit if all of these are so: the text is ASCII, no line is over 998 octets, none begins
-    with `From `, and it has neither control characters nor the marker. Else it is quoted-printable
-    or base64, the shorter one.
+    A text of ASCII is 7bit if all of these are so. No line is over 998 octets, and none begins
+    with `From `. There is no control character, and no marker. Else it is quoted-printable or
+    base64, the shorter one.
     """
     octets = text.encode()
     if b"\r" in octets:

@@ -1,7 +1,7 @@
 """Packages that some tests need, and the tests that are left out without them.
 
 Mail servers exclude each other as packages. So `scripts/test-packages` only unpacks those, below
-`folder()`; it installs the others.
+`folder()`, with packages of Node; it installs the others.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ UNPACKED = {
 }
 """A program of each of the packages that are unpacked."""
 
+NODE = {"postal-mime": "4.0.0"}
+"""Packages of Node and their versions, which are put beside the unpacked ones."""
+
 MODULES = {"atheris"}
 """Python packages that exist for some systems only."""
 
@@ -80,6 +83,8 @@ def there(package: str) -> bool:
         return os.geteuid() == 0
     if package in MODULES:
         return find_spec(package) is not None
+    if package in NODE:
+        return (folder() / "node_modules" / package / "package.json").exists()
     if package in INSTALLED:
         return program(INSTALLED[package]) is not None
     return (folder() / package / UNPACKED[package]).exists()

@@ -15,7 +15,7 @@ from pgmta.compose.words import (
     HOST_ENDS,
     HOST_HINT,
     HTML,
-    Slot,
+    Filling,
     Split,
     WordPlace,
     encode_part,
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
     number: int
     place: WordPlace
-    slot: Slot
+    filling: Filling
 
 
 class HtmlPlaces:
@@ -104,7 +104,7 @@ class HtmlPlaces:
             if _BEGUN.search(before):
                 self._refuse_word("may become a tag", "write &lt; for < in a text")
             self._check_reference(before)
-            yield self._found(WordPlace.TEXT, Slot(self._words[self._next].name, HTML))
+            yield self._found(WordPlace.TEXT, Filling(self._words[self._next].name, HTML))
             self._at = word + 1
         self._at = end
 
@@ -192,7 +192,7 @@ class HtmlPlaces:
             yield (
                 self._in_url(name, before)
                 if url
-                else self._found(WordPlace.TEXT, Slot(self._words[self._next].name, HTML))
+                else self._found(WordPlace.TEXT, Filling(self._words[self._next].name, HTML))
             )
             before += _WORD
 
@@ -201,7 +201,7 @@ class HtmlPlaces:
         word = self._words[self._next].name
         literal = unescape(before)
         if not literal.strip():
-            return self._found(WordPlace.URL, Slot(word, HTML))
+            return self._found(WordPlace.URL, Filling(word, HTML))
         scheme = _HTTP.match(literal)
         whole = literal.lstrip().startswith(_WORD)
         if not (scheme or whole):
@@ -211,11 +211,11 @@ class HtmlPlaces:
         host = literal[scheme.end() :] if scheme else literal.partition(_WORD)[2]
         if not HOST_ENDS.search(host):
             self._refuse_word("may be in the host of a URL", HOST_HINT)
-        return self._found(WordPlace.URL_PART, Slot(word, encode_part))
+        return self._found(WordPlace.URL_PART, Filling(word, encode_part))
 
-    def _found(self, place: WordPlace, slot: Slot) -> Found:
+    def _found(self, place: WordPlace, filling: Filling) -> Found:
         self._next += 1
-        return Found(self._next - 1, place, slot)
+        return Found(self._next - 1, place, filling)
 
     def _skip(self, pattern: re.Pattern[str]) -> bool:
         match = pattern.match(self._text, self._at)

@@ -12,9 +12,9 @@ from pgmta.compose.html_places import HtmlPlaces
 from pgmta.compose.own_fields import is_structured, name_problem, text_problem, value_problem
 from pgmta.compose.parts import NamedMailbox, Parts
 from pgmta.compose.words import (
+    ATOM_LIMIT,
     FIELD_LIMIT,
-    TOKEN_LIMIT,
-    Slot,
+    Filling,
     Split,
     WordPlace,
     fault,
@@ -52,7 +52,7 @@ class TemplateSource:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The strings of a text, and the holes for values: index of the string and of the slot."""
+    """The strings of a text, and the holes for values: index of the string and of the filling."""
 
     strings: tuple[str, ...]
     holes: tuple[tuple[int, int], ...]
@@ -61,8 +61,8 @@ class _Text:
         if not self.holes:
             return self.strings[0]
         strings = list(self.strings)
-        for string, slot in self.holes:
-            strings[string] = values[slot]
+        for string, filling in self.holes:
+            strings[string] = values[filling]
         return "".join(strings)
 
 
@@ -75,7 +75,7 @@ class Template:
 
     words: Mapping[str, frozenset[WordPlace]]
     """The places of each word, by its name."""
-    _slots: tuple[Slot, ...] = field(repr=False)
+    _fillings: tuple[Filling, ...] = field(repr=False)
     _from: _Mailbox = field(repr=False)
     _reply_to: _Mailbox | None = field(repr=False)
     _subject: _Text = field(repr=False)
@@ -93,13 +93,14 @@ class Template:
         """
         texts = self.check_words(words)
         values = [
-            texts[word] if encode is None else encode(texts[word]) for word, encode in self._slots
+            texts[word] if encode is None else encode(texts[word])
+            for word, encode in self._fillings
         ]
         return self._parts(values, to, tail)
 
     def masked(self, to: Sequence[NamedMailbox], tail: str = "") -> Parts:
         """Return the parts with `{{word}}` for each word."""
-        return self._parts([f"{{{{{word}}}}}" for word, _ in self._slots], to, tail)
+        return self._parts([f"{{{{{word}}}}}" for word, _ in self._fillings], to, tail)
 
     def check_words(self, words: Mapping[str, object]) -> dict[str, str]:
         """Return the values as texts. Raises ValueError as `fill` does."""
@@ -155,10 +156,10 @@ def compile_template(source: TemplateSource) -> Template:
 
 
 class _Compiler:
-    """Compiles one template. It collects the words and their slots."""
+    """Compiles one template. It collects the words and their fillings."""
 
     def __init__(self) -> None:
-        self._slots: dict[Slot, int] = {}
+        self._fillings: dict[Filling, int] = {}
         self._words: defaultdict[str, set[WordPlace]] = defaultdict(set)
 
     def compile(self, source: TemplateSource) -> Template:
@@ -172,7 +173,9 @@ class _Compiler:
         body = self._body(source.body) if source.body is not None else None
         html = self._html(source.html) if source.html is not None else None
         words = {word: frozenset(places) for word, places in sorted(self._words.items())}
-        return Template(words, tuple(self._slots), mailbox, reply_to, subject, body, html, headers)
+        return Template(
+            words, tuple(self._fillings), mailbox, reply_to, subject, body, html, headers
+        )
 
     def _check_sender(self, sender: str) -> None:
         if "{{" in sender:
@@ -221,7 +224,7 @@ class _Compiler:
                 "the program gives the whole address as a word: <{{address}}>",
             )  # fmt: skip
         return self._text(
-            found, [(WordPlace.ADDRESS, Slot(word.name, None)) for word in found.words]
+            found, [(WordPlace.ADDRESS, Filling(word.name, None)) for word in found.words]
         )
 
     def _check_field(self, part: str, text: str) -> None:
@@ -233,7 +236,7 @@ class _Compiler:
     def _field(self, part: str, text: str, place: WordPlace = WordPlace.FIELD) -> _Text:
         self._check_field(part, text)
         found = split(part, text)
-        return self._text(found, [(place, Slot(word.name, None)) for word in found.words])
+        return self._text(found, [(place, Filling(word.name, None)) for word in found.words])
 
     def _headers(self, headers: Mapping[str, str]) -> tuple[tuple[str, _Text], ...]:
         """Return the fields by name, because the database keeps no order."""
@@ -246,9 +249,9 @@ class _Compiler:
                 raise TemplateError(part, 1, problem)
             if name.lower() in compiled:
                 raise TemplateError(part, 1, "there is such a field already; case is ignored")
-            place = WordPlace.TOKEN if is_structured(name) else WordPlace.FIELD
+            place = WordPlace.ATOM if is_structured(name) else WordPlace.FIELD
             field_text = self._field(part, text, place)
-            longest = field_text.fill(["x" * TOKEN_LIMIT] * len(self._slots))
+            longest = field_text.fill(["x" * ATOM_LIMIT] * len(self._fillings))
             if problem := value_problem(name, longest):
                 raise TemplateError(part, 1, problem)
             compiled[name.lower()] = (name, field_text)
@@ -271,11 +274,11 @@ class _Compiler:
         if len(text) > TEXT_LIMIT:
             raise TemplateError(part, 1, f"it is over {TEXT_LIMIT} characters")
 
-    def _text(self, found: Split, places: Iterable[tuple[WordPlace, Slot]]) -> _Text:
+    def _text(self, found: Split, places: Iterable[tuple[WordPlace, Filling]]) -> _Text:
         """Return the compiled text, whose words have these places in order."""
         strings, holes = [found.literals[0]], []
-        for (place, slot), literal in zip(places, found.literals[1:], strict=True):
-            self._words[slot.word].add(place)
-            holes.append((len(strings), self._slots.setdefault(slot, len(self._slots))))
+        for (place, filling), literal in zip(places, found.literals[1:], strict=True):
+            self._words[filling.word].add(place)
+            holes.append((len(strings), self._fillings.setdefault(filling, len(self._fillings))))
             strings += ["", literal]
         return _Text(tuple(strings), tuple(holes))

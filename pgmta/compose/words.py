@@ -25,13 +25,13 @@ FIELD_LIMIT = 998
 NAME_LIMIT = 255
 """Characters of a value in a display name."""
 
-TOKEN_LIMIT = 255
-"""Characters of a value at the place `token`."""
+ATOM_LIMIT = 255
+"""Characters of a value at the place `atom`."""
 
 _BRACES = re.compile(r"\{\{\{\{|\{\{([^{}\r\n]*)\}\}|\{\{")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _URL = re.compile(r"[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9\[][A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
-_TOKEN = re.compile(rf"[A-Za-z0-9._~-]{{1,{TOKEN_LIMIT}}}")
+_ATOM = re.compile(rf"[A-Za-z0-9._~-]{{1,{ATOM_LIMIT}}}")
 _STEPS = (".", "..")  # of a path (RFC 3986, section 5.2.4); browsers take %2e for a dot too
 
 
@@ -44,7 +44,7 @@ class WordPlace(StrEnum):
     ADDRESS = "address"  # the mailbox in From or Reply-To
     URL = "url"  # the beginning of a URL
     URL_PART = "url_part"  # further on in a URL
-    TOKEN = "token"  # noqa: S105 - a field of the template that programs parse
+    ATOM = "atom"  # a field of the template that programs parse
 
 
 type Encode = Callable[[str], str]
@@ -55,7 +55,7 @@ def encode_part(value: str) -> str:
     return quote(value, safe="")
 
 
-class Slot(NamedTuple):
+class Filling(NamedTuple):
     """A word and how its value goes into the text; `encode` is None if it goes in unchanged."""
 
     word: str
@@ -167,10 +167,10 @@ def _url_part_fault(value: str) -> str:
     return "is . or .., a step in a path" if value in _STEPS else _text_fault(value)
 
 
-def _token_fault(value: str) -> str:
-    if _TOKEN.fullmatch(value):
+def _atom_fault(value: str) -> str:
+    if _ATOM.fullmatch(value):
         return ""
-    return f"is not 1 to {TOKEN_LIMIT} of A-Z, a-z, 0-9 and . _ ~ -, as its header field needs"
+    return f"is not 1 to {ATOM_LIMIT} of A-Z, a-z, 0-9 and . _ ~ -, as its header field needs"
 
 
 _FAULTS: Mapping[WordPlace, Callable[[str], str]] = {
@@ -180,7 +180,7 @@ _FAULTS: Mapping[WordPlace, Callable[[str], str]] = {
     WordPlace.ADDRESS: _address_fault,
     WordPlace.URL: _url_fault,
     WordPlace.URL_PART: _url_part_fault,
-    WordPlace.TOKEN: _token_fault,
+    WordPlace.ATOM: _atom_fault,
 }
 
 _HTTP = re.compile(r"https?://", re.ASCII | re.IGNORECASE)
@@ -192,8 +192,8 @@ HOST_HINT = "a / ? or # stands behind the host and before a word; or give the wh
 """Of a word that could be a part of the host in a URL."""
 
 
-def places_of(part: str, text: Split) -> Iterator[tuple[WordPlace, Slot]]:
-    """Yield the place and slot of each word of plain text.
+def places_of(part: str, text: Split) -> Iterator[tuple[WordPlace, Filling]]:
+    """Yield the place and filling of each word of plain text.
 
     A word in a literal URL is percent-encoded. Raises TemplateError for a word in the host of one.
     """
@@ -201,13 +201,13 @@ def places_of(part: str, text: Split) -> Iterator[tuple[WordPlace, Slot]]:
     for literal, word in zip(text.literals, text.words, strict=False):
         url = _url_at_end(url, literal)
         if url is None:
-            yield WordPlace.TEXT, Slot(word.name, None)
+            yield WordPlace.TEXT, Filling(word.name, None)
         elif not HOST_ENDS.search(url):
             raise TemplateError(
                 part, word.line, f"{{{{{word.name}}}}} is in the host of a URL", HOST_HINT
             )
         else:
-            yield WordPlace.URL_PART, Slot(word.name, encode_part)
+            yield WordPlace.URL_PART, Filling(word.name, encode_part)
 
 
 def _url_at_end(url: str | None, literal: str) -> str | None:

@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class BounceTemplate:
     """Literal texts, each followed by the placeholder of the same place; the last one by none."""
 
     literals: tuple[str, ...]
@@ -34,7 +34,7 @@ class Template:
         return "".join(parts)
 
     @classmethod
-    def joined(cls, lines: Sequence[Template]) -> Template:
+    def joined(cls, lines: Sequence[BounceTemplate]) -> BounceTemplate:
         """Return the template of these lines, with LF between them."""
         literals, names = list(lines[0].literals), list(lines[0].names)
         for line in lines[1:]:
@@ -46,7 +46,7 @@ class Template:
 
 def parse_template(
     text: str, line: int, known: Sequence[str], problems: list[tuple[int, str]]
-) -> Template | None:
+) -> BounceTemplate | None:
     """Return the template of a text; None if it has mistakes, which go to `problems`.
 
     `known` are the names of its placeholders. A double brace stands for a brace.
@@ -67,7 +67,7 @@ def parse_template(
             names.append(name)
             literals.append("")
     literals[-1] += text[end:]
-    return Template(tuple(literals), tuple(names)) if len(problems) == before else None
+    return BounceTemplate(tuple(literals), tuple(names)) if len(problems) == before else None
 
 
 KINDS = ("failed", "delayed", "relayed", "delivered")
@@ -93,10 +93,10 @@ class Language:
 
     tag: str
     written: dict[str, str] = field(default_factory=dict)
-    subjects: dict[str, Template] = field(default_factory=dict)
-    bodies: dict[str, Template] = field(default_factory=dict)
+    subjects: dict[str, BounceTemplate] = field(default_factory=dict)
+    bodies: dict[str, BounceTemplate] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    phrases: dict[str, Template] = field(default_factory=dict)
+    phrases: dict[str, BounceTemplate] = field(default_factory=dict)
 
     def over(self, other: Language) -> Language:
         """Return these texts; where one is missing, the other language has it."""
@@ -240,7 +240,7 @@ def _take_text(
     if heading and texts and all(texts):
         language.written[name] = language.tag
         language.subjects[name] = heading
-        language.bodies[name] = Template.joined([text for text in texts if text])
+        language.bodies[name] = BounceTemplate.joined([text for text in texts if text])
 
 
 def _pairs(

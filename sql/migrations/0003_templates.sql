@@ -34,7 +34,7 @@ COMMENT ON COLUMN templates.body IS 'Plain text, with {{word}}; null for none.';
 COMMENT ON COLUMN templates.html IS 'HTML, with {{word}}; null for none.';
 COMMENT ON COLUMN templates.headers IS 'Further fields of the header: names and values, with {{word}}.';
 COMMENT ON COLUMN templates.words IS
-    'Each word and its places: text, field, name, address, url, url_part, token. They say which values fit.';
+    'Each word and its places: text, field, name, address, url, url_part, atom. They say which values fit.';
 COMMENT ON COLUMN templates.created_at IS 'When it was stored.';
 COMMENT ON COLUMN templates.created_by IS 'The login that stored it.';
 COMMENT ON SEQUENCE templates_id_seq IS 'templates.id.';

@@ -1,9 +1,8 @@
 -- name: put
--- The next version. Of two at the same time one waits for the other, and then gets nothing.
+-- The version after the one that was the last. Of two at the same time one waits for the other, and then gets nothing.
 INSERT INTO templates (tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words)
-SELECT %(tenant)s, %(name)s, coalesce(max(version), 0) + 1, %(sender)s, %(from_field)s, %(reply_to)s, %(subject)s,
-    %(body)s, %(html)s, %(headers)s::jsonb, %(words)s::jsonb
-FROM templates WHERE tenant = %(tenant)s AND name = %(name)s
+VALUES (%(tenant)s, %(name)s, %(last)s + 1, %(sender)s, %(from_field)s, %(reply_to)s, %(subject)s, %(body)s,
+    %(html)s, %(headers)s::jsonb, %(words)s::jsonb)
 ON CONFLICT (tenant, name, version) DO NOTHING
 RETURNING version
 

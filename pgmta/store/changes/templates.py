@@ -81,6 +81,7 @@ class TemplateTable(OperatorLink):
                 {
                     "tenant": given.tenant,
                     "name": given.name,
+                    "last": last.version if last else 0,
                     "sender": source.sender,
                     "from_field": source.from_,
                     "reply_to": source.reply_to,

@@ -153,12 +153,12 @@ def test_a_value_is_refused_or_fits_its_place(value: str, place: WordPlace) -> N
     template = made(
         from_="{{name}} Shop <{{address}}>", subject="{{field}}", body="{{text}} ",
         html='<a href="{{url}}">x</a><a href="https://a.example/?{{url_part}}">x</a>',
-        headers={"List-Unsubscribe": "<https://a.example/{{token}}>", "X-A": "{{field}}"},
+        headers={"List-Unsubscribe": "<https://a.example/{{atom}}>", "X-A": "{{field}}"},
     )  # fmt: skip
     assert template.words == {each.value: {each} for each in WordPlace}
     good: dict[str, object] = {
         "name": "Ann", "address": "a@b.example", "field": "f", "text": "t",
-        "url": "http://c.example", "url_part": "u", "token": "k",
+        "url": "http://c.example", "url_part": "u", "atom": "k",
     }  # fmt: skip
     assert template.fill(good, [("", "x@y.example")]) == template.fill(good, [("", "x@y.example")])
     values = {**good, place.value: value}

@@ -1,0 +1,47 @@
+"""docs/templates.md: its files are templates, and its commands print what the page says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from pgmta.compose.words import WordPlace
+from queued.cli.options.template_file import FrontMatter
+from queued.cli.queuectl import main
+from tests.support.daemons import ROOT
+
+PAGE = (ROOT / "docs" / "templates.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_print_what_the_page_says(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = re.findall(r"^```\w+ (mails/\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    config = {"environment": {"database": {"uri": database}}}
+    for name, text in [("etc/queued.yaml", yaml.safe_dump(config)), *files]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^\$ queuectl (.*)\n((?:.*\n)*?)```", PAGE, re.MULTILINE)
+    assert len(commands) >= 8
+    for command, shown in commands:
+        result = CliRunner().invoke(main, shlex.split(command))
+        expected = "".join(map(pattern, shown.splitlines()))
+        assert re.fullmatch(expected, result.output), (command, result.output)
+
+
+def pattern(line: str) -> str:
+    """Return an expression for a line; three dots in one character are any text of any lines."""
+    return "(?s:.*)" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + "\n"
+
+
+def test_the_tables_have_every_place_and_field() -> None:
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == {
+        *WordPlace,
+        *(field.alias or name for name, field in FrontMatter.model_fields.items()),
+    }

@@ -304,7 +304,7 @@ CREATE FUNCTION submit_word(value text, places jsonb) RETURNS text LANGUAGE sql 
         WHEN places ? 'url' AND value !~ ('^[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9[]'
             '[]A-Za-z0-9._~:/?#[@!$&''()*+,;=%-]*$' COLLATE "C") THEN 'a word is no URL with http or https'
         WHEN places ? 'url_part' AND value IN ('.', '..') THEN 'a word in a URL is a step in a path'
-        WHEN places ? 'token' AND value !~ '^[A-Za-z0-9._~-]{1,255}$' COLLATE "C"
+        WHEN places ? 'atom' AND value !~ '^[A-Za-z0-9._~-]{1,255}$' COLLATE "C"
             THEN 'a word of a header field has other characters than A-Z, a-z, 0-9 and . _ ~ -' END
 $$;
 COMMENT ON FUNCTION submit_word IS

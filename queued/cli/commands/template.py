@@ -146,7 +146,7 @@ def render(
 
     A template in a file needs no database. Date and Message-ID of the mail are examples.
     """
-    if which.endswith(ENDINGS) and Path(which).exists():
+    if which.endswith(ENDINGS) and (Path(which).exists() or not config.exists()):
         compiled = read_template(Path(which)).template
     else:
         source = _stored(config, which, tenant, version).source

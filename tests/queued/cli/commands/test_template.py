@@ -177,6 +177,8 @@ def test_mail_is_rendered_from_files_without_a_database(site: Site) -> None:
     assert body is not None
     assert body.get_content() == "Hello J\u00fcrgen & <b>\r\n"
     assert "Order 7" in site.said("render", *words, "--param", "order=7")
+    missing = site.run("render", str(site.folder / "none.txt"))
+    assert (missing.exit_code, "none.txt: No such file" in missing.stderr) == (2, True)
 
 
 def test_stored_mail_is_rendered_and_bad_values_are_named(site: Site) -> None:

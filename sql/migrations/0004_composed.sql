@@ -461,6 +461,7 @@ COMMENT ON FUNCTION submit_words IS 'Raises the error of the first word that is 
 CREATE FUNCTION submit_word(value text, places jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN places ?| '{field,name}' AND submit_field(value, 998) IS NOT NULL
             THEN 'a word of a header field: ' || submit_field(value, 998)
+        WHEN places ? 'name' AND length(value) > 255 THEN 'a word of a name is over 255 characters'
         WHEN places ? 'address' AND (mailbox_domain(value COLLATE "C") IS NULL OR value ~ '[^\u0001-\u007f]' COLLATE "C")
             THEN 'a word is no mailbox in ASCII'
         WHEN places ? 'url' AND value !~ ('^[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9[]'

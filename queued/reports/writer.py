@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from pgmta.compose.header_fields import date
 from pgmta.mail.newlines import Mode, NewlineGuard, check
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
 from pgmta.report_row import ReportedMessage
@@ -16,7 +17,6 @@ from pgmta.store.queue.enqueue import Enqueue, chunk_count
 from queued.config import QueuedConfig
 from queued.reports.report_policy import Plan
 from queued.reports.text.compose import compose
-from queued.reports.text.fields import date
 from queued.reports.text.original import header_of
 from queued.reports.text.values import Dsn, Original, Report
 from queued.rewriting.composed import COMPOSERS, composed_or_stored, composed_parts

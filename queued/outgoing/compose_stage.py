@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import psycopg
 
 from pgmta.compose.composed_message import Composition, parts_for, read_composition
-from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Message, Reply
@@ -97,7 +97,7 @@ class ComposeStage(OutgoingStage):
             if isinstance(found, str):
                 raise ValueError(f"template {composition.template_id}: {found}")
             template = found
-        identity = Identity(message.message_id_header or "", outgoing.items[0].ts)
+        identity = MessageIdentity(message.message_id_header or "", outgoing.items[0].ts)
         return compose_head(parts_for(composition.params, template), identity)
 
     def _refuse(self, outgoing: Outgoing, problem: str) -> None:

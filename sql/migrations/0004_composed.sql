@@ -508,7 +508,8 @@ BEGIN
     FROM unnest(attachments) WITH ORDINALITY AS each (name, type, content, content_id, place),
         LATERAL (SELECT submit_part(boundary, name, coalesce(type, 'application/octet-stream'), content,
             btrim(content_id, '<>')) AS part OFFSET 0) AS encoded;
-    kind := CASE WHEN files = 0 THEN 'related' WHEN pictures = 0 THEN 'mixed' ELSE 'both' END;
+    kind := concat(CASE WHEN files = 0 THEN 'related' WHEN pictures = 0 THEN 'mixed' ELSE 'both' END,
+        CASE WHEN (SELECT bool_or(submit_eight_bit(type, content)) FROM unnest(attachments)) THEN ' 8bit' END);
 END $$;
 COMMENT ON FUNCTION submit_tail IS
     'The rest of the content behind the last text: pictures in multipart/related, the end of multipart/alternative, '
@@ -527,7 +528,9 @@ CREATE FUNCTION submit_attachment_fault(
             THEN 'such a type can''t be attached'
         WHEN content_id IS NULL THEN CASE WHEN lower(type) ~ '^message/' COLLATE "C" THEN CASE
             WHEN octet_length(content) = 0 OR position('\x00'::bytea IN content) > 0 OR submit_bare(content)
-                THEN 'an attached message has a bare CR or LF, NUL, or nothing' END END
+                THEN 'an attached message has a bare CR or LF, NUL, or nothing'
+            WHEN EXISTS (SELECT FROM regexp_split_to_table(convert_from(content, 'LATIN1'), E'\n') AS line
+                WHERE length(line) > 999) THEN 'an attached message has a line over 998 octets' END END
         WHEN NOT has_html THEN 'a picture with a content_id needs html that shows it'
         WHEN btrim(content_id, '<>') !~ '^[A-Za-z0-9._+-]{1,100}(@[A-Za-z0-9._-]{1,100})?$' COLLATE "C"
             THEN 'the content_id is no name of letters, digits and . _ + -'
@@ -540,20 +543,24 @@ CREATE FUNCTION submit_part(boundary text, name text, type text, content bytea, 
 LANGUAGE sql AS $$
     SELECT convert_to(concat(E'\r\n--', boundary, CASE WHEN content_id IS NULL THEN 'm' ELSE 'r' END, E'\r\n',
             'Content-Type: ', regexp_replace(type, '; ?([A-Za-z0-9-]+=)', E';\r\n \\1', 'g'), E'\r\n',
-            'Content-Transfer-Encoding: ', CASE WHEN NOT whole THEN 'base64' WHEN ascii THEN '7bit' ELSE '8bit' END,
+            'Content-Transfer-Encoding: ', CASE WHEN NOT whole THEN 'base64' WHEN submit_eight_bit(type, content) THEN '8bit' ELSE '7bit' END,
             E'\r\n', 'Content-ID: <' || content_id || E'>\r\n',
             'Content-Disposition: ', CASE WHEN content_id IS NULL THEN 'attachment' ELSE 'inline' END,
             submit_file_name(name), E'\r\n\r\n'), 'UTF8')
         || CASE WHEN whole THEN content
             ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END
-    FROM (SELECT lower(type) ~ '^message/' COLLATE "C") AS form (whole),
-        LATERAL (SELECT whole AND encode(content, 'escape') !~ '\\[2-3][0-7][0-7]' COLLATE "C") AS octets (ascii)
+    FROM (SELECT lower(type) ~ '^message/' COLLATE "C") AS form (whole)
 $$;
 COMMENT ON FUNCTION submit_part IS
     'An attachment with its header (RFC 2045, RFC 2183): in base64, and a message as it is (RFC 2046, section 5.2.1).';
 
+CREATE FUNCTION submit_eight_bit(type text, content bytea) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT lower(type) ~ '^message/' COLLATE "C" AND encode(content, 'escape') ~ '(^|[^\\])(\\\\)*\\[2-3][0-7][0-7]' COLLATE "C"
+$$;
+COMMENT ON FUNCTION submit_eight_bit IS 'Whether an attachment is a message with octets over 127, which goes as it is.';
+
 CREATE FUNCTION submit_file_name(name text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN length(name) <= 60 AND name ~ '^[ -~]*$' COLLATE "C"
+    SELECT CASE WHEN length(name) <= 60 AND name ~ '^[!-~]+( [!-~]+)*$' COLLATE "C" AND name !~ '=[?]'
         THEN concat(E';\r\n filename="', regexp_replace(name, '(["\\])', '\\\1', 'g'), '"')
         WHEN length(submit_percent(name)) <= 60 THEN concat(E';\r\n filename*=utf-8''''', submit_percent(name))
         ELSE (

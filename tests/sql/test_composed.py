@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 
 from pgmta import Attachment, Mail, Submission, SubmissionError, TemplateMail
 from pgmta.compose.composed_message import parts_for, read_composition
-from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.own_fields import name_problem, value_problem
 from pgmta.compose.parts import parts_of
 from pgmta.compose.template import TemplateSource, compile_template
@@ -185,7 +185,8 @@ def test_what_is_taken_can_be_composed(
         )  # fmt: skip
     composition = read_composition(shown)
     head = compose_head(
-        parts_for(composition.params, None), Identity(message_id, datetime(2026, 1, 1, tzinfo=UTC))
+        parts_for(composition.params, None),
+        MessageIdentity(message_id, datetime(2026, 1, 1, tzinfo=UTC)),
     )
     found = email.message_from_bytes(head + tail, policy=email.policy.default)
     own = {"date", "from", "to", "subject", "message-id", "mime-version", "content-type"}
@@ -227,3 +228,20 @@ def test_sql_takes_no_field_that_python_refuses(
         assert not name_problem(name)
         assert not value_problem(name, value)
     parts_of({"from": ["", "a@b.example"], "subject": "x", "body": "x", "headers": headers})
+
+
+def test_an_attached_message_goes_as_it_is(db: psycopg.Connection) -> None:
+    for octets, bits in (
+        (b"Subject: x\r\n\r\n\\303\r\n", ""),
+        (b"Subject: \xc3\r\n\r\nx\r\n", " 8bit"),
+    ):
+        forwarded = Attachment("a.eml", octets, "message/rfc822")
+        number = submit(db, Mail(**GOOD_PARTS, attachments=[forwarded]))
+        tail, params, message_id = fetch(
+            db, "SELECT body, params, message_id_header FROM messages WHERE id = %s", number
+        )
+        assert params["tail"] == f"mixed{bits}"
+        identity = MessageIdentity(message_id, datetime(2026, 1, 1, tzinfo=UTC))
+        content = compose_head(parts_of(params), identity) + tail
+        assert octets in content
+        assert (b"\r\nContent-Transfer-Encoding: 8bit\r\n\r\n--=_" in content) == bool(bits)

@@ -82,7 +82,7 @@ BAD_TEMPLATES = [
     Bad({"params": {"name": ["Ann"], "number": 7}}, "params", "no text"),
     Bad({"params": {"name": None, "number": 7}}, "params", "no text"),
 ]
-"""Of mail by the template `receipt`, which has the words name (in its body) and number (Subject)."""
+"""Of mail by the template `receipt`: the words are name, in its body, and number, in Subject."""
 
 GOOD_TEMPLATE: dict[str, Any] = {
     "template": "receipt", "recipient": "bob@example.com", "params": {"name": "Ann", "number": 7},

@@ -92,9 +92,10 @@ class Submission:
         """Store mail that the functions of the database take."""
         ids: list[int] = []
         for start in range(0, len(mails), _TOGETHER):
+            together = slice(start, start + _TOGETHER)
             group = [
                 (statements()[mail.STATEMENT], {**given, "wake": False})
-                for mail, given in zip(mails[start:], arguments[start : start + _TOGETHER], strict=False)
+                for mail, given in zip(mails[together], arguments[together], strict=True)
             ]
             try:
                 answers = await self._links[0].run_together(group)

@@ -14,7 +14,7 @@ import click
 
 from pgmta.command import print_json, print_line, print_text
 from pgmta.compose.composed_message import composed_header
-from pgmta.compose.mime import Identity
+from pgmta.compose.mime import MessageIdentity
 from pgmta.errors import PgmtaError
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
@@ -168,7 +168,9 @@ def _composition(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | N
     if shown is None:
         return None
     at = rows[0]["ts"] if rows else message["received_at"]
-    message["head"] = composed_header(shown, Identity(message["message_id_header"] or "", at))
+    message["head"] = composed_header(
+        shown, MessageIdentity(message["message_id_header"] or "", at)
+    )
     template = json.loads(shown)[1]
     return f"template {template['name']} version {template['version']}" if template else "parts"
 

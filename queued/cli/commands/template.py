@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line, print_text, shorten
-from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.parts import NamedMailbox, Parts
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError, PgmtaError, TemplateError
@@ -162,7 +162,7 @@ def render(
     if opened:
         _open(parts)
         return
-    content = compose_head(parts, Identity(_MESSAGE_ID, datetime.now(UTC))).decode()
+    content = compose_head(parts, MessageIdentity(_MESSAGE_ID, datetime.now(UTC))).decode()
     if as_json:
         print_json({"subject": parts.subject, "text": parts.body, "html": parts.html,
                     "content": content})  # fmt: skip

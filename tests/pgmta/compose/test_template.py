@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.compose.words import WordPlace, fault
 from pgmta.errors import TemplateError
@@ -24,7 +24,7 @@ from pgmta.errors import TemplateError
 PLAIN = TemplateSource(
     sender="bounces@shop.example", from_="Shop <info@shop.example>", subject="Hello", body="Hello"
 )
-IDENTITY = Identity("<1.0123456789abcdef@mx.example>", datetime(2026, 1, 31, tzinfo=UTC))
+IDENTITY = MessageIdentity("<1.0123456789abcdef@mx.example>", datetime(2026, 1, 31, tzinfo=UTC))
 FIELDS = {
     "Date", "From", "To", "Subject", "Message-ID", "List-Unsubscribe", "X-A", "MIME-Version",
     "Content-Type", "Content-Transfer-Encoding",

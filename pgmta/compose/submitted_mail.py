@@ -25,7 +25,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailOptions:
-    """What submit() of the database takes beside envelope and content (docs/sql.md).
+    """The arguments of submit() in the database beside envelope and content (docs/sql.md).
 
     `send_at` and `deadline` have a time zone. `on_failed` is hold, remove or bounce.
     """

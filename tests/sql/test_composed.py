@@ -1,4 +1,4 @@
-"""Mail as parts or by a template: what is refused, by every way in, and what can be composed."""
+"""Mail as parts or by a template: refusals by every way in, and mail that can be composed."""
 
 from __future__ import annotations
 

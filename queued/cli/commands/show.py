@@ -54,9 +54,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
         made_of = listing.parameters(message_id) if params and message else None
     if not message and not history and not any(reports):
         raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
-    if message and COMPOSERS:
-        _compose(message, rows)
-    composition = _composition(message, rows) if message else None
+    composition = _make_content(message, rows) if message else None
     headers = _headers(message) if message else []
     if as_json:
         print_json({
@@ -162,15 +160,17 @@ def print_reports(reports: MessageReports) -> None:
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 
 
-def _composition(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | None:
-    """Give composed mail its header; return what it is made of, None for other mail."""
+def _make_content(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | None:
+    """Give mail the header that it gets at delivery; return of what composed mail is made."""
     shown = message["composition"]
+    if shown is not None:
+        at = rows[0]["ts"] if rows else message["received_at"]
+        identity = MessageIdentity(message["message_id_header"] or "", at)
+        message["head"] = composed_header(shown, identity)
+    if COMPOSERS:
+        _compose(message, rows)
     if shown is None:
         return None
-    at = rows[0]["ts"] if rows else message["received_at"]
-    message["head"] = composed_header(
-        shown, MessageIdentity(message["message_id_header"] or "", at)
-    )
     template = json.loads(shown)[1]
     return f"template {template['name']} version {template['version']}" if template else "parts"
 

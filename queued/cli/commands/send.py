@@ -30,7 +30,7 @@ _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "
 @command(json=True)
 @click.option("--to", multiple=True, metavar="MAILBOX", help="bob@example.com or 'Bob <bob@…>'.")
 @click.option("--cc", multiple=True, metavar="MAILBOX", help="Gets a copy.")
-@click.option("--bcc", multiple=True, metavar="MAILBOX", help="Gets a copy; no reader sees the address.")
+@click.option("--bcc", multiple=True, metavar="MAILBOX", help="Gets a copy; no reader sees it.")
 @click.option("--from", "from_", metavar="MAILBOX", help="Who writes.  [default: the sender]")
 @click.option("--sender", help="Reverse-path, '' for none.  [default: the address in --from]")
 @click.option("--reply-to", metavar="MAILBOX", help="The address for answers.")

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from queued.cli.queuectl import main
 from tests.scenarios.test_wake_up import NEVER, WATCHES, wait_watched
+from tests.scenarios.test_wake_up import submit as commit
 from tests.support.nexthop import at
 from tests.support.rows import message, row
 from tests.support.system import System
@@ -81,6 +82,21 @@ def test_each_row_leaves_at_its_time(watched: System, workers: int) -> None:
                                                                      "plain2")}  # fmt: skip
     late = lateness(watched)
     assert all(0 <= late[name] < SLACK for name in names)
+
+
+@pytest.mark.slow
+def test_the_news_of_a_scheduled_row_may_find_other_mail(watched: System) -> None:
+    """The claim after the NOTIFY of the duty is not in vain, and the worker looks ahead anyway."""
+    hop = watched.hop()
+    watched.queued(hop, process=NEVER | {"watch": None})
+    listening = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND state = 'idle'"
+    until(lambda: watched.ask(f"{listening} AND datname = current_database()"))
+    watched.enqueue("first@hop.example")
+    watched.wait_empty()
+    submit(watched, "4 s", "r")
+    commit(watched, "other@hop.example")  # without NOTIFY
+    assert watched.rows()["r@hop.example"]["status"] == "SCHEDULED"
+    watched.wait_empty()
 
 
 @pytest.mark.slow

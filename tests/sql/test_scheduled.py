@@ -61,7 +61,7 @@ def test_a_scheduled_row_waits_apart_and_counts_from_its_time(db: psycopg.Connec
     ).fetchall()
     assert found == [("queue_scheduled", "SCHEDULED", True, True, True)] * 2
     assert fetch(db, "SELECT received_at < now() FROM messages") == (True,)
-    assert column(db, "SELECT queue_due(10)") == [0]
+    assert column(db, "SELECT schedule_due(10)") == [0]
     for ahead, status in (("1 s", "QUEUED"), ("-1 s", "QUEUED")):
         db.execute("DELETE FROM queue")
         submit(db, ahead)
@@ -165,7 +165,7 @@ def test_the_state_is_scheduled_until_its_time(db: psycopg.Connection) -> None:
                 " next_attempt = now() + %s::interval",
                 (ahead, ahead),
             )
-            db.execute("SELECT queue_due(10)")
+            db.execute("SELECT schedule_due(10)")
             assert fetch(db, states, [number]) == ("scheduled", True, accepted)
         assert column(db, "SELECT status FROM queue") == ["QUEUED"]
     for status in ("QUEUED", "SCHEDULED"):  # no queued has seen it
@@ -216,7 +216,7 @@ MOVES: dict[str, Callable[[psycopg.Connection], object]] = {
     "update due": plain("next_attempt = now() - interval '1 h'"),
     "update queued and due": plain("status = 'QUEUED', next_attempt = now() - interval '1 h'"),
     "update deferred": plain("status = 'DEFERRED', next_attempt = now()"),
-    "duty": lambda db: db.execute("SELECT queue_due(10)"),
+    "duty": lambda db: db.execute("SELECT schedule_due(10)"),
 }
 AHEAD = {"far": "1 day", "near": "1.5 s"}
 

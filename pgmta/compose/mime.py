@@ -62,6 +62,15 @@ def compose_header(parts: Parts, identity: MessageIdentity) -> bytes:
     return _fields(parts, identity) + _structure(parts, identity)[0]
 
 
+def tail_end(parts: Parts, identity: MessageIdentity) -> bytes:
+    """Return the last octets that the tail has, b'' if there is none. Raises as `boundary`."""
+    if not parts.tail:
+        return b""
+    alternative = parts.body is not None and parts.html is not None
+    letter = "m" if parts.tail != "related" else "a" if alternative else "r"
+    return f"\r\n--{boundary(identity.message_id, letter)}--\r\n".encode()
+
+
 def _fields(parts: Parts, identity: MessageIdentity) -> bytes:
     """Return the fields before those of the content."""
     fields = [f"Date: {date(identity.date)}\r\n", address_field("From", (parts.from_,))]

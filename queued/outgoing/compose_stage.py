@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import psycopg
 
 from pgmta.compose.composed_message import Composition, parts_for, read_composition
-from pgmta.compose.mime import MessageIdentity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head, tail_end
+from pgmta.compose.template import Template
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Message, Reply
@@ -22,6 +23,7 @@ from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 from queued.outgoing.template_cache import TemplateCache
 
 _END = b"\r\n\r\n"
+_LAST = 200  # octets, more than the end of a tail
 
 log = get("worker")
 
@@ -65,8 +67,7 @@ class ComposeStage(OutgoingStage):
             return outgoing._replace(content=content)
         try:
             composition = read_composition(message.composition)
-            template = composition.template_id
-            if template is not None and self._templates.find(template) is None:
+            if not self._known(composition):
                 self._take(outgoing, composition)
                 return None
             return self._composed(outgoing, composition)
@@ -77,35 +78,38 @@ class ComposeStage(OutgoingStage):
     def _composed(self, outgoing: Outgoing, composition: Composition) -> Outgoing:
         """Return the message with its content. Raises ValueError."""
         message, stored = outgoing.message, outgoing.content
-        head = self.compose(outgoing, composition)
+        head, end = _compose(outgoing, composition, self._template(composition))
         utf8 = not head[: head.find(_END)].isascii()
         if isinstance(stored, bytes):
+            check_tail(stored, end)
             content: bytes | AsyncIterable[bytes] = head + stored
             size = len(head) + len(stored)
         else:
-            content = HeadedContent(head, stored)
+            content = HeadedContent(head, stored, end)
             size = len(head) + max(0, message.size - len((message.composition or "").encode()))
         made = outgoing._replace(content=content, size=size, header_utf8=utf8)
         self._last = message, made
         return made
 
-    def compose(self, outgoing: Outgoing, composition: Composition) -> bytes:
-        """Return what goes before the stored octets. Raises ValueError."""
-        message, template = outgoing.message, None
-        if composition.template_id is not None:
-            found = self._templates.find(composition.template_id)
-            if isinstance(found, str):
-                raise ValueError(f"template {composition.template_id}: {found}")
-            template = found
-        identity = MessageIdentity(message.message_id_header or "", outgoing.items[0].ts)
-        return compose_head(parts_for(composition.params, template), identity)
+    def _known(self, composition: Composition) -> bool:
+        """Return whether no template has to be read for it."""
+        number = composition.template_id
+        return number is None or self._templates.find(number) is not None
+
+    def _template(self, composition: Composition) -> Template | None:
+        """Return the template, None for parts. It has been read. Raises ValueError."""
+        number = composition.template_id
+        if number is None:
+            return None
+        found = self._templates.find(number)
+        if not isinstance(found, Template):
+            raise ValueError(f"template {number}: {found}")
+        return found
 
     def _refuse(self, outgoing: Outgoing, problem: str) -> None:
-        for item in outgoing.items:
-            item.on_failed = "hold"
         log.warning("on hold: can't be composed", message=outgoing.message.id,
                     rows=len(outgoing.items), reason=problem)  # fmt: skip
-        result = Result(Event.FAIL, Reply(0, _words(problem)))
+        result = Result(Event.FAIL, Reply(0, _words(problem)), hold=True)
         self.context.end(outgoing.items, result, outgoing.started)
 
     # -- templates that have to be read --
@@ -125,7 +129,10 @@ class ComposeStage(OutgoingStage):
                 result = await self._read(ids)
                 batch, self._waiting = self._waiting, []
                 for outgoing, composition in batch:
-                    self._go_on(outgoing, composition, result)
+                    if result or self._known(composition):
+                        self._go_on(outgoing, composition, result)
+                    else:  # it came while others were read
+                        self._waiting.append((outgoing, composition))
         finally:
             self._work = None
 
@@ -150,6 +157,8 @@ class ComposeStage(OutgoingStage):
     async def _read(self, ids: set[int]) -> Result | None:
         """Read templates; return the result of mail that waits for them if that fails."""
         unknown = [each for each in ids if self._templates.find(each) is None]
+        if not unknown:
+            return None
         try:
             found = await self.context.contents.templates(unknown)
         except (StoreUnavailable, psycopg.Error) as error:
@@ -159,27 +168,24 @@ class ComposeStage(OutgoingStage):
             self._templates.add(each, found.get(each))
         return None
 
-    async def read_large(self, outgoing: Outgoing) -> bytes:
-        """Return what goes before the stored octets, with parameters that the claim left out.
-
-        Raises DeliveryError.
-        """
+    async def read_large(self, outgoing: Outgoing) -> HeadedContent:
+        """Return the content, with parameters that the claim left out. Raises DeliveryError."""
         try:
             text = await self.context.contents.composition(outgoing.message.id)
             if text is None:
                 raise ValueError("its parameters are not in the database")
             composition = await asyncio.to_thread(read_composition, text)
-            if composition.template_id is not None and (
-                problem := await self._read({composition.template_id})
-            ):
+            number = composition.template_id
+            if number is not None and (problem := await self._read({number})):
                 raise DeliveryError(problem.reply.text, Stage.CONTENT)
-            return await asyncio.to_thread(self.compose, outgoing, composition)
+            template = self._template(composition)
+            head, end = await asyncio.to_thread(_compose, outgoing, composition, template)
         except StoreUnavailable as error:
             raise DeliveryError(f"parameters can't be read: {error}", Stage.CONTENT) from None
         except ValueError as error:
-            for item in outgoing.items:
-                item.on_failed = "hold"
-            raise DeliveryError(_words(str(error)), Stage.CONTENT, permanent=True) from None
+            raise _broken(error) from None
+        stored = outgoing.content
+        return HeadedContent(head, _one(stored) if isinstance(stored, bytes) else stored, end)
 
     def drain(self) -> list[Outgoing]:
         """Read no template more; return the messages that wait for one."""
@@ -204,17 +210,30 @@ class ComposeStage(OutgoingStage):
 
 @dataclass(frozen=True, slots=True)
 class HeadedContent:
-    """Iterates over composed content: its head, and the stored octets as they are read."""
+    """Iterates over composed content: its head, and the stored octets as they are read.
+
+    The stored octets have to end with `end`.
+    """
 
     head: bytes
     stored: AsyncIterable[bytes]
+    end: bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the parts. Raises DeliveryError, as the stored content does."""
         yield self.head
-        async for part in self.stored:
-            if part:
-                yield part
+        last = b""
+        try:
+            async for part in self.stored:
+                if part:
+                    last = (last + part)[-_LAST:]
+                    yield part
+            check_tail(last, self.end)
+        except ValueError as error:
+            raise _broken(error) from None
+        except DeliveryError as error:
+            error.hold = error.permanent
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,15 +246,33 @@ class ComposedContent:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the parts. Raises DeliveryError if it can't be composed, or read."""
-        yield await self.stage.read_large(self.outgoing)
-        stored = self.outgoing.content
-        if isinstance(stored, bytes):
-            if stored:
-                yield stored
-            return
-        async for part in stored:
-            if part:
-                yield part
+        async for part in await self.stage.read_large(self.outgoing):
+            yield part
+
+
+def check_tail(tail: bytes, end: bytes) -> None:
+    """Raise ValueError unless the stored octets, or the last of them, are a tail with this end."""
+    if not tail and end:
+        raise ValueError("its attachments are not in the database")
+    if tail and not (end and tail.endswith(end)):
+        raise ValueError("the stored octets are not its attachments")
+
+
+async def _one(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+def _broken(error: ValueError) -> DeliveryError:
+    return DeliveryError(_words(str(error)), Stage.CONTENT, permanent=True, hold=True)
+
+
+def _compose(
+    outgoing: Outgoing, composition: Composition, template: Template | None
+) -> tuple[bytes, bytes]:
+    """Return what goes before the stored octets, and how these have to end. Raises ValueError."""
+    identity = MessageIdentity(outgoing.message.message_id_header or "", outgoing.items[0].ts)
+    parts = parts_for(composition.params, template)
+    return compose_head(parts, identity), tail_end(parts, identity)
 
 
 def _with_content(outgoing: Outgoing, made: Outgoing) -> Outgoing:

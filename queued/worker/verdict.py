@@ -121,6 +121,8 @@ def judge(
     unknown outcome of a row with `once` stays unknown, because it is final anyway.
     """
     event = result.event
+    if result.hold:
+        item = replace(item, on_failed="hold")
     if event in (Event.DELIVERED, Event.HAND_BACK, Event.POSTPONE):
         outcome = settled(item, event, result, started, now)
         if result.until:

@@ -260,13 +260,12 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
               "level": 10, "wide": False}  # fmt: skip
     params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
-    result = texts["result"].fill(fits=texts["fits"])
-    claim = texts[name].fill(lease=LEASE, result=result, seen=parts["seen"])
-    claim = claim.fill(where="true", partition="true", rules="", **Labels().parts() | parts)
+    claim = texts[name].fill(lease=LEASE, result=texts["result"], seen=parts["seen"])
+    parts = Labels().parts() | parts | {"fits": texts["fits"].decode()}
+    claim = claim.fill(where="true", partition="true", rules="", **parts)
     with db.transaction(force_rollback=True):
         explained = db.execute(b"EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF) " + claim, params)
-        (plan,) = explained.fetchone() or ("",)
-    text = json.dumps(plan)
+    text = json.dumps(explained.fetchone())
     assert "queue_hold" not in text
     scans = [node for node in nodes(plan[0]["Plan"]) if node["Node Type"] == "Seq Scan"]
     assert {node["Relation Name"] for node in scans} == {"rules_version"}

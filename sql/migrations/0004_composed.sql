@@ -583,7 +583,8 @@ COMMENT ON FUNCTION submit_word IS
 
 CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS jsonb STABLE LANGUAGE sql AS $$
     SELECT jsonb_build_array(
-        params - '{words,body,html}'::text[]
+        -- a row may be broken by hand
+        CASE WHEN jsonb_typeof(params) = 'object' THEN params - '{words,body,html}'::text[] ELSE '{}' END
             || CASE WHEN params ? 'body' THEN '{"body": ""}'::jsonb ELSE '{}' END
             || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,
         (SELECT jsonb_build_object('name', t.name, 'version', t.version, 'sender', t.sender, 'from', t.from_field,

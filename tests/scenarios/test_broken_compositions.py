@@ -18,7 +18,7 @@ from tests.support.system import System
 SECRET = "s3cr3t-4711"
 GONE = "5.3.0 its content is not in the database"
 
-# name: what is set in the row of messages, and the reason without its code
+# name: the columns of messages that are set, and the reason without its code
 PARTS: dict[str, tuple[str, str]] = {
     "number": ("params = '7'", "params is no object"),
     "list": ("params = '[\"%(secret)s\"]'", "params is no object"),
@@ -157,7 +157,7 @@ def test_each_is_held_with_its_reason(system: System, tmp_path: Path, inline: st
         assert SECRET not in run("explain", str(row["message_id"])), name
         run("show", str(row["message_id"]), "--params")
     # an operator may end them: each sender gets a DSN, whatever is broken
-    run("bounce", "--status", "hold", "--recipient", "*", "--reason", "mended by nobody", "--yes")
+    run("bounce", "--status", "hold", "--recipient", "*", "--reason", "not to be mended", "--yes")
     system.wait_empty()
     dsns = [t.content or b"" for t in hop.kept if t.recipients == [SOURCE.sender]]
     named = b"".join(dsns)

@@ -50,7 +50,7 @@ PARTS: dict[str, tuple[str, str]] = {
         "headers: Bcc is reserved",
     ),
     "key": ("params = params || '{\"%(secret)s\": 1}'", "params: 1 keys are unknown"),
-    "tail": ('params = params || \'{"tail": "%(secret)s"}\'', "tail: it is neither"),
+    "tail": ('params = params || \'{"tail": "%(secret)s"}\'', "tail: it is n"),
     "no_tail": ("params = params - 'tail'", "the stored octets are not its attachments"),
     "other_tail": (
         'params = params || \'{"tail": "related"}\'',
@@ -132,7 +132,6 @@ def test_each_is_held_with_its_reason(system: System, tmp_path: Path, inline: st
         )
         with db.transaction():  # one claim
             submit_all(db)
-    # a reply may name no file, and no DSN may be sent of what failed
     daemon = system.queued(hop, delivery={"inline": inline}, bounces={"gather": "0s"})
     rows = system.wait_status(**dict.fromkeys((*PARTS, *WORDS, "chunks_gone"), "HOLD"))
     assert hop.deliveries() == {f"g{n}@b.example": 1 for n in range(1, 201)}

@@ -36,11 +36,13 @@ SECRET = "s3cr3t-4711"
 
 def put_template(db: psycopg.Connection[Any], name: str, source: TemplateSource = SOURCE) -> None:
     words = compile_template(source).words
+    places = {word: sorted(found) for word, found in words.items()}
     db.execute(
-        "INSERT INTO templates (name, version, sender, from_field, subject, body, html, words)"
-        " SELECT %s, count(*) + 1, %s, %s, %s, %s, %s, %s FROM templates WHERE name = %s",
-        (name, source.sender, source.from_, source.subject, source.body, source.html,
-         Jsonb({word: sorted(places) for word, places in words.items()}), name),
+        "INSERT INTO templates"
+        " (name, version, sender, from_field, reply_to, subject, body, html, headers, words)"
+        " SELECT %s, count(*) + 1, %s, %s, %s, %s, %s, %s, %s, %s FROM templates WHERE name = %s",
+        (name, source.sender, source.from_, source.reply_to, source.subject, source.body,
+         source.html, Jsonb(source.headers), Jsonb(places), name),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
 from pgmta import Attachment, Mail, Submission, SubmissionError, TemplateMail
+from pgmta.compose import own_fields
 from pgmta.compose.composed_message import parts_for, read_composition
 from pgmta.compose.mime import MessageIdentity, compose_head
-from pgmta.compose.own_fields import name_problem, value_problem
+from pgmta.compose.own_fields import is_reserved, is_structured, name_problem, value_problem
 from pgmta.compose.parts import parts_of
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.compose.words import WordPlace, fault
@@ -228,6 +230,21 @@ def test_sql_takes_no_field_that_python_refuses(
         assert not name_problem(name)
         assert not value_problem(name, value)
     parts_of({"from": ["", "a@b.example"], "subject": "x", "body": "x", "headers": headers})
+
+
+def test_sql_and_python_have_the_same_names_of_fields(db: psycopg.Connection) -> None:
+    """Each name that one of them has is in the texts of both."""
+    texts = column(
+        db, "SELECT prosrc FROM pg_proc WHERE proname IN ('header_reserved', 'header_structured')"
+    )
+    names = {name for source in texts for name in re.findall("[a-z][a-z-]+", source)}
+    names |= own_fields.RESERVED | own_fields.STRUCTURED | {"X-Order", "Subject", "LIST-Help"}
+    names |= {f"{prefix}x" for prefix in own_fields.RESERVED_PREFIXES}
+    for name, reserved, structured in db.execute(
+        "SELECT name, header_reserved(name), header_structured(name)"
+        " FROM unnest(%s::text[]) AS name", (sorted(names),)
+    ):  # fmt: skip
+        assert (reserved, structured) == (is_reserved(name), is_structured(name)), name
 
 
 def test_an_attached_message_goes_as_it_is(db: psycopg.Connection) -> None:

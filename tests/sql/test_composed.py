@@ -144,6 +144,24 @@ def test_the_command_names_it_too(database: str, db: psycopg.Connection, tmp_pat
     assert column(db, "SELECT id::text FROM messages") == [done.stdout.strip()]
 
 
+def test_words_of_a_file_are_as_they_are_written(
+    database: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    config = tmp_path / "queued.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    file = tmp_path / "words.json"
+    command = ["send", "-c", str(config), "--template", "receipt", "--to", "bob@b.example",
+               "--params-file", str(file)]  # fmt: skip
+    for number in ("1.50", "12345678901234567890.10"):
+        file.write_text(f'{{"name": "J\u00fcrgen", "number": {number}}}', encoding="utf-8")
+        sent = CliRunner().invoke(main, [*command, "--param", "name=Ann"]).stdout.strip()
+        [words] = column(db, "SELECT params -> 'words' FROM messages WHERE id = %s", sent)
+        assert words == {"name": "Ann", "number": number}
+    file.write_text('{"name": "Ann", "number": NaN}')
+    refused = CliRunner().invoke(main, command)
+    assert (refused.exit_code, "words.json: no JSON: NaN" in refused.stderr) == (2, True)
+
+
 def _typed(bad: Bad) -> bool:
     """Whether a command can be given it: click and the shell refuse the others before."""
     if bad.arguments.keys() & {"priority", "on_failed", "params"} or bad.arguments.get("to") == []:

@@ -265,6 +265,41 @@ def test_sql_and_python_have_the_same_names_of_fields(db: psycopg.Connection) ->
         assert (reserved, structured) == (is_reserved(name), is_structured(name)), name
 
 
+@pytest.mark.parametrize("locale", ["tr", "und-u-ks-level2"])
+def test_the_collation_of_the_caller_changes_nothing(db: psycopg.Connection, locale: str) -> None:
+    """Also if it has other lower letters, or compares without case."""
+    if not column(db, "SELECT true FROM pg_collation WHERE collname = 'tr-x-icu'"):
+        pytest.skip("a server without ICU")
+    db.execute(
+        "CREATE COLLATION public.theirs (provider = icu, deterministic = false, locale ="
+        f" '{locale}')".encode()
+    )
+    calls = (
+        "submit_mail('I@I.INFO'~, ARRAY['\"I, I\" <I@I.EXAMPLE>'~, 'i@I.example'], 'I'~, 'x',"
+        " cc => ARRAY['I@I.INFO'~], reply_to => 'I <i@i.info>'~, \"from\" => 'I <i@i.info>'~,"
+        " key => 'I'~, tenant => 'i'~)",
+        "submit_template('receipt'~, 'I <I@I.EXAMPLE>'~, '{\"name\": 1, \"number\": 2}')",
+        "submit_template('RECEIPT'~, 'i@i.example', '{}')",
+        "submit_mail('i@i.info'~, ARRAY['x'~], 'x', 'x')",
+        "header_reserved('MIME-VERSION'~)",
+        "header_structured('LIST-ID'~)",
+    )
+    for call in calls:
+        found: list[list[Any]] = []
+        for collation in ("", " COLLATE public.theirs"):
+            with db.transaction(force_rollback=True):
+                try:
+                    (answer,) = fetch(db, f"SELECT {call.replace('~', collation)}")
+                except psycopg.errors.InvalidParameterValue as error:
+                    found.append([error.diag.message_primary, error.diag.message_detail])
+                else:
+                    made = "SELECT params, sender, recipient, domain FROM queue JOIN messages AS m"
+                    rows = db.execute(f"{made} ON m.id = message_id ORDER BY recipient".encode())
+                    found.append([answer is not False, *rows])
+        assert found[0] == found[1], call
+        assert found[0][0], call
+
+
 def test_an_attached_message_goes_as_it_is(db: psycopg.Connection) -> None:
     for octets, bits in (
         (b"Subject: x\r\n\r\n\\303\r\n", ""),

@@ -43,7 +43,6 @@ class ComposeStage(OutgoingStage):
         super().__init__(context)
         self._templates = TemplateCache()
         self._waiting: list[tuple[Outgoing, Composition]] = []
-        self._work: asyncio.Task[None] | None = None
         self._last: tuple[Message, Outgoing] | None = None  # groups of one message share its octets
 
     @property
@@ -115,8 +114,7 @@ class ComposeStage(OutgoingStage):
     # -- templates that have to be read --
 
     def _take(self, outgoing: Outgoing, composition: Composition) -> None:
-        self.context.load += len(outgoing.items)
-        self.context.room -= outgoing.room
+        self.context.begin_wait(outgoing)
         self._waiting.append((outgoing, composition))
         if self._work is None:
             self._work = asyncio.create_task(self._run())
@@ -137,8 +135,7 @@ class ComposeStage(OutgoingStage):
             self._work = None
 
     def _go_on(self, outgoing: Outgoing, composition: Composition, result: Result | None) -> None:
-        self.context.load -= len(outgoing.items)
-        self.context.room += outgoing.room
+        self.context.end_wait(outgoing)
         if result:
             self.context.end(outgoing.items, result, outgoing.started)
             return
@@ -192,20 +189,8 @@ class ComposeStage(OutgoingStage):
         left = [outgoing for outgoing, _ in self._waiting]
         self._waiting.clear()
         for outgoing in left:
-            self.context.load -= len(outgoing.items)
-            self.context.room += outgoing.room
+            self.context.end_wait(outgoing)
         return left
-
-    async def wait(self) -> None:
-        """Wait for the statement under way; the messages that waited for it are gone."""
-        if self._work:
-            await asyncio.wait([self._work])
-
-    async def abort(self) -> None:
-        """End the statement under way."""
-        if self._work:
-            self._work.cancel()
-            await self.wait()
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,9 +222,9 @@ CREATE FUNCTION submit_attachment_fault(
         WHEN length(type) > 200 OR type !~ ('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+'
             '(; ?[A-Za-z0-9-]+=("[^"\\;\u0001-\u001f\u007f-\uffff]*"|[A-Za-z0-9!#$&^_.+-]+))*$' COLLATE "C")
             THEN 'the type is no media type such as application/pdf'
-        WHEN lower(type) ~ '^(multipart|message)/' COLLATE "C" AND lower(type) !~ '^message/rfc822(;|$)' COLLATE "C"
+        WHEN type ~* '^(multipart|message)/' COLLATE "C" AND type !~* '^message/rfc822(;|$)' COLLATE "C"
             THEN 'such a type can''t be attached'
-        WHEN content_id IS NULL THEN CASE WHEN lower(type) ~ '^message/' COLLATE "C" THEN CASE
+        WHEN content_id IS NULL THEN CASE WHEN type ~* '^message/' COLLATE "C" THEN CASE
             WHEN octet_length(content) = 0 OR position('\x00'::bytea IN content) > 0 OR submit_bare(content)
                 THEN 'an attached message has a bare CR or LF, NUL, or nothing'
             WHEN EXISTS (SELECT FROM regexp_split_to_table(convert_from(content, 'LATIN1'), E'\n') AS line
@@ -232,7 +232,7 @@ CREATE FUNCTION submit_attachment_fault(
         WHEN NOT has_html THEN 'a picture with a content_id needs html that shows it'
         WHEN btrim(content_id, '<>') !~ '^[A-Za-z0-9._+-]{1,100}(@[A-Za-z0-9._-]{1,100})?$' COLLATE "C"
             THEN 'the content_id is no name of letters, digits and . _ + -'
-        WHEN lower(type) ~ '^message/' COLLATE "C" THEN 'a message is no picture'
+        WHEN type ~* '^message/' COLLATE "C" THEN 'a message is no picture'
         WHEN uses > 1 THEN 'another attachment has the same content_id' END
 $$;
 COMMENT ON FUNCTION submit_attachment_fault IS 'Why an attachment can''t go with mail; null if it can.';
@@ -247,13 +247,13 @@ LANGUAGE sql AS $$
             submit_file_name(name), E'\r\n\r\n'), 'UTF8')
         || CASE WHEN whole THEN content
             ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END
-    FROM (SELECT lower(type) ~ '^message/' COLLATE "C") AS form (whole)
+    FROM (SELECT type ~* '^message/' COLLATE "C") AS form (whole)
 $$;
 COMMENT ON FUNCTION submit_part IS
     'An attachment with its header (RFC 2045, RFC 2183): in base64, and a message as it is (RFC 2046, section 5.2.1).';
 
 CREATE FUNCTION submit_eight_bit(type text, content bytea) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(type) ~ '^message/' COLLATE "C" AND encode(content, 'escape') ~ '(^|[^\\])(\\\\)*\\[2-3][0-7][0-7]' COLLATE "C"
+    SELECT type ~* '^message/' COLLATE "C" AND encode(content, 'escape') ~ '(^|[^\\])(\\\\)*\\[2-3][0-7][0-7]' COLLATE "C"
 $$;
 COMMENT ON FUNCTION submit_eight_bit IS 'Whether an attachment is a message with octets over 127, which goes as it is.';
 
@@ -290,13 +290,15 @@ CREATE FUNCTION submit_mail(
     SET standard_conforming_strings = on AS $$
 #variable_conflict use_variable
 DECLARE
+    -- The collation of an argument is the caller's, who may compare addresses without case.
     field text := CASE WHEN subject IS NULL THEN 'it is null' ELSE submit_field(subject) END;
-    named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END, ARRAY[coalesce("from", sender)]);
-    main jsonb := submit_mailboxes('to', "to");
-    copies jsonb := submit_mailboxes('cc', cc);
-    hidden jsonb := submit_mailboxes('bcc', bcc);
+    named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END,
+        ARRAY[coalesce("from", sender) COLLATE "C"]);
+    main jsonb := submit_mailboxes('to', "to" COLLATE "C");
+    copies jsonb := submit_mailboxes('cc', cc COLLATE "C");
+    hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
 BEGIN
-    IF field IS NOT NULL OR subject !~ '\S' THEN
+    IF field IS NOT NULL OR subject !~ '\S' COLLATE "C" THEN
         PERFORM submit_refuse('subject', coalesce(field, 'it is empty'));
     ELSIF coalesce(body, html) IS NULL THEN
         PERFORM submit_refuse('body', 'there is neither body nor html');
@@ -310,9 +312,9 @@ BEGIN
         PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a list: ARRAY[''bob@example.com''].');
     END IF;
     RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
-            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to]), 'subject', subject, 'body', body, 'html', html,
+            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to COLLATE "C"]), 'subject', subject, 'body', body, 'html', html,
             'headers', nullif(headers, '{}'))),
-        sender, coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
+        sender COLLATE "C", coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
         body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline);
 END $$;
 COMMENT ON FUNCTION submit_mail IS
@@ -329,7 +331,7 @@ CREATE FUNCTION submit_template(
 #variable_conflict use_variable
 DECLARE
     found templates;
-    main jsonb := submit_mailboxes('recipient', ARRAY[recipient]);
+    main jsonb := submit_mailboxes('recipient', ARRAY[recipient COLLATE "C"]);
 BEGIN
     -- a template of the tenant goes before one of all
     SELECT t.* INTO found FROM templates AS t
@@ -337,12 +339,12 @@ BEGIN
         AND (version IS NULL OR t.version = version)
     ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
     IF found.id IS NULL THEN
-        PERFORM submit_no_template(template, version, tenant);
+        PERFORM submit_no_template(template COLLATE "C", version, tenant);
     ELSIF main IS NULL THEN
         PERFORM submit_refuse('recipient', 'it is null');
     END IF;
     PERFORM submit_words(params, found.words);
-    RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender, main, attachments,
+    RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender COLLATE "C", main, attachments,
         found.body IS NOT NULL, found.html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
         deadline);
 END $$;
@@ -506,18 +508,18 @@ END $$;
 COMMENT ON FUNCTION submit_own_headers IS 'Raises the error of the first bad header field of a program.';
 
 CREATE FUNCTION header_reserved(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(name) = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
+    SELECT lower(name COLLATE "C") = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
         'domainkey-signature,from,message-id,mime-version,original-recipient,received,received-spf,reply-to,return-path,'
         'sender,subject,to}'::text[])
-        OR lower(name) ~ '^(arc|content|resent)-' COLLATE "C"
+        OR name ~* '^(arc|content|resent)-' COLLATE "C"
 $$;
 COMMENT ON FUNCTION header_reserved IS
     'Whether a program may not give a header field, because pgmta or another mail system writes it. '
     'pgmta/compose/own_fields.py has the same names.';
 
 CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(name) = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
-        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR lower(name) ~ '^list-' COLLATE "C"
+    SELECT lower(name COLLATE "C") = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
+        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR name ~* '^list-' COLLATE "C"
 $$;
 COMMENT ON FUNCTION header_structured IS
     'Whether readers parse a header field, so that it has no encoded words (RFC 2047, section 5). '
@@ -525,7 +527,7 @@ COMMENT ON FUNCTION header_structured IS
 
 CREATE FUNCTION submit_no_tls(headers jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT EXISTS (SELECT FROM jsonb_each_text(headers) AS each (name, value)
-        WHERE lower(name) = 'tls-required' AND lower(btrim(value)) = 'no')
+        WHERE lower(name COLLATE "C") = 'tls-required' AND lower(btrim(value) COLLATE "C") = 'no')
 $$;
 COMMENT ON FUNCTION submit_no_tls IS 'Whether header fields have TLS-Required: No (RFC 8689, section 3).';
 

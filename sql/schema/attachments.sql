@@ -60,9 +60,9 @@ CREATE FUNCTION submit_attachment_fault(
         WHEN length(type) > 200 OR type !~ ('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+'
             '(; ?[A-Za-z0-9-]+=("[^"\\;\u0001-\u001f\u007f-\uffff]*"|[A-Za-z0-9!#$&^_.+-]+))*$' COLLATE "C")
             THEN 'the type is no media type such as application/pdf'
-        WHEN lower(type) ~ '^(multipart|message)/' COLLATE "C" AND lower(type) !~ '^message/rfc822(;|$)' COLLATE "C"
+        WHEN type ~* '^(multipart|message)/' COLLATE "C" AND type !~* '^message/rfc822(;|$)' COLLATE "C"
             THEN 'such a type can''t be attached'
-        WHEN content_id IS NULL THEN CASE WHEN lower(type) ~ '^message/' COLLATE "C" THEN CASE
+        WHEN content_id IS NULL THEN CASE WHEN type ~* '^message/' COLLATE "C" THEN CASE
             WHEN octet_length(content) = 0 OR position('\x00'::bytea IN content) > 0 OR submit_bare(content)
                 THEN 'an attached message has a bare CR or LF, NUL, or nothing'
             WHEN EXISTS (SELECT FROM regexp_split_to_table(convert_from(content, 'LATIN1'), E'\n') AS line
@@ -70,7 +70,7 @@ CREATE FUNCTION submit_attachment_fault(
         WHEN NOT has_html THEN 'a picture with a content_id needs html that shows it'
         WHEN btrim(content_id, '<>') !~ '^[A-Za-z0-9._+-]{1,100}(@[A-Za-z0-9._-]{1,100})?$' COLLATE "C"
             THEN 'the content_id is no name of letters, digits and . _ + -'
-        WHEN lower(type) ~ '^message/' COLLATE "C" THEN 'a message is no picture'
+        WHEN type ~* '^message/' COLLATE "C" THEN 'a message is no picture'
         WHEN uses > 1 THEN 'another attachment has the same content_id' END
 $$;
 COMMENT ON FUNCTION submit_attachment_fault IS 'Why an attachment can''t go with mail; null if it can.';
@@ -85,13 +85,13 @@ LANGUAGE sql AS $$
             submit_file_name(name), E'\r\n\r\n'), 'UTF8')
         || CASE WHEN whole THEN content
             ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END
-    FROM (SELECT lower(type) ~ '^message/' COLLATE "C") AS form (whole)
+    FROM (SELECT type ~* '^message/' COLLATE "C") AS form (whole)
 $$;
 COMMENT ON FUNCTION submit_part IS
     'An attachment with its header (RFC 2045, RFC 2183): in base64, and a message as it is (RFC 2046, section 5.2.1).';
 
 CREATE FUNCTION submit_eight_bit(type text, content bytea) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(type) ~ '^message/' COLLATE "C" AND encode(content, 'escape') ~ '(^|[^\\])(\\\\)*\\[2-3][0-7][0-7]' COLLATE "C"
+    SELECT type ~* '^message/' COLLATE "C" AND encode(content, 'escape') ~ '(^|[^\\])(\\\\)*\\[2-3][0-7][0-7]' COLLATE "C"
 $$;
 COMMENT ON FUNCTION submit_eight_bit IS 'Whether an attachment is a message with octets over 127, which goes as it is.';
 

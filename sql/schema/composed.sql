@@ -11,13 +11,15 @@ CREATE FUNCTION submit_mail(
     SET standard_conforming_strings = on AS $$
 #variable_conflict use_variable
 DECLARE
+    -- The collation of an argument is the caller's, who may compare addresses without case.
     field text := CASE WHEN subject IS NULL THEN 'it is null' ELSE submit_field(subject) END;
-    named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END, ARRAY[coalesce("from", sender)]);
-    main jsonb := submit_mailboxes('to', "to");
-    copies jsonb := submit_mailboxes('cc', cc);
-    hidden jsonb := submit_mailboxes('bcc', bcc);
+    named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END,
+        ARRAY[coalesce("from", sender) COLLATE "C"]);
+    main jsonb := submit_mailboxes('to', "to" COLLATE "C");
+    copies jsonb := submit_mailboxes('cc', cc COLLATE "C");
+    hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
 BEGIN
-    IF field IS NOT NULL OR subject !~ '\S' THEN
+    IF field IS NOT NULL OR subject !~ '\S' COLLATE "C" THEN
         PERFORM submit_refuse('subject', coalesce(field, 'it is empty'));
     ELSIF coalesce(body, html) IS NULL THEN
         PERFORM submit_refuse('body', 'there is neither body nor html');
@@ -31,9 +33,9 @@ BEGIN
         PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a list: ARRAY[''bob@example.com''].');
     END IF;
     RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
-            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to]), 'subject', subject, 'body', body, 'html', html,
+            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to COLLATE "C"]), 'subject', subject, 'body', body, 'html', html,
             'headers', nullif(headers, '{}'))),
-        sender, coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
+        sender COLLATE "C", coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
         body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline);
 END $$;
 COMMENT ON FUNCTION submit_mail IS
@@ -50,7 +52,7 @@ CREATE FUNCTION submit_template(
 #variable_conflict use_variable
 DECLARE
     found templates;
-    main jsonb := submit_mailboxes('recipient', ARRAY[recipient]);
+    main jsonb := submit_mailboxes('recipient', ARRAY[recipient COLLATE "C"]);
 BEGIN
     -- a template of the tenant goes before one of all
     SELECT t.* INTO found FROM templates AS t
@@ -58,12 +60,12 @@ BEGIN
         AND (version IS NULL OR t.version = version)
     ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
     IF found.id IS NULL THEN
-        PERFORM submit_no_template(template, version, tenant);
+        PERFORM submit_no_template(template COLLATE "C", version, tenant);
     ELSIF main IS NULL THEN
         PERFORM submit_refuse('recipient', 'it is null');
     END IF;
     PERFORM submit_words(params, found.words);
-    RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender, main, attachments,
+    RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender COLLATE "C", main, attachments,
         found.body IS NOT NULL, found.html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
         deadline);
 END $$;
@@ -227,18 +229,18 @@ END $$;
 COMMENT ON FUNCTION submit_own_headers IS 'Raises the error of the first bad header field of a program.';
 
 CREATE FUNCTION header_reserved(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(name) = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
+    SELECT lower(name COLLATE "C") = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
         'domainkey-signature,from,message-id,mime-version,original-recipient,received,received-spf,reply-to,return-path,'
         'sender,subject,to}'::text[])
-        OR lower(name) ~ '^(arc|content|resent)-' COLLATE "C"
+        OR name ~* '^(arc|content|resent)-' COLLATE "C"
 $$;
 COMMENT ON FUNCTION header_reserved IS
     'Whether a program may not give a header field, because pgmta or another mail system writes it. '
     'pgmta/compose/own_fields.py has the same names.';
 
 CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(name) = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
-        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR lower(name) ~ '^list-' COLLATE "C"
+    SELECT lower(name COLLATE "C") = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
+        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR name ~* '^list-' COLLATE "C"
 $$;
 COMMENT ON FUNCTION header_structured IS
     'Whether readers parse a header field, so that it has no encoded words (RFC 2047, section 5). '
@@ -246,7 +248,7 @@ COMMENT ON FUNCTION header_structured IS
 
 CREATE FUNCTION submit_no_tls(headers jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT EXISTS (SELECT FROM jsonb_each_text(headers) AS each (name, value)
-        WHERE lower(name) = 'tls-required' AND lower(btrim(value)) = 'no')
+        WHERE lower(name COLLATE "C") = 'tls-required' AND lower(btrim(value) COLLATE "C") = 'no')
 $$;
 COMMENT ON FUNCTION submit_no_tls IS 'Whether header fields have TLS-Required: No (RFC 8689, section 3).';
 

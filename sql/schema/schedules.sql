@@ -33,7 +33,7 @@ DECLARE
 BEGIN
     IF cardinality(due) = 0 THEN RETURN 0; END IF;
     UPDATE pgmta.queue SET status = 'QUEUED', next_attempt = send_at
-    WHERE id = ANY (ARRAY(SELECT unnest(due))) AND status = 'SCHEDULED';
+    WHERE id = ANY (due) AND status = 'SCHEDULED';
     GET DIAGNOSTICS moved = ROW_COUNT;
     RETURN moved;
 END $$;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mimetypes
 import sys
 from email.utils import parseaddr
@@ -18,6 +17,7 @@ from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
 from queued.cli.options.mail_options import mail_arguments, mail_options
 from queued.cli.options.queue_command import command, database_of, parse_pairs
+from queued.cli.options.word_options import read_words, word_options
 
 _PARTS = {
     "sender": "--sender", "from_": "--from", "subject": "--subject", "text": "--text",
@@ -36,14 +36,13 @@ _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "
 @click.option("--reply-to", metavar="MAILBOX", help="The address for answers.")
 @click.option("--subject", help="One line.")
 @click.option("--text", metavar="TEXT", help="Plain text; @FILE reads a file, @- standard input.")
-@click.option("--html", metavar="HTML", help="The same as html.")
+@click.option("--html", metavar="HTML", help="HTML, from a file in the same way.")
 @click.option("--header", multiple=True, metavar="NAME=VALUE", help="Another header field.")
 @click.option("--attach", multiple=True, metavar="FILE[:TYPE]", help="Attach a file.")
 @click.option("--picture", multiple=True, metavar="ID=FILE", help="A picture of the html: cid:ID.")
 @click.option("--template", metavar="NAME", help="Use a template, for one recipient.")
 @click.option("--version", type=int, help="Version of the template.  [default: the last one]")
-@click.option("--param", multiple=True, metavar="WORD=VALUE", help="A word of the template.")
-@click.option("--params-file", type=click.File("rb"), help="JSON with words of the template.")
+@word_options
 @mail_options
 def send(
     config: Path,
@@ -65,9 +64,9 @@ def send(
     elif len(to) != 1:
         raise ConfigError(["--to: a template is for one recipient, so name one"])
     else:
-        version = of_template["version"]
-        mail = TemplateMail(template=template, recipient=to[0], params=_words(of_template),
-                            version=version, **given)  # fmt: skip
+        words = read_words(of_template["param"], of_template["params_file"])
+        mail = TemplateMail(template=template, recipient=to[0], params=words,
+                            version=of_template["version"], **given)  # fmt: skip
     with connect_operator(database_of(config)) as db:
         try:
             number = sql_interface.submit_composed(db, mail)
@@ -135,16 +134,3 @@ def _attachment(
         return Attachment(path.name, path.read_bytes(), kind, content_id)
     except OSError as error:
         raise ConfigError([f"{flag} {name}: {error.strerror or error}"]) from None
-
-
-def _words(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the words of a template; --param goes before the file. Raises ConfigError."""
-    words: dict[str, Any] = {}
-    if file := options["params_file"]:
-        try:
-            words = json.load(file)
-        except ValueError as error:
-            raise ConfigError([f"--params-file {file.name}: it is no JSON: {error}"]) from None
-        if not isinstance(words, dict):
-            raise ConfigError([f"--params-file {file.name}: it is no object of words"])
-    return {**words, **parse_pairs(options["param"], "--param")}

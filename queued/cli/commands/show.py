@@ -19,7 +19,7 @@ from pgmta.errors import PgmtaError
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
-from queued.rewriting.composed import COMPOSED, COMPOSERS, composed_or_stored
+from queued.rewriting.edited import EDITED, EDITORS, edited_or_stored
 
 # smtpd/commands/commands.py writes the field, and replaces other characters of the name
 _RECEIVED = re.compile(
@@ -45,7 +45,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     --params prints their values.
     """
     with closing(Listing(database_of(config))) as listing:
-        message = listing.message(message_id, COMPOSED if COMPOSERS else HEAD)
+        message = listing.message(message_id, EDITED if EDITORS else HEAD)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
         came = arrival(listing.arrival(message_id), history)
@@ -91,7 +91,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     print_origin(reports)
     if rows:
         _print_recipients(rows)
-        _print_composed(rows)
+        _print_edited(rows)
     print_history(history)
     print_reports(reports)
     if said is not None:
@@ -161,32 +161,32 @@ _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 
 
 def _make_content(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | None:
-    """Give mail the header that it gets at delivery; return of what composed mail is made."""
+    """Give a message the header of its delivery; return what composed mail is made of."""
     shown = message["composition"]
     if shown is not None:
         at = rows[0]["ts"] if rows else message["received_at"]
         identity = MessageIdentity(message["message_id_header"] or "", at)
         message["head"] = composed_header(shown, identity)
-    if COMPOSERS:
-        _compose(message, rows)
+    if EDITORS:
+        _edit(message, rows)
     if shown is None:
         return None
     template = json.loads(shown)[1]
     return f"template {template['name']} version {template['version']}" if template else "parts"
 
 
-def _compose(message: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Give each row its content as `composed`, and the message the header of its first row."""
+def _edit(message: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Give each row its content as `edited`, and the message the header of its first row."""
     stored = bytes(message["head"] or b"")
     for row in reversed(rows):
-        content = composed_or_stored(stored, json.dumps(row["metadata"]))
-        row["composed"] = content[:HEAD].decode(errors="replace") if content != stored else None
+        content = edited_or_stored(stored, json.dumps(row["metadata"]))
+        row["edited"] = content[:HEAD].decode(errors="replace") if content != stored else None
         message["head"] = content
 
 
-def _print_composed(rows: list[dict[str, Any]]) -> None:
+def _print_edited(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        if content := row.get("composed"):
+        if content := row.get("edited"):
             print_text(f"\ncontent for {row['recipient']}")
             print_text("".join(f"  {line}\n" for line in content.splitlines()).rstrip())
 

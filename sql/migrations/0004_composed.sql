@@ -197,6 +197,9 @@ BEGIN
     ELSIF (SELECT sum(octet_length(content)) FROM unnest(attachments)) > most THEN
         PERFORM submit_refuse('attachments', format('they are over %s octets', most));
     END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text('attachments', each.name) FROM unnest(attachments) AS each;
+    END IF;
     SELECT coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NOT NULL)
             || convert_to(concat(E'\r\n--', boundary, E'r--\r\n'), 'UTF8'), '')
         || CASE WHEN has_body AND has_html THEN convert_to(concat(E'\r\n--', boundary, E'a--\r\n'), 'UTF8') ELSE '' END
@@ -220,19 +223,18 @@ CREATE FUNCTION submit_attachment_fault(
         WHEN submit_field(name, 255) IS NOT NULL THEN 'a name: ' || submit_field(name, 255)
         WHEN content IS NULL THEN 'the content is null'
         WHEN length(type) > 200 OR type !~ ('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+'
-            '(; ?[A-Za-z0-9-]+=("[^"\\;\u0001-\u001f\u007f-\uffff]*"|[A-Za-z0-9!#$&^_.+-]+))*$' COLLATE "C")
+            '(; ?[A-Za-z0-9-]+=("[] !#-:<-[^-~]*"|[A-Za-z0-9!#$&^_.+-]+))*$' COLLATE "C")
             THEN 'the type is no media type such as application/pdf'
-        WHEN type ~* '^(multipart|message)/' COLLATE "C" AND type !~* '^message/rfc822(;|$)' COLLATE "C"
+        WHEN lower(type COLLATE "C") ~ '^(multipart|message)/' AND lower(type COLLATE "C") !~ '^message/rfc822(;|$)'
             THEN 'such a type can''t be attached'
-        WHEN content_id IS NULL THEN CASE WHEN type ~* '^message/' COLLATE "C" THEN CASE
+        WHEN content_id IS NULL THEN CASE WHEN lower(type COLLATE "C") ~ '^message/' THEN CASE
             WHEN octet_length(content) = 0 OR position('\x00'::bytea IN content) > 0 OR submit_bare(content)
                 THEN 'an attached message has a bare CR or LF, NUL, or nothing'
-            WHEN EXISTS (SELECT FROM regexp_split_to_table(convert_from(content, 'LATIN1'), E'\n') AS line
-                WHERE length(line) > 999) THEN 'an attached message has a line over 998 octets' END END
+            WHEN submit_long_line(content) THEN 'an attached message has a line over 998 octets' END END
         WHEN NOT has_html THEN 'a picture with a content_id needs html that shows it'
         WHEN btrim(content_id, '<>') !~ '^[A-Za-z0-9._+-]{1,100}(@[A-Za-z0-9._-]{1,100})?$' COLLATE "C"
             THEN 'the content_id is no name of letters, digits and . _ + -'
-        WHEN type ~* '^message/' COLLATE "C" THEN 'a message is no picture'
+        WHEN lower(type COLLATE "C") ~ '^message/' THEN 'a message is no picture'
         WHEN uses > 1 THEN 'another attachment has the same content_id' END
 $$;
 COMMENT ON FUNCTION submit_attachment_fault IS 'Why an attachment can''t go with mail; null if it can.';
@@ -247,13 +249,25 @@ LANGUAGE sql AS $$
             submit_file_name(name), E'\r\n\r\n'), 'UTF8')
         || CASE WHEN whole THEN content
             ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END
-    FROM (SELECT type ~* '^message/' COLLATE "C") AS form (whole)
+    FROM (SELECT lower(type COLLATE "C") ~ '^message/') AS form (whole)
 $$;
 COMMENT ON FUNCTION submit_part IS
     'An attachment with its header (RFC 2045, RFC 2183): in base64, and a message as it is (RFC 2046, section 5.2.1).';
 
+CREATE FUNCTION submit_long_line(content bytea) RETURNS boolean LANGUAGE sql AS $$
+    -- 1,000 octets without a line feed are in one slice
+    SELECT EXISTS (
+        SELECT FROM generate_series(1, octet_length(content), 65536) AS place,
+            string_to_table(convert_from(substring(content FROM place FOR 66535), 'LATIN1'), E'\n') AS line
+        WHERE length(line) > 999)
+$$;
+COMMENT ON FUNCTION submit_long_line IS 'Whether content with CRLF at its line ends has a line over 998 octets.';
+
 CREATE FUNCTION submit_eight_bit(type text, content bytea) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT type ~* '^message/' COLLATE "C" AND encode(content, 'escape') ~ '(^|[^\\])(\\\\)*\\[2-3][0-7][0-7]' COLLATE "C"
+    -- behind pairs of backslashes, one with 2 or 3 begins such an octet
+    SELECT lower(type COLLATE "C") ~ '^message/' AND EXISTS (
+        SELECT FROM generate_series(1, octet_length(content), 65536) AS place
+        WHERE replace(encode(substring(content FROM place FOR 65536), 'escape'), '\\', '') ~ '\\[23]' COLLATE "C")
 $$;
 COMMENT ON FUNCTION submit_eight_bit IS 'Whether an attachment is a message with octets over 127, which goes as it is.';
 
@@ -293,7 +307,7 @@ DECLARE
     -- The collation of an argument is the caller's, who may compare addresses without case.
     field text := CASE WHEN subject IS NULL THEN 'it is null' ELSE submit_field(subject) END;
     named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END,
-        ARRAY[coalesce("from", sender) COLLATE "C"]);
+        ARRAY[coalesce("from", sender)] COLLATE "C");
     main jsonb := submit_mailboxes('to', "to" COLLATE "C");
     copies jsonb := submit_mailboxes('cc', cc COLLATE "C");
     hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
@@ -312,10 +326,10 @@ BEGIN
         PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a list: ARRAY[''bob@example.com''].');
     END IF;
     RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
-            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to COLLATE "C"]), 'subject', subject, 'body', body, 'html', html,
+            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to] COLLATE "C"), 'subject', subject, 'body', body, 'html', html,
             'headers', nullif(headers, '{}'))),
         sender COLLATE "C", coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
-        body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline);
+        body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline, NULL);
 END $$;
 COMMENT ON FUNCTION submit_mail IS
     'Puts mail into the queue that is given as parts, in the transaction of the caller, and returns its id. It is '
@@ -331,7 +345,7 @@ CREATE FUNCTION submit_template(
 #variable_conflict use_variable
 DECLARE
     found templates;
-    main jsonb := submit_mailboxes('recipient', ARRAY[recipient COLLATE "C"]);
+    main jsonb := submit_mailboxes('recipient', ARRAY[recipient] COLLATE "C");
 BEGIN
     -- a template of the tenant goes before one of all
     SELECT t.* INTO found FROM templates AS t
@@ -346,7 +360,7 @@ BEGIN
     PERFORM submit_words(params, found.words);
     RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender COLLATE "C", main, attachments,
         found.body IS NOT NULL, found.html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
-        deadline);
+        deadline, jsonb_build_array(template, version));
 END $$;
 COMMENT ON FUNCTION submit_template IS
     'Puts mail into the queue that a template and its words make, in the transaction of the caller, and returns its '
@@ -355,7 +369,7 @@ COMMENT ON FUNCTION submit_template IS
 CREATE FUNCTION submit_composed(
     template_id bigint, params jsonb, sender text, mailboxes jsonb, attachments submit_attachment[], has_body boolean,
     has_html boolean, send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text,
-    once boolean, wake boolean, deadline timestamptz
+    once boolean, wake boolean, deadline timestamptz, given jsonb
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -381,16 +395,23 @@ BEGIN
         SELECT * INTO metadata, scheduled
         FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
     END IF;
-    IF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
+    IF cardinality(recipients) > 1000 THEN
+        PERFORM submit_refuse('to', 'there are over 1000 recipients', NULL, 'Submit the mail several times.');
+    ELSIF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
     END IF;
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
-        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(template_id, params, sender,
+        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(coalesce(given, to_jsonb(sender)), params,
             recipients, priority, metadata, on_failed, once, extract(epoch FROM send_at), (
                 SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
                 FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
         IF known IS NOT NULL THEN RETURN known; END IF;
+    END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text(CASE WHEN template_id IS NULL THEN part WHEN part = 'to' THEN 'recipient' ELSE 'params' END,
+            value::text)
+        FROM jsonb_each(params) AS each (part, value);
     END IF;
     IF cardinality(attachments) > 0 THEN
         SELECT submit_tail.tail, params || jsonb_build_object('tail', submit_tail.kind) INTO tail, params
@@ -428,7 +449,8 @@ BEGIN
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit_composed IS
-    'The common part of submit_mail() and submit_template(). The envelope has each of the mailboxes once.';
+    'The common part of submit_mail() and submit_template(). The envelope has each of the mailboxes once. For a key, '
+    '`given` is the template as it was asked for: a new version makes no other mail of a repetition.';
 
 CREATE FUNCTION submit_field(value text, most integer DEFAULT 2000) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN value ~ '[\r\n]' COLLATE "C" THEN 'it has a line end'
@@ -511,7 +533,7 @@ CREATE FUNCTION header_reserved(name text) RETURNS boolean LANGUAGE sql IMMUTABL
     SELECT lower(name COLLATE "C") = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
         'domainkey-signature,from,message-id,mime-version,original-recipient,received,received-spf,reply-to,return-path,'
         'sender,subject,to}'::text[])
-        OR name ~* '^(arc|content|resent)-' COLLATE "C"
+        OR lower(name COLLATE "C") ~ '^(arc|content|resent)-'
 $$;
 COMMENT ON FUNCTION header_reserved IS
     'Whether a program may not give a header field, because pgmta or another mail system writes it. '
@@ -519,7 +541,7 @@ COMMENT ON FUNCTION header_reserved IS
 
 CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT lower(name COLLATE "C") = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
-        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR name ~* '^list-' COLLATE "C"
+        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR lower(name COLLATE "C") ~ '^list-'
 $$;
 COMMENT ON FUNCTION header_structured IS
     'Whether readers parse a header field, so that it has no encoded words (RFC 2047, section 5). '

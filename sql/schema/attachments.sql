@@ -35,6 +35,9 @@ BEGIN
     ELSIF (SELECT sum(octet_length(content)) FROM unnest(attachments)) > most THEN
         PERFORM submit_refuse('attachments', format('they are over %s octets', most));
     END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text('attachments', each.name) FROM unnest(attachments) AS each;
+    END IF;
     SELECT coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NOT NULL)
             || convert_to(concat(E'\r\n--', boundary, E'r--\r\n'), 'UTF8'), '')
         || CASE WHEN has_body AND has_html THEN convert_to(concat(E'\r\n--', boundary, E'a--\r\n'), 'UTF8') ELSE '' END
@@ -58,19 +61,18 @@ CREATE FUNCTION submit_attachment_fault(
         WHEN submit_field(name, 255) IS NOT NULL THEN 'a name: ' || submit_field(name, 255)
         WHEN content IS NULL THEN 'the content is null'
         WHEN length(type) > 200 OR type !~ ('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+'
-            '(; ?[A-Za-z0-9-]+=("[^"\\;\u0001-\u001f\u007f-\uffff]*"|[A-Za-z0-9!#$&^_.+-]+))*$' COLLATE "C")
+            '(; ?[A-Za-z0-9-]+=("[] !#-:<-[^-~]*"|[A-Za-z0-9!#$&^_.+-]+))*$' COLLATE "C")
             THEN 'the type is no media type such as application/pdf'
-        WHEN type ~* '^(multipart|message)/' COLLATE "C" AND type !~* '^message/rfc822(;|$)' COLLATE "C"
+        WHEN lower(type COLLATE "C") ~ '^(multipart|message)/' AND lower(type COLLATE "C") !~ '^message/rfc822(;|$)'
             THEN 'such a type can''t be attached'
-        WHEN content_id IS NULL THEN CASE WHEN type ~* '^message/' COLLATE "C" THEN CASE
+        WHEN content_id IS NULL THEN CASE WHEN lower(type COLLATE "C") ~ '^message/' THEN CASE
             WHEN octet_length(content) = 0 OR position('\x00'::bytea IN content) > 0 OR submit_bare(content)
                 THEN 'an attached message has a bare CR or LF, NUL, or nothing'
-            WHEN EXISTS (SELECT FROM regexp_split_to_table(convert_from(content, 'LATIN1'), E'\n') AS line
-                WHERE length(line) > 999) THEN 'an attached message has a line over 998 octets' END END
+            WHEN submit_long_line(content) THEN 'an attached message has a line over 998 octets' END END
         WHEN NOT has_html THEN 'a picture with a content_id needs html that shows it'
         WHEN btrim(content_id, '<>') !~ '^[A-Za-z0-9._+-]{1,100}(@[A-Za-z0-9._-]{1,100})?$' COLLATE "C"
             THEN 'the content_id is no name of letters, digits and . _ + -'
-        WHEN type ~* '^message/' COLLATE "C" THEN 'a message is no picture'
+        WHEN lower(type COLLATE "C") ~ '^message/' THEN 'a message is no picture'
         WHEN uses > 1 THEN 'another attachment has the same content_id' END
 $$;
 COMMENT ON FUNCTION submit_attachment_fault IS 'Why an attachment can''t go with mail; null if it can.';
@@ -85,13 +87,25 @@ LANGUAGE sql AS $$
             submit_file_name(name), E'\r\n\r\n'), 'UTF8')
         || CASE WHEN whole THEN content
             ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END
-    FROM (SELECT type ~* '^message/' COLLATE "C") AS form (whole)
+    FROM (SELECT lower(type COLLATE "C") ~ '^message/') AS form (whole)
 $$;
 COMMENT ON FUNCTION submit_part IS
     'An attachment with its header (RFC 2045, RFC 2183): in base64, and a message as it is (RFC 2046, section 5.2.1).';
 
+CREATE FUNCTION submit_long_line(content bytea) RETURNS boolean LANGUAGE sql AS $$
+    -- 1,000 octets without a line feed are in one slice
+    SELECT EXISTS (
+        SELECT FROM generate_series(1, octet_length(content), 65536) AS place,
+            string_to_table(convert_from(substring(content FROM place FOR 66535), 'LATIN1'), E'\n') AS line
+        WHERE length(line) > 999)
+$$;
+COMMENT ON FUNCTION submit_long_line IS 'Whether content with CRLF at its line ends has a line over 998 octets.';
+
 CREATE FUNCTION submit_eight_bit(type text, content bytea) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT type ~* '^message/' COLLATE "C" AND encode(content, 'escape') ~ '(^|[^\\])(\\\\)*\\[2-3][0-7][0-7]' COLLATE "C"
+    -- behind pairs of backslashes, one with 2 or 3 begins such an octet
+    SELECT lower(type COLLATE "C") ~ '^message/' AND EXISTS (
+        SELECT FROM generate_series(1, octet_length(content), 65536) AS place
+        WHERE replace(encode(substring(content FROM place FOR 65536), 'escape'), '\\', '') ~ '\\[23]' COLLATE "C")
 $$;
 COMMENT ON FUNCTION submit_eight_bit IS 'Whether an attachment is a message with octets over 127, which goes as it is.';
 

@@ -14,7 +14,7 @@ DECLARE
     -- The collation of an argument is the caller's, who may compare addresses without case.
     field text := CASE WHEN subject IS NULL THEN 'it is null' ELSE submit_field(subject) END;
     named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END,
-        ARRAY[coalesce("from", sender) COLLATE "C"]);
+        ARRAY[coalesce("from", sender)] COLLATE "C");
     main jsonb := submit_mailboxes('to', "to" COLLATE "C");
     copies jsonb := submit_mailboxes('cc', cc COLLATE "C");
     hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
@@ -33,10 +33,10 @@ BEGIN
         PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a list: ARRAY[''bob@example.com''].');
     END IF;
     RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
-            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to COLLATE "C"]), 'subject', subject, 'body', body, 'html', html,
+            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to] COLLATE "C"), 'subject', subject, 'body', body, 'html', html,
             'headers', nullif(headers, '{}'))),
         sender COLLATE "C", coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
-        body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline);
+        body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline, NULL);
 END $$;
 COMMENT ON FUNCTION submit_mail IS
     'Puts mail into the queue that is given as parts, in the transaction of the caller, and returns its id. It is '
@@ -52,7 +52,7 @@ CREATE FUNCTION submit_template(
 #variable_conflict use_variable
 DECLARE
     found templates;
-    main jsonb := submit_mailboxes('recipient', ARRAY[recipient COLLATE "C"]);
+    main jsonb := submit_mailboxes('recipient', ARRAY[recipient] COLLATE "C");
 BEGIN
     -- a template of the tenant goes before one of all
     SELECT t.* INTO found FROM templates AS t
@@ -67,7 +67,7 @@ BEGIN
     PERFORM submit_words(params, found.words);
     RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender COLLATE "C", main, attachments,
         found.body IS NOT NULL, found.html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
-        deadline);
+        deadline, jsonb_build_array(template, version));
 END $$;
 COMMENT ON FUNCTION submit_template IS
     'Puts mail into the queue that a template and its words make, in the transaction of the caller, and returns its '
@@ -76,7 +76,7 @@ COMMENT ON FUNCTION submit_template IS
 CREATE FUNCTION submit_composed(
     template_id bigint, params jsonb, sender text, mailboxes jsonb, attachments submit_attachment[], has_body boolean,
     has_html boolean, send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text,
-    once boolean, wake boolean, deadline timestamptz
+    once boolean, wake boolean, deadline timestamptz, given jsonb
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -102,16 +102,23 @@ BEGIN
         SELECT * INTO metadata, scheduled
         FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
     END IF;
-    IF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
+    IF cardinality(recipients) > 1000 THEN
+        PERFORM submit_refuse('to', 'there are over 1000 recipients', NULL, 'Submit the mail several times.');
+    ELSIF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
     END IF;
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
-        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(template_id, params, sender,
+        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(coalesce(given, to_jsonb(sender)), params,
             recipients, priority, metadata, on_failed, once, extract(epoch FROM send_at), (
                 SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
                 FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
         IF known IS NOT NULL THEN RETURN known; END IF;
+    END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text(CASE WHEN template_id IS NULL THEN part WHEN part = 'to' THEN 'recipient' ELSE 'params' END,
+            value::text)
+        FROM jsonb_each(params) AS each (part, value);
     END IF;
     IF cardinality(attachments) > 0 THEN
         SELECT submit_tail.tail, params || jsonb_build_object('tail', submit_tail.kind) INTO tail, params
@@ -149,7 +156,8 @@ BEGIN
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit_composed IS
-    'The common part of submit_mail() and submit_template(). The envelope has each of the mailboxes once.';
+    'The common part of submit_mail() and submit_template(). The envelope has each of the mailboxes once. For a key, '
+    '`given` is the template as it was asked for: a new version makes no other mail of a repetition.';
 
 CREATE FUNCTION submit_field(value text, most integer DEFAULT 2000) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN value ~ '[\r\n]' COLLATE "C" THEN 'it has a line end'
@@ -232,7 +240,7 @@ CREATE FUNCTION header_reserved(name text) RETURNS boolean LANGUAGE sql IMMUTABL
     SELECT lower(name COLLATE "C") = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
         'domainkey-signature,from,message-id,mime-version,original-recipient,received,received-spf,reply-to,return-path,'
         'sender,subject,to}'::text[])
-        OR name ~* '^(arc|content|resent)-' COLLATE "C"
+        OR lower(name COLLATE "C") ~ '^(arc|content|resent)-'
 $$;
 COMMENT ON FUNCTION header_reserved IS
     'Whether a program may not give a header field, because pgmta or another mail system writes it. '
@@ -240,7 +248,7 @@ COMMENT ON FUNCTION header_reserved IS
 
 CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT lower(name COLLATE "C") = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
-        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR name ~* '^list-' COLLATE "C"
+        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR lower(name COLLATE "C") ~ '^list-'
 $$;
 COMMENT ON FUNCTION header_structured IS
     'Whether readers parse a header field, so that it has no encoded words (RFC 2047, section 5). '

@@ -25,9 +25,11 @@ from pgmta.compose.own_fields import is_reserved, is_structured, name_problem, v
 from pgmta.compose.parts import parts_of
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.compose.words import WordPlace, fault
+from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.submit import statements
 from queued.cli.queuectl import main
 from tests.support.bad_mail import BAD_PARTS, BAD_TEMPLATES, GOOD_PARTS, GOOD_TEMPLATE, Bad
+from tests.support.database import with_database
 from tests.support.rows import column, fetch
 
 SOURCE = TemplateSource(
@@ -315,3 +317,81 @@ def test_an_attached_message_goes_as_it_is(db: psycopg.Connection) -> None:
         content = compose_head(parts_of(params), identity) + tail
         assert octets in content
         assert (b"\r\nContent-Transfer-Encoding: 8bit\r\n\r\n--=_" in content) == bool(bits)
+
+
+@pytest.mark.parametrize("locale", ["tr", "und-u-ks-level2"])
+def test_the_collation_of_the_caller_changes_nothing(db: psycopg.Connection, locale: str) -> None:
+    """Also if it compares without case, or has other lower letters."""
+    if not db.execute("SELECT true FROM pg_collation WHERE collname = 'tr-x-icu'").fetchone():
+        pytest.skip("a server without ICU")
+    db.execute(
+        "CREATE COLLATION public.theirs (provider = icu, deterministic = false, locale ="
+        f" '{locale}')".encode()
+    )
+    for statement in (
+        "SELECT submit_mail({0}, ARRAY[{0}, 'Ann <ann@i.example>'], {0}, {0}, cc => ARRAY[{0}],"
+        " reply_to => {0}, tenant => 't', key => {0})",
+        'SELECT submit_template(\'receipt\', {0}, \'{{"name": "I", "number": 7}}\', key => {0})',
+    ):
+        db.execute(statement.format("'I@I.EXAMPLE'::text COLLATE public.theirs").encode())
+    for name in ("MIME-VERSION", "RECEIVED", "LIST-ID"):
+        (reserved,) = fetch(
+            db, "SELECT header_reserved(n) OR header_structured(n)"
+            " FROM (SELECT %s COLLATE public.theirs) AS t (n)", name,
+        )  # fmt: skip
+        assert reserved
+
+
+def test_other_encodings_take_characters_only(server: str) -> None:
+    """A worker that reads other octets would stop: no mail would leave any more."""
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE octets ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0")
+    try:
+        uri = with_database(server, "octets")
+        migrate(uri)
+        good = {"to": "ARRAY['b@b.example']", "subject": "'x'", "body": "'x'", "headers": "'{}'"}
+        octets = "E'\\377'"
+        with psycopg.connect(uri, autocommit=True, client_encoding="UTF8") as db:
+            for name, value in {
+                "to": f"ARRAY[{octets} || ' <b@b.example>']", "subject": octets, "body": octets,
+                "headers": f"jsonb_build_object('X-A', {octets})",
+                "attachments": f"ARRAY[({octets}, 'a/b', 'x', NULL)::pgmta.submit_attachment]",
+            }.items():  # fmt: skip
+                given = ", ".join(
+                    f'"{key}" => {text}' for key, text in {**good, name: value}.items()
+                )
+                with pytest.raises(
+                    psycopg.errors.InvalidParameterValue, match=f"^{name}: it has oct"
+                ):
+                    db.execute(f"SELECT pgmta.submit_mail('a@b.example', {given})".encode())
+            db.execute(
+                "SELECT pgmta.submit_mail('a@b.example', ARRAY['b@b.example'], 'Grüße', 'ä')"
+            )
+    finally:
+        with psycopg.connect(server, autocommit=True) as admin:
+            admin.execute("DROP DATABASE octets WITH (FORCE)")
+
+
+def test_a_long_line_of_an_attached_message_is_found_anywhere(db: psycopg.Connection) -> None:
+    for before in (0, 64_530, 65_536 - 500):
+        for octets, refused in ((998, False), (999, True)):
+            content = b"A: b\r\n" + b"\r\n" * (before // 2) + b"\xff" * octets + b"\r\n"
+            mail = Mail(**GOOD_PARTS, attachments=[Attachment("a.eml", content, "message/rfc822")])
+            if refused:
+                with pytest.raises(psycopg.errors.InvalidParameterValue, match="over 998 octets"):
+                    submit(db, mail)
+            else:
+                submit(db, mail)
+
+
+def test_a_key_outlives_a_new_version_of_its_template(db: psycopg.Connection) -> None:
+    """A program that repeats a submission after a deployment gets the first id."""
+    first = submit(db, TemplateMail(**GOOD_TEMPLATE, key="k"))
+    db.execute(
+        "INSERT INTO templates (name, version, sender, from_field, subject, body, words)"
+        " SELECT name, 2, 'other@example.org', from_field, subject, body, words FROM templates"
+    )
+    assert submit(db, TemplateMail(**GOOD_TEMPLATE, key="k")) == first
+    for other in ({"version": 1}, {"params": {"name": "Bob", "number": 7}}):
+        with pytest.raises(psycopg.errors.UniqueViolation, match="used for another message"):
+            submit(db, TemplateMail(**{**GOOD_TEMPLATE, **other}, key="k"))

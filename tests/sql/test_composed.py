@@ -319,29 +319,6 @@ def test_an_attached_message_goes_as_it_is(db: psycopg.Connection) -> None:
         assert (b"\r\nContent-Transfer-Encoding: 8bit\r\n\r\n--=_" in content) == bool(bits)
 
 
-@pytest.mark.parametrize("locale", ["tr", "und-u-ks-level2"])
-def test_the_collation_of_the_caller_changes_nothing(db: psycopg.Connection, locale: str) -> None:
-    """Also if it compares without case, or has other lower letters."""
-    if not db.execute("SELECT true FROM pg_collation WHERE collname = 'tr-x-icu'").fetchone():
-        pytest.skip("a server without ICU")
-    db.execute(
-        "CREATE COLLATION public.theirs (provider = icu, deterministic = false, locale ="
-        f" '{locale}')".encode()
-    )
-    for statement in (
-        "SELECT submit_mail({0}, ARRAY[{0}, 'Ann <ann@i.example>'], {0}, {0}, cc => ARRAY[{0}],"
-        " reply_to => {0}, tenant => 't', key => {0})",
-        'SELECT submit_template(\'receipt\', {0}, \'{{"name": "I", "number": 7}}\', key => {0})',
-    ):
-        db.execute(statement.format("'I@I.EXAMPLE'::text COLLATE public.theirs").encode())
-    for name in ("MIME-VERSION", "RECEIVED", "LIST-ID"):
-        (reserved,) = fetch(
-            db, "SELECT header_reserved(n) OR header_structured(n)"
-            " FROM (SELECT %s COLLATE public.theirs) AS t (n)", name,
-        )  # fmt: skip
-        assert reserved
-
-
 def test_other_encodings_take_characters_only(server: str) -> None:
     """A worker that reads other octets would stop: no mail would leave any more."""
     with psycopg.connect(server, autocommit=True) as admin:

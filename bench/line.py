@@ -88,7 +88,7 @@ class Line(Place):
         return bool(row and row[0])
 
     def problems(self) -> list[str]:
-        """Return what was lost, doubled or altered."""
+        """Return a line for each kind of loss, doubling and change."""
         got = self.report()
         found = [
             f"{number} times {kind}: {got['samples']}" for kind, number in got["wrong"].items()

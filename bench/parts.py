@@ -18,7 +18,7 @@ LINES = {
     False: "Thank you for your order. We send it tomorrow, with a mail when it is on its way.",
     True: "Vielen Dank für Ihre Bestellung. Wir schicken sie morgen zu Ihnen; Grüße aus Köln.",
 }
-"""What the texts are made of, without and with umlauts."""
+"""The line of which texts consist, without and with umlauts."""
 NAMES = {False: "Ann Miller", True: "Jürgen Müller"}
 MARKER = b"--=_"
 

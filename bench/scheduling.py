@@ -99,7 +99,7 @@ class Relay(Line):
         return min(found)[1]
 
     def late(self, ahead: list[float]) -> list[float]:
-        """Submit messages that are due so many seconds from now; return how late each arrives."""
+        """Submit messages, each due in its number of seconds; return how late each arrives."""
         offset, corpus, numbers = self.clock(), self.corpus, range(len(ahead))
         now = time.monotonic() + offset
         due = [now + each for each in ahead]

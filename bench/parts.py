@@ -25,9 +25,10 @@ MARKER = b"--=_"
 
 @dataclass
 class PartsCorpus(Corpus):
-    """Messages whose text and html have `plan.size` octets together; only number and name differ.
+    """Messages whose text and html have `plan.size` octets together; only the number differs.
 
-    The sink finds the encoded texts, and does not know Message-ID, Date and boundaries.
+    The text begins with the number. The sink finds the encoded texts, and does not know Message-ID,
+    Date and boundaries.
     """
 
     umlauts: bool = False
@@ -40,14 +41,11 @@ class PartsCorpus(Corpus):
         self.html = f"<p>{line}</p>\n" * max(1, number * len(line) // (len(line) + 7))
         self.found = [stuff(encode_text(text, MARKER)[1]) for text in (self.text, self.html)]
         self.name = NAMES[self.umlauts]
+        self.prefix = f"Order {self.plan.run}-".encode()
 
     def sender(self, n: int) -> bytes:
         """Return the envelope sender."""
         return SENDER.encode()
-
-    def mark(self, n: int) -> str:
-        """Return the value of the field by which the sink knows message n."""
-        return f"{self.plan.run}-{n}"
 
     def params(self, n: int) -> dict[str, Any]:
         """Return the parts of message n, as `messages.params` has them."""
@@ -55,30 +53,28 @@ class PartsCorpus(Corpus):
             "from": ["The Shop", SENDER],
             "to": [["", self.recipient(n, 0).decode()]],
             "subject": f"Order {n} of {self.name}",
-            "body": f"Hello {self.name},\n{self.text}",
+            "body": f"{self.prefix.decode()}{n}\nHello {self.name},\n{self.text}",
             "html": f"<p>Hello <b>{self.name}</b>,</p>\n{self.html}",
-            "headers": {"X-Bench-Id": self.mark(n)},
         }
 
     def words(self, n: int) -> dict[str, Any]:
         """Return the words by which the template makes the same message."""
-        return {"number": n, "name": self.name, "mark": self.mark(n)}
+        return {"number": n, "name": self.name}
 
-    def template(self, number: int = 0) -> tuple[TemplateSource, Template]:
-        """Return a template of that number, as it is written and compiled."""
+    def template(self) -> tuple[TemplateSource, Template]:
+        """Return the template, as it is written and compiled."""
         source = TemplateSource(
             sender=SENDER,
             from_=f"The Shop <{SENDER}>",
             subject="Order {{number}} of {{name}}",
-            body="Hello {{name}},\n" + self.text,
+            body=self.prefix.decode() + "{{number}}\nHello {{name}},\n" + self.text,
             html="<p>Hello <b>{{name}}</b>,</p>\n" + self.html,
-            headers={"X-Bench-Id": "{{mark}}", "X-Template": str(number)},
         )
         return source, compile_template(source)
 
     def named(self, number: int) -> NamedTemplate:
-        """Return the template as the table takes it."""
-        return NamedTemplate("", f"order.{number}", *self.template(number))
+        """Return the template as the table takes it, under a name with that number."""
+        return NamedTemplate("", f"order.{number}", *self.template())
 
     def as_sent(self, n: int) -> bytes:
         """Return message n as content of RFC 5322."""
@@ -101,7 +97,7 @@ class PartsCorpus(Corpus):
 
 
 class PartsLedger(Ledger):
-    """The arrived mail; fields of the message are between Received and the mark."""
+    """The arrived mail; the rest of the header is between Received and the number."""
 
     def _trace(self, n: int, trace: bytes) -> None:
         if not RECEIVED.match(trace) or trace.count(b"Received:") != 1:
@@ -116,9 +112,9 @@ STATEMENTS = {
     RAW: """SELECT count(pgmta.submit(%b::text, ARRAY[one.recipient], one.content))
 FROM unnest(%b::text[], %b::bytea[]) AS one (recipient, content)""",
     PARTS: """SELECT count(pgmta.submit_mail(%b::text, ARRAY[one.recipient], one.subject, one.body,
-    one.html, headers => one.headers::jsonb, "from" => 'The Shop <shop@from.bench.test>'))
-FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[], %b::text[])
-    AS one (recipient, subject, body, html, headers)""",
+    one.html, "from" => 'The Shop <shop@from.bench.test>'))
+FROM unnest(%b::text[], %b::text[], %b::text[], %b::text[])
+    AS one (recipient, subject, body, html)""",
     TEMPLATE: """SELECT count(pgmta.submit_template(one.template, one.recipient, one.words::jsonb))
 FROM unnest(%b::text[], %b::text[], %b::text[]) AS one (recipient, template, words)""",
 }
@@ -133,7 +129,6 @@ def arguments(corpus: PartsCorpus, kind: str, numbers: range, templates: int) ->
         columns.append(corpus.as_sent)
     elif kind == PARTS:
         columns += [lambda n, key=key: corpus.params(n)[key] for key in ("subject", "body", "html")]  # type: ignore[misc]
-        columns.append(lambda n: json.dumps(corpus.params(n)["headers"]))
     else:
         many = templates if kind == TEMPLATES else 1
         columns += [lambda n: f"order.{n % many}", lambda n: json.dumps(corpus.words(n))]

@@ -16,7 +16,7 @@ TRACE = b"Received: by bench\r\n"
 def test_the_ledger_knows_each_form_and_finds_a_change(umlauts: bool) -> None:
     corpus = PartsCorpus(Plan("run", 9, 4096, 1, 1), umlauts)
     ledger = PartsLedger(corpus, traces=1)
-    _, template = corpus.template(7)
+    _, template = corpus.template()
     forms = [corpus.as_sent(0)]
     for form, texts in corpus.compositions(1).items():
         parts = parts_for(

@@ -4,7 +4,7 @@ import re
 import time
 from array import array
 
-from bench.corpus import ID_HEADER, Corpus, unstuff
+from bench.corpus import Corpus, unstuff
 
 RECEIVED = re.compile(rb"Received:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*", re.IGNORECASE)
 SIGNATURE = re.compile(rb"DKIM-Signature:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*")
@@ -47,10 +47,9 @@ class Ledger:
         now = time.monotonic()
         corpus = self.corpus
         self.transactions += 1
-        at = data.find(ID_HEADER, 0, 8192)
-        eol = data.find(b"\r\n", at)
-        number = data[at + len(ID_HEADER) : eol].rpartition(b"-")[2]
-        if at < 0 or not data.startswith(corpus.prefix, at) or not number.isdigit():
+        at = data.find(corpus.prefix, 0, 8192)
+        number = data[at + len(corpus.prefix) : data.find(b"\r\n", at)]
+        if at < 0 or not number.isdigit():
             self.fault("foreign message", repr(data[:200]))
             return
         n = int(number)

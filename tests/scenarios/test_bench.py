@@ -42,3 +42,23 @@ def test_tafto_produces_and_consumes(private_server: PrivateServer) -> None:
     (run,) = shown["runs"]
     assert run["problems"] == []
     assert run["figures"]["producer, messages/s"] > 0 < run["figures"]["consumer, messages/s"]
+
+
+@pytest.mark.slow
+def test_composed_mail_arrives_in_each_form(private_server: PrivateServer) -> None:
+    size = ["--messages", "20", "--rounds", "1", "--templates", "3", "--no-limits"]
+    shown = bench("composed", "--uri", private_server.uri, *size, "--umlauts")
+    phases = {run["phase"]: run["figures"] for run in shown["runs"]}
+    assert phases["compose umlauts"].keys() == {"parts, messages/s", "template, messages/s"}
+    assert phases["parts"]["relay, ratio to raw"] > 0 < phases["templates"]["relay, messages/s"]
+
+
+@pytest.mark.slow
+def test_scheduled_mail_is_late_and_never_early(private_server: PrivateServer) -> None:
+    size = ["--rows", "300", "--messages", "30", "--pairs", "1", "--due", "50", "--single", "3"]
+    shown = bench("scheduled", "--uri", private_server.uri, *size, "--no-limits")
+    figures = {one["name"]: one["value"] for one in shown["figures"]}
+    assert figures["claim by time, ratio beside them"] == pytest.approx(1, abs=0.05)
+    assert figures["claim by domain, buffers without rows"] > 100
+    assert figures["ms until the first of all"] >= 0
+    assert figures["single, ms late p50"] < 10_000

@@ -82,15 +82,15 @@ def split(part: str, text: str) -> Split:
 
     Raises TemplateError for braces that are no word. `part` is the name of the text for it.
     """
-    literals, words = [""], list[Word]()
-    done = 0
+    literals, words, parts = list[str](), list[Word](), list[str]()
+    done, line = 0, 1
     for match in _BRACES.finditer(text):
-        literals[-1] += text[done : match.start()]
+        parts.append(text[done : match.start()])
+        line += parts[-1].count("\n")
         done = match.end()
         if match[0] == "{{{{":
-            literals[-1] += "{{"
+            parts.append("{{")
             continue
-        line = text.count("\n", 0, match.start()) + 1
         if match[1] is None:
             raise TemplateError(
                 part, line, "{{ begins a word, and no }} ends it in this line",
@@ -104,8 +104,9 @@ def split(part: str, text: str) -> Split:
                 "conditions, loops or filters: the program gives the finished text as a word",
             )  # fmt: skip
         words.append(Word(name, line))
-        literals.append("")
-    literals[-1] += text[done:]
+        literals.append("".join(parts))
+        parts.clear()
+    literals.append("".join(parts) + text[done:])
     return Split(tuple(literals), tuple(words))
 
 
@@ -188,6 +189,9 @@ _AFTER_URL = re.compile(r'[\s<>"]')
 HOST_ENDS = re.compile(r"[/?#]")
 """The end of the host in a URL."""
 
+HOST = re.compile(r"[^\s/?#\\]+[/?#]")
+"""A whole host in a URL. Browsers take `https:///a`, with any more / or blanks, for `https://a`."""
+
 HOST_HINT = "a / ? or # stands behind the host and before a word; or give the whole URL as a word"
 """Of a word that could be a part of the host in a URL."""
 
@@ -202,7 +206,7 @@ def places_of(part: str, text: Split) -> Iterator[tuple[WordPlace, Filling]]:
         url = _url_at_end(url, literal)
         if url is None:
             yield WordPlace.TEXT, Filling(word.name, None)
-        elif not HOST_ENDS.search(url):
+        elif not HOST.match(url):
             raise TemplateError(
                 part, word.line, f"{{{{{word.name}}}}} is in the host of a URL", HOST_HINT
             )
@@ -216,7 +220,9 @@ def _url_at_end(url: str | None, literal: str) -> str | None:
     last = literal[starts[-1] :] if starts else literal
     if (url is None and not starts) or _AFTER_URL.search(last):
         return None
-    return last if starts else f"{url}{last}"
+    if starts or not url:
+        return last
+    return url if HOST.match(url) else f"{url}{last}"
 
 
 HTML: Encode = escape

@@ -10,6 +10,7 @@ import psycopg
 
 from pgmta.compose.composed_message import Composition, parts_for, read_composition
 from pgmta.compose.mime import MessageIdentity, compose_head
+from pgmta.compose.template import Template
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Message, Reply
@@ -24,6 +25,9 @@ from queued.outgoing.template_cache import TemplateCache
 _END = b"\r\n\r\n"
 
 log = get("worker")
+
+type Found = dict[int | None, Template | str | None]
+"""Templates by id, or why they can't be used."""
 
 
 class ComposeStage(OutgoingStage):
@@ -65,19 +69,22 @@ class ComposeStage(OutgoingStage):
             return outgoing._replace(content=content)
         try:
             composition = read_composition(message.composition)
-            template = composition.template_id
-            if template is not None and self._templates.find(template) is None:
+            template_id = composition.template_id
+            template = None if template_id is None else self._templates.find(template_id)
+            if template_id is not None and template is None:
                 self._take(outgoing, composition)
                 return None
-            return self._composed(outgoing, composition)
+            return self._composed(outgoing, composition, template)
         except ValueError as error:
             self._refuse(outgoing, str(error))
             return None
 
-    def _composed(self, outgoing: Outgoing, composition: Composition) -> Outgoing:
+    def _composed(
+        self, outgoing: Outgoing, composition: Composition, template: Template | str | None
+    ) -> Outgoing:
         """Return the message with its content. Raises ValueError."""
         message, stored = outgoing.message, outgoing.content
-        head = self.compose(outgoing, composition)
+        head = _compose(outgoing, composition, template)
         utf8 = not head[: head.find(_END)].isascii()
         if isinstance(stored, bytes):
             content: bytes | AsyncIterable[bytes] = head + stored
@@ -88,17 +95,6 @@ class ComposeStage(OutgoingStage):
         made = outgoing._replace(content=content, size=size, header_utf8=utf8)
         self._last = message, made
         return made
-
-    def compose(self, outgoing: Outgoing, composition: Composition) -> bytes:
-        """Return what goes before the stored octets. Raises ValueError."""
-        message, template = outgoing.message, None
-        if composition.template_id is not None:
-            found = self._templates.find(composition.template_id)
-            if isinstance(found, str):
-                raise ValueError(f"template {composition.template_id}: {found}")
-            template = found
-        identity = MessageIdentity(message.message_id_header or "", outgoing.items[0].ts)
-        return compose_head(parts_for(composition.params, template), identity)
 
     def _refuse(self, outgoing: Outgoing, problem: str) -> None:
         for item in outgoing.items:
@@ -122,21 +118,21 @@ class ComposeStage(OutgoingStage):
             while self._waiting:
                 await asyncio.sleep(0)  # the rest of the claim comes in this turn of the event loop
                 ids = {c.template_id for _, c in self._waiting if c.template_id is not None}
-                result = await self._read(ids)
+                found = await self._read(ids)
                 batch, self._waiting = self._waiting, []
                 for outgoing, composition in batch:
-                    self._go_on(outgoing, composition, result)
+                    self._go_on(outgoing, composition, found)
         finally:
             self._work = None
 
-    def _go_on(self, outgoing: Outgoing, composition: Composition, result: Result | None) -> None:
+    def _go_on(self, outgoing: Outgoing, composition: Composition, found: Found | Result) -> None:
         self.context.load -= len(outgoing.items)
         self.context.room += outgoing.room
-        if result:
-            self.context.end(outgoing.items, result, outgoing.started)
+        if isinstance(found, Result):
+            self.context.end(outgoing.items, found, outgoing.started)
             return
         try:
-            made = self._composed(outgoing, composition)
+            made = self._composed(outgoing, composition, found.get(composition.template_id))
         except ValueError as error:
             self._refuse(outgoing, str(error))
         except Exception as error:
@@ -147,17 +143,24 @@ class ComposeStage(OutgoingStage):
         else:
             self.context.go_on(self, made)
 
-    async def _read(self, ids: set[int]) -> Result | None:
-        """Read templates; return the result of mail that waits for them if that fails."""
-        unknown = [each for each in ids if self._templates.find(each) is None]
+    async def _read(self, ids: set[int]) -> Found | Result:
+        """Read templates; return all of them, or the result of mail that waits for them.
+
+        The cache may have lost some of them already.
+        """
+        found: Found = {each: self._templates.find(each) for each in ids}
+        unknown = [each for each in ids if found[each] is None]
         try:
-            found = await self.context.contents.templates(unknown)
+            read = await self.context.contents.templates(unknown)
         except (StoreUnavailable, psycopg.Error) as error:
             problem = f"4.3.0 a template can't be read: {faults.words(error)}"
             return Result(Event.DEFER, Reply(0, problem))
+        except Exception as error:  # a row that was made by hand
+            log.error("can't read templates", templates=unknown, exc_info=error)
+            return Result.from_error(internal(error), "")
         for each in unknown:
-            self._templates.add(each, found.get(each))
-        return None
+            found[each] = self._templates.add(each, read.get(each))
+        return found
 
     async def read_large(self, outgoing: Outgoing) -> bytes:
         """Return what goes before the stored octets, with parameters that the claim left out.
@@ -169,11 +172,13 @@ class ComposeStage(OutgoingStage):
             if text is None:
                 raise ValueError("its parameters are not in the database")
             composition = await asyncio.to_thread(read_composition, text)
-            if composition.template_id is not None and (
-                problem := await self._read({composition.template_id})
-            ):
-                raise DeliveryError(problem.reply.text, Stage.CONTENT)
-            return await asyncio.to_thread(self.compose, outgoing, composition)
+            template_id, template = composition.template_id, None
+            if template_id is not None:
+                found = await self._read({template_id})
+                if isinstance(found, Result):
+                    raise DeliveryError(found.reply.text, Stage.CONTENT)
+                template = found[template_id]
+            return await asyncio.to_thread(_compose, outgoing, composition, template)
         except StoreUnavailable as error:
             raise DeliveryError(f"parameters can't be read: {error}", Stage.CONTENT) from None
         except ValueError as error:
@@ -236,6 +241,16 @@ class ComposedContent:
         async for part in stored:
             if part:
                 yield part
+
+
+def _compose(
+    outgoing: Outgoing, composition: Composition, template: Template | str | None
+) -> bytes:
+    """Return what goes before the stored octets. Raises ValueError."""
+    if isinstance(template, str):
+        raise ValueError(f"template {composition.template_id}: {template}")
+    identity = MessageIdentity(outgoing.message.message_id_header or "", outgoing.items[0].ts)
+    return compose_head(parts_for(composition.params, template), identity)
 
 
 def _with_content(outgoing: Outgoing, made: Outgoing) -> Outgoing:

@@ -27,6 +27,9 @@ _LAST = 200  # octets, more than the end of a tail
 
 log = get("worker")
 
+type Found = dict[int | None, Template | str | None]
+"""Templates by id, or why they can't be used."""
+
 
 class ComposeStage(OutgoingStage):
     """Composes content from the parameters of its message; other mail passes.
@@ -66,18 +69,22 @@ class ComposeStage(OutgoingStage):
             return outgoing._replace(content=content)
         try:
             composition = read_composition(message.composition)
-            if not self._known(composition):
+            template_id = composition.template_id
+            template = None if template_id is None else self._templates.find(template_id)
+            if template_id is not None and template is None:
                 self._take(outgoing, composition)
                 return None
-            return self._composed(outgoing, composition)
+            return self._composed(outgoing, composition, template)
         except ValueError as error:
             self._refuse(outgoing, str(error))
             return None
 
-    def _composed(self, outgoing: Outgoing, composition: Composition) -> Outgoing:
+    def _composed(
+        self, outgoing: Outgoing, composition: Composition, template: Template | str | None
+    ) -> Outgoing:
         """Return the message with its content. Raises ValueError."""
         message, stored = outgoing.message, outgoing.content
-        head, end = _compose(outgoing, composition, self._template(composition))
+        head, end = _compose(outgoing, composition, template)
         utf8 = not head[: head.find(_END)].isascii()
         if isinstance(stored, bytes):
             check_tail(stored, end)
@@ -89,21 +96,6 @@ class ComposeStage(OutgoingStage):
         made = outgoing._replace(content=content, size=size, header_utf8=utf8)
         self._last = message, made
         return made
-
-    def _known(self, composition: Composition) -> bool:
-        """Return whether no template has to be read for it."""
-        number = composition.template_id
-        return number is None or self._templates.find(number) is not None
-
-    def _template(self, composition: Composition) -> Template | None:
-        """Return the template, None for parts. It has been read. Raises ValueError."""
-        number = composition.template_id
-        if number is None:
-            return None
-        found = self._templates.find(number)
-        if not isinstance(found, Template):
-            raise ValueError(f"template {number}: {found}")
-        return found
 
     def _refuse(self, outgoing: Outgoing, problem: str) -> None:
         log.warning("on hold: can't be composed", message=outgoing.message.id,
@@ -124,23 +116,23 @@ class ComposeStage(OutgoingStage):
             while self._waiting:
                 await asyncio.sleep(0)  # the rest of the claim comes in this turn of the event loop
                 ids = {c.template_id for _, c in self._waiting if c.template_id is not None}
-                result = await self._read(ids)
+                found = await self._read(ids)
                 batch, self._waiting = self._waiting, []
                 for outgoing, composition in batch:
-                    if result or self._known(composition):
-                        self._go_on(outgoing, composition, result)
+                    if isinstance(found, Result) or composition.template_id in found:
+                        self._go_on(outgoing, composition, found)
                     else:  # it came while others were read
                         self._waiting.append((outgoing, composition))
         finally:
             self._work = None
 
-    def _go_on(self, outgoing: Outgoing, composition: Composition, result: Result | None) -> None:
+    def _go_on(self, outgoing: Outgoing, composition: Composition, found: Found | Result) -> None:
         self.context.end_wait(outgoing)
-        if result:
-            self.context.end(outgoing.items, result, outgoing.started)
+        if isinstance(found, Result):
+            self.context.end(outgoing.items, found, outgoing.started)
             return
         try:
-            made = self._composed(outgoing, composition)
+            made = self._composed(outgoing, composition, found.get(composition.template_id))
         except ValueError as error:
             self._refuse(outgoing, str(error))
         except Exception as error:
@@ -151,19 +143,26 @@ class ComposeStage(OutgoingStage):
         else:
             self.context.go_on(self, made)
 
-    async def _read(self, ids: set[int]) -> Result | None:
-        """Read templates; return the result of mail that waits for them if that fails."""
-        unknown = [each for each in ids if self._templates.find(each) is None]
+    async def _read(self, ids: set[int]) -> Found | Result:
+        """Read templates; return all of them, or the result of mail that waits for them.
+
+        The cache may have lost some of them already.
+        """
+        found: Found = {each: self._templates.find(each) for each in ids}
+        unknown = [each for each in ids if found[each] is None]
         if not unknown:
-            return None
+            return found
         try:
-            found = await self.context.contents.templates(unknown)
+            read = await self.context.contents.templates(unknown)
         except (StoreUnavailable, psycopg.Error) as error:
             problem = f"4.3.0 a template can't be read: {faults.words(error)}"
             return Result(Event.DEFER, Reply(0, problem))
+        except Exception as error:  # a row that was made by hand
+            log.error("can't read templates", templates=unknown, exc_info=error)
+            return Result.from_error(internal(error), "")
         for each in unknown:
-            self._templates.add(each, found.get(each))
-        return None
+            found[each] = self._templates.add(each, read.get(each))
+        return found
 
     async def read_large(self, outgoing: Outgoing) -> HeadedContent:
         """Return the content, with parameters that the claim left out. Raises DeliveryError."""
@@ -172,10 +171,12 @@ class ComposeStage(OutgoingStage):
             if text is None:
                 raise ValueError("its parameters are not in the database")
             composition = await asyncio.to_thread(read_composition, text)
-            number = composition.template_id
-            if number is not None and (problem := await self._read({number})):
-                raise DeliveryError(problem.reply.text, Stage.CONTENT)
-            template = self._template(composition)
+            template_id, template = composition.template_id, None
+            if template_id is not None:
+                templates = await self._read({template_id})
+                if isinstance(templates, Result):
+                    raise DeliveryError(templates.reply.text, Stage.CONTENT)
+                template = templates[template_id]
             head, end = await asyncio.to_thread(_compose, outgoing, composition, template)
         except StoreUnavailable as error:
             raise DeliveryError(f"parameters can't be read: {error}", Stage.CONTENT) from None
@@ -252,9 +253,11 @@ def _broken(error: ValueError) -> DeliveryError:
 
 
 def _compose(
-    outgoing: Outgoing, composition: Composition, template: Template | None
+    outgoing: Outgoing, composition: Composition, template: Template | str | None
 ) -> tuple[bytes, bytes]:
     """Return what goes before the stored octets, and how these have to end. Raises ValueError."""
+    if isinstance(template, str):
+        raise ValueError(f"template {composition.template_id}: {template}")
     identity = MessageIdentity(outgoing.message.message_id_header or "", outgoing.items[0].ts)
     parts = parts_for(composition.params, template)
     return compose_head(parts, identity), tail_end(parts, identity)

@@ -372,3 +372,19 @@ def test_a_key_outlives_a_new_version_of_its_template(db: psycopg.Connection) ->
     for other in ({"version": 1}, {"params": {"name": "Bob", "number": 7}}):
         with pytest.raises(psycopg.errors.UniqueViolation, match="used for another message"):
             submit(db, TemplateMail(**{**GOOD_TEMPLATE, **other}, key="k"))
+
+
+def test_a_number_of_any_length_is_shown(
+    database: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    config = tmp_path / "queued.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    (number,) = fetch(
+        db, "SELECT submit_template('receipt', 'b@b.example', '{\"name\": 1e9999, \"number\": 7}')"
+    )
+    for flags in ([], ["--json"]):
+        done = CliRunner().invoke(
+            main, ["show", str(number), "--params", "-c", str(config), *flags]
+        )
+        assert done.exit_code == 0, done.output
+        assert "1" + "0" * 9999 in done.output

@@ -171,7 +171,7 @@ def _make_content(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | 
         _edit(message, rows)
     if shown is None:
         return None
-    template = json.loads(shown)[1]
+    template = json.loads(shown, parse_int=str, parse_float=str)[1]
     return f"template {template['name']} version {template['version']}" if template else "parts"
 
 

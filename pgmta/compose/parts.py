@@ -22,8 +22,8 @@ class Parts:
 
     The tail is the rest of the content behind the last text, with pictures and attachments. It is
     encoded and stored when the mail comes in. `tail` says which multiparts it ends: '' (there is no
-    tail), 'related', 'mixed' or 'both'. With ' 8bit' behind it,
-    an attached message has 8-bit octets.
+    tail), 'related', 'mixed' or 'both'. With ' 8bit' behind it, an attached message has octets over
+    127.
     """
 
     from_: NamedMailbox

@@ -29,7 +29,9 @@ ATOM_LIMIT = 255
 """Characters of a value at the place `atom`."""
 
 _BRACES = re.compile(r"\{\{\{\{|\{\{([^{}\r\n]*)\}\}|\{\{")
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+"""A character that no text of PostgreSQL has: NUL, or a lone surrogate."""
+
 _URL = re.compile(r"[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9\[][A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
 _ATOM = re.compile(rf"[A-Za-z0-9._~-]{{1,{ATOM_LIMIT}}}")
 _STEPS = (".", "..")  # of a path (RFC 3986, section 5.2.4); browsers take %2e for a dot too
@@ -137,7 +139,7 @@ def fault(place: WordPlace, value: str) -> str:
 
 
 def _text_fault(value: str) -> str:
-    return "has NUL or half of a character" if _UNSTORABLE.search(value) else ""
+    return "has NUL or half of a character" if UNSTORABLE.search(value) else ""
 
 
 def _field_fault(value: str, limit: int = FIELD_LIMIT) -> str:

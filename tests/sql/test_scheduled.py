@@ -17,13 +17,11 @@ from pgmta.action import Action
 from pgmta.mail.metadata import deadline_of
 from pgmta.postgres.link import Link
 from pgmta.store.admin.upkeep import DatabaseClock
+from pgmta.store.queue.arrivals import SCHEDULED
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.submit import RawMail, Submission
 from tests.sql.test_submit_values import MAIL
 from tests.support.rows import column, fetch, message, row
-
-FIRST = 10**15
-"""The first id of scheduled_ids."""
 
 
 @pytest.fixture
@@ -51,13 +49,16 @@ def next_row(db: psycopg.Connection) -> int:
 
 
 def test_a_scheduled_row_waits_apart_and_counts_from_its_time(db: psycopg.Connection) -> None:
+    assert column(
+        db, "SELECT start_value FROM pg_sequences WHERE sequencename = 'scheduled_ids'"
+    ) == [SCHEDULED]
     before = next_row(db)
     submit(db, "1 day", "a", "b")
     assert next_row(db) == before  # no worker is woken for them
     found = db.execute(
         "SELECT tableoid::regclass::text, status, ts = send_at, next_attempt = send_at,"
         " id >= %s FROM queue",
-        (FIRST,),
+        (SCHEDULED,),
     ).fetchall()
     assert found == [("queue_scheduled", "SCHEDULED", True, True, True)] * 2
     assert fetch(db, "SELECT received_at < now() FROM messages") == (True,)

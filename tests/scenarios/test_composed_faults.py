@@ -63,7 +63,8 @@ def test_a_host_without_extensions_gets_ascii_or_nothing(system: System, inline:
 
 
 BROKEN: dict[str, Any] = {
-    "template": {"template_id": 999}, "null": {"params": Jsonb(None)}, "list": {"params": Jsonb([])},
+    "template": {"template_id": 999},
+    "null": {"params": Jsonb(None)}, "list": {"params": Jsonb([])},
     "deep": {"params": f'{{"from": ["", "a@b.example"], "body": {"[" * 3000}{"]" * 3000}}}'},
     "text": {"params": Jsonb("x")}, "from": {"params": Jsonb({"from": ["x\r\ny", "a@b.example"]})},
     "address": {"params": Jsonb({"from": ["", "a@b.example>\r\nX: y"]})},
@@ -116,8 +117,8 @@ def test_due_mail_survives_a_fault(
         )
     hop = system.hop()
     queued = system.queued(hop, retry=AGAIN, process={"lease": "3s", "poll": "100ms"})
-    policies = ("", ", once => true", ", on_failed => 'remove'")
-    policies += (policies[1] + policies[2],)
+    once, remove = ", once => true", ", on_failed => 'remove'"
+    policies = ("", once, remove, once + remove)
     for n in range(40):
         ahead = 1.5 + n / 10
         submit(system, f"r{n}", f", send_at => now() + interval '{ahead} s'{policies[n % 4]}")

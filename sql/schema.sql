@@ -988,9 +988,9 @@ BEGIN
     ) AS judged;
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('attachments', reason, format('Attachment %s of %s: %s', bad, cardinality(attachments),
-            coalesce(to_json(left(names[bad], 100))::text, 'null')));
+            coalesce(to_json(left(names[bad], 100))::text, 'null')), 'docs/composed.md has the arguments.');
     ELSIF (SELECT sum(octet_length(content)) FROM unnest(attachments)) > most THEN
-        PERFORM submit_refuse('attachments', format('they are over %s octets', most));
+        PERFORM submit_refuse('attachments', format('they are over %s octets', most), NULL, 'Send fewer, or a link.');
     END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN
         PERFORM submit_text('attachments', each.name) FROM unnest(attachments) AS each;
@@ -1110,9 +1110,9 @@ DECLARE
     hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
 BEGIN
     IF field IS NOT NULL OR subject !~ '\S' COLLATE "C" THEN
-        PERFORM submit_refuse('subject', coalesce(field, 'it is empty'));
+        PERFORM submit_refuse('subject', coalesce(field, 'it is empty'), NULL, 'Give one line of up to 2,000 characters.');
     ELSIF coalesce(body, html) IS NULL THEN
-        PERFORM submit_refuse('body', 'there is neither body nor html');
+        PERFORM submit_refuse('body', 'there is neither body nor html', NULL, 'Give plain text, html or both.');
     ELSIF named IS NULL THEN
         IF sender IS NULL THEN PERFORM submit_refuse('sender', 'it is null'); END IF;
         PERFORM submit_refuse('from', 'it is missing', NULL, 'The sender is empty, so give an address for From.');
@@ -1120,7 +1120,7 @@ BEGIN
         PERFORM submit_own_headers(headers);
     END IF;
     IF main IS NULL AND copies IS NULL AND hidden IS NULL THEN
-        PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a list: ARRAY[''bob@example.com''].');
+        PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a mailbox in to, cc or bcc.');
     END IF;
     RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
             'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to] COLLATE "C"), 'subject', subject, 'body', body, 'html', html,
@@ -1293,6 +1293,12 @@ BEGIN
             PERFORM submit_refuse(argument, 'a name: ' || fault, format('Mailbox %s of %s: %s', bad,
                 cardinality(mailboxes), to_json(left(names[bad], 100))), 'A name has up to 255 characters in one line.');
         END IF;
+        IF argument <> 'sender' AND octet_length(addresses[bad]) <= 254
+                AND addresses[bad] ~ '[<>,; ]' AND addresses[bad] !~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
+            PERFORM submit_refuse(argument, 'an address is malformed', format('Mailbox %s of %s: %s', bad,
+                cardinality(mailboxes), to_json(left(mailboxes[array_lower(mailboxes, 1) + bad - 1], 100))),
+                'Each mailbox is bob@example.com or Bob <bob@example.com>, and one alone.');
+        END IF;
         PERFORM submit_refuse_mailbox(argument, addresses[bad], format('Mailbox %s of %s: ', bad, cardinality(mailboxes)));
     END IF;
     RETURN pairs;
@@ -1321,7 +1327,8 @@ BEGIN
             ELSE 'the value of a field: ' || submit_field(text) END AS fault) AS judged
     WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
-        PERFORM submit_refuse('headers', reason, 'Field: ' || to_json(left(bad, 100)));
+        PERFORM submit_refuse('headers', reason, 'Field: ' || to_json(left(bad, 100)),
+            CASE WHEN header_reserved(bad) THEN 'Leave it out.' ELSE 'docs/composed.md has the arguments.' END);
     ELSIF octet_length(headers::text) > 100000 THEN
         PERFORM submit_refuse('headers', 'they are over 100000 octets');
     END IF;
@@ -1359,7 +1366,7 @@ BEGIN
         CASE WHEN version IS NULL THEN 'there is none with this name' ELSE 'the template has no such version' END,
         format('Template %s%s of tenant %s.', to_json(left(template, 100)), ', version ' || version,
             to_json(left(tenant, 100))),
-        coalesce((SELECT format('There is %s.', string_agg(name, ', ' ORDER BY name)) FROM (
+        coalesce((SELECT 'There is ' || string_agg(name, ', ' ORDER BY name) || '.' FROM (
             SELECT DISTINCT t.name FROM templates AS t WHERE t.tenant IN (submit_no_template.tenant, '')
             ORDER BY t.name LIMIT 10) AS near), 'There is no template yet: queuectl template put stores one.'));
 END $$;
@@ -1384,7 +1391,7 @@ BEGIN
         PERFORM submit_refuse('params', reason, 'Word: ' || to_json(left(bad, 100)),
             CASE WHEN reason = 'the template has no such word' THEN
                 format('It has %s.', coalesce((SELECT string_agg(w, ', ' ORDER BY w) FROM jsonb_object_keys(words) AS w), 'none'))
-            END);
+            ELSE 'docs/templates.md has the values of each place: "Words".' END);
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_words IS 'Raises the error of the first word that is missing, unknown, or bad for its place.';

@@ -24,6 +24,10 @@ _PARTS = {
     "html": "--html", "cc": "--cc", "bcc": "--bcc", "reply_to": "--reply-to",
     "header": "--header",
 }  # fmt: skip
+_ARGUMENTS = {
+    "recipient": "--to", "body": "--text", "headers": "--header", "attachments": "--attach",
+    "params": "--param", "send_at": "--at",
+}  # fmt: skip
 _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "--version"}
 
 
@@ -71,11 +75,18 @@ def send(
         try:
             number = sql_interface.submit_composed(db, mail)
         except SubmissionError as error:
-            raise ConfigError([f"error: {error}"]) from None
+            raise ConfigError([_by_option(str(error))]) from None
     if as_json:
         print_json({"id": number})
     else:
         print_line(str(number))
+
+
+def _by_option(reason: str) -> str:
+    """Return a reason that begins with the option in place of the argument of SQL."""
+    argument, colon, text = reason.partition(":")
+    flag = _ARGUMENTS.get(argument, "--" + argument.replace("_", "-"))
+    return f"{flag}{colon}{text}" if argument.replace("_", "").isalpha() else reason
 
 
 def _refuse(options: dict[str, Any], when: str) -> None:
@@ -109,8 +120,10 @@ def _text(flag: str, value: str | None) -> str | None:
     try:
         octets = sys.stdin.buffer.read() if value == "@-" else Path(value[1:]).read_bytes()
         return octets.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{flag} {value}: {error}"]) from None
+    except OSError as error:
+        raise ConfigError([f"{flag} {value}: {error.strerror or error}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{flag} {value}: is not UTF-8"]) from None
 
 
 def _attachments(attach: tuple[str, ...], picture: tuple[str, ...]) -> list[Attachment]:

@@ -144,8 +144,13 @@ def render(
     A template in a file needs no database. Date and Message-ID of the mail are examples.
     """
     if which.endswith(ENDINGS) and (Path(which).exists() or not config.exists()):
+        if version is not None:
+            raise ConfigError([f"--version: it counts only with a name, and {which} is a file"])
         compiled = read_template(Path(which)).template
     else:
+        if not config.exists():
+            raise ConfigError([f"there is no {config} in this folder: give -c FILE, or a template "
+                               "file such as NAME.txt"])  # fmt: skip
         source = _stored(config, which, tenant, version).source
         try:
             compiled = compile_template(source)

@@ -196,7 +196,7 @@ def test_stored_mail_is_rendered_and_bad_values_are_named(site: Site) -> None:
         assert said in refused.stderr
     lists = site.write("list.json", "[1]")
     refused = site.run("render", "receipt", "--params-file", lists)
-    assert "it is no JSON object of words" in refused.stderr
+    assert "expected an object with values by word" in refused.stderr
     broken = site.write("broken.json", "{")
     refused = site.run("render", "receipt", "--params-file", broken)
     assert "broken.json: it is no JSON" in refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -341,3 +342,14 @@ def test_a_number_of_any_length_is_shown(
         )
         assert done.exit_code == 0, done.output
         assert "1" + "0" * 9999 in done.output
+
+
+def test_words_that_a_template_repeats_count_each_time(db: psycopg.Connection) -> None:
+    """A worker has the composed text in memory."""
+    put_template(db, "often", replace(SOURCE, subject="x", body="{{name}}\n{{ name }}\n" * 50))
+    submit(
+        db, TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 41000})
+    )
+    large = TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 80000})
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="params: the words are over 4"):
+        submit(db, large)

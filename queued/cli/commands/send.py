@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import mimetypes
+import re
 import sys
-from email.utils import parseaddr
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ _PARTS = {
     "html": "--html", "cc": "--cc", "bcc": "--bcc", "reply_to": "--reply-to",
     "header": "--header",
 }  # fmt: skip
+_ADDRESS = re.compile(r"<([^<>]*)>[ \t]*\Z")  # of a mailbox, as submit_mail() finds it
 _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "--version"}
 
 
@@ -92,7 +93,8 @@ def _mail(to: tuple[str, ...], parts: dict[str, Any], given: dict[str, Any]) -> 
     if sender is None:
         if not from_:
             raise ConfigError(["--from: it is missing, and --sender too"])
-        sender = parseaddr(from_)[1]
+        named = _ADDRESS.search(from_)
+        sender = named[1] if named else from_
     if parts["subject"] is None:
         raise ConfigError(["--subject: it is missing"])
     return Mail(

@@ -358,6 +358,13 @@ BEGIN
         PERFORM submit_refuse('recipient', 'it is null');
     END IF;
     PERFORM submit_words(params, found.words);
+    IF octet_length(params::text) > 65536 AND (
+            SELECT sum(octet_length(value)::bigint
+                * regexp_count(concat(found.body, found.html), concat('\{\{[ \t]*', name, '[ \t]*\}\}')))
+            FROM jsonb_each_text(params) AS word (name, value)) > 4194304 THEN
+        PERFORM submit_refuse('params', 'the words are over 4 MB, each as often as the template has it', NULL,
+            'Attach what is so large.');
+    END IF;
     RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender COLLATE "C", main, attachments,
         found.body IS NOT NULL, found.html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
         deadline, jsonb_build_array(template, version));

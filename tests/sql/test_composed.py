@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import email.policy
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -397,3 +398,30 @@ def test_a_number_of_any_length_is_shown(
         )
         assert done.exit_code == 0, done.output
         assert "1" + "0" * 9999 in done.output
+
+
+def test_words_that_a_template_repeats_count_each_time(db: psycopg.Connection) -> None:
+    """A worker has the composed text in memory."""
+    put_template(db, "often", replace(SOURCE, subject="x", body="{{name}}\n{{ name }}\n" * 50))
+    submit(
+        db, TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 41000})
+    )
+    large = TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 80000})
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="params: the words are over 4"):
+        submit(db, large)
+
+
+@pytest.mark.parametrize("name", ["Müller, Ann ", "A; B ", "Ann [x] ", ""])
+def test_the_command_takes_the_sender_from_any_name(
+    database: str, db: psycopg.Connection, tmp_path: Path, name: str
+) -> None:
+    """It is never the null reverse-path by mistake: nobody would get a DSN."""
+    config = tmp_path / "queued.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    mailbox = f"{name}<ann@a.example>" if name else "ann@a.example"
+    done = CliRunner().invoke(
+        main, ["send", "-c", str(config), "--from", mailbox, "--to", "b@b.example", "--subject",
+               "x", "--text", "x"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert column(db, "SELECT sender FROM queue") == ["ann@a.example"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import mimetypes
+import re
 import sys
-from email.utils import parseaddr
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ _ARGUMENTS = {
     "recipient": "--to", "body": "--text", "headers": "--header", "attachments": "--attach",
     "params": "--param", "send_at": "--at",
 }  # fmt: skip
+_ADDRESS = re.compile(r"<([^<>]*)>[ \t]*\Z")  # of a mailbox, as submit_mail() finds it
 _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "--version"}
 
 
@@ -102,7 +103,8 @@ def _mail(to: tuple[str, ...], parts: dict[str, Any], given: dict[str, Any]) -> 
     if sender is None:
         if not from_:
             raise ConfigError(["--from: it is missing, and --sender too"])
-        sender = parseaddr(from_)[1]
+        named = _ADDRESS.search(from_)
+        sender = named[1] if named else from_
     if parts["subject"] is None:
         raise ConfigError(["--subject: it is missing"])
     return Mail(

@@ -599,7 +599,7 @@ BEGIN
     WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('params', reason, 'Word: ' || to_json(left(bad, 100)),
-            CASE WHEN reason = 'the template has no such word' THEN
+            CASE WHEN reason IN ('the template has no such word', 'a word is missing') THEN
                 format('It has %s.', coalesce((SELECT string_agg(w, ', ' ORDER BY w) FROM jsonb_object_keys(words) AS w), 'none'))
             ELSE 'docs/templates.md has the values of each place: "Words".' END);
     END IF;

@@ -19,7 +19,7 @@ from bench.phases import Result
 from bench.progress import log
 from bench.report import as_json, table
 from pgmta.compose.composed_message import parts_for, read_composition
-from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.store.changes.templates import TemplateTable
 
 ABOUT = f"""Measure how fast mail of text and html is composed, and relayed beside raw mail.
@@ -44,7 +44,7 @@ def compose(plan: Plan, rounds: int) -> list[Result]:
     for text, umlauts in (("ASCII", False), ("umlauts", True)):
         corpus = PartsCorpus(plan, umlauts)
         _, template = corpus.template()
-        identity = Identity("<1.0123456789abcdef@bench.test>", datetime.now(UTC))
+        identity = MessageIdentity("<1.0123456789abcdef@bench.test>", datetime.now(UTC))
         compositions = corpus.compositions(COMPOSED)
         for _ in range(rounds):
             result = Result(f"compose {text}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.corpus import Corpus, stuff
 from bench.ledger import RECEIVED, Ledger
-from pgmta.compose.mime import Identity, compose_head, encode_text
+from pgmta.compose.mime import MessageIdentity, compose_head, encode_text
 from pgmta.compose.parts import parts_of
 from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.store.changes.templates import NamedTemplate
@@ -78,7 +78,9 @@ class PartsCorpus(Corpus):
 
     def as_sent(self, n: int) -> bytes:
         """Return message n as content of RFC 5322."""
-        identity = Identity(f"<{n}.0123456789abcdef@bench.test>", datetime(2026, 1, 1, tzinfo=UTC))
+        identity = MessageIdentity(
+            f"<{n}.0123456789abcdef@bench.test>", datetime(2026, 1, 1, tzinfo=UTC)
+        )
         return compose_head(parts_of(self.params(n)), identity)
 
     def is_wire(self, n: int, content: bytes) -> bool:

@@ -67,9 +67,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Output for m
 
 
 _RIGHTS = (
-    "docs/sql.md has the roles. A login with pgmta_submit has `queuectl submit`, `queuectl cancel` "
-    "and `queuectl status` for its own mail. pgmta_reader looks at all mail. Changes and "
-    "`queuectl user failures` need pgmta_operator; migrations and partitions need the owner."
+    "docs/sql.md has the roles. A login with pgmta_submit has `queuectl submit`, `queuectl send`, "
+    "`queuectl cancel` and `queuectl status` for its own mail. pgmta_reader looks at all mail, but "
+    "`queuectl show` needs pgmta_operator. So do changes, `queuectl template put` and "
+    "`queuectl user failures`; migrations and partitions need the owner."
 )
 
 

@@ -149,8 +149,9 @@ class DeliveryError(PgmtaError):
     `stage` is the step that failed, `line` the reply's text or the reason, and `code` the reply
     code (RFC 5321, section 4.2), 0 if no reply came. `unknown` marks a connection that ended after
     the final dot and before its reply. `retry_elsewhere` marks an attempt that had no effect and
-    says nothing about the mail: the same mail may be sent over another connection at once. `host`
-    and `address` are those that the error concerns, as outcomes have them.
+    says nothing about the mail: the same mail may be sent over another connection at once. `hold`
+    marks mail that an operator has to mend, so that it goes on hold whatever its `on_failed` says.
+    `host` and `address` are those that the error concerns, as outcomes have them.
     `facts` are those of the connection that failed, for the log of attempts.
     """
 
@@ -161,6 +162,7 @@ class DeliveryError(PgmtaError):
     permanent: bool = False
     unknown: bool = False
     retry_elsewhere: bool = False
+    hold: bool = False
     host: str = ""
     address: str = ""
     facts: object = field(default=None, init=False)

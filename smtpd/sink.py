@@ -7,6 +7,8 @@ import mailbox
 import os
 import re
 from contextlib import suppress
+from email.errors import MessageError
+from email.header import decode_header, make_header
 from pathlib import Path
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
@@ -19,7 +21,7 @@ from pgmta.service import Signals
 
 _LIMIT = 100 << 20
 _NAMED = 5  # recipients of a message in its line
-_SUBJECT = re.compile(rb"^Subject:[ \t]*(.*?)\r?$", re.IGNORECASE | re.MULTILINE)
+_SUBJECT = re.compile(rb"^Subject:[ \t]*(.*(?:\n[ \t].*)*)$", re.IGNORECASE | re.MULTILINE)
 
 
 class KeepHandler:
@@ -70,13 +72,21 @@ class KeepHandler:
 
     def _tell(self, sender: str, recipients: list[str], body: bytes, name: str) -> None:
         """Print a line about a message."""
-        subject = _SUBJECT.search(body.partition(b"\r\n\r\n")[0])
-        words = subject[1].decode("utf-8", "replace") if subject else ""
+        words = _subject(body)
         with suppress(OSError):  # the mail is kept all the same
             print_line(
                 f"{'mail':9} <{sender}> to {', '.join(f'<{each}>' for each in recipients[:_NAMED])}"
                 f"{' …' if len(recipients) > _NAMED else ''}: {shorten(words)} (new/{name})"
             )
+
+
+def _subject(content: bytes) -> str:
+    """Return the subject for a reader, with its encoded words decoded (RFC 2047)."""
+    found = _SUBJECT.search(content.partition(b"\r\n\r\n")[0])
+    words = re.sub("\r?\n", "", found[1].decode("utf-8", "replace")).strip() if found else ""
+    with suppress(MessageError, LookupError, ValueError):
+        return str(make_header(decode_header(words)))
+    return words
 
 
 class SinkServer(SMTP):

@@ -1,1 +1,1 @@
-"""Composed mail: parts, templates and parameters to octets (pure)."""
+"""Composed mail: as programs submit it, and from parts or a template to octets (pure)."""

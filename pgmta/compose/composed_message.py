@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from pgmta.compose.mime import Identity, compose_header
+from pgmta.compose.mime import MessageIdentity, compose_header
 from pgmta.compose.parts import Parts, mailboxes_of, parts_of, tail_of
 from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.errors import TemplateError
@@ -51,7 +51,7 @@ def parts_for(params: dict[str, Any], template: Template | None, *, masked: bool
     return template.fill(words, to, tail)
 
 
-def composed_header(shown: str, identity: Identity) -> bytes:
+def composed_header(shown: str, identity: MessageIdentity) -> bytes:
     """Return the header of composed mail without its secrets: a word has its name for its value.
 
     `shown` is the answer of the function composition_shown() in the database. The header of mail

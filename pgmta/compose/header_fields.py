@@ -29,10 +29,19 @@ _TOKEN = re.compile(" *[^ ]+")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _SPECIAL = re.compile(r'(["\\])')
 _ESCAPED = r"\\\1"
-# RFC 2047, section 5 (3), allows these in a phrase; a text may have more, and needs no more
-_LITERAL = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!*+-/")
-_Q = [chr(octet) if octet in _LITERAL else f"={octet:02X}" for octet in range(256)]
-_Q[ord(" ")] = "_"
+_ALPHANUMERIC = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_IN_PHRASE = _ALPHANUMERIC + b"!*+-/"  # as they are in a word of a phrase (RFC 2047, section 5)
+_IN_TEXT = _IN_PHRASE + b"\"#$%&'(),.:;<>@[\\]^`{|}~"
+
+
+def _q_table(literal: bytes) -> list[str]:
+    """Return the form of each octet in q (RFC 2047, section 4.2)."""
+    table = [chr(octet) if octet in literal else f"={octet:02X}" for octet in range(256)]
+    table[ord(" ")] = "_"
+    return table
+
+
+_PHRASE_Q, _TEXT_Q = _q_table(_IN_PHRASE), _q_table(_IN_TEXT)
 _CONTINUED = frozenset("89AB")  # first digit of an octet that is not a character's first
 
 type Mailboxes = Sequence[tuple[str, str]]
@@ -51,12 +60,12 @@ def text_field(name: str, text: str) -> str:
     Any text is read back as it was. A text of ASCII goes as it is, unless readers would change it.
     """
     if not _survives(text):
-        return f"{name}:{_encoded(text, len(name) + 1)}\r\n" if text else f"{name}:\r\n"
+        return f"{name}:{_encoded(text, len(name) + 1, _TEXT_Q)}\r\n" if text else f"{name}:\r\n"
     if len(name) + len(text) + 2 <= _LINE:
         return f"{name}: {text}\r\n"
     words = text.split(" ")
     if len(name) + len(words[0]) + 2 > _LONGEST or max(map(len, words)) >= _LONGEST:
-        return f"{name}:{_encoded(text, len(name) + 1)}\r\n"
+        return f"{name}:{_encoded(text, len(name) + 1, _TEXT_Q)}\r\n"
     return _folded(name, text)
 
 
@@ -119,7 +128,7 @@ def address_field(name: str, mailboxes: Mailboxes) -> str:
         address = _written(address)
         phrase = _phrase(display)
         if phrase is None:
-            words = _encoded(display, used)
+            words = _encoded(display, used, _PHRASE_Q)
             out.append(words)
             used = len(words) - words.rfind("\n") - 1 if "\n" in words else used + len(words)
             tokens = [f" <{address}>"]
@@ -168,18 +177,18 @@ def _phrase(display: str) -> str | None:
         return ""
     if len(display) <= _PLAIN and _survives(display):
         return display if _ATOMS.fullmatch(display) else f'"{_SPECIAL.sub(_ESCAPED, display)}"'
-    words = _encoded(display, 0)
+    words = _encoded(display, 0, _PHRASE_Q)
     return None if "\n" in words else words[1:]
 
 
-def _encoded(text: str, used: int) -> str:
+def _encoded(text: str, used: int, table: list[str]) -> str:
     """Return a text as encoded words, each after a space or a fold (RFC 2047, section 2).
 
-    `used` octets of the line are there already. No word splits a character. All are q, or all b:
-    the shorter ones.
+    `used` octets of the line are there already; `table` has the forms of q. No word splits a
+    character. All are q, or all b: the shorter ones.
     """
     octets = text.encode()
-    quoted = "".join(map(_Q.__getitem__, octets))
+    quoted = "".join(map(table.__getitem__, octets))
     room = min(_WORD, _ENCODED_LINE - 1 - used) - _AROUND
     out = []
     if room < _ROOM:

@@ -12,6 +12,7 @@ from html import unescape
 from typing import NamedTuple, NoReturn
 
 from pgmta.compose.words import (
+    HOST,
     HOST_ENDS,
     HOST_HINT,
     HTML,
@@ -185,16 +186,20 @@ class HtmlPlaces:
             self._refuse_word(f"is in the attribute {name}",
                               "no escaping is safe in code, styles and lists")  # fmt: skip
         url = name in _URLS or name.endswith(("href", "src"))
-        before = ""
+        before: str | None = "" if url else None  # of the URL, while a word may be in its host
         for literal in value.split(_WORD)[:-1]:
             self._check_reference(literal)
-            before += literal
-            yield (
-                self._in_url(name, before)
-                if url
-                else self._found(WordPlace.TEXT, Filling(self._words[self._next].name, HTML))
-            )
-            before += _WORD
+            word = self._words[self._next].name
+            if before is not None:
+                before += literal
+                found = self._in_url(name, before)
+                # behind a part come parts only
+                before = f"{before}{_WORD}" if found.place is WordPlace.URL else None
+            elif url:
+                found = self._found(WordPlace.URL_PART, Filling(word, encode_part))
+            else:
+                found = self._found(WordPlace.TEXT, Filling(word, HTML))
+            yield found
 
     def _in_url(self, name: str, before: str) -> Found:
         """Return the place of the next word behind the beginning of a URL."""
@@ -208,8 +213,12 @@ class HtmlPlaces:
             self._refuse_word(f"is in the URL of the attribute {name}",
                               "the URL has to begin with http:// or https://, or with a word "
                               "that is a URL")  # fmt: skip
-        host = literal[scheme.end() :] if scheme else literal.partition(_WORD)[2]
-        if not HOST_ENDS.search(host):
+        hosted = (
+            HOST.match(literal, scheme.end())
+            if scheme
+            else HOST_ENDS.search(literal.partition(_WORD)[2])  # the word has the host
+        )
+        if not hosted:
             self._refuse_word("may be in the host of a URL", HOST_HINT)
         return self._found(WordPlace.URL_PART, Filling(word, encode_part))
 

@@ -26,7 +26,7 @@ _DOT_LINE = re.compile(rb"^\.\r$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class MessageIdentity:
     """The Message-ID of a message, with brackets, and the time of its Date."""
 
     message_id: str
@@ -45,7 +45,7 @@ def boundary(message_id: str, letter: str) -> str:
     return f"=_{match[1]}{letter}"
 
 
-def compose_head(parts: Parts, identity: Identity) -> bytes:
+def compose_head(parts: Parts, identity: MessageIdentity) -> bytes:
     """Return the content of a message up to its tail; without a tail it is all of the content.
 
     It ends with CRLF. It is ASCII but for addresses, whose local parts may have other characters.
@@ -57,12 +57,21 @@ def compose_head(parts: Parts, identity: Identity) -> bytes:
     return b"".join((_fields(parts, identity), head, b"\r\n", body))
 
 
-def compose_header(parts: Parts, identity: Identity) -> bytes:
+def compose_header(parts: Parts, identity: MessageIdentity) -> bytes:
     """Return the header of the message, without the empty line behind it."""
     return _fields(parts, identity) + _structure(parts, identity)[0]
 
 
-def _fields(parts: Parts, identity: Identity) -> bytes:
+def tail_end(parts: Parts, identity: MessageIdentity) -> bytes:
+    """Return the last octets that the tail has, b'' if there is none. Raises as `boundary`."""
+    if not parts.tail:
+        return b""
+    alternative = parts.body is not None and parts.html is not None
+    letter = "m" if parts.tail != "related" else "a" if alternative else "r"
+    return f"\r\n--{boundary(identity.message_id, letter)}--\r\n".encode()
+
+
+def _fields(parts: Parts, identity: MessageIdentity) -> bytes:
     """Return the fields before those of the content."""
     fields = [f"Date: {date(identity.date)}\r\n", address_field("From", (parts.from_,))]
     if parts.reply_to:
@@ -79,9 +88,10 @@ def _fields(parts: Parts, identity: Identity) -> bytes:
     return "".join(fields).encode()
 
 
-def _structure(parts: Parts, identity: Identity) -> tuple[bytes, bytes]:
+def _structure(parts: Parts, identity: MessageIdentity) -> tuple[bytes, bytes]:
     """Return the fields of the content, and its octets up to the tail."""
-    text, html, tail = parts.body, parts.html, parts.tail
+    text, html = parts.body, parts.html
+    tail, _, bits = parts.tail.partition(" ")
     delimiter = f"--{boundary(identity.message_id, '')}".encode()
     if html is None:
         head, body = _text_part(b"plain", text or "", delimiter)
@@ -101,6 +111,8 @@ def _structure(parts: Parts, identity: Identity) -> tuple[bytes, bytes]:
     if tail in ("mixed", "both"):
         body = b"%bm\r\n%b\r\n%b" % (delimiter, head, body)
         head = _multipart(b"mixed", delimiter, b"m")
+        if bits:  # as a part of it is (RFC 2045, section 6.4)
+            head += b"Content-Transfer-Encoding: 8bit\r\n"
     return head, body
 
 

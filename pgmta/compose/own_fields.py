@@ -9,6 +9,7 @@ import re
 
 RESERVED = frozenset(
     (
+        "apparently-to",
         "authentication-results",
         "bcc",
         "cc",
@@ -19,7 +20,9 @@ RESERVED = frozenset(
         "from",
         "message-id",
         "mime-version",
+        "original-recipient",
         "received",
+        "received-spf",
         "reply-to",
         "return-path",
         "sender",

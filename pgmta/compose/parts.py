@@ -9,7 +9,7 @@ from pgmta.compose.own_fields import name_problem, text_problem, value_problem
 from pgmta.errors import AddressError
 from pgmta.mail.address import parse_mailbox
 
-TAILS = ("", "related", "mixed", "both")
+TAILS = ("", "related", "mixed", "both", "mixed 8bit", "both 8bit")
 """Values of `Parts.tail`."""
 
 type NamedMailbox = tuple[str, str]
@@ -22,7 +22,8 @@ class Parts:
 
     The tail is the rest of the content behind the last text, with pictures and attachments. It is
     encoded and stored when the mail comes in. `tail` says which multiparts it ends: '' (there is no
-    tail), 'related', 'mixed' or 'both'.
+    tail), 'related', 'mixed' or 'both'. With ' 8bit' behind it, an attached message has octets over
+    127.
     """
 
     from_: NamedMailbox
@@ -54,7 +55,7 @@ def parts_of(params: dict[str, Any]) -> Parts:
         raise ValueError("from: it is missing")
     html = _text("html", params)
     tail = tail_of(params)
-    if tail in ("related", "both") and html is None:
+    if tail.startswith(("related", "both")) and html is None:
         raise ValueError("tail: it has pictures, and there is no html")
     subject = _text("subject", params) or ""
     if problem := text_problem(subject):
@@ -78,7 +79,7 @@ def tail_of(params: dict[str, Any]) -> str:
     if tail is None:
         return ""
     if tail not in TAILS:
-        raise ValueError("tail: it is neither related nor mixed nor both")
+        raise ValueError("tail: it is none of related, mixed, both")
     return str(tail)
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar
+
+from pgmta.errors import SubmissionError
+
+_UNSTORABLE = re.compile(r"[\ud800-\udfff]|(?<!\\)(?:\\\\)*\\u0000")  # JSON escapes controls
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailOptions:
-    """What submit() of the database takes beside envelope and content (docs/sql.md).
+    """The arguments of submit() in the database beside envelope and content (docs/sql.md).
 
     `send_at` and `deadline` have a time zone. `on_failed` is hold, remove or bounce.
     """
@@ -51,7 +56,7 @@ class MailOptions:
             "send_at": self.send_at,
             "deadline": self.deadline,
             "priority": self.priority,
-            "metadata": _json(self.metadata),
+            "metadata": _json("metadata", self.metadata),
             "key": self.key,
             "tenant": self.tenant,
             "on_failed": self.on_failed,
@@ -98,7 +103,7 @@ class Mail(MailOptions):
             "bcc": list(self.bcc),
             "reply_to": self.reply_to,
             "from": self.from_,
-            "headers": _json(self.headers),
+            "headers": _json("headers", self.headers),
         }
 
 
@@ -124,13 +129,20 @@ class TemplateMail(MailOptions):
             **super(TemplateMail, self).arguments(),
             "template": self.template,
             "recipient": self.recipient,
-            "params": _json(self.params),
+            "params": _json("params", self.params),
             "version": self.version,
         }
 
 
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value), default=_number, allow_nan=False)
+def _json(argument: str, value: Mapping[str, Any]) -> str:
+    """Return JSON that the database takes: its own error would show a value.
+
+    Raises SubmissionError.
+    """
+    text = json.dumps(dict(value), default=_number, allow_nan=False, ensure_ascii=False)
+    if _UNSTORABLE.search(text):
+        raise SubmissionError(f"{argument}: a text has NUL or half of a character")
+    return text
 
 
 def _number(value: object) -> str:

@@ -14,6 +14,7 @@ from pgmta.compose.parts import NamedMailbox, Parts
 from pgmta.compose.words import (
     ATOM_LIMIT,
     FIELD_LIMIT,
+    UNSTORABLE,
     Filling,
     Split,
     WordPlace,
@@ -28,7 +29,6 @@ from pgmta.mail.address import parse_mailbox
 TEXT_LIMIT = 1 << 20
 """Characters of the text and of the html of a template."""
 
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _IN_NAME = re.compile(r'[<>@,;:"]')
 _PAIR = re.compile(r"\\(.)")
 
@@ -268,7 +268,7 @@ class _Compiler:
         return self._text(found, [each[1:] for each in HtmlPlaces("html", found).find()])
 
     def _check_text(self, part: str, text: str) -> None:
-        if match := _UNSTORABLE.search(text):
+        if match := UNSTORABLE.search(text):
             line = text.count("\n", 0, match.start()) + 1
             raise TemplateError(part, line, f"it has the character U+{ord(match[0]):04X}")
         if len(text) > TEXT_LIMIT:

@@ -29,7 +29,9 @@ ATOM_LIMIT = 255
 """Characters of a value at the place `atom`."""
 
 _BRACES = re.compile(r"\{\{\{\{|\{\{([^{}\r\n]*)\}\}|\{\{")
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+"""A character that no text of PostgreSQL has: NUL, or a lone surrogate."""
+
 _URL = re.compile(r"[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9\[][A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
 _ATOM = re.compile(rf"[A-Za-z0-9._~-]{{1,{ATOM_LIMIT}}}")
 _STEPS = (".", "..")  # of a path (RFC 3986, section 5.2.4); browsers take %2e for a dot too
@@ -82,15 +84,15 @@ def split(part: str, text: str) -> Split:
 
     Raises TemplateError for braces that are no word. `part` is the name of the text for it.
     """
-    literals, words = [""], list[Word]()
-    done = 0
+    literals, words, parts = list[str](), list[Word](), list[str]()
+    done, line = 0, 1
     for match in _BRACES.finditer(text):
-        literals[-1] += text[done : match.start()]
+        parts.append(text[done : match.start()])
+        line += parts[-1].count("\n")
         done = match.end()
         if match[0] == "{{{{":
-            literals[-1] += "{{"
+            parts.append("{{")
             continue
-        line = text.count("\n", 0, match.start()) + 1
         if match[1] is None:
             raise TemplateError(
                 part, line, "{{ begins a word, and no }} ends it in this line",
@@ -104,8 +106,9 @@ def split(part: str, text: str) -> Split:
                 "conditions, loops or filters: the program gives the finished text as a word",
             )  # fmt: skip
         words.append(Word(name, line))
-        literals.append("")
-    literals[-1] += text[done:]
+        literals.append("".join(parts))
+        parts.clear()
+    literals.append("".join(parts) + text[done:])
     return Split(tuple(literals), tuple(words))
 
 
@@ -136,7 +139,7 @@ def fault(place: WordPlace, value: str) -> str:
 
 
 def _text_fault(value: str) -> str:
-    return "has NUL or half of a character" if _UNSTORABLE.search(value) else ""
+    return "has NUL or half of a character" if UNSTORABLE.search(value) else ""
 
 
 def _field_fault(value: str, limit: int = FIELD_LIMIT) -> str:
@@ -188,6 +191,9 @@ _AFTER_URL = re.compile(r'[\s<>"]')
 HOST_ENDS = re.compile(r"[/?#]")
 """The end of the host in a URL."""
 
+HOST = re.compile(r"[^\s/?#\\]+[/?#]")
+"""A whole host in a URL. Browsers take `https:///a`, with any more / or blanks, for `https://a`."""
+
 HOST_HINT = "a / ? or # stands behind the host and before a word; or give the whole URL as a word"
 """Of a word that could be a part of the host in a URL."""
 
@@ -202,7 +208,7 @@ def places_of(part: str, text: Split) -> Iterator[tuple[WordPlace, Filling]]:
         url = _url_at_end(url, literal)
         if url is None:
             yield WordPlace.TEXT, Filling(word.name, None)
-        elif not HOST_ENDS.search(url):
+        elif not HOST.match(url):
             raise TemplateError(
                 part, word.line, f"{{{{{word.name}}}}} is in the host of a URL", HOST_HINT
             )
@@ -216,7 +222,9 @@ def _url_at_end(url: str | None, literal: str) -> str | None:
     last = literal[starts[-1] :] if starts else literal
     if (url is None and not starts) or _AFTER_URL.search(last):
         return None
-    return last if starts else f"{url}{last}"
+    if starts or not url:
+        return last
+    return url if HOST.match(url) else f"{url}{last}"
 
 
 HTML: Encode = escape

@@ -83,6 +83,8 @@ def parse_lines[M: BaseModel](
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if reason == "mapping values are not allowed here":
+            reason += "; a value with `: ` in it needs quotes"
         mistakes.add(mark.line + 1 if mark else None, "", f"YAML: {reason}")
         raise mistakes.error() from None
     except RecursionError:

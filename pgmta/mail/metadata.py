@@ -31,7 +31,7 @@ def parse_time(text: str) -> datetime:
     """Return a time of RFC 3339, section 5.6, in UTC. Raises ValueError."""
     match = _TIME.fullmatch(text)
     if not match:
-        raise ValueError("it is no time of RFC 3339, such as 2026-01-31T09:30:00Z")
+        raise ValueError("it is no time of RFC 3339 with its zone, such as 2026-01-31T09:30:00Z")
     day, clock, second, fraction, zone = match.groups()
     leap = second == _LEAP
     second = "59" if leap else second
@@ -53,7 +53,9 @@ def deadline_of(metadata: str) -> tuple[datetime | None, str]:
         return None, ""
     try:
         if not isinstance(value, str):
-            raise ValueError("it is no time of RFC 3339, such as 2026-01-31T09:30:00Z")
+            raise ValueError(
+                "it is no time of RFC 3339 with its zone, such as 2026-01-31T09:30:00Z"
+            )
         return parse_time(value), ""
     except ValueError as error:
         shown = ascii(value) if isinstance(value, str) else type(value).__name__

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import psycopg
 
 from pgmta.compose.composed_message import Composition, parts_for, read_composition
-from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head, tail_end
+from pgmta.compose.template import Template
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Message, Reply
@@ -22,8 +23,12 @@ from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 from queued.outgoing.template_cache import TemplateCache
 
 _END = b"\r\n\r\n"
+_LAST = 200  # octets, more than the end of a tail
 
 log = get("worker")
+
+type Found = dict[int | None, Template | str | None]
+"""Templates by id, or why they can't be used."""
 
 
 class ComposeStage(OutgoingStage):
@@ -41,7 +46,6 @@ class ComposeStage(OutgoingStage):
         super().__init__(context)
         self._templates = TemplateCache()
         self._waiting: list[tuple[Outgoing, Composition]] = []
-        self._work: asyncio.Task[None] | None = None
         self._last: tuple[Message, Outgoing] | None = None  # groups of one message share its octets
 
     @property
@@ -65,54 +69,44 @@ class ComposeStage(OutgoingStage):
             return outgoing._replace(content=content)
         try:
             composition = read_composition(message.composition)
-            template = composition.template_id
-            if template is not None and self._templates.find(template) is None:
+            template_id = composition.template_id
+            template = None if template_id is None else self._templates.find(template_id)
+            if template_id is not None and template is None:
                 self._take(outgoing, composition)
                 return None
-            return self._composed(outgoing, composition)
+            return self._composed(outgoing, composition, template)
         except ValueError as error:
             self._refuse(outgoing, str(error))
             return None
 
-    def _composed(self, outgoing: Outgoing, composition: Composition) -> Outgoing:
+    def _composed(
+        self, outgoing: Outgoing, composition: Composition, template: Template | str | None
+    ) -> Outgoing:
         """Return the message with its content. Raises ValueError."""
         message, stored = outgoing.message, outgoing.content
-        head = self.compose(outgoing, composition)
+        head, end = _compose(outgoing, composition, template)
         utf8 = not head[: head.find(_END)].isascii()
         if isinstance(stored, bytes):
+            check_tail(stored, end)
             content: bytes | AsyncIterable[bytes] = head + stored
             size = len(head) + len(stored)
         else:
-            content = HeadedContent(head, stored)
+            content = HeadedContent(head, stored, end)
             size = len(head) + max(0, message.size - len((message.composition or "").encode()))
         made = outgoing._replace(content=content, size=size, header_utf8=utf8)
         self._last = message, made
         return made
 
-    def compose(self, outgoing: Outgoing, composition: Composition) -> bytes:
-        """Return what goes before the stored octets. Raises ValueError."""
-        message, template = outgoing.message, None
-        if composition.template_id is not None:
-            found = self._templates.find(composition.template_id)
-            if isinstance(found, str):
-                raise ValueError(f"template {composition.template_id}: {found}")
-            template = found
-        identity = Identity(message.message_id_header or "", outgoing.items[0].ts)
-        return compose_head(parts_for(composition.params, template), identity)
-
     def _refuse(self, outgoing: Outgoing, problem: str) -> None:
-        for item in outgoing.items:
-            item.on_failed = "hold"
         log.warning("on hold: can't be composed", message=outgoing.message.id,
                     rows=len(outgoing.items), reason=problem)  # fmt: skip
-        result = Result(Event.FAIL, Reply(0, _words(problem)))
+        result = Result(Event.FAIL, Reply(0, _words(problem)), hold=True)
         self.context.end(outgoing.items, result, outgoing.started)
 
     # -- templates that have to be read --
 
     def _take(self, outgoing: Outgoing, composition: Composition) -> None:
-        self.context.load += len(outgoing.items)
-        self.context.room -= outgoing.room
+        self.context.begin_wait(outgoing)
         self._waiting.append((outgoing, composition))
         if self._work is None:
             self._work = asyncio.create_task(self._run())
@@ -122,21 +116,23 @@ class ComposeStage(OutgoingStage):
             while self._waiting:
                 await asyncio.sleep(0)  # the rest of the claim comes in this turn of the event loop
                 ids = {c.template_id for _, c in self._waiting if c.template_id is not None}
-                result = await self._read(ids)
+                found = await self._read(ids)
                 batch, self._waiting = self._waiting, []
                 for outgoing, composition in batch:
-                    self._go_on(outgoing, composition, result)
+                    if isinstance(found, Result) or composition.template_id in found:
+                        self._go_on(outgoing, composition, found)
+                    else:  # it came while others were read
+                        self._waiting.append((outgoing, composition))
         finally:
             self._work = None
 
-    def _go_on(self, outgoing: Outgoing, composition: Composition, result: Result | None) -> None:
-        self.context.load -= len(outgoing.items)
-        self.context.room += outgoing.room
-        if result:
-            self.context.end(outgoing.items, result, outgoing.started)
+    def _go_on(self, outgoing: Outgoing, composition: Composition, found: Found | Result) -> None:
+        self.context.end_wait(outgoing)
+        if isinstance(found, Result):
+            self.context.end(outgoing.items, found, outgoing.started)
             return
         try:
-            made = self._composed(outgoing, composition)
+            made = self._composed(outgoing, composition, found.get(composition.template_id))
         except ValueError as error:
             self._refuse(outgoing, str(error))
         except Exception as error:
@@ -147,74 +143,83 @@ class ComposeStage(OutgoingStage):
         else:
             self.context.go_on(self, made)
 
-    async def _read(self, ids: set[int]) -> Result | None:
-        """Read templates; return the result of mail that waits for them if that fails."""
-        unknown = [each for each in ids if self._templates.find(each) is None]
+    async def _read(self, ids: set[int]) -> Found | Result:
+        """Read templates; return all of them, or the result of mail that waits for them.
+
+        The cache may have lost some of them already.
+        """
+        found: Found = {each: self._templates.find(each) for each in ids}
+        unknown = [each for each in ids if found[each] is None]
+        if not unknown:
+            return found
         try:
-            found = await self.context.contents.templates(unknown)
+            read = await self.context.contents.templates(unknown)
         except (StoreUnavailable, psycopg.Error) as error:
             problem = f"4.3.0 a template can't be read: {faults.words(error)}"
             return Result(Event.DEFER, Reply(0, problem))
+        except Exception as error:  # a row that was made by hand
+            log.error("can't read templates", templates=unknown, exc_info=error)
+            return Result.from_error(internal(error), "")
         for each in unknown:
-            self._templates.add(each, found.get(each))
-        return None
+            found[each] = self._templates.add(each, read.get(each))
+        return found
 
-    async def read_large(self, outgoing: Outgoing) -> bytes:
-        """Return what goes before the stored octets, with parameters that the claim left out.
-
-        Raises DeliveryError.
-        """
+    async def read_large(self, outgoing: Outgoing) -> HeadedContent:
+        """Return the content, with parameters that the claim left out. Raises DeliveryError."""
         try:
             text = await self.context.contents.composition(outgoing.message.id)
             if text is None:
                 raise ValueError("its parameters are not in the database")
             composition = await asyncio.to_thread(read_composition, text)
-            if composition.template_id is not None and (
-                problem := await self._read({composition.template_id})
-            ):
-                raise DeliveryError(problem.reply.text, Stage.CONTENT)
-            return await asyncio.to_thread(self.compose, outgoing, composition)
+            template_id, template = composition.template_id, None
+            if template_id is not None:
+                templates = await self._read({template_id})
+                if isinstance(templates, Result):
+                    raise DeliveryError(templates.reply.text, Stage.CONTENT)
+                template = templates[template_id]
+            head, end = await asyncio.to_thread(_compose, outgoing, composition, template)
         except StoreUnavailable as error:
             raise DeliveryError(f"parameters can't be read: {error}", Stage.CONTENT) from None
         except ValueError as error:
-            for item in outgoing.items:
-                item.on_failed = "hold"
-            raise DeliveryError(_words(str(error)), Stage.CONTENT, permanent=True) from None
+            raise _broken(error) from None
+        stored = outgoing.content
+        return HeadedContent(head, _one(stored) if isinstance(stored, bytes) else stored, end)
 
     def drain(self) -> list[Outgoing]:
         """Read no template more; return the messages that wait for one."""
         left = [outgoing for outgoing, _ in self._waiting]
         self._waiting.clear()
         for outgoing in left:
-            self.context.load -= len(outgoing.items)
-            self.context.room += outgoing.room
+            self.context.end_wait(outgoing)
         return left
-
-    async def wait(self) -> None:
-        """Wait for the statement under way; the messages that waited for it are gone."""
-        if self._work:
-            await asyncio.wait([self._work])
-
-    async def abort(self) -> None:
-        """End the statement under way."""
-        if self._work:
-            self._work.cancel()
-            await self.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class HeadedContent:
-    """Iterates over composed content: its head, and the stored octets as they are read."""
+    """Iterates over composed content: its head, and the stored octets as they are read.
+
+    The stored octets have to end with `end`.
+    """
 
     head: bytes
     stored: AsyncIterable[bytes]
+    end: bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the parts. Raises DeliveryError, as the stored content does."""
         yield self.head
-        async for part in self.stored:
-            if part:
-                yield part
+        last = b""
+        try:
+            async for part in self.stored:
+                if part:
+                    last = (last + part)[-_LAST:]
+                    yield part
+            check_tail(last, self.end)
+        except ValueError as error:
+            raise _broken(error) from None
+        except DeliveryError as error:
+            error.hold = error.permanent
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,15 +232,35 @@ class ComposedContent:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the parts. Raises DeliveryError if it can't be composed, or read."""
-        yield await self.stage.read_large(self.outgoing)
-        stored = self.outgoing.content
-        if isinstance(stored, bytes):
-            if stored:
-                yield stored
-            return
-        async for part in stored:
-            if part:
-                yield part
+        async for part in await self.stage.read_large(self.outgoing):
+            yield part
+
+
+def check_tail(tail: bytes, end: bytes) -> None:
+    """Raise ValueError unless the stored octets, or the last of them, are a tail with this end."""
+    if not tail and end:
+        raise ValueError("its attachments are not in the database")
+    if tail and not (end and tail.endswith(end)):
+        raise ValueError("the stored octets are not its attachments")
+
+
+async def _one(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+def _broken(error: ValueError) -> DeliveryError:
+    return DeliveryError(_words(str(error)), Stage.CONTENT, permanent=True, hold=True)
+
+
+def _compose(
+    outgoing: Outgoing, composition: Composition, template: Template | str | None
+) -> tuple[bytes, bytes]:
+    """Return what goes before the stored octets, and how these have to end. Raises ValueError."""
+    if isinstance(template, str):
+        raise ValueError(f"template {composition.template_id}: {template}")
+    identity = MessageIdentity(outgoing.message.message_id_header or "", outgoing.items[0].ts)
+    parts = parts_for(composition.params, template)
+    return compose_head(parts, identity), tail_end(parts, identity)
 
 
 def _with_content(outgoing: Outgoing, made: Outgoing) -> Outgoing:

@@ -54,7 +54,6 @@ class ReturnedStage(OutgoingStage):
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
         self._waiting: deque[_Taken] = deque()
-        self._work: asyncio.Task[None] | None = None
         self._draining = False
         self._hops = 0  # of the row that is being forwarded
 
@@ -214,14 +213,3 @@ class ReturnedStage(OutgoingStage):
         self._end(list(self._waiting), NOT_BEGUN)
         self._waiting.clear()
         return []
-
-    async def wait(self) -> None:
-        """Wait for the rows under way."""
-        if self._work:
-            await asyncio.wait([self._work])
-
-    async def abort(self) -> None:
-        """Stop at once; the rows are handed back."""
-        if self._work:
-            self._work.cancel()
-            await self.wait()

@@ -88,8 +88,7 @@ class SignStage(OutgoingStage):
             job = self._fresh[key] = SigningJob(rules, outgoing.sender, content)
             job.urgent = any(item.urgent for item in outgoing.items)
         self._open.setdefault(job, []).append(outgoing)
-        self.context.load += len(outgoing.items)
-        self.context.room -= outgoing.room
+        self.context.begin_wait(outgoing)
         if job.done:
             self._end(job)
         elif new and isinstance(content, bytes):
@@ -189,8 +188,7 @@ class SignStage(OutgoingStage):
         job.done = True
         result = self._result(job)
         for outgoing in group:
-            self.context.load -= len(outgoing.items)
-            self.context.room += outgoing.room
+            self.context.end_wait(outgoing)
             try:
                 if result:
                     self.context.end(outgoing.items, result, outgoing.started)
@@ -295,6 +293,5 @@ class SignStage(OutgoingStage):
         self._waiting.clear()
         self._late.clear()
         for outgoing in left:
-            self.context.load -= len(outgoing.items)
-            self.context.room += outgoing.room
+            self.context.end_wait(outgoing)
         return left

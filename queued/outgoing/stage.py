@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,17 +45,30 @@ class StageContext:
     room: int
     """Octets of content that may come with the next claim; negative if there are too many."""
 
+    def begin_wait(self, outgoing: Outgoing) -> None:
+        """Count a message that a stage has taken."""
+        self.load += len(outgoing.items)
+        self.room -= outgoing.room
+
+    def end_wait(self, outgoing: Outgoing) -> None:
+        """Count a message no more, because it goes on or ends."""
+        self.load -= len(outgoing.items)
+        self.room += outgoing.room
+
 
 class OutgoingStage:
     """A step that turns a message into another one, or into a result.
 
     `configured` returns a function that is called for each message, in the event loop. It must not
     block, and its exceptions defer the rows. A stage that has to wait takes the message, and calls
-    `context.go_on` later. It counts the rows in `context.load` meanwhile.
+    `context.go_on` later. `context.begin_wait` and `end_wait` count it.
+
+    `_work` is the task of a stage that has one at a time.
     """
 
     def __init__(self, context: StageContext) -> None:
         self.context = context
+        self._work: asyncio.Task[None] | None = None
 
     @property
     def names(self) -> set[str]:
@@ -71,6 +85,11 @@ class OutgoingStage:
 
     async def wait(self) -> None:
         """Wait for the work that is under way."""
+        if self._work:
+            await asyncio.wait([self._work])
 
     async def abort(self) -> None:
         """End that work at once; its rows are handed back."""
+        if self._work:
+            self._work.cancel()
+            await self.wait()

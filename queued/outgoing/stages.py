@@ -13,8 +13,8 @@ from queued.delivery.transport.envelope import Envelope, LeaseGuard
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing.check_stage import CheckStage
 from queued.outgoing.compose_stage import ComposeStage
-from queued.outgoing.composers_stage import ComposersStage
 from queued.outgoing.deadline_stage import DeadlineStage
+from queued.outgoing.edit_stage import EditStage
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.returned_stage import ReturnedStage
 from queued.outgoing.rewrite_stage import RewriteStage
@@ -25,7 +25,7 @@ STAGES: list[type[OutgoingStage]] = [
     ReturnedStage,
     DeadlineStage,
     ComposeStage,
-    ComposersStage,
+    EditStage,
     RewriteStage,
     CheckStage,
 ]

@@ -25,8 +25,11 @@ class TemplateCache:
         self._kept.move_to_end(template_id)
         return kept[0]
 
-    def add(self, template_id: int, source: TemplateSource | None) -> None:
-        """Keep a template that was read; None if it is not in the database."""
+    def add(self, template_id: int, source: TemplateSource | None) -> Template | str:
+        """Keep a template that was read, None if it is not in the database.
+
+        Return what `find` does from then on, while it is kept.
+        """
         compiled: Template | str = "there is no such template"
         size = 100
         if source:
@@ -35,8 +38,10 @@ class TemplateCache:
                 compiled = compile_template(source)
             except TemplateError as error:  # a row that no command of ours has written
                 compiled = str(error)
+        _, before = self._kept.pop(template_id, ("", 0))  # it may have been read twice
         self._kept[template_id] = compiled, size
-        self._size += size
+        self._size += size - before
         while self._size > _MOST and len(self._kept) > 1:
             _, (_, gone) = self._kept.popitem(last=False)
             self._size -= gone
+        return compiled

@@ -10,7 +10,7 @@ from pgmta.mail.address import mailbox_key, parse_mailbox
 from pgmta.report_row import Kind, ReportRow
 from pgmta.store.records.reports import ReportClosing, ReportEntry, counted
 from queued.config import BounceLimits
-from queued.rewriting.composed import COMPOSERS
+from queued.rewriting.edited import EDITORS
 
 _ASKED = {"failed": "FAILURE", "delayed": "DELAY", "relayed": "SUCCESS", "delivered": "SUCCESS"}
 _NO_DSN = "undeliverable, no DSN"
@@ -62,7 +62,7 @@ def decide(rows: Iterable[ReportRow], postmaster: str | None) -> Decision:
             decision.closing.gone.append(ReportEntry(row, row.reason(f"NOTIFY={row.notify[:60]}")))
             continue
         # rows with other metadata may have other content
-        parameters = row.metadata if COMPOSERS else None
+        parameters = row.metadata if EDITORS else None
         key = row.message_id, kind, row.sender, row.dsn, parameters
         plan = groups.get(key)
         try:

@@ -30,7 +30,7 @@ from pgmta.store.records.reports import (
 from queued.config import QueuedConfig
 from queued.reports.report_policy import LIMIT, Decision, Plan, decide, keep_to_limits
 from queued.reports.writer import LARGE, Letter, ReportWriter, groups, returns_content
-from queued.rewriting.composed import COMPOSED, COMPOSERS
+from queued.rewriting.edited import EDITED, EDITORS
 
 _MEMORY = 8 << 20  # octets of originals that are in memory at once, but for a single one
 _TRIES = 5  # of a batch that other processes have brought to a limit
@@ -51,7 +51,7 @@ class ReportRound:
     # of the present batch
     _config: QueuedConfig
     _messages: dict[int, ReportedMessage]
-    _head: int  # chunks that have the header, or what composers need
+    _head: int  # chunks that have the header, or what editors need
 
     def __init__(self, reports: Reports, store: Enqueue, writer: ReportWriter) -> None:
         self._reports = reports
@@ -78,7 +78,7 @@ class ReportRound:
         StoreUnavailable, and psycopg.Error if the reason is not the rows.
         """
         self._config = config
-        self._head = -(-COMPOSED // CHUNK_SIZE) if COMPOSERS else HEAD
+        self._head = -(-EDITED // CHUNK_SIZE) if EDITORS else HEAD
         self._messages = await self._reports.messages({row.message_id for row in rows})
         for chance in range(_TRIES):
             decision = await self._decide(rows)

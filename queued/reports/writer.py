@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pgmta.compose.composed_message import composed_header
-from pgmta.compose.mime import Identity
+from pgmta.compose.header_fields import date
+from pgmta.compose.mime import MessageIdentity
 from pgmta.mail.newlines import Mode, NewlineGuard, check
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
 from pgmta.report_row import ReportedMessage
@@ -18,10 +19,9 @@ from pgmta.store.queue.enqueue import Enqueue, chunk_count
 from queued.config import QueuedConfig
 from queued.reports.report_policy import Plan
 from queued.reports.text.compose import compose
-from queued.reports.text.fields import date
 from queued.reports.text.original import header_of
 from queued.reports.text.values import Dsn, Original, Report
-from queued.rewriting.composed import COMPOSERS, composed_or_stored, composed_parts
+from queued.rewriting.edited import EDITORS, edited_or_stored, edited_parts
 from queued.routing.retry_until import RetryUntil
 
 LARGE = 2 * PART_SIZE
@@ -140,10 +140,11 @@ class ReportWriter:
         report.message_id = original.message_id_header
         content: bytes | AsyncIterator[bytes] | None = None
         metadata = first.metadata
-        stored = composed_or_stored(original.content, metadata)
         if original.composition:
-            identity = Identity(original.message_id_header or "", first.ts)
+            identity = MessageIdentity(original.message_id_header or "", first.ts)
             stored = composed_header(original.composition, identity)
+        else:
+            stored = edited_or_stored(original.content, metadata)
         if returns_content(plan, original, config):
             content = trace + stored
             if original.chunks and original.size > LARGE:
@@ -164,8 +165,8 @@ class ReportWriter:
         yield trace
         guard = NewlineGuard(mode)
         parts = self._parts(original)
-        if COMPOSERS:
-            parts = composed_parts(parts, lambda start: composed_or_stored(start, metadata))
+        if EDITORS:
+            parts = edited_parts(parts, lambda start: edited_or_stored(start, metadata))
         async for part in parts:
             guard.see(part)
             _refuse(original, guard)

@@ -23,7 +23,7 @@ from queued.worker.leases import Leases
 from queued.worker.turns import DelayedWake, TurnSchedule
 
 _BACKOFF = 0.5  # seconds, while PostgreSQL is away
-_OLD = 1.0  # seconds after which the time of the next row is asked again if there was news
+_NEWS = 1.0  # seconds after news in which the time of the next row is asked again
 
 log = get("worker")
 
@@ -161,8 +161,12 @@ class ClaimLoop(Claimer):
             found = await self.claim(want, busy, max(0, self._context.dispatch.stages.context.room))
             if found >= want:
                 continue
-            await self._look_ahead(began, woken=woken, found=found)
+            vain = woken and not found
+            if vain or began >= self.due.known:
+                await self._look_ahead(began, vain=vain)
             poll = schedule.due_in(self._context.poll) if schedule.shared else self._context.poll
+            if woken and found:  # other news may be of a row that is not due yet
+                self.due.known, poll = min(self.due.known, began + _NEWS), min(poll, _NEWS)
             self.waits_since = time.monotonic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(poll):
@@ -173,17 +177,13 @@ class ClaimLoop(Claimer):
             self.waits_since = math.inf
             woken = self._woken.is_set()
 
-    async def _look_ahead(self, claimed: float, *, woken: bool, found: int) -> None:
-        """Learn when the next row becomes due, unless that is known.
-
-        News may be of a row that is not due yet, certainly if the claim after it found nothing.
-        """
+    async def _look_ahead(self, claimed: float, *, vain: bool) -> None:
+        """Learn when the next row becomes due; a claim in vain may be for a row that is not yet."""
         if self._stopping or (self.schedule.shared and self.schedule.pause):
             return  # the worker whose turn it is looks ahead
-        if woken:
-            self.due.forget(_OLD if found else 0.0)
-        if claimed >= self.due.known:
-            await self.due.ask_next(claimed)
+        if vain:
+            self.due.forget()
+        await self.due.ask_next(claimed)
 
     async def _woken_or_room(self, busy: set[str]) -> None:
         """Wait for a notification, or until one of the busy domains may be claimed again."""

@@ -121,6 +121,7 @@ def judge(
     unknown outcome of a row with `once` stays unknown, because it is final anyway.
     """
     event = result.event
+    item = replace(item, on_failed="hold") if result.hold else item
     if event in (Event.DELIVERED, Event.HAND_BACK, Event.POSTPONE):
         outcome = settled(item, event, result, started, now)
         if result.until:
@@ -160,8 +161,7 @@ def judge(
     outcome = settled(item, event, result, started, now)
     if note:
         outcome.reply = Reply(result.reply.code, stored(result.reply.text, note))
-    outcome.delay = wait
-    outcome.answer_class = answer_class
+    outcome.delay, outcome.answer_class = wait, answer_class
     return outcome
 
 

@@ -171,6 +171,128 @@ COMMENT ON COLUMN submit_attachment.content IS 'Its octets.';
 COMMENT ON COLUMN submit_attachment.content_id IS
     'A name without brackets, by which the html shows it; null: it is an attachment.';
 
+CREATE FUNCTION submit_tail(
+    attachments submit_attachment[], boundary text, has_body boolean, has_html boolean, most bigint,
+    OUT tail bytea, OUT kind text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    bad integer;
+    reason text;
+    names text[];
+    pictures integer;
+    files integer;
+BEGIN
+    SELECT min(place) FILTER (WHERE fault IS NOT NULL),
+        (array_agg(fault ORDER BY place) FILTER (WHERE fault IS NOT NULL))[1],
+        array_agg(name ORDER BY place), count(content_id), count(*) - count(content_id)
+    INTO bad, reason, names, pictures, files
+    FROM (
+        SELECT *, submit_attachment_fault(name, coalesce(type, 'application/octet-stream'), content, content_id,
+                has_html, count(*) OVER (PARTITION BY btrim(content_id, '<>'))) AS fault
+        FROM unnest(attachments) WITH ORDINALITY AS each (name, type, content, content_id, place)
+    ) AS judged;
+    IF bad IS NOT NULL THEN
+        PERFORM submit_refuse('attachments', reason, format('Attachment %s of %s: %s', bad, cardinality(attachments),
+            coalesce(to_json(left(names[bad], 100))::text, 'null')), 'docs/composed.md has the arguments.');
+    ELSIF (SELECT sum(octet_length(content)) FROM unnest(attachments)) > most THEN
+        PERFORM submit_refuse('attachments', format('they are over %s octets', most), NULL, 'Send fewer, or a link.');
+    END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text('attachments', each.name) FROM unnest(attachments) AS each;
+    END IF;
+    SELECT coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NOT NULL)
+            || convert_to(concat(E'\r\n--', boundary, E'r--\r\n'), 'UTF8'), '')
+        || CASE WHEN has_body AND has_html THEN convert_to(concat(E'\r\n--', boundary, E'a--\r\n'), 'UTF8') ELSE '' END
+        || coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NULL)
+            || convert_to(concat(E'\r\n--', boundary, E'm--\r\n'), 'UTF8'), '')
+    INTO tail
+    FROM unnest(attachments) WITH ORDINALITY AS each (name, type, content, content_id, place),
+        LATERAL (SELECT submit_part(boundary, name, coalesce(type, 'application/octet-stream'), content,
+            btrim(content_id, '<>')) AS part OFFSET 0) AS encoded;
+    kind := concat(CASE WHEN files = 0 THEN 'related' WHEN pictures = 0 THEN 'mixed' ELSE 'both' END,
+        CASE WHEN (SELECT bool_or(submit_eight_bit(type, content)) FROM unnest(attachments)) THEN ' 8bit' END);
+END $$;
+COMMENT ON FUNCTION submit_tail IS
+    'The rest of the content behind the last text: pictures in multipart/related, the end of multipart/alternative, '
+    'and attachments in multipart/mixed. `kind` says which of them it ends. Raises the error of a bad attachment.';
+
+CREATE FUNCTION submit_attachment_fault(
+    name text, type text, content bytea, content_id text, has_html boolean, uses bigint
+) RETURNS text LANGUAGE sql AS $$
+    SELECT CASE WHEN name IS NULL OR name !~ '\S' THEN 'the name is missing'
+        WHEN submit_field(name, 255) IS NOT NULL THEN 'a name: ' || submit_field(name, 255)
+        WHEN content IS NULL THEN 'the content is null'
+        WHEN length(type) > 200 OR type !~ ('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+'
+            '(; ?[A-Za-z0-9-]+=("[] !#-:<-[^-~]*"|[A-Za-z0-9!#$&^_.+-]+))*$' COLLATE "C")
+            THEN 'the type is no media type such as application/pdf'
+        WHEN lower(type COLLATE "C") ~ '^(multipart|message)/' AND lower(type COLLATE "C") !~ '^message/rfc822(;|$)'
+            THEN 'such a type can''t be attached'
+        WHEN content_id IS NULL THEN CASE WHEN lower(type COLLATE "C") ~ '^message/' THEN CASE
+            WHEN octet_length(content) = 0 OR position('\x00'::bytea IN content) > 0 OR submit_bare(content)
+                THEN 'an attached message has a bare CR or LF, NUL, or nothing'
+            WHEN submit_long_line(content) THEN 'an attached message has a line over 998 octets' END END
+        WHEN NOT has_html THEN 'a picture with a content_id needs html that shows it'
+        WHEN btrim(content_id, '<>') !~ '^[A-Za-z0-9._+-]{1,100}(@[A-Za-z0-9._-]{1,100})?$' COLLATE "C"
+            THEN 'the content_id is no name of letters, digits and . _ + -'
+        WHEN lower(type COLLATE "C") ~ '^message/' THEN 'a message is no picture'
+        WHEN uses > 1 THEN 'another attachment has the same content_id' END
+$$;
+COMMENT ON FUNCTION submit_attachment_fault IS 'Why an attachment can''t go with mail; null if it can.';
+
+CREATE FUNCTION submit_part(boundary text, name text, type text, content bytea, content_id text) RETURNS bytea
+LANGUAGE sql AS $$
+    SELECT convert_to(concat(E'\r\n--', boundary, CASE WHEN content_id IS NULL THEN 'm' ELSE 'r' END, E'\r\n',
+            'Content-Type: ', regexp_replace(type, '; ?([A-Za-z0-9-]+=)', E';\r\n \\1', 'g'), E'\r\n',
+            'Content-Transfer-Encoding: ', CASE WHEN NOT whole THEN 'base64' WHEN submit_eight_bit(type, content) THEN '8bit' ELSE '7bit' END,
+            E'\r\n', 'Content-ID: <' || content_id || E'>\r\n',
+            'Content-Disposition: ', CASE WHEN content_id IS NULL THEN 'attachment' ELSE 'inline' END,
+            submit_file_name(name), E'\r\n\r\n'), 'UTF8')
+        || CASE WHEN whole THEN content
+            ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END
+    FROM (SELECT lower(type COLLATE "C") ~ '^message/') AS form (whole)
+$$;
+COMMENT ON FUNCTION submit_part IS
+    'An attachment with its header (RFC 2045, RFC 2183): in base64, and a message as it is (RFC 2046, section 5.2.1).';
+
+CREATE FUNCTION submit_long_line(content bytea) RETURNS boolean LANGUAGE sql AS $$
+    -- 1,000 octets without a line feed are in one slice
+    SELECT EXISTS (
+        SELECT FROM generate_series(1, octet_length(content), 65536) AS place,
+            string_to_table(convert_from(substring(content FROM place FOR 66535), 'LATIN1'), E'\n') AS line
+        WHERE length(line) > 999)
+$$;
+COMMENT ON FUNCTION submit_long_line IS 'Whether content with CRLF at its line ends has a line over 998 octets.';
+
+CREATE FUNCTION submit_eight_bit(type text, content bytea) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    -- behind pairs of backslashes, one with 2 or 3 begins such an octet
+    SELECT lower(type COLLATE "C") ~ '^message/' AND EXISTS (
+        SELECT FROM generate_series(1, octet_length(content), 65536) AS place
+        WHERE replace(encode(substring(content FROM place FOR 65536), 'escape'), '\\', '') ~ '\\[23]' COLLATE "C")
+$$;
+COMMENT ON FUNCTION submit_eight_bit IS 'Whether an attachment is a message with octets over 127, which goes as it is.';
+
+CREATE FUNCTION submit_file_name(name text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN length(name) <= 60 AND name ~ '^[!-~]+( [!-~]+)*$' COLLATE "C" AND name !~ '=[?]'
+        THEN concat(E';\r\n filename="', regexp_replace(name, '(["\\])', '\\\1', 'g'), '"')
+        WHEN length(submit_percent(name)) <= 60 THEN concat(E';\r\n filename*=utf-8''''', submit_percent(name))
+        ELSE (
+            SELECT string_agg(concat(E';\r\n filename*', number, '*=', CASE WHEN number = 0 THEN 'utf-8''''' END,
+                submit_percent(substr(name, number * 5 + 1, 5))), '' ORDER BY number)
+            -- of a character there are at most 12 octets
+            FROM generate_series(0, (length(name) - 1) / 5) AS number
+        ) END
+$$;
+COMMENT ON FUNCTION submit_file_name IS
+    'The parameter filename of Content-Disposition: quoted, or by RFC 2231, section 4, if long in pieces (section 3).';
+
+CREATE FUNCTION submit_percent(value text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT string_agg(CASE WHEN octet BETWEEN 45 AND 122 AND chr(octet) ~ '[A-Za-z0-9._-]' COLLATE "C" THEN chr(octet)
+        ELSE '%' || upper(lpad(to_hex(octet), 2, '0')) END, '' ORDER BY place)
+    FROM convert_to(value, 'UTF8') AS octets, generate_series(0, octet_length(octets) - 1) AS place,
+        LATERAL (SELECT get_byte(octets, place) AS octet) AS one
+$$;
+COMMENT ON FUNCTION submit_percent IS 'Text in UTF-8, percent-encoded but for letters, digits and . _ -';
+
 CREATE FUNCTION submit_mail(
     sender text, "to" text[], subject text, body text DEFAULT NULL, html text DEFAULT NULL, cc text[] DEFAULT '{}',
     bcc text[] DEFAULT '{}', reply_to text DEFAULT NULL, headers jsonb DEFAULT '{}',
@@ -182,16 +304,18 @@ CREATE FUNCTION submit_mail(
     SET standard_conforming_strings = on AS $$
 #variable_conflict use_variable
 DECLARE
+    -- The collation of an argument is the caller's, who may compare addresses without case.
     field text := CASE WHEN subject IS NULL THEN 'it is null' ELSE submit_field(subject) END;
-    named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END, ARRAY[coalesce("from", sender)]);
-    main jsonb := submit_mailboxes('to', "to");
-    copies jsonb := submit_mailboxes('cc', cc);
-    hidden jsonb := submit_mailboxes('bcc', bcc);
+    named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END,
+        ARRAY[coalesce("from", sender)] COLLATE "C");
+    main jsonb := submit_mailboxes('to', "to" COLLATE "C");
+    copies jsonb := submit_mailboxes('cc', cc COLLATE "C");
+    hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
 BEGIN
-    IF field IS NOT NULL OR subject !~ '\S' THEN
-        PERFORM submit_refuse('subject', coalesce(field, 'it is empty'));
+    IF field IS NOT NULL OR subject !~ '\S' COLLATE "C" THEN
+        PERFORM submit_refuse('subject', coalesce(field, 'it is empty'), NULL, 'Give one line of up to 2,000 characters.');
     ELSIF coalesce(body, html) IS NULL THEN
-        PERFORM submit_refuse('body', 'there is neither body nor html');
+        PERFORM submit_refuse('body', 'there is neither body nor html', NULL, 'Give plain text, html or both.');
     ELSIF named IS NULL THEN
         IF sender IS NULL THEN PERFORM submit_refuse('sender', 'it is null'); END IF;
         PERFORM submit_refuse('from', 'it is missing', NULL, 'The sender is empty, so give an address for From.');
@@ -199,13 +323,13 @@ BEGIN
         PERFORM submit_own_headers(headers);
     END IF;
     IF main IS NULL AND copies IS NULL AND hidden IS NULL THEN
-        PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a list: ARRAY[''bob@example.com''].');
+        PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a mailbox in to, cc or bcc.');
     END IF;
     RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
-            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to]), 'subject', subject, 'body', body, 'html', html,
+            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to] COLLATE "C"), 'subject', subject, 'body', body, 'html', html,
             'headers', nullif(headers, '{}'))),
-        sender, coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
-        body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline);
+        sender COLLATE "C", coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
+        body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline, NULL);
 END $$;
 COMMENT ON FUNCTION submit_mail IS
     'Puts mail into the queue that is given as parts, in the transaction of the caller, and returns its id. It is '
@@ -221,7 +345,7 @@ CREATE FUNCTION submit_template(
 #variable_conflict use_variable
 DECLARE
     found templates;
-    main jsonb := submit_mailboxes('recipient', ARRAY[recipient]);
+    main jsonb := submit_mailboxes('recipient', ARRAY[recipient] COLLATE "C");
 BEGIN
     -- a template of the tenant goes before one of all
     SELECT t.* INTO found FROM templates AS t
@@ -229,14 +353,21 @@ BEGIN
         AND (version IS NULL OR t.version = version)
     ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
     IF found.id IS NULL THEN
-        PERFORM submit_no_template(template, version, tenant);
+        PERFORM submit_no_template(template COLLATE "C", version, tenant);
     ELSIF main IS NULL THEN
         PERFORM submit_refuse('recipient', 'it is null');
     END IF;
     PERFORM submit_words(params, found.words);
-    RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender, main, attachments,
+    IF octet_length(params::text) > 65536 AND (
+            SELECT sum(octet_length(value)::bigint
+                * regexp_count(concat(found.body, found.html), concat('\{\{[ \t]*', name, '[ \t]*\}\}')))
+            FROM jsonb_each_text(params) AS word (name, value)) > 4194304 THEN
+        PERFORM submit_refuse('params', 'the words are over 4 MB, each as often as the template has it', NULL,
+            'Attach what is so large.');
+    END IF;
+    RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender COLLATE "C", main, attachments,
         found.body IS NOT NULL, found.html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
-        deadline);
+        deadline, jsonb_build_array(template, version));
 END $$;
 COMMENT ON FUNCTION submit_template IS
     'Puts mail into the queue that a template and its words make, in the transaction of the caller, and returns its '
@@ -245,7 +376,7 @@ COMMENT ON FUNCTION submit_template IS
 CREATE FUNCTION submit_composed(
     template_id bigint, params jsonb, sender text, mailboxes jsonb, attachments submit_attachment[], has_body boolean,
     has_html boolean, send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text,
-    once boolean, wake boolean, deadline timestamptz
+    once boolean, wake boolean, deadline timestamptz, given jsonb
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -271,16 +402,23 @@ BEGIN
         SELECT * INTO metadata, scheduled
         FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
     END IF;
-    IF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
+    IF cardinality(recipients) > 1000 THEN
+        PERFORM submit_refuse('to', 'there are over 1000 recipients', NULL, 'Submit the mail several times.');
+    ELSIF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
     END IF;
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
-        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(template_id, params, sender,
+        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(coalesce(given, to_jsonb(sender)), params,
             recipients, priority, metadata, on_failed, once, extract(epoch FROM send_at), (
                 SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
                 FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
         IF known IS NOT NULL THEN RETURN known; END IF;
+    END IF;
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM submit_text(CASE WHEN template_id IS NULL THEN part WHEN part = 'to' THEN 'recipient' ELSE 'params' END,
+            value::text)
+        FROM jsonb_each(params) AS each (part, value);
     END IF;
     IF cardinality(attachments) > 0 THEN
         SELECT submit_tail.tail, params || jsonb_build_object('tail', submit_tail.kind) INTO tail, params
@@ -304,7 +442,9 @@ BEGIN
         ARRAY[tail], ARRAY[concat('<', local_part, '@', coalesce(settings.hostname, 'localhost'), '>')], '{sql}',
         ARRAY[sender], ARRAY[sender_domain], ARRAY[priority::smallint], array_fill(1, ARRAY[cardinality(recipients)]),
         recipients, domains,
-        CASE WHEN concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C"
+        -- of large parameters a worker knows no more than this
+        CASE WHEN concat(sender, array_to_string(recipients, ''), params #>> '{from,1}', params #>> '{reply_to,0,1}')
+                ~ '[^\u0001-\u007f]' COLLATE "C"
             THEN '{t}'::boolean[] END,
         chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
         CASE WHEN on_failed <> 'hold' COLLATE "C" THEN ARRAY[on_failed] END, CASE WHEN once THEN '{t}'::boolean[] END,
@@ -318,7 +458,8 @@ BEGIN
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit_composed IS
-    'The common part of submit_mail() and submit_template(). The envelope has each of the mailboxes once.';
+    'The common part of submit_mail() and submit_template(). The envelope has each of the mailboxes once. For a key, '
+    '`given` is the template as it was asked for: a new version makes no other mail of a repetition.';
 
 CREATE FUNCTION submit_field(value text, most integer DEFAULT 2000) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN value ~ '[\r\n]' COLLATE "C" THEN 'it has a line end'
@@ -362,6 +503,12 @@ BEGIN
             PERFORM submit_refuse(argument, 'a name: ' || fault, format('Mailbox %s of %s: %s', bad,
                 cardinality(mailboxes), to_json(left(names[bad], 100))), 'A name has up to 255 characters in one line.');
         END IF;
+        IF argument <> 'sender' AND octet_length(addresses[bad]) <= 254
+                AND addresses[bad] ~ '[<>,; ]' AND addresses[bad] !~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
+            PERFORM submit_refuse(argument, 'an address is malformed', format('Mailbox %s of %s: %s', bad,
+                cardinality(mailboxes), to_json(left(mailboxes[array_lower(mailboxes, 1) + bad - 1], 100))),
+                'Each mailbox is bob@example.com or Bob <bob@example.com>, and one alone.');
+        END IF;
         PERFORM submit_refuse_mailbox(argument, addresses[bad], format('Mailbox %s of %s: ', bad, cardinality(mailboxes)));
     END IF;
     RETURN pairs;
@@ -390,7 +537,8 @@ BEGIN
             ELSE 'the value of a field: ' || submit_field(text) END AS fault) AS judged
     WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
-        PERFORM submit_refuse('headers', reason, 'Field: ' || to_json(left(bad, 100)));
+        PERFORM submit_refuse('headers', reason, 'Field: ' || to_json(left(bad, 100)),
+            CASE WHEN header_reserved(bad) THEN 'Leave it out.' ELSE 'docs/composed.md has the arguments.' END);
     ELSIF octet_length(headers::text) > 100000 THEN
         PERFORM submit_refuse('headers', 'they are over 100000 octets');
     END IF;
@@ -398,18 +546,18 @@ END $$;
 COMMENT ON FUNCTION submit_own_headers IS 'Raises the error of the first bad header field of a program.';
 
 CREATE FUNCTION header_reserved(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(name) = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
+    SELECT lower(name COLLATE "C") = ANY ('{apparently-to,authentication-results,bcc,cc,date,delivered-to,dkim-signature,'
         'domainkey-signature,from,message-id,mime-version,original-recipient,received,received-spf,reply-to,return-path,'
         'sender,subject,to}'::text[])
-        OR lower(name) ~ '^(arc|content|resent)-' COLLATE "C"
+        OR lower(name COLLATE "C") ~ '^(arc|content|resent)-'
 $$;
 COMMENT ON FUNCTION header_reserved IS
     'Whether a program may not give a header field, because pgmta or another mail system writes it. '
     'pgmta/compose/own_fields.py has the same names.';
 
 CREATE FUNCTION header_structured(name text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT lower(name) = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
-        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR lower(name) ~ '^list-' COLLATE "C"
+    SELECT lower(name COLLATE "C") = ANY ('{in-reply-to,references,auto-submitted,precedence,feedback-id,tls-required,'
+        'importance,priority,disposition-notification-to,autocrypt}'::text[]) OR lower(name COLLATE "C") ~ '^list-'
 $$;
 COMMENT ON FUNCTION header_structured IS
     'Whether readers parse a header field, so that it has no encoded words (RFC 2047, section 5). '
@@ -417,7 +565,7 @@ COMMENT ON FUNCTION header_structured IS
 
 CREATE FUNCTION submit_no_tls(headers jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT EXISTS (SELECT FROM jsonb_each_text(headers) AS each (name, value)
-        WHERE lower(name) = 'tls-required' AND lower(btrim(value)) = 'no')
+        WHERE lower(name COLLATE "C") = 'tls-required' AND lower(btrim(value) COLLATE "C") = 'no')
 $$;
 COMMENT ON FUNCTION submit_no_tls IS 'Whether header fields have TLS-Required: No (RFC 8689, section 3).';
 
@@ -428,7 +576,7 @@ BEGIN
         CASE WHEN version IS NULL THEN 'there is none with this name' ELSE 'the template has no such version' END,
         format('Template %s%s of tenant %s.', to_json(left(template, 100)), ', version ' || version,
             to_json(left(tenant, 100))),
-        coalesce((SELECT format('There is %s.', string_agg(name, ', ' ORDER BY name)) FROM (
+        coalesce((SELECT 'There is ' || string_agg(name, ', ' ORDER BY name) || '.' FROM (
             SELECT DISTINCT t.name FROM templates AS t WHERE t.tenant IN (submit_no_template.tenant, '')
             ORDER BY t.name LIMIT 10) AS near), 'There is no template yet: queuectl template put stores one.'));
 END $$;
@@ -451,9 +599,9 @@ BEGIN
     WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('params', reason, 'Word: ' || to_json(left(bad, 100)),
-            CASE WHEN reason = 'the template has no such word' THEN
+            CASE WHEN reason IN ('the template has no such word', 'a word is missing') THEN
                 format('It has %s.', coalesce((SELECT string_agg(w, ', ' ORDER BY w) FROM jsonb_object_keys(words) AS w), 'none'))
-            END);
+            ELSE 'docs/templates.md has the values of each place: "Words".' END);
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_words IS 'Raises the error of the first word that is missing, unknown, or bad for its place.';
@@ -473,110 +621,10 @@ $$;
 COMMENT ON FUNCTION submit_word IS
     'Why a value can''t be in the places of its word; null if it can. pgmta/compose/words.py has the same.';
 
-CREATE FUNCTION submit_tail(
-    attachments submit_attachment[], boundary text, has_body boolean, has_html boolean, most bigint,
-    OUT tail bytea, OUT kind text
-) LANGUAGE plpgsql AS $$
-DECLARE
-    bad integer;
-    reason text;
-    names text[];
-    pictures integer;
-    files integer;
-BEGIN
-    SELECT min(place) FILTER (WHERE fault IS NOT NULL),
-        (array_agg(fault ORDER BY place) FILTER (WHERE fault IS NOT NULL))[1],
-        array_agg(name ORDER BY place), count(content_id), count(*) - count(content_id)
-    INTO bad, reason, names, pictures, files
-    FROM (
-        SELECT *, submit_attachment_fault(name, coalesce(type, 'application/octet-stream'), content, content_id,
-                has_html, count(*) OVER (PARTITION BY btrim(content_id, '<>'))) AS fault
-        FROM unnest(attachments) WITH ORDINALITY AS each (name, type, content, content_id, place)
-    ) AS judged;
-    IF bad IS NOT NULL THEN
-        PERFORM submit_refuse('attachments', reason, format('Attachment %s of %s: %s', bad, cardinality(attachments),
-            coalesce(to_json(left(names[bad], 100))::text, 'null')));
-    ELSIF (SELECT sum(octet_length(content)) FROM unnest(attachments)) > most THEN
-        PERFORM submit_refuse('attachments', format('they are over %s octets', most));
-    END IF;
-    SELECT coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NOT NULL)
-            || convert_to(concat(E'\r\n--', boundary, E'r--\r\n'), 'UTF8'), '')
-        || CASE WHEN has_body AND has_html THEN convert_to(concat(E'\r\n--', boundary, E'a--\r\n'), 'UTF8') ELSE '' END
-        || coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NULL)
-            || convert_to(concat(E'\r\n--', boundary, E'm--\r\n'), 'UTF8'), '')
-    INTO tail
-    FROM unnest(attachments) WITH ORDINALITY AS each (name, type, content, content_id, place),
-        LATERAL (SELECT submit_part(boundary, name, coalesce(type, 'application/octet-stream'), content,
-            btrim(content_id, '<>')) AS part OFFSET 0) AS encoded;
-    kind := CASE WHEN files = 0 THEN 'related' WHEN pictures = 0 THEN 'mixed' ELSE 'both' END;
-END $$;
-COMMENT ON FUNCTION submit_tail IS
-    'The rest of the content behind the last text: pictures in multipart/related, the end of multipart/alternative, '
-    'and attachments in multipart/mixed. `kind` says which of them it ends. Raises the error of a bad attachment.';
-
-CREATE FUNCTION submit_attachment_fault(
-    name text, type text, content bytea, content_id text, has_html boolean, uses bigint
-) RETURNS text LANGUAGE sql AS $$
-    SELECT CASE WHEN name IS NULL OR name !~ '\S' THEN 'the name is missing'
-        WHEN submit_field(name, 255) IS NOT NULL THEN 'a name: ' || submit_field(name, 255)
-        WHEN content IS NULL THEN 'the content is null'
-        WHEN length(type) > 200 OR type !~ ('^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+'
-            '(; ?[A-Za-z0-9-]+=("[^"\\;\u0001-\u001f\u007f-\uffff]*"|[A-Za-z0-9!#$&^_.+-]+))*$' COLLATE "C")
-            THEN 'the type is no media type such as application/pdf'
-        WHEN lower(type) ~ '^(multipart|message)/' COLLATE "C" AND lower(type) !~ '^message/rfc822(;|$)' COLLATE "C"
-            THEN 'such a type can''t be attached'
-        WHEN content_id IS NULL THEN CASE WHEN lower(type) ~ '^message/' COLLATE "C" THEN CASE
-            WHEN octet_length(content) = 0 OR position('\x00'::bytea IN content) > 0 OR submit_bare(content)
-                THEN 'an attached message has a bare CR or LF, NUL, or nothing' END END
-        WHEN NOT has_html THEN 'a picture with a content_id needs html that shows it'
-        WHEN btrim(content_id, '<>') !~ '^[A-Za-z0-9._+-]{1,100}(@[A-Za-z0-9._-]{1,100})?$' COLLATE "C"
-            THEN 'the content_id is no name of letters, digits and . _ + -'
-        WHEN lower(type) ~ '^message/' COLLATE "C" THEN 'a message is no picture'
-        WHEN uses > 1 THEN 'another attachment has the same content_id' END
-$$;
-COMMENT ON FUNCTION submit_attachment_fault IS 'Why an attachment can''t go with mail; null if it can.';
-
-CREATE FUNCTION submit_part(boundary text, name text, type text, content bytea, content_id text) RETURNS bytea
-LANGUAGE sql AS $$
-    SELECT convert_to(concat(E'\r\n--', boundary, CASE WHEN content_id IS NULL THEN 'm' ELSE 'r' END, E'\r\n',
-            'Content-Type: ', regexp_replace(type, '; ?([A-Za-z0-9-]+=)', E';\r\n \\1', 'g'), E'\r\n',
-            'Content-Transfer-Encoding: ', CASE WHEN NOT whole THEN 'base64' WHEN ascii THEN '7bit' ELSE '8bit' END,
-            E'\r\n', 'Content-ID: <' || content_id || E'>\r\n',
-            'Content-Disposition: ', CASE WHEN content_id IS NULL THEN 'attachment' ELSE 'inline' END,
-            submit_file_name(name), E'\r\n\r\n'), 'UTF8')
-        || CASE WHEN whole THEN content
-            ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END
-    FROM (SELECT lower(type) ~ '^message/' COLLATE "C") AS form (whole),
-        LATERAL (SELECT whole AND encode(content, 'escape') !~ '\\[2-3][0-7][0-7]' COLLATE "C") AS octets (ascii)
-$$;
-COMMENT ON FUNCTION submit_part IS
-    'An attachment with its header (RFC 2045, RFC 2183): in base64, and a message as it is (RFC 2046, section 5.2.1).';
-
-CREATE FUNCTION submit_file_name(name text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN length(name) <= 60 AND name ~ '^[ -~]*$' COLLATE "C"
-        THEN concat(E';\r\n filename="', regexp_replace(name, '(["\\])', '\\\1', 'g'), '"')
-        WHEN length(submit_percent(name)) <= 60 THEN concat(E';\r\n filename*=utf-8''''', submit_percent(name))
-        ELSE (
-            SELECT string_agg(concat(E';\r\n filename*', number, '*=', CASE WHEN number = 0 THEN 'utf-8''''' END,
-                submit_percent(substr(name, number * 5 + 1, 5))), '' ORDER BY number)
-            -- of a character there are at most 12 octets
-            FROM generate_series(0, (length(name) - 1) / 5) AS number
-        ) END
-$$;
-COMMENT ON FUNCTION submit_file_name IS
-    'The parameter filename of Content-Disposition: quoted, or by RFC 2231, section 4, if long in pieces (section 3).';
-
-CREATE FUNCTION submit_percent(value text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT string_agg(CASE WHEN octet BETWEEN 45 AND 122 AND chr(octet) ~ '[A-Za-z0-9._-]' COLLATE "C" THEN chr(octet)
-        ELSE '%' || upper(lpad(to_hex(octet), 2, '0')) END, '' ORDER BY place)
-    FROM convert_to(value, 'UTF8') AS octets, generate_series(0, octet_length(octets) - 1) AS place,
-        LATERAL (SELECT get_byte(octets, place) AS octet) AS one
-$$;
-COMMENT ON FUNCTION submit_percent IS 'Text in UTF-8, percent-encoded but for letters, digits and . _ -';
-
 CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS jsonb STABLE LANGUAGE sql AS $$
     SELECT jsonb_build_array(
-        params - '{words,body,html}'::text[]
+        -- a row may be broken by hand
+        CASE WHEN jsonb_typeof(params) = 'object' THEN params - '{words,body,html}'::text[] ELSE '{}' END
             || CASE WHEN params ? 'body' THEN '{"body": ""}'::jsonb ELSE '{}' END
             || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,
         (SELECT jsonb_build_object('name', t.name, 'version', t.version, 'sender', t.sender, 'from', t.from_field,

@@ -20,7 +20,7 @@ FROM messages AS m WHERE m.id = %(id)s
 
 -- name: parameters
 -- The parts of a message, or the words of its template; they may have secrets.
-SELECT coalesce(params -> 'words', params) AS params FROM messages WHERE id = %(id)s
+SELECT coalesce(params -> 'words', params)::text AS params FROM messages WHERE id = %(id)s
 
 -- name: arrival
 -- Who submitted a message, and how; readers see it too.

@@ -1,3 +1,3 @@
 -- name: due
 -- Bring the next scheduled rows whose time is near among those that claims look at. Returns their number.
-SELECT queue_due(%(batch)s)
+SELECT schedule_due(%(batch)s)

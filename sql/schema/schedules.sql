@@ -21,7 +21,7 @@ COMMENT ON FUNCTION schedule_times IS
     'Part of queue_put: of the times those in the future, and which of them wait in SCHEDULED. The others are so near '
     'that their rows are QUEUED at once.';
 
-CREATE FUNCTION queue_due(batch integer) RETURNS bigint LANGUAGE plpgsql
+CREATE FUNCTION schedule_due(batch integer) RETURNS bigint LANGUAGE plpgsql
     -- A plan that was made for an empty partition would later read, or sort, the whole of it.
     SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
@@ -33,11 +33,11 @@ DECLARE
 BEGIN
     IF cardinality(due) = 0 THEN RETURN 0; END IF;
     UPDATE pgmta.queue SET status = 'QUEUED', next_attempt = send_at
-    WHERE id = ANY (ARRAY(SELECT unnest(due))) AND status = 'SCHEDULED';
+    WHERE id = ANY (due) AND status = 'SCHEDULED';
     GET DIAGNOSTICS moved = ROW_COUNT;
     RETURN moved;
 END $$;
-COMMENT ON FUNCTION queue_due IS
+COMMENT ON FUNCTION schedule_due IS
     'Moves one batch of scheduled rows whose time is near, or over, to QUEUED; they are due at their send_at. Returns '
     'their number.';
 
@@ -58,5 +58,5 @@ CREATE TRIGGER queue_send_at BEFORE UPDATE OF status, next_attempt ON queue FOR 
 COMMENT ON TRIGGER queue_send_at ON queue IS 'Never before send_at, whatever an operator or worker does.';
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('FUNCTION queue_due', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION schedule_due', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION schedule_ahead', 'pgmta_queued', 'EXECUTE');

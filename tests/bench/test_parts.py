@@ -7,7 +7,7 @@ import pytest
 from bench.corpus import Plan, stuff
 from bench.parts import PartsCorpus, PartsLedger
 from pgmta.compose.composed_message import parts_for, read_composition
-from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head
 
 TRACE = b"Received: by bench\r\n"
 
@@ -23,7 +23,7 @@ def test_the_ledger_knows_each_form_and_finds_a_change(umlauts: bool) -> None:
             read_composition(texts[0]).params, template if form == "template" else None
         )
         assert (parts.body, parts.html) == (corpus.params(0)["body"], corpus.params(0)["html"])
-        forms.append(compose_head(parts, Identity("<1.0a@b.example>", datetime.now(UTC))))
+        forms.append(compose_head(parts, MessageIdentity("<1.0a@b.example>", datetime.now(UTC))))
     assert len((corpus.text + corpus.html).encode()) == pytest.approx(4096, rel=0.05)
     for content in forms:
         ledger.store(corpus.sender(0), [corpus.recipient(0, 0)], TRACE + stuff(content))

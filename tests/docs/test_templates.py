@@ -5,21 +5,27 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 import yaml
 from click.testing import CliRunner
 
+import pgmta
 from pgmta.compose.words import WordPlace
+from pgmta.postgres.operator import connect_operator
+from pgmta.store.changes.sql_interface import submit_composed
 from queued.cli.options.template_file import FrontMatter
 from queued.cli.queuectl import main
 from tests.support.daemons import ROOT
+from tests.support.rows import column
 
 PAGE = (ROOT / "docs" / "templates.md").read_text(encoding="utf-8")
 
 
 def test_the_commands_print_what_the_page_says(
-    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = re.findall(r"^```\w+ (mails/\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     config = {"environment": {"database": {"uri": database}}}
@@ -33,6 +39,15 @@ def test_the_commands_print_what_the_page_says(
         result = CliRunner().invoke(main, shlex.split(command))
         expected = "".join(map(pattern, shown.splitlines()))
         assert re.fullmatch(expected, result.output), (command, result.output)
+        assert not command.startswith("send") or result.exit_code == 0
+    (sql,) = re.findall(r"^```sql\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    db.execute(sql.encode())
+    (python,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"pgmta": pgmta}
+    exec(python, names)
+    with connect_operator(database) as operator:
+        submit_composed(operator, names["mail"])
+    assert column(db, "SELECT count(*) FROM messages") == [3]
 
 
 def pattern(line: str) -> str:

@@ -36,7 +36,7 @@ def test_structure(place: Path, mailboxes: Dovecot) -> None:
         for content, _ in made:
             client.sendmail("shop@peer.test", ["reader@peer.test"], content)
     config = place / "dovecot" / "dovecot.conf"
-    command = ["doveadm", "-c", config, "-f", "json", "fetch", "-u", "reader"]
+    command = ["doveadm", "-c", str(config), "-f", "json", "fetch", "-u", "reader"]
     answer = subprocess.run(
         [*command, "seq imap.bodystructure", "all"], capture_output=True, check=True, timeout=60
     )

@@ -161,7 +161,7 @@ def test_a_bad_deadline_is_told_and_ignored(system: System) -> None:
     values = {"a": "tomorrow", "b": 7, "c": ["2026-01-01T00:00:00Z"], "d": "\x1b[31m" + "é" * 3000}
     system.enqueue("late@hop.example", metadata=json.dumps({"_deadline": "tomorrow"}))
     rows = system.wait_status(late="DEFERRED")
-    reason = "it is no time of RFC 3339, such as 2026-01-31T09:30:00Z"
+    reason = "it is no time of RFC 3339 with its zone, such as 2026-01-31T09:30:00Z"
     assert rows["late"]["last_reply"].endswith(f"(_deadline 'tomorrow' is ignored: {reason})")
     for name, value in values.items():
         system.enqueue(f"{name}@hop.example", metadata=json.dumps({"_deadline": value}))

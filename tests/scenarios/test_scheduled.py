@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from queued.cli.queuectl import main
 from tests.scenarios.test_wake_up import NEVER, WATCHES, wait_watched
+from tests.scenarios.test_wake_up import submit as commit
 from tests.support.nexthop import at
 from tests.support.rows import message, row
 from tests.support.system import System
@@ -84,6 +85,21 @@ def test_each_row_leaves_at_its_time(watched: System, workers: int) -> None:
 
 
 @pytest.mark.slow
+def test_the_news_of_a_scheduled_row_may_find_other_mail(watched: System) -> None:
+    """The claim after the NOTIFY of the duty is not in vain, and the worker looks ahead anyway."""
+    hop = watched.hop()
+    watched.queued(hop, process=NEVER | {"watch": None})
+    listening = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' AND state = 'idle'"
+    until(lambda: watched.ask(f"{listening} AND datname = current_database()"))
+    watched.enqueue("first@hop.example")
+    watched.wait_empty()
+    submit(watched, "4 s", "r")
+    commit(watched, "other@hop.example")  # without NOTIFY
+    assert watched.rows()["r@hop.example"]["status"] == "SCHEDULED"
+    watched.wait_empty()
+
+
+@pytest.mark.slow
 def test_many_rows_of_one_second_leave(watched: System) -> None:
     hop = watched.hop()
     queued = watched.queued(hop)
@@ -102,9 +118,7 @@ def test_many_rows_of_one_second_leave(watched: System) -> None:
 @pytest.mark.slow
 def test_mail_whose_time_came_while_nobody_ran_leaves_at_a_start(watched: System) -> None:
     hop = watched.hop()
-    queued = watched.queued(hop)
-    submit(watched, "3 s", "late")
-    queued.kill()
+    submit(watched, "2.5 s", "late")
     until(lambda: watched.ask("SELECT id FROM queue WHERE send_at < now()"))
     assert [each["status"] for each in watched.queue()] == ["SCHEDULED"]
     watched.queued(hop)

@@ -29,6 +29,7 @@ LAST = "pgmta/postgres/link.py: Link.run_together"
 OPENED = "queued/delivery/destination_queue.py: DestinationQueue.put_envelope"
 MAIL = "queued/delivery/smtp/mail_commands.py: mail_command"
 LEFT_OUT = (
+    "pgmta/compose/",
     "pgmta/mail/",
     "pgmta/report_row.py",
     "queued/config/",

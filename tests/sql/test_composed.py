@@ -1,9 +1,10 @@
-"""Mail as parts or by a template: what is refused, by every way in, and what can be composed."""
+"""Mail as parts or by a template: refusals by every way in, and mail that can be composed."""
 
 from __future__ import annotations
 
 import email
 import email.policy
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
 from pgmta import Attachment, Mail, Submission, SubmissionError, TemplateMail
+from pgmta.compose import own_fields
 from pgmta.compose.composed_message import parts_for, read_composition
-from pgmta.compose.mime import Identity, compose_head
-from pgmta.compose.own_fields import name_problem, value_problem
+from pgmta.compose.mime import MessageIdentity, compose_head
+from pgmta.compose.own_fields import is_reserved, is_structured, name_problem, value_problem
 from pgmta.compose.parts import parts_of
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.compose.words import WordPlace, fault
@@ -95,6 +97,10 @@ async def test_python_names_it_too(database: str, db: psycopg.Connection) -> Non
         await submission.close()
 
 
+OPTIONS = {
+    "recipient": "--to", "body": "--text", "headers": "--header", "attachments": "--attach",
+    "params": "--param", "send_at": "--at",
+}  # fmt: skip
 FLAGS = {
     "sender": "--sender", "from_": "--from", "to": "--to", "cc": "--cc", "bcc": "--bcc",
     "subject": "--subject", "body": "--text", "reply_to": "--reply-to", "key": "--key",
@@ -134,12 +140,31 @@ def test_the_command_names_it_too(database: str, db: psycopg.Connection, tmp_pat
         done = CliRunner().invoke(main, ["send", "-c", str(config), *arguments])
         tried += 1
         assert done.exit_code == 2, (bad, done.output)
-        assert f"error: {bad.argument}: " in done.stderr, (bad, done.stderr)
+        option = OPTIONS.get(bad.argument, "--" + bad.argument.replace("_", "-"))
+        assert done.stderr.startswith(f"{option}: "), (bad, done.stderr)
         assert len(done.stderr.splitlines()) == 1
     assert tried >= 30
     assert column(db, "SELECT count(*) FROM messages") == [0]
     done = CliRunner().invoke(main, ["send", "-c", str(config), *flags(GOOD_PARTS, tmp_path)])
     assert column(db, "SELECT id::text FROM messages") == [done.stdout.strip()]
+
+
+def test_words_of_a_file_are_as_they_are_written(
+    database: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    config = tmp_path / "queued.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    file = tmp_path / "words.json"
+    command = ["send", "-c", str(config), "--template", "receipt", "--to", "bob@b.example",
+               "--params-file", str(file)]  # fmt: skip
+    for number in ("1.50", "12345678901234567890.10"):
+        file.write_text(f'{{"name": "J\u00fcrgen", "number": {number}}}', encoding="utf-8")
+        sent = CliRunner().invoke(main, [*command, "--param", "name=Ann"]).stdout.strip()
+        [words] = column(db, "SELECT params -> 'words' FROM messages WHERE id = %s", sent)
+        assert words == {"name": "Ann", "number": number}
+    file.write_text('{"name": "Ann", "number": NaN}')
+    refused = CliRunner().invoke(main, command)
+    assert (refused.exit_code, "words.json: no JSON: NaN" in refused.stderr) == (2, True)
 
 
 def _typed(bad: Bad) -> bool:
@@ -153,7 +178,11 @@ def _typed(bad: Bad) -> bool:
 characters = st.characters(codec="utf-8", exclude_characters="\0")
 text = st.text(characters, max_size=60)
 mailbox = st.one_of(text, text.map(lambda name: f"{name} <bob@b.example>"))
-values = st.one_of(text, st.sampled_from(["http://a.example/?x=1", "a@b.example", "..", "x" * 999]))
+values = st.one_of(
+    text,
+    st.sampled_from(["http://a.example/?x=1", "a@b.example", ".."]),
+    st.sampled_from((255, 256, 998, 999)).map(lambda size: "x" * size),
+)
 
 
 @settings(max_examples=150)
@@ -185,7 +214,8 @@ def test_what_is_taken_can_be_composed(
         )  # fmt: skip
     composition = read_composition(shown)
     head = compose_head(
-        parts_for(composition.params, None), Identity(message_id, datetime(2026, 1, 1, tzinfo=UTC))
+        parts_for(composition.params, None),
+        MessageIdentity(message_id, datetime(2026, 1, 1, tzinfo=UTC)),
     )
     found = email.message_from_bytes(head + tail, policy=email.policy.default)
     own = {"date", "from", "to", "subject", "message-id", "mime-version", "content-type"}
@@ -227,3 +257,53 @@ def test_sql_takes_no_field_that_python_refuses(
         assert not name_problem(name)
         assert not value_problem(name, value)
     parts_of({"from": ["", "a@b.example"], "subject": "x", "body": "x", "headers": headers})
+
+
+def test_sql_and_python_have_the_same_names_of_fields(db: psycopg.Connection) -> None:
+    """Each name that one of them has is in the texts of both."""
+    texts = column(
+        db, "SELECT prosrc FROM pg_proc WHERE proname IN ('header_reserved', 'header_structured')"
+    )
+    names = {name for source in texts for name in re.findall("[a-z][a-z-]+", source)}
+    names |= own_fields.RESERVED | own_fields.STRUCTURED | {"X-Order", "Subject", "LIST-Help"}
+    names |= {f"{prefix}x" for prefix in own_fields.RESERVED_PREFIXES}
+    for name, reserved, structured in db.execute(
+        "SELECT name, header_reserved(name), header_structured(name)"
+        " FROM unnest(%s::text[]) AS name", (sorted(names),)
+    ):  # fmt: skip
+        assert (reserved, structured) == (is_reserved(name), is_structured(name)), name
+
+
+@pytest.mark.parametrize("locale", ["tr", "und-u-ks-level2"])
+def test_the_collation_of_the_caller_changes_nothing(db: psycopg.Connection, locale: str) -> None:
+    """Also if it has other lower letters, or compares without case."""
+    if not column(db, "SELECT true FROM pg_collation WHERE collname = 'tr-x-icu'"):
+        pytest.skip("a server without ICU")
+    db.execute(
+        "CREATE COLLATION public.theirs (provider = icu, deterministic = false, locale ="
+        f" '{locale}')".encode()
+    )
+    calls = (
+        "submit_mail('I@I.INFO'~, ARRAY['\"I, I\" <I@I.EXAMPLE>'~, 'i@I.example'], 'I'~, 'x',"
+        " cc => ARRAY['I@I.INFO'~], reply_to => 'I <i@i.info>'~, \"from\" => 'I <i@i.info>'~,"
+        " key => 'I'~, tenant => 'i'~)",
+        "submit_template('receipt'~, 'I <I@I.EXAMPLE>'~, '{\"name\": 1, \"number\": 2}')",
+        "submit_template('RECEIPT'~, 'i@i.example', '{}')",
+        "submit_mail('i@i.info'~, ARRAY['x'~], 'x', 'x')",
+        "header_reserved('MIME-VERSION'~)",
+        "header_structured('LIST-ID'~)",
+    )
+    for call in calls:
+        found: list[list[Any]] = []
+        for collation in ("", " COLLATE public.theirs"):
+            with db.transaction(force_rollback=True):
+                try:
+                    (answer,) = fetch(db, f"SELECT {call.replace('~', collation)}")
+                except psycopg.errors.InvalidParameterValue as error:
+                    found.append([error.diag.message_primary, error.diag.message_detail])
+                else:
+                    made = "SELECT params, sender, recipient, domain FROM queue JOIN messages AS m"
+                    rows = db.execute(f"{made} ON m.id = message_id ORDER BY recipient".encode())
+                    found.append([answer is not False, *rows])
+        assert found[0] == found[1], call
+        assert found[0][0], call

@@ -6,11 +6,14 @@ import threading
 
 import psycopg
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from psycopg import errors as pg_errors
 
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.store.changes.templates import NamedTemplate, TemplateTable
 from pgmta.store.queue.contents import Contents
+from queued.cli.options.template_file import check_name, check_tenant
 from tests.sql.test_roles import acting
 from tests.sql.test_surface import linked
 from tests.support.rows import column
@@ -65,6 +68,31 @@ def test_bad_rows_are_refused(db: psycopg.Connection) -> None:
             db.execute(insert, bad)
     with pytest.raises(pg_errors.UniqueViolation):
         db.execute(insert, ("a", 1, "", "{}", ""))
+
+
+@settings(max_examples=200)
+@given(
+    st.one_of(
+        st.text(st.sampled_from("aZ9._@+- \nä"), max_size=6),
+        st.sampled_from((63, 64, 65)).map(lambda size: "x" * size),
+    )
+)
+def test_files_and_the_table_take_the_same_names(
+    template_db: psycopg.Connection, text: str
+) -> None:
+    insert = (
+        "INSERT INTO templates (name, tenant, version, sender, from_field, subject, body)"
+        " VALUES (%s, %s, 1, '', 'a@b.example', '', '')"
+    )
+    for check, row in ((check_name, (text, "")), (check_tenant, ("a", text))):
+        with template_db.transaction(force_rollback=True):
+            try:
+                template_db.execute(insert, row)
+            except pg_errors.CheckViolation:
+                with pytest.raises(ValueError, match="no name"):
+                    check(text)
+            else:
+                assert check(text) == text
 
 
 def test_two_operators_make_no_version_twice(database: str, db: psycopg.Connection) -> None:

@@ -47,6 +47,12 @@ WITNESSES = {
         "TRUNCATE messages; SELECT count(*) FROM messages",
         "ForeignKeyViolation",
     ),
+    "templates_unchanged": (
+        "INSERT INTO templates (name, version, sender, from_field, subject, body)"
+        " VALUES ('t', 1, 's@a.example', 's@a.example', 'x', 'x');"
+        " UPDATE templates SET subject = 'y' RETURNING subject",
+        "ObjectNotInPrerequisiteState",
+    ),
     "rules_valid": ("UPDATE rules SET condition = 'nothing = 1'", "UndefinedColumn"),
     "rules_renumbered": (
         "WITH former AS (SELECT id FROM rules)"

@@ -37,7 +37,7 @@ BAD_PARTS = [
     Bad({"to": ["bob@bücher.example"]}, "to", "malformed"),
     Bad({"cc": ["a@b.example\r\nX: y"]}, "cc", "control character"),
     Bad({"bcc": ["bob@b.example, eve@b.example"]}, "bcc", "malformed"),
-    Bad({"to": [f"r{n}@b.example" for n in range(1001)]}, "recipients", "over 1000"),
+    Bad({"to": [f"r{n}@b.example" for n in range(1001)]}, "to", "over 1000"),
     Bad({"reply_to": "a@b.example\n"}, "reply_to", "control character"),
     Bad({"subject": "Order\r\nBcc: eve@example.net"}, "subject", "line end"),
     Bad({"subject": "Order\n4711"}, "subject", "line end"),
@@ -56,6 +56,7 @@ BAD_PARTS = [
     Bad(_file(name=" "), "attachments", "name is missing"),
     Bad(_file(name="a\r\nContent-Type: text/html\r\n\r\n.pdf"), "attachments", "line end"),
     Bad(_file(type="pdf"), "attachments", "no media type"),
+    Bad(_file(type='text/plain; x="\U0001f600"'), "attachments", "no media type"),
     Bad(_file(type="multipart/mixed"), "attachments", "can't be attached"),
     Bad(_file(type="message/rfc822", content=b"Subject: x\n\nx\n"), "attachments", "bare CR or LF"),
     Bad(_file(content_id="logo"), "attachments", "needs html"),
@@ -82,7 +83,7 @@ BAD_TEMPLATES = [
     Bad({"params": {"name": ["Ann"], "number": 7}}, "params", "no text"),
     Bad({"params": {"name": None, "number": 7}}, "params", "no text"),
 ]
-"""Of mail by the template `receipt`, which has the words name (in its body) and number (Subject)."""
+"""Of mail by the template `receipt`: the words are name, in its body, and number, in Subject."""
 
 GOOD_TEMPLATE: dict[str, Any] = {
     "template": "receipt", "recipient": "bob@example.com", "params": {"name": "Ann", "number": 7},

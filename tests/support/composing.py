@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
-from pgmta.compose.mime import Identity, boundary
+from pgmta.compose.mime import MessageIdentity, boundary
 from pgmta.compose.parts import Parts
 
-IDENTITY = Identity(
+IDENTITY = MessageIdentity(
     "<42.0123456789abcdef@mail.example.com>", datetime(2026, 7, 28, 7, 26, 5, tzinfo=UTC)
 )
 ODD = [
@@ -48,7 +48,9 @@ class Attachment(NamedTuple):
     content_id: str | None = None
 
 
-def compose_tail(parts: Parts, identity: Identity, attachments: Sequence[Attachment]) -> bytes:
+def compose_tail(
+    parts: Parts, identity: MessageIdentity, attachments: Sequence[Attachment]
+) -> bytes:
     """Return the tail as the function submit_tail() of the database makes it."""
     start = f"\r\n--{boundary(identity.message_id, '')}".encode()
     pictures = [each for each in attachments if each.content_id]

@@ -56,8 +56,8 @@ UNPACKED = {
 }
 """A program of each of the packages that are unpacked."""
 
-NODE = {"postal-mime": "4.0.0"}
-"""Packages of Node and their versions, which are put beside the unpacked ones."""
+NODE = ("postal-mime",)
+"""Packages of Node, which are put beside the unpacked ones."""
 
 MODULES = {"atheris"}
 """Python packages that exist for some systems only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -133,9 +134,15 @@ class Listing(OperatorLink):
         return self._db.execute(_SQL["message"], params).fetchone()
 
     def parameters(self, message_id: int) -> dict[str, Any] | None:
-        """Return the parts of composed mail, or the words of its template; they may be secret."""
+        """Return the parts of composed mail, or the words of its template; they may be secret.
+
+        A number is a text, because it may be of any length.
+        """
         found = self._db.execute(_SQL["parameters"], {"id": message_id}).fetchone()
-        return found["params"] if found else None
+        if not found or found["params"] is None:
+            return None
+        params: dict[str, Any] = json.loads(found["params"], parse_int=str, parse_float=str)
+        return params
 
     def arrival(self, message_id: int) -> dict[str, Any] | None:
         """Return who submitted the message, and how; None if it is not stored (any more)."""

@@ -8,9 +8,10 @@ from pgmta.store.queries import queries
 
 LOOK = queries("arrivals")["look"]
 """The question whose answers `Arrivals.see` takes."""
+SCHEDULED = 10**15
+"""Ids from this one on are of the sequence scheduled_ids, which the row watch leaves out."""
 _AGAIN = 16  # looks per move at which transactions count that no snapshot has shown while open
 _MOST = 10_000  # ids that are remembered
-_SCHEDULED = 10**15  # ids from this one on are of scheduled_ids, which the row watch leaves out
 _OVERFLOW = 0  # in place of more ids: no row has it
 
 
@@ -44,7 +45,7 @@ class Arrivals:
         for number in ids:
             if number < self._next:
                 self._missing.discard(number)
-            elif len(self._early) < _MOST and number < _SCHEDULED:
+            elif len(self._early) < _MOST and number < SCHEDULED:
                 self._early.add(number)
 
     def see(self, number: int, snapshot: str) -> bool:

@@ -50,7 +50,8 @@ class Contents:
         return {
             number: TemplateSource(
                 sender=sender, from_=from_field, reply_to=reply_to, subject=subject, body=body,
-                html=html, headers=json.loads(headers),
+                html=html,
+                headers=json.loads(headers, parse_int=str, parse_float=str),
             )
             for number, sender, from_field, reply_to, subject, body, html, headers in rows
         }  # fmt: skip

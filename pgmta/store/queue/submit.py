@@ -70,9 +70,9 @@ class Submission:
 
         They go in groups, and each group is one commit. `stored` gets the ids of each committed
         group. After an error these messages are in the queue. No others are, unless a connection
-        broke in their commit. Raises AddressError or ValueError before it stores a message,
-        SubmissionError if the database refuses an argument of composed mail, StoreUnavailable if
-        PostgreSQL stays away, psycopg.Error if it refuses a message.
+        broke in their commit. Raises AddressError or ValueError before it stores a message.
+        Raises SubmissionError if the database refuses an argument of composed mail.
+        Raises StoreUnavailable if PostgreSQL stays away, psycopg.Error if it refuses a message.
         """
         raw = [mail for mail in mails if isinstance(mail, RawMail)]
         made = [mail for mail in mails if not isinstance(mail, RawMail)]
@@ -92,9 +92,10 @@ class Submission:
         """Store mail that the functions of the database take."""
         ids: list[int] = []
         for start in range(0, len(mails), _TOGETHER):
+            together = slice(start, start + _TOGETHER)
             group = [
                 (statements()[mail.STATEMENT], {**given, "wake": False})
-                for mail, given in zip(mails[start:], arguments[start : start + _TOGETHER], strict=False)
+                for mail, given in zip(mails[together], arguments[together], strict=True)
             ]
             try:
                 answers = await self._links[0].run_together(group)

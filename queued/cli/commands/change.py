@@ -80,7 +80,7 @@ def quarantine(quarantine: str, reason: str, release_after: str | None, **option
 
 @_command("release")
 def release(**options: Any) -> None:
-    """Give held rows back to the queue, due now.
+    """Give held rows back to the queue, due now, or at the time of scheduled mail.
 
     The standing rule that held a row does not hold it again. The command names other rules that do.
     """
@@ -89,7 +89,7 @@ def release(**options: Any) -> None:
 
 @_command("retry")
 def retry(**options: Any) -> None:
-    """Make waiting rows due now. Held rows stay held."""
+    """Make waiting rows due now. Held rows stay held, and scheduled mail keeps its time."""
     _run(Action.RETRY, options)
 
 

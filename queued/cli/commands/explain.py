@@ -125,6 +125,8 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
         ends = f"until {instant(until)}" if until else "until an operator releases it"
         if row["malformed"]:
             ends = "until an operator deletes it, as an address holds control characters"
+        elif row["send_at"] is not None and row["send_at"] > now:
+            ends += f", but not sent before {instant(row['send_at'])}"
         return f"on hold by {row['held_by']}, {ends}: {row['hold_reason']}"
     if status == Status.DELETE:
         return "its deletion by queued" + (", after the attempt under way" if leased else "")

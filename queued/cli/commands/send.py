@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import mimetypes
+import re
 import sys
-from email.utils import parseaddr
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +17,37 @@ from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
 from queued.cli.options.mail_options import mail_arguments, mail_options
 from queued.cli.options.queue_command import command, database_of, parse_pairs
+from queued.cli.options.word_options import read_words, word_options
 
 _PARTS = {
     "sender": "--sender", "from_": "--from", "subject": "--subject", "text": "--text",
     "html": "--html", "cc": "--cc", "bcc": "--bcc", "reply_to": "--reply-to",
     "header": "--header",
 }  # fmt: skip
+_ARGUMENTS = {
+    "recipient": "--to", "body": "--text", "headers": "--header", "attachments": "--attach",
+    "params": "--param", "send_at": "--at",
+}  # fmt: skip
+_ADDRESS = re.compile(r"<([^<>]*)>[ \t]*\Z")  # of a mailbox, as submit_mail() finds it
 _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "--version"}
 
 
 @command(json=True)
 @click.option("--to", multiple=True, metavar="MAILBOX", help="bob@example.com or 'Bob <bob@…>'.")
 @click.option("--cc", multiple=True, metavar="MAILBOX", help="Gets a copy.")
-@click.option("--bcc", multiple=True, metavar="MAILBOX", help="Gets a copy that nobody sees.")
+@click.option("--bcc", multiple=True, metavar="MAILBOX", help="Gets a copy; no reader sees it.")
 @click.option("--from", "from_", metavar="MAILBOX", help="Who writes.  [default: the sender]")
 @click.option("--sender", help="Reverse-path, '' for none.  [default: the address in --from]")
-@click.option("--reply-to", metavar="MAILBOX", help="Who gets answers.")
+@click.option("--reply-to", metavar="MAILBOX", help="The address for answers.")
 @click.option("--subject", help="One line.")
 @click.option("--text", metavar="TEXT", help="Plain text; @FILE reads a file, @- standard input.")
-@click.option("--html", metavar="HTML", help="The same as html.")
+@click.option("--html", metavar="HTML", help="HTML, from a file in the same way.")
 @click.option("--header", multiple=True, metavar="NAME=VALUE", help="Another header field.")
 @click.option("--attach", multiple=True, metavar="FILE[:TYPE]", help="Attach a file.")
 @click.option("--picture", multiple=True, metavar="ID=FILE", help="A picture of the html: cid:ID.")
 @click.option("--template", metavar="NAME", help="Use a template, for one recipient.")
 @click.option("--version", type=int, help="Version of the template.  [default: the last one]")
-@click.option("--param", multiple=True, metavar="WORD=VALUE", help="A word of the template.")
-@click.option("--params-file", type=click.File("rb"), help="JSON with words of the template.")
+@word_options
 @mail_options
 def send(
     config: Path,
@@ -65,18 +69,25 @@ def send(
     elif len(to) != 1:
         raise ConfigError(["--to: a template is for one recipient, so name one"])
     else:
-        version = of_template["version"]
-        mail = TemplateMail(template=template, recipient=to[0], params=_words(of_template),
-                            version=version, **given)  # fmt: skip
+        words = read_words(of_template["param"], of_template["params_file"])
+        mail = TemplateMail(template=template, recipient=to[0], params=words,
+                            version=of_template["version"], **given)  # fmt: skip
     with connect_operator(database_of(config)) as db:
         try:
             number = sql_interface.submit_composed(db, mail)
         except SubmissionError as error:
-            raise ConfigError([f"error: {error}"]) from None
+            raise ConfigError([_by_option(str(error))]) from None
     if as_json:
         print_json({"id": number})
     else:
         print_line(str(number))
+
+
+def _by_option(reason: str) -> str:
+    """Return a reason that begins with the option in place of the argument of SQL."""
+    argument, colon, text = reason.partition(":")
+    flag = _ARGUMENTS.get(argument, "--" + argument.replace("_", "-"))
+    return f"{flag}{colon}{text}" if argument.replace("_", "").isalpha() else reason
 
 
 def _refuse(options: dict[str, Any], when: str) -> None:
@@ -92,7 +103,8 @@ def _mail(to: tuple[str, ...], parts: dict[str, Any], given: dict[str, Any]) -> 
     if sender is None:
         if not from_:
             raise ConfigError(["--from: it is missing, and --sender too"])
-        sender = parseaddr(from_)[1]
+        named = _ADDRESS.search(from_)
+        sender = named[1] if named else from_
     if parts["subject"] is None:
         raise ConfigError(["--subject: it is missing"])
     return Mail(
@@ -110,8 +122,10 @@ def _text(flag: str, value: str | None) -> str | None:
     try:
         octets = sys.stdin.buffer.read() if value == "@-" else Path(value[1:]).read_bytes()
         return octets.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{flag} {value}: {error}"]) from None
+    except OSError as error:
+        raise ConfigError([f"{flag} {value}: {error.strerror or error}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{flag} {value}: is not UTF-8"]) from None
 
 
 def _attachments(attach: tuple[str, ...], picture: tuple[str, ...]) -> list[Attachment]:
@@ -135,16 +149,3 @@ def _attachment(
         return Attachment(path.name, path.read_bytes(), kind, content_id)
     except OSError as error:
         raise ConfigError([f"{flag} {name}: {error.strerror or error}"]) from None
-
-
-def _words(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the words of a template; --param goes before the file. Raises ConfigError."""
-    words: dict[str, Any] = {}
-    if file := options["params_file"]:
-        try:
-            words = json.load(file)
-        except ValueError as error:
-            raise ConfigError([f"--params-file {file.name}: it is no JSON: {error}"]) from None
-        if not isinstance(words, dict):
-            raise ConfigError([f"--params-file {file.name}: it is no object of words"])
-    return {**words, **parse_pairs(options["param"], "--param")}

@@ -14,12 +14,12 @@ import click
 
 from pgmta.command import print_json, print_line, print_text
 from pgmta.compose.composed_message import composed_header
-from pgmta.compose.mime import Identity
+from pgmta.compose.mime import MessageIdentity
 from pgmta.errors import PgmtaError
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
-from queued.rewriting.composed import COMPOSED, COMPOSERS, composed_or_stored
+from queued.rewriting.edited import EDITED, EDITORS, edited_or_stored
 
 # smtpd/commands/commands.py writes the field, and replaces other characters of the name
 _RECEIVED = re.compile(
@@ -45,7 +45,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     --params prints their values.
     """
     with closing(Listing(database_of(config))) as listing:
-        message = listing.message(message_id, COMPOSED if COMPOSERS else HEAD)
+        message = listing.message(message_id, EDITED if EDITORS else HEAD)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
         came = arrival(listing.arrival(message_id), history)
@@ -54,9 +54,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
         made_of = listing.parameters(message_id) if params and message else None
     if not message and not history and not any(reports):
         raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
-    if message and COMPOSERS:
-        _compose(message, rows)
-    composition = _composition(message, rows) if message else None
+    composition = _make_content(message, rows) if message else None
     headers = _headers(message) if message else []
     if as_json:
         print_json({
@@ -93,7 +91,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     print_origin(reports)
     if rows:
         _print_recipients(rows)
-        _print_composed(rows)
+        _print_edited(rows)
     print_history(history)
     print_reports(reports)
     if said is not None:
@@ -162,29 +160,33 @@ def print_reports(reports: MessageReports) -> None:
 _SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
 
 
-def _composition(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | None:
-    """Give composed mail its header; return what it is made of, None for other mail."""
+def _make_content(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | None:
+    """Give a message the header of its delivery; return what composed mail is made of."""
     shown = message["composition"]
+    if shown is not None:
+        at = rows[0]["ts"] if rows else message["received_at"]
+        identity = MessageIdentity(message["message_id_header"] or "", at)
+        message["head"] = composed_header(shown, identity)
+    if EDITORS:
+        _edit(message, rows)
     if shown is None:
         return None
-    at = rows[0]["ts"] if rows else message["received_at"]
-    message["head"] = composed_header(shown, Identity(message["message_id_header"] or "", at))
-    template = json.loads(shown)[1]
+    template = json.loads(shown, parse_int=str, parse_float=str)[1]
     return f"template {template['name']} version {template['version']}" if template else "parts"
 
 
-def _compose(message: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Give each row its content as `composed`, and the message the header of its first row."""
+def _edit(message: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Give each row its content as `edited`, and the message the header of its first row."""
     stored = bytes(message["head"] or b"")
     for row in reversed(rows):
-        content = composed_or_stored(stored, json.dumps(row["metadata"]))
-        row["composed"] = content[:HEAD].decode(errors="replace") if content != stored else None
+        content = edited_or_stored(stored, json.dumps(row["metadata"]))
+        row["edited"] = content[:HEAD].decode(errors="replace") if content != stored else None
         message["head"] = content
 
 
-def _print_composed(rows: list[dict[str, Any]]) -> None:
+def _print_edited(rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        if content := row.get("composed"):
+        if content := row.get("edited"):
             print_text(f"\ncontent for {row['recipient']}")
             print_text("".join(f"  {line}\n" for line in content.splitlines()).rstrip())
 

@@ -86,7 +86,7 @@ def submit(
 def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_json: bool) -> None:
     """Stop mail that is not delivered yet. A recipient in flight stops after its attempt.
 
-    ID is the number that submit printed, or that the client got with its 250.
+    ID is the number that submit or send printed, or that the client got with its 250.
     """
     found = []
     unknown = False
@@ -112,7 +112,7 @@ def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_js
 def status(config: Path, message_ids: tuple[int, ...], as_json: bool) -> None:
     """Show the state of each recipient of messages, also of those that have left the queue.
 
-    ID is the number that submit printed, or that the client got with its 250.
+    ID is the number that submit or send printed, or that the client got with its 250.
     """
     with connect_operator(database_of(config)) as db:
         rows = sql_interface.status(db, message_ids)

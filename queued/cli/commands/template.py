@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from difflib import unified_diff
 from email.utils import parseaddr
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line, print_text, shorten
-from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.parts import NamedMailbox, Parts
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError, PgmtaError, TemplateError
@@ -27,7 +26,6 @@ from queued.cli.options.queue_command import (
     command,
     database_of,
     instant,
-    parse_pairs,
     print_rows,
     who,
 )
@@ -38,6 +36,7 @@ from queued.cli.options.template_file import (
     read_template,
     read_templates,
 )
+from queued.cli.options.word_options import read_words, word_options
 
 _MESSAGE_ID = "<0.0000000000000000@localhost>"  # of mail that is not sent
 
@@ -121,9 +120,7 @@ def show(config: Path, name: str, version: int | None, tenant: str, as_json: boo
 
 @command(template, json=True, needed=False)
 @click.argument("which", metavar="NAME|FILE")
-@click.option("--param", multiple=True, metavar="K=V", help="The value of a word.")
-@click.option("--params-file", type=click.File(encoding="utf-8"), metavar="JSON",
-              help="A JSON object with values by word; - is standard input.")  # fmt: skip
+@word_options
 @click.option("--to", help="Recipient, ADDRESS or NAME <ADDRESS>.  [default: none]")
 @_VERSION
 @_OF_NAME
@@ -134,7 +131,7 @@ def render(
     config: Path,
     which: str,
     param: tuple[str, ...],
-    params_file: Any,
+    params_file: TextIO | None,
     to: str | None,
     version: int | None,
     tenant: str,
@@ -147,14 +144,19 @@ def render(
     A template in a file needs no database. Date and Message-ID of the mail are examples.
     """
     if which.endswith(ENDINGS) and (Path(which).exists() or not config.exists()):
+        if version is not None:
+            raise ConfigError([f"--version: it counts only with a name, and {which} is a file"])
         compiled = read_template(Path(which)).template
     else:
+        if not config.exists():
+            raise ConfigError([f"there is no {config} in this folder: give -c FILE, or a template "
+                               "file such as NAME.txt"])  # fmt: skip
         source = _stored(config, which, tenant, version).source
         try:
             compiled = compile_template(source)
         except TemplateError as error:  # another version of pgmta took it
             raise PgmtaError(f"template {which}: {error}") from None
-    words = {**_words(params_file), **parse_pairs(param, "--param")}
+    words = read_words(param, params_file)
     try:
         parts = compiled.fill(words, [_mailbox(to)] if to else [])
     except ValueError as error:
@@ -162,7 +164,7 @@ def render(
     if opened:
         _open(parts)
         return
-    content = compose_head(parts, Identity(_MESSAGE_ID, datetime.now(UTC))).decode()
+    content = compose_head(parts, MessageIdentity(_MESSAGE_ID, datetime.now(UTC))).decode()
     if as_json:
         print_json({"subject": parts.subject, "text": parts.body, "html": parts.html,
                     "content": content})  # fmt: skip
@@ -212,19 +214,6 @@ def _stored(config: Path, name: str, tenant: str, version: int | None) -> Stored
         raise PgmtaError(f"template {name} has no version {version}; the last is {last.version}")
     known = f"there is {', '.join(near[:10])}" if near else "store one by `queuectl template put`"
     raise PgmtaError(f"there is no template {name}; {known}")
-
-
-def _words(file: Any) -> dict[str, Any]:
-    """Return the values in a file of JSON; numbers stay as they are written."""
-    if file is None:
-        return {}
-    try:
-        words = json.load(file, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError([f"{file.name}: no JSON: {error}"]) from None
-    if not isinstance(words, dict):
-        raise ConfigError([f"{file.name}: expected an object with values by word"])
-    return words
 
 
 def _mailbox(text: str) -> NamedMailbox:

@@ -172,10 +172,14 @@ def _located(
     content = contents.get(error.part)
     if content:
         return f"{content.path}:{content.line + error.line - 1}: {error.advice}"
-    key, _, name = error.part.partition(".")
+    part, advice = error.part, error.advice
+    # a file without a sender has the mistake in the address of From
+    if part == "sender" and ("sender",) not in lines and not error.hint:
+        part, advice = "from", f"{advice}; write ADDRESS or NAME <ADDRESS>"
+    key, _, name = part.partition(".")
     line = lines.get((key, name) if name else (key,)) or (lines.get(("from",)) if key else None)
     where = f"{first.path}:{line}" if line else f"{first.path}"
-    return ": ".join(filter(None, (where, error.part, error.advice)))
+    return ": ".join(filter(None, (where, part, advice)))
 
 
 def front_matter(tenant: str, name: str, source: TemplateSource) -> str:

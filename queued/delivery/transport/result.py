@@ -52,7 +52,7 @@ class Result:
     The transport sets the `event`, and no other part reads its answers. `reply` is the answer of
     the next hop, or with the code 0 the reason why there is none. Facts, seconds and dialogue are
     those of the transaction, if one began. A row that may not go before
-    `until` has not begun.
+    `until` has not begun. With `hold` a failure is a hold, whatever `on_failed` of the row says.
     """
 
     event: Event
@@ -64,6 +64,7 @@ class Result:
     seconds: float = 0.0  # of the transaction
     said: Said | None = field(default=None, compare=False)
     until: datetime | None = None
+    hold: bool = False
 
     @classmethod
     def from_error(cls, error: DeliveryError, host: str) -> Result:
@@ -71,7 +72,8 @@ class Result:
         event = Event.FAIL if error.permanent else Event.DEFER
         if error.unknown:
             event = Event.UNKNOWN
-        result = cls(event, Reply(error.code, error.line), host or error.host, error.stage)
+        reply = Reply(error.code, error.line)
+        result = cls(event, reply, host or error.host, error.stage, hold=error.hold)
         if isinstance(error.facts, ConnectionFacts):  # no transaction began
             result.facts = error.facts
             result.said = error.facts.dialogue, ()

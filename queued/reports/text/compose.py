@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
-from binascii import b2a_qp
 from datetime import datetime
 from functools import lru_cache
 
+from pgmta.compose.header_fields import address_field, date, text_field
+from pgmta.compose.mime import encode_text
 from queued.config import BounceTexts, split_named
-from queued.reports.text.fields import date, folded, text_of, whole
+from queued.reports.text.fields import text_of, whole
 from queued.reports.text.human import human_texts
 from queued.reports.text.machine import delivery_status
 from queued.reports.text.original import languages_of, returned_type
 from queued.reports.text.values import Dsn, Report
 
-_LONGEST = 990  # octets of a line of text that goes as it is
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,900}>")
-_PHRASE = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
-_WORD = 39  # octets of an encoded word before base64: a line has at most 76 (RFC 2047, section 2)
 _SUBJECT = 500  # characters
 _ADDRESS = 900  # octets of an address, which may come by SQL
 
@@ -41,7 +38,7 @@ def compose(
     status = delivery_status(report, utf8=utf8).encode()
     returned = original.header if content is None else content
     media, wide = returned_type(original, utf8=report.utf8 or utf8, content=content is not None)
-    text_head, body = _text_part(text, language.written[report.kind])
+    text_head, body = _text_part(text, language.written[report.kind], boundary)
     while any(
         isinstance(part, bytes) and b"--" + boundary.encode() in part
         for part in (body, status, returned)
@@ -71,14 +68,13 @@ def compose(
     return Dsn(head, returned, tail, len(head) + size + len(tail), not report.sent_to.isascii())
 
 
-def _text_part(text: str, tag: str) -> tuple[str, bytes]:
+def _text_part(text: str, tag: str, boundary: str) -> tuple[str, bytes]:
     """Return the header and the octets of the text, which ends with CRLF."""
-    octets = text.replace("\n", "\r\n").encode()
-    if octets.isascii() and max(map(len, octets.split(b"\n"))) < _LONGEST:
+    encoding, octets = encode_text(text, b"--" + boundary.encode())
+    if encoding == b"7bit":
         return f"{_TEXT}us-ascii\r\nContent-Language: {tag}\r\n", octets
-    encoding = "Content-Transfer-Encoding: quoted-printable\r\n"
-    # b2a_qp takes the first line end as that of the whole text
-    return f"{_TEXT}utf-8\r\nContent-Language: {tag}\r\n{encoding}", b2a_qp(octets)
+    field = f"Content-Transfer-Encoding: {encoding.decode()}\r\n"
+    return f"{_TEXT}utf-8\r\nContent-Language: {tag}\r\n{field}", octets
 
 
 _TEXT = "Content-Description: Notification\r\nContent-Type: text/plain; charset="
@@ -130,41 +126,16 @@ def _header(
     return "".join(fields)
 
 
-def _encoded(text: str) -> str:
-    """Return an unstructured text for a header: as it is, or in encoded words (RFC 2047)."""
-    text = text_of(text, utf8=True)
-    if text.isascii():
-        return text.replace("=?", "= ?")  # the reader would decode it
-    words, rest = [], text
-    while rest:
-        chars = rest.encode()[:_WORD].decode("utf-8", "ignore")
-        words.append(f"=?utf-8?B?{b64encode(chars.encode()).decode()}?=")
-        rest = rest[len(chars) :]
-    return " ".join(words)
-
-
 @lru_cache(maxsize=256)
 def _subject_field(subject: str) -> str:
-    return folded("Subject", _encoded(subject))
+    return text_field("Subject", text_of(subject, utf8=True))
 
 
 @lru_cache(maxsize=16)
 def _from_field(origin: str) -> str:
-    return folded("From", _from(origin))
-
-
-def _from(origin: str) -> str:
     """Return the field From of a configured `Name <address>`."""
     name, address = split_named(origin)
-    if not name:
-        return text_of(origin, utf8=False)
-    name, address = name.strip('"'), text_of(address, utf8=False)
-    if not name.isascii():
-        name = _encoded(name)
-    elif not _PHRASE.fullmatch(name):
-        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-        name = f'"{escaped}"'
-    return f"{name} <{address}>"
+    return address_field("From", [(name.strip('"'), text_of(address, utf8=False))])
 
 
 def _address(address: str) -> str:

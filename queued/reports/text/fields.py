@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from datetime import UTC, datetime
-from email.utils import format_datetime
 from functools import lru_cache
 
 from pgmta.config.types import without_port
@@ -122,12 +121,6 @@ def mta(host: str) -> str:
     except ValueError:
         return f"dns; {name[:255]}"
     return f"dns; [{address}]" if address.version == 4 else f"dns; [IPv6:{address}]"
-
-
-@lru_cache(maxsize=1024)
-def date(moment: datetime) -> str:
-    """Return a time as in a field Date (RFC 5322, section 3.3); without a zone it is UTC."""
-    return format_datetime(moment.replace(microsecond=0, tzinfo=moment.tzinfo or UTC))
 
 
 @lru_cache(maxsize=1024)

@@ -6,9 +6,9 @@ import re
 from datetime import datetime
 from functools import lru_cache
 
+from pgmta.compose.header_fields import date
 from pgmta.report_row import Kind, ReportRow
 from queued.reports.text.fields import (
-    date,
     folded,
     from_xtext,
     mta,

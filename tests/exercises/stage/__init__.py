@@ -1,1 +1,1 @@
-"""A stage that composes the body from a parameter at delivery."""
+"""An editor that writes a parameter into the body at delivery."""

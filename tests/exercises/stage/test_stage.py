@@ -1,4 +1,4 @@
-"""Content that a registered composer makes is signed, repeated, shown, and returned in a DSN."""
+"""Content that a registered editor makes is signed, repeated, shown, and returned in a DSN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgmta.service import Signals
 from queued.cli.queuectl import main
 from queued.config import QueuedConfig
 from queued.daemon.daemon import Daemon
-from queued.rewriting.composed import COMPOSERS
+from queued.rewriting.edited import EDITORS
 from tests.exercises.stage.words import fill
 from tests.support.dkim import Keys
 from tests.support.nexthop import Do, NextHop, Transaction
@@ -31,9 +31,9 @@ SIGNATURE = re.compile(rb"DKIM-Signature:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*")
 
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
-    COMPOSERS.append(fill)
+    EDITORS.append(fill)
     yield
-    COMPOSERS.remove(fill)
+    EDITORS.remove(fill)
 
 
 def put(db: psycopg.Connection, number: int, recipient: str, **words: object) -> None:
@@ -85,7 +85,7 @@ def follow(uri: str, hop: NextHop, keys: Keys, path: Path) -> None:
     first, second = (SIGNATURE.sub(b"", content) for content in sent)
     assert first == second, "but for the time of the signature"
     assert [(each["event"], each["reply"]) for each in log] == [
-        ("failed", "5.6.0 content can't be composed: there is no word sum")
+        ("failed", "5.6.0 content can't be edited: there is no word sum")
     ]
     dsns = [t.content or b"" for t in hop.kept if t.recipients == ["news@a.example"]]
     assert len(dsns) == 2
@@ -96,7 +96,7 @@ def follow(uri: str, hop: NextHop, keys: Keys, path: Path) -> None:
 
 
 @pytest.mark.parametrize("inline", ["1MB", "1B"])
-async def test_a_composed_body(database: str, tmp_path: Path, inline: str) -> None:
+async def test_an_edited_body(database: str, tmp_path: Path, inline: str) -> None:
     keys = Keys(tmp_path)
     path = tmp_path / "queued.yaml"
     path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))

@@ -1,4 +1,4 @@
-"""The composer that puts the words of a row into a text: `{name}` becomes `words.name`."""
+"""The editor that puts the words of a row into a text: `{name}` becomes `words.name`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgmta.compose.mime import Identity, boundary, compose_head, compose_header
+from pgmta.compose.mime import MessageIdentity, boundary, compose_head, compose_header
 from pgmta.compose.parts import Parts, parts_of
 from tests.support.composing import (
     IDENTITY,
@@ -212,5 +212,5 @@ def test_transfer_encoding(text: str, encoding: bytes) -> None:
 )
 def test_message_id(bad: str) -> None:
     with pytest.raises(ValueError, match="Message-ID"):
-        compose_head(Parts(from_=("", "a@example.com")), Identity(bad, datetime.now(UTC)))
+        compose_head(Parts(from_=("", "a@example.com")), MessageIdentity(bad, datetime.now(UTC)))
     assert boundary("<1.x@example.com>", "m") == "=_1.xm"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pgmta.compose.mime import Identity, compose_head
+from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.compose.words import WordPlace, fault
 from pgmta.errors import TemplateError
@@ -24,7 +25,7 @@ from pgmta.errors import TemplateError
 PLAIN = TemplateSource(
     sender="bounces@shop.example", from_="Shop <info@shop.example>", subject="Hello", body="Hello"
 )
-IDENTITY = Identity("<1.0123456789abcdef@mx.example>", datetime(2026, 1, 31, tzinfo=UTC))
+IDENTITY = MessageIdentity("<1.0123456789abcdef@mx.example>", datetime(2026, 1, 31, tzinfo=UTC))
 FIELDS = {
     "Date", "From", "To", "Subject", "Message-ID", "List-Unsubscribe", "X-A", "MIME-Version",
     "Content-Type", "Content-Transfer-Encoding",
@@ -348,3 +349,29 @@ def test_a_masked_template_has_no_value() -> None:
     assert parts.from_ == ("{{name}}", "{{from}}")
     assert (parts.subject, parts.body) == ("{{n}}", "{{ https://a.example/{{n}}")
     assert parts.html == '<a href="{{link}}" title="{{n}}">{{n}}</a>'
+
+
+@pytest.mark.parametrize("host", ["", "/", "\\", " ", "\t", "&sol;", "?", "#", "x", "x\\"])
+def test_a_word_is_never_the_host_of_a_url(host: str) -> None:
+    """Browsers take https:///a for https://a."""
+    for end in ("", "/"):
+        if (host, end) == ("x", "/"):
+            continue
+        with pytest.raises(TemplateError, match="host of a URL"):
+            made(html=f'<a href="https://{host}{end}{{{{w}}}}">x</a>')
+    if host in "/\\?#":
+        with pytest.raises(TemplateError, match="host of a URL"):
+            made(body=f"https://{host}{{{{w}}}}")
+
+
+@pytest.mark.parametrize(
+    ("begin", "part"),
+    [("", "<title>{{a}}</title>\n"), ('<a href="https://a.example/?', "&amp;b={{a}}"),
+     ('<a title="', "{{{{")],
+)  # fmt: skip
+def test_a_large_template_is_compiled_soon(begin: str, part: str) -> None:
+    """Its time grows with its length: a worker compiles it between two deliveries."""
+    html = f"{begin}{part * (900_000 // len(part))}" + ('">' if begin else "")
+    started = time.monotonic()
+    made(html=html, body=f"https://a.example/{'{{a}}/' * 140_000}")
+    assert time.monotonic() - started < 15

@@ -44,9 +44,8 @@ async def test_all_rows_that_are_near_move_in_batches(
     assert wakes == [1, 1]
     assert fetch(
         db,
-        "SELECT count(*), bool_and(next_attempt = send_at), max(send_at) > now()"
-        " FROM queue WHERE status = 'QUEUED'",
-    ) == (26, True, True)
+        "SELECT count(*), bool_and(next_attempt = send_at) FROM queue WHERE status = 'QUEUED'",
+    ) == (26, True)
 
 
 async def test_a_round_reads_only_what_is_due(database: str, db: psycopg.Connection) -> None:

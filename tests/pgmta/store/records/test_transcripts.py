@@ -125,6 +125,7 @@ async def test_rows_of_a_transaction_share_a_transcript_that_is_written_once(
 
 
 async def test_queued_makes_and_drops_the_days(db: psycopg.Connection, link: Link) -> None:
+    await keep_days(link, "transcripts", 86400)  # the template may be of yesterday
     today = fetch(db, "SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")[0]
     assert fetch(db, f"SELECT to_regclass('transcripts_{today}') IS NOT NULL") == (True,)
     db.execute(f"DROP TABLE transcripts_{today}".encode())

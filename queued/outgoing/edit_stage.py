@@ -1,4 +1,4 @@
-"""The stage in which composers change content at delivery."""
+"""The stage in which editors change content at delivery."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from queued.config import QueuedConfig
 from queued.delivery.transport.result import Result
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared
-from queued.rewriting.composed import COMPOSERS, composed, composed_parts
+from queued.rewriting.edited import EDITORS, edited, edited_parts
 
 
 @dataclass(frozen=True, slots=True)
-class ComposedStream:
-    """Iterates over the parts of composed content."""
+class EditedStream:
+    """Iterates over the parts of edited content."""
 
     content: AsyncIterable[bytes]
     metadata: str | None
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Return an iterator over the parts. It raises DeliveryError, as the content does."""
-        return composed_parts(self.content, self._composed)
+        return edited_parts(self.content, self._edited)
 
-    def _composed(self, content: bytes) -> bytes:
+    def _edited(self, content: bytes) -> bytes:
         try:
-            return composed(content, self.metadata)
+            return edited(content, self.metadata)
         except ValueError as error:
             raise DeliveryError(_words(error), Stage.CONTENT, permanent=True) from None
 
 
-class ComposersStage(OutgoingStage):
-    """Has each row get the content that its metadata make; without composers there is none."""
+class EditStage(OutgoingStage):
+    """Has each row get the content that its metadata make; without editors there is none."""
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
-        """Return the step, if there are composers."""
-        return self._prepare if COMPOSERS else None
+        """Return the step, if there are editors."""
+        return self._prepare if EDITORS else None
 
     def _prepare(self, outgoing: Outgoing) -> Prepared:
         groups: dict[str | None, list[Item]] = {}
@@ -49,11 +49,11 @@ class ComposersStage(OutgoingStage):
         for metadata, rows in groups.items():
             content = outgoing.content
             if not isinstance(content, bytes):
-                stream = ComposedStream(content, metadata)
+                stream = EditedStream(content, metadata)
                 parts.append(outgoing._replace(items=rows, content=stream))
                 continue
             try:
-                made = composed(content, metadata)
+                made = edited(content, metadata)
             except ValueError as error:
                 result = Result(Event.FAIL, Reply(0, _words(error)))
                 self.context.end(rows, result, outgoing.started)
@@ -69,4 +69,4 @@ class ComposersStage(OutgoingStage):
 
 
 def _words(error: ValueError) -> str:
-    return f"5.6.0 content can't be composed: {error}"
+    return f"5.6.0 content can't be edited: {error}"

@@ -1,0 +1,90 @@
+"""Mail that waits for its template, and templates that were made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from pgmta.compose.template import TemplateSource
+from pgmta.model import Item, Message
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.result import Result
+from queued.outgoing import template_cache
+from queued.outgoing.compose_stage import ComposeStage
+from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.stage import StageContext
+
+NOW = datetime.now(UTC)
+
+
+class Templates:
+    """Has a template for each id."""
+
+    async def templates(self, ids: Iterable[int]) -> dict[int, TemplateSource]:
+        if 13 in ids:
+            raise RecursionError("headers of a row by hand")
+        return {
+            each: TemplateSource(sender="", from_="a@b.example", subject=f"{each}", body="x")
+            for each in ids
+        }
+
+
+def outgoing(template: int) -> Outgoing:
+    item = Item(template, template, "", "r@b.example", "b.example", 1, NOW, 1)
+    composition = f'[{template}, {{"to": [["", "r@b.example"]], "words": {{}}}}]'
+    message = Message(
+        template, 9, False, "", 0, b"", f"<{template}.a@x.example>", composition=composition
+    )
+    destination = Destination("b.example", SmtpParameters())
+    return Outgoing([item], message, destination, "", b"", b"", 9, False, False, NOW)
+
+
+class Stage(ComposeStage):
+    """Collects what it lets go on and what it ends."""
+
+    def __init__(self) -> None:
+        self.made: list[Outgoing] = []
+        self.ended: list[tuple[int, Result]] = []
+        super().__init__(
+            StageContext(
+                contents=cast(Any, Templates()), transports=cast(Any, None),
+                attempts=cast(Any, None), signers=None, end=self.note,
+                dispatch=lambda items, _: None, room=0,
+            )
+        )  # fmt: skip
+        self.context.go_on = lambda _, made: self.made.append(made)
+
+    def note(self, items: list[Item], result: Result, _: datetime | None) -> None:
+        self.ended += [(item.id, result) for item in items]
+
+
+@pytest.mark.parametrize("most", [1, 64 << 20])
+async def test_a_claim_may_need_more_templates_than_are_kept(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(template_cache, "_MOST", most)
+    stage = Stage()
+    for each in (1, 2, 3):
+        assert stage.prepare(outgoing(each)) is None
+    await stage.wait()
+    assert stage.ended == []
+    for n, made in enumerate(stage.made, 1):
+        assert b"Subject: %d\r\n" % n in cast(bytes, made.content)
+    assert len(stage.made) == 3
+    assert stage.context.load == 0
+
+
+async def test_a_template_that_can_not_be_read_stops_nobody() -> None:
+    stage = Stage()
+    assert stage.prepare(outgoing(13)) is None
+    await stage.wait()
+    assert [number for number, _ in stage.ended] == [13]
+    assert stage.prepare(outgoing(1)) is None
+    await asyncio.wait_for(stage.wait(), 5)
+    assert len(stage.made) == 1
+    assert stage.context.load == 0

@@ -1,0 +1,144 @@
+"""Single cases of composed mail: attached messages, encodings, keys, repeated words, names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from pgmta import Attachment, Mail, TemplateMail
+from pgmta.compose.mime import MessageIdentity, compose_head
+from pgmta.compose.parts import parts_of
+from pgmta.store.admin.migrate import migrate
+from queued.cli.queuectl import main
+from tests.sql.test_composed import SOURCE, put_template, submit
+from tests.support.bad_mail import GOOD_PARTS, GOOD_TEMPLATE
+from tests.support.database import with_database
+from tests.support.rows import column, fetch
+
+
+@pytest.fixture
+def db(db: psycopg.Connection) -> psycopg.Connection:
+    """A database with the template `receipt`."""
+    put_template(db, "receipt", SOURCE)
+    return db
+
+
+def test_an_attached_message_goes_as_it_is(db: psycopg.Connection) -> None:
+    for octets, bits in (
+        (b"Subject: x\r\n\r\n\\303\r\n", ""),
+        (b"Subject: \xc3\r\n\r\nx\r\n", " 8bit"),
+    ):
+        forwarded = Attachment("a.eml", octets, "message/rfc822")
+        number = submit(db, Mail(**GOOD_PARTS, attachments=[forwarded]))
+        tail, params, message_id = fetch(
+            db, "SELECT body, params, message_id_header FROM messages WHERE id = %s", number
+        )
+        assert params["tail"] == f"mixed{bits}"
+        identity = MessageIdentity(message_id, datetime(2026, 1, 1, tzinfo=UTC))
+        content = compose_head(parts_of(params), identity) + tail
+        assert octets in content
+        assert (b"\r\nContent-Transfer-Encoding: 8bit\r\n\r\n--=_" in content) == bool(bits)
+
+
+def test_other_encodings_take_characters_only(server: str) -> None:
+    """A worker that reads other octets would stop: no mail would leave any more."""
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE octets ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0")
+    try:
+        uri = with_database(server, "octets")
+        migrate(uri)
+        good = {"to": "ARRAY['b@b.example']", "subject": "'x'", "body": "'x'", "headers": "'{}'"}
+        octets = "E'\\377'"
+        with psycopg.connect(uri, autocommit=True, client_encoding="UTF8") as db:
+            for name, value in {
+                "to": f"ARRAY[{octets} || ' <b@b.example>']", "subject": octets, "body": octets,
+                "headers": f"jsonb_build_object('X-A', {octets})",
+                "attachments": f"ARRAY[({octets}, 'a/b', 'x', NULL)::pgmta.submit_attachment]",
+            }.items():  # fmt: skip
+                given = ", ".join(
+                    f'"{key}" => {text}' for key, text in {**good, name: value}.items()
+                )
+                with pytest.raises(
+                    psycopg.errors.InvalidParameterValue, match=f"^{name}: it has oct"
+                ):
+                    db.execute(f"SELECT pgmta.submit_mail('a@b.example', {given})".encode())
+            db.execute(
+                "SELECT pgmta.submit_mail('a@b.example', ARRAY['b@b.example'], 'Grüße', 'ä')"
+            )
+    finally:
+        with psycopg.connect(server, autocommit=True) as admin:
+            admin.execute("DROP DATABASE octets WITH (FORCE)")
+
+
+def test_a_long_line_of_an_attached_message_is_found_anywhere(db: psycopg.Connection) -> None:
+    for before in (0, 64_530, 65_536 - 500):
+        for octets, refused in ((998, False), (999, True)):
+            content = b"A: b\r\n" + b"\r\n" * (before // 2) + b"\xff" * octets + b"\r\n"
+            mail = Mail(**GOOD_PARTS, attachments=[Attachment("a.eml", content, "message/rfc822")])
+            if refused:
+                with pytest.raises(psycopg.errors.InvalidParameterValue, match="over 998 octets"):
+                    submit(db, mail)
+            else:
+                submit(db, mail)
+
+
+def test_a_key_outlives_a_new_version_of_its_template(db: psycopg.Connection) -> None:
+    """A program that repeats a submission after a deployment gets the first id."""
+    first = submit(db, TemplateMail(**GOOD_TEMPLATE, key="k"))
+    db.execute(
+        "INSERT INTO templates (name, version, sender, from_field, subject, body, words)"
+        " SELECT name, 2, 'other@example.org', from_field, subject, body, words FROM templates"
+    )
+    assert submit(db, TemplateMail(**GOOD_TEMPLATE, key="k")) == first
+    for other in ({"version": 1}, {"params": {"name": "Bob", "number": 7}}):
+        with pytest.raises(psycopg.errors.UniqueViolation, match="used for another message"):
+            submit(db, TemplateMail(**{**GOOD_TEMPLATE, **other}, key="k"))
+
+
+def test_a_number_of_any_length_is_shown(
+    database: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    config = tmp_path / "queued.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    (number,) = fetch(
+        db, "SELECT submit_template('receipt', 'b@b.example', '{\"name\": 1e9999, \"number\": 7}')"
+    )
+    for flags in ([], ["--json"]):
+        done = CliRunner().invoke(
+            main, ["show", str(number), "--params", "-c", str(config), *flags]
+        )
+        assert done.exit_code == 0, done.output
+        assert "1" + "0" * 9999 in done.output
+
+
+def test_words_that_a_template_repeats_count_each_time(db: psycopg.Connection) -> None:
+    """A worker has the composed text in memory."""
+    put_template(db, "often", replace(SOURCE, subject="x", body="{{name}}\n{{ name }}\n" * 50))
+    submit(
+        db, TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 41000})
+    )
+    large = TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 80000})
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="params: the words are over 4"):
+        submit(db, large)
+
+
+@pytest.mark.parametrize("name", ["Müller, Ann ", "A; B ", "Ann [x] ", ""])
+def test_the_command_takes_the_sender_from_any_name(
+    database: str, db: psycopg.Connection, tmp_path: Path, name: str
+) -> None:
+    """It is never the null reverse-path by mistake: nobody would get a DSN."""
+    config = tmp_path / "queued.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    mailbox = f"{name}<ann@a.example>" if name else "ann@a.example"
+    done = CliRunner().invoke(
+        main, ["send", "-c", str(config), "--from", mailbox, "--to", "b@b.example", "--subject",
+               "x", "--text", "x"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert column(db, "SELECT sender FROM queue") == ["ann@a.example"]

@@ -164,9 +164,12 @@ def buffers(plain: Relay, full: Relay, rows: int, domains: int) -> list[Figure]:
     schedule(full.uri, rows, domains)
     after = claim_buffers(full.uri)
     found = []
-    for how, count in before.items():
-        found.append(Figure(f"claim {how}, buffers without rows", count))
-        found.append(Figure(f"claim {how}, ratio beside them", after[how] / count, 1.02))
+    for how, (every, queue) in before.items():
+        found += [
+            Figure(f"claim {how}, buffers without rows", every),
+            Figure(f"claim {how}, ratio beside them", after[how][0] / every),
+            Figure(f"claim {how}, ratio without messages", after[how][1] / queue, 1.02),
+        ]
     return found
 
 

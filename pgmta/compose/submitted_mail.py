@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar
+
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class MailOptions:
     `send_at` and `deadline` have a time zone. `on_failed` is hold, remove or bounce.
     """
 
+    _TEXTS: ClassVar[tuple[str, ...]] = ("key", "tenant")
+
     send_at: datetime | None = None
     deadline: datetime | None = None
     priority: int = 5
@@ -41,17 +46,20 @@ class MailOptions:
     attachments: Sequence[Attachment] = ()
 
     def arguments(self) -> dict[str, Any]:
-        """Return the parameters of the statement. Raises ValueError for a time without its zone."""
+        """Return the parameters of the statement. Raises ValueError for what it can't have."""
+        for name in self._TEXTS:
+            _check(name.rstrip("_"), getattr(self, name))
         for name in ("send_at", "deadline"):
             time = getattr(self, name)
             if time is not None and time.tzinfo is None:
                 raise ValueError(f"{name}: it has no time zone")
         files = self.attachments
+        _check("attachments", [(each.name, each.type, each.content_id) for each in files])
         return {
             "send_at": self.send_at,
             "deadline": self.deadline,
             "priority": self.priority,
-            "metadata": _json(self.metadata),
+            "metadata": _json("metadata", self.metadata),
             "key": self.key,
             "tenant": self.tenant,
             "on_failed": self.on_failed,
@@ -73,6 +81,10 @@ class Mail(MailOptions):
     """
 
     STATEMENT: ClassVar[str] = "submit_mail"
+    _TEXTS: ClassVar[tuple[str, ...]] = (
+        *MailOptions._TEXTS, "sender", "to", "subject", "body", "html", "cc", "bcc", "reply_to",
+        "from_",
+    )  # fmt: skip
 
     sender: str
     to: Sequence[str] = ()
@@ -86,7 +98,7 @@ class Mail(MailOptions):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the parameters of the statement. Raises ValueError for a time without its zone."""
+        """Return the parameters of the statement. Raises ValueError for what it can't have."""
         return {
             **super(Mail, self).arguments(),  # a class with slots has no other way
             "sender": self.sender,
@@ -98,7 +110,7 @@ class Mail(MailOptions):
             "bcc": list(self.bcc),
             "reply_to": self.reply_to,
             "from": self.from_,
-            "headers": _json(self.headers),
+            "headers": _json("headers", self.headers),
         }
 
 
@@ -110,6 +122,7 @@ class TemplateMail(MailOptions):
     """
 
     STATEMENT: ClassVar[str] = "submit_template"
+    _TEXTS: ClassVar[tuple[str, ...]] = (*MailOptions._TEXTS, "template", "recipient")
 
     template: str
     recipient: str
@@ -119,18 +132,35 @@ class TemplateMail(MailOptions):
     version: int | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return the parameters of the statement. Raises ValueError for a time without its zone."""
+        """Return the parameters of the statement. Raises ValueError for what it can't have."""
         return {
             **super(TemplateMail, self).arguments(),
             "template": self.template,
             "recipient": self.recipient,
-            "params": _json(self.params),
+            "params": _json("params", self.params),
             "version": self.version,
         }
 
 
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value), default=_number, allow_nan=False)
+def _json(argument: str, value: Mapping[str, Any]) -> str:
+    _check(argument, value)
+    try:
+        return json.dumps(dict(value), default=_number, allow_nan=False)
+    except ValueError as error:  # a number that is infinite or has over 4,300 digits
+        raise ValueError(f"{argument}: {error}") from None
+
+
+def _check(argument: str, value: object) -> None:
+    """Refuse texts that PostgreSQL can't have. Raises ValueError."""
+    if isinstance(value, str):
+        if _UNSTORABLE.search(value):
+            raise ValueError(f"{argument}: it has NUL or half of a character")
+    elif isinstance(value, Mapping):
+        for each in value.items():
+            _check(argument, each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check(argument, each)
 
 
 def _number(value: object) -> str:

@@ -369,3 +369,19 @@ def test_the_command_takes_the_sender_from_any_name(
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert column(db, "SELECT sender FROM queue") == ["ann@a.example"]
+
+
+@pytest.mark.parametrize("bad", ["\0", "\udcff"])
+def test_texts_that_a_database_can_not_have_are_named(bad: str) -> None:
+    for name in (*GOOD_PARTS, "html", "cc", "bcc", "reply_to", "from_", "key", "tenant"):
+        value = [bad] if name in ("to", "cc", "bcc") else bad
+        with pytest.raises(ValueError, match=f"^{name.rstrip('_')}: it has NUL or half"):
+            Mail(**{**GOOD_PARTS, name: value}).arguments()
+    for name in ("headers", "metadata"):
+        with pytest.raises(ValueError, match=f"^{name}: it has NUL"):
+            Mail(**{**GOOD_PARTS, name: {"a": bad}}).arguments()
+    with pytest.raises(ValueError, match="^attachments: it has NUL"):
+        Mail(**GOOD_PARTS, attachments=[Attachment(bad, b"x")]).arguments()
+    for params in ({"name": bad}, {bad: "x"}, {"name": float("nan")}):
+        with pytest.raises(ValueError, match="^params: "):
+            TemplateMail(**{**GOOD_TEMPLATE, "params": params}).arguments()

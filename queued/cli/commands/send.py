@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mimetypes
 import re
 import sys
@@ -16,7 +15,7 @@ from pgmta.compose.submitted_mail import Attachment, Mail, TemplateMail
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
-from queued.cli.options.mail_options import mail_arguments, mail_options
+from queued.cli.options.mail_options import mail_arguments, mail_options, read_words
 from queued.cli.options.queue_command import command, database_of, parse_pairs
 
 _PARTS = {
@@ -67,12 +66,14 @@ def send(
         raise ConfigError(["--to: a template is for one recipient, so name one"])
     else:
         version = of_template["version"]
-        mail = TemplateMail(template=template, recipient=to[0], params=_words(of_template),
+        pairs = parse_pairs(of_template["param"], "--param")  # they go before the file
+        words = {**read_words(of_template["params_file"]), **pairs}
+        mail = TemplateMail(template=template, recipient=to[0], params=words,
                             version=version, **given)  # fmt: skip
     with connect_operator(database_of(config)) as db:
         try:
             number = sql_interface.submit_composed(db, mail)
-        except SubmissionError as error:
+        except (SubmissionError, ValueError) as error:
             raise ConfigError([f"error: {error}"]) from None
     if as_json:
         print_json({"id": number})
@@ -137,16 +138,3 @@ def _attachment(
         return Attachment(path.name, path.read_bytes(), kind, content_id)
     except OSError as error:
         raise ConfigError([f"{flag} {name}: {error.strerror or error}"]) from None
-
-
-def _words(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the words of a template; --param goes before the file. Raises ConfigError."""
-    words: dict[str, Any] = {}
-    if file := options["params_file"]:
-        try:
-            words = json.load(file)
-        except ValueError as error:
-            raise ConfigError([f"--params-file {file.name}: it is no JSON: {error}"]) from None
-        if not isinstance(words, dict):
-            raise ConfigError([f"--params-file {file.name}: it is no object of words"])
-    return {**words, **parse_pairs(options["param"], "--param")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import closing
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError, PgmtaError, TemplateError
 from pgmta.mail.address import parse_mailbox
 from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, TemplateTable
+from queued.cli.options.mail_options import read_words
 from queued.cli.options.mail_page import mail_page, open_page
 from queued.cli.options.queue_command import (
     Column,
@@ -154,7 +154,7 @@ def render(
             compiled = compile_template(source)
         except TemplateError as error:  # another version of pgmta took it
             raise PgmtaError(f"template {which}: {error}") from None
-    words = {**_words(params_file), **parse_pairs(param, "--param")}
+    words = {**read_words(params_file), **parse_pairs(param, "--param")}
     try:
         parts = compiled.fill(words, [_mailbox(to)] if to else [])
     except ValueError as error:
@@ -212,19 +212,6 @@ def _stored(config: Path, name: str, tenant: str, version: int | None) -> Stored
         raise PgmtaError(f"template {name} has no version {version}; the last is {last.version}")
     known = f"there is {', '.join(near[:10])}" if near else "store one by `queuectl template put`"
     raise PgmtaError(f"there is no template {name}; {known}")
-
-
-def _words(file: Any) -> dict[str, Any]:
-    """Return the values in a file of JSON; numbers stay as they are written."""
-    if file is None:
-        return {}
-    try:
-        words = json.load(file, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError([f"{file.name}: no JSON: {error}"]) from None
-    if not isinstance(words, dict):
-        raise ConfigError([f"{file.name}: expected an object with values by word"])
-    return words
 
 
 def _mailbox(text: str) -> NamedMailbox:

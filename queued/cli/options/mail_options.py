@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -54,3 +55,16 @@ def _time(flag: str, text: str | None) -> datetime | None:
         return None if text is None else parse_time(text)
     except ValueError as error:
         raise ConfigError([f"{flag} {text!r}: {error}"]) from None
+
+
+def read_words(file: IO[bytes] | None) -> dict[str, Any]:
+    """Return the values in a file of JSON; numbers stay as they are written. Raises ConfigError."""
+    if file is None:
+        return {}
+    try:
+        words = json.load(file, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([f"{file.name}: no JSON: {error}"]) from None
+    if not isinstance(words, dict):
+        raise ConfigError([f"{file.name}: expected an object with values by word"])
+    return words

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pgmta.errors import SubmissionError
 
-_UNSTORABLE = re.compile(r"[\ud800-\udfff]|(?<!\\)(?:\\\\)*\\u0000")  # JSON escapes controls
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class MailOptions:
     `send_at` and `deadline` have a time zone. `on_failed` is hold, remove or bounce.
     """
 
+    _TEXTS: ClassVar[tuple[str, ...]] = ("key", "tenant")
+
     send_at: datetime | None = None
     deadline: datetime | None = None
     priority: int = 5
@@ -49,7 +51,10 @@ class MailOptions:
         """Return the parameters of the statement.
 
         Raises ValueError for a time without its zone, TypeError for a value of another type.
+        Raises SubmissionError for a text that the database can't have.
         """
+        for name in self._TEXTS:
+            _check(name.rstrip("_"), getattr(self, name))
         for name in ("send_at", "deadline"):
             time = getattr(self, name)
             if time is not None and time.tzinfo is None:
@@ -60,6 +65,7 @@ class MailOptions:
                 raise TypeError("attachments: give a list of pgmta.Attachment")
             if not isinstance(each.content, bytes | bytearray | memoryview):
                 raise TypeError(f"attachments: the content of {each.name!r} has to be bytes")
+        _check("attachments", [(each.name, each.type, each.content_id) for each in files])
         return {
             "send_at": self.send_at,
             "deadline": self.deadline,
@@ -86,6 +92,10 @@ class Mail(MailOptions):
     """
 
     STATEMENT: ClassVar[str] = "submit_mail"
+    _TEXTS: ClassVar[tuple[str, ...]] = (
+        *MailOptions._TEXTS, "sender", "to", "subject", "body", "html", "cc", "bcc", "reply_to",
+        "from_",
+    )  # fmt: skip
 
     sender: str
     to: Sequence[str] = ()
@@ -132,6 +142,7 @@ class TemplateMail(MailOptions):
     """
 
     STATEMENT: ClassVar[str] = "submit_template"
+    _TEXTS: ClassVar[tuple[str, ...]] = (*MailOptions._TEXTS, "template", "recipient")
 
     template: str
     recipient: str
@@ -155,14 +166,24 @@ class TemplateMail(MailOptions):
 
 
 def _json(argument: str, value: Mapping[str, Any]) -> str:
-    """Return JSON that the database takes: its own error would show a value.
+    _check(argument, value)
+    try:
+        return json.dumps(dict(value), default=_number, allow_nan=False)
+    except ValueError as error:  # a number that is infinite or has over 4,300 digits
+        raise SubmissionError(f"{argument}: {error}") from None
 
-    Raises SubmissionError.
-    """
-    text = json.dumps(dict(value), default=_number, allow_nan=False, ensure_ascii=False)
-    if _UNSTORABLE.search(text):
-        raise SubmissionError(f"{argument}: a text has NUL or half of a character")
-    return text
+
+def _check(argument: str, value: object) -> None:
+    """Refuse texts that PostgreSQL can't have: its error shows them. Raises SubmissionError."""
+    if isinstance(value, str):
+        if _UNSTORABLE.search(value):
+            raise SubmissionError(f"{argument}: it has NUL or half of a character")
+    elif isinstance(value, Mapping):
+        for each in value.items():
+            _check(argument, each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check(argument, each)
 
 
 def _number(value: object) -> str:

@@ -31,6 +31,9 @@ BEGIN
     END IF;
     IF main IS NULL AND copies IS NULL AND hidden IS NULL THEN
         PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a mailbox in to, cc or bcc.');
+    ELSIF cardinality("to") + cardinality(cc) > 300 AND octet_length(concat(main, copies)) > 400000 THEN
+        -- a header over 1 MB is not signed, and few servers take one
+        PERFORM submit_refuse('to', 'to and cc are over 400000 octets', NULL, 'Submit the mail several times.');
     END IF;
     RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
             'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to] COLLATE "C"), 'subject', subject, 'body', body, 'html', html,

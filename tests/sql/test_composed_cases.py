@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pgmta import Attachment, Mail, TemplateMail
+from pgmta import Attachment, Mail, SubmissionError, TemplateMail
 from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.parts import parts_of
 from pgmta.store.admin.migrate import migrate
@@ -142,3 +142,19 @@ def test_the_command_takes_the_sender_from_any_name(
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert column(db, "SELECT sender FROM queue") == ["ann@a.example"]
+
+
+@pytest.mark.parametrize("bad", ["\0", "\udcff"])
+def test_texts_that_a_database_can_not_have_are_named(bad: str) -> None:
+    for name in (*GOOD_PARTS, "html", "cc", "bcc", "reply_to", "from_", "key", "tenant"):
+        value = [bad] if name in ("to", "cc", "bcc") else bad
+        with pytest.raises(SubmissionError, match=f"^{name.rstrip('_')}: it has NUL or half"):
+            Mail(**{**GOOD_PARTS, name: value}).arguments()
+    for name in ("headers", "metadata"):
+        with pytest.raises(SubmissionError, match=f"^{name}: it has NUL"):
+            Mail(**{**GOOD_PARTS, name: {"a": bad}}).arguments()
+    with pytest.raises(SubmissionError, match="^attachments: it has NUL"):
+        Mail(**GOOD_PARTS, attachments=[Attachment(bad, b"x")]).arguments()
+    for params in ({"name": bad}, {bad: "x"}, {"name": float("nan")}):
+        with pytest.raises(SubmissionError, match="^params: "):
+            TemplateMail(**{**GOOD_TEMPLATE, "params": params}).arguments()

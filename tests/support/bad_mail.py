@@ -38,6 +38,12 @@ BAD_PARTS = [
     Bad({"cc": ["a@b.example\r\nX: y"]}, "cc", "control character"),
     Bad({"bcc": ["bob@b.example, eve@b.example"]}, "bcc", "malformed"),
     Bad({"to": [f"r{n}@b.example" for n in range(1001)]}, "to", "over 1000"),
+    Bad(
+        {"to": [f"{'n' * 255} <r{n}@b.example>" for n in range(1000)]}
+        | {"cc": [f"{'é' * 255} <r{n}@b.example>" for n in range(400)]},
+        "to",
+        "400000 octets",
+    ),
     Bad({"reply_to": "a@b.example\n"}, "reply_to", "control character"),
     Bad({"subject": "Order\r\nBcc: eve@example.net"}, "subject", "line end"),
     Bad({"subject": "Order\n4711"}, "subject", "line end"),

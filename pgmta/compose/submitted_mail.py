@@ -46,12 +46,20 @@ class MailOptions:
     attachments: Sequence[Attachment] = ()
 
     def arguments(self) -> dict[str, Any]:
-        """Return the parameters of the statement. Raises ValueError for a time without its zone."""
+        """Return the parameters of the statement.
+
+        Raises ValueError for a time without its zone, TypeError for a value of another type.
+        """
         for name in ("send_at", "deadline"):
             time = getattr(self, name)
             if time is not None and time.tzinfo is None:
                 raise ValueError(f"{name}: it has no time zone")
         files = self.attachments
+        for each in files:
+            if not isinstance(each, Attachment):
+                raise TypeError("attachments: give a list of pgmta.Attachment")
+            if not isinstance(each.content, bytes | bytearray | memoryview):
+                raise TypeError(f"attachments: the content of {each.name!r} has to be bytes")
         return {
             "send_at": self.send_at,
             "deadline": self.deadline,
@@ -91,7 +99,16 @@ class Mail(MailOptions):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the parameters of the statement. Raises ValueError for a time without its zone."""
+        """Return the parameters of the statement.
+
+        Raises ValueError for a time without its zone, TypeError for a value of another type.
+        """
+        for name in ("to", "cc", "bcc"):
+            if isinstance(getattr(self, name), str):
+                raise TypeError(f"{name}: give a list of mailboxes, and not one text")
+        for name in ("sender", "subject", "body", "html", "reply_to", "from_"):
+            if not isinstance(getattr(self, name), str | None):
+                raise TypeError(f"{name}: it has to be a text, such as that of octets.decode()")
         return {
             **super(Mail, self).arguments(),  # a class with slots has no other way
             "sender": self.sender,
@@ -124,7 +141,10 @@ class TemplateMail(MailOptions):
     version: int | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """Return the parameters of the statement. Raises ValueError for a time without its zone."""
+        """Return the parameters of the statement.
+
+        Raises ValueError for a time without its zone, TypeError for a value of another type.
+        """
         return {
             **super(TemplateMail, self).arguments(),
             "template": self.template,

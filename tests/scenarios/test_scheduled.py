@@ -254,6 +254,8 @@ def test_commands_say_when_it_is_sent(system: System) -> None:
     assert when in state
     assert _line(run("list")).split()[1:3] == ["SCHEDULED", "-"]
     assert _line(run("count")).split() == ["SCHEDULED", "1", "-"]
+    run("hold", "--id", number, "--reason", "wait", "--yes")
+    assert f"releases it, but not sent before {when}: wait" in run("explain", number)
     assert run("cancel", number).strip() == f"message {number}: stopped 1 recipients"
     for bad in ("tomorrow", "2035-01-31 09:30", "2035-13-01T00:00:00Z"):
         done = CliRunner().invoke(

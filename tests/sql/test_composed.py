@@ -80,6 +80,11 @@ def test_each_bad_argument_is_named_and_nothing_is_stored(db: psycopg.Connection
     assert column(db, "SELECT count(*) FROM messages") == [len(ALL)]
 
 
+WRONG_TYPES = {
+    "to": "a@b.example", "cc": "a@b.example", "body": b"x", "subject": 7, "attachments": ["a.txt"],
+}  # fmt: skip
+
+
 async def test_python_names_it_too(database: str, db: psycopg.Connection) -> None:
     submission = Submission(database, "app.example.org")
     try:
@@ -89,6 +94,9 @@ async def test_python_names_it_too(database: str, db: psycopg.Connection) -> Non
                 await submission.submit(mails)
         with pytest.raises(ValueError, match="send_at: it has no time zone"):
             await submission.submit([Mail(**GOOD_PARTS, send_at=datetime(2030, 1, 1))])
+        for name, value in WRONG_TYPES.items():
+            with pytest.raises(TypeError, match=f"^{name}: "):
+                await submission.submit([Mail(**GOOD_PARTS), Mail(**{**GOOD_PARTS, name: value})])
         assert column(db, "SELECT count(*) FROM messages") == [0]
         mails = [Mail(**GOOD_PARTS), TemplateMail(**GOOD_TEMPLATE)]
         ids = await submission.submit(mails)

@@ -132,7 +132,7 @@ def test_words_that_a_template_repeats_count_each_time(db: psycopg.Connection) -
 def test_the_command_takes_the_sender_from_any_name(
     database: str, db: psycopg.Connection, tmp_path: Path, name: str
 ) -> None:
-    """It is never the null reverse-path by mistake: nobody would get a DSN."""
+    """It is never the null reverse-path by mistake: no reader would get a DSN."""
     config = tmp_path / "queued.yaml"
     config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
     mailbox = f"{name}<ann@a.example>" if name else "ann@a.example"

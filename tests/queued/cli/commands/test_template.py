@@ -179,6 +179,9 @@ def test_mail_is_rendered_from_files_without_a_database(site: Site) -> None:
     assert "Order 7" in site.said("render", *words, "--param", "order=7")
     missing = site.run("render", str(site.folder / "none.txt"))
     assert (missing.exit_code, "none.txt: No such file" in missing.stderr) == (2, True)
+    for given, said in (((text, "--version", "1"), "--version: "), (("receipt",), "give -c FILE")):
+        refused = site.run("render", *given)
+        assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
 
 
 def test_stored_mail_is_rendered_and_bad_values_are_named(site: Site) -> None:

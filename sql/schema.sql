@@ -1278,11 +1278,19 @@ DECLARE
 BEGIN
     IF mailboxes IS NULL THEN PERFORM submit_refuse(argument, 'it is null'); END IF;
     -- mostly a single address without a name
-    IF cardinality(mailboxes) = 1 AND mailbox_domain(mailboxes[array_lower(mailboxes, 1)] COLLATE "C") IS NOT NULL THEN
+    IF cardinality(mailboxes) = 1 AND right(mailboxes[array_lower(mailboxes, 1)], 1) <> '>' COLLATE "C"
+            AND mailbox_domain(mailboxes[array_lower(mailboxes, 1)] COLLATE "C") IS NOT NULL THEN
         RETURN jsonb_build_array(jsonb_build_array('', mailboxes[array_lower(mailboxes, 1)]));
     ELSIF cardinality(mailboxes) = 0 OR argument IN ('sender', 'from', 'reply_to', 'recipient')
             AND coalesce(mailboxes[array_lower(mailboxes, 1)], '') = '' THEN
         RETURN NULL;
+    END IF;
+    IF cardinality(mailboxes) = 1 THEN  -- or one with a name that needs no quotes
+        names := regexp_match(mailboxes[array_lower(mailboxes, 1)] COLLATE "C",
+            '^([^\u0001-\u001f\u007f"<>\\]+)<([^<>]+)>$');
+        IF length(names[1]) <= 255 AND mailbox_domain(names[2] COLLATE "C") IS NOT NULL THEN
+            RETURN jsonb_build_array(jsonb_build_array(btrim(names[1]), names[2]));
+        END IF;
     END IF;
     WITH parsed AS MATERIALIZED (
         SELECT place, given, named, coalesce(replace(replace(unquoted, '\"', '"'), '\\', '\'), '') AS name, address

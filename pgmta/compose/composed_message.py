@@ -10,6 +10,8 @@ from pgmta.compose.parts import Parts, mailboxes_of, parts_of, tail_of
 from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.errors import TemplateError
 
+_JSON = json.JSONDecoder(parse_int=str, parse_float=str)
+
 
 class Composition(NamedTuple):
     """Of which a message is composed: `params` are parts, or the recipient and words of a template.
@@ -27,7 +29,7 @@ def read_composition(text: str) -> Composition:
     A row may be broken by hand, so that any JSON can be there.
     """
     try:
-        template_id, params = json.loads(text, parse_int=str, parse_float=str)
+        template_id, params = _JSON.decode(text)
         if not isinstance(params, dict):
             raise ValueError("params is no object")
         return Composition(None if template_id is None else int(template_id), params)
@@ -58,7 +60,7 @@ def composed_header(shown: str, identity: MessageIdentity) -> bytes:
     that can't be composed is empty.
     """
     try:
-        params, source = json.loads(shown, parse_int=str, parse_float=str)
+        params, source = _JSON.decode(shown)
         template = None
         if source:
             names = "sender", "reply_to", "subject", "body", "html"

@@ -48,10 +48,12 @@ type Mailboxes = Sequence[tuple[str, str]]
 """Display names, or '', and addresses without brackets."""
 
 
-@lru_cache(maxsize=1024)
 def date(moment: datetime) -> str:
     """Return a time as in a field Date (RFC 5322, section 3.3); without a zone it is UTC."""
-    return format_datetime(moment.replace(microsecond=0, tzinfo=moment.tzinfo or UTC))
+    return _date(moment.replace(microsecond=0, tzinfo=moment.tzinfo or UTC))
+
+
+_date = lru_cache(maxsize=64)(format_datetime)
 
 
 def text_field(name: str, text: str) -> str:

@@ -11,7 +11,7 @@ from binascii import b2a_base64, b2a_qp
 from dataclasses import dataclass
 from datetime import datetime
 
-from stringzilla import find
+from stringzilla import find, find_first_of
 
 from pgmta.compose.header_fields import address_field, date, own_field, text_field
 from pgmta.compose.parts import Parts
@@ -139,7 +139,7 @@ def encode_text(text: str, marker: bytes) -> tuple[bytes, bytes]:
     base64, the shorter one.
     """
     octets = text.encode()
-    if b"\r" in octets:
+    if find(octets, b"\r") >= 0:
         octets = octets.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if octets and not octets.endswith(b"\n"):
         octets += b"\n"
@@ -161,7 +161,7 @@ def _goes_plain(octets: bytes) -> bool:
     """Return whether lines of ASCII are short enough, and no server or reader changes one."""
     if octets.startswith(b"From ") or find(octets, b"\nFrom ") >= 0:
         return False  # a mailbox file would have >From
-    if len(octets.translate(None, _CONTROLS)) < len(octets):
+    if find_first_of(octets, _CONTROLS) >= 0:
         return False
     start, last = 0, len(octets) - _LONGEST
     while start < last:

@@ -252,7 +252,7 @@ def test_commands_of_a_login_that_only_submits(
             assert result.exit_code == 1, words
             refused, hint = result.stderr.splitlines()
             assert refused.startswith("error: permission denied for table "), words
-            assert "`queuectl user failures` need pgmta_operator" in hint, words
+            assert "needs pgmta_operator. So do changes" in hint, words
             assert "partitions need the owner" in hint, words
     finally:
         db.execute(f"DROP ROLE {login}".encode())

@@ -18,6 +18,7 @@ INSTALLED = {
     "ldnsutils": "ldns-signzone",
     "dovecot-core": "dovecot",
     "dovecot-lmtpd": "/usr/lib/dovecot/lmtp",
+    "faketime": "faketime",
     "gsasl": "gsasl",
     "swaks": "swaks",
     "msmtp": "msmtp",

@@ -142,7 +142,6 @@ def test_every_file_of_queries_has_its_twin_in_python() -> None:
         "conditions",
         "filters",
         "labels",
-        "submit",
         "schema",
         "throttle",
         "row_change",

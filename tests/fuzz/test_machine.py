@@ -248,6 +248,7 @@ class Machine(RuleBasedStateMachine):
         assert strange.fetchone() == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_sessions(running: Running, pytestconfig: pytest.Config) -> None:
     seconds = pytestconfig.getoption("fuzz_seconds")

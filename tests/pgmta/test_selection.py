@@ -65,6 +65,7 @@ CONFIGURED = st.lists(
 SELECTIONS = st.one_of(CONFIGURED, PARSED.map(lambda texts: parse(**texts)))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(st.lists(ROWS, min_size=1, max_size=6), st.lists(SELECTIONS, min_size=1, max_size=4))

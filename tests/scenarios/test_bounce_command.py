@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from click.testing import CliRunner
 
 from queued.cli.queuectl import main
@@ -31,6 +32,7 @@ def read(daemon: Daemon, *words: str) -> Any:
     return json.loads(queuectl(daemon, *words, "--json"))
 
 
+@pytest.mark.slow
 def test_mail_that_waits_is_given_up(system: System) -> None:
     hop = system.hop(lambda point, line, _: (
         Do(line="450 4.2.2 Full") if point == "RCPT" and "<full" in line else None))  # fmt: skip
@@ -63,6 +65,7 @@ def test_mail_that_waits_is_given_up(system: System) -> None:
     assert change == {"action": "bounce", "rows": 3, "details": {"reason": REASON}}
 
 
+@pytest.mark.slow
 def test_mail_that_is_given_up_by_a_plain_update_leaves_a_trace(system: System) -> None:
     """Whatever an operator writes as the reason: a word of a report, or none."""
     later = {"next_attempt": "2030-01-01"}
@@ -92,6 +95,7 @@ def test_mail_that_is_given_up_by_a_plain_update_leaves_a_trace(system: System) 
     }
 
 
+@pytest.mark.slow
 def test_mail_in_flight_is_reported_unless_it_is_delivered(system: System) -> None:
     good, bad = system.hop(holding_at("end of data")), system.hop(holding_at("RCPT"))
     hop = system.hop()
@@ -112,6 +116,7 @@ def test_mail_in_flight_is_reported_unless_it_is_delivered(system: System) -> No
     assert sorted(system.events("two@bad.example")) == ["deferred", "failed"]
 
 
+@pytest.mark.slow
 def test_a_worker_gives_mail_up(system: System) -> None:
     hop = system.hop()
     bounce = {"name": "gone", "action": "bounce", "where": "domain = 'gone.example'",
@@ -126,6 +131,7 @@ def test_a_worker_gives_mail_up(system: System) -> None:
     system.wait_empty()
 
 
+@pytest.mark.slow
 def test_a_forged_flood_stops_at_the_limit_and_is_deleted(system: System, tmp_path: Path) -> None:
     """Other mail goes on; the rows beyond the limit are found and deleted by a command each."""
 

@@ -167,6 +167,7 @@ def test_own_rows_that_come_back_wait_for_their_attempt(system: System, good: bo
         )
 
 
+@pytest.mark.slow
 def test_start_without_a_database(private_server: PrivateServer, private_system: System) -> None:
     private_server.crash()
     hop = private_system.hop()

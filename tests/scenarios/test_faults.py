@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.system import System
 
 
+@pytest.mark.slow
 def test_one_mail_on_which_a_rule_fails_stops_no_other(system: System) -> None:
     hop = system.hop()
     one = system.queued(hop, workers=[{"name": "one", "where": "priority <= 9"}])

@@ -47,6 +47,7 @@ def refused(daemon: Daemon) -> None:
         daemon.kill()
 
 
+@pytest.mark.slow
 def test_both_daemons_end_at_their_start(former: str, tmp_path: Path) -> None:
     before = dump(former)
     wrong = {"action": "hold", "where": "no_such_column = 1", "reason": "x"}
@@ -59,6 +60,7 @@ def test_both_daemons_end_at_their_start(former: str, tmp_path: Path) -> None:
     assert dump(former) == before
 
 
+@pytest.mark.slow
 def test_daemons_that_waited_for_postgresql_end_when_they_see_it(
     server: str, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_nobody_works_on_a_schema_he_does_not_know(
         assert len(daemon.log) < 200
 
 
+@pytest.mark.slow
 def test_a_migration_wins_against_statements_that_lock_in_another_order(
     system: System, migrate_to: Callable[..., list[str]]
 ) -> None:
@@ -168,6 +169,7 @@ def unmade(server: str, tmp_path: Path) -> Iterator[System]:
         yield from installation(tmp_path, uri)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [None, "sender_domain = 'b.example'"])
 def test_daemons_that_start_on_a_new_database_wait(unmade: System, where: str | None) -> None:
     hop = unmade.hop()

@@ -14,6 +14,7 @@ from tests.support.waiting import SLACK, until
 MAIL = b"Subject: x\r\n\r\nx\r\n"
 
 
+@pytest.mark.slow
 def test_mail_waits_and_goes_out_when_the_next_hop_is_back(system: System) -> None:
     hop = system.hop()
     hop.stop()

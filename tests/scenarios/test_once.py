@@ -225,6 +225,7 @@ def test_outcomes_that_wait_for_the_database_are_written(
     assert [attempt["event"] for attempt in system.attempts()] == ["delivered"] * len(people)
 
 
+@pytest.mark.slow
 def test_a_stop_in_the_middle_leaves_nothing_to_be_sent_twice(system: System) -> None:
     """A drain hands back rows that had not begun; a row cut off after the dot is unknown."""
     hop, slow = system.hop(holding_at("end of data")), system.hop(holding_at("MAIL"))

@@ -118,6 +118,7 @@ def test_what_is_refused_for_one_row_holds_that_row(system: System, answer: str,
     assert queued.alive
 
 
+@pytest.mark.slow
 def test_what_refuses_every_outcome_passes(system: System) -> None:
     """The schema is not what the statement was written for, and one row's trigger neither."""
     kept = "outcome is kept until the database takes it"

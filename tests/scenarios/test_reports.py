@@ -5,6 +5,8 @@ from __future__ import annotations
 import email
 from email.message import Message
 
+import pytest
+
 from tests.support.nexthop import EXTENSIONS, Do, NextHop, Transaction
 from tests.support.system import System
 
@@ -81,6 +83,7 @@ def test_a_success_is_reported_if_the_next_hop_does_not_do_it(system: System) ->
     ]
 
 
+@pytest.mark.slow
 def test_a_delay_is_reported_and_then_the_end(system: System) -> None:
     hop = system.hop(refusing)
     system.queued(
@@ -110,6 +113,7 @@ def test_a_delay_is_reported_and_then_the_end(system: System) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_delay_of_unknown_outcomes_is_reported(system: System) -> None:
     def lost(point: str, line: str, transaction: Transaction | None) -> Do | None:
         mail = transaction is not None and transaction.sender != ""

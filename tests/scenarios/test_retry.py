@@ -114,6 +114,7 @@ def test_each_route_has_its_own_retry(system: System) -> None:
     assert len(system.attempts("c@usual.example")) == 1
 
 
+@pytest.mark.slow
 def test_no_attempt_begins_after_the_deadline(system: System) -> None:
     hop = system.hop(at("RCPT", "450 4.2.1 Mailbox busy"))
     system.queued(hop, retry={"intervals": [NEVER]})
@@ -133,6 +134,7 @@ def test_no_attempt_begins_after_the_deadline(system: System) -> None:
     assert sorted(asked) == ["far@hop.example", "soon@hop.example"]
 
 
+@pytest.mark.slow
 def test_mail_whose_deadline_comes_while_it_waits_for_a_connection(system: System) -> None:
     hop = system.hop(holding_at("end of data"))
     system.queued(hop, delivery={"connections": 1})

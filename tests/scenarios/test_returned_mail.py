@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.scenarios.test_bounce_command import queuectl
 from tests.scenarios.test_rewriting import shaping
@@ -157,6 +158,7 @@ def test_addresses_that_lead_to_each_other(system: System, tmp_path: Path) -> No
     assert len(hop.kept) == 3
 
 
+@pytest.mark.slow
 def test_locked_attempt_stops_neither_other_returned_mail_nor_large_mail(
     system: System, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_exit_codes_and_reasons(system: System) -> None:
     assert len(rows(system)) == 2
 
 
+@pytest.mark.slow
 def test_smtp_on_standard_input(system: System) -> None:
     smtpd = system.smtpd()
     sendmail = Sendmail(system.folder, smtpd.port)

@@ -122,6 +122,7 @@ def test_reload_keeps_transactions_and_takes_the_new_file(system: System) -> Non
     system.expected = {"configuration kept as it was", "configuration"}
 
 
+@pytest.mark.slow
 def test_hooks_that_print_disturb_no_process(system: System) -> None:
     """Their output goes to stderr; the pipe to the master is not theirs."""
     system.expected = {printing.AT_IMPORT, printing.LINE}

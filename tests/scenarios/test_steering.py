@@ -34,6 +34,7 @@ def command(system: System) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_each_process_delivers_its_own_partitions_only(
     system: System, command: Any, db: psycopg.Connection
 ) -> None:

@@ -55,6 +55,7 @@ def check(smtpd: Smtpd) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_a_living_server_and_other_files_stay(system: System, place: Path) -> None:
     smtpd = listening(system, place)
     with socket.socket(socket.AF_UNIX) as other:

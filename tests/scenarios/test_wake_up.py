@@ -120,6 +120,7 @@ def test_rows_wake_the_worker_when_they_become_due(system: System, workers: int)
     system.wait_empty()
 
 
+@pytest.mark.slow
 def test_rows_of_another_worker_do_not_keep_a_worker_awake(system: System) -> None:
     hop = system.hop()
     system.queued(hop, process=NEVER, workers=[{"where": "domain = 'mine.example'"}])
@@ -156,6 +157,7 @@ def test_the_worker_watches_whose_turn_it_is(system: System) -> None:
     assert hop.deliveries() == {f"x{n}@hop.example": 1 for n in range(number)}
 
 
+@pytest.mark.slow
 def test_urgent_rows_wake_the_worker_while_other_mail_has_all_slots(system: System) -> None:
     def hanging(point: str, line: str, transaction: Transaction | None) -> Do | None:
         bulk = transaction and transaction.recipients[:1] == ["bulk@hop.example"]
@@ -187,6 +189,7 @@ def test_a_worker_without_the_right_to_watch_polls(system: System) -> None:
     assert len(queued.events(told["event"])) == 1
 
 
+@pytest.mark.slow
 def test_the_watch_goes_on_after_an_outage(
     private_server: PrivateServer, private_system: System
 ) -> None:

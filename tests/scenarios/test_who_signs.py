@@ -224,6 +224,7 @@ def by_mail_dkim(contents: dict[int, bytes], keys: Keys, folder: Path) -> dict[i
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verify",
     [by_dkimpy, pytest.param(by_mail_dkim, marks=pytest.mark.needs("libmail-dkim-perl", "root"))],

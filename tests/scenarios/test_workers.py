@@ -11,6 +11,7 @@ from tests.support.system import System
 from tests.support.waiting import SLACK, until
 
 
+@pytest.mark.slow
 def test_two_workers_share_the_queue(system: System) -> None:
     hop = system.hop(holding_at("end of data"))
     for name in ("one", "two"):
@@ -81,6 +82,7 @@ def test_another_worker_takes_over_from_a_killed_one(system: System) -> None:
         assert system.events(person) == ["delivered"]
 
 
+@pytest.mark.slow
 def test_mail_does_not_wait_for_the_turns_of_the_dead(system: System) -> None:
     turn, dead = 5, 5
     (now,) = system.ask("SELECT extract(epoch FROM clock_timestamp())::float8 AS s")
@@ -102,6 +104,7 @@ def test_mail_does_not_wait_for_the_turns_of_the_dead(system: System) -> None:
     system.wait_empty()
 
 
+@pytest.mark.slow
 def test_a_lost_lease_ends_the_attempt_before_the_dot(system: System) -> None:
     def slow_at_first(point: str, line: str, transaction: Transaction | None) -> Do | None:
         return Do(hold=True) if point == "DATA" and hop.connections == 1 else None

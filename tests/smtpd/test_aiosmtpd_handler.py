@@ -324,6 +324,7 @@ def test_wrong_settings_are_named(settings: dict[str, Any], problems: list[str])
     assert caught.value.problems == problems
 
 
+@pytest.mark.slow
 def test_the_example_tells_mistakes_in_one_line() -> None:
     usage = "usage: examples/aiosmtpd_controller.py URI PORT"
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -34,6 +34,7 @@ def composed(given: dict[str, Any], attachments: list[Attachment]) -> bytes:
     return compose_head(parts, IDENTITY) + compose_tail(parts, IDENTITY, attachments)
 
 
+@pytest.mark.slow
 @given(params(), files(inline=True))
 @settings(max_examples=500)
 def test_email_reads_it_back(given: dict[str, Any], attachments: list[Attachment]) -> None:

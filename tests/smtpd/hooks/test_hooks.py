@@ -327,6 +327,7 @@ def test_a_slow_hook_holds_up_no_other_session(
     assert len(stored(db)) == 2
 
 
+@pytest.mark.slow
 def test_hooks_that_never_answer_are_given_up(database: str, db: psycopg.Connection) -> None:
     config = {**SCRIPT, "hook_limits": {"time": "3s", "threads": 2, "calls": 5}}
     with serving(database, **config) as port:

@@ -176,6 +176,7 @@ async def test_a_blocked_thread_holds_up_nothing_and_serves_again(method: Any) -
     assert sys.getswitchinterval() == usual
 
 
+@pytest.mark.slow
 async def test_all_threads_blocked_and_too_many_calls() -> None:
     event, begun = threading.Event(), list[int]()
 
@@ -223,6 +224,7 @@ async def test_a_busy_loop_beside_which_no_call_waits_is_ended_too() -> None:
         await eventually(lambda: sys.getswitchinterval() == usual)
 
 
+@pytest.mark.slow
 async def test_calls_end_when_smtpd_stops() -> None:
     async with running() as runner:
         short, long = begin(runner, sleep, 0.2)[0], begin(runner, sleep, 3600)[0]

@@ -222,6 +222,7 @@ def test_a_session_ends_after_some_failures(port: int) -> None:
         assert client.rest() == ["421 4.7.0 mx.example Too many failed logins, closing connection"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hooks", [[], [{"authenticator": "tests.smtpd.handlers.logins:RightOne"}]])
 def test_a_user_who_is_attacked_gets_in_from_his_own_network(
     database: str, db: psycopg.Connection, hooks: list[dict[str, str]]

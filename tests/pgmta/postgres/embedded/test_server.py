@@ -110,6 +110,7 @@ def private() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @as_root
 def test_in_a_folder_that_only_root_enters(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The data stay there. The programs are copied once, for servers that start at once too."""
@@ -166,6 +167,7 @@ def test_no_link_is_followed(far: EmbeddedServer, tmp_path: Path, name: str) -> 
         path.unlink()
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_ends_no_supervision(far: EmbeddedServer) -> None:
     """As on a full disk."""
     path = far.data / "pg_ident.conf"
@@ -183,6 +185,7 @@ def test_a_file_that_cannot_be_written_ends_no_supervision(far: EmbeddedServer) 
     far.stop()
 
 
+@pytest.mark.slow
 def test_an_interrupted_first_start_leaves_nothing_that_counts() -> None:
     folder = data_folder()
     left = folder / "postgres.new"

@@ -53,6 +53,7 @@ def one(db: Database, query: str) -> Any:
     return row[0] if row and len(row) == 1 else row
 
 
+@pytest.mark.slow
 def test_changes_under_load_lose_double_and_hide_nothing(database: str, db: Database) -> None:
     db.execute(FILL, (1, STILL, 9999))
     # a lease that outlives the change, with every column set

@@ -134,6 +134,7 @@ async def test_a_row_of_the_postmaster_is_held_beside_others(
     assert held.fetchall() == [("postmaster@b.example", reason)]
 
 
+@pytest.mark.slow
 async def test_two_processes_report_each_message_once_and_keep_to_the_limits(
     database: str, db: psycopg.Connection
 ) -> None:

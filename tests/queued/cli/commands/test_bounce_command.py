@@ -109,6 +109,7 @@ async def test_a_bounced_row_in_flight_is_reported_after_its_attempt(
         assert left == [("REPORT", "why", True)]
 
 
+@pytest.mark.slow
 async def test_a_bounced_row_whose_worker_died_has_an_unknown_outcome(
     database: str, db: psycopg.Connection
 ) -> None:

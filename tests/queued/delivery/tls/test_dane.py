@@ -100,6 +100,7 @@ def test_the_reason_is_one_of_tlsrpt() -> None:
     assert agrees("3 1 1", NOW + timedelta(days=91))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs the command openssl")
 def test_openssl_agrees(tmp_path: Path) -> None:
     """`openssl s_client` says the same of every case."""

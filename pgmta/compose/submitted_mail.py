@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar
 
+from pgmta.compose.words import UNSTORABLE
 from pgmta.errors import SubmissionError
-
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +110,7 @@ class Mail(MailOptions):
         """Return the parameters of the statement.
 
         Raises ValueError for a time without its zone, TypeError for a value of another type.
+        Raises SubmissionError for a text that the database can't have.
         """
         for name in ("to", "cc", "bcc"):
             if isinstance(getattr(self, name), str):
@@ -155,6 +154,7 @@ class TemplateMail(MailOptions):
         """Return the parameters of the statement.
 
         Raises ValueError for a time without its zone, TypeError for a value of another type.
+        Raises SubmissionError for a text that the database can't have.
         """
         return {
             **super(TemplateMail, self).arguments(),
@@ -176,7 +176,7 @@ def _json(argument: str, value: Mapping[str, Any]) -> str:
 def _check(argument: str, value: object) -> None:
     """Refuse texts that PostgreSQL can't have: its error shows them. Raises SubmissionError."""
     if isinstance(value, str):
-        if _UNSTORABLE.search(value):
+        if UNSTORABLE.search(value):
             raise SubmissionError(f"{argument}: it has NUL or half of a character")
     elif isinstance(value, Mapping):
         for each in value.items():

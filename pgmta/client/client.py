@@ -15,7 +15,7 @@ from pgmta.client.mail_json import mail_json
 from pgmta.client.mailer import Mailer
 from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
-from pgmta.compose.submitted_mail import AnyMail
+from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
 
 
@@ -24,8 +24,8 @@ class Client:
 
     `uri` is the libpq URI of the database, without a connection pooler. Its login needs the role
     pgmta_submit. Mail goes over `connections`, that is their number. A call waits for PostgreSQL
-    for at most `patience` seconds. A client belongs to the event loop of its first call. It connects then, and
-    again whenever a connection was lost.
+    for at most `patience` seconds. A client belongs to the event loop of its first call. It
+    connects then, and again if a connection was lost.
     """
 
     def __init__(self, uri: str, *, connections: int = 2, patience: float = 30.0) -> None:
@@ -34,7 +34,7 @@ class Client:
         self._mailer: Mailer | None = None
         self._closed = False
 
-    async def send(self, mail: AnyMail) -> int:
+    async def send(self, mail: SubmittedMail) -> int:
         """Store mail and return its message id; it is durable then, and will be sent once.
 
         Calls of many tasks share commits. A cancelled call is not sent, unless its commit has
@@ -52,7 +52,7 @@ class Client:
             raise found
         return int(found)
 
-    async def send_many(self, mails: Iterable[AnyMail]) -> list[SendResult]:
+    async def send_many(self, mails: Iterable[SubmittedMail]) -> list[SendResult]:
         """Store mails, many in each commit; return the id or the error of each, in order.
 
         A bad mail stops no other. An iterator is read as its mails are stored. Raises an exception

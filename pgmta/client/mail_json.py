@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from pgmta.compose.submitted_mail import AnyMail, Attachment, Mail, RawMail, TemplateMail
+from pgmta.compose.submitted_mail import Attachment, Mail, RawMail, SubmittedMail, TemplateMail
 from pgmta.errors import SubmissionError
 from pgmta.mail.text import UNSTORABLE
 
@@ -29,7 +29,7 @@ class MailJson(NamedTuple):
         return len(self.text) + sum(map(len, self.octets))
 
 
-def mail_json(mail: AnyMail, *, ascii_only: bool = False) -> MailJson:
+def mail_json(mail: SubmittedMail, *, ascii_only: bool = False) -> MailJson:
     """Return the mail as JSON, on request in ASCII.
 
     Raises TypeError, ValueError or SubmissionError, each with the name of the bad argument.
@@ -45,7 +45,9 @@ def mail_json(mail: AnyMail, *, ascii_only: bool = False) -> MailJson:
         _check_texts(found)
     if isinstance(mail, RawMail):
         return MailJson(f'{text[:-1]},"content":', (_octets("content", mail.content),), ("}",))
-    return _with_files(text, mail.attachments) if mail.attachments else MailJson(text)
+    if isinstance(mail, Mail | TemplateMail) and mail.attachments:
+        return _with_files(text, mail.attachments)
+    return MailJson(text)
 
 
 def as_array(mails: Iterable[MailJson]) -> tuple[str, list[bytes]]:
@@ -135,7 +137,7 @@ def _kind_of(mail: object) -> Callable[[Any], dict[str, Any]]:
     )
 
 
-def _options(mail: AnyMail) -> dict[str, Any]:
+def _options(mail: SubmittedMail) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if mail.send_at is not None:
         found["send_at"] = _time("send_at", mail.send_at)

@@ -49,7 +49,7 @@ class Mailer:
         return found
 
     async def wait(self, ids: Iterable[int], timeout: float | None) -> Statuses:
-        """Return the same once nothing of it changes by itself any more, or at the timeout."""
+        """Return the same once no state changes by itself any more, or at the timeout."""
         if self._closing:
             raise NotBegun(CLOSED)
         return await self._looks.wait(_ids(ids), timeout)

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgmta.client.mail_json import as_text, mail_json
-from pgmta.compose.submitted_mail import AnyMail
+from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import SubmissionError
 from pgmta.store.changes.sql_interface import SUBMIT_TEXT, Answer, read_text
 
@@ -37,13 +37,13 @@ class AsyncAlchemy(Protocol):
 
 @overload
 def enqueue(
-    connection: psycopg.AsyncConnection[Any] | AsyncAlchemy, mail: AnyMail
+    connection: psycopg.AsyncConnection[Any] | AsyncAlchemy, mail: SubmittedMail
 ) -> Coroutine[Any, Any, int]: ...
 @overload
-def enqueue(connection: psycopg.Connection[Any], mail: AnyMail) -> int: ...
+def enqueue(connection: psycopg.Connection[Any], mail: SubmittedMail) -> int: ...
 @overload
-def enqueue(connection: Any, mail: AnyMail) -> int: ...
-def enqueue(connection: Any, mail: AnyMail) -> int | Coroutine[Any, Any, int]:
+def enqueue(connection: Any, mail: SubmittedMail) -> int: ...
+def enqueue(connection: Any, mail: SubmittedMail) -> int | Coroutine[Any, Any, int]:
     """Put mail into the queue in the transaction of a connection; return the message id.
 
     The connection is one of psycopg, SQLAlchemy or Django. Of an asynchronous one the answer is
@@ -58,7 +58,7 @@ def enqueue(connection: Any, mail: AnyMail) -> int | Coroutine[Any, Any, int]:
 
 
 def enqueue_many(
-    connection: Any, mails: Sequence[AnyMail], *, wake: bool = False
+    connection: Any, mails: Sequence[SubmittedMail], *, wake: bool = False
 ) -> list[int | Exception]:
     """Put mails into the queue by one statement; return the id or the error of each, in order.
 

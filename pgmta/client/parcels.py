@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pgmta.client.mail_json import MailJson, mail_json
 from pgmta.client.results import SendResult
-from pgmta.compose.submitted_mail import AnyMail
+from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun, SubmissionError
 
 MAILS: Final = 500
@@ -57,7 +57,7 @@ class Parcel[F: Waiting]:
 class Batch[F: Waiting]:
     """The mails of `send_many`: parcels on the way in, results on the way out."""
 
-    def __init__(self, mails: Iterable[AnyMail], future: Callable[[], F]) -> None:
+    def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F]) -> None:
         self._mails = mails
         self._future = future
         self._closed = False

@@ -18,7 +18,7 @@ from pgmta.client.mail_json import mail_json
 from pgmta.client.mailer import Mailer
 from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
-from pgmta.compose.submitted_mail import AnyMail
+from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
 
 _clients: WeakSet[SyncClient] = WeakSet()
@@ -46,7 +46,7 @@ class SyncClient:
         self._mailer: Mailer | None = None
         self._thread: threading.Thread | None = None
 
-    def send(self, mail: AnyMail) -> int:
+    def send(self, mail: SubmittedMail) -> int:
         """Store mail and return its message id, as `Client.send` does; same errors."""
         made = mail_json(mail)
         future: futures.Future[Found] = futures.Future()
@@ -56,7 +56,7 @@ class SyncClient:
             raise found
         return found
 
-    def send_many(self, mails: Iterable[AnyMail]) -> list[SendResult]:
+    def send_many(self, mails: Iterable[SubmittedMail]) -> list[SendResult]:
         """Store mails and return the id or the error of each, as `Client.send_many` does.
 
         An iterator is read in the thread of the caller.

@@ -23,8 +23,8 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MailOptions:
-    """The options of every mail, as those of submit() in the database (docs/sql.md).
+class SubmittedMail:
+    """Mail in each of the three forms, with the options of submit() (docs/sql.md).
 
     `send_at` and `deadline` have a time zone. `priority` is 0 (first) to 9. `metadata` goes to the
     rows of the queue. A repetition with the same `key` of a `tenant` is not sent again. `on_failed`
@@ -42,7 +42,7 @@ class MailOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mail(MailOptions):
+class Mail(SubmittedMail):
     """Mail as parts, which pgmta composes when it is delivered (docs/composed.md).
 
     `sender` is the reverse-path, and the address in From unless `from_` has another. Mailboxes are
@@ -64,7 +64,7 @@ class Mail(MailOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateMail(MailOptions):
+class TemplateMail(SubmittedMail):
     """Mail that a template and its words make for one recipient (docs/templates.md).
 
     Without a `version` it is the last one of now. A word is a text, a number or a boolean.
@@ -80,7 +80,7 @@ class TemplateMail(MailOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class RawMail(MailOptions):
+class RawMail(SubmittedMail):
     """Mail as octets: its envelope, and its content with CRLF at the line ends (RFC 5322).
 
     An empty `sender` is the null reverse-path. The header gets Date and Message-ID if they are
@@ -90,7 +90,3 @@ class RawMail(MailOptions):
     sender: str
     recipients: Sequence[str]
     content: bytes = field(repr=False)
-
-
-type AnyMail = Mail | TemplateMail | RawMail
-"""Mail in each of the three forms."""

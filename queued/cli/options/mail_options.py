@@ -11,7 +11,7 @@ import click
 
 from pgmta.client.own_connection import enqueue_many
 from pgmta.command import print_json, print_line
-from pgmta.compose.submitted_mail import AnyMail
+from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import ConfigError
 from pgmta.mail.metadata import parse_time
 from pgmta.postgres.operator import connect_operator
@@ -53,7 +53,7 @@ def mail_arguments(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def print_submitted(config: Path, mail: AnyMail, *, as_json: bool) -> None:
+def print_submitted(config: Path, mail: SubmittedMail, *, as_json: bool) -> None:
     """Submit mail, wake the workers, and print the message id. Raises SubmissionError."""
     with connect_operator(database_of(config)) as db:
         [found] = enqueue_many(db, [mail], wake=True)

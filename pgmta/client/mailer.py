@@ -63,7 +63,7 @@ class Mailer:
         return await self._ask(partial(self._interface.cancel, number, reason))
 
     async def close(self) -> None:
-        """End what was begun, and the connections; each further call gets NotBegun."""
+        """End the calls that were begun, and the connections. Each further call gets NotBegun."""
         if not self._closing:
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests.support.waiting import let_others_run
+
 _SOCKET = ".s.PGSQL.{}"
 _ports = itertools.count(10_000)
 
@@ -31,6 +33,7 @@ class CuttingProxy:
         self._folder, self._number = folder, next(_ports)
         self._marker = marker
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
         self.plan: list[str] = []
         self.done: list[str] = []
         self.uri = make_conninfo(
@@ -50,6 +53,7 @@ class CuttingProxy:
         else:
             server = await asyncio.open_connection(self._host, self._port)
         fate = asyncio.Future[str]()
+        self._writers += [server[1], writer]
         both = {
             asyncio.create_task(way)
             for way in (
@@ -58,8 +62,7 @@ class CuttingProxy:
         }  # fmt: skip
         self._tasks |= both
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        for end in (server[1], writer):
-            end.transport.abort()
+        self._abort(server[1], writer)
 
     async def _ask(
         self, reader: asyncio.StreamReader, server: asyncio.StreamWriter, fate: asyncio.Future[str]
@@ -84,10 +87,16 @@ class CuttingProxy:
                 return
             await asyncio.Event().wait()
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """End all connections."""
         for task in self._tasks:
             task.cancel()
+        self._abort(*self._writers)
+        await let_others_run(3)
+
+    def _abort(self, *writers: asyncio.StreamWriter) -> None:
+        for writer in writers:
+            writer.transport.abort()
 
 
 @asynccontextmanager
@@ -100,5 +109,5 @@ async def cutting(uri: str, marker: bytes = b"cut here") -> AsyncIterator[Cuttin
         yield proxy
     finally:
         server.close()
-        proxy.end()
+        await proxy.end()
         shutil.rmtree(folder)

@@ -138,7 +138,7 @@ class Stops(Line):
         self.exits.seconds.append(took)
 
     def stop_in_turn(self, number: int, every: float) -> None:
-        """Stop the oldest process so many times, and start another one after each."""
+        """Stop the oldest process `number` times, and start another one after each."""
         due = time.monotonic()
         for turn in range(number):
             due += every

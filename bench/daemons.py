@@ -62,6 +62,7 @@ class Product:
     notes: list[str]
     running: list[tuple[str, subprocess.Popen[bytes], Path]] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)  # variables of the daemons
+    started: int = 0  # processes of queued so far
 
     def _config(self, name: str, settings: Mapping[str, Any]) -> Path:
         environment = {
@@ -142,13 +143,16 @@ class Product:
         """Start `number` queued that deliver to the port, with `more` settings; wait for them."""
         routes = {"*": f"{HOST}:{next_hop}", "dead.example": f"{HOST}:{free_port()}"}
         path = self._config("queued", merged({"routes": routes}, more))
+        self.started += number
         pids = [
             self._start("queued", path, self.directory / f"queued.{worker}.log")
-            for worker in range(number)
+            for worker in range(self.started - number, self.started)
         ]
         end = time.monotonic() + START_WITHIN
+        owners = f":({'|'.join(map(str, pids))}):"
         with psycopg.connect(self.uri, autocommit=True) as connection:
-            while connection.execute("SELECT count(*) FROM workers").fetchone() != (number,):
+            there = "SELECT count(*) FROM workers WHERE owner ~ %s"
+            while connection.execute(there, [owners]).fetchone() != (number,):
                 self.check()
                 if time.monotonic() > end:
                     raise DaemonError(f"queued is not ready\n{self._tail('queued')}")
@@ -166,6 +170,31 @@ class Product:
                 tail = log.read_text(errors="replace")[-1500:]
                 raise DaemonError(f"{command} ended with {process.returncode}\n{tail}")
 
+    def end(self, pid: int, number: int, within: float) -> tuple[int | None, float]:
+        """Send a signal to one process, and wait for its end.
+
+        Return its exit code, and the seconds that it took; None: it did not end, and is killed.
+        """
+        entry = next(each for each in self.running if each[1].pid == pid)
+        command, process, log = entry
+        began = time.monotonic()
+        process.send_signal(number)
+        try:
+            code: int | None = process.wait(within)
+        except subprocess.TimeoutExpired:
+            code = None
+            os.killpg(pid, signal.SIGKILL)
+            process.wait()
+        took = time.monotonic() - began
+        self.running.remove(entry)
+        self._note_lines(command, log)
+        return code, took
+
+    def _note_lines(self, command: str, log: Path) -> None:
+        lines = log.read_text(errors="replace").splitlines()
+        if lines:
+            self.notes.append(f"{command} logged {len(lines)} lines, last: {lines[-1][:200]}")
+
     def stop(self) -> None:
         """Stop all with SIGTERM; note each that does not end cleanly or has logged something."""
         for _, process, _ in self.running:
@@ -181,7 +210,5 @@ class Product:
             else:
                 if process.returncode:
                     self.notes.append(f"{command} ended with {process.returncode}")
-            lines = log.read_text(errors="replace").splitlines()
-            if lines:
-                self.notes.append(f"{command} logged {len(lines)} lines, last: {lines[-1][:200]}")
+            self._note_lines(command, log)
         self.running.clear()

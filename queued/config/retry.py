@@ -15,6 +15,9 @@ type Unknown = Literal["retry", "hold", "delivered"]
 GREYLISTED = 300.0
 """Seconds to the attempt after the first greylisted answer; most hosts ask for 5 minutes."""
 
+FULL = "full"
+"""The word for a jitter of 1: each wait is drawn from 0 to its whole length."""
+
 _NEVER_AGAIN = (AnswerClass.EXPIRED,)
 _ADVICE = "; write attempts: 1 if there shall be no second attempt"
 
@@ -26,6 +29,14 @@ def _answer_class(word: object) -> object:
     if word not in known:
         raise ValueError(f"{word!r} is no class of answers; {hint(str(word), known)}")
     return word
+
+
+def _share(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value != FULL:
+        raise ValueError(f"{value!r} is no number; {hint(value, [FULL])}")
+    return 1.0
 
 
 class Exponential(Section):
@@ -113,11 +124,12 @@ class Retry(Waits):
         min_length=1,
         description="wait after the 1st, 2nd, … failed attempt; the last one repeats",
     )
-    jitter: Annotated[float, Strict()] = Field(
+    jitter: Annotated[float, Strict(), BeforeValidator(_share)] = Field(
         default=0.2,
         ge=0,
-        lt=1,
-        description="shorten each wait by up to this share, by message and attempt",
+        le=1,
+        description="shorten each wait by up to this share, by message and attempt; full: draw "
+        "each wait from 0 to its length",
     )
     expire: Period = Field(
         default=432000.0, description="mail that is still undelivered at this age fails"

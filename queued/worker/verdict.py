@@ -26,7 +26,8 @@ def delay(
     """Return the seconds to wait after the given number of attempts.
 
     `chance` in [0, 1) shortens the wait by up to the jitter and never lengthens it: mail goes out
-    within one interval after the next hop is back. `first` says that no earlier answer had this
+    within one interval after the next hop is back. A full jitter draws the wait from 0 to its
+    whole length. `first` says that no earlier answer had this
     class. The wait after the first greylisted answer is not shortened: the host would refuse the
     mail again.
     """

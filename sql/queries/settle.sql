@@ -5,10 +5,8 @@
 -- status of null removes the row. A success that its sender wants to know of counts whatever the lease. `delayed` are
 -- rows that have passed a time of `bounces.delay`, each time once for a row: whether the row still waits is seen when its
 -- sender is notified.
-WITH logged AS MATERIALIZED (
-    {log}
-), outcome AS MATERIALIZED (
-    SELECT o.* FROM logged CROSS JOIN unnest(
+WITH outcome AS MATERIALIZED (
+    SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
         %(delays)b::float8[], %(codes)b::smallint[], %(replies)b::text[], %(reports)b::text[], %(overdue)b::real[],
         %(message_ids)b::bigint[])
@@ -64,26 +62,33 @@ WITH logged AS MATERIALIZED (
         AND (SELECT true FROM outcome AS o WHERE o.id = queue.id
             AND (o.event <> 'delivered' AND o.token = queue.lease_token OR o.report <> '') LIMIT 1)
     RETURNING id
+), changed AS (
+    SELECT id FROM gone UNION ALL SELECT id FROM moved
+), logged AS MATERIALIZED (
+    {log}
 )
-SELECT id FROM gone UNION ALL SELECT id FROM moved
+SELECT changed.id FROM logged LEFT JOIN changed ON true
 
 -- name: delivered
 -- The same if all were delivered, and nothing else is to be written, which is mostly so: half of the cost of a
 -- statement is its set-up, and this one is smaller.
-WITH logged AS MATERIALIZED (
+WITH changed AS (
+    DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) RETURNING id
+), logged AS MATERIALIZED (
     {log}
 )
-DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) AND (SELECT rows FROM logged) >= 0 RETURNING id
+SELECT changed.id FROM logged LEFT JOIN changed ON true
 
 -- name: log
--- Part of both: the attempts in the log, before their rows change.
+-- Part of both: the attempts in the log, after their rows have changed. It notes which outcomes changed none.
 SELECT attempts_log(%(worker)s,
         %(ids)b::bigint[], %(message_ids)b::bigint[], %(tokens)b::bigint[], %(attempts)b::integer[],
         %(events)b::text[], %(senders)b::text[], %(recipients)b::text[], %(domains)b::text[],
         %(codes)b::smallint[], %(enhanced)b::text[], %(replies)b::text[], %(commands)b::text[],
         %(classes)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[], %(seconds)b::real[],
         %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[], %(metadata)b::text[],
-        %(places)b::smallint[], %(facts)b::text[], %(times)b::real[], again => %(again)s) AS rows
+        %(places)b::smallint[], %(facts)b::text[], %(times)b::real[], again => %(again)s,
+        changed => ARRAY(SELECT id FROM changed)) AS rows
 
 -- name: transcripts
 -- Part of settle if there are any: one for all rows of a transaction.

@@ -32,7 +32,8 @@ CREATE TABLE attempts (
     transaction_seconds real,
     class text,
     returned_at timestamptz,
-    returned text
+    returned text,
+    late text
 ) PARTITION BY RANGE (ended_at);
 COMMENT ON TABLE attempts IS 'Every delivery attempt that began, one row a recipient; partitioned by day (UTC).';
 COMMENT ON COLUMN attempts.ended_at IS 'When the outcome was known (or, for a takeover, given up).';
@@ -75,6 +76,9 @@ COMMENT ON COLUMN attempts.class IS
 COMMENT ON COLUMN attempts.returned_at IS
     'When the mail came back to its VERP address after the next hop had taken it; null: it did not.';
 COMMENT ON COLUMN attempts.returned IS 'Status and reply as the mail that came back reports them.';
+COMMENT ON COLUMN attempts.late IS
+    'Why the outcome changed no row: gone (the row was no longer in the queue) or moved on (it had another lease or '
+    'none by then); null: it changed its row.';
 COMMENT ON CONSTRAINT attempts_event ON attempts IS 'Those of pgmta/states.py, which a test compares.';
 
 CREATE TABLE attempts_default PARTITION OF attempts DEFAULT;
@@ -104,12 +108,21 @@ CREATE FUNCTION attempts_log(
     -- of each attempt, in place of the first argument
     workers text[] DEFAULT NULL,
     -- the answer to the first commit was lost with its connection
-    again boolean DEFAULT false
+    again boolean DEFAULT false,
+    -- the rows that the outcomes changed: those of the other attempts were late; null: all changed
+    changed bigint[] DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     logged bigint;
+    late text[];  -- of each attempt
 BEGIN
+    IF cardinality(changed) < cardinality(row_ids) THEN
+        late := ARRAY(
+            SELECT CASE WHEN id = ANY (changed) THEN NULL
+                WHEN EXISTS (SELECT FROM pgmta.queue AS q WHERE q.id = o.id) THEN 'moved on' ELSE 'gone' END
+            FROM unnest(row_ids) WITH ORDINALITY AS o (id, number) ORDER BY number);
+    END IF;
     IF again THEN  -- leave out those in the log
         events := ARRAY(
             SELECT CASE WHEN EXISTS (
@@ -123,7 +136,7 @@ BEGIN
     INSERT INTO pgmta.attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
         event, sender, recipient, domain, worker, host, command, enhanced, reply, class,
         tenant, message_id_header, submitted_by, metadata, address, tls_version,
-        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds)
+        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds, late)
     SELECT coalesce(ended[n], now()), started[n], row_ids[n], message_ids[n], tokens[n], numbers[n],
         coalesce(codes[n], 0), coalesce(events[n], 'delivered'), senders[n], recipients[n], domains[n],
         coalesce(workers[n], attempts_log.worker), coalesce(facts[places[n] + 1], ''), coalesce(commands[n], ''),
@@ -132,7 +145,7 @@ BEGIN
         nullif(facts[places[n] + 2], ''), nullif(facts[places[n] + 3], ''), nullif(facts[places[n] + 4], ''),
         nullif(facts[places[n] + 5], ''), nullif(times[places[n] + 1], 0),
         nullif(times[places[n] + 2] + times[places[n] + 3], 0), nullif(times[places[n] + 4], 0),
-        nullif(seconds[n], 0)
+        nullif(seconds[n], 0), late[n]
     FROM generate_subscripts(row_ids, 1) AS n WHERE coalesce(events[n] NOT IN ('handed back', 'postponed'), true);
     GET DIAGNOSTICS logged = ROW_COUNT;
     RETURN logged;
@@ -196,7 +209,7 @@ SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_
     event, nullif(code, 0) AS code, nullif(enhanced, '') AS enhanced, reply,
     nullif(command, '') AS command, nullif(host, '') AS host, worker, sender, domain, row_id,
     tenant, message_id_header, submitted_by, metadata, address, tls_version, tls_cipher, tls_verified,
-    dns_seconds, connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned
+    dns_seconds, connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned, late
 FROM attempts;
 COMMENT ON VIEW attempt_history IS
     'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with '
@@ -234,6 +247,7 @@ COMMENT ON COLUMN attempt_history.transaction_seconds IS 'As attempts.transactio
 COMMENT ON COLUMN attempt_history.class IS 'As attempts.class.';
 COMMENT ON COLUMN attempt_history.returned_at IS 'As attempts.returned_at.';
 COMMENT ON COLUMN attempt_history.returned IS 'As attempts.returned.';
+COMMENT ON COLUMN attempt_history.late IS 'As attempts.late.';
 
 CREATE VIEW attempt_rates AS
 SELECT date_trunc('minute', ended_at) AS minute, count(*) AS attempts,
@@ -252,6 +266,41 @@ COMMENT ON COLUMN attempt_rates.delivered IS 'Accepted by the next hop.';
 COMMENT ON COLUMN attempt_rates.deferred IS 'To be tried again.';
 COMMENT ON COLUMN attempt_rates.failed IS 'Refused for good, or too old.';
 COMMENT ON COLUMN attempt_rates.unknown IS 'Nobody knows whether the next hop has it.';
+
+CREATE VIEW outcome_counts AS
+SELECT hour, count(*) FILTER (WHERE outcome = 'settled') AS settled,
+    count(*) FILTER (WHERE outcome = 'not settled') AS not_settled,
+    count(*) FILTER (WHERE outcome = 'not claimed') AS not_claimed,
+    count(*) FILTER (WHERE outcome = 'gone') AS gone,
+    count(*) FILTER (WHERE outcome = 'moved on') AS moved_on
+FROM (
+    SELECT date_trunc('hour', ended_at) AS hour, CASE
+        WHEN command = 'lease' THEN 'not claimed'
+        WHEN late IS NOT NULL AND event NOT IN ('delivered', 'unknown') THEN late
+        WHEN late IS NOT NULL OR lost THEN 'not settled'
+        ELSE 'settled' END AS outcome
+    FROM (
+        SELECT *, code = 0 AND event = 'unknown' AND reply LIKE 'lease ran out:%' AS lost FROM attempts
+        WHERE ended_at >= date_trunc('hour', now()) - interval '1 day' AND lease_token <> 0
+            AND event IN ('delivered', 'deferred', 'failed', 'unknown')
+    ) AS a
+    -- of an attempt with two entries, its own counts; a count, because a join might read the whole log
+    WHERE CASE WHEN lost THEN (
+        SELECT count(*) FROM attempts AS own
+        WHERE own.message_id = a.message_id AND own.row_id = a.row_id AND own.lease_token = a.lease_token
+            AND NOT (own.code = 0 AND own.event = 'unknown' AND own.reply LIKE 'lease ran out:%')
+    ) = 0 ELSE true END
+) AS counted
+GROUP BY hour;
+COMMENT ON VIEW outcome_counts IS
+    'What became of attempts, each counted once, by the hour in which it ended. Reads the log of the last 24 hours.';
+COMMENT ON COLUMN outcome_counts.hour IS 'Start of the hour; one without attempts has no line.';
+COMMENT ON COLUMN outcome_counts.settled IS 'The outcome, of whatever kind, changed its row.';
+COMMENT ON COLUMN outcome_counts.not_settled IS
+    'The mail was sent, or may have been, and the row did not learn it in time: a reason for a duplicate.';
+COMMENT ON COLUMN outcome_counts.not_claimed IS 'The lease was over before the final dot, so nothing was sent.';
+COMMENT ON COLUMN outcome_counts.gone IS 'Nothing was sent, and the row was no longer in the queue.';
+COMMENT ON COLUMN outcome_counts.moved_on IS 'Nothing was sent, and the row had another lease, or none, by then.';
 
 CREATE VIEW duplicates AS
 SELECT u.message_id, u.row_id, a.recipient, a.possible, a.unknown, a.first_at, a.last_at, a.reason
@@ -291,5 +340,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('attempt_history', 'pgmta_reader', 'SELECT'),
     ('attempt_rates', 'pgmta_operator', 'SELECT'),
     ('attempt_rates', 'pgmta_reader', 'SELECT'),
+    ('outcome_counts', 'pgmta_operator', 'SELECT'),
+    ('outcome_counts', 'pgmta_reader', 'SELECT'),
     ('duplicates', 'pgmta_operator', 'SELECT'),
     ('duplicates', 'pgmta_reader', 'SELECT');

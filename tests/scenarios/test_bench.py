@@ -54,6 +54,15 @@ def test_composed_mail_arrives_in_each_form(private_server: PrivateServer) -> No
 
 
 @pytest.mark.slow
+def test_stops_leave_nothing_unsettled(private_server: PrivateServer) -> None:
+    size = ["--rows", "40000", "--stops", "3", "--every", "1", "--lease", "3s"]
+    figures = bench("stops", "--uri", private_server.uri, *size)["figures"]
+    assert figures["sent before the kill"] > 0 == figures["sent twice before the kill"]
+    assert figures["outcomes: settled"] > 0 < figures["outcomes: not settled"]
+    assert figures["exits"] == 7
+
+
+@pytest.mark.slow
 def test_scheduled_mail_is_late_and_never_early(private_server: PrivateServer) -> None:
     size = ["--rows", "300", "--messages", "30", "--pairs", "1", "--due", "50", "--single", "3"]
     shown = bench("scheduled", "--uri", private_server.uri, *size, "--no-limits")

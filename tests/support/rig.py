@@ -28,6 +28,13 @@ BACK = 30.0
 """Seconds from the end of a fault within which mail has to go through."""
 
 _DISK = "600m"
+_MISCOUNTED = """
+SELECT * FROM (SELECT sum(settled + not_settled + not_claimed + gone + moved_on)::integer AS counted
+    FROM outcome_counts) AS c,
+    (SELECT count(DISTINCT (message_id, row_id, lease_token)) AS attempts FROM attempts
+    WHERE event IN ('delivered', 'deferred', 'failed', 'unknown')) AS a
+WHERE counted IS DISTINCT FROM attempts
+"""
 _TIMEOUTS = dict.fromkeys(("connect", "greeting", "command", "data", "block", "final"), "3s")
 # For the small disk; and so that commits may be made to wait for a standby.
 _SETTINGS = {
@@ -238,6 +245,7 @@ class Rig:
                 " WHERE event IN ('unknown', 'delivered') GROUP BY recipient"
             )
         }
+        found += [f"attempts counted wrongly: {row}" for row in self.system.ask(_MISCOUNTED)]
         for number, recipients in ledger.recipients.items():
             code = ledger.codes.get(number, -1)
             for recipient in recipients:

@@ -51,7 +51,8 @@ class Settlements:
     async def settle(self, outcomes: list[Outcome], again: bool = False) -> set[int]:
         """Log the attempts and move their rows; return the ids of the rows that changed.
 
-        A row that is missing from the answer was taken over, or moved by an operator.
+        A row that is missing from the answer was taken over, or moved by an operator; the log
+        has `late` for its attempt then.
         Raises StoreUnavailable. After an AnswerLost, call `end` for its backend, and settle the
         same outcomes `again`. Raises psycopg.Error if PostgreSQL refuses one: none is written then.
         """
@@ -95,7 +96,9 @@ class Settlements:
         elif again or any(o.event is not Event.DELIVERED or o.report for o in outcomes):
             statement = _SETTLE
             values |= _moves(outcomes)
-        return {row[0] for row in await self._link.run(statement, values)}
+        changed = {row[0] for row in await self._link.run(statement, values)}
+        changed.discard(None)  # the line of the log, if no row changed
+        return changed
 
     async def set_aside(self, outcome: Outcome, refusal: str) -> None:
         """Put the row of an outcome that PostgreSQL refuses on hold, with the reason.

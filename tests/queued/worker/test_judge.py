@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import product
 from typing import Any
@@ -61,7 +62,8 @@ retries = st.builds(
     lambda some, bound, classes, jitter, unknown: Retry.model_validate(
         some | bound | {"classes": classes, "jitter": jitter, "unknown": unknown}
     ),
-    waits, bounds, classes, st.floats(0, 0.99), st.sampled_from(["retry", "hold", "delivered"]),
+    waits, bounds, classes, st.floats(0, 1) | st.just("full"),
+    st.sampled_from(["retry", "hold", "delivered"]),
 )  # fmt: skip
 chances = st.floats(min_value=0, max_value=1, exclude_max=True)
 answers = st.builds(
@@ -128,6 +130,23 @@ def test_jitter_spreads_messages_and_attempts(step: int) -> None:
         assert min(tenths) > 50
         assert max(tenths) < 200
     assert jitter_of(1, 1) == jitter_of(1, 1) != jitter_of(2**63 - 1, 2**31 - 1) < 1
+
+
+def test_a_full_jitter_draws_each_wait_from_its_whole_length() -> None:
+    retry = Retry.model_validate({"intervals": ["1m", "1h"], "jitter": "full"})
+    for attempt, whole in ((1, 60.0), (2, 3600.0)):
+        waits = [delay(retry, attempt, jitter_of(10**6 + n, attempt)) for n in range(10_000)]
+        tenths = Counter(int(wait / whole * 10) for wait in waits)
+        assert set(tenths) == set(range(10))
+        assert max(tenths.values()) - min(tenths.values()) < 100
+        assert 0 < min(waits) < max(waits) <= whole
+    # the first wait of greylisted mail stays whole, and bounds count the wait as drawn
+    assert delay(retry, 1, 0.99, "greylisted", first=True) == 300.0
+    short = Retry.model_validate({"intervals": ["2h"], "expire": "1h", "jitter": "full"})
+    assert [*short.problems()] == []
+    busy = Result(Event.DEFER, Reply(450, "Busy"))
+    assert judged(item(), busy, short, chance=0.75).delay == 1800.0
+    assert judged(item(), busy, short, chance=0.25).event is Event.FAIL
 
 
 def test_exponential_waits() -> None:

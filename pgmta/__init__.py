@@ -10,16 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgmta.compose.submitted_mail import Attachment, Mail, TemplateMail
+    from pgmta.client.own_connection import enqueue
+    from pgmta.compose.submitted_mail import Attachment, Mail, RawMail, TemplateMail
     from pgmta.errors import (
         AddressError,
+        NotBegun,
         PgmtaError,
         StoreUnavailable,
         SubmissionError,
         Undecided,
     )
     from pgmta.mail.address import parse_mailbox
-    from pgmta.store.queue.submit import RawMail, Submission
 
     __version__: str
 
@@ -27,14 +28,15 @@ __all__ = [
     "AddressError",
     "Attachment",
     "Mail",
+    "NotBegun",
     "PgmtaError",
     "RawMail",
     "StoreUnavailable",
-    "Submission",
     "SubmissionError",
     "TemplateMail",
     "Undecided",
     "__version__",
+    "enqueue",
     "parse_mailbox",
 ]
 
@@ -42,13 +44,14 @@ _MODULES = {
     "AddressError": "pgmta.errors",
     "Attachment": "pgmta.compose.submitted_mail",
     "Mail": "pgmta.compose.submitted_mail",
+    "NotBegun": "pgmta.errors",
     "PgmtaError": "pgmta.errors",
-    "RawMail": "pgmta.store.queue.submit",
+    "RawMail": "pgmta.compose.submitted_mail",
     "StoreUnavailable": "pgmta.errors",
-    "Submission": "pgmta.store.queue.submit",
     "SubmissionError": "pgmta.errors",
     "TemplateMail": "pgmta.compose.submitted_mail",
     "Undecided": "pgmta.errors",
+    "enqueue": "pgmta.client.own_connection",
     "parse_mailbox": "pgmta.mail.address",
 }
 

@@ -20,7 +20,7 @@ from psycopg.waiting import Ready, Wait
 
 from pgmta.errors import AnswerLost, Backend, LoginRefused, StoreUnavailable
 from pgmta.postgres import binary, faults
-from pgmta.postgres.locate import LOOK_IN_PGMTA, check_pooler, writable
+from pgmta.postgres.fit_session import LOOK_IN_PGMTA, check_pooler, writable
 
 # A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
 _DEFAULTS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from pgmta.errors import FormerDatabase, SchemaMismatch
 from pgmta.logs import get
-from pgmta.postgres.locate import refuse_former
+from pgmta.postgres.fit_session import refuse_former
 from pgmta.shipped import shipped
 
 log = get("schema")

@@ -20,6 +20,8 @@ def shop_login(database: str) -> Iterator[str]:
     with psycopg.connect(database, autocommit=True) as owner:
         owner.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE pgmta_submit".encode())
         owner.execute(f"GRANT ALL ON SCHEMA public TO {login}".encode())
+        # as in the database of an application: the setting of the template has pgmta in it
+        owner.execute(f"ALTER ROLE {login} SET search_path = public".encode())
         try:
             yield make_conninfo(database, user=login, password="x")
         finally:

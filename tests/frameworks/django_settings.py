@@ -22,7 +22,7 @@ def database_settings(uri: str) -> dict[str, Any]:
     return {"ENGINE": "django.db.backends.postgresql", "DISABLE_SERVER_SIDE_CURSORS": True, **known}
 
 
-def configure(uri: str) -> None:
+def configure(uri: str, **more: Any) -> None:
     """Configure Django once in this process, with a second database that has no queue."""
     if not settings.configured:
         settings.configure(
@@ -30,9 +30,8 @@ def configure(uri: str) -> None:
                 "default": database_settings(uri),
                 "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
             },
-            MAILERS={"default": {"BACKEND": "pgmta.django.EmailBackend"}},
-            DEFAULT_FROM_EMAIL="Shop <shop@example.org>",
             USE_TZ=True,
+            **more,
         )
         os.environ.pop("DJANGO_SETTINGS_MODULE", None)
         django.setup()
@@ -41,7 +40,11 @@ def configure(uri: str) -> None:
 @contextmanager
 def django_on(uri: str) -> Iterator[None]:
     """Let the database `default` of Django be this one."""
-    configure(uri)
+    configure(
+        uri,
+        MAILERS={"default": {"BACKEND": "pgmta.django.EmailBackend"}},
+        DEFAULT_FROM_EMAIL="Shop <shop@example.org>",
+    )
     connection = connections["default"]
     connection.close()
     connection.settings_dict.update({"HOST": "", "PORT": "", "PASSWORD": ""})

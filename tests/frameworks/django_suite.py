@@ -39,7 +39,7 @@ OF_OTHERS = (
 
 
 class Outbox(EmailBackend):
-    """The backend of pgmta, and beside it the outbox, with what is in the queue."""
+    """The backend of pgmta, and beside it the outbox, with the octets of the queue."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -118,8 +118,11 @@ async def _sqlalchemy_async(
 
 
 @asynccontextmanager
-async def _async_engine(uri: str) -> AsyncIterator[AsyncEngine]:
-    engine = create_async_engine(url(uri, "postgresql+psycopg"), connect_args=NO_CACHE)
+async def _async_engine(
+    uri: str, driver: str = "psycopg", end: str = "", **options: Any
+) -> AsyncIterator[AsyncEngine]:
+    address = url(uri, f"postgresql+{driver}") + end
+    engine = create_async_engine(address, connect_args=options or NO_CACHE)
     try:
         yield engine
     finally:
@@ -133,6 +136,16 @@ async def sqlalchemy_async_connection(uri: str, orders: Sequence[Order], commit:
 
 async def sqlalchemy_async_session(uri: str, orders: Sequence[Order], commit: bool) -> None:
     async with _async_engine(uri) as engine, AsyncSession(engine) as session:
+        await _sqlalchemy_async(session, orders, commit)
+
+
+async def sqlalchemy_asyncpg(uri: str, orders: Sequence[Order], commit: bool) -> None:
+    end, options = "?prepared_statement_cache_size=0", {"statement_cache_size": 0}
+    unnamed = {"prepared_statement_name_func": lambda: ""}
+    async with (
+        _async_engine(uri, "asyncpg", end, **options, **unnamed) as engine,
+        AsyncSession(engine) as session,
+    ):
         await _sqlalchemy_async(session, orders, commit)
 
 
@@ -151,7 +164,7 @@ async def django(uri: str, orders: Sequence[Order], commit: bool) -> None:
 
 WAYS = [
     psycopg_sync, psycopg_async, sqlalchemy_connection, sqlalchemy_session,
-    sqlalchemy_async_connection, sqlalchemy_async_session, django,
+    sqlalchemy_async_connection, sqlalchemy_async_session, sqlalchemy_asyncpg, django,
 ]  # fmt: skip
 
 

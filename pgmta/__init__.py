@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pgmta.client.client import Client
     from pgmta.client.own_connection import enqueue
+    from pgmta.client.results import RecipientStatus, SendResult
+    from pgmta.client.sync_client import SyncClient
     from pgmta.compose.submitted_mail import Attachment, Mail, RawMail, TemplateMail
     from pgmta.errors import (
         AddressError,
@@ -27,12 +30,16 @@ if TYPE_CHECKING:
 __all__ = [
     "AddressError",
     "Attachment",
+    "Client",
     "Mail",
     "NotBegun",
     "PgmtaError",
     "RawMail",
+    "RecipientStatus",
+    "SendResult",
     "StoreUnavailable",
     "SubmissionError",
+    "SyncClient",
     "TemplateMail",
     "Undecided",
     "__version__",
@@ -43,12 +50,16 @@ __all__ = [
 _MODULES = {
     "AddressError": "pgmta.errors",
     "Attachment": "pgmta.compose.submitted_mail",
+    "Client": "pgmta.client.client",
     "Mail": "pgmta.compose.submitted_mail",
     "NotBegun": "pgmta.errors",
     "PgmtaError": "pgmta.errors",
     "RawMail": "pgmta.compose.submitted_mail",
+    "RecipientStatus": "pgmta.client.results",
+    "SendResult": "pgmta.client.results",
     "StoreUnavailable": "pgmta.errors",
     "SubmissionError": "pgmta.errors",
+    "SyncClient": "pgmta.client.sync_client",
     "TemplateMail": "pgmta.compose.submitted_mail",
     "Undecided": "pgmta.errors",
     "enqueue": "pgmta.client.own_connection",

@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from pgmta.compose.submitted_mail import AnyMail, Attachment, Mail, RawMail, TemplateMail
-from pgmta.compose.words import UNSTORABLE
 from pgmta.errors import SubmissionError
+from pgmta.mail.text import UNSTORABLE
 
 _TEXT: Final = "it has to be a text, such as that of octets.decode()"
 

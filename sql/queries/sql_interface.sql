@@ -14,3 +14,8 @@ SELECT pgmta.cancel(%(id)s::bigint, %(reason)s::text) AS stopped
 -- name: status
 -- The state of each recipient of some messages.
 SELECT * FROM pgmta.status(%(ids)s::bigint[])
+
+-- name: states
+-- The same for programs, in which no time is infinite.
+SELECT message_id, recipient, state, attempts, least(next_attempt, '9999-01-01 00:00+00'), at, code, reply
+FROM pgmta.status(%(ids)s::bigint[])

@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 
 from pgmta.errors import SubmissionError
-from pgmta.postgres.binary import Bytes
+from pgmta.postgres.binary import Bigints, Bytes
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 
@@ -57,7 +57,7 @@ class SqlInterface:
 
     async def status(self, ids: Sequence[int]) -> list[tuple[Any, ...]]:
         """Return the id and the state of each recipient. Raises StoreUnavailable, psycopg.Error."""
-        return await self._link.run(_SQL["status"], {"ids": list(ids)})
+        return await self._link.run(_SQL["states"], {"ids": Bigints(ids)})
 
 
 def read_text(ids: str, problems: str | None) -> Answer:

@@ -64,12 +64,15 @@ class EmailBackend(BaseEmailBackend):
     def send_messages(self, email_messages: Iterable[EmailMessage]) -> int:
         """Queue the messages and return their number; each gets its message id as `pgmta_id`.
 
-        They are in the transaction of the caller, or in a new one. If one is refused, none
-        is queued. Raises SubmissionError for a refused message and django.db.Error for the
-        database. Raises ValueError for a bad address, as Django's SMTP backend does.
+        They are in the transaction of the caller, or in a new one. If one is refused, none is
+        queued, and each `pgmta_id` is None. Raises SubmissionError for a refused message and
+        django.db.Error for the database. Raises ValueError for a bad address, as Django's SMTP
+        backend does.
         """
         # a lone message that is refused leaves nothing behind, so it needs no savepoint
         messages = [each for each in email_messages or () if each.recipients()]
+        for message in messages:
+            message.pgmta_id = None
         alone = len(messages) == 1 and not self.fail_silently
         try:
             with nullcontext() if alone else transaction.atomic(using=self.using):

@@ -130,8 +130,10 @@ def test_one_bad_message_refuses_all(db: psycopg.Connection) -> None:
 
     with transaction.atomic():
         message("before@example.com").send()
+        refused = group()
         with pytest.raises(SubmissionError, match="^priority: ") as caught:
-            backend().send_messages(group())
+            backend().send_messages(refused)
+        assert [each.pgmta_id for each in refused] == [None] * 3
         assert caught.value.__notes__ == ["subject: Second"]
         with pytest.raises(SubmissionError, match="^priority: "):
             message(priority=10).send()

@@ -1,6 +1,6 @@
 -- A mail of submit_mails() as a JSON object: its keys, their types, and the call of submit_mail() or another one.
 
-CREATE FUNCTION submit_object(mail jsonb, contents bytea[], wake boolean) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION submit_object(mail jsonb, contents bytea[]) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     files submit_attachment[];
@@ -24,16 +24,16 @@ BEGIN
     IF mail ->> 'template' IS NOT NULL THEN
         RETURN submit_template(mail ->> 'template', mail ->> 'recipient', coalesce(nullif(mail -> 'params', 'null'), '{}'),
             (mail ->> 'version')::numeric::integer, files, send_at, priority, metadata, mail ->> 'key', tenant, on_failed,
-            once, wake, deadline);
+            once, false, deadline);
     ELSIF mail ->> 'content' IS NOT NULL THEN
         RETURN submit(mail ->> 'sender', json_texts(mail -> 'recipients'),
             submit_octets('content', mail -> 'content', contents), send_at, priority, metadata, mail ->> 'key', tenant,
-            on_failed, once, wake, deadline);
+            on_failed, once, false, deadline);
     END IF;
     RETURN submit_mail(mail ->> 'sender', json_texts(mail -> 'to'), mail ->> 'subject', mail ->> 'body',
         mail ->> 'html', json_texts(mail -> 'cc'), json_texts(mail -> 'bcc'), mail ->> 'reply_to',
         coalesce(nullif(mail -> 'headers', 'null'), '{}'), files, mail ->> 'from', send_at, priority, metadata,
-        mail ->> 'key', tenant, on_failed, once, wake, deadline);
+        mail ->> 'key', tenant, on_failed, once, false, deadline);
 END $$;
 COMMENT ON FUNCTION submit_object IS
     'Submits a mail that is a JSON object by submit_mail(), submit_template() or submit(), and returns its id. Raises '

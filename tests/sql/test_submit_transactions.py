@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg import errors as pg_errors
-from psycopg.conninfo import conninfo_to_dict
 
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres.link import connect
@@ -24,9 +18,9 @@ from pgmta.postgres.notify import CHANNEL
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.admin.migrate import migrate
 from tests.sql.test_submit_values import MAIL
-from tests.support.database import PrivateServer, data_folder, fresh_database
+from tests.support.database import PrivateServer, fresh_database
+from tests.support.pooler import pgbouncer
 from tests.support.rows import column, fetch
-from tests.support.waiting import free_port, until
 
 SESSION_STATE = """
 SELECT current_setting('search_path'), current_setting('default_transaction_isolation'),
@@ -255,43 +249,9 @@ def test_ids_never_meet_those_of_smtpd(app: psycopg.Connection) -> None:
 
 @pytest.fixture
 def pooled(shop: str) -> Iterator[str]:
-    """The same database behind pgbouncer in transaction mode, with one server connection."""
-    given = conninfo_to_dict(shop)
-    folder, port = data_folder(), free_port()
-    user = "daemon" if os.geteuid() == 0 else None
-    if user and str(given.get("host", "")).startswith("/"):
-        user = Path(str(given["host"])).owner()  # no other user reaches the socket
-    target = " ".join(f"{k}={given[k]}" for k in ("host", "port", "dbname", "user") if given.get(k))
-    (folder / "ini").write_text(
-        f"[databases]\nshop = {target}\n[pgbouncer]\n"
-        f"listen_addr = 127.0.0.1\nlisten_port = {port}\n"
-        "auth_type = any\npool_mode = transaction\ndefault_pool_size = 1\nunix_socket_dir =\n"
-        "ignore_startup_parameters = extra_float_digits\n"
-    )
-    (folder / "ini").chmod(0o644)
-    process = subprocess.Popen(
-        ["/usr/sbin/pgbouncer", "-q", str(folder / "ini")],
-        user=user,
-        group=pwd.getpwnam(user).pw_gid if user else None,
-        extra_groups=[] if user else None,
-        stderr=subprocess.DEVNULL,
-    )
-    uri = f"postgresql://127.0.0.1:{port}/shop?user=app"
-    try:
-        until(lambda: process.poll() is None and _answers(uri))
+    """The same database behind pgbouncer."""
+    with pgbouncer(shop) as uri:
         yield uri
-    finally:
-        process.kill()
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _answers(uri: str) -> bool:
-    try:
-        psycopg.connect(uri).close()
-    except psycopg.OperationalError:
-        return False
-    return True
 
 
 @pytest.mark.needs("pgbouncer")

@@ -1,0 +1,1 @@
+"""A shop whose receipts belong to the transactions of its orders."""

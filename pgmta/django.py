@@ -25,11 +25,11 @@ from django.db import Error, connections, transaction
 from django.utils.encoding import punycode
 
 from pgmta.client.own_connection import enqueue_many
-from pgmta.compose.submitted_mail import MailOptions, RawMail
+from pgmta.compose.submitted_mail import SubmittedMail, RawMail
 from pgmta.errors import SubmissionError
 
 SETTING = "PGMTA_DATABASE"
-_OPTIONS = [field.name for field in fields(MailOptions)]
+_OPTIONS = [field.name for field in fields(SubmittedMail)]
 _CALL = 500  # messages: their octets are in memory at once
 _NO_DOMAIN = "addr-spec local part with no domain"  # the database says it with the argument's name
 

@@ -25,7 +25,7 @@ from django.db import Error, connections, transaction
 from django.utils.encoding import punycode
 
 from pgmta.client.own_connection import enqueue_many
-from pgmta.compose.submitted_mail import SubmittedMail, RawMail
+from pgmta.compose.submitted_mail import RawMail, SubmittedMail
 from pgmta.errors import SubmissionError
 
 SETTING = "PGMTA_DATABASE"

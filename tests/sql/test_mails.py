@@ -10,10 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import errors as pg_errors
+from psycopg.types.json import Jsonb
 
 from pgmta import Attachment, Mail, TemplateMail
 from pgmta.store.admin.migrate import migrate
-from tests.sql.test_composed import ALL, SOURCE, put_template, submit
+from tests.sql.test_composed import ALL, SOURCE, put_template
 from tests.sql.test_plain_mails import MAIL, TRACE, stored
 from tests.support.bad_mail import Bad
 from tests.support.database import with_database
@@ -58,12 +59,38 @@ def many(
     return ids, problems or []
 
 
+FILES = """ARRAY(SELECT ROW(name, type, content, content_id)::submit_attachment
+    FROM unnest(%(names)s::text[], %(types)s::text[], %(contents)s::bytea[], %(content_ids)s::text[])
+        AS file (name, type, content, content_id))"""
+
+
+def by_its_own_function(db: psycopg.Connection, mail: Mail | TemplateMail) -> int:
+    """Call submit_mail() or submit_template() with the values of mail; return the id."""
+    values = {each.name.rstrip("_"): getattr(mail, each.name) for each in fields(mail)}
+    files = values.pop("attachments")
+    of_files = {
+        "names": [each.name for each in files], "types": [each.type for each in files],
+        "contents": [each.content for each in files],
+        "content_ids": [each.content_id for each in files],
+    }  # fmt: skip
+    for name, value in values.items():
+        if isinstance(value, dict):
+            values[name] = Jsonb(value)
+        elif isinstance(value, tuple):
+            values[name] = list(value)
+    given = ", ".join(f'"{name}" => %({name})s' for name in values)
+    function = "submit_mail" if isinstance(mail, Mail) else "submit_template"
+    query = f"SELECT {function}({given}, attachments => {FILES})".encode()
+    [(number,)] = db.execute(query, values | of_files).fetchall()
+    return int(number)
+
+
 def test_a_bad_mail_is_refused_as_by_its_own_function(db: psycopg.Connection) -> None:
     mails: list[dict[str, Any]] = []
     wanted: list[dict[str, Any]] = []
     for make, good, bad in ALL:
         with pytest.raises(pg_errors.InvalidParameterValue) as refused:
-            submit(db, make(**{**good, **bad.arguments}))
+            by_its_own_function(db, make(**{**good, **bad.arguments}))
         said = refused.value.diag
         wanted.append({
             "index": len(mails) + 1, "argument": said.column_name, "code": said.sqlstate,
@@ -113,7 +140,7 @@ def test_files_are_base64_or_places_in_contents(db: psycopg.Connection) -> None:
         [RAW, b"\0\1"],
     )
     assert problems == []
-    by_function = submit(
+    by_function = by_its_own_function(
         db,
         Mail(
             sender="shop@example.org", to=["bob@example.com"], subject="Hello", body="x",

@@ -117,7 +117,7 @@ class Gatherer:
             if not open_:  # nothing is on its way: mail whose time is over stays out
                 call, (text, contents) = uuid4(), as_array(m for p in group for m in p.mails)
             try:
-                found = await self._attempt(interface, group, text, contents, call)
+                found = await self._attempt(link, interface, group, text, contents, call)
             except StoreUnavailable as error:
                 open_ = open_ or isinstance(error, Undecided)
                 self._give_up(group, error, Undecided if open_ else type(error))
@@ -140,18 +140,26 @@ class Gatherer:
                 return
 
     async def _attempt(
-        self, interface: SqlInterface, group: list[Parcel[Any]], text: str, contents: list[bytes],
-        call: UUID,
+        self, link: Link, interface: SqlInterface, group: list[Parcel[Any]],
+        text: str, contents: list[bytes], call: UUID,
     ) -> Answer:  # fmt: skip
-        """Make the call once. Raises Undecided if it has no answer when a parcel's time is over."""
+        """Make the call once.
+
+        If it has no answer when a parcel's time is over, it raises Undecided. It raises
+        StoreUnavailable if the call was not sent by then.
+        """
         waiting = [parcel for parcel in group if not parcel.future.done()]
         until = min(parcel.since for parcel in waiting) + self._patience + _GRACE
-        error = Undecided("PostgreSQL has not answered in time")
-        # the callers first: it may take seconds until the statement is cancelled
+        error = StoreUnavailable("PostgreSQL has not answered in time")
         loop = asyncio.get_running_loop()
-        late = loop.call_at(until, self._give_up, waiting, error, Undecided)
+        # the callers first: it may take seconds until the statement is cancelled
+        late = loop.call_at(until, lambda: self._give_up(waiting, error, type(error)))
         try:
             async with asyncio.timeout_at(until):
+                if not link.connected:
+                    async with link.use():
+                        pass
+                error = Undecided(str(error))
                 return await interface.submit(text, contents, call)
         except TimeoutError:
             raise error from None

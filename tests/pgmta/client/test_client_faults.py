@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 
 import psycopg
 import pytest
@@ -70,6 +71,15 @@ async def test_the_end_of_patience_says_what_is_known(
         assert "Mail cut here before" not in stored
 
 
+async def test_a_server_that_says_nothing_has_got_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        async with Client(f"postgresql://x@127.0.0.1:{port}/x", patience=0.3) as client:
+            with pytest.raises(StoreUnavailable, match="in time") as away:
+                await client.send(mail())
+    assert not isinstance(away.value, Undecided)
+
+
 async def test_a_lock_that_stays_is_no_open_question(database: str, db: psycopg.Connection) -> None:
     """PostgreSQL ends the statement itself, so nothing is stored."""
     async with Client(database, patience=0.5) as client:
@@ -126,7 +136,7 @@ async def test_killed_sessions(database: str, db: psycopg.Connection) -> None:
             await senders.more(chance.randrange(30))
             killed += (await asyncio.to_thread(column, db, _KILL))[0]
         await senders.end()
-    assert killed >= 60
+    assert killed >= 30
     assert senders.exactly(db)
     assert column(db, CALLS)[0] < len(senders.mails)
 

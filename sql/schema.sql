@@ -1780,7 +1780,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
     reason text;
-    known text[] := ARRAY(SELECT jsonb_object_keys(keys));
+    known text[] := ARRAY(SELECT name FROM jsonb_object_keys(keys) AS name ORDER BY name COLLATE "C");
 BEGIN
     SELECT name, fault INTO bad, reason
     FROM jsonb_each(object) AS each (name, value), LATERAL (SELECT CASE

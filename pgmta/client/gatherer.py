@@ -40,7 +40,8 @@ class Gatherer:
         session = session_of(patience)
         self._links = [resources.link(f"mails {n}", session) for n in range(connections)]
         self._waiting: deque[Parcel[Any]] = deque()
-        self._work = asyncio.Event()
+        self._idle: list[asyncio.Future[None]] = []  # of the tasks; the last one was busy last
+        self._roused = False  # a task is about to take what waits
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -55,7 +56,7 @@ class Gatherer:
             parcel.fail(NotBegun(CLOSED))
         else:
             self._waiting.append(parcel)
-            self._work.set()
+            self._rouse()
 
     async def close(self) -> None:
         """End the groups that were begun; mail that waits gets NotBegun."""
@@ -63,20 +64,30 @@ class Gatherer:
         for parcel in self._waiting:
             parcel.fail(NotBegun(CLOSED))
         self._waiting.clear()
-        self._work.set()
+        for idle in self._idle:
+            idle.set_result(None)
         await asyncio.gather(*self._tasks)
         await self._notifier.close()
 
     async def _run(self, link: Link) -> None:
         interface = SqlInterface(link)
+        loop = asyncio.get_running_loop()
         while True:
-            await self._work.wait()
             if group := self._take():
+                self._rouse()
                 await self._write(link, interface, group)
             elif self._closing:
                 return
             else:
-                self._work.clear()
+                self._idle.append(idle := loop.create_future())
+                await idle
+                self._roused = False
+
+    def _rouse(self) -> None:
+        """Wake one idle task for all that waits: its connection was used last."""
+        if self._waiting and self._idle and not self._roused:
+            self._roused = True
+            self._idle.pop().set_result(None)
 
     def _take(self) -> list[Parcel[Any]]:
         group: list[Parcel[Any]] = []
@@ -106,7 +117,7 @@ class Gatherer:
             if not open_:  # nothing is on its way: mail whose time is over stays out
                 call, (text, contents) = uuid4(), as_array(m for p in group for m in p.mails)
             try:
-                found = await self._attempt(interface, group, text, contents, call)
+                found = await self._attempt(link, interface, group, text, contents, call)
             except StoreUnavailable as error:
                 open_ = open_ or isinstance(error, Undecided)
                 self._give_up(group, error, Undecided if open_ else type(error))
@@ -129,18 +140,26 @@ class Gatherer:
                 return
 
     async def _attempt(
-        self, interface: SqlInterface, group: list[Parcel[Any]], text: str, contents: list[bytes],
-        call: UUID,
+        self, link: Link, interface: SqlInterface, group: list[Parcel[Any]],
+        text: str, contents: list[bytes], call: UUID,
     ) -> Answer:  # fmt: skip
-        """Make the call once. Raises Undecided if it has no answer when a parcel's time is over."""
+        """Make the call once.
+
+        If it has no answer when a parcel's time is over, it raises Undecided. It raises
+        StoreUnavailable if the call was not sent by then.
+        """
         waiting = [parcel for parcel in group if not parcel.future.done()]
         until = min(parcel.since for parcel in waiting) + self._patience + _GRACE
-        error = Undecided("PostgreSQL has not answered in time")
-        # the callers first: it may take seconds until the statement is cancelled
+        error = StoreUnavailable("PostgreSQL has not answered in time")
         loop = asyncio.get_running_loop()
-        late = loop.call_at(until, self._give_up, waiting, error, Undecided)
+        # the callers first: it may take seconds until the statement is cancelled
+        late = loop.call_at(until, lambda: self._give_up(waiting, error, type(error)))
         try:
             async with asyncio.timeout_at(until):
+                if not link.connected:
+                    async with link.use():
+                        pass
+                error = Undecided(str(error))
                 return await interface.submit(text, contents, call)
         except TimeoutError:
             raise error from None

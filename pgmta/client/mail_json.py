@@ -13,6 +13,7 @@ from pgmta.compose.submitted_mail import Attachment, Mail, RawMail, SubmittedMai
 from pgmta.errors import SubmissionError
 from pgmta.mail.text import UNSTORABLE
 
+_LISTS: Final = (list, tuple)
 _TEXT: Final = "it has to be a text, such as that of octets.decode()"
 
 
@@ -26,7 +27,7 @@ class MailJson(NamedTuple):
     @property
     def size(self) -> int:
         """Octets of the mail, about."""
-        return len(self.text) + sum(map(len, self.octets))
+        return len(self.text) + (sum(map(len, self.octets)) if self.octets else 0)
 
 
 def mail_json(mail: SubmittedMail, *, ascii_only: bool = False) -> MailJson:
@@ -55,10 +56,11 @@ def as_array(mails: Iterable[MailJson]) -> tuple[str, list[bytes]]:
     contents: list[bytes] = []
     texts = []
     for mail in mails:
-        text = mail.text
-        for octets, rest in zip(mail.octets, mail.rest, strict=True):
-            text = f"{text}{len(contents)}{rest}"
-            contents.append(octets)
+        text, several, rests = mail
+        if several:
+            for octets, rest in zip(several, rests, strict=True):
+                text = f"{text}{len(contents)}{rest}"
+                contents.append(octets)
         texts.append(text)
     return f"[{','.join(texts)}]", contents
 
@@ -76,28 +78,20 @@ def as_text(mails: Iterable[MailJson]) -> str:
 
 def _parts(mail: Mail) -> dict[str, Any]:
     found = _options(mail)
-    for name in ("sender", "subject"):
-        value = getattr(mail, name)
-        if not isinstance(value, str):
-            raise TypeError(f"{name}: {_TEXT}")
-        found[name] = value
-    for name, key in _OPTIONAL_TEXTS:
-        value = getattr(mail, name)
-        if value is not None:
-            if not isinstance(value, str):
-                raise TypeError(f"{name}: {_TEXT}")
-            found[key] = value
-    for name in ("to", "cc", "bcc"):
-        if value := getattr(mail, name):
-            found[name] = _list(name, value)
+    for name, text in (
+        ("sender", mail.sender), ("subject", mail.subject), ("body", mail.body),
+        ("html", mail.html), ("reply_to", mail.reply_to), ("from", mail.from_),
+    ):  # fmt: skip
+        if isinstance(text, str):
+            found[name] = text
+        elif text is not None or name in ("sender", "subject"):
+            raise TypeError(f"{_in_python(name)}: {_TEXT}")
+    for name, mailboxes in (("to", mail.to), ("cc", mail.cc), ("bcc", mail.bcc)):
+        if mailboxes:
+            found[name] = _list(name, mailboxes)
     if mail.headers:
         found["headers"] = _object("headers", mail.headers)
     return found
-
-
-_OPTIONAL_TEXTS: Final = (
-    ("body", "body"), ("html", "html"), ("reply_to", "reply_to"), ("from_", "from"),
-)  # fmt: skip
 
 
 def _template(mail: TemplateMail) -> dict[str, Any]:
@@ -180,17 +174,15 @@ def _whole(name: str, value: object) -> int:
     return value
 
 
-def _list(name: str, value: Sequence[str]) -> list[str]:
-    if isinstance(value, str | bytes | Mapping):
-        raise TypeError(f"{name}: give a list of mailboxes, and not one {_kind(value)}")
-    try:
-        found = list(value)
-    except TypeError:
-        raise TypeError(f"{name}: give a list of mailboxes, and not {_kind(value)}") from None
-    for each in found:
+def _list(name: str, value: Sequence[str]) -> Sequence[str]:
+    if not isinstance(value, _LISTS):
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            raise TypeError(f"{name}: give a list of mailboxes, and not {_kind(value)}")
+        value = list(value)
+    for each in value:
         if not isinstance(each, str):
             raise TypeError(f"{name}: a mailbox has to be a text, and not {_kind(each)}")
-    return found
+    return value
 
 
 def _object(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -277,7 +269,11 @@ def _check_texts(found: dict[str, Any]) -> None:
 def _by_name(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each value with the name of its argument in Python."""
     for key, value in found.items():
-        yield "from_" if key == "from" else key, value
+        yield _in_python(key), value
+
+
+def _in_python(key: str) -> str:
+    return "from_" if key == "from" else key
 
 
 def _check(argument: str, value: object) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
+from contextlib import suppress
 from typing import Any, Final
 
 from pgmta.client.mail_json import MailJson, mail_json
@@ -47,7 +48,8 @@ class Parcel[F: Waiting]:
     def answer(self, found: Found) -> None:
         """Answer the caller, unless it has gone or has its answer."""
         if not self.future.done():
-            self.future.set_result(found)
+            with suppress(futures.InvalidStateError):  # its thread cancels it right now
+                self.future.set_result(found)
 
     def fail(self, error: Exception) -> None:
         """Answer with one error for all mails."""

@@ -162,6 +162,11 @@ class Link:
                 await self._failed(connection, error)
                 raise
 
+    @property
+    def connected(self) -> bool:
+        """Whether a statement can be sent at once."""
+        return self._connection is not None and not self._connection.broken
+
     async def run(
         self, query: LiteralString | bytes, params: dict[str, Any] | None = None, *, tries: int = 10
     ) -> list[tuple[Any, ...]]:

@@ -60,8 +60,8 @@ def many(
 
 
 FILES = """ARRAY(SELECT ROW(name, type, content, content_id)::submit_attachment
-    FROM unnest(%(names)s::text[], %(types)s::text[], %(contents)s::bytea[], %(content_ids)s::text[])
-        AS file (name, type, content, content_id))"""
+    FROM unnest(%(names)s::text[], %(types)s::text[], %(contents)s::bytea[],
+        %(content_ids)s::text[]) AS file (name, type, content, content_id))"""
 
 
 def by_its_own_function(db: psycopg.Connection, mail: Mail | TemplateMail) -> int:

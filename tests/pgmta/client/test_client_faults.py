@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from functools import partial
+import socket
 
 import psycopg
 import pytest
@@ -71,6 +71,15 @@ async def test_the_end_of_patience_says_what_is_known(
         assert "Mail cut here before" not in stored
 
 
+async def test_a_server_that_says_nothing_has_got_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        async with Client(f"postgresql://x@127.0.0.1:{port}/x", patience=0.3) as client:
+            with pytest.raises(StoreUnavailable, match="in time") as away:
+                await client.send(mail())
+    assert not isinstance(away.value, Undecided)
+
+
 async def test_a_lock_that_stays_is_no_open_question(database: str, db: psycopg.Connection) -> None:
     """PostgreSQL ends the statement itself, so nothing is stored."""
     async with Client(database, patience=0.5) as client:
@@ -83,56 +92,66 @@ async def test_a_lock_that_stays_is_no_open_question(database: str, db: psycopg.
         assert len(subjects(db)) == 1
 
 
+class Senders:
+    """20 tasks that send one mail after the other until the end."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._going = True
+        self.ids: dict[int, int] = {}
+        self.mails: list[Mail] = []
+        self._tasks = [asyncio.create_task(self._send()) for _ in range(20)]
+
+    async def _send(self) -> None:
+        while self._going:
+            number = len(self.mails)
+            self.mails.append(mail(number))
+            self.ids[number] = await self._client.send(self.mails[number])
+
+    async def more(self, number: int) -> None:
+        """Return after so many further calls."""
+        wanted = len(self.ids) + number
+        await eventually(
+            lambda: len(self.ids) >= wanted or any(task.done() for task in self._tasks)
+        )
+
+    async def end(self) -> None:
+        """End them. Raises the error of one that has failed."""
+        self._going = False
+        await asyncio.gather(*self._tasks)
+
+    def exactly(self, db: psycopg.Connection) -> bool:
+        """Whether each mail is stored once, under its id."""
+        return exactly(db, [self.ids[n] for n in range(len(self.mails))], self.mails)
+
+
 @pytest.mark.slow
 async def test_killed_sessions(database: str, db: psycopg.Connection) -> None:
-    """While 20 tasks send, their connections are ended again and again, mostly in a call."""
+    """Connections are ended again and again, mostly in a call."""
     chance = random.Random(28)
-    mails = [mail(n) for n in range(1_500)]
-    left = iter(range(len(mails)))
-    ids: dict[int, int] = {}
     async with Client(database) as client:
-
-        async def send() -> None:
-            for n in left:
-                ids[n] = await client.send(mails[n])
-
-        async def more(number: int) -> None:
-            wanted = len(ids) + number
-            await eventually(lambda: len(ids) >= wanted or all(task.done() for task in tasks))
-
-        tasks = [asyncio.create_task(send()) for _ in range(20)]
+        senders = Senders(client)
         killed = 0
-        while not all(task.done() for task in tasks):
-            await more(chance.randrange(30))
+        for _ in range(60):
+            await senders.more(chance.randrange(30))
             killed += (await asyncio.to_thread(column, db, _KILL))[0]
-        await asyncio.gather(*tasks)
-    assert killed > 20
-    assert exactly(db, [ids[n] for n in range(len(mails))], mails)
-    assert column(db, CALLS)[0] < len(mails)
+        await senders.end()
+    assert killed >= 30
+    assert senders.exactly(db)
+    assert column(db, CALLS)[0] < len(senders.mails)
 
 
 @pytest.mark.slow
 async def test_postgresql_crashes_and_stops(private_server: PrivateServer) -> None:
-    mails = [mail(n) for n in range(600)]
-    left = iter(range(len(mails)))
-    ids: dict[int, int] = {}
     async with Client(private_server.uri, patience=60) as client:
-
-        async def send() -> None:
-            for n in left:
-                ids[n] = await client.send(mails[n])
-
-        def more(number: int) -> bool:
-            return len(ids) >= number
-
-        tasks = [asyncio.create_task(send()) for _ in range(20)]
+        senders = Senders(client)
         for end in (private_server.crash, private_server.stop):
-            before = len(ids)
-            await eventually(partial(more, before + 100))
+            await senders.more(100)
             await asyncio.to_thread(end)
             await let_others_run(100)
             await asyncio.to_thread(private_server.start)
-        await asyncio.gather(*tasks)
+        await senders.more(100)
+        await senders.end()
         await asyncio.to_thread(private_server.stop)
         with pytest.raises(StoreUnavailable) as away:
             async with Client(private_server.uri, patience=0.2) as other:
@@ -141,9 +160,8 @@ async def test_postgresql_crashes_and_stops(private_server: PrivateServer) -> No
         await asyncio.to_thread(private_server.start)
         with psycopg.connect(private_server.uri) as db:
             db.execute("SET search_path = pgmta")
-            assert exactly(db, [ids[n] for n in range(len(mails))], mails)
-            (rows,) = column(db, "SELECT count(*) FROM queue")
-            assert rows == len(mails)
+            assert senders.exactly(db)
+            assert column(db, "SELECT count(*) FROM queue") == [len(senders.mails)]
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ class Senders:
             self.ids[number] = await self._client.send(self.mails[number])
 
     async def more(self, number: int) -> None:
-        """Return after so many further calls."""
+        """Return after `number` further calls."""
         wanted = len(self.ids) + number
         await eventually(
             lambda: len(self.ids) >= wanted or any(task.done() for task in self._tasks)

@@ -1780,7 +1780,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
     reason text;
-    known text[] := ARRAY(SELECT name FROM jsonb_object_keys(keys) AS name ORDER BY name COLLATE "C");
+    known text[];
 BEGIN
     SELECT name, fault INTO bad, reason
     FROM jsonb_each(object) AS each (name, value), LATERAL (SELECT CASE
@@ -1798,6 +1798,7 @@ BEGIN
         END AS fault) AS judged
     WHERE fault IS NOT NULL ORDER BY fault <> 'there is no such key', name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
+        known := ARRAY(SELECT name FROM jsonb_object_keys(keys) AS name ORDER BY name COLLATE "C");
         PERFORM submit_refuse(coalesce(argument, left(bad, 100)), CASE WHEN argument IS NULL THEN reason
             ELSE concat(to_json(left(bad, 100)), ': ', reason) END, place,
             CASE WHEN reason = 'there is no such key' THEN coalesce('Did you mean ' || nearest_word(bad, known) || '?',

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
@@ -17,6 +17,9 @@ from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
+
+_PATIENCE: Final = 1800
+"""Seconds of patience at most: PostgreSQL keeps the answer of a call for an hour."""
 
 
 class Client:
@@ -160,5 +163,5 @@ def check_arguments(uri: str, connections: int, patience: float) -> None:
         ) from None
     if not isinstance(connections, int) or connections < 1:
         raise ValueError(f"connections: give a number from 1 on, and not {connections!r}")
-    if not isinstance(patience, int | float) or not 0 < patience < float("inf"):
-        raise ValueError(f"patience: give seconds above 0, and not {patience!r}")
+    if not isinstance(patience, int | float) or not 0 < patience <= _PATIENCE:
+        raise ValueError(f"patience: give seconds from 0 to {_PATIENCE}, and not {patience!r}")

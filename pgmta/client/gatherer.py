@@ -113,21 +113,23 @@ class Gatherer:
         After a lost answer the same call is repeated: PostgreSQL answers as it did to the first.
         """
         open_, pause, call, text = False, 0.0, uuid4(), ""
-        while group := [parcel for parcel in group if not parcel.future.done() or open_]:
-            if not open_:  # nothing is on its way: mail whose time is over stays out
+        while waiting := [parcel for parcel in group if not parcel.future.done()]:
+            if not open_:  # nothing is on its way: mail without a caller stays out
+                group = waiting
                 call, (text, contents) = uuid4(), as_array(m for p in group for m in p.mails)
             try:
-                found = await self._attempt(link, interface, group, text, contents, call)
+                found = await self._attempt(link, interface, waiting, text, contents, call)
             except StoreUnavailable as error:
                 open_ = open_ or isinstance(error, Undecided)
                 self._give_up(group, error, Undecided if open_ else type(error))
-                if all(parcel.future.done() for parcel in group):
+                if all(parcel.future.done() for parcel in waiting):
                     return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2 or _PAUSE, _LONGEST_PAUSE)
             except Exception as error:
-                if faults.about_row(error) and sum(len(parcel.mails) for parcel in group) > 1:
-                    await self._write_singly(link, interface, group)
+                one = sum(len(parcel.mails) for parcel in group) == 1
+                if isinstance(error, psycopg.Error) and faults.about_row(error) and not one:
+                    await self._write_singly(link, interface, waiting)
                     return
                 reason = await explained(link, error)
                 for parcel in group:
@@ -140,7 +142,7 @@ class Gatherer:
                 return
 
     async def _attempt(
-        self, link: Link, interface: SqlInterface, group: list[Parcel[Any]],
+        self, link: Link, interface: SqlInterface, waiting: list[Parcel[Any]],
         text: str, contents: list[bytes], call: UUID,
     ) -> Answer:  # fmt: skip
         """Make the call once.
@@ -148,7 +150,6 @@ class Gatherer:
         If it has no answer when a parcel's time is over, it raises Undecided. It raises
         StoreUnavailable if the call was not sent by then.
         """
-        waiting = [parcel for parcel in group if not parcel.future.done()]
         until = min(parcel.since for parcel in waiting) + self._patience + _GRACE
         error = StoreUnavailable("PostgreSQL has not answered in time")
         loop = asyncio.get_running_loop()

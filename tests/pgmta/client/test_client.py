@@ -159,6 +159,7 @@ async def test_values_that_are_no_mail_or_no_client(client: Client, uri: str) ->
         ({"uri": "no uri ="}, "^uri: "),
         ({"connections": 0}, "^connections: "),
         ({"patience": 0}, "^patience: "),
+        ({"patience": 3600}, "^patience: "),
     ):
         with pytest.raises(ValueError, match=words) as refused:
             Client(**{"uri": uri, **wrong})  # type: ignore[arg-type]

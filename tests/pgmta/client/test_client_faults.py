@@ -48,6 +48,21 @@ async def test_an_answer_that_is_lost_is_asked_for_again(
         assert exactly(db, ids, mails + many)
 
 
+async def test_a_call_whose_callers_have_gone_is_not_made_anew(
+    database: str, db: psycopg.Connection
+) -> None:
+    async with cutting(database) as proxy, Client(proxy.uri, connections=1) as client:
+        await client.send(mail("first"))
+        proxy.plan += ["after"] * 3  # so that the client pauses
+        tasks = [asyncio.create_task(client.send(mail(f"cut here {n}"))) for n in range(3)]
+        await eventually(lambda: len(proxy.done) == 3)
+        for task in tasks:
+            task.cancel()
+        await client.send(mail("last"))
+    names = ["Mail first", *[f"Mail cut here {n}" for n in range(3)], "Mail last"]
+    assert [name for _, name in subjects(db)] == names
+
+
 @pytest.mark.slow
 async def test_the_end_of_patience_says_what_is_known(
     database: str, db: psycopg.Connection
@@ -109,7 +124,7 @@ class Senders:
             self.ids[number] = await self._client.send(self.mails[number])
 
     async def more(self, number: int) -> None:
-        """Return after so many further calls."""
+        """Return after `number` further calls."""
         wanted = len(self.ids) + number
         await eventually(
             lambda: len(self.ids) >= wanted or any(task.done() for task in self._tasks)

@@ -8,6 +8,8 @@
 --  templates    Templates of composed mail, by name and version.
 --  attachments  Files that go with composed mail: their checks, and the rest of the content that they make.
 --  composed     Composed mail: submit_mail() and submit_template() in the transaction of the caller.
+--  mails        Many mails by one call: submit_mails() in the transaction of the caller.
+--  mail_objects A mail of submit_mails() as a JSON object: its keys, their types, and the call of submit_mail() or another one.
 --  arguments    Checks of the arguments of submit(), and the errors of bad ones.
 --  days         Days: partitions of logs by day, which queued makes ahead and drops. Mutexes, for one transaction at a time.
 --  attempts     The log: every delivery attempt.
@@ -784,7 +786,7 @@ BEGIN
     message_id := nextval('message_ids');
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
-            metadata, on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));
+            metadata - '_trace', on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));
         IF known IS NOT NULL THEN RETURN known; END IF;
     END IF;
     message_id_header := CASE WHEN header ~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN submit_message_id(header) END;
@@ -1210,7 +1212,7 @@ BEGIN
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(coalesce(given, to_jsonb(sender)), params,
-            recipients, priority, metadata, on_failed, once, extract(epoch FROM send_at), (
+            recipients, priority, metadata - '_trace', on_failed, once, extract(epoch FROM send_at), (
                 SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
                 FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
         IF known IS NOT NULL THEN RETURN known; END IF;
@@ -1451,6 +1453,259 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION composition_shown', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION composition_shown', 'pgmta_queued', 'EXECUTE');
 
+-- Many mails by one call: submit_mails() in the transaction of the caller.
+
+CREATE TABLE submit_calls (
+    call uuid PRIMARY KEY,
+    login text NOT NULL,
+    fingerprint bigint NOT NULL,
+    called_at timestamptz NOT NULL DEFAULT now(),
+    ids bigint[],
+    problems jsonb
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_threshold = -1);
+COMMENT ON TABLE submit_calls IS
+    'Calls of submit_mails() of the last hour with their answers: a repetition gets the answer of the first.';
+COMMENT ON COLUMN submit_calls.call IS 'Argument call.';
+COMMENT ON COLUMN submit_calls.login IS 'Login of the first call.';
+COMMENT ON COLUMN submit_calls.fingerprint IS 'Hash of the argument mails: other mails under the same call are a mistake.';
+COMMENT ON COLUMN submit_calls.called_at IS 'When the transaction of the first call began.';
+COMMENT ON COLUMN submit_calls.ids IS 'Its answer: the message id of each mail, null for a refused one.';
+COMMENT ON COLUMN submit_calls.problems IS 'Its answer: the refused mails with their errors; null if there are none.';
+
+CREATE INDEX submit_calls_called_at ON submit_calls (called_at);
+COMMENT ON INDEX submit_calls_called_at IS 'Calls whose time is over.';
+
+CREATE FUNCTION submit_mails(
+    mails jsonb, contents bytea[] DEFAULT '{}', call uuid DEFAULT NULL, wake boolean DEFAULT false,
+    OUT ids bigint[], OUT problems jsonb
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
+#variable_conflict use_variable
+DECLARE
+    mail record;
+    refused record;
+BEGIN
+    IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
+        PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/sql.md has their keys.');
+    ELSIF wake IS NULL THEN
+        PERFORM submit_refuse('wake', 'it is null');
+    END IF;
+    WHILE call IS NOT NULL LOOP
+        -- waits for an open transaction that has the call, and for no other
+        INSERT INTO submit_calls (call, login, fingerprint) VALUES (call, session_user, jsonb_hash_extended(mails, 0))
+        ON CONFLICT ON CONSTRAINT submit_calls_pkey DO NOTHING;
+        EXIT WHEN FOUND;
+        SELECT c.ids, c.problems INTO ids, problems FROM submit_called(call, mails) AS c;
+        IF ids IS NOT NULL THEN RETURN; END IF;  -- else it was removed meanwhile, because its time is over
+    END LOOP;
+    ids := '{}';
+    FOR mail IN SELECT value, place FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (value, place) LOOP
+        refused := submit_tried(mail.value, contents, wake);
+        ids := ids || refused.id;
+        IF refused.id IS NULL THEN
+            problems := coalesce(problems, '[]') || (jsonb_build_object('index', mail.place - 1) || refused.problem);
+        END IF;
+    END LOOP;
+    IF call IS NOT NULL THEN
+        UPDATE submit_calls AS c SET ids = submit_mails.ids, problems = submit_mails.problems
+        WHERE c.call = submit_mails.call;
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_mails IS
+    'Puts mails into the queue, in the transaction of the caller. Returns the id of each, and the errors of those that '
+    'are refused: the others are stored. docs/sql.md has the keys of a mail.';
+
+CREATE FUNCTION submit_called(call uuid, mails jsonb, OUT ids bigint[], OUT problems jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+    first_one submit_calls;
+BEGIN
+    SELECT c.* INTO first_one FROM submit_calls AS c WHERE c.call = submit_called.call;
+    IF first_one.login <> session_user THEN
+        PERFORM submit_refuse('call', 'another login has used it', NULL, 'Make a new UUID for each call.', 'unique_violation');
+    ELSIF first_one.fingerprint <> jsonb_hash_extended(mails, 0) THEN
+        PERFORM submit_refuse('call', 'it was used for other mails', NULL, 'Make a new UUID for each call.', 'unique_violation');
+    END IF;
+    ids := first_one.ids;
+    problems := first_one.problems;
+END $$;
+COMMENT ON FUNCTION submit_called IS
+    'The answer of the first call with this UUID. Raises an error if that was of another login, or with other mails.';
+
+CREATE FUNCTION submit_tried(mail jsonb, contents bytea[], wake boolean, OUT id bigint, OUT problem jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    argument text;
+    reason text;
+    details text;
+    advice text;
+BEGIN
+    id := submit_object(mail, contents, wake);
+-- Errors about a mail. All others end the call: PostgreSQL can't store any mail then, or the transaction is over.
+EXCEPTION WHEN data_exception OR program_limit_exceeded OR unique_violation THEN
+    GET STACKED DIAGNOSTICS argument = COLUMN_NAME, reason = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL,
+        advice = PG_EXCEPTION_HINT;
+    IF argument = '' AND sqlstate = '23505' THEN RAISE; END IF;  -- of a table, and not of submit_refuse()
+    problem := jsonb_build_object('argument', coalesce(nullif(argument, ''), 'mails'), 'code', sqlstate,
+        'message', reason, 'detail', nullif(details, ''), 'hint', nullif(advice, ''));
+END $$;
+COMMENT ON FUNCTION submit_tried IS 'Submits one mail, and returns its id, or the error that is about this mail.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION submit_mails', 'pgmta_submit', 'EXECUTE'),
+    -- as of messages, for FOR UPDATE
+    ('submit_calls', 'pgmta_queued', 'SELECT (call, called_at), UPDATE (called_at), DELETE'),
+    ('submit_calls', 'pgmta_operator', 'SELECT');
+
+-- A mail of submit_mails() as a JSON object: its keys, their types, and the call of submit_mail() or another one.
+
+CREATE FUNCTION submit_object(mail jsonb, contents bytea[], wake boolean) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    files submit_attachment[];
+    send_at timestamptz;
+    deadline timestamptz;
+    priority integer;
+    metadata jsonb := coalesce(nullif(mail -> 'metadata', 'null'), '{}');
+    tenant text := coalesce(mail ->> 'tenant', '');
+    on_failed text := coalesce(mail ->> 'on_failed', 'hold');
+    once boolean;
+BEGIN
+    IF jsonb_typeof(mail) <> 'object' THEN
+        PERFORM submit_refuse('mails', 'a mail is no JSON object', 'It is of type ' || jsonb_typeof(mail));
+    END IF;
+    PERFORM submit_types(mail, mail_keys(mail));
+    send_at := mail ->> 'send_at';
+    deadline := mail ->> 'deadline';
+    priority := coalesce((mail ->> 'priority')::numeric, 5);
+    once := coalesce(mail ->> 'once', 'false');
+    files := submit_files(mail -> 'attachments', contents);
+    IF mail ->> 'template' IS NOT NULL THEN
+        RETURN submit_template(mail ->> 'template', mail ->> 'recipient', coalesce(nullif(mail -> 'params', 'null'), '{}'),
+            (mail ->> 'version')::numeric::integer, files, send_at, priority, metadata, mail ->> 'key', tenant, on_failed,
+            once, wake, deadline);
+    ELSIF mail ->> 'content' IS NOT NULL THEN
+        RETURN submit(mail ->> 'sender', json_texts(mail -> 'recipients'),
+            submit_octets('content', mail -> 'content', contents), send_at, priority, metadata, mail ->> 'key', tenant,
+            on_failed, once, wake, deadline);
+    END IF;
+    RETURN submit_mail(mail ->> 'sender', json_texts(mail -> 'to'), mail ->> 'subject', mail ->> 'body',
+        mail ->> 'html', json_texts(mail -> 'cc'), json_texts(mail -> 'bcc'), mail ->> 'reply_to',
+        coalesce(nullif(mail -> 'headers', 'null'), '{}'), files, mail ->> 'from', send_at, priority, metadata,
+        mail ->> 'key', tenant, on_failed, once, wake, deadline);
+END $$;
+COMMENT ON FUNCTION submit_object IS
+    'Submits a mail that is a JSON object by submit_mail(), submit_template() or submit(), and returns its id. Raises '
+    'their errors, and those of a key that is unknown or has a value of another type.';
+
+CREATE FUNCTION mail_keys(mail jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN mail ->> 'template' IS NOT NULL THEN jsonb '{"template": "text", "recipient": "text",
+            "params": "any", "version": "integer", "attachments": "list"}'
+        WHEN mail ->> 'content' IS NOT NULL THEN jsonb '{"sender": "text", "recipients": "texts", "content": "octets"}'
+        ELSE jsonb '{"sender": "text", "to": "texts", "cc": "texts", "bcc": "texts", "reply_to": "text", "from": "text",
+            "subject": "text", "body": "text", "html": "text", "headers": "any", "attachments": "list"}' END
+        || jsonb '{"send_at": "time", "deadline": "time", "priority": "integer", "metadata": "any", "key": "text",
+            "tenant": "text", "on_failed": "text", "once": "boolean"}'
+$$;
+COMMENT ON FUNCTION mail_keys IS 'The keys that a mail of its kind may have: by template, as octets, or as parts.';
+
+CREATE FUNCTION submit_types(object jsonb, keys jsonb, argument text DEFAULT NULL, place text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    bad text;
+    reason text;
+    known text[] := ARRAY(SELECT jsonb_object_keys(keys));
+BEGIN
+    SELECT name, fault INTO bad, reason
+    FROM jsonb_each(object) AS each (name, value), LATERAL (SELECT CASE
+        WHEN value = 'null' THEN NULL  -- as if it were missing
+        WHEN NOT keys ? name THEN 'there is no such key'
+        WHEN keys ->> name = 'text' THEN CASE WHEN jsonb_typeof(value) <> 'string' THEN 'it is no text' END
+        WHEN keys ->> name = 'boolean' THEN CASE WHEN jsonb_typeof(value) <> 'boolean' THEN 'it is neither true nor false' END
+        WHEN keys ->> name = 'list' THEN CASE WHEN jsonb_typeof(value) <> 'array' THEN 'it is no list' END
+        WHEN keys ->> name = 'texts' THEN CASE WHEN jsonb_typeof(value) <> 'array' OR jsonb_path_exists(value,
+                'strict $[*] ? (@.type() != "string" && @.type() != "null")') THEN 'it is no list of texts' END
+        WHEN keys ->> name = 'integer' THEN CASE WHEN jsonb_typeof(value) <> 'number' OR value <> to_jsonb(trunc(value::numeric))
+                OR value NOT BETWEEN '-2147483648' AND '2147483647' THEN 'it is no whole number of 32 bits' END
+        WHEN keys ->> name = 'time' THEN CASE WHEN length(value #>> '{}') > 40 OR NOT deadline_valid(value)
+                THEN 'it is no time of RFC 3339' END
+        END AS fault) AS judged
+    WHERE fault IS NOT NULL ORDER BY fault <> 'there is no such key', name COLLATE "C" LIMIT 1;
+    IF bad IS NOT NULL THEN
+        PERFORM submit_refuse(coalesce(argument, left(bad, 100)), CASE WHEN argument IS NULL THEN reason
+            ELSE concat(to_json(left(bad, 100)), ': ', reason) END, place,
+            CASE WHEN reason = 'there is no such key' THEN coalesce('Did you mean ' || nearest_word(bad, known) || '?',
+                'It may have ' || array_to_string(known, ', ') || '.')
+            WHEN reason = 'it is no time of RFC 3339' THEN 'Write for example 2026-01-31T09:30:00Z.' END);
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_types IS
+    'Raises the error of a key that is unknown or whose value has another type. With `argument` the object is part of it.';
+
+CREATE FUNCTION submit_files(files jsonb, contents bytea[]) RETURNS submit_attachment[] LANGUAGE plpgsql AS $$
+DECLARE
+    file jsonb;
+    made submit_attachment[] := '{}';
+    place text;
+BEGIN
+    IF jsonb_typeof(files) = 'array' THEN
+        FOR file IN SELECT jsonb_array_elements(files) LOOP
+            place := format('Attachment %s of %s.', cardinality(made) + 1, jsonb_array_length(files));
+            IF jsonb_typeof(file) <> 'object' THEN
+                PERFORM submit_refuse('attachments', 'one is no JSON object', place);
+            END IF;
+            PERFORM submit_types(file, '{"name": "text", "type": "text", "content": "octets", "content_id": "text"}',
+                'attachments', place);
+            made := made || (file ->> 'name', file ->> 'type', submit_octets('attachments', file -> 'content', contents),
+                file ->> 'content_id')::submit_attachment;
+        END LOOP;
+    END IF;
+    RETURN made;
+END $$;
+COMMENT ON FUNCTION submit_files IS 'Attachments of a list of JSON objects. Raises the error of a bad one.';
+
+CREATE FUNCTION submit_octets(argument text, value jsonb, contents bytea[]) RETURNS bytea LANGUAGE plpgsql AS $$
+DECLARE
+    octets bytea;
+BEGIN
+    IF jsonb_typeof(value) = 'number' THEN
+        IF value >= '0' AND value < to_jsonb(cardinality(contents)) AND value = to_jsonb(trunc(value::numeric)) THEN
+            octets := contents[array_lower(contents, 1) + value::integer];
+        END IF;
+        IF octets IS NULL THEN
+            PERFORM submit_refuse(argument, 'contents has no such place', format('Place %s of %s, from 0.',
+                left(value::text, 100), coalesce(cardinality(contents), 0)));
+        END IF;
+        RETURN octets;
+    ELSIF value IS NULL OR jsonb_typeof(value) NOT IN ('string', 'null') THEN
+        PERFORM submit_refuse(argument, 'a content is neither base64 nor a place in contents');
+    END IF;
+    BEGIN
+        RETURN decode(value #>> '{}', 'base64');
+    EXCEPTION WHEN data_exception THEN
+        NULL;
+    END;
+    PERFORM submit_refuse(argument, 'a content is no base64', NULL, 'See RFC 4648, section 4: with = at its end.');
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION submit_octets IS
+    'The octets that a JSON value has in base64 (RFC 4648, section 4), or whose place in `contents` it is, from 0.';
+
+CREATE FUNCTION json_texts(list jsonb) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN jsonb_typeof(list) = 'array' THEN ARRAY(SELECT jsonb_array_elements_text(list)) ELSE '{}' END
+$$;
+COMMENT ON FUNCTION json_texts IS 'The texts of a JSON array; none of another value.';
+
+CREATE FUNCTION nearest_word(word text, words text[]) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT each
+    FROM unnest(words) AS each, LATERAL (SELECT count(*) AS number FROM (
+            SELECT substr(concat(' ', lower(left(word, 100)), ' '), n, 2) FROM generate_series(1, length(left(word, 100)) + 1) AS n
+            INTERSECT SELECT substr(concat(' ', each, ' '), n, 2) FROM generate_series(1, length(each) + 1) AS n
+        ) AS common) AS pairs
+    WHERE number * 4 >= length(left(word, 100)) + length(each) + 2
+    ORDER BY number * 2.0 / (length(left(word, 100)) + length(each) + 2) DESC, each LIMIT 1
+$$;
+COMMENT ON FUNCTION nearest_word IS 'The word that has most pairs of neighbouring letters in common with another; null if none has half.';
+
 -- Checks of the arguments of submit(), and the errors of bad ones.
 
 -- PL/pgSQL compiles a function once in a session, by the settings of its first call, and submit() then runs it
@@ -1625,16 +1880,20 @@ BEGIN
         PERFORM submit_refuse('metadata', 'it is nested over 100 levels deep');
     ELSIF metadata <> '{}' THEN
         bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
-                WHERE starts_with(name, '_') AND name NOT IN ('_partid', '_deadline'));
+                WHERE starts_with(name, '_') AND name NOT IN ('_partid', '_deadline', '_trace'));
         IF bad IS NOT NULL THEN
             PERFORM submit_refuse('metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
-                'Such keys belong to pgmta; only _partid and _deadline may be given.');
+                'Such keys belong to pgmta; only _partid, _deadline and _trace may be given.');
         ELSIF jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number')
                 OR length(metadata ->> '_partid') > 100 THEN
             PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
         ELSIF metadata ? '_deadline' AND NOT deadline_valid(metadata -> '_deadline') THEN
             PERFORM submit_refuse('metadata', '_deadline is no time of RFC 3339', NULL,
                 'Write for example 2026-01-31T09:30:00Z.');
+        ELSIF metadata ? '_trace' AND (jsonb_typeof(metadata -> '_trace') <> 'string' OR metadata ->> '_trace'
+                !~ '^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$' COLLATE "C") THEN
+            PERFORM submit_refuse('metadata', '_trace is no traceparent of W3C Trace Context', NULL,
+                'Write for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.');
         END IF;
     END IF;
     IF deadline IS NOT NULL THEN

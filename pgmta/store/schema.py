@@ -15,8 +15,8 @@ log = get("schema")
 
 TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
-    "arguments", "days", "attempts", "transcripts", "reports", "status", "overview", "conditions",
-    "changes", "rules", "daemons", "accounts", "dkim", "tls", "roles",
+    "mails", "mail_objects", "arguments", "days", "attempts", "transcripts", "reports", "status",
+    "overview", "conditions", "changes", "rules", "daemons", "accounts", "dkim", "tls", "roles",
 )  # fmt: skip
 """The files of `sql/schema`, in the order in which a new database runs them."""
 

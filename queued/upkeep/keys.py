@@ -1,4 +1,4 @@
-"""Keys of submissions by SQL: old ones go."""
+"""Keys of submissions by SQL, and calls of submit_mails(): old ones go."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pgmta.store.admin.upkeep import Upkeep
 from queued.upkeep.duty import Duty
 
 _BATCH = 5000
+_CALLS = 3600.0
+"""Seconds for which submit_mails() keeps the answer of a call. A client repeats for much less."""
 
 log = get("upkeep")
 
 
 async def expire_keys(upkeep: Upkeep, hostname: str, age: float) -> None:
-    """Remove keys older than `age` seconds, and see that submissions have a host name.
+    """Remove keys older than `age` seconds and old calls; see that submissions have a host name.
 
     Raises StoreUnavailable, psycopg.Error.
     """
@@ -24,6 +26,8 @@ async def expire_keys(upkeep: Upkeep, hostname: str, age: float) -> None:
         removed += rows
     if removed:
         log.info("removed keys of submissions", rows=removed)
+    while await upkeep.expire_calls(_CALLS, _BATCH):
+        pass
 
 
 DUTY = Duty(

@@ -45,6 +45,16 @@ WHERE ctid = ANY (ARRAY(
     FOR UPDATE SKIP LOCKED))
 RETURNING message_id
 
+-- name: expire_calls
+-- One batch of calls of submit_mails() that no program repeats any more.
+DELETE FROM submit_calls
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM submit_calls
+    WHERE called_at < now() - make_interval(secs => %(age)s)
+    ORDER BY called_at LIMIT %(batch)s
+    FOR UPDATE SKIP LOCKED))
+RETURNING call
+
 -- name: introduce
 -- The host name of trace fields, as long as an operator has set none.
 UPDATE submit_settings SET hostname = %(hostname)s WHERE hostname IS NULL

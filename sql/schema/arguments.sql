@@ -172,16 +172,20 @@ BEGIN
         PERFORM submit_refuse('metadata', 'it is nested over 100 levels deep');
     ELSIF metadata <> '{}' THEN
         bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
-                WHERE starts_with(name, '_') AND name NOT IN ('_partid', '_deadline'));
+                WHERE starts_with(name, '_') AND name NOT IN ('_partid', '_deadline', '_trace'));
         IF bad IS NOT NULL THEN
             PERFORM submit_refuse('metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
-                'Such keys belong to pgmta; only _partid and _deadline may be given.');
+                'Such keys belong to pgmta; only _partid, _deadline and _trace may be given.');
         ELSIF jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number')
                 OR length(metadata ->> '_partid') > 100 THEN
             PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
         ELSIF metadata ? '_deadline' AND NOT deadline_valid(metadata -> '_deadline') THEN
             PERFORM submit_refuse('metadata', '_deadline is no time of RFC 3339', NULL,
                 'Write for example 2026-01-31T09:30:00Z.');
+        ELSIF metadata ? '_trace' AND (jsonb_typeof(metadata -> '_trace') <> 'string' OR metadata ->> '_trace'
+                !~ '^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$' COLLATE "C") THEN
+            PERFORM submit_refuse('metadata', '_trace is no traceparent of W3C Trace Context', NULL,
+                'Write for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.');
         END IF;
     END IF;
     IF deadline IS NOT NULL THEN

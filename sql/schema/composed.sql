@@ -120,7 +120,7 @@ BEGIN
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(coalesce(given, to_jsonb(sender)), params,
-            recipients, priority, metadata, on_failed, once, extract(epoch FROM send_at), (
+            recipients, priority, metadata - '_trace', on_failed, once, extract(epoch FROM send_at), (
                 SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
                 FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
         IF known IS NOT NULL THEN RETURN known; END IF;

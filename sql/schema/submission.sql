@@ -79,7 +79,7 @@ BEGIN
     message_id := nextval('message_ids');
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
-            metadata, on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));
+            metadata - '_trace', on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));
         IF known IS NOT NULL THEN RETURN known; END IF;
     END IF;
     message_id_header := CASE WHEN header ~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN submit_message_id(header) END;

@@ -44,6 +44,10 @@ class Upkeep:
         """Remove one batch of keys of submissions older than `age` seconds; return how many."""
         return len(await self._link.run(_SQL["expire_keys"], {"age": age, "batch": batch}))
 
+    async def expire_calls(self, age: float, batch: int) -> int:
+        """Remove one batch of calls of submit_mails() older than `age` seconds; return how many."""
+        return len(await self._link.run(_SQL["expire_calls"], {"age": age, "batch": batch}))
+
     async def introduce(self, hostname: str) -> None:
         """Give submissions by SQL a host name for their trace field, if they have none."""
         await self._link.run(_SQL["introduce"], {"hostname": hostname})

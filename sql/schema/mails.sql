@@ -1,0 +1,102 @@
+-- Many mails by one call: submit_mails() in the transaction of the caller.
+
+CREATE TABLE submit_calls (
+    call uuid PRIMARY KEY,
+    login text NOT NULL,
+    fingerprint bigint NOT NULL,
+    called_at timestamptz NOT NULL DEFAULT now(),
+    ids bigint[],
+    problems jsonb
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_threshold = -1);
+COMMENT ON TABLE submit_calls IS
+    'Calls of submit_mails() of the last hour with their answers: a repetition gets the answer of the first.';
+COMMENT ON COLUMN submit_calls.call IS 'Argument call.';
+COMMENT ON COLUMN submit_calls.login IS 'Login of the first call.';
+COMMENT ON COLUMN submit_calls.fingerprint IS 'Hash of the argument mails: other mails under the same call are a mistake.';
+COMMENT ON COLUMN submit_calls.called_at IS 'When the transaction of the first call began.';
+COMMENT ON COLUMN submit_calls.ids IS 'Its answer: the message id of each mail, null for a refused one.';
+COMMENT ON COLUMN submit_calls.problems IS 'Its answer: the refused mails with their errors; null if there are none.';
+
+CREATE INDEX submit_calls_called_at ON submit_calls (called_at);
+COMMENT ON INDEX submit_calls_called_at IS 'Calls whose time is over.';
+
+CREATE FUNCTION submit_mails(
+    mails jsonb, contents bytea[] DEFAULT '{}', call uuid DEFAULT NULL, wake boolean DEFAULT false,
+    OUT ids bigint[], OUT problems jsonb
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
+#variable_conflict use_variable
+DECLARE
+    mail record;
+    refused record;
+BEGIN
+    IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
+        PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/sql.md has their keys.');
+    ELSIF wake IS NULL THEN
+        PERFORM submit_refuse('wake', 'it is null');
+    END IF;
+    WHILE call IS NOT NULL LOOP
+        -- waits for an open transaction that has the call, and for no other
+        INSERT INTO submit_calls (call, login, fingerprint) VALUES (call, session_user, jsonb_hash_extended(mails, 0))
+        ON CONFLICT ON CONSTRAINT submit_calls_pkey DO NOTHING;
+        EXIT WHEN FOUND;
+        SELECT c.ids, c.problems INTO ids, problems FROM submit_called(call, mails) AS c;
+        IF ids IS NOT NULL THEN RETURN; END IF;  -- else it was removed meanwhile, because its time is over
+    END LOOP;
+    ids := '{}';
+    FOR mail IN SELECT value, place FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (value, place) LOOP
+        refused := submit_tried(mail.value, contents, wake);
+        ids := ids || refused.id;
+        IF refused.id IS NULL THEN
+            problems := coalesce(problems, '[]') || (jsonb_build_object('index', mail.place - 1) || refused.problem);
+        END IF;
+    END LOOP;
+    IF call IS NOT NULL THEN
+        UPDATE submit_calls AS c SET ids = submit_mails.ids, problems = submit_mails.problems
+        WHERE c.call = submit_mails.call;
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_mails IS
+    'Puts mails into the queue, in the transaction of the caller. Returns the id of each, and the errors of those that '
+    'are refused: the others are stored. docs/sql.md has the keys of a mail.';
+
+CREATE FUNCTION submit_called(call uuid, mails jsonb, OUT ids bigint[], OUT problems jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+    first_one submit_calls;
+BEGIN
+    SELECT c.* INTO first_one FROM submit_calls AS c WHERE c.call = submit_called.call;
+    IF first_one.login <> session_user THEN
+        PERFORM submit_refuse('call', 'another login has used it', NULL, 'Make a new UUID for each call.', 'unique_violation');
+    ELSIF first_one.fingerprint <> jsonb_hash_extended(mails, 0) THEN
+        PERFORM submit_refuse('call', 'it was used for other mails', NULL, 'Make a new UUID for each call.', 'unique_violation');
+    END IF;
+    ids := first_one.ids;
+    problems := first_one.problems;
+END $$;
+COMMENT ON FUNCTION submit_called IS
+    'The answer of the first call with this UUID. Raises an error if that was of another login, or with other mails.';
+
+CREATE FUNCTION submit_tried(mail jsonb, contents bytea[], wake boolean, OUT id bigint, OUT problem jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    argument text;
+    reason text;
+    details text;
+    advice text;
+BEGIN
+    id := submit_object(mail, contents, wake);
+-- Errors about a mail. All others end the call: PostgreSQL can't store any mail then, or the transaction is over.
+EXCEPTION WHEN data_exception OR program_limit_exceeded OR unique_violation THEN
+    GET STACKED DIAGNOSTICS argument = COLUMN_NAME, reason = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL,
+        advice = PG_EXCEPTION_HINT;
+    IF argument = '' AND sqlstate = '23505' THEN RAISE; END IF;  -- of a table, and not of submit_refuse()
+    problem := jsonb_build_object('argument', coalesce(nullif(argument, ''), 'mails'), 'code', sqlstate,
+        'message', reason, 'detail', nullif(details, ''), 'hint', nullif(advice, ''));
+END $$;
+COMMENT ON FUNCTION submit_tried IS 'Submits one mail, and returns its id, or the error that is about this mail.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION submit_mails', 'pgmta_submit', 'EXECUTE'),
+    -- as of messages, for FOR UPDATE
+    ('submit_calls', 'pgmta_queued', 'SELECT (call, called_at), UPDATE (called_at), DELETE'),
+    ('submit_calls', 'pgmta_operator', 'SELECT');

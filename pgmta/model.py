@@ -10,6 +10,7 @@ from typing import Literal
 from pgmta.errors import Stage
 from pgmta.selection import Selection
 from pgmta.states import Event
+from pgmta.tracing import RowSpans
 
 CHUNK_SIZE = 8096
 """Octets of a chunk: with its row it fills a page of PostgreSQL.
@@ -129,6 +130,7 @@ class Item:
     message_id_header: str | None = None  # of the message
     submitted_by: str | None = None  # likewise
     origin: Origin | None = None  # likewise
+    spans: RowSpans | None = field(default=None, compare=False)  # only of a recorded trace
 
 
 @dataclass(slots=True, frozen=True)

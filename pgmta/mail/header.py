@@ -51,6 +51,7 @@ def _unfolded(match: re.Match[bytes] | None) -> bytes:
 _FOLD_LINE = re.compile(rb"\r?\n[ \t]+")
 _TLS_REQUIRED = _find_value(b"tls-required")
 _ID_FIELD = _find_value(b"message-id")
+_TRACEPARENT = _find_value(b"traceparent")
 _BCC = find_fields(rb"(?:resent-)?bcc")
 _FOLD = re.compile(rb"\r?\n(?=[ \t])")  # section 2.2.3
 _DATE = re.compile(rb"^date[ \t]*+:", re.IGNORECASE | re.MULTILINE)
@@ -97,6 +98,12 @@ def tls_optional(header: bytes) -> bool:
         return False
     values = _TLS_REQUIRED.findall(header)
     return [_FOLD_LINE.sub(b" ", value).strip(b" \t").lower() for value in values] == [b"no"]
+
+
+def traceparent_field(header: bytes) -> str:
+    """Return the value of the field Traceparent, '' without the field or with several of them."""
+    values = _TRACEPARENT.findall(header)
+    return values[0].strip(b" \t").decode("ascii", "replace") if len(values) == 1 else ""
 
 
 def fields(header: bytes) -> list[tuple[str, str]]:

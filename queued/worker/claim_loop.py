@@ -20,6 +20,7 @@ from queued.config import Worker
 from queued.worker.dispatch import Dispatch
 from queued.worker.due_timer import DueTimer
 from queued.worker.leases import Leases
+from queued.worker.spans import Spans
 from queued.worker.turns import DelayedWake, TurnSchedule
 
 _BACKOFF = 0.5  # seconds, while PostgreSQL is away
@@ -30,7 +31,10 @@ log = get("worker")
 
 @dataclass(frozen=True, slots=True)
 class ClaimContext:
-    """The parts that the loops of one worker share; `failing` are loops that can't claim now."""
+    """The parts that the loops of one worker share.
+
+    `failing` are loops that can't claim now. There are `spans` only if OpenTelemetry is on.
+    """
 
     name: str
     poll: float
@@ -38,6 +42,7 @@ class ClaimContext:
     dispatch: Dispatch
     schedule: TurnSchedule
     failing: set[Claimer] = field(default_factory=set)
+    spans: Spans | None = None
 
 
 class Claimer:
@@ -122,6 +127,8 @@ class Claimer:
         if claim.items:
             if self.claimed:
                 self.claimed(claim.items)
+            if spans := self._context.spans:
+                spans.claimed(claim, time.monotonic() - claimed)
             fresh = self._leases.add_claimed(claim.items, claimed, self._reserved)
             self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
         if self in (failing := self._context.failing):

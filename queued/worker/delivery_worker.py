@@ -16,6 +16,7 @@ from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.traces import Trace
+from pgmta.tracing import tracing
 from queued.config import QueuedConfig, Worker
 from queued.process.queued_process import QueuedProcess
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
@@ -23,6 +24,7 @@ from queued.worker.dispatch import Dispatch
 from queued.worker.leases import Leases
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
+from queued.worker.spans import Spans
 from queued.worker.turns import TurnSchedule
 from queued.worker.urgent import UrgentLoop
 
@@ -53,19 +55,24 @@ class DeliveryWorker:
         self._poll = poll
         level = -1 if config.urgent.priority is None else config.urgent.priority
         self._leases = Leases(RowLeases(links["renew"], owner, lease))
+        found = tracing()
+        spans = Spans(found, worker.name) if found else None
         self._settler = Settler(
-            Settlements(links["settle"], owner), self._leases, self._deferred, process.reported.set
-        )
+            Settlements(links["settle"], owner), self._leases, self._deferred, process.reported.set,
+            spans,
+        )  # fmt: skip
         contents = Contents(links["content"])
         self._observer = Observer(lines=config.log.attempts)
         self._dispatch = Dispatch(
             config, contents, self._leases, self._settler, process.transports, process.reclaimer,
-            self._observer, process.signers, ReturnedLog(links["returned"]),
+            self._observer, process.signers, ReturnedLog(links["returned"]), spans,
         )  # fmt: skip
         claims = Claims(
             links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
         )
-        context = ClaimContext(worker.name, poll, self._leases, self._dispatch, self.schedule)
+        context = ClaimContext(
+            worker.name, poll, self._leases, self._dispatch, self.schedule, spans=spans
+        )
         self.loops: list[Claimer] = [ClaimLoop(worker, context, claims)]
         """The loops that wake for mail and claim it: the ordinary one and that of urgent rows."""
         if slots := config.urgent.slots(worker.concurrency):

@@ -26,6 +26,7 @@ from queued.signing.signers import Signers
 from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
+from queued.worker.spans import Spans
 from queued.worker.verdict import Judge, settled, success_notice
 
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
@@ -42,7 +43,7 @@ Key = tuple[int, str, str, bool]
 class Dispatch:
     """Has a DestinationQueue for each destination with mail or connections, and judges its results.
 
-    `signers` sign mail.
+    `signers` sign mail. There are `spans` only if OpenTelemetry is on.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class Dispatch:
         observer: Observer | None = None,
         signers: Signers | None = None,
         attempts: ReturnedLog | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self._settler = settler
         self._space = space
         self._transports = transports
         self._observer = observer or Observer()
+        self._spans = spans
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
         self._contents = contents
@@ -199,6 +202,8 @@ class Dispatch:
             else:
                 outcome = self._judge.judge(item, result, started, now)
                 self._observer.see(outcome, result)
+            if item.spans and self._spans:
+                self._spans.concluded(outcome, item.spans)
             self._settler.put_outcome(outcome)
         return delivered
 

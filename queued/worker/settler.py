@@ -15,6 +15,7 @@ from pgmta.postgres import faults
 from pgmta.states import Event
 from pgmta.store.queue.settle import Settlements
 from queued.worker.leases import Leases
+from queued.worker.spans import Spans
 
 
 class BatchWindow:
@@ -86,11 +87,13 @@ class Settler:
         leases: Leases,
         deferred: Callable[[float], None],
         reported: Callable[[], None] = lambda: None,
+        spans: Spans | None = None,
     ) -> None:
         self._settlements = settlements
         self._leases = leases
         self._deferred = deferred
         self._reported = reported
+        self._spans = spans
         self._pending: list[Outcome] = []
         self._writing: list[Outcome] = []
         self._kept: list[Outcome] = []  # refused, and not because of their rows
@@ -209,6 +212,7 @@ class Settler:
         Raises the error with which PostgreSQL refuses them.
         """
         lost: list[Backend] = []
+        began = time.monotonic() if self._spans else 0.0
         while True:
             sent = False
             try:
@@ -225,6 +229,12 @@ class Settler:
                     log.warning("can't settle", outcomes=len(batch), reason=str(error))
                 self._away = True
                 await asyncio.sleep(_RETRY)
+            except Exception as error:
+                if self._spans:
+                    self._spans.settled(batch, time.monotonic() - began, error)
+                raise
+        if self._spans:
+            self._spans.settled(batch, time.monotonic() - began)
         if self._away:
             log.info("database is back")
         self._away = False

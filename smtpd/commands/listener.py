@@ -55,6 +55,8 @@ class SmtpListener:
         self.proxy = Networks(listener.proxy) if listener.proxy else None
         """Clients that must begin with a PROXY header."""
         self._xclient = Networks(listener.xclient) if listener.xclient else None
+        self.trusts_traceparent = listener.trust_traceparent
+        """Whether the field Traceparent of mail counts."""
         self.bouncing = Bouncing(config, listener)
         """Decides whether mail that fails is bounced."""
         self.helo = f"250 {config.environment.hostname}"

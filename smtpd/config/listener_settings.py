@@ -150,6 +150,11 @@ class Listener(Section):
         description="clients in these networks may say by XCLIENT who the client is, and as which "
         "user it has logged in with them",
     )
+    trust_traceparent: bool = Field(
+        default=False,
+        description="take the trace context of mail from its field Traceparent; only for clients "
+        "that you trust, because the field decides whether spans are recorded",
+    )
     hooks: Hooks | None = Field(
         default=None, description="handlers of this listener; absent: those of the top level"
     )

@@ -64,6 +64,8 @@ def _of_listener(config: SmtpdConfig, listener: Listener) -> list[str]:
     needed = config.tls_of(listener) in ("required", "implicit")
     if relay and needed and listener.port == 25 and not local:
         found.append(".tls: servers without it can't send to port 25 (RFC 3207, section 4)")
+    if listener.trust_traceparent and relay and not local:
+        found.append(".trust_traceparent: any client may decide which spans are recorded")
     if listener.client_certificates.authorities and relay:
         found.append(".client_certificates: servers with other certificates can't begin TLS")
     return found

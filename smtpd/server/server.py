@@ -15,6 +15,7 @@ from pgmta.intake.committer import Committer
 from pgmta.intake.metadata_rules import MetadataRules
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
+from pgmta.tracing import tracing
 from smtpd.config import SmtpdConfig
 from smtpd.protocol import replies
 from smtpd.recipients.directory import Directory
@@ -74,6 +75,8 @@ class Server:
         """Whether the database is quick enough for more mail."""
         self.directory = Directory(config, self.resources) if config.relay.recipients else None
         """The known recipients of relay domains; None: all are taken."""
+        self.tracing = tracing()
+        """The part that makes spans; None unless OpenTelemetry is on."""
         self.gating: asyncio.Task[None] | None = None
         """The task that looks at the database, once it was started."""
         self.stopping = False

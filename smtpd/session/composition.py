@@ -9,6 +9,7 @@ from pgmta.accounts.login import Login
 from pgmta.intake.header_rules import HeaderRules
 from pgmta.intake.metadata_rules import MessageOrigin, MetadataRules
 from pgmta.model import NewMessage, Options
+from pgmta.tracing import KEY
 from smtpd.commands.commands import Commands
 from smtpd.commands.listener import SmtpListener
 from smtpd.message.incoming import IncomingMessage
@@ -25,19 +26,24 @@ def compose(
     commands: Commands,
     client: str,
     incoming: IncomingMessage,
+    traceparent: str = "",
 ) -> NewMessage:
-    """Return the message of a transaction, with its trace field; it takes over the content."""
+    """Return the message of a transaction, with its trace field; it takes over the content.
+
+    A `traceparent` is the trace context of its rows.
+    """
     content = incoming.content
     transaction = commands.transaction or Transaction()
     metadata: list[str] = []
     recipients = [(mailbox, domain) for (_, domain), mailbox in transaction.recipients.items()]
     login, options = commands.login, transaction.options
-    if server.metadata or (login and login.metadata):
+    if server.metadata or traceparent or (login and login.metadata):
         user = login.user if login else ""
+        own = login.metadata if login else {}
         metadata = (server.metadata or _NO_RULES).row_metadata(
             MessageOrigin(listener.label, client, user, transaction.sender, incoming.header),
             recipients,
-            login.metadata if login else {},
+            {**own, KEY: traceparent} if traceparent else own,
         )
     if login or transaction.dsn:
         options = _options(transaction, login)

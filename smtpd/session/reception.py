@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pgmta.accounts.login import Login
+from pgmta.mail.header import traceparent_field
 from pgmta.model import CHUNK_SIZE
+from pgmta.tracing import recorded, traceparent
 from smtpd.commands.listener import SmtpListener
 from smtpd.message.chunks import Chunks
 from smtpd.message.content_file import ContentFile
@@ -21,6 +23,8 @@ from smtpd.server.server import Server
 from smtpd.session.composition import compose, header_rules
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from smtpd.session.connection import Connection
     from smtpd.session.session import SmtpSession
 
@@ -45,6 +49,7 @@ class Reception:
         self.began = math.inf
         """When the content under way began, by the loop's clock; inf without any."""
         self._hooked = ""  # the 250 of a hook, for the message under way
+        self._span: Span | None = None  # of the message whose commit is under way
         self._gaps: Sequence[str] = ()  # of the line in the log
         self._named: Login | None = None  # the user in them
 
@@ -235,7 +240,10 @@ class Reception:
         """Hand the message to the Committer, which calls `committed` once."""
         server, session, content = self._server, self._session, incoming.content
         commands, connection = session.commands, self._connection
-        message = compose(server, self._listener, commands, connection.client, incoming)
+        trace = ""
+        if server.tracing or self._listener.trusts_traceparent:
+            trace = self._begin_span(incoming)
+        message = compose(server, self._listener, commands, connection.client, incoming, trace)
         if server.accepted:
             login = commands.login
             if not self._gaps or login is not self._named:
@@ -244,6 +252,31 @@ class Reception:
             content.gaps = self._gaps
         connection.begin_wait()  # until the commit
         server.committer.commit(content, message, self.committed)
+
+    def _begin_span(self, incoming: IncomingMessage) -> str:
+        """Begin the span of the message; return the trace context that goes on with it, or ''."""
+        trusted = self._listener.trusts_traceparent
+        given = traceparent_field(incoming.header()) if trusted else ""
+        tracing, server = self._server.tracing, self._server
+        if not tracing or recorded(given) is False:
+            return given if recorded(given) else ""
+        transaction = self._session.commands.transaction
+        self._span = tracing.begin(
+            "accept",
+            {
+                "messaging.message.id": str(incoming.content.id),
+                "messaging.message.body.size": incoming.size,
+                "pgmta.recipients": len(transaction.recipients) if transaction else 0,
+            },
+            tracing.context(given),
+            age=server.loop.time() - self.began,
+        )
+        return traceparent(self._span)
+
+    def _end_span(self, error: str) -> None:
+        if self._span and self._server.tracing:
+            self._server.tracing.end(self._span, error=error)
+        self._span = None
 
     def committed(self, error: Exception | None) -> None:
         """Answer the client: 250 if the message is durable, 451 if it is not, or may not be."""
@@ -254,6 +287,8 @@ class Reception:
         recipients = len(transaction.recipients) if transaction else 0
         session.tally.count_message(recipients, accepted=not error)
         self._end()
+        if self._span:
+            self._end_span(type(error).__name__ if error else "")
         reply = replies.UNAVAILABLE
         if not error:
             reply = hooked or replies.QUEUED.format(incoming.content.id)
@@ -305,4 +340,6 @@ class Reception:
         if self.incoming:
             self.incoming.content.discard()
             self.incoming = None
+        if self._span:
+            self._end_span("disconnected")
         self.forget()

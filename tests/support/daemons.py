@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import psutil
@@ -22,6 +24,8 @@ from tests.support.waiting import PATIENCE, free_port, until
 ROOT = Path(__file__).resolve().parents[2]
 HOSTNAME = "relay.example"
 Config = dict[str, Any]
+Environment = Mapping[str, str]
+NOTHING: Environment = MappingProxyType({})
 
 
 def merge(base: Config, changes: Config) -> Config:
@@ -34,12 +38,16 @@ def merge(base: Config, changes: Config) -> Config:
 
 
 class Daemon:
-    """One process (with its children), started at once; its log is read line by line."""
+    """One process (with its children), started at once; its log is read line by line.
+
+    `more` are further variables of its environment.
+    """
 
     module = ""
 
-    def __init__(self, folder: Path, name: str, config: Config) -> None:
+    def __init__(self, folder: Path, name: str, config: Config, more: Environment) -> None:
         self.name = name
+        self.more = more
         self.path = folder / f"{name}.yaml"
         self.config = config
         self.write(config)
@@ -50,7 +58,7 @@ class Daemon:
     def start(self) -> None:
         """Run it, again after it has ended; the log goes on."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PGMTA_")}
-        environment["PYTHONPATH"] = str(ROOT)  # for hooks in tests
+        environment |= {"PYTHONPATH": str(ROOT), **self.more}  # for hooks in tests
         self.process = subprocess.Popen(
             [sys.executable, "-m", self.module, "run", "-c", str(self.path)],
             cwd=ROOT,
@@ -168,7 +176,9 @@ class Smtpd(Daemon):
 
     module = "smtpd"
 
-    def __init__(self, folder: Path, name: str, uri: str, changes: Config) -> None:
+    def __init__(
+        self, folder: Path, name: str, uri: str, changes: Config, more: Environment = NOTHING
+    ) -> None:
         self.port = free_port()
         base = {
             "environment": {"hostname": HOSTNAME, "database": {"uri": uri}},
@@ -179,7 +189,7 @@ class Smtpd(Daemon):
         }
         config = merge(base, changes)
         self.port = config["listen"][0].get("port", self.port)
-        super().__init__(folder, name, config)
+        super().__init__(folder, name, config, more)
 
     def ready(self) -> Self:
         """Wait until every child serves, and one greets."""
@@ -201,7 +211,9 @@ class Queued(Daemon):
 
     module = "queued"
 
-    def __init__(self, folder: Path, name: str, uri: str, changes: Config) -> None:
+    def __init__(
+        self, folder: Path, name: str, uri: str, changes: Config, more: Environment = NOTHING
+    ) -> None:
         base = {
             "environment": {"hostname": HOSTNAME, "database": {"uri": uri}},
             # next hops that hold mail get all connections at once
@@ -209,7 +221,7 @@ class Queued(Daemon):
             "retry": {"intervals": ["1s"]},
             "log": {"format": "json"},
         }
-        super().__init__(folder, name, merge(base, changes))
+        super().__init__(folder, name, merge(base, changes), more)
 
     def ready(self) -> Self:
         """Wait until it claims."""

@@ -32,6 +32,7 @@ class System:
         self.uri = uri
         self.expected: set[str] = set()  # events at level error that the test provokes
         self.daemons: list[Daemon] = []
+        self.environment: dict[str, str] = {}  # further variables of daemons that start
         self._names = itertools.count(1)
         self._stack = ExitStack()
 
@@ -39,7 +40,8 @@ class System:
 
     def smtpd(self, **changes: Any) -> Smtpd:
         """Start an smtpd and wait until it serves."""
-        daemon = Smtpd(self.folder, f"smtpd{next(self._names)}", self.uri, changes)
+        name = f"smtpd{next(self._names)}"
+        daemon = Smtpd(self.folder, name, self.uri, changes, self.environment.copy())
         self.daemons.append(daemon)
         return daemon.ready()
 
@@ -47,7 +49,8 @@ class System:
         """Start a queued, with `hop` for all mail unless `routes` are given."""
         if hop:
             changes = {"routes": {"*": hop.target}, **changes}
-        daemon = Queued(self.folder, f"queued{next(self._names)}", self.uri, changes)
+        name = f"queued{next(self._names)}"
+        daemon = Queued(self.folder, name, self.uri, changes, self.environment.copy())
         self.daemons.append(daemon)
         return daemon.ready() if ready else daemon
 

@@ -1,0 +1,170 @@
+"""Spans of OpenTelemetry on the way of a mail; docs/traces.md lists them with their attributes.
+
+pgmta uses the API of OpenTelemetry, and only if the program has set a tracer provider. Otherwise
+`tracing` returns None, and pgmta imports nothing of OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from time import time_ns
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+KEY = "_trace"
+"""The key in the metadata of a row: its trace context, in the form of a `traceparent`."""
+
+type Attributes = Mapping[str, str | int]
+
+# W3C Trace Context, section 3.2; the last group has the flags
+_FORM = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
+_RECORDED = 1  # the flag `sampled`
+# operation type and span kind, by the semantic conventions of OpenTelemetry for messaging
+_OPERATIONS = {
+    "submit": ("send", "PRODUCER"),
+    "accept": ("send", "SERVER"),
+    "claim": ("receive", "CLIENT"),
+    "deliver": ("process", "CONSUMER"),
+    "settle": ("settle", "CLIENT"),
+}
+
+_NONE: Attributes = MappingProxyType({})
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RowSpans:
+    """The values that spans of a leased row need, if the trace of its mail is recorded.
+
+    `mail` is the trace context that came with the mail. `claim` is that of the claim, None if the
+    claim is not recorded. `last` is that of the last span. `size` are the octets of the message.
+    """
+
+    mail: SpanContext
+    claim: SpanContext | None
+    last: SpanContext
+    size: int
+
+
+def recorded(value: object) -> bool | None:
+    """Return whether the trace of a trace context is recorded, None for another value."""
+    match = _FORM.fullmatch(value) if isinstance(value, str) else None
+    return bool(int(match[3], 16) & _RECORDED) if match else None
+
+
+class Tracing:
+    """Makes spans. No method raises an error of OpenTelemetry, because the mail counts more.
+
+    A span that is not recorded is None.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        from opentelemetry import context, trace
+
+        self._tracer = tracer
+        self._trace = trace
+        self._root = context.Context()
+
+    def context(self, value: object) -> SpanContext | None:
+        """Return a trace context that is recorded; None for another value."""
+        if not (isinstance(value, str) and recorded(value)):
+            return None
+        _, trace, span, flags = value.split("-")
+        found = self._trace.TraceFlags(int(flags, 16))
+        return self._trace.SpanContext(int(trace, 16), int(span, 16), True, found)
+
+    def submit(self, mails: int) -> Span | None:
+        """Begin the span of a call that submits mail. Its parent is the program's current span."""
+        return self._begin("submit", {"messaging.batch.message_count": mails} if mails != 1 else {})
+
+    def begin(
+        self,
+        name: str,
+        attributes: Attributes,
+        parent: SpanContext | None = None,
+        links: Iterable[SpanContext] = (),
+        age: float = 0.0,
+    ) -> Span | None:
+        """Begin a span that began `age` seconds ago. Without a parent it begins a trace."""
+        return self._begin(name, attributes, parent, links, age, self._root)
+
+    def _begin(
+        self,
+        name: str,
+        attributes: Attributes,
+        parent: SpanContext | None = None,
+        links: Iterable[SpanContext] = (),
+        age: float = 0.0,
+        context: Context | None = None,
+    ) -> Span | None:
+        kind, trace = _OPERATIONS[name], self._trace
+        fixed = {
+            "messaging.system": "pgmta",
+            "messaging.operation.name": name,
+            "messaging.operation.type": kind[0],
+        }
+        try:
+            if parent:
+                above = trace.NonRecordingSpan(parent)
+                context = trace.set_span_in_context(above, context)
+            span = self._tracer.start_span(
+                name,
+                context,
+                trace.SpanKind[kind[1]],
+                {**fixed, **attributes},
+                [trace.Link(each) for each in links],
+                time_ns() - int(age * 1e9),
+            )
+            return span if span.is_recording() else None
+        except Exception:
+            log.exception("no span")
+            return None
+
+    def end(self, span: Span, attributes: Attributes = _NONE, *, error: str = "") -> None:
+        """End a span, of something that failed if there is an error: a class or type of errors."""
+        try:
+            for name, value in attributes.items():
+                span.set_attribute(name, value)
+            if error:
+                span.set_attribute("error.type", error)
+                span.set_status(self._trace.StatusCode.ERROR)
+            span.end()
+        except Exception:
+            log.exception("no span")
+
+
+def traceparent(span: Span | None) -> str:
+    """Return the trace context that goes on with a mail, '' if its trace is not recorded."""
+    context = span.get_span_context() if span else None
+    if not context or not context.trace_flags & _RECORDED:
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+_found: list[Tracing | None] = []  # once a provider is set, which happens once
+
+
+def tracing() -> Tracing | None:
+    """Return the part that makes spans; None as long as the program has no tracer provider."""
+    if _found:
+        return _found[0]
+    trace = sys.modules.get("opentelemetry.trace")  # who has set a provider has imported it
+    if not trace:
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):
+        return None
+    tracer = provider.get_tracer("pgmta", importlib.metadata.version("pgmta"))
+    off = isinstance(tracer, trace.NoOpTracer)  # such as by OTEL_SDK_DISABLED
+    _found.append(None if off else Tracing(tracer))
+    return _found[0]

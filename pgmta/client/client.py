@@ -15,6 +15,7 @@ from pgmta.client.mail_json import mail_json
 from pgmta.client.mailer import Mailer
 from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
+from pgmta.client.submit_span import SubmitSpan
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
 
@@ -47,12 +48,14 @@ class Client:
         refuses mail by a rule of its operators.
         """
         mailer = self._started()
-        made = mail_json(mail)
-        future: asyncio.Future[Found] = mailer.loop.create_future()
-        mailer.put(Parcel([made], made.size, future))
-        [found] = await future
-        if isinstance(found, Exception):
-            raise found
+        with SubmitSpan() as span:
+            made = mail_json(mail, span.context)
+            future: asyncio.Future[Found] = mailer.loop.create_future()
+            mailer.put(Parcel([made], made.size, future))
+            [found] = await future
+            if isinstance(found, Exception):
+                raise found
+            span.note_one(found, made.size)
         return int(found)
 
     async def send_many(self, mails: Iterable[SubmittedMail]) -> list[SendResult]:
@@ -62,7 +65,13 @@ class Client:
         of the iterator once all mail before it has its answer.
         """
         mailer = self._started()
-        batch = Batch[asyncio.Future[Found]](mails, mailer.loop.create_future)
+        with SubmitSpan() as span:
+            batch = Batch[asyncio.Future[Found]](mails, mailer.loop.create_future, span.context)
+            await self._send_parcels(mailer, batch)
+            span.note_many(result.id for result in batch.results())
+        return batch.results()
+
+    async def _send_parcels(self, mailer: Mailer, batch: Batch[asyncio.Future[Found]]) -> None:
         begun: deque[Parcel[asyncio.Future[Found]]] = deque()
 
         async def note() -> None:
@@ -89,7 +98,6 @@ class Client:
         finally:
             for parcel in begun:  # this task is cancelled
                 parcel.future.cancel()
-        return batch.results()
 
     async def status(self, ids: Iterable[int]) -> dict[int, list[RecipientStatus]]:
         """Return the recipients of each message; none for an id that is not of this login.

@@ -57,10 +57,14 @@ class Parcel[F: Waiting]:
 
 
 class Batch[F: Waiting]:
-    """The mails of `send_many`: parcels on the way in, results on the way out."""
+    """The mails of `send_many`: parcels on the way in, results on the way out.
 
-    def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F]) -> None:
+    `trace` is the trace context of the call.
+    """
+
+    def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F], trace: str) -> None:
         self._mails = mails
+        self._trace = trace
         self._future = future
         self._closed = False
         self._results: list[Any] = []
@@ -82,7 +86,7 @@ class Batch[F: Waiting]:
                     yield None
                 continue
             try:
-                made = mail_json(mail)
+                made = mail_json(mail, self._trace)
             except (SubmissionError, TypeError, ValueError) as error:
                 results.append(SendResult(None, error))
                 continue

@@ -20,7 +20,7 @@ MAILS: Final = 500
 OCTETS: Final = 4 << 20
 """Octets of a parcel, about, if it has several mails."""
 
-CLOSED: Final = "the client is closed: the mail was not begun, and nothing of it is stored"
+CLOSED: Final = "the client is closed, so this call was not begun"
 
 type Found = Sequence[int | Exception]
 type Waiting = asyncio.Future[Found] | futures.Future[Found]
@@ -57,9 +57,14 @@ class Parcel[F: Waiting]:
 
 
 class Batch[F: Waiting]:
-    """The mails of `send_many`: parcels on the way in, results on the way out."""
+    """The mails of `send_many`: parcels on the way in, results on the way out.
+
+    Raises TypeError for what is no iterable.
+    """
 
     def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F]) -> None:
+        if not isinstance(mails, Iterable):
+            raise TypeError(f"mails: give a list of mails, and not {type(mails).__name__}")
         self._mails = mails
         self._future = future
         self._closed = False

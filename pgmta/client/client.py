@@ -43,8 +43,8 @@ class Client:
         Calls of many tasks share commits. A cancelled call is not sent, unless its commit has
         begun. Raises TypeError, ValueError and SubmissionError if the mail is bad: the text begins
         with the argument. Raises StoreUnavailable if PostgreSQL stays away, and Undecided if it is
-        open whether it was stored. Raises NotBegun after `close`, and psycopg.Error if the database
-        refuses mail by a rule of its operators.
+        open whether it was stored. Raises LoginRefused and SchemaMismatch at once. Raises NotBegun
+        after `close`, and psycopg.Error if the database refuses mail by a rule of its operators.
         """
         mailer = self._started()
         made = mail_json(mail)

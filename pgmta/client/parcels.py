@@ -59,7 +59,7 @@ class Parcel[F: Waiting]:
 class Batch[F: Waiting]:
     """The mails of `send_many`: parcels on the way in, results on the way out.
 
-    Raises TypeError for what is no iterable.
+    Raises TypeError if `mails` is no iterable.
     """
 
     def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F]) -> None:

@@ -41,6 +41,5 @@ class RecipientStatus(NamedTuple):
         return self.state not in _MOVING
 
 
-
 type Statuses = dict[int, list[RecipientStatus]]
 """The recipients of each message; none for an id that this login does not have."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import repeat
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -24,7 +26,6 @@ from pgmta.store.changes.sql_interface import Answer, SqlInterface
 
 _ROLE: Final = "pgmta_submit"
 _MAILS, _OCTETS = 1000, 16 << 20  # of a group, at most, if it has several parcels
-_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a call is repeated
 _GRACE = 1.0  # seconds that PostgreSQL has to end a statement before the client does
 
 
@@ -123,7 +124,7 @@ class Gatherer:
 
         After a lost answer the same call is repeated: PostgreSQL answers as it did to the first.
         """
-        open_, pause, call, text = False, 0.0, uuid4(), ""
+        open_, breaks, call, text = False, pauses(), uuid4(), ""
         while waiting := [parcel for parcel in group if not parcel.future.done()]:
             if not open_:  # nothing is on its way: mail without a caller stays out
                 group = waiting
@@ -137,8 +138,7 @@ class Gatherer:
                 self._give_up(group, error, Undecided if open_ else type(error))
                 if all(parcel.future.done() for parcel in waiting):
                     return
-                await asyncio.sleep(pause)
-                pause = min(pause * 2 or _PAUSE, _LONGEST_PAUSE)
+                await asyncio.sleep(next(breaks))
             except Exception as error:
                 one = sum(len(parcel.mails) for parcel in group) == 1
                 if isinstance(error, psycopg.Error) and faults.about_row(error) and not one:
@@ -206,6 +206,14 @@ class Gatherer:
         for parcel in self._waiting:
             if parcel.since <= overdue:
                 parcel.fail(StoreUnavailable(str(error)))
+
+
+def pauses() -> Iterator[float]:
+    """Yield the seconds before each repetition of a call: none, 50 ms, and more up to 1 s."""
+    yield 0.0
+    for doublings in range(5):
+        yield 0.05 * 2**doublings
+    yield from repeat(1.0)
 
 
 def session_of(patience: float) -> dict[str, str]:

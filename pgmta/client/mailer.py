@@ -12,7 +12,7 @@ from typing import Final
 
 import psycopg
 
-from pgmta.client.gatherer import Gatherer, explained, session_of
+from pgmta.client.gatherer import Gatherer, explained, pauses, session_of
 from pgmta.client.looks import Looks
 from pgmta.client.mail_json import check_texts
 from pgmta.client.parcels import CLOSED
@@ -22,7 +22,6 @@ from pgmta.postgres.resources import Resources
 from pgmta.store.changes.sql_interface import SqlInterface
 
 _IDS: Final = 10_000  # of a question
-_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a call is repeated
 
 
 class Mailer:
@@ -99,23 +98,19 @@ async def repeated[T](call: Callable[[], Awaitable[T]], until: float) -> T:
     It is so until that time of time.monotonic(). Raises StoreUnavailable, or Undecided if an
     answer was lost. Raises LoginRefused and psycopg.Error at once.
     """
-    pause, open_ = 0.0, False
+    open_, breaks = False, pauses()
     while True:
         try:
             async with asyncio.timeout(until - time.monotonic()):
                 return await call()
         except TimeoutError:
             raise Undecided("PostgreSQL has not answered in time") from None
-        except LoginRefused as error:
-            failure: StoreUnavailable = error
-            pause = float("inf")
         except StoreUnavailable as error:
-            failure = error
             open_ = open_ or isinstance(error, Undecided)
-        if time.monotonic() + pause >= until:
-            raise (Undecided if open_ else type(failure))(str(failure)) from failure
+            pause = next(breaks)
+            if isinstance(error, LoginRefused) or time.monotonic() + pause >= until:
+                raise (Undecided if open_ else type(error))(str(error)) from error
         await asyncio.sleep(pause)
-        pause = min(pause * 2 or _PAUSE, _LONGEST_PAUSE)
 
 
 def message_ids(ids: Iterable[int], argument: str = "ids") -> Sequence[int]:

@@ -58,7 +58,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def transaction() -> AsyncIterator[AsyncSession]:
-    """Give a request its transaction, which commits when the request is answered."""
+    """Give a request its transaction, which commits before the answer goes out."""
     async with AsyncSession(engine) as session, session.begin():
         yield session
 

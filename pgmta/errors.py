@@ -8,7 +8,7 @@
     ├── AddressError       a mailbox does not follow RFC 5321
     ├── TemplateError      a template is refused
     ├── SubmissionError    an argument of a mail is refused; nothing of that mail was stored
-    ├── NotBegun           the client was closed before it sent the mail to PostgreSQL
+    ├── NotBegun           the client was closed before the call began
     ├── StoreUnavailable   PostgreSQL can't execute it now; this passes by itself
     │   ├── Undecided      and it is open whether PostgreSQL executed it
     │   │   └── AnswerLost because the connection broke
@@ -95,7 +95,7 @@ class SubmissionError(PgmtaError):
 
 
 class NotBegun(PgmtaError):
-    """The client was closed before it sent the mail to PostgreSQL; nothing of it was stored."""
+    """The client was closed before the call began; nothing of its mail was stored."""
 
 
 class StoreUnavailable(PgmtaError):

@@ -44,8 +44,8 @@ class Client:
         Calls of many tasks share commits. A cancelled call is not sent, unless its commit has
         begun. Raises TypeError, ValueError and SubmissionError if the mail is bad: the text begins
         with the argument. Raises StoreUnavailable if PostgreSQL stays away, and Undecided if it is
-        open whether it was stored. Raises NotBegun after `close`, and psycopg.Error if the database
-        refuses mail by a rule of its operators.
+        open whether it was stored. Raises LoginRefused and SchemaMismatch at once. Raises NotBegun
+        after `close`, and psycopg.Error if the database refuses mail by a rule of its operators.
         """
         mailer = self._started()
         with SubmitSpan() as span:
@@ -111,17 +111,17 @@ class Client:
     ) -> dict[int, list[RecipientStatus]]:
         """Wait until all messages are over, and return the same as `status`.
 
-        A message is over if no recipient is scheduled, queued, deferred or sending. Mail on hold is
-        over too, because it waits for an operator. At the `timeout`, in seconds, and at `close` the
-        states of the last look are returned. Raises StoreUnavailable, psycopg.Error.
+        A message is over if each recipient is (`RecipientStatus.over`). Mail on hold is over too,
+        because it waits for an operator. At the `timeout`, in seconds, and at `close` the states of
+        the last look are returned. Raises StoreUnavailable, psycopg.Error.
         """
         return await self._started().wait(ids, timeout)
 
     async def cancel(self, id: int, reason: str | None = None) -> int:
         """Stop the recipients of a message that are not delivered yet; return their number.
 
-        Raises SubmissionError if this login has no such message. Raises StoreUnavailable, Undecided
-        and psycopg.Error.
+        Raises SubmissionError if this login has no such message, or for a bad reason. Raises
+        StoreUnavailable, Undecided and psycopg.Error.
         """
         return await self._started().cancel(id, reason)
 

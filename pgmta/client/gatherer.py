@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import repeat
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -24,7 +26,6 @@ from pgmta.store.changes.sql_interface import Answer, SqlInterface
 
 _ROLE: Final = "pgmta_submit"
 _MAILS, _OCTETS = 1000, 16 << 20  # of a group, at most, if it has several parcels
-_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a call is repeated
 _GRACE = 1.0  # seconds that PostgreSQL has to end a statement before the client does
 
 
@@ -60,28 +61,39 @@ class Gatherer:
 
     async def close(self) -> None:
         """End the groups that were begun; mail that waits gets NotBegun."""
+        self._end()
+        for idle in self._idle:
+            if not idle.done():
+                idle.set_result(None)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._notifier.close()
+
+    def _end(self) -> None:
         self._closing = True
         for parcel in self._waiting:
             parcel.fail(NotBegun(CLOSED))
         self._waiting.clear()
-        for idle in self._idle:
-            idle.set_result(None)
-        await asyncio.gather(*self._tasks)
-        await self._notifier.close()
 
     async def _run(self, link: Link) -> None:
         interface = SqlInterface(link)
         loop = asyncio.get_running_loop()
-        while True:
-            if group := self._take():
-                self._rouse()
-                await self._write(link, interface, group)
-            elif self._closing:
-                return
-            else:
-                self._idle.append(idle := loop.create_future())
-                await idle
-                self._roused = False
+        group: list[Parcel[Any]] = []
+        try:
+            while True:
+                if group := self._take():
+                    self._rouse()
+                    await self._write(link, interface, group)
+                elif self._closing:
+                    return
+                else:
+                    self._idle.append(idle := loop.create_future())
+                    await idle
+                    self._roused = False
+        except BaseException:  # the program cancels all tasks of its loop
+            for parcel in group:
+                parcel.fail(Undecided("the event loop ends, and the mail was on its way"))
+            self._end()
+            raise
 
     def _rouse(self) -> None:
         """Wake one idle task for all that waits: its connection was used last."""
@@ -112,26 +124,29 @@ class Gatherer:
 
         After a lost answer the same call is repeated: PostgreSQL answers as it did to the first.
         """
-        open_, pause, call, text = False, 0.0, uuid4(), ""
+        open_, breaks, call, text = False, pauses(), uuid4(), ""
         while waiting := [parcel for parcel in group if not parcel.future.done()]:
             if not open_:  # nothing is on its way: mail without a caller stays out
                 group = waiting
                 call, (text, contents) = uuid4(), as_array(m for p in group for m in p.mails)
             try:
-                found = await self._attempt(link, interface, waiting, text, contents, call)
+                found = await self._attempt(
+                    link, interface, waiting, text, contents, call, open_=open_
+                )
             except StoreUnavailable as error:
                 open_ = open_ or isinstance(error, Undecided)
                 self._give_up(group, error, Undecided if open_ else type(error))
                 if all(parcel.future.done() for parcel in waiting):
                     return
-                await asyncio.sleep(pause)
-                pause = min(pause * 2 or _PAUSE, _LONGEST_PAUSE)
+                await asyncio.sleep(next(breaks))
             except Exception as error:
                 one = sum(len(parcel.mails) for parcel in group) == 1
                 if isinstance(error, psycopg.Error) and faults.about_row(error) and not one:
                     await self._write_singly(link, interface, waiting)
                     return
                 reason = await explained(link, error)
+                if open_ and not faults.about_row(error):  # the first call may be in the queue
+                    reason = Undecided(str(reason))
                 for parcel in group:
                     parcel.fail(reason)
             else:
@@ -143,15 +158,15 @@ class Gatherer:
 
     async def _attempt(
         self, link: Link, interface: SqlInterface, waiting: list[Parcel[Any]],
-        text: str, contents: list[bytes], call: UUID,
+        text: str, contents: list[bytes], call: UUID, *, open_: bool,
     ) -> Answer:  # fmt: skip
-        """Make the call once.
+        """Make the call once; `open_` if it was made before, and its answer was lost.
 
         If it has no answer when a parcel's time is over, it raises Undecided. It raises
-        StoreUnavailable if the call was not sent by then.
+        StoreUnavailable if the call was never sent by then.
         """
         until = min(parcel.since for parcel in waiting) + self._patience + _GRACE
-        error = StoreUnavailable("PostgreSQL has not answered in time")
+        error = (Undecided if open_ else StoreUnavailable)("PostgreSQL has not answered in time")
         loop = asyncio.get_running_loop()
         # the callers first: it may take seconds until the statement is cancelled
         late = loop.call_at(until, lambda: self._give_up(waiting, error, type(error)))
@@ -191,6 +206,14 @@ class Gatherer:
         for parcel in self._waiting:
             if parcel.since <= overdue:
                 parcel.fail(StoreUnavailable(str(error)))
+
+
+def pauses() -> Iterator[float]:
+    """Yield the seconds before each repetition of a call: none, 50 ms, and more up to 1 s."""
+    yield 0.0
+    for doublings in range(5):
+        yield 0.05 * 2**doublings
+    yield from repeat(1.0)
 
 
 def session_of(patience: float) -> dict[str, str]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from pgmta.client.parcels import CLOSED
-from pgmta.client.results import MOVING, Statuses
+from pgmta.client.results import Statuses
 from pgmta.errors import NotBegun
 
 _FIRST, _LONGEST, _FACTOR = 0.02, 1.0, 1.5  # seconds between two looks
@@ -29,7 +29,7 @@ class _Wait:
         """Note the answer of a look that asked for the ids."""
         for number in tuple(self.left):
             rows = self.found[number] = found[number]
-            if not any(row.state in MOVING for row in rows):
+            if all(row.over for row in rows):
                 self.left.discard(number)
         if not self.looked.done():
             self.looked.set_result(None)

@@ -15,7 +15,6 @@ from pgmta.mail.text import UNSTORABLE
 from pgmta.tracing import KEY as TRACE
 
 _LISTS: Final = (list, tuple)
-_TEXT: Final = "it has to be a text, such as that of octets.decode()"
 
 
 class MailJson(NamedTuple):
@@ -47,7 +46,8 @@ def mail_json(mail: SubmittedMail, trace: str = "", *, ascii_only: bool = False)
         _blame(found)
         raise
     if not _storable(text):  # perhaps
-        _check_texts(found)
+        for name, value in _by_name(found):
+            check_texts(name, value)
     if isinstance(mail, RawMail):
         return MailJson(f'{text[:-1]},"content":', (_octets("content", mail.content),), ("}",))
     if isinstance(mail, Mail | TemplateMail) and mail.attachments:
@@ -89,7 +89,7 @@ def _parts(mail: Mail) -> dict[str, Any]:
         if isinstance(text, str):
             found[name] = text
         elif text is not None or name in ("sender", "subject"):
-            raise TypeError(f"{_in_python(name)}: {_TEXT}")
+            raise _no_text(_in_python(name), text)
     for name, mailboxes in (("to", mail.to), ("cc", mail.cc), ("bcc", mail.bcc)):
         if mailboxes:
             found[name] = _list(name, mailboxes)
@@ -103,7 +103,7 @@ def _template(mail: TemplateMail) -> dict[str, Any]:
     for name in ("template", "recipient"):
         value = getattr(mail, name)
         if not isinstance(value, str):
-            raise TypeError(f"{name}: {_TEXT}")
+            raise _no_text(name, value)
         found[name] = value
     if mail.params:
         found["params"] = _object("params", mail.params)
@@ -115,7 +115,7 @@ def _template(mail: TemplateMail) -> dict[str, Any]:
 def _raw(mail: RawMail) -> dict[str, Any]:
     found = _options(mail)
     if not isinstance(mail.sender, str):
-        raise TypeError(f"sender: {_TEXT}")
+        raise _no_text("sender", mail.sender)
     found["sender"] = mail.sender
     found["recipients"] = _list("recipients", mail.recipients)
     return found
@@ -153,7 +153,7 @@ def _options(mail: SubmittedMail) -> dict[str, Any]:
         found["on_failed"] = mail.on_failed
     for name in ("key", "tenant", "on_failed"):
         if name in found and not isinstance(found[name], str):
-            raise TypeError(f"{name}: {_TEXT}")
+            raise _no_text(name, found[name])
     if mail.once is not False:
         if mail.once is not True:
             raise TypeError(f"once: it has to be True or False, and not {_kind(mail.once)}")
@@ -212,8 +212,8 @@ def _with_files(text: str, files: Sequence[Attachment]) -> MailJson:
         about = {"name": each.name, "type": each.type, "content_id": each.content_id}
         for name, value in about.items():
             if not isinstance(value, str | None):
-                raise TypeError(f"attachments: {name}: {_TEXT}")
-        _check("attachments", about)
+                raise _no_text(f"attachments: {name}", value)
+        check_texts("attachments", about)
         segments[-1] += f'{_ASCII(about)[:-1]},"content":'
         segments.append("},")
     return MailJson(segments[0], octets, [*segments[1:-1], "}]}"])
@@ -221,6 +221,10 @@ def _with_files(text: str, files: Sequence[Attachment]) -> MailJson:
 
 def _kind(value: object) -> str:
     return type(value).__name__
+
+
+def _no_text(name: str, value: object) -> TypeError:
+    return TypeError(f"{name}: it has to be a text, and not {_kind(value)}")
 
 
 def _number(value: object) -> str:
@@ -265,11 +269,6 @@ def _storable(text: str) -> bool:
     return True
 
 
-def _check_texts(found: dict[str, Any]) -> None:
-    for name, value in _by_name(found):
-        _check(name, value)
-
-
 def _by_name(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each value with the name of its argument in Python."""
     for key, value in found.items():
@@ -280,14 +279,17 @@ def _in_python(key: str) -> str:
     return "from_" if key == "from" else key
 
 
-def _check(argument: str, value: object) -> None:
-    """Refuse texts that PostgreSQL can't have: its error shows them. Raises SubmissionError."""
+def check_texts(argument: str, value: object) -> None:
+    """Refuse texts that PostgreSQL can't have, whose error would show them.
+
+    Raises SubmissionError.
+    """
     if isinstance(value, str):
         if UNSTORABLE.search(value):
             raise SubmissionError(argument, "it has NUL or half of a character")
     elif isinstance(value, Mapping):
         for each in value.items():
-            _check(argument, each)
+            check_texts(argument, each)
     elif isinstance(value, list | tuple):
         for each in value:
-            _check(argument, each)
+            check_texts(argument, each)

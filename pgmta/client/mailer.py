@@ -7,12 +7,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import batched
+from math import isnan
 from typing import Final
 
 import psycopg
 
-from pgmta.client.gatherer import Gatherer, explained, session_of
+from pgmta.client.gatherer import Gatherer, explained, pauses, session_of
 from pgmta.client.looks import Looks
+from pgmta.client.mail_json import check_texts
 from pgmta.client.parcels import CLOSED
 from pgmta.client.results import RecipientStatus, Statuses
 from pgmta.errors import LoginRefused, NotBegun, StoreUnavailable, Undecided
@@ -20,7 +22,6 @@ from pgmta.postgres.resources import Resources
 from pgmta.store.changes.sql_interface import SqlInterface
 
 _IDS: Final = 10_000  # of a question
-_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a call is repeated
 
 
 class Mailer:
@@ -41,7 +42,7 @@ class Mailer:
 
     async def status(self, ids: Iterable[int]) -> Statuses:
         """Return the recipients of each message. Raises StoreUnavailable, psycopg.Error."""
-        wanted = _ids(ids)
+        wanted = message_ids(ids)
         found: Statuses = {number: [] for number in wanted}
         for some in batched(wanted, _IDS):
             for number, *state in await self._ask(partial(self._interface.status, some)):
@@ -52,14 +53,21 @@ class Mailer:
         """Return the same once no state changes by itself any more, or at the timeout."""
         if self._closing:
             raise NotBegun(CLOSED)
-        return await self._looks.wait(_ids(ids), timeout)
+        if timeout is not None and not isinstance(timeout, int | float):
+            raise TypeError(f"timeout: give seconds or None, and not {type(timeout).__name__}")
+        if timeout is not None and isnan(timeout):  # it would end the event loop
+            raise ValueError("timeout: give seconds or None, and not nan")
+        return await self._looks.wait(message_ids(ids), timeout)
 
     async def cancel(self, message_id: int, reason: str | None) -> int:
         """Stop recipients that are not delivered yet; return their number.
 
         Raises SubmissionError, StoreUnavailable, Undecided, psycopg.Error.
         """
-        [number] = _ids([message_id])
+        [number] = message_ids([message_id], "id")
+        if reason is not None and not isinstance(reason, str):
+            raise TypeError(f"reason: it has to be a text, and not {type(reason).__name__}")
+        check_texts("reason", reason)
         return await self._ask(partial(self._interface.cancel, number, reason))
 
     async def close(self) -> None:
@@ -90,29 +98,31 @@ async def repeated[T](call: Callable[[], Awaitable[T]], until: float) -> T:
     It is so until that time of time.monotonic(). Raises StoreUnavailable, or Undecided if an
     answer was lost. Raises LoginRefused and psycopg.Error at once.
     """
-    pause, open_ = 0.0, False
+    open_, breaks = False, pauses()
     while True:
         try:
             async with asyncio.timeout(until - time.monotonic()):
                 return await call()
         except TimeoutError:
             raise Undecided("PostgreSQL has not answered in time") from None
-        except LoginRefused as error:
-            failure: StoreUnavailable = error
-            pause = float("inf")
         except StoreUnavailable as error:
-            failure = error
             open_ = open_ or isinstance(error, Undecided)
-        if time.monotonic() + pause >= until:
-            raise (Undecided if open_ else type(failure))(str(failure)) from failure
+            pause = next(breaks)
+            if isinstance(error, LoginRefused) or time.monotonic() + pause >= until:
+                raise (Undecided if open_ else type(error))(str(error)) from error
         await asyncio.sleep(pause)
-        pause = min(pause * 2 or _PAUSE, _LONGEST_PAUSE)
 
 
-def _ids(ids: Iterable[int]) -> Sequence[int]:
-    """Return the ids in their order, each once. Raises TypeError."""
+def message_ids(ids: Iterable[int], argument: str = "ids") -> Sequence[int]:
+    """Return the ids in their order, each once. Raises TypeError, ValueError."""
+    if not isinstance(ids, Iterable):
+        raise TypeError(f"{argument}: give a list of message ids, and not {type(ids).__name__}")
     found = tuple(dict.fromkeys(ids))
     for each in found:
         if not isinstance(each, int) or isinstance(each, bool):
-            raise TypeError(f"ids: a message id has to be a number, and not {type(each).__name__}")
+            raise TypeError(
+                f"{argument}: a message id has to be a number, and not {type(each).__name__}"
+            )
+        if not 0 <= each < 2**63:
+            raise ValueError(f"{argument}: a message id is a number from 0 to 2**63 - 1")
     return found

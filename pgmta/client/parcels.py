@@ -20,7 +20,7 @@ MAILS: Final = 500
 OCTETS: Final = 4 << 20
 """Octets of a parcel, about, if it has several mails."""
 
-CLOSED: Final = "the client is closed: the mail was not begun, and nothing of it is stored"
+CLOSED: Final = "the client is closed, so this call was not begun"
 
 type Found = Sequence[int | Exception]
 type Waiting = asyncio.Future[Found] | futures.Future[Found]
@@ -59,10 +59,12 @@ class Parcel[F: Waiting]:
 class Batch[F: Waiting]:
     """The mails of `send_many`: parcels on the way in, results on the way out.
 
-    `trace` is the trace context of the call.
+    `trace` is the trace context of the call. Raises TypeError if `mails` is no iterable.
     """
 
     def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F], trace: str) -> None:
+        if not isinstance(mails, Iterable):
+            raise TypeError(f"mails: give a list of mails, and not {type(mails).__name__}")
         self._mails = mails
         self._trace = trace
         self._future = future

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, NamedTuple
 
+_MOVING: Final = frozenset(("scheduled", "queued", "deferred", "sending"))
+
 
 class SendResult(NamedTuple):
     """The result of one mail of `send_many`: its message id, or the error, and the other is None.
@@ -22,7 +24,7 @@ class RecipientStatus(NamedTuple):
 
     `state` is scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or
     expired, since the time `at`. `next_attempt` is None if it does not wait. `code` and `reply` are
-    those of the last attempt.
+    those of the last attempt. Of a cancelled one `reply` is the reason.
     """
 
     recipient: str
@@ -33,9 +35,11 @@ class RecipientStatus(NamedTuple):
     code: int | None
     reply: str | None
 
+    @property
+    def over(self) -> bool:
+        """False while it is scheduled, queued, deferred or sending: these end by themselves."""
+        return self.state not in _MOVING
 
-MOVING: Final = frozenset(("scheduled", "queued", "deferred", "sending"))
-"""States that change by themselves. A row on hold waits for an operator."""
 
 type Statuses = dict[int, list[RecipientStatus]]
 """The recipients of each message; none for an id that this login does not have."""

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from pgmta.client.client import check_arguments
 from pgmta.client.mail_json import mail_json
-from pgmta.client.mailer import Mailer
+from pgmta.client.mailer import Mailer, message_ids
 from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
 from pgmta.client.submit_span import SubmitSpan
@@ -99,14 +99,14 @@ class SyncClient:
 
     def status(self, ids: Iterable[int]) -> dict[int, list[RecipientStatus]]:
         """Return the recipients of each message, as `Client.status` does."""
-        wanted = list(ids)
+        wanted = message_ids(ids)
         return self._call(lambda mailer: mailer.status(wanted))
 
     def wait(
         self, ids: Iterable[int], timeout: float | None = None
     ) -> dict[int, list[RecipientStatus]]:
         """Wait until all messages are over, as `Client.wait` does."""
-        wanted = list(ids)
+        wanted = message_ids(ids)
         return self._call(lambda mailer: mailer.wait(wanted, timeout))
 
     def cancel(self, id: int, reason: str | None = None) -> int:

@@ -53,8 +53,8 @@ class Mail(SubmittedMail):
     sender: str
     to: Sequence[str] = ()
     subject: str
-    body: str | None = None
-    html: str | None = None
+    body: str | None = field(default=None, repr=False)
+    html: str | None = field(default=None, repr=False)
     cc: Sequence[str] = ()
     bcc: Sequence[str] = ()
     reply_to: str | None = None

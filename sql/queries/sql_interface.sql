@@ -16,6 +16,7 @@ SELECT pgmta.cancel(%(id)s::bigint, %(reason)s::text) AS stopped
 SELECT * FROM pgmta.status(%(ids)s::bigint[])
 
 -- name: states
--- The same for programs, in which no time is infinite.
-SELECT message_id, recipient, state, attempts, least(next_attempt, '9999-01-01 00:00+00'), at, code, reply
+-- The same for Python, which has no time beyond the year 9999: such a row does not wait for an attempt.
+SELECT message_id, recipient, state, attempts,
+    CASE WHEN next_attempt < '9999-01-01 00:00+00' THEN next_attempt END, at, code, reply
 FROM pgmta.status(%(ids)s::bigint[])

@@ -46,9 +46,9 @@ BEGIN
         IF ids IS NOT NULL THEN RETURN; END IF;  -- else it was removed meanwhile, because its time is over
     END LOOP;
     IF jsonb_array_length(mails) = 1 THEN
-        ids := ARRAY[submit_plain(mails -> 0)];
+        ids := ARRAY[submit_plain_mail(mails -> 0)];
     ELSE
-        ids := coalesce(submit_plains(mails), '{}');
+        ids := coalesce(submit_plain_mails(mails), '{}');
     END IF;
     IF array_position(ids, NULL) > 0 THEN  -- those that are not plain, or bad
         FOR mail, place IN

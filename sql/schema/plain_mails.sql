@@ -1,15 +1,20 @@
 -- Plain mail of submit_mails(): parts in their common form, stored by few statements for all of them.
 --
--- plain_params() decides. It takes no mail that submit_mail() refuses, and leaves it all that is not common. Both
--- store the same rows (tests/sql/test_plain_mails.py). It looks at the JSON text of a mailbox, which shows its type too.
--- These functions of SQL are STABLE, and become a part of the expression of the caller.
+-- is_plain() decides. It takes no mail that submit_mail() refuses, and leaves it all that is not common. Both store the
+-- same rows (tests/sql/test_plain_mails.py).
+--
+-- The functions read JSON texts: mail -> 'tenant' with its quotes, and not mail ->> 'tenant'. A pattern with the quotes
+-- refuses numbers, lists and escapes by itself. A key that is missing is NULL, and JSON null is the text null, which no
+-- pattern takes. The functions of language sql are STABLE and one SELECT each, so PostgreSQL makes them a part of the
+-- expression of the caller: a call of them costs nothing. A pattern is a constant then, also one made by replace().
 
 CREATE FUNCTION plain_mailboxes(mail jsonb) RETURNS text STABLE LANGUAGE sql AS $$
     SELECT concat(mail -> 'from', mail -> 'reply_to', '|', mail -> 'sender', replace(concat(
         nullif(mail -> 'to', '[]'), nullif(mail -> 'cc', '[]'), nullif(mail -> 'bcc', '[]')), '"]["', '", "'))
 $$;
 COMMENT ON FUNCTION plain_mailboxes IS
-    'All mailboxes of a mail as JSON texts: From and Reply-To, |, the sender, and one list of the recipients.';
+    'All mailboxes of a mail as JSON texts: From and Reply-To, |, the sender, and one list of the recipients. For example '
+    '"Shop <shop@a.example>""help@a.example"|"bounce@a.example"["ann@b.example", "bob@b.example"].';
 
 CREATE FUNCTION without_names(mailboxes text) RETURNS text STABLE LANGUAGE sql AS $$
     SELECT CASE WHEN strpos(mailboxes, '<') > 0
@@ -22,21 +27,22 @@ CREATE FUNCTION mailbox_pairs(list text) RETURNS text STABLE LANGUAGE sql AS $$
         THEN regexp_replace(list, '"(([^"<>]*[^"<> ])? *<)?([^"<>]*)>?"' COLLATE "C", '["\2", "\3"]', 'g')
         ELSE '[["", ' || substr(replace(list, '", "', '"], ["", "'), 2) || ']' END
 $$;
-COMMENT ON FUNCTION mailbox_pairs IS 'A JSON list of mailboxes as one of pairs of name and address, as submit_mailboxes() makes it.';
+COMMENT ON FUNCTION mailbox_pairs IS
+    'A JSON list of mailboxes as one of pairs of name and address, as submit_mailboxes() makes it: ["Ann <ann@b.example>"] '
+    'is [["Ann", "ann@b.example"]].';
 
-CREATE FUNCTION plain_params(mail jsonb, mailboxes text, message_size bigint) RETURNS text STABLE LANGUAGE sql AS $$
-    SELECT CASE WHEN length(mailboxes) < 4000  -- many recipients take their time in any way
-        AND without_names(mailboxes) ~ ('^("[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*")*'
-            '\|"[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*"'
-            '\["[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*'
-            '(", "[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*)*"\]$' COLLATE "C")
+CREATE FUNCTION is_plain(mail jsonb, mailboxes text, message_size bigint) RETURNS boolean STABLE LANGUAGE sql AS $$
+    SELECT length(mailboxes) < 4000  -- many recipients take their time in any way
+        AND without_names(mailboxes) ~ (replace('^("ADDRESS")*\|"ADDRESS"\["ADDRESS"(, "ADDRESS")*\]$', 'ADDRESS',
+            '[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*') COLLATE "C")
         -- a name is of at most 63 characters, without escapes and without a blank in front
         AND mailboxes !~ '[^"<>]{64}|[\\\u007f]|" ' COLLATE "C"
         AND strpos(mail ->> 'sender', '<') = 0
         AND mail - '{sender,to,cc,bcc,reply_to,from,subject,body,html,priority,metadata,tenant,on_failed,once}'::text[] = '{}'
         AND length((mail -> 'subject')::text) <= 2000
+        -- a character that is no blank, and no escape but \"
         AND (mail -> 'subject')::text ~ '^"([^\\\u007f]|\\")*[^ "\\\u007f]([^\\\u007f]|\\")*"$' COLLATE "C"
-        AND concat(left((mail -> 'body')::text, 1), left((mail -> 'html')::text, 1)) IN ('"', '""')
+        AND concat(left((mail -> 'body')::text, 1), left((mail -> 'html')::text, 1)) IN ('"', '""')  -- one or both
         AND coalesce(octet_length((mail -> 'priority')::text) = 1, true)  -- a digit
         AND coalesce(plain_metadata((mail -> 'metadata')::text), true)
         AND coalesce(length((mail -> 'tenant')::text) <= 66
@@ -46,15 +52,9 @@ CREATE FUNCTION plain_params(mail jsonb, mailboxes text, message_size bigint) RE
         -- the text of an octet in JSON has at most 6, and so has a mailbox as a pair
         AND pg_column_size(mail) * 6 < least(message_size, 4194304)
         AND getdatabaseencoding() = 'UTF8'
-    THEN concat('{"from": ', substr(mailbox_pairs('[' || coalesce(mail -> 'from', mail -> 'sender')::text), 2),
-        ', "to": ' || mailbox_pairs(nullif((mail -> 'to')::text, '[]')),
-        ', "cc": ' || mailbox_pairs(nullif((mail -> 'cc')::text, '[]')),
-        ', "reply_to": ' || mailbox_pairs('[' || (mail -> 'reply_to')::text || ']'),
-        ', "subject": ', mail -> 'subject', ', "body": ' || (mail -> 'body')::text,
-        ', "html": ' || (mail -> 'html')::text, '}') END
 $$;
-COMMENT ON FUNCTION plain_params IS
-    'messages.params of plain mail, as text that is as long as that of the jsonb; null of other mail, which may be bad.';
+COMMENT ON FUNCTION is_plain IS
+    'Whether a mail with these plain_mailboxes() is good and common; false or null of other mail, which may be bad.';
 
 CREATE FUNCTION plain_metadata(metadata text) RETURNS boolean STABLE LANGUAGE sql AS $$
     -- flat, and of the keys with _ only _trace
@@ -63,7 +63,18 @@ CREATE FUNCTION plain_metadata(metadata text) RETURNS boolean STABLE LANGUAGE sq
 $$;
 COMMENT ON FUNCTION plain_metadata IS 'Whether metadata of plain mail is good without a look at its values.';
 
-CREATE FUNCTION submit_plain(mail jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION plain_params(mail jsonb) RETURNS text STABLE LANGUAGE sql AS $$
+    -- a list of no recipients is no key: || of NULL is NULL, and concat() leaves it out
+    SELECT concat('{"from": ', substr(mailbox_pairs('[' || coalesce(mail -> 'from', mail -> 'sender')::text), 2),
+        ', "to": ' || mailbox_pairs(nullif((mail -> 'to')::text, '[]')),
+        ', "cc": ' || mailbox_pairs(nullif((mail -> 'cc')::text, '[]')),
+        ', "reply_to": ' || mailbox_pairs('[' || (mail -> 'reply_to')::text || ']'),
+        ', "subject": ', mail -> 'subject', ', "body": ' || (mail -> 'body')::text,
+        ', "html": ' || (mail -> 'html')::text, '}')
+$$;
+COMMENT ON FUNCTION plain_params IS 'messages.params of a plain mail, as text that is as long as that of the jsonb.';
+
+CREATE FUNCTION submit_plain_mail(mail jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     mailboxes text := plain_mailboxes(mail);
@@ -78,7 +89,7 @@ DECLARE
     rows integer;
 BEGIN
     SELECT s.hostname, s.message_size INTO hostname, message_size FROM submit_settings AS s;
-    params := plain_params(mail, mailboxes, message_size);
+    params := CASE WHEN is_plain(mail, mailboxes, message_size) THEN plain_params(mail) END;
     IF params IS NULL THEN RETURN NULL; END IF;
     FOREACH address IN ARRAY string_to_array(btrim(split_part(without_names(mailboxes), '[', 2), '"]'), '", "') LOOP
         IF address <> ALL (recipients) THEN
@@ -87,6 +98,7 @@ BEGIN
         END IF;
     END LOOP;
     message_id := nextval('message_ids');
+    -- an assignment, because PERFORM runs a query, which takes longer
     rows := queue_put(ARRAY[message_id], ARRAY[octet_length(params)], ARRAY[submit_trace(hostname, message_id)],
         ARRAY[''::bytea], ARRAY[plain_message_id(message_id, hostname)], '{sql}', ARRAY[sender],
         ARRAY[split_part(sender, '@', 2)], ARRAY[coalesce((mail ->> 'priority')::smallint, '5')],
@@ -96,19 +108,21 @@ BEGIN
         params => ARRAY[params::jsonb]);
     RETURN message_id;
 END $$;
-COMMENT ON FUNCTION submit_plain IS
-    'submit_plains() of one mail, which has to be quick alone: PL/pgSQL, because a query takes longer to begin.';
+COMMENT ON FUNCTION submit_plain_mail IS
+    'submit_plain_mails() of one mail, which has to be quick alone: PL/pgSQL, because a query takes longer to begin.';
 
-CREATE FUNCTION submit_plains(mails jsonb) RETURNS bigint[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION submit_plain_mails(mails jsonb) RETURNS bigint[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     ids bigint[];
     rows integer;
 BEGIN
+    -- OFFSET 0: what a subquery computes is computed once, and not wherever it is named
     WITH judged AS MATERIALIZED (
         SELECT mail, mailboxes, params, CASE WHEN params IS NOT NULL THEN nextval('message_ids') END AS id
         FROM (
-            SELECT *, plain_params(mail, mailboxes, (SELECT message_size FROM submit_settings)) AS params
+            SELECT *, CASE WHEN is_plain(mail, mailboxes, (SELECT message_size FROM submit_settings))
+                THEN plain_params(mail) END AS params
             FROM (
                 SELECT mail, plain_mailboxes(mail) AS mailboxes FROM jsonb_array_elements(mails) AS each (mail) OFFSET 0
             ) AS given OFFSET 0
@@ -124,7 +138,7 @@ BEGIN
             array_agg(coalesce((mail ->> 'priority')::smallint, '5')) AS priorities, array_agg(mail ->> 'tenant') AS tenants,
             array_agg(mail ->> 'on_failed') AS on_failed, array_agg((mail ->> 'once')::boolean) AS once,
             array_agg(params::jsonb) AS params
-        FROM numbered, (SELECT hostname FROM submit_settings LIMIT 1) AS settings
+        FROM numbered, submit_settings
     ), each_row AS (
         SELECT array_agg(number) AS numbers, array_agg(address) AS recipients,
             array_agg(split_part(address, '@', 2)) AS domains, array_agg(metadata) AS metadata
@@ -145,7 +159,7 @@ BEGIN
     INTO ids, rows;
     RETURN ids;
 END $$;
-COMMENT ON FUNCTION submit_plains IS
+COMMENT ON FUNCTION submit_plain_mails IS
     'Puts the plain mails of a JSON array into the queue. Returns the id of each in order, null of one that is not plain.';
 
 CREATE FUNCTION plain_message_id(id bigint, hostname text) RETURNS text LANGUAGE sql AS $$

@@ -115,7 +115,7 @@ def both_ways(db: psycopg.Connection, mail: Any) -> bool:
     )
     assert len(problems) == (1 if slow[0] else 3)
     (plain,) = fetch(
-        db, "SELECT plain_params(m, plain_mailboxes(m), 1e8::bigint) IS NOT NULL"
+        db, "SELECT coalesce(is_plain(m, plain_mailboxes(m), 1e8::bigint), false)"
         " FROM jsonb_array_elements(%s) AS m", f"[{text}]",
     )  # fmt: skip
     assert slow[0] or not plain

@@ -174,7 +174,7 @@ CREATE SCHEMA evil;
 GRANT USAGE ON SCHEMA evil TO PUBLIC;
 CREATE FUNCTION evil.caught() RETURNS text LANGUAGE plpgsql AS $$
     BEGIN RAISE 'caught as %', current_user; END $$;
-CREATE FUNCTION evil.plain_params(jsonb, text, bigint) RETURNS text RETURN evil.caught();
+CREATE FUNCTION evil.is_plain(jsonb, text, bigint) RETURNS boolean RETURN evil.caught() IS NULL;
 CREATE FUNCTION evil.plain_mailboxes(jsonb) RETURNS text RETURN evil.caught();
 CREATE FUNCTION evil.split_part(text, text, integer) RETURNS text RETURN evil.caught();
 CREATE FUNCTION evil.jsonb_array_length(jsonb) RETURNS text RETURN evil.caught();

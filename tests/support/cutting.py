@@ -23,7 +23,8 @@ class CuttingProxy:
     """Passes octets on. A statement with `marker` is lost, or its answer, once for each in `plan`.
 
     `before` closes the connection, and PostgreSQL gets no statement. `after` closes it when the
-    answer comes, after the commit. `silent` keeps the answer back and the connection open.
+    answer comes, after the commit. `silent` keeps the answer back and the connection open. `dark`
+    is `after`, and no connection that is made later gets an answer, as if the network were gone.
     """
 
     def __init__(self, uri: str, folder: Path, marker: bytes) -> None:
@@ -34,6 +35,7 @@ class CuttingProxy:
         self._marker = marker
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
+        self._dark = False
         self.plan: list[str] = []
         self.done: list[str] = []
         self.uri = make_conninfo(
@@ -47,13 +49,16 @@ class CuttingProxy:
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        if self._dark:
+            return
         if self._host.startswith("/"):
             path = f"{self._host}/{_SOCKET.format(self._port)}"
             server = await asyncio.open_unix_connection(path)
         else:
             server = await asyncio.open_connection(self._host, self._port)
         fate = asyncio.Future[str]()
-        self._writers += [server[1], writer]
+        self._writers.append(server[1])
         both = {
             asyncio.create_task(way)
             for way in (
@@ -83,7 +88,8 @@ class CuttingProxy:
                 writer.write(data)
                 continue
             self.done.append(fate.result())
-            if fate.result() == "after":
+            self._dark = self._dark or fate.result() == "dark"
+            if fate.result() != "silent":
                 return
             await asyncio.Event().wait()
 

@@ -24,6 +24,8 @@ SUBMIT_TEXT: Final = {
 The one row has the ids and the problems, as JSON; `read_text` reads them.
 """
 
+_IN_PYTHON: Final = {"from": "from_", "mails": ""}  # of a mail as a whole: its caller gave one mail
+
 type Connection = psycopg.Connection[dict[str, Any]]
 type Answer = list[int | SubmissionError]
 """For each mail its message id, or why it is refused."""
@@ -108,5 +110,5 @@ def _error_of(
     argument: str, message: str, detail: str | None, hint: str | None, code: str | None
 ) -> SubmissionError:
     reason = message.removeprefix(f"{argument}: ")
-    name = "from_" if argument == "from" else argument  # which is no name in Python
+    name = _IN_PYTHON.get(argument, argument)
     return SubmissionError(name, reason, detail or "", hint or "", code or "")

@@ -153,8 +153,19 @@ async def test_values_that_are_no_mail_or_no_client(client: Client, uri: str) ->
     with pytest.raises(TypeError, match="give a pgmta.Mail, .*, and not str"):
         await client.send("mail")  # type: ignore[arg-type]
     assert [each.error for each in await client.send_many([])] == []
-    with pytest.raises(TypeError, match="^ids: "):
-        await client.status(["1"])  # type: ignore[list-item]
+    for call, kind, words in (
+        (client.send_many(mail()), TypeError, "^mails: "),  # type: ignore[arg-type]
+        (client.status(["1"]), TypeError, "^ids: "),  # type: ignore[list-item]
+        (client.status(1), TypeError, "^ids: "),  # type: ignore[arg-type]
+        (client.status([2**63]), ValueError, "^ids: "),
+        (client.wait([1], "1"), TypeError, "^timeout: "),  # type: ignore[arg-type]
+        (client.wait([1], float("nan")), ValueError, "^timeout: "),
+        (client.cancel("1"), TypeError, "^id: "),  # type: ignore[arg-type]
+        (client.cancel(1, 5), TypeError, "^reason: "),  # type: ignore[arg-type]
+        (client.cancel(1, "\0"), SubmissionError, "^reason: "),
+    ):
+        with pytest.raises(kind, match=words):
+            await call
     for wrong, words in (
         ({"uri": "no uri ="}, "^uri: "),
         ({"connections": 0}, "^connections: "),

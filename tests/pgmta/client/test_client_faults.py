@@ -8,8 +8,9 @@ import socket
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from pgmta import Client, Mail, StoreUnavailable, Undecided
+from pgmta import Client, Mail, NotBegun, StoreUnavailable, Undecided
 from tests.pgmta.client.test_client import CALLS, mail, subjects
 from tests.support.cutting import cutting
 from tests.support.database import PrivateServer
@@ -84,6 +85,55 @@ async def test_the_end_of_patience_says_what_is_known(
         stored = [name for _, name in subjects(db)]
         assert stored.count("Mail cut here, too") == stored.count("Mail with it") == 1
         assert "Mail cut here before" not in stored
+
+
+async def test_a_lost_answer_stays_open_when_the_network_goes(
+    database: str, db: psycopg.Connection
+) -> None:
+    """The last attempt of a call sends nothing, but an earlier one has."""
+    async with cutting(database) as proxy, Client(proxy.uri, patience=0.5) as client:
+        await client.send(mail())
+        proxy.plan += ["dark"]
+        with pytest.raises(Undecided):
+            await client.send(mail("cut here"))
+        assert [name for _, name in subjects(db)] == ["Mail 0", "Mail cut here"]
+
+
+async def test_a_lost_answer_stays_open_when_the_login_loses_its_rights(
+    database: str, db: psycopg.Connection
+) -> None:
+    uri = make_conninfo(database, options="-c role=pgmta_submit")
+    async with cutting(uri) as proxy, Client(proxy.uri) as client:
+        await client.send(mail())
+        proxy.plan += ["after"] * 1000
+        call = asyncio.create_task(client.send(mail("cut here")))
+        await eventually(lambda: bool(proxy.done))
+        db.execute("REVOKE EXECUTE ON FUNCTION submit_mails FROM pgmta_submit")
+        proxy.plan.clear()
+        with pytest.raises(Undecided):
+            await call
+        assert len(subjects(db)) == 2
+
+
+async def test_a_program_that_cancels_all_tasks(database: str, db: psycopg.Connection) -> None:
+    """asyncio.run() does so at its end; tasks that wait for an answer in a shield get one."""
+    async with cutting(database) as proxy, asyncio.timeout(20):
+        client = Client(proxy.uri, connections=1)
+        await client.send(mail())
+        proxy.plan += ["silent"]
+        begun = asyncio.ensure_future(client.send(mail("cut here")))
+        await eventually(lambda: bool(proxy.done))
+        waits = asyncio.ensure_future(client.send(mail("waits")))
+        await let_others_run(3)
+        mine = {asyncio.current_task(), begun, waits}
+        others = [task for task in asyncio.all_tasks() if "Gatherer" in repr(task.get_coro())]
+        assert others
+        for task in set(others) - mine:
+            task.cancel()
+        found = await asyncio.gather(begun, waits, return_exceptions=True)
+        assert [type(each) for each in found] == [Undecided, NotBegun]
+        await client.close()
+        assert len(subjects(db)) == 2
 
 
 async def test_a_server_that_says_nothing_has_got_nothing() -> None:

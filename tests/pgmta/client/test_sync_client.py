@@ -44,8 +44,11 @@ def test_threads_share_commits(database: str, db: psycopg.Connection) -> None:
         } == dict.fromkeys(ids[:3], 1)
         [(number, [row])] = client.wait(ids[:1], timeout=0).items()
         assert (number, row.recipient, row.state) == (ids[0], "r@b.example", "queued")
+        assert not row.over
+        assert row.next_attempt
         assert client.cancel(ids[0]) == 1
-        assert client.wait(ids[:1])[ids[0]][0].state == "cancelled"
+        [row] = client.wait(ids[:1])[ids[0]]
+        assert (row.state, row.over, row.next_attempt) == ("cancelled", True, None)
         with pytest.raises(SubmissionError, match="^id: there is no message"):
             client.cancel(10**9)
     for call in (lambda: client.send(mail()), lambda: client.status([1])):

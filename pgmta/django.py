@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import email.policy
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
@@ -30,6 +31,7 @@ from pgmta.errors import SubmissionError
 
 SETTING = "PGMTA_DATABASE"
 _OPTIONS = [field.name for field in fields(SubmittedMail)]
+_FIELD_NAME = re.compile(r"[!-9;-~]+")  # RFC 5322, section 3.6.8
 _CALL = 500  # messages: their octets are in memory at once
 _NO_DOMAIN = "addr-spec local part with no domain"  # the database says it with the argument's name
 
@@ -104,16 +106,21 @@ def raw_mail(message: EmailMessage) -> RawMail:
     """Return a message as octets, with the envelope of Django's SMTP backend.
 
     Its attribute `pgmta` has the options of the mail by name. Raises ValueError for a bad address
-    and SubmissionError for an unknown option.
+    or name of a header field, and SubmissionError for an unknown option.
     """
     options = _options(message)
+    # before Python reads them in the header, whose errors have no words
+    sender, *recipients = [address(each) for each in (message.from_email, *message.recipients())]
     new = django.VERSION >= (6, 0)
     mime = message.message(policy=email.policy.SMTP) if new else message.message()
+    for name in mime:  # Django looks at the values only, and a line end makes another field
+        if not _FIELD_NAME.fullmatch(name):
+            raise ValueError(f"headers: {name!r:.100} is no name of a header field")
     if "key" in options:
         _repeat(mime, {name.lower() for name in message.extra_headers})
     return RawMail(
-        address(message.from_email),
-        [address(each) for each in message.recipients()],
+        sender,
+        recipients,
         mime.as_bytes() if new else mime.as_bytes(linesep="\r\n"),
         **options,
     )
@@ -145,8 +152,12 @@ def address(mailbox: object) -> str:
     Raises ValueError for several mailboxes, a local part beyond ASCII or a bad address.
     """
     text = str(mailbox)  # it may be a lazy translation
-    parsed = AddressHeader.value_parser(text)
-    defects = {str(each) for each in parsed.all_defects} - {_NO_DOMAIN}
+    try:
+        parsed = AddressHeader.value_parser(text)
+        defects = {str(each) for each in parsed.all_defects} - {_NO_DOMAIN}
+    except (AttributeError, LookupError, RecursionError, UnboundLocalError) as error:
+        # Python's parser stumbles over some texts, such as b@[x
+        raise ValueError(f"Invalid address {text!r:.300}: it is malformed") from error
     if not defects and len(parsed.all_mailboxes) != 1:
         defects = {"must be a single address"}
     if defects:

@@ -92,6 +92,9 @@ class Batch[F: Waiting]:
             except (SubmissionError, TypeError, ValueError) as error:
                 results.append(SendResult(None, error))
                 continue
+            if mails and octets + made.size > OCTETS:  # a large mail holds up no other
+                yield Parcel(mails, octets, self._future(), places)
+                mails, places, octets = [], [], 0
             places.append(len(results))
             results.append(None)
             mails.append(made)

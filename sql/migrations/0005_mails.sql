@@ -33,6 +33,7 @@ DECLARE
     place integer;
     message_id bigint;
     problem jsonb;
+    refused jsonb[] := '{}';
 BEGIN
     IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
         PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/sql.md has their keys.');
@@ -59,9 +60,10 @@ BEGIN
             SELECT t.id, t.problem INTO message_id, problem FROM submit_tried(mail, contents) AS t;
             ids[place] := message_id;
             IF problem IS NOT NULL THEN
-                problems := coalesce(problems, '[]') || (jsonb_build_object('index', place - 1) || problem);
+                refused := refused || (jsonb_build_object('index', place - 1) || problem);
             END IF;
         END LOOP;
+        problems := nullif(to_jsonb(refused), '[]');
     END IF;
     IF call IS NOT NULL THEN
         UPDATE submit_calls AS c SET ids = submit_mails.ids, problems = submit_mails.problems
@@ -230,7 +232,17 @@ CREATE FUNCTION submit_plain_mails(mails jsonb) RETURNS bigint[] LANGUAGE plpgsq
 DECLARE
     ids bigint[];
     rows integer;
+    slice jsonb;
 BEGIN
+    IF jsonb_array_length(mails) > 1000 THEN  -- PostgreSQL looks for a text in an array from its beginning
+        FOR slice IN
+            SELECT jsonb_agg(mail ORDER BY place) FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (mail, place)
+            GROUP BY (place - 1) / 1000 ORDER BY (place - 1) / 1000
+        LOOP
+            ids := ids || submit_plain_mails(slice);
+        END LOOP;
+        RETURN ids;
+    END IF;
     -- OFFSET 0: what a subquery computes is computed once, and not wherever it is named
     WITH judged AS MATERIALIZED (
         SELECT mail, mailboxes, params, CASE WHEN params IS NOT NULL THEN nextval('message_ids') END AS id
@@ -350,7 +362,8 @@ BEGIN
         WHEN keys ->> name = 'integer' THEN CASE WHEN jsonb_typeof(value) <> 'number' OR value <> to_jsonb(trunc(value::numeric))
                 OR value NOT BETWEEN '-2147483648' AND '2147483647' THEN 'it is no whole number of 32 bits' END
         WHEN keys ->> name = 'time' THEN CASE WHEN length(value #>> '{}') > 40 OR NOT deadline_valid(value)
-                THEN 'it is no time of RFC 3339' END
+                THEN 'it is no time of RFC 3339'
+            WHEN value #>> '{}' ~ '[+-](1[6-9]|2.):..$' COLLATE "C" THEN 'its zone is 16 hours or more from UTC' END
         END AS fault) AS judged
     WHERE fault IS NOT NULL ORDER BY fault <> 'there is no such key', name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN

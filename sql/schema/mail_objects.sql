@@ -69,7 +69,8 @@ BEGIN
         WHEN keys ->> name = 'integer' THEN CASE WHEN jsonb_typeof(value) <> 'number' OR value <> to_jsonb(trunc(value::numeric))
                 OR value NOT BETWEEN '-2147483648' AND '2147483647' THEN 'it is no whole number of 32 bits' END
         WHEN keys ->> name = 'time' THEN CASE WHEN length(value #>> '{}') > 40 OR NOT deadline_valid(value)
-                THEN 'it is no time of RFC 3339' END
+                THEN 'it is no time of RFC 3339'
+            WHEN value #>> '{}' ~ '[+-](1[6-9]|2.):..$' COLLATE "C" THEN 'its zone is 16 hours or more from UTC' END
         END AS fault) AS judged
     WHERE fault IS NOT NULL ORDER BY fault <> 'there is no such key', name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN

@@ -31,6 +31,7 @@ DECLARE
     place integer;
     message_id bigint;
     problem jsonb;
+    refused jsonb[] := '{}';
 BEGIN
     IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
         PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/sql.md has their keys.');
@@ -57,9 +58,10 @@ BEGIN
             SELECT t.id, t.problem INTO message_id, problem FROM submit_tried(mail, contents) AS t;
             ids[place] := message_id;
             IF problem IS NOT NULL THEN
-                problems := coalesce(problems, '[]') || (jsonb_build_object('index', place - 1) || problem);
+                refused := refused || (jsonb_build_object('index', place - 1) || problem);
             END IF;
         END LOOP;
+        problems := nullif(to_jsonb(refused), '[]');
     END IF;
     IF call IS NOT NULL THEN
         UPDATE submit_calls AS c SET ids = submit_mails.ids, problems = submit_mails.problems

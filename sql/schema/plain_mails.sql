@@ -116,7 +116,17 @@ CREATE FUNCTION submit_plain_mails(mails jsonb) RETURNS bigint[] LANGUAGE plpgsq
 DECLARE
     ids bigint[];
     rows integer;
+    slice jsonb;
 BEGIN
+    IF jsonb_array_length(mails) > 1000 THEN  -- PostgreSQL looks for a text in an array from its beginning
+        FOR slice IN
+            SELECT jsonb_agg(mail ORDER BY place) FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (mail, place)
+            GROUP BY (place - 1) / 1000 ORDER BY (place - 1) / 1000
+        LOOP
+            ids := ids || submit_plain_mails(slice);
+        END LOOP;
+        RETURN ids;
+    END IF;
     -- OFFSET 0: what a subquery computes is computed once, and not wherever it is named
     WITH judged AS MATERIALIZED (
         SELECT mail, mailboxes, params, CASE WHEN params IS NOT NULL THEN nextval('message_ids') END AS id

@@ -145,6 +145,22 @@ def test_one_bad_message_refuses_all(db: psycopg.Connection) -> None:
     assert len(queued(db)) == 4
 
 
+@pytest.mark.parametrize("bad", ["b@[x", "b=@[1.2..3.4\\]", "\0@[\t", "(" * 2000 + "b@b.example"])
+def test_a_text_that_pythons_parser_stumbles_over(db: psycopg.Connection, bad: str) -> None:
+    with pytest.raises(ValueError, match="^Invalid address"):
+        message(bad).send()
+    assert queued(db) == []
+
+
+@pytest.mark.parametrize("name", ["X-A: b\r\nX-B", "X-A\r\n\r\nText", "X A", "X-\u00e9", ""])
+def test_a_header_field_has_a_name(db: psycopg.Connection, name: str) -> None:
+    made = message()
+    made.extra_headers = {name: "c"}
+    with pytest.raises(ValueError, match="name of a header field"):
+        made.send()
+    assert queued(db) == []
+
+
 def test_errors_of_the_database(db: psycopg.Connection) -> None:
     message("ann@example.com").send()
     db.execute("REVOKE EXECUTE ON FUNCTION pgmta.submit_mails FROM pgmta_submit")

@@ -217,6 +217,14 @@ def test_a_key_or_value_that_json_allows_is_named(db: psycopg.Connection) -> Non
     assert problem["hint"].startswith("It may have ")
 
 
+@pytest.mark.parametrize("key", ["send_at", "deadline"])
+def test_a_zone_that_postgresql_has_not_is_named(db: psycopg.Connection, key: str) -> None:
+    for zone, good in (("+15:59", True), ("-15:59", True), ("+16:00", False), ("-23:59", False)):
+        ids, problems = many(db, [{**MAIL, key: f"2035-01-31T09:30:00{zone}"}])
+        assert (ids != [None]) is good
+        assert [each["argument"] for each in problems] == ([] if good else [key])
+
+
 def test_a_null_is_as_if_the_key_were_missing(db: psycopg.Connection) -> None:
     nulls = dict.fromkeys([*OPTIONS, "cc", "bcc", "reply_to", "from", "html", "headers", "template",
                            "attachments", "content"])  # fmt: skip
@@ -275,6 +283,20 @@ def test_a_large_call(db: psycopg.Connection) -> None:
     )
     assert ids == [found.get(mail["to"][0]) for mail in mails]
     assert column(db, "SELECT count(*) FROM queue") == [3 * 2495]
+
+
+def test_a_large_call_takes_no_more_time_a_mail(db: psycopg.Connection) -> None:
+    """Plain mail goes in by slices of 1,000: in longer arrays PostgreSQL looks too long."""
+    query = """SELECT calls FROM pg_stat_xact_user_functions
+        WHERE funcname = 'queue_put' AND schemaname = 'pgmta'"""
+    mails = [{**MAIL, "subject": str(number)} for number in range(2001)]
+    with db.transaction():
+        db.execute("SET LOCAL track_functions = 'all'")
+        ids, problems = many(db, mails)
+        assert fetch(db, query) == (3,)
+    assert (len(ids), problems) == (2001, [])
+    stored = db.execute("SELECT id, params ->> 'subject' FROM messages").fetchall()
+    assert dict(zip(ids, (mail["subject"] for mail in mails), strict=True)) == dict(stored)
 
 
 def test_another_trace_is_the_same_message(db: psycopg.Connection) -> None:

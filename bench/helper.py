@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +39,29 @@ def listen(loop: asyncio.AbstractEventLoop, on_command: Callable[[str], None]) -
     loop.add_reader(0, readable)
 
 
+def run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Run the work of a helper process until it ends or standard input does; raise its error."""
+    task = loop.create_task(work)
+    task.add_done_callback(lambda _: loop.stop())
+    loop.run_forever()
+    if task.done():
+        task.result()
+
+
 class Helper:
     """A source or sink process as the bench sees it."""
 
-    def __init__(self, module: str, config: dict[str, Any], log: Path) -> None:
+    def __init__(
+        self, module: str, config: dict[str, Any], log: Path, words: Sequence[str] = ()
+    ) -> None:
+        """Start `bench.module`; `words` go before its command."""
         self.name = module
         self.latest: dict[str, Any] = {}
         self._answers: dict[str, dict[str, Any]] = {}
         self._changed = threading.Condition()
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", f"bench.{module}", json.dumps(config)],
+                [*words, sys.executable, "-m", f"bench.{module}", json.dumps(config)],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -2,6 +2,9 @@
 
 import atexit
 import json
+import os
+import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -103,6 +106,13 @@ def filesystem(directory: Path) -> str:
         if len(point) >= len(best) and directory.is_relative_to(point):
             best, kind = point, this
     return kind
+
+
+def hardware() -> str:
+    """Return the number of cores, their model, and the kernel."""
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cores = f"{len(os.sched_getaffinity(0))} cores ({found[1] if found else platform.machine()})"
+    return f"{cores}, {platform.system()} {platform.release()}"
 
 
 @contextmanager

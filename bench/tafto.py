@@ -1,218 +1,158 @@
-"""The command bench/tafto: the work of a published benchmark, done with the library alone."""
+"""The command bench/tafto: the work of a published benchmark, with the client and the worker."""
 
-import asyncio
-import os
+import difflib
 import statistics
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any
 
 import click
-import psycopg
-import uvloop
 
-from bench.database import Server, check_durability, fresh
-from bench.null_hop import NullTransport
-from bench.options import EXIT, HELP, failing, finish, opened, relay_options
+from bench.columns import aligned, cells, number, spread
+from bench.options import EXIT, HELP, failing, finish, hardware, opened, relay_options
 from bench.phases import Result
-from bench.progress import Progress, log
-from bench.report import as_json, table
-from pgmta.client.own_connection import enqueue_many
-from pgmta.compose.submitted_mail import RawMail
-from pgmta.config.environment import Environment, Log
-from pgmta.config.types import HostPort
-from pgmta.logs import configure
-from pgmta.postgres.notify import listen
-from pgmta.store.admin.migrate import migrate
-from queued.config import QueuedConfig, Worker
-from queued.delivery.transports import TRANSPORTS, TransportKind
-from queued.process.queued_process import QueuedProcess
-from queued.worker.delivery_worker import DeliveryWorker
+from bench.progress import log
+from bench.report import as_json
+from bench.workload import MEASURES, PHASES, RATE, Sizes, Workload
 
-PUBLISHED = {"producer": 6944.0, "consumer": 3462.0}
-"""Messages per second that tafto's authors measured, with 20,000 messages."""
+ABOUT = f"""Do the work of tafto's published benchmark with pgmta's client and worker.
 
-HOSTNAME = "bench.pgmta.test"
-ABOUT = f"""Do the work of tafto's published benchmark with pgmta's library.
+A mail goes to one address, a copy to a second one, and a hidden copy to the same second one. The
+producer is a process with pgmta.Client. The consumer is the worker of queued, in --workers
+processes, with its claims, leases, settlements and log of attempts. Only its transport is replaced,
+by one that takes all mail at once. Every measure has a fresh database. {EXIT}a median missed its
+aim."""
 
-The producer puts all messages into the queue by one call, which returns when they are durable. The
-consumer is the worker of queued, with its claims, leases, settlements and log of attempts; only its
-transport is replaced, by one that takes all mail at once. {EXIT}a median was below the aim."""
-LOOK = 0.005  # seconds between two looks whether all is done
+SIZES = (
+    click.Option(["--batch"], default=5000, type=click.IntRange(1), help="Mails of a batch."),
+    click.Option(
+        ["--messages"], default=20_000, type=click.IntRange(1), help="Mails consumed, or of tasks."
+    ),
+    click.Option(["--lone"], default=1000, type=click.IntRange(1), help="Mails sent alone."),
+    click.Option(
+        ["--workers"], default=2, type=click.IntRange(1), help="Processes of the consumer."
+    ),
+    click.Option(
+        ["--measure", "names"], multiple=True, type=click.Choice(list(MEASURES)), help="Only these."
+    ),
+    click.Option(
+        ["--runs"], default=5, type=click.IntRange(1), help="Repeat; shows min, median, max."
+    ),
+    click.Option(["--limits/--no-limits"], default=True, help="Whether an aim can be missed."),
+    click.Option(["--json", "json_"], is_flag=True, help="Print JSON."),
+)
+"""Options that bench/apart has too."""
 
-
-@dataclass
-class Turn:
-    """One run: seconds and CPU of both halves, and the problems."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-
-def mails(number: int) -> list[RawMail]:
-    """Return the messages of the benchmark."""
-    content = (
-        b"From: obi-wan@jedi.example\r\nTo: grievous@cis.example\r\n"
-        b"Subject: Hello there\r\n\r\nGeneral Kenobi!\r\n"
-    )
-    return [
-        RawMail("obi-wan@jedi.example", ["grievous@cis.example"], content) for _ in range(number)
-    ]
+CPU = [f"CPU µs/mail, {who}" for who in ("producer", "PostgreSQL", "consumer")]
 
 
-async def produce(uri: str, number: int) -> float:
-    """Put all messages into the queue by one call and return the seconds that it took."""
-    batch = mails(number)
-    started = time.perf_counter()
-    with psycopg.connect(uri, autocommit=True) as connection:
-        ids = enqueue_many(connection, batch)
-    seconds = time.perf_counter() - started
-    assert len(set(ids)) == number
-    return seconds
-
-
-async def consume(uri: str, number: int, worker: Worker, stall: float) -> tuple[float, list[str]]:
-    """Work all messages off; return the seconds until the last outcome was durable, and problems.
-
-    The time includes the start of connections and of the claim loop.
-    """
-    routes: dict[str, HostPort | Literal["mx"]] = {"*": HostPort("127.0.0.1", 25)}
-    config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
-    progress = Progress("consume", number)
-    started = time.perf_counter()
-    TRANSPORTS["smtp"] = TransportKind(NullTransport)
-    process = QueuedProcess(config, uri)
-    consumer = DeliveryWorker(process, worker)
-    beside = [*consumer.tasks(), listen(process.resources, [loop.wake for loop in consumer.loops])]
-    background = [asyncio.create_task(work) for work in beside]
-    loops = [asyncio.create_task(loop.run()) for loop in consumer.loops]
-    problems: list[str] = []
-    seconds = await _all_handled(consumer, number, stall, started, progress)
-    if seconds is None:
-        problems.append(f"{consumer.handled} of {number} handled, then nothing for {stall:g} s")
-        seconds = time.perf_counter() - started
-    progress.show(consumer.handled)
-    progress.end()
-    await consumer.drain(loops)
-    for task in background:
-        task.cancel()
-    outcomes = await asyncio.gather(*background, return_exceptions=True)
-    if failure := loops[0].exception():
-        problems.append(f"the worker's loop ended: {failure!r}")
-    problems += [
-        f"a part of the worker ended: {outcome!r}"
-        for outcome in outcomes
-        if outcome is not None and not isinstance(outcome, asyncio.CancelledError)
-    ]
-    await process.close()
-    return seconds, problems
-
-
-async def _all_handled(
-    consumer: DeliveryWorker, number: int, stall: float, started: float, progress: Progress
-) -> float | None:
-    before, moved = 0, started
-    while consumer.handled < number:
-        await asyncio.sleep(LOOK)
-        now = time.perf_counter()
-        if consumer.handled != before:
-            before, moved = consumer.handled, now
-            progress.show(before)
-        elif now - moved > stall:
-            return None
-    return time.perf_counter() - started
-
-
-def check(uri: str, number: int) -> list[str]:
-    """Return the problems after the consumer."""
-    once = sum(1 for times in NullTransport.taken.values() if times == 1)
-    with psycopg.connect(uri, autocommit=True) as connection:
-        found = connection.execute(
-            "SELECT (SELECT count(*) FROM queue), (SELECT count(*) FROM messages), count(*),"
-            " count(DISTINCT row_id), count(*) FILTER (WHERE event = 'delivered' AND attempt = 1)"
-            " FROM attempts"
-        ).fetchone()
-    wanted = (0, 0, number, number, number)
-    problems = []
-    if found != wanted:
-        problems.append(
-            "rows in queue and messages, attempts, of distinct rows, first and delivered: "
-            f"{found}, wanted {wanted}"
-        )
-    if (once, NullTransport.taken.total()) != (number, number):
-        problems.append(
-            f"{once} rows sent once, {NullTransport.taken.total()} in all, wanted {number}"
-        )
-    return problems
-
-
-def turn(server: Server, number: int, worker: Worker, stall: float) -> Turn:
-    """Do one run of both halves on a fresh database."""
-    done = Turn()
-    NullTransport.taken.clear()
-    with fresh(server, keep=False) as uri:
-        check_durability(uri)
-        migrate(uri)
-        done.seconds["producer"] = uvloop.run(produce(uri, number))
-        log(f"produced {number} in {done.seconds['producer']:.2f} s")
-        with psycopg.connect(uri, autocommit=True) as connection:
-            waiting = connection.execute("SELECT count(*) FROM queue").fetchone()
-        if waiting != (number,):
-            done.problems.append(f"rows queued: {waiting}, wanted {number}")
-        done.seconds["consumer"], problems = uvloop.run(consume(uri, number, worker, stall))
-        done.problems += problems + check(uri, number)
-    return done
-
-
-def results(turns: Sequence[Turn], number: int) -> list[Result]:
-    """Return the rates of both halves, and their ratios to the published ones."""
-    found = []
-    for one in turns:
-        rates = {half: number / one.seconds[half] for half in PUBLISHED}
-        figures = {f"{half}, messages/s": rate for half, rate in rates.items()}
-        figures |= {f"{half}, times published": rates[half] / PUBLISHED[half] for half in rates}
-        found.append(Result("tafto", figures, one.problems))
+def aims(_: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, float]:
+    """Return the aims by measure, as given. Raises BadParameter."""
+    found = {name: measure.aim for name, measure in MEASURES.items()}
+    for value in values:
+        name, _sign, text = value.partition("=")
+        if name not in found:
+            near = difflib.get_close_matches(name, found, 1, 0.0)[0]
+            raise click.BadParameter(f"no measure {name!r}; did you mean {near!r}?", param=option)
+        try:
+            found[name] = float(text)
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is not NAME=NUMBER", param=option) from None
     return found
 
 
-def misses(found: Sequence[Result], aim: float) -> list[str]:
-    """Return which halves were below the aim, by their medians."""
-    medians = {
-        half: statistics.median(one.figures[f"{half}, times published"] for one in found)
-        for half in PUBLISHED
-    }
-    return [f"{half}: {is_:.2f} times the published rate, aim {aim:g}"
-            for half, is_ in medians.items() if is_ < aim]  # fmt: skip
+def of_phase(found: Sequence[Result], name: str, figure: str) -> list[float]:
+    """Return a figure of a measure from all runs that have it."""
+    return [one.figures[figure] for one in found if one.phase == name and figure in one.figures]
+
+
+def _middle(found: Sequence[Result], name: str, figure: str) -> str:
+    values = of_phase(found, name, figure)
+    return number(statistics.median(values)) if values else "-"
+
+
+def rates(found: Sequence[Result], wanted: dict[str, float]) -> str:
+    """Return the table of the figures that have aims."""
+    rows = [["", "rows per mail", "min", "median", "max", "aim", "to published"]]
+    for name in dict.fromkeys(one.phase for one in found):
+        measure = MEASURES[name]
+        values = of_phase(found, name, measure.figure)
+        times = statistics.median(values) / measure.published if measure.published else None
+        unit = "" if measure.figure == RATE else f", send {measure.figure}"
+        rows.append([
+            f"{name}{unit or ', ' + RATE}", _middle(found, name, "rows per mail"),
+            *cells(spread(values)), f"{'≤' if measure.most else '≥'} {number(wanted[name])}",
+            f"{times:.2f}" if times else "-",
+        ])  # fmt: skip
+    return aligned(rows, 7)
+
+
+def costs(found: Sequence[Result]) -> str:
+    """Return the table of the other figures, as medians."""
+    shown = {RATE, "rows per mail", *(measure.figure for measure in MEASURES.values())}
+    names = list(dict.fromkeys(name for one in found for name in one.figures if name not in shown))
+    names.sort(key=lambda name: name in CPU)
+    phases = list(dict.fromkeys(one.phase for one in found))
+    rows = [["medians", *phases]]
+    rows += [[name, *(_middle(found, phase, name) for phase in phases)] for name in names]
+    return aligned(rows, 7)
+
+
+def misses(found: Sequence[Result], wanted: dict[str, float]) -> list[str]:
+    """Return the measures whose medians missed their aims."""
+    missed = []
+    for name in dict.fromkeys(one.phase for one in found):
+        measure = MEASURES[name]
+        value = statistics.median(of_phase(found, name, measure.figure))
+        if value > wanted[name] if measure.most else value < wanted[name]:
+            missed.append(f"{name}: {value:.4g} {measure.figure}, aim {wanted[name]:g}")
+    return missed
+
+
+def explanation(names: Sequence[str]) -> str:
+    """Return what each measure does, and the phases."""
+    lines = [f"{name}: {MEASURES[name].about}." for name in names]
+    return "\n".join([*lines, PHASES])
 
 
 @relay_options("uri", "stall")
 @click.command(context_settings=HELP, help=ABOUT)
-@click.option("--messages", default=20_000, type=click.IntRange(1), help="Messages of a run.")
-@click.option("--runs", default=5, type=click.IntRange(1), help="Repeat; shows min, median, max.")
-@click.option("--aim", default=2.0, help="Times the published rates.")
-@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@click.option(
+    "--aim", "wanted", multiple=True, callback=aims, metavar="NAME=NUMBER",
+    help="An aim; without it: " + ", ".join(f"{n}={m.aim:g}" for n, m in MEASURES.items()),
+)  # fmt: skip
 def main(
+    batch: int,
     messages: int,
+    lone: int,
+    workers: int,
+    names: tuple[str, ...],
     runs: int,
-    aim: float,
+    limits: bool,
     json_: bool,
+    wanted: dict[str, float],
     uri: str | None,
     stall: float,
 ) -> None:
     """Read the options, run, show."""
-    worker = Worker()
-    turns: list[Turn] = []
+    sizes = Sizes(batch, messages, lone, workers)
+    chosen = names or tuple(MEASURES)
+    found: list[Result] = []
     with failing():
-        cores = len(os.sched_getaffinity(0))
-        _, server, about = opened(uri, what=f"{messages} messages, {cores} cores; ")
-        configure(Log(level="warning"), daemon="bench")
-        for number in range(runs):
-            log(f"run {number + 1} of {runs}")
-            turns.append(turn(server, messages, worker, stall))
-    found = results(turns, messages)
+        directory, server, about = opened(uri, what=f"{sizes}; {hardware()}; ")
+        work = Workload(server, directory, sizes, stall)
+        for turn in range(runs):
+            log(f"run {turn + 1} of {runs}")
+            found += [work.measure(name) for name in chosen]
     if json_:
-        click.echo(as_json({"messages": messages, "about": about}, found))
+        settings: dict[str, Any] = {"about": about, **vars(sizes), "aims": wanted}
+        click.echo(as_json(settings, found))
     else:
-        click.echo(f"{about}\n\n{table(found)}\n")
-    finish([problem for one in turns for problem in one.problems], misses(found, aim))
+        shown = [about, rates(found, wanted), costs(found), explanation(chosen)]
+        click.echo("\n\n".join(shown) + "\n")
+    finish(
+        [f"{one.phase}: {problem}" for one in found for problem in one.problems],
+        misses(found, wanted) if limits else [],
+    )
+
+
+main.params += SIZES

@@ -39,6 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--faults-rounds", type=int, default=0, help="number of faults, without a limit of time"
     )
     group.addoption("--submission-rounds", type=int, default=2, help="rounds of 50 orders")
+    group.addoption("--rolling-restarts", type=int, default=8, help="restarts of producers")
+    group.addoption("--rolling-every", type=float, default=0.5, help="seconds between restarts")
     group.addoption("--bounce-kills", type=int, default=2, help="kills while messages fail")
     group.addoption("--bounce-messages", type=int, default=100, help="messages that fail")
     group.addoption("--faults-only", default="", help="names of faults, with commas between")

@@ -35,15 +35,6 @@ def test_scale_measures_a_backlog(private_server: PrivateServer) -> None:
     assert {"smtpd", "queued"} <= {process["group"] for process in run["processes"]}
 
 
-def test_tafto_produces_and_consumes(private_server: PrivateServer) -> None:
-    shown = bench(
-        "tafto", "--uri", private_server.uri, "--messages", "250", "--runs", "1", "--aim", "0"
-    )
-    (run,) = shown["runs"]
-    assert run["problems"] == []
-    assert run["figures"]["producer, messages/s"] > 0 < run["figures"]["consumer, messages/s"]
-
-
 @pytest.mark.slow
 def test_composed_mail_arrives_in_each_form(private_server: PrivateServer) -> None:
     size = ["--messages", "20", "--rounds", "1", "--templates", "3", "--no-limits"]

@@ -33,7 +33,7 @@ class MailJson(NamedTuple):
 def mail_json(mail: SubmittedMail, trace: str = "", *, ascii_only: bool = False) -> MailJson:
     """Return the mail as JSON, on request in ASCII.
 
-    `trace` is the trace context of the call, for mail that gives none. Raises TypeError,
+    `trace` is the trace context of the call, for mail that has none of its own. Raises TypeError,
     ValueError or SubmissionError, each with the name of the bad argument.
     """
     make = _OBJECTS.get(type(mail)) or _kind_of(mail)

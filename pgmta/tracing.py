@@ -83,9 +83,9 @@ class Tracing:
         found = self._trace.TraceFlags(int(flags, 16))
         return self._trace.SpanContext(int(trace, 16), int(span, 16), True, found)
 
-    def submit(self) -> Span | None:
+    def submit(self, mails: int) -> Span | None:
         """Begin the span of a call that submits mail. Its parent is the program's current span."""
-        return self._begin("submit", _NONE)
+        return self._begin("submit", {"messaging.batch.message_count": mails} if mails != 1 else {})
 
     def begin(
         self,

@@ -15,7 +15,6 @@ from pgmta.client.mail_json import mail_json
 from pgmta.client.mailer import Mailer
 from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
-from pgmta.client.submit_span import SubmitSpan
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
 
@@ -48,14 +47,12 @@ class Client:
         after `close`, and psycopg.Error if the database refuses mail by a rule of its operators.
         """
         mailer = self._started()
-        with SubmitSpan() as span:
-            made = mail_json(mail, span.context)
-            future: asyncio.Future[Found] = mailer.loop.create_future()
-            mailer.put(Parcel([made], made.size, future))
-            [found] = await future
-            if isinstance(found, Exception):
-                raise found
-            span.note_one(found, made.size)
+        made = mail_json(mail)
+        future: asyncio.Future[Found] = mailer.loop.create_future()
+        mailer.put(Parcel([made], made.size, future))
+        [found] = await future
+        if isinstance(found, Exception):
+            raise found
         return int(found)
 
     async def send_many(self, mails: Iterable[SubmittedMail]) -> list[SendResult]:
@@ -65,13 +62,7 @@ class Client:
         of the iterator once all mail before it has its answer.
         """
         mailer = self._started()
-        with SubmitSpan() as span:
-            batch = Batch[asyncio.Future[Found]](mails, mailer.loop.create_future, span.context)
-            await self._send_parcels(mailer, batch)
-            span.note_many(result.id for result in batch.results())
-        return batch.results()
-
-    async def _send_parcels(self, mailer: Mailer, batch: Batch[asyncio.Future[Found]]) -> None:
+        batch = Batch[asyncio.Future[Found]](mails, mailer.loop.create_future)
         begun: deque[Parcel[asyncio.Future[Found]]] = deque()
 
         async def note() -> None:
@@ -98,6 +89,7 @@ class Client:
         finally:
             for parcel in begun:  # this task is cancelled
                 parcel.future.cancel()
+        return batch.results()
 
     async def status(self, ids: Iterable[int]) -> dict[int, list[RecipientStatus]]:
         """Return the recipients of each message; none for an id that is not of this login.

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 from pgmta.compose.submitted_mail import Attachment, Mail, RawMail, SubmittedMail, TemplateMail
 from pgmta.errors import SubmissionError
 from pgmta.mail.text import UNSTORABLE
-from pgmta.tracing import KEY as TRACE
 
 _LISTS: Final = (list, tuple)
 
@@ -30,16 +29,13 @@ class MailJson(NamedTuple):
         return len(self.text) + (sum(map(len, self.octets)) if self.octets else 0)
 
 
-def mail_json(mail: SubmittedMail, trace: str = "", *, ascii_only: bool = False) -> MailJson:
+def mail_json(mail: SubmittedMail, *, ascii_only: bool = False) -> MailJson:
     """Return the mail as JSON, on request in ASCII.
 
-    `trace` is the trace context of the call, for mail that has none of its own. Raises TypeError,
-    ValueError or SubmissionError, each with the name of the bad argument.
+    Raises TypeError, ValueError or SubmissionError, each with the name of the bad argument.
     """
     make = _OBJECTS.get(type(mail)) or _kind_of(mail)
     found = make(mail)
-    if trace:
-        found["metadata"] = {TRACE: trace, **found.get("metadata", {})}
     try:
         text = (_ASCII if ascii_only else _UTF8)(found)
     except (TypeError, ValueError, RecursionError):

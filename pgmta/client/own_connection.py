@@ -10,7 +10,6 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgmta.client.mail_json import as_text, mail_json
-from pgmta.client.submit_span import SubmitSpan
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import SubmissionError
 from pgmta.store.changes.sql_interface import SUBMIT_TEXT, Answer, read_text
@@ -53,21 +52,9 @@ def enqueue(connection: Any, mail: SubmittedMail) -> int | Coroutine[Any, Any, i
     transaction goes on. Raises TypeError and ValueError for values of another type, and the
     errors of the driver.
     """
-    if _is_asynchronous(connection):
-        return _enqueue_later(connection, mail)
-    with SubmitSpan() as span:
-        made = mail_json(mail, span.context, ascii_only=True)
-        found = _only(_submit(connection, as_text([made])))
-        span.note_one(found, made.size)
-    return found
-
-
-async def _enqueue_later(connection: Any, mail: SubmittedMail) -> int:
-    with SubmitSpan() as span:
-        made = mail_json(mail, span.context, ascii_only=True)
-        found = _only(await _submit_later(connection, as_text([made])))
-        span.note_one(found, made.size)
-    return found
+    text = as_text([mail_json(mail, ascii_only=True)])
+    answer = submit_text(connection, text)
+    return _later(answer) if isinstance(answer, Coroutine) else _only(answer)
 
 
 def enqueue_many(
@@ -80,39 +67,30 @@ def enqueue_many(
     """
     found: list[Any] = []
     good = []
-    with SubmitSpan() as span:
-        for mail in mails:
-            try:
-                good.append(mail_json(mail, span.context, ascii_only=True))
-                found.append(None)
-            except (SubmissionError, TypeError, ValueError) as error:
-                found.append(error)
-        if good:
-            answers = iter(_submit(connection, as_text(good), wake=wake))
-            found = [next(answers) if each is None else each for each in found]
-        span.note_many(each if isinstance(each, int) else None for each in found)
+    for mail in mails:
+        try:
+            good.append(mail_json(mail, ascii_only=True))
+            found.append(None)
+        except (SubmissionError, TypeError, ValueError) as error:
+            found.append(error)
+    if good:
+        answers = iter(submit_text(connection, as_text(good), wake=wake))
+        found = [next(answers) if each is None else each for each in found]
     return found
 
 
-def _is_asynchronous(connection: Any) -> bool:
-    return isinstance(connection, psycopg.AsyncConnection) or hasattr(connection, "run_sync")
-
-
-async def _submit_later(connection: Any, mails: str) -> Answer:
+def submit_text(connection: Any, mails: str, *, wake: bool = False) -> Any:
+    """Run the statement on whatever the connection is; return its Answer, or what to await."""
     if isinstance(connection, psycopg.AsyncConnection):
-        return await _psycopg_later(connection, mails)
-    found: Answer = await connection.run_sync(_sqlalchemy, mails, wake=False)
-    return found
-
-
-def _submit(connection: Any, mails: str, *, wake: bool = False) -> Answer:
-    """Run the statement on whatever the connection is."""
+        return _psycopg_later(connection, mails, wake=wake)
     if isinstance(connection, psycopg.Connection):
         return _psycopg(connection, mails, wake=wake)
     if _is_one_of(connection, _SQLALCHEMY):
         return _sqlalchemy(connection, mails, wake=wake)
     if _is_one_of(connection, _DJANGO):
         return _django(connection, mails, wake=wake)
+    if hasattr(connection, "run_sync"):
+        return connection.run_sync(_sqlalchemy, mails, wake=wake)
     raise TypeError(f"connection: {_POSSIBLE}, and not {type(connection).__name__}")
 
 
@@ -122,9 +100,11 @@ def _psycopg(connection: psycopg.Connection[Any], mails: str, *, wake: bool) -> 
         return read_text(*cursor.fetchall()[0])
 
 
-async def _psycopg_later(connection: psycopg.AsyncConnection[Any], mails: str) -> Answer:
+async def _psycopg_later(
+    connection: psycopg.AsyncConnection[Any], mails: str, *, wake: bool
+) -> Answer:
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
-        await cursor.execute(SUBMIT_TEXT[False], {"mails": mails}, prepare=False)
+        await cursor.execute(SUBMIT_TEXT[wake], {"mails": mails}, prepare=False)
         return read_text(*(await cursor.fetchall())[0])
 
 
@@ -159,3 +139,7 @@ def _only(answer: Answer) -> int:
     if isinstance(found, SubmissionError):
         raise found
     return found
+
+
+async def _later(answer: Coroutine[Any, Any, Answer]) -> int:
+    return _only(await answer)

@@ -57,16 +57,16 @@ class Parcel[F: Waiting]:
 
 
 class Batch[F: Waiting]:
-    """The mails of `send_many`: parcels on the way in, results on the way out.
+    """The mails of `send_many`: parcels on the way in, results on the way out."""
 
-    `trace` is the trace context of the call. Raises TypeError if `mails` is no iterable.
+
+    Raises TypeError if `mails` is no iterable.
     """
 
-    def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F], trace: str) -> None:
+    def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F]) -> None:
         if not isinstance(mails, Iterable):
             raise TypeError(f"mails: give a list of mails, and not {type(mails).__name__}")
         self._mails = mails
-        self._trace = trace
         self._future = future
         self._closed = False
         self._results: list[Any] = []
@@ -88,7 +88,7 @@ class Batch[F: Waiting]:
                     yield None
                 continue
             try:
-                made = mail_json(mail, self._trace)
+                made = mail_json(mail)
             except (SubmissionError, TypeError, ValueError) as error:
                 results.append(SendResult(None, error))
                 continue

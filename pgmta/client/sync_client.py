@@ -18,7 +18,6 @@ from pgmta.client.mail_json import mail_json
 from pgmta.client.mailer import Mailer, message_ids
 from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
-from pgmta.client.submit_span import SubmitSpan
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
 
@@ -49,14 +48,12 @@ class SyncClient:
 
     def send(self, mail: SubmittedMail) -> int:
         """Store mail and return its message id, as `Client.send` does; same errors."""
-        with SubmitSpan() as span:
-            made = mail_json(mail, span.context)
-            future: futures.Future[Found] = futures.Future()
-            self._put(Parcel([made], made.size, future))
-            [found] = _result(future)
-            if isinstance(found, Exception):
-                raise found
-            span.note_one(found, made.size)
+        made = mail_json(mail)
+        future: futures.Future[Found] = futures.Future()
+        self._put(Parcel([made], made.size, future))
+        [found] = _result(future)
+        if isinstance(found, Exception):
+            raise found
         return found
 
     def send_many(self, mails: Iterable[SubmittedMail]) -> list[SendResult]:
@@ -64,13 +61,7 @@ class SyncClient:
 
         An iterator is read in the thread of the caller.
         """
-        with SubmitSpan() as span:
-            batch = Batch[futures.Future[Found]](mails, futures.Future, span.context)
-            self._send_parcels(batch)
-            span.note_many(result.id for result in batch.results())
-        return batch.results()
-
-    def _send_parcels(self, batch: Batch[futures.Future[Found]]) -> None:
+        batch = Batch[futures.Future[Found]](mails, futures.Future)
         begun: deque[Parcel[futures.Future[Found]]] = deque()
 
         def note() -> None:
@@ -96,6 +87,7 @@ class SyncClient:
         finally:
             for parcel in begun:  # an exception such as KeyboardInterrupt
                 parcel.future.cancel()
+        return batch.results()
 
     def status(self, ids: Iterable[int]) -> dict[int, list[RecipientStatus]]:
         """Return the recipients of each message, as `Client.status` does."""

@@ -45,7 +45,7 @@ def log(tmp_path: Path) -> SpanLog:
 def messaging(span: SpanRecord) -> tuple[str, str, str]:
     """System, operation and its type, by the semantic conventions."""
     names = ("system", "operation.name", "operation.type")
-    return tuple(span.values[f"messaging.{name}"] for name in names)  # type: ignore[return-value]
+    return tuple(span.values[f"messaging.{name}"] for name in names)
 
 
 def check_batches(log: SpanLog, mails: set[tuple[str, str]]) -> None:

@@ -18,12 +18,13 @@ from bench.options import EXIT, HELP, failing, finish, opened, relay_options
 from bench.phases import Result
 from bench.progress import Progress, log
 from bench.report import as_json, table
+from pgmta.client.own_connection import enqueue_many
+from pgmta.compose.submitted_mail import RawMail
 from pgmta.config.environment import Environment, Log
 from pgmta.config.types import HostPort
 from pgmta.logs import configure
 from pgmta.postgres.notify import listen
 from pgmta.store.admin.migrate import migrate
-from pgmta.store.queue.submit import RawMail, Submission
 from queued.config import QueuedConfig, Worker
 from queued.delivery.transports import TRANSPORTS, TransportKind
 from queued.process.queued_process import QueuedProcess
@@ -38,7 +39,6 @@ ABOUT = f"""Do the work of tafto's published benchmark with pgmta's library.
 The producer puts all messages into the queue by one call, which returns when they are durable. The
 consumer is the worker of queued, with its claims, leases, settlements and log of attempts; only its
 transport is replaced, by one that takes all mail at once. {EXIT}a median was below the aim."""
-CONNECTIONS = 2  # of the producer
 LOOK = 0.005  # seconds between two looks whether all is done
 
 
@@ -65,10 +65,9 @@ async def produce(uri: str, number: int) -> float:
     """Put all messages into the queue by one call and return the seconds that it took."""
     batch = mails(number)
     started = time.perf_counter()
-    submission = Submission(uri, HOSTNAME, CONNECTIONS)
-    ids = await submission.submit(batch)
+    with psycopg.connect(uri, autocommit=True) as connection:
+        ids = enqueue_many(connection, batch)
     seconds = time.perf_counter() - started
-    await submission.close()
     assert len(set(ids)) == number
     return seconds
 

@@ -10,45 +10,59 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgmta.compose.submitted_mail import Attachment, Mail, TemplateMail
+    from pgmta.client.client import Client
+    from pgmta.client.own_connection import enqueue
+    from pgmta.client.results import RecipientStatus, SendResult
+    from pgmta.client.sync_client import SyncClient
+    from pgmta.compose.submitted_mail import Attachment, Mail, RawMail, TemplateMail
     from pgmta.errors import (
         AddressError,
+        NotBegun,
         PgmtaError,
         StoreUnavailable,
         SubmissionError,
         Undecided,
     )
     from pgmta.mail.address import parse_mailbox
-    from pgmta.store.queue.submit import RawMail, Submission
 
     __version__: str
 
 __all__ = [
     "AddressError",
     "Attachment",
+    "Client",
     "Mail",
+    "NotBegun",
     "PgmtaError",
     "RawMail",
+    "RecipientStatus",
+    "SendResult",
     "StoreUnavailable",
-    "Submission",
     "SubmissionError",
+    "SyncClient",
     "TemplateMail",
     "Undecided",
     "__version__",
+    "enqueue",
     "parse_mailbox",
 ]
 
 _MODULES = {
     "AddressError": "pgmta.errors",
     "Attachment": "pgmta.compose.submitted_mail",
+    "Client": "pgmta.client.client",
     "Mail": "pgmta.compose.submitted_mail",
+    "NotBegun": "pgmta.errors",
     "PgmtaError": "pgmta.errors",
-    "RawMail": "pgmta.store.queue.submit",
+    "RawMail": "pgmta.compose.submitted_mail",
+    "RecipientStatus": "pgmta.client.results",
+    "SendResult": "pgmta.client.results",
     "StoreUnavailable": "pgmta.errors",
-    "Submission": "pgmta.store.queue.submit",
     "SubmissionError": "pgmta.errors",
+    "SyncClient": "pgmta.client.sync_client",
     "TemplateMail": "pgmta.compose.submitted_mail",
     "Undecided": "pgmta.errors",
+    "enqueue": "pgmta.client.own_connection",
     "parse_mailbox": "pgmta.mail.address",
 }
 

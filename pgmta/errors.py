@@ -7,7 +7,8 @@
     │   └── FormerDatabase the database that it names is from before the first release
     ├── AddressError       a mailbox does not follow RFC 5321
     ├── TemplateError      a template is refused
-    ├── SubmissionError    an argument of a submission is refused; nothing was stored
+    ├── SubmissionError    an argument of a mail is refused; nothing of that mail was stored
+    ├── NotBegun           the client was closed before it sent the mail to PostgreSQL
     ├── StoreUnavailable   PostgreSQL can't execute it now; this passes by itself
     │   ├── Undecided      and it is open whether PostgreSQL executed it
     │   │   └── AnswerLost because the connection broke
@@ -75,7 +76,26 @@ class TemplateError(PgmtaError):
 
 
 class SubmissionError(PgmtaError):
-    """An argument of a submission is refused; the text names it. Nothing was stored."""
+    """An argument of a mail is refused, and nothing of that mail was stored.
+
+    `argument` is its name, or '' if the mail as a whole is refused. `reason` says why, and `detail`
+    and `hint` say more, or are ''. `code` is the SQLSTATE, '' if PostgreSQL did not see the mail.
+    """
+
+    def __init__(
+        self, argument: str, reason: str, detail: str = "", hint: str = "", code: str = ""
+    ) -> None:
+        super().__init__(argument, reason, detail, hint, code)  # pickle makes it of these
+        self.argument, self.reason = argument, reason
+        self.detail, self.hint, self.code = detail, hint, code
+
+    def __str__(self) -> str:
+        first = f"{self.argument}: {self.reason}" if self.argument else self.reason
+        return ". ".join(text.rstrip(".") for text in (first, self.detail, self.hint) if text)
+
+
+class NotBegun(PgmtaError):
+    """The client was closed before it sent the mail to PostgreSQL; nothing of it was stored."""
 
 
 class StoreUnavailable(PgmtaError):

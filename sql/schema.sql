@@ -9,6 +9,7 @@
 --  attachments  Files that go with composed mail: their checks, and the rest of the content that they make.
 --  composed     Composed mail: submit_mail() and submit_template() in the transaction of the caller.
 --  mails        Many mails by one call: submit_mails() in the transaction of the caller.
+--  plain_mails  Plain mail of submit_mails(): parts in their common form, stored by few statements for all of them.
 --  mail_objects A mail of submit_mails() as a JSON object: its keys, their types, and the call of submit_mail() or another one.
 --  arguments    Checks of the arguments of submit(), and the errors of bad ones.
 --  days         Days: partitions of logs by day, which queued makes ahead and drops. Mutexes, for one transaction at a time.
@@ -1482,8 +1483,10 @@ CREATE FUNCTION submit_mails(
     SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
 DECLARE
-    mail record;
-    refused record;
+    mail jsonb;
+    place integer;
+    message_id bigint;
+    problem jsonb;
 BEGIN
     IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
         PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/sql.md has their keys.');
@@ -1498,18 +1501,27 @@ BEGIN
         SELECT c.ids, c.problems INTO ids, problems FROM submit_called(call, mails) AS c;
         IF ids IS NOT NULL THEN RETURN; END IF;  -- else it was removed meanwhile, because its time is over
     END LOOP;
-    ids := '{}';
-    FOR mail IN SELECT value, place FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (value, place) LOOP
-        refused := submit_tried(mail.value, contents, wake);
-        ids := ids || refused.id;
-        IF refused.id IS NULL THEN
-            problems := coalesce(problems, '[]') || (jsonb_build_object('index', mail.place - 1) || refused.problem);
-        END IF;
-    END LOOP;
+    IF jsonb_array_length(mails) = 1 THEN
+        ids := ARRAY[submit_plain(mails -> 0)];
+    ELSE
+        ids := coalesce(submit_plains(mails), '{}');
+    END IF;
+    IF array_position(ids, NULL) > 0 THEN  -- those that are not plain, or bad
+        FOR mail, place IN
+            SELECT each.mail, n FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (mail, n) WHERE ids[n] IS NULL
+        LOOP
+            SELECT t.id, t.problem INTO message_id, problem FROM submit_tried(mail, contents) AS t;
+            ids[place] := message_id;
+            IF problem IS NOT NULL THEN
+                problems := coalesce(problems, '[]') || (jsonb_build_object('index', place - 1) || problem);
+            END IF;
+        END LOOP;
+    END IF;
     IF call IS NOT NULL THEN
         UPDATE submit_calls AS c SET ids = submit_mails.ids, problems = submit_mails.problems
         WHERE c.call = submit_mails.call;
     END IF;
+    IF wake AND cardinality(array_remove(ids, NULL)) > 0 THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
 END $$;
 COMMENT ON FUNCTION submit_mails IS
     'Puts mails into the queue, in the transaction of the caller. Returns the id of each, and the errors of those that '
@@ -1531,7 +1543,7 @@ END $$;
 COMMENT ON FUNCTION submit_called IS
     'The answer of the first call with this UUID. Raises an error if that was of another login, or with other mails.';
 
-CREATE FUNCTION submit_tried(mail jsonb, contents bytea[], wake boolean, OUT id bigint, OUT problem jsonb)
+CREATE FUNCTION submit_tried(mail jsonb, contents bytea[], OUT id bigint, OUT problem jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
     argument text;
@@ -1539,7 +1551,7 @@ DECLARE
     details text;
     advice text;
 BEGIN
-    id := submit_object(mail, contents, wake);
+    id := submit_object(mail, contents);
 -- Errors about a mail. All others end the call: PostgreSQL can't store any mail then, or the transaction is over.
 EXCEPTION WHEN data_exception OR program_limit_exceeded OR unique_violation THEN
     GET STACKED DIAGNOSTICS argument = COLUMN_NAME, reason = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL,
@@ -1556,9 +1568,164 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('submit_calls', 'pgmta_queued', 'SELECT (call, called_at), UPDATE (called_at), DELETE'),
     ('submit_calls', 'pgmta_operator', 'SELECT');
 
+-- Plain mail of submit_mails(): parts in their common form, stored by few statements for all of them.
+--
+-- plain_params() decides. It takes no mail that submit_mail() refuses, and leaves it all that is not common. Both
+-- store the same rows (tests/sql/test_plain_mails.py). It looks at the JSON text of a mailbox, which shows its type too.
+-- These functions of SQL are STABLE, and become a part of the expression of the caller.
+
+CREATE FUNCTION plain_mailboxes(mail jsonb) RETURNS text STABLE LANGUAGE sql AS $$
+    SELECT concat(mail -> 'from', mail -> 'reply_to', '|', mail -> 'sender', replace(concat(
+        nullif(mail -> 'to', '[]'), nullif(mail -> 'cc', '[]'), nullif(mail -> 'bcc', '[]')), '"]["', '", "'))
+$$;
+COMMENT ON FUNCTION plain_mailboxes IS
+    'All mailboxes of a mail as JSON texts: From and Reply-To, |, the sender, and one list of the recipients.';
+
+CREATE FUNCTION without_names(mailboxes text) RETURNS text STABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN strpos(mailboxes, '<') > 0
+        THEN regexp_replace(mailboxes, '"[^"<>]*<([^"<>]*)>"' COLLATE "C", '"\1"', 'g') ELSE mailboxes END
+$$;
+COMMENT ON FUNCTION without_names IS 'JSON texts of mailboxes with the addresses alone.';
+
+CREATE FUNCTION mailbox_pairs(list text) RETURNS text STABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN strpos(list, '<') > 0
+        THEN regexp_replace(list, '"(([^"<>]*[^"<> ])? *<)?([^"<>]*)>?"' COLLATE "C", '["\2", "\3"]', 'g')
+        ELSE '[["", ' || substr(replace(list, '", "', '"], ["", "'), 2) || ']' END
+$$;
+COMMENT ON FUNCTION mailbox_pairs IS 'A JSON list of mailboxes as one of pairs of name and address, as submit_mailboxes() makes it.';
+
+CREATE FUNCTION plain_params(mail jsonb, mailboxes text, message_size bigint) RETURNS text STABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN length(mailboxes) < 4000  -- many recipients take their time in any way
+        AND without_names(mailboxes) ~ ('^("[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*")*'
+            '\|"[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*"'
+            '\["[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*'
+            '(", "[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*)*"\]$' COLLATE "C")
+        -- a name is of at most 63 characters, without escapes and without a blank in front
+        AND mailboxes !~ '[^"<>]{64}|[\\\u007f]|" ' COLLATE "C"
+        AND strpos(mail ->> 'sender', '<') = 0
+        AND mail - '{sender,to,cc,bcc,reply_to,from,subject,body,html,priority,metadata,tenant,on_failed,once}'::text[] = '{}'
+        AND length((mail -> 'subject')::text) <= 2000
+        AND (mail -> 'subject')::text ~ '^"([^\\\u007f]|\\")*[^ "\\\u007f]([^\\\u007f]|\\")*"$' COLLATE "C"
+        AND concat(left((mail -> 'body')::text, 1), left((mail -> 'html')::text, 1)) IN ('"', '""')
+        AND coalesce(octet_length((mail -> 'priority')::text) = 1, true)  -- a digit
+        AND coalesce(plain_metadata((mail -> 'metadata')::text), true)
+        AND coalesce(length((mail -> 'tenant')::text) <= 66
+            AND (mail -> 'tenant')::text ~ '^"[A-Za-z0-9][A-Za-z0-9._@+-]*"$' COLLATE "C", true)
+        AND coalesce((mail -> 'on_failed')::text IN ('"hold"', '"remove"', '"bounce"'), true)
+        AND coalesce((mail -> 'once')::text IN ('true', 'false'), true)
+        -- the text of an octet in JSON has at most 6, and so has a mailbox as a pair
+        AND pg_column_size(mail) * 6 < least(message_size, 4194304)
+        AND getdatabaseencoding() = 'UTF8'
+    THEN concat('{"from": ', substr(mailbox_pairs('[' || coalesce(mail -> 'from', mail -> 'sender')::text), 2),
+        ', "to": ' || mailbox_pairs(nullif((mail -> 'to')::text, '[]')),
+        ', "cc": ' || mailbox_pairs(nullif((mail -> 'cc')::text, '[]')),
+        ', "reply_to": ' || mailbox_pairs('[' || (mail -> 'reply_to')::text || ']'),
+        ', "subject": ', mail -> 'subject', ', "body": ' || (mail -> 'body')::text,
+        ', "html": ' || (mail -> 'html')::text, '}') END
+$$;
+COMMENT ON FUNCTION plain_params IS
+    'messages.params of plain mail, as text that is as long as that of the jsonb; null of other mail, which may be bad.';
+
+CREATE FUNCTION plain_metadata(metadata text) RETURNS boolean STABLE LANGUAGE sql AS $$
+    -- flat, and of the keys with _ only _trace
+    SELECT octet_length(metadata) <= 4000 AND metadata ~ '^\{[^][{}]*\}$' COLLATE "C" AND (strpos(metadata, '"_') = 0
+        OR metadata !~ '"_(?!trace": "00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")' COLLATE "C")
+$$;
+COMMENT ON FUNCTION plain_metadata IS 'Whether metadata of plain mail is good without a look at its values.';
+
+CREATE FUNCTION submit_plain(mail jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    mailboxes text := plain_mailboxes(mail);
+    hostname text;
+    message_size bigint;
+    params text;
+    message_id bigint;
+    sender text := mail ->> 'sender';
+    address text;
+    recipients text[] := '{}';
+    domains text[] := '{}';
+    rows integer;
+BEGIN
+    SELECT s.hostname, s.message_size INTO hostname, message_size FROM submit_settings AS s;
+    params := plain_params(mail, mailboxes, message_size);
+    IF params IS NULL THEN RETURN NULL; END IF;
+    FOREACH address IN ARRAY string_to_array(btrim(split_part(without_names(mailboxes), '[', 2), '"]'), '", "') LOOP
+        IF address <> ALL (recipients) THEN
+            recipients := recipients || address;
+            domains := domains || split_part(address, '@', 2);
+        END IF;
+    END LOOP;
+    message_id := nextval('message_ids');
+    rows := queue_put(ARRAY[message_id], ARRAY[octet_length(params)], ARRAY[submit_trace(hostname, message_id)],
+        ARRAY[''::bytea], ARRAY[plain_message_id(message_id, hostname)], '{sql}', ARRAY[sender],
+        ARRAY[split_part(sender, '@', 2)], ARRAY[coalesce((mail ->> 'priority')::smallint, '5')],
+        array_fill(1, ARRAY[cardinality(recipients)]), recipients, domains, tenants => ARRAY[mail ->> 'tenant'],
+        on_failed => ARRAY[mail ->> 'on_failed'], once => ARRAY[(mail ->> 'once')::boolean], logins => ARRAY[session_user],
+        rets => '{HDRS}', metadata => array_fill(mail ->> 'metadata', ARRAY[cardinality(recipients)]),
+        params => ARRAY[params::jsonb]);
+    RETURN message_id;
+END $$;
+COMMENT ON FUNCTION submit_plain IS
+    'submit_plains() of one mail, which has to be quick alone: PL/pgSQL, because a query takes longer to begin.';
+
+CREATE FUNCTION submit_plains(mails jsonb) RETURNS bigint[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    ids bigint[];
+    rows integer;
+BEGIN
+    WITH judged AS MATERIALIZED (
+        SELECT mail, mailboxes, params, CASE WHEN params IS NOT NULL THEN nextval('message_ids') END AS id
+        FROM (
+            SELECT *, plain_params(mail, mailboxes, (SELECT message_size FROM submit_settings)) AS params
+            FROM (
+                SELECT mail, plain_mailboxes(mail) AS mailboxes FROM jsonb_array_elements(mails) AS each (mail) OFFSET 0
+            ) AS given OFFSET 0
+        ) AS made
+    ), numbered AS MATERIALIZED (
+        SELECT id, mail, params, mail ->> 'sender' AS sender, row_number() OVER ()::integer AS number,
+            string_to_array(btrim(split_part(without_names(mailboxes), '[', 2), '"]'), '", "') AS addresses
+        FROM judged WHERE id IS NOT NULL
+    ), each_message AS (
+        SELECT count(*)::integer AS number, array_agg(id) AS ids, array_agg(octet_length(params)::bigint) AS sizes,
+            array_agg(submit_trace(hostname, id)) AS traces, array_agg(plain_message_id(id, hostname)) AS message_ids,
+            array_agg(sender) AS senders, array_agg(split_part(sender, '@', 2)) AS sender_domains,
+            array_agg(coalesce((mail ->> 'priority')::smallint, '5')) AS priorities, array_agg(mail ->> 'tenant') AS tenants,
+            array_agg(mail ->> 'on_failed') AS on_failed, array_agg((mail ->> 'once')::boolean) AS once,
+            array_agg(params::jsonb) AS params
+        FROM numbered, (SELECT hostname FROM submit_settings LIMIT 1) AS settings
+    ), each_row AS (
+        SELECT array_agg(number) AS numbers, array_agg(address) AS recipients,
+            array_agg(split_part(address, '@', 2)) AS domains, array_agg(metadata) AS metadata
+        FROM (
+            SELECT number, mail ->> 'metadata' AS metadata, addresses, unnest(addresses) AS address,
+                generate_subscripts(addresses, 1) AS place
+            FROM numbered OFFSET 0
+        ) AS each
+        WHERE array_position(addresses, address) = place  -- each recipient once
+    )
+    SELECT (SELECT array_agg(id) FROM judged), (
+        SELECT queue_put(m.ids, m.sizes, m.traces, array_fill(''::bytea, ARRAY[number]), m.message_ids,
+            array_fill('sql'::text, ARRAY[number]), m.senders, m.sender_domains, m.priorities, r.numbers, r.recipients,
+            r.domains, tenants => m.tenants, on_failed => m.on_failed, once => m.once,
+            logins => array_fill(session_user::text, ARRAY[number]), rets => array_fill('HDRS'::text, ARRAY[number]),
+            metadata => r.metadata, params => m.params)
+        FROM each_message AS m, each_row AS r WHERE number > 0)
+    INTO ids, rows;
+    RETURN ids;
+END $$;
+COMMENT ON FUNCTION submit_plains IS
+    'Puts the plain mails of a JSON array into the queue. Returns the id of each in order, null of one that is not plain.';
+
+CREATE FUNCTION plain_message_id(id bigint, hostname text) RETURNS text LANGUAGE sql AS $$
+    SELECT concat('<', id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@', coalesce(hostname, 'localhost'), '>')
+$$;
+COMMENT ON FUNCTION plain_message_id IS 'The Message-ID of a plain mail, as submit_composed() makes it.';
+
 -- A mail of submit_mails() as a JSON object: its keys, their types, and the call of submit_mail() or another one.
 
-CREATE FUNCTION submit_object(mail jsonb, contents bytea[], wake boolean) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION submit_object(mail jsonb, contents bytea[]) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     files submit_attachment[];
@@ -1582,16 +1749,16 @@ BEGIN
     IF mail ->> 'template' IS NOT NULL THEN
         RETURN submit_template(mail ->> 'template', mail ->> 'recipient', coalesce(nullif(mail -> 'params', 'null'), '{}'),
             (mail ->> 'version')::numeric::integer, files, send_at, priority, metadata, mail ->> 'key', tenant, on_failed,
-            once, wake, deadline);
+            once, false, deadline);
     ELSIF mail ->> 'content' IS NOT NULL THEN
         RETURN submit(mail ->> 'sender', json_texts(mail -> 'recipients'),
             submit_octets('content', mail -> 'content', contents), send_at, priority, metadata, mail ->> 'key', tenant,
-            on_failed, once, wake, deadline);
+            on_failed, once, false, deadline);
     END IF;
     RETURN submit_mail(mail ->> 'sender', json_texts(mail -> 'to'), mail ->> 'subject', mail ->> 'body',
         mail ->> 'html', json_texts(mail -> 'cc'), json_texts(mail -> 'bcc'), mail ->> 'reply_to',
         coalesce(nullif(mail -> 'headers', 'null'), '{}'), files, mail ->> 'from', send_at, priority, metadata,
-        mail ->> 'key', tenant, on_failed, once, wake, deadline);
+        mail ->> 'key', tenant, on_failed, once, false, deadline);
 END $$;
 COMMENT ON FUNCTION submit_object IS
     'Submits a mail that is a JSON object by submit_mail(), submit_template() or submit(), and returns its id. Raises '
@@ -1613,7 +1780,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
     reason text;
-    known text[] := ARRAY(SELECT jsonb_object_keys(keys));
+    known text[];
 BEGIN
     SELECT name, fault INTO bad, reason
     FROM jsonb_each(object) AS each (name, value), LATERAL (SELECT CASE
@@ -1631,6 +1798,7 @@ BEGIN
         END AS fault) AS judged
     WHERE fault IS NOT NULL ORDER BY fault <> 'there is no such key', name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
+        known := ARRAY(SELECT name FROM jsonb_object_keys(keys) AS name ORDER BY name COLLATE "C");
         PERFORM submit_refuse(coalesce(argument, left(bad, 100)), CASE WHEN argument IS NULL THEN reason
             ELSE concat(to_json(left(bad, 100)), ': ', reason) END, place,
             CASE WHEN reason = 'there is no such key' THEN coalesce('Did you mean ' || nearest_word(bad, known) || '?',

@@ -1,16 +1,12 @@
-"""Mail as programs submit it: as parts, or as a template and its words."""
+"""Mail as programs submit it: as parts, as a template and its words, or as octets."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, ClassVar
-
-from pgmta.compose.words import UNSTORABLE
-from pgmta.errors import SubmissionError
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +23,13 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MailOptions:
-    """The arguments of submit() in the database beside envelope and content (docs/sql.md).
+class SubmittedMail:
+    """Mail in each of the three forms, with the options of submit() (docs/sql.md).
 
-    `send_at` and `deadline` have a time zone. `on_failed` is hold, remove or bounce.
+    `send_at` and `deadline` have a time zone. `priority` is 0 (first) to 9. `metadata` goes to the
+    rows of the queue. A repetition with the same `key` of a `tenant` is not sent again. `on_failed`
+    is hold, remove or bounce. With `once` no recipient gets a second copy.
     """
-
-    _TEXTS: ClassVar[tuple[str, ...]] = ("key", "tenant")
 
     send_at: datetime | None = None
     deadline: datetime | None = None
@@ -43,57 +39,16 @@ class MailOptions:
     tenant: str = ""
     on_failed: str = "hold"
     once: bool = False
-    attachments: Sequence[Attachment] = ()
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the parameters of the statement.
-
-        Raises ValueError for a time without its zone, TypeError for a value of another type.
-        Raises SubmissionError for a text that the database can't have.
-        """
-        for name in self._TEXTS:
-            _check(name.rstrip("_"), getattr(self, name))
-        for name in ("send_at", "deadline"):
-            time = getattr(self, name)
-            if time is not None and time.tzinfo is None:
-                raise ValueError(f"{name}: it has no time zone")
-        files = self.attachments
-        for each in files:
-            if not isinstance(each, Attachment):
-                raise TypeError("attachments: give a list of pgmta.Attachment")
-            if not isinstance(each.content, bytes | bytearray | memoryview):
-                raise TypeError(f"attachments: the content of {each.name!r} has to be bytes")
-        _check("attachments", [(each.name, each.type, each.content_id) for each in files])
-        return {
-            "send_at": self.send_at,
-            "deadline": self.deadline,
-            "priority": self.priority,
-            "metadata": _json("metadata", self.metadata),
-            "key": self.key,
-            "tenant": self.tenant,
-            "on_failed": self.on_failed,
-            "once": self.once,
-            "names": [each.name for each in files],
-            "types": [each.type for each in files],
-            "contents": [each.content for each in files],
-            "content_ids": [each.content_id for each in files],
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mail(MailOptions):
+class Mail(SubmittedMail):
     """Mail as parts, which pgmta composes when it is delivered (docs/composed.md).
 
     `sender` is the reverse-path, and the address in From unless `from_` has another. Mailboxes are
     written as `bob@example.com` or `Bob <bob@example.com>`. `to`, `cc` and `bcc` have a recipient
     each; no reader sees those in `bcc`. `body` is plain text, and `html` may be beside it.
     """
-
-    STATEMENT: ClassVar[str] = "submit_mail"
-    _TEXTS: ClassVar[tuple[str, ...]] = (
-        *MailOptions._TEXTS, "sender", "to", "subject", "body", "html", "cc", "bcc", "reply_to",
-        "from_",
-    )  # fmt: skip
 
     sender: str
     to: Sequence[str] = ()
@@ -105,43 +60,15 @@ class Mail(MailOptions):
     reply_to: str | None = None
     from_: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the parameters of the statement.
-
-        Raises ValueError for a time without its zone, TypeError for a value of another type.
-        Raises SubmissionError for a text that the database can't have.
-        """
-        for name in ("to", "cc", "bcc"):
-            if isinstance(getattr(self, name), str):
-                raise TypeError(f"{name}: give a list of mailboxes, and not one text")
-        for name in ("sender", "subject", "body", "html", "reply_to", "from_"):
-            if not isinstance(getattr(self, name), str | None):
-                raise TypeError(f"{name}: it has to be a text, such as that of octets.decode()")
-        return {
-            **super(Mail, self).arguments(),  # a class with slots has no other way
-            "sender": self.sender,
-            "to": list(self.to),
-            "subject": self.subject,
-            "body": self.body,
-            "html": self.html,
-            "cc": list(self.cc),
-            "bcc": list(self.bcc),
-            "reply_to": self.reply_to,
-            "from": self.from_,
-            "headers": _json("headers", self.headers),
-        }
+    attachments: Sequence[Attachment] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateMail(MailOptions):
+class TemplateMail(SubmittedMail):
     """Mail that a template and its words make for one recipient (docs/templates.md).
 
     Without a `version` it is the last one of now. A word is a text, a number or a boolean.
     """
-
-    STATEMENT: ClassVar[str] = "submit_template"
-    _TEXTS: ClassVar[tuple[str, ...]] = (*MailOptions._TEXTS, "template", "recipient")
 
     template: str
     recipient: str
@@ -149,44 +76,17 @@ class TemplateMail(MailOptions):
         default_factory=dict, repr=False
     )
     version: int | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the parameters of the statement.
-
-        Raises ValueError for a time without its zone, TypeError for a value of another type.
-        Raises SubmissionError for a text that the database can't have.
-        """
-        return {
-            **super(TemplateMail, self).arguments(),
-            "template": self.template,
-            "recipient": self.recipient,
-            "params": _json("params", self.params),
-            "version": self.version,
-        }
+    attachments: Sequence[Attachment] = ()
 
 
-def _json(argument: str, value: Mapping[str, Any]) -> str:
-    _check(argument, value)
-    try:
-        return json.dumps(dict(value), default=_number, allow_nan=False)
-    except ValueError as error:  # a number that is infinite or has over 4,300 digits
-        raise SubmissionError(f"{argument}: {error}") from None
+@dataclass(frozen=True, slots=True)
+class RawMail(SubmittedMail):
+    """Mail as octets: its envelope, and its content with CRLF at the line ends (RFC 5322).
 
+    An empty `sender` is the null reverse-path. The header gets Date and Message-ID if they are
+    missing.
+    """
 
-def _check(argument: str, value: object) -> None:
-    """Refuse texts that PostgreSQL can't have: its error shows them. Raises SubmissionError."""
-    if isinstance(value, str):
-        if UNSTORABLE.search(value):
-            raise SubmissionError(f"{argument}: it has NUL or half of a character")
-    elif isinstance(value, Mapping):
-        for each in value.items():
-            _check(argument, each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            _check(argument, each)
-
-
-def _number(value: object) -> str:
-    if isinstance(value, Decimal):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is no value of JSON")
+    sender: str
+    recipients: Sequence[str]
+    content: bytes = field(repr=False)

@@ -14,7 +14,6 @@ from pgmta.compose.parts import NamedMailbox, Parts
 from pgmta.compose.words import (
     ATOM_LIMIT,
     FIELD_LIMIT,
-    UNSTORABLE,
     Filling,
     Split,
     WordPlace,
@@ -25,6 +24,7 @@ from pgmta.compose.words import (
 )
 from pgmta.errors import AddressError, TemplateError
 from pgmta.mail.address import parse_mailbox
+from pgmta.mail.text import UNSTORABLE
 
 TEXT_LIMIT = 1 << 20
 """Characters of the text and of the html of a template."""

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from pgmta.compose.own_fields import text_problem
 from pgmta.errors import AddressError, TemplateError
 from pgmta.mail.address import parse_mailbox
+from pgmta.mail.text import UNSTORABLE
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 """The name of a word."""
@@ -29,9 +30,6 @@ ATOM_LIMIT = 255
 """Characters of a value at the place `atom`."""
 
 _BRACES = re.compile(r"\{\{\{\{|\{\{([^{}\r\n]*)\}\}|\{\{")
-UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
-"""A character that no text of PostgreSQL has: NUL, or a lone surrogate."""
-
 _URL = re.compile(r"[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9\[][A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
 _ATOM = re.compile(rf"[A-Za-z0-9._~-]{{1,{ATOM_LIMIT}}}")
 _STEPS = (".", "..")  # of a path (RFC 3986, section 5.2.4); browsers take %2e for a dot too

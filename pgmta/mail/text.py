@@ -1,4 +1,4 @@
-"""Make text from peers and from the database fit for a terminal and for a log (pure)."""
+"""Make text from peers and from the database fit for a terminal, a log or a table (pure)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import re
 import unicodedata
 
 REPLACEMENT = "\ufffd"
+UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+"""A character that no text of PostgreSQL has: NUL, or a lone surrogate."""
+
 _LINE_END = re.compile(r"[ \t\r]*\n\s*")
 _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 

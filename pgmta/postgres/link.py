@@ -20,7 +20,7 @@ from psycopg.waiting import Ready, Wait
 
 from pgmta.errors import AnswerLost, Backend, LoginRefused, StoreUnavailable
 from pgmta.postgres import binary, faults
-from pgmta.postgres.locate import LOOK_IN_PGMTA, check_pooler, writable
+from pgmta.postgres.fit_session import LOOK_IN_PGMTA, check_pooler, writable
 
 # A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
 _DEFAULTS: dict[str, Any] = {
@@ -161,6 +161,11 @@ class Link:
             except BaseException as error:
                 await self._failed(connection, error)
                 raise
+
+    @property
+    def connected(self) -> bool:
+        """Whether a statement can be sent at once."""
+        return self._connection is not None and not self._connection.broken
 
     async def run(
         self, query: LiteralString | bytes, params: dict[str, Any] | None = None, *, tries: int = 10

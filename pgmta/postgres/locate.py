@@ -1,47 +1,14 @@
-"""The database that a configuration means, and the sessions there that are fit for pgmta."""
+"""The database that a configuration means."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any
-
-import psycopg
 
 from pgmta.config.environment import Environment
-from pgmta.errors import FormerDatabase, StoreUnavailable
+from pgmta.errors import StoreUnavailable
 from pgmta.postgres.embedded.database import directory_of, join, start
 from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
-
-_NARROW = "SET search_path = pgmta, pg_temp"
-_CONDITIONS = """
-SELECT set_config('search_path', CASE WHEN EXISTS (
-    SELECT FROM pg_namespace AS place, LATERAL (
-        SELECT nspowner UNION SELECT grantee FROM aclexplode(nspacl) WHERE privilege_type = 'CREATE'
-    ) AS makers (maker)
-    WHERE nspname = 'public' AND pg_has_role(
-        CASE maker WHEN 0 THEN NULL WHEN to_regrole('pg_database_owner') THEN (
-            SELECT datdba FROM pg_database WHERE datname = current_database()) ELSE maker END,
-        (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE') IS NOT TRUE
-) THEN 'pgmta' ELSE 'pgmta, public' END, false)
-"""
-LOOK_IN_PGMTA = (_NARROW, _CONDITIONS)
-"""Statements that set the search_path of a session of pgmta, as pgmta.condition_path() says it.
-
-An operator's condition may name functions in `public`. If a role beside the owner of our tables
-may create objects there, the path is without `public`. PostgreSQL prefers a function whose
-arguments fit better to its own, and the session would run it. Before these statements a session
-calls functions with the prefix pg_catalog only.
-"""
-
-_POOLER = (
-    "the database is reached through a connection pooler, which pgmta's own connections can't use: "
-    "name PostgreSQL itself in environment.database.uri; only SQL functions work behind a pooler"
-)
-
-BASELINE = "0001_baseline.sql"
-"""The first migration. A new database runs `sql/schema` instead."""
 
 INHERITED = "PGMTA_DATABASE_URI"
 """Environment variable in which a parent gives its children the URI that it has resolved."""
@@ -93,31 +60,3 @@ def running(environment: Environment, role: str) -> str | None:
     uri = environment.database.uri or os.environ.get(INHERITED)
     server = EmbeddedServer(environment.directory.resolve())
     return uri or (server.uri(DATABASE, role) if server.running() else None)
-
-
-def writable(uri: str) -> str:
-    """Return the connection string with a request for a server that takes writes.
-
-    It is added only if the string names several hosts and does not say which of them it wants.
-    """
-    given = psycopg.conninfo.conninfo_to_dict(uri)
-    hosts = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST", "")
-    said = given.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
-    if said or "," not in str(hosts):
-        return uri
-    return psycopg.conninfo.make_conninfo(uri, target_session_attrs="read-write")
-
-
-def check_pooler(connection: psycopg.BaseConnection[Any], pid: int) -> None:
-    """Raise OperationalError if `pid` is not the process that the connection was given.
-
-    `pid` is what pg_backend_pid() says. Behind a pooler the session belongs to other clients too.
-    """
-    if connection.info.backend_pid != pid:
-        raise psycopg.OperationalError(_POOLER)
-
-
-def refuse_former(migrations: Collection[str]) -> None:
-    """Raise FormerDatabase if a database with these migrations lacks the baseline."""
-    if migrations and BASELINE not in migrations:
-        raise FormerDatabase

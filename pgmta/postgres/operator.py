@@ -16,7 +16,7 @@ from psycopg.rows import dict_row, tuple_row
 from psycopg.types.datetime import TimestamptzLoader
 
 from pgmta.errors import LoginRefused, StoreUnavailable
-from pgmta.postgres.locate import LOOK_IN_PGMTA, check_pooler, refuse_former, writable
+from pgmta.postgres.fit_session import LOOK_IN_PGMTA, check_pooler, refuse_former, writable
 
 _SHUT_OUT = """
 SELECT quote_ident(current_user) WHERE NOT has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')

@@ -8,15 +8,16 @@ from importlib.metadata import version
 
 from pgmta.errors import FormerDatabase, SchemaMismatch
 from pgmta.logs import get
-from pgmta.postgres.locate import refuse_former
+from pgmta.postgres.fit_session import refuse_former
 from pgmta.shipped import shipped
 
 log = get("schema")
 
 TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
-    "mails", "mail_objects", "arguments", "days", "attempts", "transcripts", "reports", "status",
-    "overview", "conditions", "changes", "rules", "daemons", "accounts", "dkim", "tls", "roles",
+    "mails", "plain_mails", "mail_objects", "arguments", "days", "attempts", "transcripts",
+    "reports", "status", "overview", "conditions", "changes", "rules", "daemons", "accounts",
+    "dkim", "tls", "roles",
 )  # fmt: skip
 """The files of `sql/schema`, in the order in which a new database runs them."""
 

@@ -6,12 +6,12 @@ import os
 import sys
 
 from smtpd.sendmail import exits, settings
-from smtpd.sendmail.client import Away, Client, Deferred, Refused
 from smtpd.sendmail.exits import Exit
 from smtpd.sendmail.maildrop import Maildrop
 from smtpd.sendmail.message import SubmittedMessage, caller, qualified, until_dot
 from smtpd.sendmail.options import HELP, SendmailOptions, parse
 from smtpd.sendmail.settings import Settings
+from smtpd.sendmail.smtp_client import Away, Deferred, Refused, SmtpClient
 from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
 _LOST = 20  # connections that end before the end of a message, one after the other
@@ -63,7 +63,7 @@ def submit(options: SendmailOptions, found: Settings, drop: Maildrop) -> int:
     message.complete(envelope.sender, options.full_name or full_name)
     content = message.octets
     try:
-        client = Client(found, verbose=options.verbose)
+        client = SmtpClient(found, verbose=options.verbose)
         client.hello(domain)
         taken = client.send(envelope, content)
     except Refused as error:
@@ -87,7 +87,7 @@ def converse(found: Settings, drop: Maildrop) -> int:
     from smtpd.sendmail.dialogue import Dialogue, relay
 
     try:
-        client = Client(found)
+        client = SmtpClient(found)
     except Away as error:
         away = str(error)
 
@@ -136,12 +136,12 @@ def flush(found: Settings, drop: Maildrop, *, verbose: bool) -> int:
         raise Exit(exits.TEMPORARY, f"can't read {drop.directory}: {error.strerror}") from None
     for name in misnamed:
         _set_aside(drop, name, "its name is none of a message")
-    client: Client | None = None
+    client: SmtpClient | None = None
     left = lost = 0
     for name in names:
         try:
             if client is None:
-                client = Client(found, verbose=verbose)
+                client = SmtpClient(found, verbose=verbose)
                 client.hello(found.domain)
             _send_kept(client, drop, name, verbose=verbose)
             lost = 0
@@ -178,7 +178,7 @@ def _set_aside(drop: Maildrop, name: str, reason: str) -> None:
     print(f"sendmail: {named} is set aside as {new}: {reason}", file=sys.stderr)
 
 
-def _send_kept(client: Client, drop: Maildrop, name: str, *, verbose: bool) -> None:
+def _send_kept(client: SmtpClient, drop: Maildrop, name: str, *, verbose: bool) -> None:
     with drop.take_message(name, client.largest) as found:
         if not found:
             return

@@ -1,9 +1,11 @@
--- name: submit
--- Put one message into the queue, and wake the workers after the commit. Returns its id.
-SELECT pgmta.submit(%(sender)s::text, %(recipients)s::text[], %(content)s::bytea,
-    priority => %(priority)s::integer, metadata => %(metadata)s::jsonb, key => %(key)s::text,
-    tenant => %(tenant)s::text, on_failed => %(on_failed)s::text, once => %(once)s::boolean,
-    send_at => %(send_at)s::timestamptz, deadline => %(deadline)s::timestamptz, wake => true) AS id
+-- name: submit_mails
+-- Put mails into the queue. A repetition of the call gets the answer of the first one.
+SELECT ids, problems FROM pgmta.submit_mails(%(mails)s::jsonb, %(contents)s, %(call)s)
+
+-- name: submit_text
+-- The same by one text, in the transaction of a program: every driver can read the answer.
+SELECT pg_catalog.to_json(ids)::text, problems::text
+FROM pgmta.submit_mails(CAST(CAST(%(mails)s AS text) AS jsonb), wake => {wake})
 
 -- name: cancel
 -- Stop the recipients of a message that are not delivered yet. Returns their number.
@@ -12,3 +14,8 @@ SELECT pgmta.cancel(%(id)s::bigint, %(reason)s::text) AS stopped
 -- name: status
 -- The state of each recipient of some messages.
 SELECT * FROM pgmta.status(%(ids)s::bigint[])
+
+-- name: states
+-- The same for programs, in which no time is infinite.
+SELECT message_id, recipient, state, attempts, least(next_attempt, '9999-01-01 00:00+00'), at, code, reply
+FROM pgmta.status(%(ids)s::bigint[])

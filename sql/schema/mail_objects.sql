@@ -1,6 +1,6 @@
 -- A mail of submit_mails() as a JSON object: its keys, their types, and the call of submit_mail() or another one.
 
-CREATE FUNCTION submit_object(mail jsonb, contents bytea[], wake boolean) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION submit_object(mail jsonb, contents bytea[]) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     files submit_attachment[];
@@ -24,16 +24,16 @@ BEGIN
     IF mail ->> 'template' IS NOT NULL THEN
         RETURN submit_template(mail ->> 'template', mail ->> 'recipient', coalesce(nullif(mail -> 'params', 'null'), '{}'),
             (mail ->> 'version')::numeric::integer, files, send_at, priority, metadata, mail ->> 'key', tenant, on_failed,
-            once, wake, deadline);
+            once, false, deadline);
     ELSIF mail ->> 'content' IS NOT NULL THEN
         RETURN submit(mail ->> 'sender', json_texts(mail -> 'recipients'),
             submit_octets('content', mail -> 'content', contents), send_at, priority, metadata, mail ->> 'key', tenant,
-            on_failed, once, wake, deadline);
+            on_failed, once, false, deadline);
     END IF;
     RETURN submit_mail(mail ->> 'sender', json_texts(mail -> 'to'), mail ->> 'subject', mail ->> 'body',
         mail ->> 'html', json_texts(mail -> 'cc'), json_texts(mail -> 'bcc'), mail ->> 'reply_to',
         coalesce(nullif(mail -> 'headers', 'null'), '{}'), files, mail ->> 'from', send_at, priority, metadata,
-        mail ->> 'key', tenant, on_failed, once, wake, deadline);
+        mail ->> 'key', tenant, on_failed, once, false, deadline);
 END $$;
 COMMENT ON FUNCTION submit_object IS
     'Submits a mail that is a JSON object by submit_mail(), submit_template() or submit(), and returns its id. Raises '
@@ -55,7 +55,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
     reason text;
-    known text[] := ARRAY(SELECT jsonb_object_keys(keys));
+    known text[];
 BEGIN
     SELECT name, fault INTO bad, reason
     FROM jsonb_each(object) AS each (name, value), LATERAL (SELECT CASE
@@ -73,6 +73,7 @@ BEGIN
         END AS fault) AS judged
     WHERE fault IS NOT NULL ORDER BY fault <> 'there is no such key', name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
+        known := ARRAY(SELECT name FROM jsonb_object_keys(keys) AS name ORDER BY name COLLATE "C");
         PERFORM submit_refuse(coalesce(argument, left(bad, 100)), CASE WHEN argument IS NULL THEN reason
             ELSE concat(to_json(left(bad, 100)), ': ', reason) END, place,
             CASE WHEN reason = 'there is no such key' THEN coalesce('Did you mean ' || nearest_word(bad, known) || '?',

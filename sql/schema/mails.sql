@@ -27,8 +27,10 @@ CREATE FUNCTION submit_mails(
     SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
 DECLARE
-    mail record;
-    refused record;
+    mail jsonb;
+    place integer;
+    message_id bigint;
+    problem jsonb;
 BEGIN
     IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
         PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/sql.md has their keys.');
@@ -43,18 +45,27 @@ BEGIN
         SELECT c.ids, c.problems INTO ids, problems FROM submit_called(call, mails) AS c;
         IF ids IS NOT NULL THEN RETURN; END IF;  -- else it was removed meanwhile, because its time is over
     END LOOP;
-    ids := '{}';
-    FOR mail IN SELECT value, place FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (value, place) LOOP
-        refused := submit_tried(mail.value, contents, wake);
-        ids := ids || refused.id;
-        IF refused.id IS NULL THEN
-            problems := coalesce(problems, '[]') || (jsonb_build_object('index', mail.place - 1) || refused.problem);
-        END IF;
-    END LOOP;
+    IF jsonb_array_length(mails) = 1 THEN
+        ids := ARRAY[submit_plain(mails -> 0)];
+    ELSE
+        ids := coalesce(submit_plains(mails), '{}');
+    END IF;
+    IF array_position(ids, NULL) > 0 THEN  -- those that are not plain, or bad
+        FOR mail, place IN
+            SELECT each.mail, n FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (mail, n) WHERE ids[n] IS NULL
+        LOOP
+            SELECT t.id, t.problem INTO message_id, problem FROM submit_tried(mail, contents) AS t;
+            ids[place] := message_id;
+            IF problem IS NOT NULL THEN
+                problems := coalesce(problems, '[]') || (jsonb_build_object('index', place - 1) || problem);
+            END IF;
+        END LOOP;
+    END IF;
     IF call IS NOT NULL THEN
         UPDATE submit_calls AS c SET ids = submit_mails.ids, problems = submit_mails.problems
         WHERE c.call = submit_mails.call;
     END IF;
+    IF wake AND cardinality(array_remove(ids, NULL)) > 0 THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
 END $$;
 COMMENT ON FUNCTION submit_mails IS
     'Puts mails into the queue, in the transaction of the caller. Returns the id of each, and the errors of those that '
@@ -76,7 +87,7 @@ END $$;
 COMMENT ON FUNCTION submit_called IS
     'The answer of the first call with this UUID. Raises an error if that was of another login, or with other mails.';
 
-CREATE FUNCTION submit_tried(mail jsonb, contents bytea[], wake boolean, OUT id bigint, OUT problem jsonb)
+CREATE FUNCTION submit_tried(mail jsonb, contents bytea[], OUT id bigint, OUT problem jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE
     argument text;
@@ -84,7 +95,7 @@ DECLARE
     details text;
     advice text;
 BEGIN
-    id := submit_object(mail, contents, wake);
+    id := submit_object(mail, contents);
 -- Errors about a mail. All others end the call: PostgreSQL can't store any mail then, or the transaction is over.
 EXCEPTION WHEN data_exception OR program_limit_exceeded OR unique_violation THEN
     GET STACKED DIAGNOSTICS argument = COLUMN_NAME, reason = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,14 @@ def classes(*folders: str) -> dict[str, tuple[bool, frozenset[str]]]:
     return found
 
 
+ELSEWHERE = {
+    "pgmta.client.own_connection.AsyncAlchemy": (
+        "sqlalchemy.ext.asyncio", "AsyncConnection", "AsyncSession",
+    )
+}  # fmt: skip
+"""Protocols whose implementations are classes of other packages."""
+
+
 def test_a_protocol_has_two_implementations() -> None:
     everything = classes(*PACKAGES, "tests", "bench")
     protocols = {
@@ -100,6 +109,11 @@ def test_a_protocol_has_two_implementations() -> None:
     }
     assert len(protocols) <= PROTOCOLS, sorted(protocols)
     for name, names in protocols.items():
+        if name in ELSEWHERE:
+            package, *kinds = ELSEWHERE[name]
+            found = import_module(package)
+            assert all(each in dir(getattr(found, kind)) for kind in kinds for each in names)
+            continue
         others = [
             each for each, (protocol, has) in everything.items() if names <= has and not protocol
         ]

@@ -14,8 +14,6 @@ from click.testing import CliRunner
 
 import pgmta
 from pgmta.compose.words import WordPlace
-from pgmta.postgres.operator import connect_operator
-from pgmta.store.changes.sql_interface import submit_composed
 from queued.cli.options.template_file import FrontMatter
 from queued.cli.queuectl import main
 from tests.support.daemons import ROOT
@@ -45,8 +43,7 @@ def test_the_commands_print_what_the_page_says(
     (python,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     names: dict[str, Any] = {"pgmta": pgmta}
     exec(python, names)
-    with connect_operator(database) as operator:
-        submit_composed(operator, names["mail"])
+    pgmta.enqueue(db, names["mail"])
     assert column(db, "SELECT count(*) FROM messages") == [3]
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 import pytest
 
 import pgmta
-from pgmta.store.queue import submit
+from pgmta.client import own_connection
 from tests.support.daemons import ROOT
 
 
@@ -19,7 +19,7 @@ def test_every_public_name_is_there() -> None:
     for name in pgmta.__all__:
         assert getattr(pgmta, name) is not None
         assert name in dir(pgmta)
-    assert pgmta.Submission is submit.Submission
+    assert pgmta.enqueue is own_connection.enqueue
     assert pgmta.__version__ == version("pgmta")
     with pytest.raises(AttributeError, match="no attribute 'Submision'"):
         pgmta.Submision  # type: ignore[attr-defined]  # noqa: B018

@@ -15,10 +15,10 @@ import yaml
 from click.testing import CliRunner
 
 from pgmta import Attachment, Mail, TemplateMail
+from pgmta.client.own_connection import enqueue_many
 from pgmta.compose.composed_message import parts_for, read_composition
 from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.template import TemplateSource, compile_template
-from pgmta.store.queue.submit import statements
 from queued.cli.queuectl import main as queuectl
 from tests.scenarios.test_composed import SOURCE, put_template
 from tests.support.daemons import Queued
@@ -73,7 +73,7 @@ def mails() -> Iterator[Mail | TemplateMail]:
 
 
 def submit(db: psycopg.Connection[Any], mail: Mail | TemplateMail) -> None:
-    db.execute(statements()[mail.STATEMENT], mail.arguments() | {"wake": True})
+    enqueue_many(db, [mail], wake=True)
 
 
 class Phases:

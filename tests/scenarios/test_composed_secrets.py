@@ -19,7 +19,8 @@ from click.testing import CliRunner, Result
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from pgmta import Attachment, Mail, Submission, SubmissionError, TemplateMail
+from pgmta import Attachment, Mail, SubmissionError, TemplateMail, enqueue
+from pgmta.client.own_connection import enqueue_many
 from pgmta.compose.template import TemplateSource, compile_template
 from queued.cli.queuectl import main as queuectl
 from tests.scenarios.test_composed import put_template
@@ -191,22 +192,16 @@ def test_only_the_next_hop_and_an_operator_who_asks_see_them(
         queued.wait_log("traces begin")
 
         async def submit() -> None:
-            submission = Submission(system.uri, "app.example.org")
-            try:
-                for kind in (TemplateMail, Mail):
-                    group = [mail for mail in mails() if isinstance(mail, kind)]
-                    await held(submission, group, kind.STATEMENT)
-            finally:
-                await submission.close()
+            for kind in (TemplateMail, Mail):
+                await held([mail for mail in mails() if isinstance(mail, kind)])
 
-        async def held(
-            submission: Submission, group: Sequence[Mail | TemplateMail], name: str
-        ) -> None:
-            with psycopg.connect(system.uri) as db:  # until its statement was seen
-                db.execute("LOCK TABLE pgmta.messages IN SHARE MODE")
-                sending = asyncio.create_task(submission.submit(group))
-                await eventually(lambda: any(name in text for text in statements))
-            await sending
+        async def held(group: Sequence[Mail | TemplateMail]) -> None:
+            with psycopg.connect(system.uri, autocommit=True, application_name="pgmta app") as own:
+                with psycopg.connect(system.uri) as db:  # until its statement was seen
+                    db.execute("LOCK TABLE pgmta.messages IN SHARE MODE")
+                    sending = asyncio.create_task(asyncio.to_thread(enqueue_many, own, group))
+                    await eventually(lambda: any("submit_mails" in text for text in statements))
+                assert all(isinstance(sent, int) for sent in await sending)
 
         asyncio.run(submit())
         flags = [f for pair in WORDS.items() for f in ("--param", "=".join(pair))]
@@ -252,46 +247,38 @@ BAD: dict[str, list[Any]] = {
 }
 
 
-async def test_no_refusal_has_a_value(
-    database: str, db: psycopg.Connection[Any], tmp_path: Path
-) -> None:
+def test_no_refusal_has_a_value(database: str, db: psycopg.Connection[Any], tmp_path: Path) -> None:
     put_template(db, "code", SOURCE)
     program = Commands(tmp_path, database, "submit")
     file = tmp_path / "words.json"
-    submission = Submission(database, "app.example.org")
     bad = [{**WORDS, word: value} for word, values in BAD.items() for value in values]
     bad += [{**WORDS, "other": "w0rd-"}, {k: v for k, v in WORDS.items() if k != "part"}]
-    try:
-        for words in bad:
-            for key in (None, "k"):
-                given = TemplateMail(
-                    template="code", recipient="r@b.example", params=words, key=key
-                )
-                assert leaks(repr(given)) == []
-                with pytest.raises(SubmissionError) as refused:
-                    await submission.submit([given])
-                assert str(refused.value).startswith("params: ")
-                error: BaseException | None = refused.value
-                while error:
-                    said = f"{error} {getattr(getattr(error, 'diag', None), 'context', '')}"
-                    assert leaks(said) == [], words
-                    error = error.__cause__
-            file.write_text(json.dumps(words))
-            done = program.run(
-                "send", "--template", "code", "--to", "r@b.example", "--params-file", str(file)
-            )
-            assert (done.exit_code, leaks(done.output)) == (2, []), done.output
-            assert len(done.stderr.splitlines()) == 1
-        mail_of = partial(Mail, sender="a@b.example", to=["r@b.example"], body=TEXT)
-        for mail in (
-            mail_of(subject=f"{TEXT}\n"),
-            mail_of(subject="x", headers={"X-A": f"{TEXT}\n"}),
-            mail_of(subject="x", headers={"X-A": f"{TEXT}\0"}),
-            mail_of(subject="x", metadata={"a": f"{TEXT}\0"}),
-        ):
+    for words in bad:
+        for key in (None, "k"):
+            given = TemplateMail(template="code", recipient="r@b.example", params=words, key=key)
+            assert leaks(repr(given)) == []
             with pytest.raises(SubmissionError) as refused:
-                await submission.submit([mail])
-            assert leaks(str(refused.value)) == []
-    finally:
-        await submission.close()
+                enqueue(db, given)
+            assert str(refused.value).startswith("params: ")
+            error: BaseException | None = refused.value
+            while error:
+                said = f"{error} {getattr(getattr(error, 'diag', None), 'context', '')}"
+                assert leaks(said) == [], words
+                error = error.__cause__
+        file.write_text(json.dumps(words))
+        done = program.run(
+            "send", "--template", "code", "--to", "r@b.example", "--params-file", str(file)
+        )
+        assert (done.exit_code, leaks(done.output)) == (2, []), done.output
+        assert len(done.stderr.splitlines()) == 1
+    mail_of = partial(Mail, sender="a@b.example", to=["r@b.example"], body=TEXT)
+    for mail in (
+        mail_of(subject=f"{TEXT}\n"),
+        mail_of(subject="x", headers={"X-A": f"{TEXT}\n"}),
+        mail_of(subject="x", headers={"X-A": f"{TEXT}\0"}),
+        mail_of(subject="x", metadata={"a": f"{TEXT}\0"}),
+    ):
+        with pytest.raises(SubmissionError) as refused:
+            enqueue(db, mail)
+        assert leaks(str(refused.value)) == []
     assert db.execute("SELECT count(*) FROM messages").fetchall() == [(0,)]

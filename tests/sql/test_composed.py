@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import email.policy
 import re
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
-from pgmta import Attachment, Mail, Submission, SubmissionError, TemplateMail
+from pgmta import Attachment, Mail, SubmissionError, TemplateMail, enqueue
 from pgmta.compose import own_fields
 from pgmta.compose.composed_message import parts_for, read_composition
 from pgmta.compose.mime import MessageIdentity, compose_head
@@ -25,7 +26,6 @@ from pgmta.compose.own_fields import is_reserved, is_structured, name_problem, v
 from pgmta.compose.parts import parts_of
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.compose.words import WordPlace, fault
-from pgmta.store.queue.submit import statements
 from queued.cli.queuectl import main
 from tests.support.bad_mail import BAD_PARTS, BAD_TEMPLATES, GOOD_PARTS, GOOD_TEMPLATE, Bad
 from tests.support.rows import column, fetch
@@ -55,9 +55,28 @@ def put_template(db: psycopg.Connection, name: str, source: TemplateSource) -> N
     )
 
 
+_FILES = """
+attachments => ARRAY(SELECT ROW(name, type, content, content_id)::submit_attachment
+    FROM unnest(%(names)s::text[], %(types)s::text[], %(contents)s::bytea[], %(content_ids)s::text[]
+    ) WITH ORDINALITY AS each (name, type, content, content_id, place) ORDER BY place)
+"""
+
+
 def submit(db: psycopg.Connection, mail: Mail | TemplateMail) -> int:
-    statement = statements()[mail.STATEMENT]
-    [(number,)] = db.execute(statement, mail.arguments() | {"wake": False}).fetchall()
+    """Call submit_mail() or submit_template() itself."""
+    name = "submit_mail" if isinstance(mail, Mail) else "submit_template"
+    names = [each.name for each in fields(mail) if each.name != "attachments"]
+    given = {key: getattr(mail, key) for key in names}
+    params = {
+        key: Jsonb(x) if isinstance(x, dict) else list(x) if isinstance(x, tuple) else x
+        for key, x in given.items()
+    }
+    types = {"to": "::text[]", "cc": "::text[]", "bcc": "::text[]"}
+    words = [f'"{key.rstrip("_")}" => %({key})s{types.get(key, "")}' for key in names]
+    for key in ("name", "type", "content", "content_id"):
+        params[f"{key}s"] = [getattr(file, key) for file in mail.attachments]
+    query = f"SELECT {name}({', '.join(words)}, {_FILES})"
+    [(number,)] = db.execute(query.encode(), params).fetchall()
     return int(number)
 
 
@@ -65,12 +84,20 @@ def test_each_bad_argument_is_named_and_nothing_is_stored(db: psycopg.Connection
     assert len(ALL) >= 40
     for make, good, bad in ALL:
         assert submit(db, make(**good))
+        bad_mail = make(**{**good, **bad.arguments})
         with pytest.raises(psycopg.errors.InvalidParameterValue) as refused:
-            submit(db, make(**{**good, **bad.arguments}))
+            submit(db, bad_mail)
         said = refused.value.diag
         assert said.column_name == bad.argument, bad
         assert bad.words in (said.message_primary or ""), bad
         assert said.message_hint, bad
+        with pytest.raises(SubmissionError) as by_python:
+            enqueue(db, bad_mail)
+        found = by_python.value
+        assert found.argument.rstrip("_") == bad.argument
+        assert (f"{bad.argument}: {found.reason}", found.hint, found.code) == (
+            said.message_primary, said.message_hint, said.sqlstate
+        )  # fmt: skip
     good = {"sender": "'a@b.example'", '"to"': "'{b@b.example}'", "subject": "'x'", "body": "'x'"}
     for null in ("sender", '"to"', "subject", "cc", "bcc", "headers", "attachments", "metadata"):
         given = ", ".join(f"{name} => {value}" for name, value in {**good, null: "NULL"}.items())
@@ -81,28 +108,19 @@ def test_each_bad_argument_is_named_and_nothing_is_stored(db: psycopg.Connection
 
 
 WRONG_TYPES = {
-    "to": "a@b.example", "cc": "a@b.example", "body": b"x", "subject": 7, "attachments": ["a.txt"],
+    "to": "a@b.example", "cc": [b"a@b.example"], "body": b"x", "subject": 7, "sender": None,
+    "attachments": ["a.txt"], "priority": 1.5, "metadata": [1], "headers": {"X": b"x"}, "once": 1,
+    "send_at": "2030-01-01", "key": 7, "tenant": None, "from_": 3,
 }  # fmt: skip
 
 
-async def test_python_names_it_too(database: str, db: psycopg.Connection) -> None:
-    submission = Submission(database, "app.example.org")
-    try:
-        for make, good, bad in ALL:
-            mails = [make(**good), make(**{**good, **bad.arguments})]
-            with pytest.raises(SubmissionError, match=f"^{bad.argument}: .*"):
-                await submission.submit(mails)
-        with pytest.raises(ValueError, match="send_at: it has no time zone"):
-            await submission.submit([Mail(**GOOD_PARTS, send_at=datetime(2030, 1, 1))])
-        for name, value in WRONG_TYPES.items():
-            with pytest.raises(TypeError, match=f"^{name}: "):
-                await submission.submit([Mail(**GOOD_PARTS), Mail(**{**GOOD_PARTS, name: value})])
-        assert column(db, "SELECT count(*) FROM messages") == [0]
-        mails = [Mail(**GOOD_PARTS), TemplateMail(**GOOD_TEMPLATE)]
-        ids = await submission.submit(mails)
-        assert column(db, "SELECT id FROM messages ORDER BY id") == ids
-    finally:
-        await submission.close()
+def test_values_of_another_type_are_named(db: psycopg.Connection) -> None:
+    for name, value in WRONG_TYPES.items():
+        with pytest.raises(TypeError, match=f"^{name}: "):
+            enqueue(db, Mail(**{**GOOD_PARTS, name: value}))
+    with pytest.raises(ValueError, match="send_at: it has no time zone"):
+        enqueue(db, Mail(**GOOD_PARTS, send_at=datetime(2030, 1, 1)))
+    assert column(db, "SELECT count(*) FROM messages") == [0]
 
 
 OPTIONS = {
@@ -212,8 +230,8 @@ def test_what_is_taken_can_be_composed(
     )  # fmt: skip
     with template_db.transaction(force_rollback=True):
         try:
-            number = submit(template_db, mail)
-        except psycopg.errors.InvalidParameterValue:
+            number = enqueue(template_db, mail)
+        except SubmissionError:
             return
         shown, message_id, tail = fetch(
             template_db,

@@ -11,12 +11,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pgmta import Attachment, Mail, SubmissionError, TemplateMail
+from pgmta import Attachment, Mail, SubmissionError, TemplateMail, enqueue
+from pgmta.client.mail_json import mail_json
 from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.parts import parts_of
 from pgmta.store.admin.migrate import migrate
 from queued.cli.queuectl import main
-from tests.sql.test_composed import SOURCE, put_template, submit
+from tests.sql.test_composed import SOURCE, put_template
 from tests.support.bad_mail import GOOD_PARTS, GOOD_TEMPLATE
 from tests.support.database import with_database
 from tests.support.rows import column, fetch
@@ -35,7 +36,7 @@ def test_an_attached_message_goes_as_it_is(db: psycopg.Connection) -> None:
         (b"Subject: \xc3\r\n\r\nx\r\n", " 8bit"),
     ):
         forwarded = Attachment("a.eml", octets, "message/rfc822")
-        number = submit(db, Mail(**GOOD_PARTS, attachments=[forwarded]))
+        number = enqueue(db, Mail(**GOOD_PARTS, attachments=[forwarded]))
         tail, params, message_id = fetch(
             db, "SELECT body, params, message_id_header FROM messages WHERE id = %s", number
         )
@@ -82,23 +83,23 @@ def test_a_long_line_of_an_attached_message_is_found_anywhere(db: psycopg.Connec
             content = b"A: b\r\n" + b"\r\n" * (before // 2) + b"\xff" * octets + b"\r\n"
             mail = Mail(**GOOD_PARTS, attachments=[Attachment("a.eml", content, "message/rfc822")])
             if refused:
-                with pytest.raises(psycopg.errors.InvalidParameterValue, match="over 998 octets"):
-                    submit(db, mail)
+                with pytest.raises(SubmissionError, match="over 998 octets"):
+                    enqueue(db, mail)
             else:
-                submit(db, mail)
+                enqueue(db, mail)
 
 
 def test_a_key_outlives_a_new_version_of_its_template(db: psycopg.Connection) -> None:
     """A program that repeats a submission after a deployment gets the first id."""
-    first = submit(db, TemplateMail(**GOOD_TEMPLATE, key="k"))
+    first = enqueue(db, TemplateMail(**GOOD_TEMPLATE, key="k"))
     db.execute(
         "INSERT INTO templates (name, version, sender, from_field, subject, body, words)"
         " SELECT name, 2, 'other@example.org', from_field, subject, body, words FROM templates"
     )
-    assert submit(db, TemplateMail(**GOOD_TEMPLATE, key="k")) == first
+    assert enqueue(db, TemplateMail(**GOOD_TEMPLATE, key="k")) == first
     for other in ({"version": 1}, {"params": {"name": "Bob", "number": 7}}):
-        with pytest.raises(psycopg.errors.UniqueViolation, match="used for another message"):
-            submit(db, TemplateMail(**{**GOOD_TEMPLATE, **other}, key="k"))
+        with pytest.raises(SubmissionError, match="used for another message"):
+            enqueue(db, TemplateMail(**{**GOOD_TEMPLATE, **other}, key="k"))
 
 
 def test_a_number_of_any_length_is_shown(
@@ -120,12 +121,12 @@ def test_a_number_of_any_length_is_shown(
 def test_words_that_a_template_repeats_count_each_time(db: psycopg.Connection) -> None:
     """A worker has the composed text in memory."""
     put_template(db, "often", replace(SOURCE, subject="x", body="{{name}}\n{{ name }}\n" * 50))
-    submit(
+    enqueue(
         db, TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 41000})
     )
     large = TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 80000})
-    with pytest.raises(psycopg.errors.InvalidParameterValue, match="params: the words are over 4"):
-        submit(db, large)
+    with pytest.raises(SubmissionError, match="params: the words are over 4"):
+        enqueue(db, large)
 
 
 @pytest.mark.parametrize("name", ["Müller, Ann ", "A; B ", "Ann [x] ", ""])
@@ -148,13 +149,13 @@ def test_the_command_takes_the_sender_from_any_name(
 def test_texts_that_a_database_can_not_have_are_named(bad: str) -> None:
     for name in (*GOOD_PARTS, "html", "cc", "bcc", "reply_to", "from_", "key", "tenant"):
         value = [bad] if name in ("to", "cc", "bcc") else bad
-        with pytest.raises(SubmissionError, match=f"^{name.rstrip('_')}: it has NUL or half"):
-            Mail(**{**GOOD_PARTS, name: value}).arguments()
+        with pytest.raises(SubmissionError, match=f"^{name}: it has NUL or half"):
+            mail_json(Mail(**{**GOOD_PARTS, name: value}))
     for name in ("headers", "metadata"):
         with pytest.raises(SubmissionError, match=f"^{name}: it has NUL"):
-            Mail(**{**GOOD_PARTS, name: {"a": bad}}).arguments()
+            mail_json(Mail(**{**GOOD_PARTS, name: {"a": bad}}))
     with pytest.raises(SubmissionError, match="^attachments: it has NUL"):
-        Mail(**GOOD_PARTS, attachments=[Attachment(bad, b"x")]).arguments()
+        mail_json(Mail(**GOOD_PARTS, attachments=[Attachment(bad, b"x")]))
     for params in ({"name": bad}, {bad: "x"}, {"name": float("nan")}):
         with pytest.raises(SubmissionError, match="^params: "):
-            TemplateMail(**{**GOOD_TEMPLATE, "params": params}).arguments()
+            mail_json(TemplateMail(**{**GOOD_TEMPLATE, "params": params}))

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import errors as pg_errors
 
+from pgmta import RawMail, SubmissionError, enqueue
 from pgmta.action import Action
 from pgmta.mail.metadata import deadline_of
 from pgmta.postgres.link import Link
 from pgmta.store.admin.upkeep import DatabaseClock
 from pgmta.store.queue.arrivals import SCHEDULED
 from pgmta.store.queue.claim import SESSION, Claims
-from pgmta.store.queue.submit import RawMail, Submission
 from tests.sql.test_submit_values import MAIL
 from tests.support.rows import column, fetch, message, row
 
@@ -74,32 +74,27 @@ def test_a_scheduled_row_waits_apart_and_counts_from_its_time(db: psycopg.Connec
         assert next_row(db) == (before := before + 1)
 
 
-async def test_each_way_stores_a_scheduled_mail_alike(
-    database: str, db: psycopg.Connection
-) -> None:
+def test_each_way_stores_a_scheduled_mail_alike(db: psycopg.Connection) -> None:
     send_at = datetime(2030, 1, 31, 9, 30, 0, 250000, tzinfo=UTC)
     deadline = send_at + timedelta(hours=1)
-    submission = Submission(database, "a.example")
     mails = [
         RawMail("s@a.example", ["r@b.example"], MAIL, send_at=send_at, deadline=deadline),
         RawMail("s@a.example", ["plain@b.example"], MAIL),
         RawMail("s@a.example", ["past@b.example"], MAIL, send_at=datetime(2020, 1, 1, tzinfo=UTC)),
     ]
-    await submission.submit(mails)
+    for mail in mails:
+        enqueue(db, mail)
     naive = send_at.replace(tzinfo=None)
     plain_mail = RawMail("", ["r@b.example"], MAIL)
     for bad in (replace(plain_mail, send_at=naive), replace(plain_mail, deadline=naive)):
-        with pytest.raises(ValueError, match="needs a time zone"):
-            await submission.submit([bad])
-    with pytest.raises(ValueError, match="10 years"):
-        await submission.submit(
-            [RawMail("", ["r@b.example"], MAIL, send_at=datetime(9999, 1, 1, tzinfo=UTC))]
-        )
-    with pytest.raises(ValueError, match="deadline is not after"):
-        await submission.submit(
-            [RawMail("", ["r@b.example"], MAIL, send_at=send_at, deadline=send_at)]
-        )
-    await submission.close()
+        with pytest.raises(ValueError, match="no time zone"):
+            enqueue(db, bad)
+    for words, bad in {
+        "send_at: .*10 years": replace(plain_mail, send_at=datetime(9999, 1, 1, tzinfo=UTC)),
+        "deadline: .*not after": replace(plain_mail, send_at=send_at, deadline=send_at),
+    }.items():
+        with pytest.raises(SubmissionError, match=words):
+            enqueue(db, bad)
     db.execute(
         "SELECT submit('s@a.example', '{r@b.example}', %b, send_at => %s, deadline => %s)",
         (MAIL, send_at, deadline),

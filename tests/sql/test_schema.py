@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from pgmta.errors import FormerDatabase, MigrationError
 from pgmta.postgres.embedded.programs import tool
-from pgmta.postgres.locate import BASELINE
+from pgmta.postgres.fit_session import BASELINE
 from pgmta.postgres.operator import connect_operator
 from pgmta.states import Event, Status
 from pgmta.store.admin import migrate as migrate_module

@@ -1,12 +1,13 @@
 """Packages that some tests need, and the tests that are left out without them.
 
 Mail servers exclude each other as packages. So `scripts/test-packages` only unpacks those, below
-`folder()`, with packages of Node; it installs the others.
+`folder()`, with packages of Node and the tests of Django; it installs the others.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,7 @@ INSTALLED = {
     "php-cli": "php",
     "libphp-phpmailer": "/usr/share/php/libphp-phpmailer/autoload.php",
     "golang-go": "go",
+    "golang-github-lib-pq-dev": "/usr/share/gocode/src/github.com/lib/pq/conn.go",
     "haproxy": "haproxy",
     "testssl.sh": "testssl",
     "cron": "cron",
@@ -57,8 +59,11 @@ UNPACKED = {
 }
 """A program of each of the packages that are unpacked."""
 
-NODE = ("postal-mime",)
+NODE = ("pg", "postal-mime")
 """Packages of Node, which are put beside the unpacked ones."""
+
+DJANGO_TESTS = "django-tests"
+"""The tests of Django, which are in its source package alone."""
 
 MODULES = {"atheris"}
 """Python packages that exist for some systems only."""
@@ -69,6 +74,19 @@ _PATH = "/usr/sbin:/usr/local/sbin:/sbin:/usr/bin:/usr/local/bin:/bin"
 def folder() -> Path:
     """Return the folder with a folder for each unpacked package."""
     return Path(os.environ.get("PGMTA_TEST_PACKAGES") or ROOT / "var" / "packages").resolve()
+
+
+def locked(package: str) -> str:
+    """Return the requirement of a Python package as requirements-dev.lock has it, with hashes."""
+    lock = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
+    [found] = re.findall(rf"^{re.escape(package)}==.*(?:\n    --hash.*)+", lock, re.MULTILINE)
+    return str(found)
+
+
+def django_tests() -> Path:
+    """Return the folder of Django's tests, of the locked version."""
+    version = locked("django").split()[0].replace("==", "-")
+    return folder() / version / "tests"
 
 
 def program(name: str) -> str | None:
@@ -82,6 +100,8 @@ def there(package: str) -> bool:
     """Whether the package is there, or 'root', if that is asked for."""
     if package == "root":
         return os.geteuid() == 0
+    if package == DJANGO_TESTS:
+        return django_tests().exists()
     if package in MODULES:
         return find_spec(package) is not None
     if package in NODE:

@@ -12,8 +12,8 @@ import psycopg
 from psycopg import errors as pg_errors
 
 from pgmta.errors import LoginRefused, StoreUnavailable
+from pgmta.postgres.fit_session import refuse_former
 from pgmta.postgres.link import Link
-from pgmta.postgres.locate import refuse_former
 from pgmta.postgres.role import QUESTION, group_of, lacking
 from pgmta.store.queries import queries
 from pgmta.store.schema import Schema, migrations, mismatch, program_version

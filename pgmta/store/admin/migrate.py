@@ -16,7 +16,7 @@ import psycopg
 
 from pgmta.errors import FormerDatabase, MigrationError, StoreUnavailable
 from pgmta.postgres.faults import lost_race
-from pgmta.postgres.locate import refuse_former, writable
+from pgmta.postgres.fit_session import refuse_former, writable
 from pgmta.postgres.notify import NOTIFY
 from pgmta.postgres.operator import forbid_pooler
 from pgmta.store.admin.daemons import others

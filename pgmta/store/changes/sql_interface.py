@@ -1,38 +1,79 @@
-"""Calls the SQL functions of submission: submit, submit_mail, submit_template, cancel, status."""
+"""Calls the SQL functions of submission: submit_mails, cancel, status."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from uuid import UUID
 
 import psycopg
 
-from pgmta.compose.submitted_mail import Mail, TemplateMail
-from pgmta.store.queries import Statement, queries
-from pgmta.store.queue.submit import refused, statements
+from pgmta.errors import SubmissionError
+from pgmta.postgres.binary import Bigints, Bytes
+from pgmta.postgres.link import Link
+from pgmta.store.queries import queries
 
 _SQL = queries("sql_interface")
 
+SUBMIT_TEXT: Final = {
+    wake: _SQL["submit_text"].fill(wake=str(wake).lower()) for wake in (False, True)
+}
+"""Submits mails that are one text, the parameter `mails`; True wakes the workers after the commit.
+
+The one row has the ids and the problems, as JSON; `read_text` reads them.
+"""
+
 type Connection = psycopg.Connection[dict[str, Any]]
+type Answer = list[int | SubmissionError]
+"""For each mail its message id, or why it is refused."""
 
 
-def submit(db: Connection, *, metadata: Mapping[str, str], **arguments: Any) -> int:
-    """Submit a message by pgmta.submit with its arguments, and return the message id.
+class SqlInterface:
+    """Calls the functions over a link, of which each call is a transaction."""
 
-    The lines of the content end with CRLF. Raises SubmissionError, psycopg.Error.
-    """
-    return int(
-        _call(db, _SQL["submit"], {**arguments, "metadata": json.dumps(dict(metadata))})[0]["id"]
-    )
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def submit(self, mails: str, contents: Iterable[bytes], call: UUID) -> Answer:
+        """Submit mails; a repetition of the same `call` gets the answer of the first one.
+
+        Raises StoreUnavailable, AnswerLost, psycopg.Error.
+        """
+        params = {"mails": mails, "contents": Bytes(contents), "call": call}
+        ((ids, problems),) = await self._link.run(_SQL["submit_mails"], params)
+        return answer_of(ids, problems) if problems else ids
+
+    async def cancel(self, message_id: int, reason: str | None) -> int:
+        """Cancel a message; return the number of recipients that were stopped.
+
+        Raises SubmissionError, StoreUnavailable, psycopg.Error.
+        """
+        try:
+            rows = await self._link.run(_SQL["cancel"], {"id": message_id, "reason": reason})
+        except psycopg.Error as error:
+            raise refused(error) from error
+        return int(rows[0][0])
+
+    async def status(self, ids: Sequence[int]) -> list[tuple[Any, ...]]:
+        """Return the id and the state of each recipient. Raises StoreUnavailable, psycopg.Error."""
+        return await self._link.run(_SQL["states"], {"ids": Bigints(ids)})
 
 
-def submit_composed(db: Connection, mail: Mail | TemplateMail) -> int:
-    """Submit composed mail, wake the workers, and return the message id.
+def read_text(ids: str, problems: str | None) -> Answer:
+    """Return the answer of `SUBMIT_TEXT`."""
+    return answer_of(json.loads(ids), json.loads(problems) if problems else [])
 
-    Raises SubmissionError, ValueError for a time without its zone, psycopg.Error.
-    """
-    return int(_call(db, statements()[mail.STATEMENT], {**mail.arguments(), "wake": True})[0]["id"])
+
+def answer_of(ids: Sequence[int | None], problems: Sequence[dict[str, Any]]) -> Answer:
+    """Return the answer that the columns of submit_mails() are."""
+    found: list[Any] = list(ids)
+    for problem in problems:
+        found[problem["index"]] = _error_of(
+            problem["argument"], problem["message"], problem["detail"], problem["hint"],
+            problem["code"],
+        )  # fmt: skip
+    return found
 
 
 def cancel(db: Connection, message_id: int, reason: str | None) -> int:
@@ -40,16 +81,32 @@ def cancel(db: Connection, message_id: int, reason: str | None) -> int:
 
     Raises SubmissionError, psycopg.Error.
     """
-    return int(_call(db, _SQL["cancel"], {"id": message_id, "reason": reason})[0]["stopped"])
+    try:
+        found = db.execute(_SQL["cancel"], {"id": message_id, "reason": reason}).fetchall()
+    except psycopg.Error as error:
+        raise refused(error) from error
+    return int(found[0]["stopped"])
 
 
 def status(db: Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Return the state of each recipient of these messages. Raises psycopg.Error."""
-    return _call(db, _SQL["status"], {"ids": list(ids)})
+    return db.execute(_SQL["status"], {"ids": list(ids)}).fetchall()
 
 
-def _call(db: Connection, statement: Statement, params: dict[str, Any]) -> list[dict[str, Any]]:
-    try:
-        return db.execute(statement, params).fetchall()
-    except psycopg.Error as error:
-        raise refused(error) from error
+def refused(error: psycopg.Error) -> psycopg.Error | SubmissionError:
+    """Return the error of an argument that the database refuses, or the same error."""
+    diag = error.diag
+    if not diag.column_name:
+        return error
+    return _error_of(
+        diag.column_name, diag.message_primary or "", diag.message_detail, diag.message_hint,
+        error.sqlstate,
+    )  # fmt: skip
+
+
+def _error_of(
+    argument: str, message: str, detail: str | None, hint: str | None, code: str | None
+) -> SubmissionError:
+    reason = message.removeprefix(f"{argument}: ")
+    name = "from_" if argument == "from" else argument  # which is no name in Python
+    return SubmissionError(name, reason, detail or "", hint or "", code or "")

@@ -15,7 +15,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from pgmta.errors import PartitionError, StoreUnavailable
-from pgmta.postgres.locate import writable
+from pgmta.postgres.fit_session import writable
 from pgmta.postgres.operator import prepare
 from pgmta.store.queries import queries
 

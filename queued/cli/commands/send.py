@@ -10,13 +10,10 @@ from typing import Any
 
 import click
 
-from pgmta.command import print_json, print_line
 from pgmta.compose.submitted_mail import Attachment, Mail, TemplateMail
 from pgmta.errors import ConfigError, SubmissionError
-from pgmta.postgres.operator import connect_operator
-from pgmta.store.changes import sql_interface
-from queued.cli.options.mail_options import mail_arguments, mail_options
-from queued.cli.options.queue_command import command, database_of, parse_pairs
+from queued.cli.options.mail_options import mail_arguments, mail_options, print_submitted
+from queued.cli.options.queue_command import command, parse_pairs
 from queued.cli.options.word_options import read_words, word_options
 
 _PARTS = {
@@ -26,7 +23,7 @@ _PARTS = {
 }  # fmt: skip
 _ARGUMENTS = {
     "recipient": "--to", "body": "--text", "headers": "--header", "attachments": "--attach",
-    "params": "--param", "send_at": "--at",
+    "params": "--param", "send_at": "--at", "from_": "--from",
 }  # fmt: skip
 _ADDRESS = re.compile(r"<([^<>]*)>[ \t]*\Z")  # of a mailbox, as submit_mail() finds it
 _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "--version"}
@@ -72,22 +69,12 @@ def send(
         words = read_words(of_template["param"], of_template["params_file"])
         mail = TemplateMail(template=template, recipient=to[0], params=words,
                             version=of_template["version"], **given)  # fmt: skip
-    with connect_operator(database_of(config)) as db:
-        try:
-            number = sql_interface.submit_composed(db, mail)
-        except SubmissionError as error:
-            raise ConfigError([_by_option(str(error))]) from None
-    if as_json:
-        print_json({"id": number})
-    else:
-        print_line(str(number))
-
-
-def _by_option(reason: str) -> str:
-    """Return a reason that begins with the option in place of the argument of SQL."""
-    argument, colon, text = reason.partition(":")
-    flag = _ARGUMENTS.get(argument, "--" + argument.replace("_", "-"))
-    return f"{flag}{colon}{text}" if argument.replace("_", "").isalpha() else reason
+    try:
+        print_submitted(config, mail, as_json=as_json)
+    except SubmissionError as error:
+        flag = _ARGUMENTS.get(error.argument, "--" + error.argument.replace("_", "-"))
+        rest = str(error).removeprefix(f"{error.argument}:")
+        raise ConfigError([f"{flag}:{rest}" if error.argument else rest]) from None
 
 
 def _refuse(options: dict[str, Any], when: str) -> None:

@@ -12,11 +12,12 @@ from typing import Any, BinaryIO
 import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
+from pgmta.compose.submitted_mail import RawMail
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
-from queued.cli.options.mail_options import mail_arguments, mail_options
+from queued.cli.options.mail_options import mail_arguments, mail_options, print_submitted
 from queued.cli.options.queue_command import (
     Column,
     command,
@@ -65,19 +66,11 @@ def submit(
             raise ConfigError(["--sender: the file has no address in From, so name the sender"])
     if not recipients:
         raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
-    given = mail_arguments(options)
-    with connect_operator(database_of(config)) as db:
-        try:
-            number = sql_interface.submit(
-                db, sender=sender, recipients=recipients,
-                content=_BARE.sub(b"\r\n", content), **given,
-            )  # fmt: skip
-        except SubmissionError as error:
-            raise ConfigError([f"error: {error}"]) from None
-    if as_json:
-        print_json({"id": number})
-    else:
-        print_line(str(number))
+    mail = RawMail(sender, recipients, _BARE.sub(b"\r\n", content), **mail_arguments(options))
+    try:
+        print_submitted(config, mail, as_json=as_json)
+    except SubmissionError as error:
+        raise ConfigError([f"error: {error}"]) from None
 
 
 @command(json=True)

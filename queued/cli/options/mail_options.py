@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
+from pgmta.client.own_connection import enqueue_many
+from pgmta.command import print_json, print_line
+from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import ConfigError
 from pgmta.mail.metadata import parse_time
-from queued.cli.options.queue_command import parse_pairs
+from pgmta.postgres.operator import connect_operator
+from queued.cli.options.queue_command import database_of, parse_pairs
 
 _OPTIONS = [
     click.option("--at", metavar="TIME", help="Send it then, such as 2026-01-31T09:30:00+01:00."),
@@ -46,6 +51,18 @@ def mail_arguments(options: dict[str, Any]) -> dict[str, Any]:
         "send_at": _time("--at", options["at"]),
         "deadline": _time("--deadline", options["deadline"]),
     }
+
+
+def print_submitted(config: Path, mail: SubmittedMail, *, as_json: bool) -> None:
+    """Submit mail, wake the workers, and print the message id. Raises SubmissionError."""
+    with connect_operator(database_of(config)) as db:
+        [found] = enqueue_many(db, [mail], wake=True)
+    if isinstance(found, Exception):
+        raise found
+    if as_json:
+        print_json({"id": found})
+    else:
+        print_line(str(found))
 
 
 def _time(flag: str, text: str | None) -> datetime | None:

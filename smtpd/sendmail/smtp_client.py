@@ -41,7 +41,7 @@ class Taken:
         """Recipients refused for now."""
 
 
-class Client:
+class SmtpClient:
     """One connection to smtpd. `verbose` prints the conversation to standard error."""
 
     def __init__(self, settings: Settings, *, verbose: bool = False) -> None:

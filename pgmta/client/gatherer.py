@@ -1,0 +1,219 @@
+"""Group commit of a program's mail: while one commit is under way, calls gather for the next."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+import psycopg
+from psycopg import errors as pg_errors
+
+from pgmta.client.mail_json import as_array
+from pgmta.client.parcels import CLOSED, Parcel
+from pgmta.errors import LoginRefused, NotBegun, SchemaMismatch, StoreUnavailable, Undecided
+from pgmta.postgres import faults
+from pgmta.postgres.link import Link
+from pgmta.postgres.notify import Notifier
+from pgmta.postgres.resources import Resources
+from pgmta.postgres.role import QUESTION, lacking
+from pgmta.store.changes.sql_interface import Answer, SqlInterface
+
+_ROLE: Final = "pgmta_submit"
+_MAILS, _OCTETS = 1000, 16 << 20  # of a group, at most, if it has several parcels
+_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds before a call is repeated
+_GRACE = 1.0  # seconds that PostgreSQL has to end a statement before the client does
+
+
+class Gatherer:
+    """Commits the mail of all callers of one client in groups, over a few connections.
+
+    A free connection takes all mail that waits, so a lone mail goes at once.
+    """
+
+    def __init__(self, resources: Resources, connections: int, patience: float) -> None:
+        self._patience = patience
+        self._notifier = Notifier(resources)
+        session = session_of(patience)
+        self._links = [resources.link(f"mails {n}", session) for n in range(connections)]
+        self._waiting: deque[Parcel[Any]] = deque()
+        self._idle: list[asyncio.Future[None]] = []  # of the tasks; the last one was busy last
+        self._roused = False  # a task is about to take what waits
+        self._closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to commit."""
+        self._notifier.start()
+        self._tasks = [asyncio.create_task(self._run(link)) for link in self._links]
+
+    def put(self, parcel: Parcel[Any]) -> None:
+        """Take mail; its future gets the results. After `close` each of them is NotBegun."""
+        if self._closing:
+            parcel.fail(NotBegun(CLOSED))
+        else:
+            self._waiting.append(parcel)
+            self._rouse()
+
+    async def close(self) -> None:
+        """End the groups that were begun; mail that waits gets NotBegun."""
+        self._closing = True
+        for parcel in self._waiting:
+            parcel.fail(NotBegun(CLOSED))
+        self._waiting.clear()
+        for idle in self._idle:
+            idle.set_result(None)
+        await asyncio.gather(*self._tasks)
+        await self._notifier.close()
+
+    async def _run(self, link: Link) -> None:
+        interface = SqlInterface(link)
+        loop = asyncio.get_running_loop()
+        while True:
+            if group := self._take():
+                self._rouse()
+                await self._write(link, interface, group)
+            elif self._closing:
+                return
+            else:
+                self._idle.append(idle := loop.create_future())
+                await idle
+                self._roused = False
+
+    def _rouse(self) -> None:
+        """Wake one idle task for all that waits: its connection was used last."""
+        if self._waiting and self._idle and not self._roused:
+            self._roused = True
+            self._idle.pop().set_result(None)
+
+    def _take(self) -> list[Parcel[Any]]:
+        group: list[Parcel[Any]] = []
+        waiting = self._waiting
+        mails = octets = 0
+        overdue = time.monotonic() - self._patience
+        while waiting:
+            parcel = waiting[0]
+            mails += len(parcel.mails)
+            octets += parcel.octets
+            if group and (mails > _MAILS or octets > _OCTETS):
+                break
+            waiting.popleft()
+            if parcel.since < overdue:
+                parcel.fail(StoreUnavailable("PostgreSQL took too long for the mail before it"))
+            elif not parcel.future.done():  # else its caller has gone
+                group.append(parcel)
+        return group
+
+    async def _write(self, link: Link, interface: SqlInterface, group: list[Parcel[Any]]) -> None:
+        """Answer each parcel of the group: when it is committed, refused, or its time is over.
+
+        After a lost answer the same call is repeated: PostgreSQL answers as it did to the first.
+        """
+        open_, pause, call, text = False, 0.0, uuid4(), ""
+        while waiting := [parcel for parcel in group if not parcel.future.done()]:
+            if not open_:  # nothing is on its way: mail without a caller stays out
+                group = waiting
+                call, (text, contents) = uuid4(), as_array(m for p in group for m in p.mails)
+            try:
+                found = await self._attempt(link, interface, waiting, text, contents, call)
+            except StoreUnavailable as error:
+                open_ = open_ or isinstance(error, Undecided)
+                self._give_up(group, error, Undecided if open_ else type(error))
+                if all(parcel.future.done() for parcel in waiting):
+                    return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2 or _PAUSE, _LONGEST_PAUSE)
+            except Exception as error:
+                one = sum(len(parcel.mails) for parcel in group) == 1
+                if isinstance(error, psycopg.Error) and faults.about_row(error) and not one:
+                    await self._write_singly(link, interface, waiting)
+                    return
+                reason = await explained(link, error)
+                for parcel in group:
+                    parcel.fail(reason)
+            else:
+                self._notifier.due.set()
+                start = 0
+                for parcel in group:
+                    parcel.answer(found[start : (start := start + len(parcel.mails))])
+                return
+
+    async def _attempt(
+        self, link: Link, interface: SqlInterface, waiting: list[Parcel[Any]],
+        text: str, contents: list[bytes], call: UUID,
+    ) -> Answer:  # fmt: skip
+        """Make the call once.
+
+        If it has no answer when a parcel's time is over, it raises Undecided. It raises
+        StoreUnavailable if the call was not sent by then.
+        """
+        until = min(parcel.since for parcel in waiting) + self._patience + _GRACE
+        error = StoreUnavailable("PostgreSQL has not answered in time")
+        loop = asyncio.get_running_loop()
+        # the callers first: it may take seconds until the statement is cancelled
+        late = loop.call_at(until, lambda: self._give_up(waiting, error, type(error)))
+        try:
+            async with asyncio.timeout_at(until):
+                if not link.connected:
+                    async with link.use():
+                        pass
+                error = Undecided(str(error))
+                return await interface.submit(text, contents, call)
+        except TimeoutError:
+            raise error from None
+        finally:
+            late.cancel()
+
+    async def _write_singly(
+        self, link: Link, interface: SqlInterface, group: list[Parcel[Any]]
+    ) -> None:
+        """Write each mail by itself: a trigger or constraint of operators refuses one of them."""
+        for parcel in group:
+            found: list[int | Exception] = []
+            for mail in parcel.mails:
+                alone = Parcel([mail], mail.size, asyncio.get_running_loop().create_future())
+                alone.since = parcel.since
+                await self._write(link, interface, [alone])
+                found += await alone.future
+            parcel.answer(found)
+
+    def _give_up(
+        self, group: list[Parcel[Any]], error: StoreUnavailable, kind: type[StoreUnavailable]
+    ) -> None:
+        """Answer mail whose time is over, also such that waits for the end of the outage."""
+        overdue = time.monotonic() - self._patience
+        for parcel in group:
+            if parcel.since <= overdue or kind is LoginRefused:
+                parcel.fail(kind(str(error)))
+        for parcel in self._waiting:
+            if parcel.since <= overdue:
+                parcel.fail(StoreUnavailable(str(error)))
+
+
+def session_of(patience: float) -> dict[str, str]:
+    """Return the run-time parameters of a client's connections.
+
+    PostgreSQL ends a statement that takes longer than the caller waits, and nothing of it stays.
+    """
+    limit = max(1, min(round(patience * 1000), 2**31 - 1))
+    return {
+        "jit": "off", "plan_cache_mode": "force_generic_plan", "client_encoding": "UTF8",
+        "statement_timeout": f"{limit}ms",
+    }  # fmt: skip
+
+
+async def explained(link: Link, error: Exception) -> Exception:
+    """Return the error of a database that has no such function, or of a login without its role."""
+    if isinstance(error, pg_errors.UndefinedFunction | pg_errors.InvalidSchemaName):
+        return SchemaMismatch(
+            f"the database lacks what this version calls: run `queuectl migrate` ({error})"
+        )
+    if isinstance(error, pg_errors.InsufficientPrivilege):
+        with suppress(StoreUnavailable, psycopg.Error):
+            for answer in await link.run(QUESTION, {"role": _ROLE}):
+                if words := lacking(_ROLE, answer):
+                    return LoginRefused(words)
+    return error

@@ -1,0 +1,145 @@
+"""enqueue: mail over the connection of the program, in the transaction that is open there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Protocol, overload
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from pgmta.client.mail_json import as_text, mail_json
+from pgmta.compose.submitted_mail import SubmittedMail
+from pgmta.errors import SubmissionError
+from pgmta.store.changes.sql_interface import SUBMIT_TEXT, Answer, read_text
+
+_POSSIBLE: Final = (
+    "give a psycopg Connection or AsyncConnection, an SQLAlchemy Connection, Session, "
+    "AsyncConnection or AsyncSession, or a connection of Django"
+)
+_SQLALCHEMY: Final = (
+    ("sqlalchemy.engine", "Connection"), ("sqlalchemy.orm", "Session"),
+    ("sqlalchemy.orm", "scoped_session"),
+)  # fmt: skip
+_DJANGO: Final = (
+    ("django.db.backends.base.base", "BaseDatabaseWrapper"),
+    ("django.utils.connection", "ConnectionProxy"),
+)
+
+
+class AsyncAlchemy(Protocol):
+    """AsyncConnection or AsyncSession of SQLAlchemy, which has this method and no other has."""
+
+    def run_sync(self, fn: Any, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Call the function with the connection or session behind it."""
+
+
+@overload
+def enqueue(
+    connection: psycopg.AsyncConnection[Any] | AsyncAlchemy, mail: SubmittedMail
+) -> Coroutine[Any, Any, int]: ...
+@overload
+def enqueue(connection: psycopg.Connection[Any], mail: SubmittedMail) -> int: ...
+@overload
+def enqueue(connection: Any, mail: SubmittedMail) -> int: ...
+def enqueue(connection: Any, mail: SubmittedMail) -> int | Coroutine[Any, Any, int]:
+    """Put mail into the queue in the transaction of a connection; return the message id.
+
+    The connection is one of psycopg, SQLAlchemy or Django. Of an asynchronous one the answer is
+    awaited. The mail is sent if the transaction commits. The call is one statement, also through
+    pgbouncer, and changes nothing of the connection. Raises SubmissionError for bad mail, and the
+    transaction goes on. Raises TypeError and ValueError for values of another type, and the
+    errors of the driver.
+    """
+    text = as_text([mail_json(mail, ascii_only=True)])
+    answer = submit_text(connection, text)
+    return _later(answer) if isinstance(answer, Coroutine) else _only(answer)
+
+
+def enqueue_many(
+    connection: Any, mails: Sequence[SubmittedMail], *, wake: bool = False
+) -> list[int | Exception]:
+    """Put mails into the queue by one statement; return the id or the error of each, in order.
+
+    `wake` notifies the workers at the commit. The connection is not asynchronous. Raises the errors
+    of the driver.
+    """
+    found: list[Any] = []
+    good = []
+    for mail in mails:
+        try:
+            good.append(mail_json(mail, ascii_only=True))
+            found.append(None)
+        except (SubmissionError, TypeError, ValueError) as error:
+            found.append(error)
+    if good:
+        answers = iter(submit_text(connection, as_text(good), wake=wake))
+        found = [next(answers) if each is None else each for each in found]
+    return found
+
+
+def submit_text(connection: Any, mails: str, *, wake: bool = False) -> Any:
+    """Run the statement on whatever the connection is; return its Answer, or what to await."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _psycopg_later(connection, mails, wake=wake)
+    if isinstance(connection, psycopg.Connection):
+        return _psycopg(connection, mails, wake=wake)
+    if _is_one_of(connection, _SQLALCHEMY):
+        return _sqlalchemy(connection, mails, wake=wake)
+    if _is_one_of(connection, _DJANGO):
+        return _django(connection, mails, wake=wake)
+    if hasattr(connection, "run_sync"):
+        return connection.run_sync(_sqlalchemy, mails, wake=wake)
+    raise TypeError(f"connection: {_POSSIBLE}, and not {type(connection).__name__}")
+
+
+def _psycopg(connection: psycopg.Connection[Any], mails: str, *, wake: bool) -> Answer:
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(SUBMIT_TEXT[wake], {"mails": mails}, prepare=False)
+        return read_text(*cursor.fetchall()[0])
+
+
+async def _psycopg_later(
+    connection: psycopg.AsyncConnection[Any], mails: str, *, wake: bool
+) -> Answer:
+    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        await cursor.execute(SUBMIT_TEXT[wake], {"mails": mails}, prepare=False)
+        return read_text(*(await cursor.fetchall())[0])
+
+
+def _sqlalchemy(connection: Any, mails: str, *, wake: bool) -> Answer:
+    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
+    _require(bind.dialect.name)
+    statement = SUBMIT_TEXT[wake].decode().replace("%(mails)s", ":mails")
+    text = sys.modules["sqlalchemy"].text(statement)
+    return read_text(*connection.execute(text, {"mails": mails}).one())
+
+
+def _django(connection: Any, mails: str, *, wake: bool) -> Answer:
+    _require(connection.vendor)
+    with connection.cursor() as cursor:
+        cursor.execute(SUBMIT_TEXT[wake].decode(), {"mails": mails})
+        return read_text(*cursor.fetchall()[0])
+
+
+def _require(database: str) -> None:
+    if database != "postgresql":
+        raise TypeError(f"connection: it is one to {database}, and the queue is in PostgreSQL")
+
+
+def _is_one_of(value: object, kinds: Sequence[tuple[str, str]]) -> bool:
+    """Return whether a value is of such a class; a module that is not loaded has no values."""
+    modules = ((sys.modules.get(module), name) for module, name in kinds)
+    return any(module and isinstance(value, getattr(module, name)) for module, name in modules)
+
+
+def _only(answer: Answer) -> int:
+    [found] = answer
+    if isinstance(found, SubmissionError):
+        raise found
+    return found
+
+
+async def _later(answer: Coroutine[Any, Any, Answer]) -> int:
+    return _only(await answer)

@@ -1,0 +1,68 @@
+"""Sessions of PostgreSQL that are fit for pgmta: which server, which schema, and no pooler."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+import psycopg
+
+from pgmta.errors import FormerDatabase
+
+_NARROW = "SET search_path = pgmta, pg_temp"
+_CONDITIONS = """
+SELECT set_config('search_path', CASE WHEN EXISTS (
+    SELECT FROM pg_namespace AS place, LATERAL (
+        SELECT nspowner UNION SELECT grantee FROM aclexplode(nspacl) WHERE privilege_type = 'CREATE'
+    ) AS makers (maker)
+    WHERE nspname = 'public' AND pg_has_role(
+        CASE maker WHEN 0 THEN NULL WHEN to_regrole('pg_database_owner') THEN (
+            SELECT datdba FROM pg_database WHERE datname = current_database()) ELSE maker END,
+        (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE') IS NOT TRUE
+) THEN 'pgmta' ELSE 'pgmta, public' END, false)
+"""
+LOOK_IN_PGMTA = (_NARROW, _CONDITIONS)
+"""Statements that set the search_path of a session of pgmta, as pgmta.condition_path() says it.
+
+An operator's condition may name functions in `public`. If a role beside the owner of our tables
+may create objects there, the path is without `public`. PostgreSQL prefers a function whose
+arguments fit better to its own, and the session would run it. Before these statements a session
+calls functions with the prefix pg_catalog only.
+"""
+
+_POOLER = (
+    "the database is reached through a connection pooler, which pgmta's own connections can't use: "
+    "name PostgreSQL itself in environment.database.uri; only SQL functions work behind a pooler"
+)
+
+BASELINE = "0001_baseline.sql"
+"""The first migration. A new database runs `sql/schema` instead."""
+
+
+def writable(uri: str) -> str:
+    """Return the connection string with a request for a server that takes writes.
+
+    It is added only if the string names several hosts and does not say which of them it wants.
+    """
+    given = psycopg.conninfo.conninfo_to_dict(uri)
+    hosts = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST", "")
+    said = given.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
+    if said or "," not in str(hosts):
+        return uri
+    return psycopg.conninfo.make_conninfo(uri, target_session_attrs="read-write")
+
+
+def check_pooler(connection: psycopg.BaseConnection[Any], pid: int) -> None:
+    """Raise OperationalError if `pid` is not the process that the connection was given.
+
+    `pid` is what pg_backend_pid() says. Behind a pooler the session belongs to other clients too.
+    """
+    if connection.info.backend_pid != pid:
+        raise psycopg.OperationalError(_POOLER)
+
+
+def refuse_former(migrations: Collection[str]) -> None:
+    """Raise FormerDatabase if a database with these migrations lacks the baseline."""
+    if migrations and BASELINE not in migrations:
+        raise FormerDatabase

@@ -1,0 +1,154 @@
+-- Plain mail of submit_mails(): parts in their common form, stored by few statements for all of them.
+--
+-- plain_params() decides. It takes no mail that submit_mail() refuses, and leaves it all that is not common. Both
+-- store the same rows (tests/sql/test_plain_mails.py). It looks at the JSON text of a mailbox, which shows its type too.
+-- These functions of SQL are STABLE, and become a part of the expression of the caller.
+
+CREATE FUNCTION plain_mailboxes(mail jsonb) RETURNS text STABLE LANGUAGE sql AS $$
+    SELECT concat(mail -> 'from', mail -> 'reply_to', '|', mail -> 'sender', replace(concat(
+        nullif(mail -> 'to', '[]'), nullif(mail -> 'cc', '[]'), nullif(mail -> 'bcc', '[]')), '"]["', '", "'))
+$$;
+COMMENT ON FUNCTION plain_mailboxes IS
+    'All mailboxes of a mail as JSON texts: From and Reply-To, |, the sender, and one list of the recipients.';
+
+CREATE FUNCTION without_names(mailboxes text) RETURNS text STABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN strpos(mailboxes, '<') > 0
+        THEN regexp_replace(mailboxes, '"[^"<>]*<([^"<>]*)>"' COLLATE "C", '"\1"', 'g') ELSE mailboxes END
+$$;
+COMMENT ON FUNCTION without_names IS 'JSON texts of mailboxes with the addresses alone.';
+
+CREATE FUNCTION mailbox_pairs(list text) RETURNS text STABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN strpos(list, '<') > 0
+        THEN regexp_replace(list, '"(([^"<>]*[^"<> ])? *<)?([^"<>]*)>?"' COLLATE "C", '["\2", "\3"]', 'g')
+        ELSE '[["", ' || substr(replace(list, '", "', '"], ["", "'), 2) || ']' END
+$$;
+COMMENT ON FUNCTION mailbox_pairs IS 'A JSON list of mailboxes as one of pairs of name and address, as submit_mailboxes() makes it.';
+
+CREATE FUNCTION plain_params(mail jsonb, mailboxes text, message_size bigint) RETURNS text STABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN length(mailboxes) < 4000  -- many recipients take their time in any way
+        AND without_names(mailboxes) ~ ('^("[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*")*'
+            '\|"[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*"'
+            '\["[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*'
+            '(", "[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*)*"\]$' COLLATE "C")
+        -- a name is of at most 63 characters, without escapes and without a blank in front
+        AND mailboxes !~ '[^"<>]{64}|[\\\u007f]|" ' COLLATE "C"
+        AND strpos(mail ->> 'sender', '<') = 0
+        AND mail - '{sender,to,cc,bcc,reply_to,from,subject,body,html,priority,metadata,tenant,on_failed,once}'::text[] = '{}'
+        AND length((mail -> 'subject')::text) <= 2000
+        AND (mail -> 'subject')::text ~ '^"([^\\\u007f]|\\")*[^ "\\\u007f]([^\\\u007f]|\\")*"$' COLLATE "C"
+        AND concat(left((mail -> 'body')::text, 1), left((mail -> 'html')::text, 1)) IN ('"', '""')
+        AND coalesce(octet_length((mail -> 'priority')::text) = 1, true)  -- a digit
+        AND coalesce(plain_metadata((mail -> 'metadata')::text), true)
+        AND coalesce(length((mail -> 'tenant')::text) <= 66
+            AND (mail -> 'tenant')::text ~ '^"[A-Za-z0-9][A-Za-z0-9._@+-]*"$' COLLATE "C", true)
+        AND coalesce((mail -> 'on_failed')::text IN ('"hold"', '"remove"', '"bounce"'), true)
+        AND coalesce((mail -> 'once')::text IN ('true', 'false'), true)
+        -- the text of an octet in JSON has at most 6, and so has a mailbox as a pair
+        AND pg_column_size(mail) * 6 < least(message_size, 4194304)
+        AND getdatabaseencoding() = 'UTF8'
+    THEN concat('{"from": ', substr(mailbox_pairs('[' || coalesce(mail -> 'from', mail -> 'sender')::text), 2),
+        ', "to": ' || mailbox_pairs(nullif((mail -> 'to')::text, '[]')),
+        ', "cc": ' || mailbox_pairs(nullif((mail -> 'cc')::text, '[]')),
+        ', "reply_to": ' || mailbox_pairs('[' || (mail -> 'reply_to')::text || ']'),
+        ', "subject": ', mail -> 'subject', ', "body": ' || (mail -> 'body')::text,
+        ', "html": ' || (mail -> 'html')::text, '}') END
+$$;
+COMMENT ON FUNCTION plain_params IS
+    'messages.params of plain mail, as text that is as long as that of the jsonb; null of other mail, which may be bad.';
+
+CREATE FUNCTION plain_metadata(metadata text) RETURNS boolean STABLE LANGUAGE sql AS $$
+    -- flat, and of the keys with _ only _trace
+    SELECT octet_length(metadata) <= 4000 AND metadata ~ '^\{[^][{}]*\}$' COLLATE "C" AND (strpos(metadata, '"_') = 0
+        OR metadata !~ '"_(?!trace": "00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")' COLLATE "C")
+$$;
+COMMENT ON FUNCTION plain_metadata IS 'Whether metadata of plain mail is good without a look at its values.';
+
+CREATE FUNCTION submit_plain(mail jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    mailboxes text := plain_mailboxes(mail);
+    hostname text;
+    message_size bigint;
+    params text;
+    message_id bigint;
+    sender text := mail ->> 'sender';
+    address text;
+    recipients text[] := '{}';
+    domains text[] := '{}';
+    rows integer;
+BEGIN
+    SELECT s.hostname, s.message_size INTO hostname, message_size FROM submit_settings AS s;
+    params := plain_params(mail, mailboxes, message_size);
+    IF params IS NULL THEN RETURN NULL; END IF;
+    FOREACH address IN ARRAY string_to_array(btrim(split_part(without_names(mailboxes), '[', 2), '"]'), '", "') LOOP
+        IF address <> ALL (recipients) THEN
+            recipients := recipients || address;
+            domains := domains || split_part(address, '@', 2);
+        END IF;
+    END LOOP;
+    message_id := nextval('message_ids');
+    rows := queue_put(ARRAY[message_id], ARRAY[octet_length(params)], ARRAY[submit_trace(hostname, message_id)],
+        ARRAY[''::bytea], ARRAY[plain_message_id(message_id, hostname)], '{sql}', ARRAY[sender],
+        ARRAY[split_part(sender, '@', 2)], ARRAY[coalesce((mail ->> 'priority')::smallint, '5')],
+        array_fill(1, ARRAY[cardinality(recipients)]), recipients, domains, tenants => ARRAY[mail ->> 'tenant'],
+        on_failed => ARRAY[mail ->> 'on_failed'], once => ARRAY[(mail ->> 'once')::boolean], logins => ARRAY[session_user],
+        rets => '{HDRS}', metadata => array_fill(mail ->> 'metadata', ARRAY[cardinality(recipients)]),
+        params => ARRAY[params::jsonb]);
+    RETURN message_id;
+END $$;
+COMMENT ON FUNCTION submit_plain IS
+    'submit_plains() of one mail, which has to be quick alone: PL/pgSQL, because a query takes longer to begin.';
+
+CREATE FUNCTION submit_plains(mails jsonb) RETURNS bigint[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    ids bigint[];
+    rows integer;
+BEGIN
+    WITH judged AS MATERIALIZED (
+        SELECT mail, mailboxes, params, CASE WHEN params IS NOT NULL THEN nextval('message_ids') END AS id
+        FROM (
+            SELECT *, plain_params(mail, mailboxes, (SELECT message_size FROM submit_settings)) AS params
+            FROM (
+                SELECT mail, plain_mailboxes(mail) AS mailboxes FROM jsonb_array_elements(mails) AS each (mail) OFFSET 0
+            ) AS given OFFSET 0
+        ) AS made
+    ), numbered AS MATERIALIZED (
+        SELECT id, mail, params, mail ->> 'sender' AS sender, row_number() OVER ()::integer AS number,
+            string_to_array(btrim(split_part(without_names(mailboxes), '[', 2), '"]'), '", "') AS addresses
+        FROM judged WHERE id IS NOT NULL
+    ), each_message AS (
+        SELECT count(*)::integer AS number, array_agg(id) AS ids, array_agg(octet_length(params)::bigint) AS sizes,
+            array_agg(submit_trace(hostname, id)) AS traces, array_agg(plain_message_id(id, hostname)) AS message_ids,
+            array_agg(sender) AS senders, array_agg(split_part(sender, '@', 2)) AS sender_domains,
+            array_agg(coalesce((mail ->> 'priority')::smallint, '5')) AS priorities, array_agg(mail ->> 'tenant') AS tenants,
+            array_agg(mail ->> 'on_failed') AS on_failed, array_agg((mail ->> 'once')::boolean) AS once,
+            array_agg(params::jsonb) AS params
+        FROM numbered, (SELECT hostname FROM submit_settings LIMIT 1) AS settings
+    ), each_row AS (
+        SELECT array_agg(number) AS numbers, array_agg(address) AS recipients,
+            array_agg(split_part(address, '@', 2)) AS domains, array_agg(metadata) AS metadata
+        FROM (
+            SELECT number, mail ->> 'metadata' AS metadata, addresses, unnest(addresses) AS address,
+                generate_subscripts(addresses, 1) AS place
+            FROM numbered OFFSET 0
+        ) AS each
+        WHERE array_position(addresses, address) = place  -- each recipient once
+    )
+    SELECT (SELECT array_agg(id) FROM judged), (
+        SELECT queue_put(m.ids, m.sizes, m.traces, array_fill(''::bytea, ARRAY[number]), m.message_ids,
+            array_fill('sql'::text, ARRAY[number]), m.senders, m.sender_domains, m.priorities, r.numbers, r.recipients,
+            r.domains, tenants => m.tenants, on_failed => m.on_failed, once => m.once,
+            logins => array_fill(session_user::text, ARRAY[number]), rets => array_fill('HDRS'::text, ARRAY[number]),
+            metadata => r.metadata, params => m.params)
+        FROM each_message AS m, each_row AS r WHERE number > 0)
+    INTO ids, rows;
+    RETURN ids;
+END $$;
+COMMENT ON FUNCTION submit_plains IS
+    'Puts the plain mails of a JSON array into the queue. Returns the id of each in order, null of one that is not plain.';
+
+CREATE FUNCTION plain_message_id(id bigint, hostname text) RETURNS text LANGUAGE sql AS $$
+    SELECT concat('<', id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@', coalesce(hostname, 'localhost'), '>')
+$$;
+COMMENT ON FUNCTION plain_message_id IS 'The Message-ID of a plain mail, as submit_composed() makes it.';

@@ -57,11 +57,17 @@ class Parcel[F: Waiting]:
 
 
 class Batch[F: Waiting]:
-    """The mails of `send_many`: parcels on the way in, results on the way out."""
+    """The mails of `send_many`: parcels on the way in, results on the way out.
 
-    def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F]) -> None:
+    `traceparent` is the trace context of the mails, or ''.
+    """
+
+    def __init__(
+        self, mails: Iterable[SubmittedMail], future: Callable[[], F], traceparent: str
+    ) -> None:
         self._mails = mails
         self._future = future
+        self._traceparent = traceparent
         self._closed = False
         self._results: list[Any] = []
 
@@ -82,7 +88,7 @@ class Batch[F: Waiting]:
                     yield None
                 continue
             try:
-                made = mail_json(mail)
+                made = mail_json(mail, self._traceparent)
             except (SubmissionError, TypeError, ValueError) as error:
                 results.append(SendResult(None, error))
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,47 @@ with trace.get_tracer("shop").start_as_current_span("order"):
     with smtplib.SMTP("127.0.0.1", int(sys.argv[1])) as session:
         head = "".join(f"{name.title()}: {value}\\r\\n" for name, value in fields.items())
         session.sendmail(sys.argv[3], sys.argv[4:], head + sys.argv[2])
+"""
+
+CLIENT_APPLICATION = """
+import asyncio, sys
+import psycopg
+from opentelemetry import trace
+import pgmta
+tracer, uri = trace.get_tracer("shop"), sys.argv[1]
+
+def mail(name, **options):
+    return pgmta.Mail(sender="s@shop.example", to=[f"{name}@a.example"], subject="Confidential",
+                      body="Confidential", **options)
+
+async def main():
+    async with pgmta.Client(uri) as client:
+        with tracer.start_as_current_span("send"):
+            await client.send(mail("anna"))
+        with tracer.start_as_current_span("own"):
+            await client.send(mail("bert", metadata={"_trace": sys.argv[2], "x": 1}))
+        with tracer.start_as_current_span("many"):
+            await client.send_many(mail(n) for n in ("carl", "", "dora"))
+        with tracer.start_as_current_span("refused"):
+            try:
+                await client.send(mail("\\0"))
+            except pgmta.SubmissionError:
+                pass
+        with trace.use_span(trace.NonRecordingSpan(trace.INVALID_SPAN_CONTEXT)):
+            await client.send(mail("emil"))
+        unrecorded = trace.SpanContext(1, 1, False)
+        with trace.use_span(trace.NonRecordingSpan(unrecorded)):
+            await client.send(mail("fred"))
+    async with await psycopg.AsyncConnection.connect(uri) as connection:
+        with tracer.start_as_current_span("later"):
+            await pgmta.enqueue(connection, mail("gina"))
+
+asyncio.run(main())
+with pgmta.SyncClient(uri) as client, tracer.start_as_current_span("sync"):
+    client.send(mail("hans"))
+    client.send_many([mail("ines"), mail("jana")])
+with psycopg.connect(uri) as connection, tracer.start_as_current_span("enqueue"):
+    pgmta.enqueue(connection, mail("kurt"))
 """
 
 
@@ -131,6 +173,53 @@ def test_an_application_by_smtp(system: System, log: SpanLog) -> None:
     check_batches(log, {accept.context for accept in accepts})
     assert {s.pid for s in delivers} <= {str(each.pid) for each in queued}
     for secret in ("@", "anna", "unknown@", "late@", "first", SECRET, "shop.example", "no mailbox"):
+        assert secret not in log.text
+
+
+def test_an_application_with_the_client(system: System, log: SpanLog) -> None:
+    log.run(CLIENT_APPLICATION, system.uri, GIVEN)
+    stored = {row["recipient"][:4]: row["metadata"] for row in system.queue()}
+    assert stored.pop("bert") == {"_trace": GIVEN, "x": 1}
+    assert stored.pop("fred") == {}
+    assert all(len(metadata) == 1 for metadata in stored.values())
+    system.environment = log.environment
+    system.queued(system.hop())
+    system.wait_empty()
+    system.stop()
+
+    submits = log.spans("submit")
+    assert {messaging(span) for span in submits} == {("pgmta", "submit", "send")}
+    assert {(span.kind, span.program) for span in submits} == {("PRODUCER", "program")}
+    outer = {s.id: s.name for s in log.spans() if s.program == "program" and s.name != "submit"}
+    delivered = Counter(span.parent for span in log.spans("deliver"))
+    count = "messaging.batch.message_count"
+    found = [
+        (outer.get(s.parent, ""), s.values.get(count), s.failed, delivered[s.id]) for s in submits
+    ]
+    assert sorted(found, key=str) == sorted(
+        [
+            ("send", None, False, 1),
+            ("own", None, False, 0),
+            ("many", 3, True, 2),
+            ("refused", None, True, 0),
+            ("", None, False, 1),
+            ("later", None, False, 1),
+            ("sync", None, False, 1),
+            ("sync", 2, False, 2),
+            ("enqueue", None, False, 1),
+        ],
+        key=str,
+    )
+    assert {s.values["error.type"] for s in submits if s.failed} == {"SubmissionError"}
+    assert [s.values.get("pgmta.refused") for s in submits if s.values.get(count) == 3] == [1]
+    ids = {s.values["messaging.message.id"] for s in log.spans("deliver")}
+    single = {
+        s.values["messaging.message.id"] for s in submits if not s.failed and count not in s.values
+    }
+    assert single <= ids
+    assert delivered[f"0x{SPAN}"] == 1
+    assert all(s.trace == f"0x{TRACE}" for s in log.spans("deliver") if s.parent == f"0x{SPAN}")
+    for secret in ("@", "anna", SECRET):
         assert secret not in log.text
 
 

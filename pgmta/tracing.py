@@ -6,15 +6,14 @@ pgmta uses the API of OpenTelemetry, and only if the program has set a tracer pr
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from time import time_ns
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -83,9 +82,9 @@ class Tracing:
         found = self._trace.TraceFlags(int(flags, 16))
         return self._trace.SpanContext(int(trace, 16), int(span, 16), True, found)
 
-    def submit(self, mails: int) -> Span | None:
+    def submit(self) -> Span | None:
         """Begin the span of a call that submits mail. Its parent is the program's current span."""
-        return self._begin("submit", {"messaging.batch.message_count": mails} if mails != 1 else {})
+        return self._begin("submit", _NONE)
 
     def begin(
         self,
@@ -161,10 +160,62 @@ def tracing() -> Tracing | None:
     trace = sys.modules.get("opentelemetry.trace")  # who has set a provider has imported it
     if not trace:
         return None
+    from importlib.metadata import version  # which takes longer to import than all else here
+
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         return None
-    tracer = provider.get_tracer("pgmta", importlib.metadata.version("pgmta"))
+    tracer = provider.get_tracer("pgmta", version("pgmta"))
     off = isinstance(tracer, trace.NoOpTracer)  # such as by OTEL_SDK_DISABLED
     _found.append(None if off else Tracing(tracer))
     return _found[0]
+
+
+class SubmitSpan:
+    """The span of one call that submits mail, from its beginning to the end of a `with`.
+
+    The span is None if OpenTelemetry is off or does not record it.
+    """
+
+    __slots__ = ("_open", "_span", "_tracing", "_values", "traceparent")
+
+    def __init__(self) -> None:
+        self._tracing = found = tracing()
+        self._span = found.submit() if found else None
+        self.traceparent = traceparent(self._span)
+        """The trace context for the mail, or ''."""
+        self._values: dict[str, str | int] = {}
+        self._open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        leave, self._open = self._open and not kind, False
+        if self._span and self._tracing and not leave:
+            failed = kind.__name__ if kind else str(self._values.pop("error.type", ""))
+            self._tracing.end(self._span, self._values, error=failed)
+
+    def leave_open(self) -> Self:
+        """Let the end of this `with` pass: another one follows."""
+        self._open = True
+        return self
+
+    def sent(self, number: int) -> int:
+        """Note the message id of the mail, and return it."""
+        if self._span:
+            self._values["messaging.message.id"] = str(number)
+        return number
+
+    def sent_many(self, errors: Iterable[Exception | None]) -> None:
+        """Note the error of each mail, None if it was stored."""
+        if self._span:
+            kinds = [type(error).__name__ if error else "" for error in errors]
+            self._values["messaging.batch.message_count"] = len(kinds)
+            if refused := [kind for kind in kinds if kind]:
+                self._values |= {"pgmta.refused": len(refused), "error.type": refused[0]}

@@ -5,6 +5,7 @@ Each command imports its own part, so that the master holds no memory for sessio
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -168,7 +169,8 @@ def run(config: Path, attached: bool) -> None:
     uri = resolve(settings.environment, SMTPD)
     from smtpd.process.master import Master
 
-    uvloop.run(Master(config, settings, uri).run(attached=attached))
+    # not uvloop: a child that it forks hangs in hooks of os.register_at_fork, as OpenTelemetry has
+    asyncio.run(Master(config, settings, uri).run(attached=attached))
 
 
 @main.command(hidden=True)

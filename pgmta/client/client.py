@@ -17,6 +17,7 @@ from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
+from pgmta.tracing import SubmitSpan
 
 _PATIENCE: Final = 1800
 """Seconds of patience at most: PostgreSQL keeps the answer of a call for an hour."""
@@ -46,14 +47,15 @@ class Client:
         open whether it was stored. Raises LoginRefused and SchemaMismatch at once. Raises NotBegun
         after `close`, and psycopg.Error if the database refuses mail by a rule of its operators.
         """
-        mailer = self._started()
-        made = mail_json(mail)
-        future: asyncio.Future[Found] = mailer.loop.create_future()
-        mailer.put(Parcel([made], made.size, future))
-        [found] = await future
-        if isinstance(found, Exception):
-            raise found
-        return int(found)
+        with SubmitSpan() as span:
+            mailer = self._started()
+            made = mail_json(mail, span.traceparent)
+            future: asyncio.Future[Found] = mailer.loop.create_future()
+            mailer.put(Parcel([made], made.size, future))
+            [found] = await future
+            if isinstance(found, Exception):
+                raise found
+            return span.sent(int(found))
 
     async def send_many(self, mails: Iterable[SubmittedMail]) -> list[SendResult]:
         """Store mails, many in each commit; return the id or the error of each, in order.
@@ -61,8 +63,16 @@ class Client:
         A bad mail stops no other. An iterator is read as its mails are stored. Raises an exception
         of the iterator once all mail before it has its answer.
         """
+        with SubmitSpan() as span:
+            results = await self._send_many(mails, span.traceparent)
+            span.sent_many(result.error for result in results)
+            return results
+
+    async def _send_many(
+        self, mails: Iterable[SubmittedMail], traceparent: str
+    ) -> list[SendResult]:
         mailer = self._started()
-        batch = Batch[asyncio.Future[Found]](mails, mailer.loop.create_future)
+        batch = Batch[asyncio.Future[Found]](mails, mailer.loop.create_future, traceparent)
         begun: deque[Parcel[asyncio.Future[Found]]] = deque()
 
         async def note() -> None:

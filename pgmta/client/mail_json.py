@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from pgmta.compose.submitted_mail import Attachment, Mail, RawMail, SubmittedMail, TemplateMail
 from pgmta.errors import SubmissionError
 from pgmta.mail.text import UNSTORABLE
+from pgmta.tracing import KEY
 
 _LISTS: Final = (list, tuple)
 
@@ -29,13 +30,16 @@ class MailJson(NamedTuple):
         return len(self.text) + (sum(map(len, self.octets)) if self.octets else 0)
 
 
-def mail_json(mail: SubmittedMail, *, ascii_only: bool = False) -> MailJson:
+def mail_json(mail: SubmittedMail, traceparent: str = "", *, ascii_only: bool = False) -> MailJson:
     """Return the mail as JSON, on request in ASCII.
 
-    Raises TypeError, ValueError or SubmissionError, each with the name of the bad argument.
+    A `traceparent` is its trace context, unless its metadata has one. Raises TypeError, ValueError
+    or SubmissionError, each with the name of the bad argument.
     """
     make = _OBJECTS.get(type(mail)) or _kind_of(mail)
     found = make(mail)
+    if traceparent:
+        found["metadata"] = {KEY: traceparent, **found.get("metadata", {})}
     try:
         text = (_ASCII if ascii_only else _UTF8)(found)
     except (TypeError, ValueError, RecursionError):

@@ -13,6 +13,7 @@ from pgmta.client.mail_json import as_text, mail_json
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import SubmissionError
 from pgmta.store.changes.sql_interface import SUBMIT_TEXT, Answer, read_text
+from pgmta.tracing import SubmitSpan
 
 _POSSIBLE: Final = (
     "give a psycopg Connection or AsyncConnection, an SQLAlchemy Connection, Session, "
@@ -52,9 +53,12 @@ def enqueue(connection: Any, mail: SubmittedMail) -> int | Coroutine[Any, Any, i
     transaction goes on. Raises TypeError and ValueError for values of another type, and the
     errors of the driver.
     """
-    text = as_text([mail_json(mail, ascii_only=True)])
-    answer = submit_text(connection, text)
-    return _later(answer) if isinstance(answer, Coroutine) else _only(answer)
+    with SubmitSpan() as span:
+        text = as_text([mail_json(mail, span.traceparent, ascii_only=True)])
+        answer = submit_text(connection, text)
+        if isinstance(answer, Coroutine):
+            return _later(answer, span.leave_open())
+        return span.sent(_only(answer))
 
 
 def enqueue_many(
@@ -65,11 +69,20 @@ def enqueue_many(
     `wake` notifies the workers at the commit. The connection is not asynchronous. Raises the errors
     of the driver.
     """
+    with SubmitSpan() as span:
+        found = _submit_many(connection, mails, span.traceparent, wake=wake)
+        span.sent_many(each if isinstance(each, Exception) else None for each in found)
+        return found
+
+
+def _submit_many(
+    connection: Any, mails: Sequence[SubmittedMail], traceparent: str, *, wake: bool
+) -> list[int | Exception]:
     found: list[Any] = []
     good = []
     for mail in mails:
         try:
-            good.append(mail_json(mail, ascii_only=True))
+            good.append(mail_json(mail, traceparent, ascii_only=True))
             found.append(None)
         except (SubmissionError, TypeError, ValueError) as error:
             found.append(error)
@@ -141,5 +154,6 @@ def _only(answer: Answer) -> int:
     return found
 
 
-async def _later(answer: Coroutine[Any, Any, Answer]) -> int:
-    return _only(await answer)
+async def _later(answer: Coroutine[Any, Any, Answer], span: SubmitSpan) -> int:
+    with span:
+        return span.sent(_only(await answer))

@@ -57,17 +57,20 @@ class Parcel[F: Waiting]:
 
 
 class Batch[F: Waiting]:
-    """The mails of `send_many`: parcels on the way in, results on the way out."""
+    """The mails of `send_many`: parcels on the way in, results on the way out.
 
-
-    Raises TypeError if `mails` is no iterable.
+    `traceparent` is the trace context of the mails, or ''. Raises TypeError if `mails` is no
+    iterable.
     """
 
-    def __init__(self, mails: Iterable[SubmittedMail], future: Callable[[], F]) -> None:
+    def __init__(
+        self, mails: Iterable[SubmittedMail], future: Callable[[], F], traceparent: str
+    ) -> None:
         if not isinstance(mails, Iterable):
             raise TypeError(f"mails: give a list of mails, and not {type(mails).__name__}")
         self._mails = mails
         self._future = future
+        self._traceparent = traceparent
         self._closed = False
         self._results: list[Any] = []
 
@@ -88,7 +91,7 @@ class Batch[F: Waiting]:
                     yield None
                 continue
             try:
-                made = mail_json(mail)
+                made = mail_json(mail, self._traceparent)
             except (SubmissionError, TypeError, ValueError) as error:
                 results.append(SendResult(None, error))
                 continue

@@ -20,6 +20,7 @@ from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
+from pgmta.tracing import SubmitSpan
 
 _clients: WeakSet[SyncClient] = WeakSet()
 _abandoned: list[object] = []  # parts that belong to the parent of this process
@@ -48,20 +49,27 @@ class SyncClient:
 
     def send(self, mail: SubmittedMail) -> int:
         """Store mail and return its message id, as `Client.send` does; same errors."""
-        made = mail_json(mail)
-        future: futures.Future[Found] = futures.Future()
-        self._put(Parcel([made], made.size, future))
-        [found] = _result(future)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        with SubmitSpan() as span:
+            made = mail_json(mail, span.traceparent)
+            future: futures.Future[Found] = futures.Future()
+            self._put(Parcel([made], made.size, future))
+            [found] = _result(future)
+            if isinstance(found, Exception):
+                raise found
+            return span.sent(found)
 
     def send_many(self, mails: Iterable[SubmittedMail]) -> list[SendResult]:
         """Store mails and return the id or the error of each, as `Client.send_many` does.
 
         An iterator is read in the thread of the caller.
         """
-        batch = Batch[futures.Future[Found]](mails, futures.Future)
+        with SubmitSpan() as span:
+            results = self._send_many(mails, span.traceparent)
+            span.sent_many(result.error for result in results)
+            return results
+
+    def _send_many(self, mails: Iterable[SubmittedMail], traceparent: str) -> list[SendResult]:
+        batch = Batch[futures.Future[Found]](mails, futures.Future, traceparent)
         begun: deque[Parcel[futures.Future[Found]]] = deque()
 
         def note() -> None:

@@ -103,7 +103,9 @@ def tls_optional(header: bytes) -> bool:
 def traceparent_field(header: bytes) -> str:
     """Return the value of the field Traceparent, '' without the field or with several of them."""
     values = _TRACEPARENT.findall(header)
-    return values[0].strip(b" \t").decode("ascii", "replace") if len(values) == 1 else ""
+    if len(values) != 1:
+        return ""
+    return _FOLD_LINE.sub(b" ", values[0]).strip(b" \t").decode("ascii", "replace")
 
 
 def fields(header: bytes) -> list[tuple[str, str]]:

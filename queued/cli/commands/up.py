@@ -18,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
-import uvloop
 
 from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
 from pgmta.config.loader import load
@@ -172,7 +171,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
             ("sink", f"127.0.0.1:{sink_port}, keeps what it gets in {sink}/new"),
         ]
         hints = [_hint(port), *submission[1:]]
-        status = uvloop.run(_run(children, port, lines, hints))
+        status = asyncio.run(_run(children, port, lines, hints))
     sys.exit(status)
 
 

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pgmta.client.client import Client
-    from pgmta.client.own_connection import enqueue
+    from pgmta.client.own_connection import enqueue, enqueue_many
     from pgmta.client.results import RecipientStatus, SendResult
     from pgmta.client.sync_client import SyncClient
-    from pgmta.compose.submitted_mail import Attachment, Mail, RawMail, TemplateMail
+    from pgmta.compose.submitted_mail import (
+        Attachment,
+        Mail,
+        RawMail,
+        SubmittedMail,
+        TemplateMail,
+    )
     from pgmta.errors import (
         AddressError,
         LoginRefused,
@@ -43,11 +49,13 @@ __all__ = [
     "SendResult",
     "StoreUnavailable",
     "SubmissionError",
+    "SubmittedMail",
     "SyncClient",
     "TemplateMail",
     "Undecided",
     "__version__",
     "enqueue",
+    "enqueue_many",
     "parse_mailbox",
 ]
 
@@ -65,10 +73,12 @@ _MODULES = {
     "SendResult": "pgmta.client.results",
     "StoreUnavailable": "pgmta.errors",
     "SubmissionError": "pgmta.errors",
+    "SubmittedMail": "pgmta.compose.submitted_mail",
     "SyncClient": "pgmta.client.sync_client",
     "TemplateMail": "pgmta.compose.submitted_mail",
     "Undecided": "pgmta.errors",
     "enqueue": "pgmta.client.own_connection",
+    "enqueue_many": "pgmta.client.own_connection",
     "parse_mailbox": "pgmta.mail.address",
 }
 

@@ -92,13 +92,11 @@ class EmailBackend(BaseEmailBackend):
         mails = [raw_mail(each) for each in messages]
         ids: list[int | None] = []
         for place, result in enumerate(enqueue_many(connections[self.using], mails)):
-            if isinstance(result, int):
-                ids.append(result)
-            elif self.fail_silently and isinstance(result, SubmissionError):
-                ids.append(None)
-            else:
-                result.add_note(f"subject: {messages[place].subject!s:.100}")
-                raise result
+            error = result.error
+            if error and not (self.fail_silently and isinstance(error, SubmissionError)):
+                error.add_note(f"subject: {messages[place].subject!s:.100}")
+                raise error
+            ids.append(result.id)
         return ids
 
 

@@ -79,15 +79,15 @@ class SubmissionError(PgmtaError):
     """An argument of a mail is refused, and nothing of that mail was stored.
 
     `argument` is its name, or '' if the mail as a whole is refused. `reason` says why, and `detail`
-    and `hint` say more, or are ''. `code` is the SQLSTATE, '' if PostgreSQL did not see the mail.
+    and `hint` say more, or are ''. `sqlstate` is '' if PostgreSQL did not see the mail.
     """
 
     def __init__(
-        self, argument: str, reason: str, detail: str = "", hint: str = "", code: str = ""
+        self, argument: str, reason: str, detail: str = "", hint: str = "", sqlstate: str = ""
     ) -> None:
-        super().__init__(argument, reason, detail, hint, code)  # pickle makes it of these
+        super().__init__(argument, reason, detail, hint, sqlstate)  # pickle makes it of these
         self.argument, self.reason = argument, reason
-        self.detail, self.hint, self.code = detail, hint, code
+        self.detail, self.hint, self.sqlstate = detail, hint, sqlstate
 
     def __str__(self) -> str:
         first = f"{self.argument}: {self.reason}" if self.argument else self.reason

@@ -71,6 +71,8 @@ class Client:
     async def _send_many(
         self, mails: Iterable[SubmittedMail], traceparent: str
     ) -> list[SendResult]:
+        if self._closed and not self._mailer:
+            return [SendResult(None, NotBegun(CLOSED)) for _ in mails]
         mailer = self._started()
         batch = Batch[asyncio.Future[Found]](mails, mailer.loop.create_future, traceparent)
         begun: deque[Parcel[asyncio.Future[Found]]] = deque()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, overload
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgmta.client.mail_json import as_text, mail_json
+from pgmta.client.mail_json import MailJson, as_text, mail_json
+from pgmta.client.results import SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import SubmissionError
 from pgmta.store.changes.sql_interface import SUBMIT_TEXT, Answer, read_text
@@ -38,58 +39,81 @@ class AsyncAlchemy(Protocol):
 
 @overload
 def enqueue(
-    connection: psycopg.AsyncConnection[Any] | AsyncAlchemy, mail: SubmittedMail
-) -> Coroutine[Any, Any, int]: ...
+    connection: psycopg.AsyncConnection[Any] | AsyncAlchemy, mail: SubmittedMail,
+    *, wake: bool = False,
+) -> Coroutine[Any, Any, int]: ...  # fmt: skip
 @overload
-def enqueue(connection: psycopg.Connection[Any], mail: SubmittedMail) -> int: ...
+def enqueue(
+    connection: psycopg.Connection[Any], mail: SubmittedMail, *, wake: bool = False
+) -> int: ...
 @overload
-def enqueue(connection: Any, mail: SubmittedMail) -> int: ...
-def enqueue(connection: Any, mail: SubmittedMail) -> int | Coroutine[Any, Any, int]:
+def enqueue(connection: Any, mail: SubmittedMail, *, wake: bool = False) -> int: ...
+def enqueue(
+    connection: Any, mail: SubmittedMail, *, wake: bool = False
+) -> int | Coroutine[Any, Any, int]:
     """Put mail into the queue in the transaction of a connection; return the message id.
 
     The connection is one of psycopg, SQLAlchemy or Django. Of an asynchronous one the answer is
     awaited. The mail is sent if the transaction commits. The call is one statement, also through
-    pgbouncer, and changes nothing of the connection. Raises SubmissionError for bad mail, and the
-    transaction goes on. Raises TypeError and ValueError for values of another type, and the
-    errors of the driver.
+    pgbouncer, and changes nothing of the connection. With `wake` it notifies the workers at the
+    commit, which many programs at once should leave out (docs/sql.md). Raises SubmissionError for
+    bad mail, and the transaction goes on. Raises TypeError and ValueError for values of another
+    type, and the errors of the driver.
     """
     with SubmitSpan() as span:
         text = as_text([mail_json(mail, span.traceparent, ascii_only=True)])
-        answer = submit_text(connection, text)
+        answer = submit_text(connection, text, wake=wake)
         if isinstance(answer, Coroutine):
             return _later(answer, span.leave_open())
         return span.sent(_only(answer))
 
 
+@overload
 def enqueue_many(
-    connection: Any, mails: Sequence[SubmittedMail], *, wake: bool = False
-) -> list[int | Exception]:
-    """Put mails into the queue by one statement; return the id or the error of each, in order.
+    connection: psycopg.AsyncConnection[Any] | AsyncAlchemy, mails: Iterable[SubmittedMail],
+    *, wake: bool = False,
+) -> Coroutine[Any, Any, list[SendResult]]: ...  # fmt: skip
+@overload
+def enqueue_many(
+    connection: psycopg.Connection[Any], mails: Iterable[SubmittedMail], *, wake: bool = False
+) -> list[SendResult]: ...
+@overload
+def enqueue_many(
+    connection: Any, mails: Iterable[SubmittedMail], *, wake: bool = False
+) -> list[SendResult]: ...
+def enqueue_many(
+    connection: Any, mails: Iterable[SubmittedMail], *, wake: bool = False
+) -> list[SendResult] | Coroutine[Any, Any, list[SendResult]]:
+    """Put mails into the queue as `enqueue` does; return the id or the error of each, in order.
 
-    `wake` notifies the workers at the commit. The connection is not asynchronous. Raises the errors
-    of the driver.
+    All of them are one statement, so they are in memory together. A bad mail stops no other.
+    Raises TypeError for another connection, and the errors of the driver.
     """
     with SubmitSpan() as span:
-        found = _submit_many(connection, mails, span.traceparent, wake=wake)
-        span.sent_many(each if isinstance(each, Exception) else None for each in found)
-        return found
+        made = [_made(mail, span.traceparent) for mail in mails]
+        text = as_text(each for each in made if not isinstance(each, Exception))
+        answer = submit_text(connection, text, wake=wake)
+        if isinstance(answer, Coroutine):
+            return _many_later(answer, made, span.leave_open())
+        results = _results(made, answer)
+        span.sent_many(result.error for result in results)
+        return results
 
 
-def _submit_many(
-    connection: Any, mails: Sequence[SubmittedMail], traceparent: str, *, wake: bool
-) -> list[int | Exception]:
-    found: list[Any] = []
-    good = []
-    for mail in mails:
-        try:
-            good.append(mail_json(mail, traceparent, ascii_only=True))
-            found.append(None)
-        except (SubmissionError, TypeError, ValueError) as error:
-            found.append(error)
-    if good:
-        answers = iter(submit_text(connection, as_text(good), wake=wake))
-        found = [next(answers) if each is None else each for each in found]
-    return found
+def _made(mail: SubmittedMail, traceparent: str) -> MailJson | Exception:
+    try:
+        return mail_json(mail, traceparent, ascii_only=True)
+    except (SubmissionError, TypeError, ValueError) as error:
+        return error
+
+
+def _results(made: Iterable[MailJson | Exception], answer: Answer) -> list[SendResult]:
+    answers = iter(answer)
+    found = [each if isinstance(each, Exception) else next(answers) for each in made]
+    return [
+        SendResult(each, None) if isinstance(each, int) else SendResult(None, each)
+        for each in found
+    ]
 
 
 def submit_text(connection: Any, mails: str, *, wake: bool = False) -> Any:
@@ -157,3 +181,12 @@ def _only(answer: Answer) -> int:
 async def _later(answer: Coroutine[Any, Any, Answer], span: SubmitSpan) -> int:
     with span:
         return span.sent(_only(await answer))
+
+
+async def _many_later(
+    answer: Coroutine[Any, Any, Answer], made: Sequence[MailJson | Exception], span: SubmitSpan
+) -> list[SendResult]:
+    with span:
+        results = _results(made, await answer)
+        span.sent_many(result.error for result in results)
+        return results

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 _MOVING: Final = frozenset(("scheduled", "queued", "deferred", "sending"))
 
 
-class SendResult(NamedTuple):
-    """The result of one mail of `send_many`: its message id, or the error, and the other is None.
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """The result of one of many mails: its message id, or the error, and the other is None.
 
     The error is a SubmissionError, TypeError or ValueError if the mail is bad. It is NotBegun,
     StoreUnavailable or Undecided if the mail may be good.
@@ -19,7 +21,8 @@ class SendResult(NamedTuple):
     error: Exception | None
 
 
-class RecipientStatus(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecipientStatus:
     """The state of one recipient of a message, as view message_status has it (docs/states.md).
 
     `state` is scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or

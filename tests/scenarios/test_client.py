@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 
-import pgmta
 from pgmta import Client
 from tests.pgmta.client.test_client import mail
 from tests.support.nexthop import Do, Transaction
@@ -60,4 +59,3 @@ async def test_what_becomes_of_mail(system: System) -> None:
             pass
     # they return the last look when the client is closed
     assert [(await each)[endless][0].state for each in waits] == ["deferred"] * 2
-    assert pgmta.RecipientStatus._fields[:2] == ("recipient", "state")

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner
 
 from pgmta import Attachment, Mail, TemplateMail
-from pgmta.client.own_connection import enqueue_many
+from pgmta.client.own_connection import enqueue
 from pgmta.compose.composed_message import parts_for, read_composition
 from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.template import TemplateSource, compile_template
@@ -73,7 +73,7 @@ def mails() -> Iterator[Mail | TemplateMail]:
 
 
 def submit(db: psycopg.Connection[Any], mail: Mail | TemplateMail) -> None:
-    enqueue_many(db, [mail], wake=True)
+    enqueue(db, mail, wake=True)
 
 
 class Phases:

@@ -201,7 +201,7 @@ def test_only_the_next_hop_and_an_operator_who_asks_see_them(
                     db.execute("LOCK TABLE pgmta.messages IN SHARE MODE")
                     sending = asyncio.create_task(asyncio.to_thread(enqueue_many, own, group))
                     await eventually(lambda: any("submit_mails" in text for text in statements))
-                assert all(isinstance(sent, int) for sent in await sending)
+                assert all(sent.id for sent in await sending)
 
         asyncio.run(submit())
         flags = [f for pair in WORDS.items() for f in ("--param", "=".join(pair))]

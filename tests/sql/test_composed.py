@@ -95,7 +95,7 @@ def test_each_bad_argument_is_named_and_nothing_is_stored(db: psycopg.Connection
             enqueue(db, bad_mail)
         found = by_python.value
         assert found.argument.rstrip("_") == bad.argument
-        assert (f"{bad.argument}: {found.reason}", found.hint, found.code) == (
+        assert (f"{bad.argument}: {found.reason}", found.hint, found.sqlstate) == (
             said.message_primary, said.message_hint, said.sqlstate
         )  # fmt: skip
     good = {"sender": "'a@b.example'", '"to"': "'{b@b.example}'", "subject": "'x'", "body": "'x'"}

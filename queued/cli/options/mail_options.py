@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pgmta.client.own_connection import enqueue_many
+from pgmta.client.own_connection import enqueue
 from pgmta.command import print_json, print_line
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import ConfigError
@@ -56,9 +56,7 @@ def mail_arguments(options: dict[str, Any]) -> dict[str, Any]:
 def print_submitted(config: Path, mail: SubmittedMail, *, as_json: bool) -> None:
     """Submit mail, wake the workers, and print the message id. Raises SubmissionError."""
     with connect_operator(database_of(config)) as db:
-        [found] = enqueue_many(db, [mail], wake=True)
-    if isinstance(found, Exception):
-        raise found
+        found = enqueue(db, mail, wake=True)
     if as_json:
         print_json({"id": found})
     else:

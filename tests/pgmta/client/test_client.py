@@ -59,7 +59,7 @@ async def test_tasks_share_commits(client: Client, db: psycopg.Connection) -> No
     assert [n for n, each in enumerate(results) if not isinstance(each, int)] == [7]
     error = results[7]
     assert isinstance(error, SubmissionError)
-    assert (error.argument, error.reason, error.code) == (
+    assert (error.argument, error.reason, error.sqlstate) == (
         "to", "an address has no domain", "22023"
     )  # fmt: skip
     assert '"bad"' in error.detail

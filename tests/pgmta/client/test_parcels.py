@@ -12,12 +12,12 @@ def test_a_large_mail_is_alone() -> None:
     """Whatever becomes of it, the others have their own answer."""
     small = Mail(sender="shop@a.example", to=["r@b.example"], subject="Small", body="x")
     large = RawMail("shop@a.example", ["r@b.example"], b"x" * OCTETS)
-    batch = Batch[Future[Found]]([small, small, large, small], Future)
+    batch = Batch[Future[Found]]([small, small, large, small], Future, "")
     parcels = [list(each.places) for each in batch.parcels() if each]
     assert parcels == [[0, 1], [2], [3]]
 
 
 def test_a_parcel_has_so_many_mails_at_most() -> None:
     mail = Mail(sender="shop@a.example", to=["r@b.example"], subject="Small", body="x")
-    batch = Batch[Future[Found]]([mail] * 1201, Future)
+    batch = Batch[Future[Found]]([mail] * 1201, Future, "")
     assert [len(each.mails) for each in batch.parcels() if each] == [MAILS, MAILS, 201]

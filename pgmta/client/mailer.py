@@ -15,7 +15,8 @@ from pgmta.client.gatherer import Gatherer, explained, session_of
 from pgmta.client.looks import Looks
 from pgmta.client.parcels import CLOSED
 from pgmta.client.results import RecipientStatus, Statuses
-from pgmta.errors import LoginRefused, NotBegun, StoreUnavailable, Undecided
+from pgmta.errors import LoginRefused, NotBegun, StoreUnavailable, SubmissionError, Undecided
+from pgmta.mail.text import UNSTORABLE
 from pgmta.postgres.resources import Resources
 from pgmta.store.changes.sql_interface import SqlInterface
 
@@ -57,8 +58,12 @@ class Mailer:
     async def cancel(self, message_id: int, reason: str | None) -> int:
         """Stop recipients that are not delivered yet; return their number.
 
-        Raises SubmissionError, StoreUnavailable, Undecided, psycopg.Error.
+        Raises TypeError, ValueError, SubmissionError, StoreUnavailable, Undecided, psycopg.Error.
         """
+        if not isinstance(reason, str | None):
+            raise TypeError(f"reason: it has to be a text, and not {type(reason).__name__}")
+        if reason and UNSTORABLE.search(reason):
+            raise SubmissionError("reason", "it has NUL or half of a character")
         [number] = _ids([message_id])
         return await self._ask(partial(self._interface.cancel, number, reason))
 
@@ -110,9 +115,11 @@ async def repeated[T](call: Callable[[], Awaitable[T]], until: float) -> T:
 
 
 def _ids(ids: Iterable[int]) -> Sequence[int]:
-    """Return the ids in their order, each once. Raises TypeError."""
+    """Return the ids in their order, each once. Raises TypeError, ValueError."""
     found = tuple(dict.fromkeys(ids))
     for each in found:
         if not isinstance(each, int) or isinstance(each, bool):
             raise TypeError(f"ids: a message id has to be a number, and not {type(each).__name__}")
+        if not -(2**63) <= each < 2**63:
+            raise ValueError("ids: a message id has at most 64 bits")
     return found

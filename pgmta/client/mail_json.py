@@ -37,8 +37,9 @@ def mail_json(mail: SubmittedMail, *, ascii_only: bool = False) -> MailJson:
     """
     make = _OBJECTS.get(type(mail)) or _kind_of(mail)
     found = make(mail)
+    encode = _ASCII if ascii_only else _UTF8
     try:
-        text = (_ASCII if ascii_only else _UTF8)(found)
+        text = encode(found)
     except (TypeError, ValueError, RecursionError):
         _blame(found)
         raise
@@ -47,7 +48,7 @@ def mail_json(mail: SubmittedMail, *, ascii_only: bool = False) -> MailJson:
     if isinstance(mail, RawMail):
         return MailJson(f'{text[:-1]},"content":', (_octets("content", mail.content),), ("}",))
     if isinstance(mail, Mail | TemplateMail) and mail.attachments:
-        return _with_files(text, mail.attachments)
+        return _with_files(text, mail.attachments, encode)
     return MailJson(text)
 
 
@@ -197,7 +198,9 @@ def _octets(name: str, value: object) -> bytes:
     return bytes(value)
 
 
-def _with_files(text: str, files: Sequence[Attachment]) -> MailJson:
+def _with_files(
+    text: str, files: Sequence[Attachment], encode: Callable[[object], str]
+) -> MailJson:
     octets, segments = [], [f'{text[:-1]},"attachments":[']
     for each in files:
         if not isinstance(each, Attachment):
@@ -210,7 +213,7 @@ def _with_files(text: str, files: Sequence[Attachment]) -> MailJson:
             if not isinstance(value, str | None):
                 raise TypeError(f"attachments: {name}: {_TEXT}")
         _check("attachments", about)
-        segments[-1] += f'{_ASCII(about)[:-1]},"content":'
+        segments[-1] += f'{encode(about)[:-1]},"content":'
         segments.append("},")
     return MailJson(segments[0], octets, [*segments[1:-1], "}]}"])
 

@@ -40,8 +40,9 @@ def mail_json(mail: SubmittedMail, traceparent: str = "", *, ascii_only: bool = 
     found = make(mail)
     if traceparent:
         found["metadata"] = {KEY: traceparent, **found.get("metadata", {})}
+    encode = _ASCII if ascii_only else _UTF8
     try:
-        text = (_ASCII if ascii_only else _UTF8)(found)
+        text = encode(found)
     except (TypeError, ValueError, RecursionError):
         _blame(found)
         raise
@@ -51,7 +52,7 @@ def mail_json(mail: SubmittedMail, traceparent: str = "", *, ascii_only: bool = 
     if isinstance(mail, RawMail):
         return MailJson(f'{text[:-1]},"content":', (_octets("content", mail.content),), ("}",))
     if isinstance(mail, Mail | TemplateMail) and mail.attachments:
-        return _with_files(text, mail.attachments)
+        return _with_files(text, mail.attachments, encode)
     return MailJson(text)
 
 
@@ -201,7 +202,9 @@ def _octets(name: str, value: object) -> bytes:
     return bytes(value)
 
 
-def _with_files(text: str, files: Sequence[Attachment]) -> MailJson:
+def _with_files(
+    text: str, files: Sequence[Attachment], encode: Callable[[object], str]
+) -> MailJson:
     octets, segments = [], [f'{text[:-1]},"attachments":[']
     for each in files:
         if not isinstance(each, Attachment):
@@ -214,7 +217,7 @@ def _with_files(text: str, files: Sequence[Attachment]) -> MailJson:
             if not isinstance(value, str | None):
                 raise _no_text(f"attachments: {name}", value)
         check_texts("attachments", about)
-        segments[-1] += f'{_ASCII(about)[:-1]},"content":'
+        segments[-1] += f'{encode(about)[:-1]},"content":'
         segments.append("},")
     return MailJson(segments[0], octets, [*segments[1:-1], "}]}"])
 

@@ -62,7 +62,7 @@ class Mailer:
     async def cancel(self, message_id: int, reason: str | None) -> int:
         """Stop recipients that are not delivered yet; return their number.
 
-        Raises SubmissionError, StoreUnavailable, Undecided, psycopg.Error.
+        Raises TypeError, ValueError, SubmissionError, StoreUnavailable, Undecided, psycopg.Error.
         """
         [number] = message_ids([message_id], "id")
         if reason is not None and not isinstance(reason, str):

@@ -14,7 +14,7 @@ COMMENT ON TABLE submit_calls IS
     'Calls of submit_mails() of the last hour with their answers: a repetition gets the answer of the first.';
 COMMENT ON COLUMN submit_calls.call IS 'Argument call.';
 COMMENT ON COLUMN submit_calls.login IS 'Login of the first call.';
-COMMENT ON COLUMN submit_calls.fingerprint IS 'Hash of the argument mails: other mails under the same call are a mistake.';
+COMMENT ON COLUMN submit_calls.fingerprint IS 'Hash of the arguments mails and contents: others under the same call are a mistake.';
 COMMENT ON COLUMN submit_calls.called_at IS 'When the transaction of the first call began.';
 COMMENT ON COLUMN submit_calls.ids IS 'Its answer: the message id of each mail, null for a refused one.';
 COMMENT ON COLUMN submit_calls.problems IS 'Its answer: the refused mails with their errors; null if there are none.';
@@ -42,10 +42,10 @@ BEGIN
     END IF;
     WHILE call IS NOT NULL LOOP
         -- waits for an open transaction that has the call, and for no other
-        INSERT INTO submit_calls (call, login, fingerprint) VALUES (call, session_user, jsonb_hash_extended(mails, 0))
+        INSERT INTO submit_calls (call, login, fingerprint) VALUES (call, session_user, call_fingerprint(mails, contents))
         ON CONFLICT ON CONSTRAINT submit_calls_pkey DO NOTHING;
         EXIT WHEN FOUND;
-        SELECT c.ids, c.problems INTO ids, problems FROM submit_called(call, mails) AS c;
+        SELECT c.ids, c.problems INTO ids, problems FROM submit_called(call, call_fingerprint(mails, contents)) AS c;
         IF ids IS NOT NULL THEN RETURN; END IF;  -- else it was removed meanwhile, because its time is over
     END LOOP;
     IF jsonb_array_length(mails) = 1 THEN
@@ -75,14 +75,18 @@ COMMENT ON FUNCTION submit_mails IS
     'Puts mails into the queue, in the transaction of the caller. Returns the id of each, and the errors of those that '
     'are refused: the others are stored. docs/sql.md has the keys of a mail.';
 
-CREATE FUNCTION submit_called(call uuid, mails jsonb, OUT ids bigint[], OUT problems jsonb) LANGUAGE plpgsql AS $$
+CREATE FUNCTION call_fingerprint(mails jsonb, contents bytea[]) RETURNS bigint IMMUTABLE
+RETURN jsonb_hash_extended(mails, 0) # coalesce(hash_array_extended(contents, 0), 0);
+COMMENT ON FUNCTION call_fingerprint IS 'submit_calls.fingerprint of a call.';
+
+CREATE FUNCTION submit_called(call uuid, fingerprint bigint, OUT ids bigint[], OUT problems jsonb) LANGUAGE plpgsql AS $$
 DECLARE
     first_one submit_calls;
 BEGIN
     SELECT c.* INTO first_one FROM submit_calls AS c WHERE c.call = submit_called.call;
     IF first_one.login <> session_user THEN
         PERFORM submit_refuse('call', 'another login has used it', NULL, 'Make a new UUID for each call.', 'unique_violation');
-    ELSIF first_one.fingerprint <> jsonb_hash_extended(mails, 0) THEN
+    ELSIF first_one.fingerprint <> submit_called.fingerprint THEN
         PERFORM submit_refuse('call', 'it was used for other mails', NULL, 'Make a new UUID for each call.', 'unique_violation');
     END IF;
     ids := first_one.ids;

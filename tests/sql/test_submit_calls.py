@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -51,6 +51,18 @@ def test_a_repetition_gets_the_answer_of_the_first(db: psycopg.Connection) -> No
         with pytest.raises(pg_errors.UniqueViolation, match="call: it was used for other mails"):
             call(db, number, mails)
     assert call(db, empty := uuid4(), []) == call(db, empty, []) == ([], None)
+
+
+def test_other_contents_are_other_mails(db: psycopg.Connection) -> None:
+    call, query = uuid4(), "SELECT ids FROM submit_mails(%s, %s, %s)"
+    by_place = json.dumps([{"sender": "a@a.example", "recipients": ["b@b.example"], "content": 0}])
+    raw = b64decode(RAW)
+    ((first,),) = fetch(db, query, by_place, [raw], call)
+    assert first
+    assert fetch(db, query, by_place, [raw], call) == ([first],)
+    for contents in ([raw + b"x"], [raw, b""], []):
+        with pytest.raises(pg_errors.UniqueViolation, match="call: it was used for other mails"):
+            db.execute(query, (by_place, contents, call))
 
 
 def test_another_login_does_not_see_it(db: psycopg.Connection) -> None:

@@ -298,3 +298,20 @@ async def test_the_workers_are_notified(client: Client, database: str) -> None:
         await client.send(mail())
         async for notification in listener.notifies(timeout=60, stop_after=1):
             assert notification.channel == "pgmta_queue"
+
+
+async def test_arguments_that_no_message_has(client: Client) -> None:
+    for ids in (["1"], [True], [1.0]):
+        with pytest.raises(TypeError, match="^ids: "):
+            await client.status(ids)  # type: ignore[arg-type]
+    for number in (2**63, -(2**63) - 1):
+        with pytest.raises(ValueError, match="^ids: "):
+            await client.wait([number])
+        with pytest.raises(ValueError, match="^ids: "):
+            await client.cancel(number)
+    assert await client.status([2**63 - 1, -(2**63)]) == {2**63 - 1: [], -(2**63): []}
+    for reason in ("a\0", "\ud800"):
+        with pytest.raises(SubmissionError, match="^reason: it has NUL or half"):
+            await client.cancel(1, reason)
+    with pytest.raises(TypeError, match="^reason: "):
+        await client.cancel(1, 5)  # type: ignore[arg-type]

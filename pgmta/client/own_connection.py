@@ -13,7 +13,7 @@ from pgmta.client.mail_json import as_text, mail_json
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import SubmissionError
 from pgmta.store.changes.sql_interface import SUBMIT_TEXT, Answer, read_text
-from pgmta.tracing import SubmitSpan
+from pgmta.tracing import SubmitSpan, submit_span
 
 _POSSIBLE: Final = (
     "give a psycopg Connection or AsyncConnection, an SQLAlchemy Connection, Session, "
@@ -53,7 +53,7 @@ def enqueue(connection: Any, mail: SubmittedMail) -> int | Coroutine[Any, Any, i
     transaction goes on. Raises TypeError and ValueError for values of another type, and the
     errors of the driver.
     """
-    with SubmitSpan() as span:
+    with submit_span() as span:
         text = as_text([mail_json(mail, span.traceparent, ascii_only=True)])
         answer = submit_text(connection, text)
         if isinstance(answer, Coroutine):
@@ -69,7 +69,7 @@ def enqueue_many(
     `wake` notifies the workers at the commit. The connection is not asynchronous. Raises the errors
     of the driver.
     """
-    with SubmitSpan() as span:
+    with submit_span() as span:
         found = _submit_many(connection, mails, span.traceparent, wake=wake)
         span.sent_many(each if isinstance(each, Exception) else None for each in found)
         return found

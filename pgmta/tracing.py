@@ -160,11 +160,11 @@ def tracing() -> Tracing | None:
     trace = sys.modules.get("opentelemetry.trace")  # who has set a provider has imported it
     if not trace:
         return None
-    from importlib.metadata import version  # which takes longer to import than all else here
-
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         return None
+    from importlib.metadata import version  # which takes longer to import than all else here
+
     tracer = provider.get_tracer("pgmta", version("pgmta"))
     off = isinstance(tracer, trace.NoOpTracer)  # such as by OTEL_SDK_DISABLED
     _found.append(None if off else Tracing(tracer))
@@ -174,14 +174,14 @@ def tracing() -> Tracing | None:
 class SubmitSpan:
     """The span of one call that submits mail, from its beginning to the end of a `with`.
 
-    The span is None if OpenTelemetry is off or does not record it.
+    Without `tracing` there is none.
     """
 
     __slots__ = ("_open", "_span", "_tracing", "_values", "traceparent")
 
-    def __init__(self) -> None:
-        self._tracing = found = tracing()
-        self._span = found.submit() if found else None
+    def __init__(self, tracing: Tracing | None) -> None:
+        self._tracing = tracing
+        self._span = tracing.submit() if tracing else None
         self.traceparent = traceparent(self._span)
         """The trace context for the mail, or ''."""
         self._values: dict[str, str | int] = {}
@@ -219,3 +219,12 @@ class SubmitSpan:
             self._values["messaging.batch.message_count"] = len(kinds)
             if refused := [kind for kind in kinds if kind]:
                 self._values |= {"pgmta.refused": len(refused), "error.type": refused[0]}
+
+
+_OFF = SubmitSpan(None)
+
+
+def submit_span() -> SubmitSpan:
+    """Begin the span of a call that submits mail, if OpenTelemetry is on."""
+    found = tracing()
+    return SubmitSpan(found) if found else _OFF

@@ -17,7 +17,7 @@ from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
-from pgmta.tracing import SubmitSpan
+from pgmta.tracing import submit_span
 
 _PATIENCE: Final = 1800
 """Seconds of patience at most: PostgreSQL keeps the answer of a call for an hour."""
@@ -47,7 +47,7 @@ class Client:
         open whether it was stored. Raises LoginRefused and SchemaMismatch at once. Raises NotBegun
         after `close`, and psycopg.Error if the database refuses mail by a rule of its operators.
         """
-        with SubmitSpan() as span:
+        with submit_span() as span:
             mailer = self._started()
             made = mail_json(mail, span.traceparent)
             future: asyncio.Future[Found] = mailer.loop.create_future()
@@ -63,7 +63,7 @@ class Client:
         A bad mail stops no other. An iterator is read as its mails are stored. Raises an exception
         of the iterator once all mail before it has its answer.
         """
-        with SubmitSpan() as span:
+        with submit_span() as span:
             results = await self._send_many(mails, span.traceparent)
             span.sent_many(result.error for result in results)
             return results

@@ -14,7 +14,7 @@ from pgmta.client.results import SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import SubmissionError
 from pgmta.store.changes.sql_interface import SUBMIT_TEXT, Answer, read_text
-from pgmta.tracing import SubmitSpan
+from pgmta.tracing import SubmitSpan, submit_span
 
 _POSSIBLE: Final = (
     "give a psycopg Connection or AsyncConnection, an SQLAlchemy Connection, Session, "
@@ -60,7 +60,7 @@ def enqueue(
     bad mail, and the transaction goes on. Raises TypeError and ValueError for values of another
     type, and the errors of the driver.
     """
-    with SubmitSpan() as span:
+    with submit_span() as span:
         text = as_text([mail_json(mail, span.traceparent, ascii_only=True)])
         answer = submit_text(connection, text, wake=wake)
         if isinstance(answer, Coroutine):
@@ -89,7 +89,7 @@ def enqueue_many(
     All of them are one statement, so they are in memory together. A bad mail stops no other.
     Raises TypeError for another connection, and the errors of the driver.
     """
-    with SubmitSpan() as span:
+    with submit_span() as span:
         made = [_made(mail, span.traceparent) for mail in mails]
         text = as_text(each for each in made if not isinstance(each, Exception))
         answer = submit_text(connection, text, wake=wake)

@@ -20,7 +20,7 @@ from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
-from pgmta.tracing import SubmitSpan
+from pgmta.tracing import submit_span
 
 _clients: WeakSet[SyncClient] = WeakSet()
 _abandoned: list[object] = []  # parts that belong to the parent of this process
@@ -49,7 +49,7 @@ class SyncClient:
 
     def send(self, mail: SubmittedMail) -> int:
         """Store mail and return its message id, as `Client.send` does; same errors."""
-        with SubmitSpan() as span:
+        with submit_span() as span:
             made = mail_json(mail, span.traceparent)
             future: futures.Future[Found] = futures.Future()
             self._put(Parcel([made], made.size, future))
@@ -63,7 +63,7 @@ class SyncClient:
 
         An iterator is read in the thread of the caller.
         """
-        with SubmitSpan() as span:
+        with submit_span() as span:
             results = self._send_many(mails, span.traceparent)
             span.sent_many(result.error for result in results)
             return results

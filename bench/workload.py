@@ -265,7 +265,9 @@ class Workload:
         after = cpu.snapshot(groups)
         figures = self._result.figures
         spent = {name: seconds - before.groups[name] for name, seconds in after.groups.items()}
-        for name in spent.keys() - {"producer"}:  # which says itself what it used
+        # a producer says itself how much it used; a consumer beside it goes on afterwards
+        own = {"PostgreSQL", "consumer"} if self._result.phase == "consumed" else {"PostgreSQL"}
+        for name in own & spent.keys():
             figures[f"CPU µs/mail, {name}"] = spent[name] / mails * 1e6
         others = after.machine - before.machine - sum(spent.values())
         figures["cores of others"] = max(0.0, others) / (after.at - before.at)

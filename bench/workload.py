@@ -108,6 +108,7 @@ class Workload:
     def measure(self, name: str) -> Result:
         """Do one measure. Raises HelperError if a program ended, or nothing moved."""
         self._result = Result(name)
+        self._pids: cpu.Groups = {}
         works = {"batch": self._batch, "beside": self._beside, "consumed": self._consumed}
         with fresh(self.server, keep=False) as uri, contextlib.ExitStack() as self._stack:
             check_durability(uri)
@@ -146,7 +147,7 @@ class Workload:
         rate = self._produce("batch", number)
         self._result.figures["produced, mails/s"] = rate
         consumers = self._start_consumers()
-        with self._cpu(number + WARM, {"consumer": [each.process.pid for each in consumers]}):
+        with self._cpu(number + WARM):
             for each in consumers:
                 each.tell("go")
             last = self._wait_handled(consumers, 2 * (number + WARM))
@@ -248,17 +249,26 @@ class Workload:
         path = self.directory / f"{who}.log"
         helper = Helper(who, {"uri": uri, **config}, path, self.site.words(who))
         self._stack.callback(helper.close)
+        self._pids.setdefault(who, []).append(helper.process.pid)
         return helper
 
     @contextlib.contextmanager
-    def _cpu(self, mails: int, groups: cpu.Groups | None = None) -> Iterator[None]:
-        """Note the CPU time that PostgreSQL and these processes take meanwhile."""
+    def _cpu(self, mails: int) -> Iterator[None]:
+        """Note the CPU time that PostgreSQL and the consumer take meanwhile.
+
+        The cores of others are those that neither they nor the producer used.
+        """
         roots = [self.server.postmaster] if self.server.postmaster else []
-        groups = {"PostgreSQL": roots, **(groups or {})}
+        groups = {"PostgreSQL": roots, **self._pids}
         before = cpu.snapshot(groups)
         yield
         after = cpu.snapshot(groups)
-        for name, seconds in after.groups.items():
-            spent = (seconds - before.groups[name]) / mails * 1e6
-            self._result.figures[f"CPU µs/mail, {name}"] = spent
+        figures = self._result.figures
+        spent = {name: seconds - before.groups[name] for name, seconds in after.groups.items()}
+        # a producer says itself how much it used; a consumer beside it goes on afterwards
+        own = {"PostgreSQL", "consumer"} if self._result.phase == "consumed" else {"PostgreSQL"}
+        for name in own & spent.keys():
+            figures[f"CPU µs/mail, {name}"] = spent[name] / mails * 1e6
+        others = after.machine - before.machine - sum(spent.values())
+        figures["cores of others"] = max(0.0, others) / (after.at - before.at)
         log(f"{self._result.phase}: {mails} mails in {after.at - before.at:.2f} s")

@@ -26,6 +26,10 @@ from pgmta.store.changes.sql_interface import Answer, SqlInterface
 
 _ROLE: Final = "pgmta_submit"
 _MAILS, _OCTETS = 1000, 16 << 20  # of a group, at most, if it has several parcels
+_LOCK_WAIT = 1000  # milliseconds that a call waits for a lock, with all mail of its group
+_LOCKED_PAUSE = 2.0  # seconds before mail that was locked out alone is tried again
+_BEHIND: Final = "PostgreSQL took too long for the mail before it"
+_LOCKED: Final = "another transaction that is open locks the mail out, for example by its key"
 _GRACE = 1.0  # seconds that PostgreSQL has to end a statement before the client does
 
 
@@ -41,6 +45,7 @@ class Gatherer:
         session = session_of(patience)
         self._links = [resources.link(f"mails {n}", session) for n in range(connections)]
         self._waiting: deque[Parcel[Any]] = deque()
+        self._locked: set[Parcel[Any]] = set()  # they wait for a lock of another transaction
         self._idle: list[asyncio.Future[None]] = []  # of the tasks; the last one was busy last
         self._roused = False  # a task is about to take what waits
         self._closing = False
@@ -70,7 +75,7 @@ class Gatherer:
 
     def _end(self) -> None:
         self._closing = True
-        for parcel in self._waiting:
+        for parcel in (*self._waiting, *self._locked):
             parcel.fail(NotBegun(CLOSED))
         self._waiting.clear()
 
@@ -110,14 +115,39 @@ class Gatherer:
             parcel = waiting[0]
             mails += len(parcel.mails)
             octets += parcel.octets
-            if group and (mails > _MAILS or octets > _OCTETS):
+            if group and (parcel.alone or mails > _MAILS or octets > _OCTETS):
                 break
             waiting.popleft()
             if parcel.since < overdue:
-                parcel.fail(StoreUnavailable("PostgreSQL took too long for the mail before it"))
+                parcel.fail(StoreUnavailable(_LOCKED if parcel.alone else _BEHIND))
             elif not parcel.future.done():  # else its caller has gone
                 group.append(parcel)
+                if parcel.alone:
+                    break
         return group
+
+    def _put_back(self, group: list[Parcel[Any]]) -> None:
+        """Let mail wait that another transaction has locked out, by its key for example.
+
+        First each parcel is tried alone, so that it delays no other. Then it is tried at times.
+        """
+        for parcel in reversed(group):
+            if not parcel.alone:
+                parcel.alone = True
+                self._waiting.appendleft(parcel)
+            elif self._closing:
+                parcel.fail(StoreUnavailable(_LOCKED))
+            else:
+                self._locked.add(parcel)
+                left = max(parcel.since + self._patience - time.monotonic(), 0.0)
+                pause = min(_LOCKED_PAUSE, left)
+                asyncio.get_running_loop().call_later(pause, self._try_again, parcel)
+
+    def _try_again(self, parcel: Parcel[Any]) -> None:
+        self._locked.discard(parcel)
+        if not parcel.future.done():
+            self._waiting.append(parcel)
+            self._rouse()
 
     async def _write(self, link: Link, interface: SqlInterface, group: list[Parcel[Any]]) -> None:
         """Answer each parcel of the group: when it is committed, refused, or its time is over.
@@ -140,6 +170,9 @@ class Gatherer:
                     return
                 await asyncio.sleep(next(breaks))
             except Exception as error:
+                if faults.locked(error):
+                    self._put_back(waiting)
+                    return
                 one = sum(len(parcel.mails) for parcel in group) == 1
                 if isinstance(error, psycopg.Error) and faults.about_row(error) and not one:
                     await self._write_singly(link, interface, waiting)
@@ -179,6 +212,10 @@ class Gatherer:
                 return await interface.submit(text, contents, call)
         except TimeoutError:
             raise error from None
+        except pg_errors.LockNotAvailable as failure:
+            if open_:  # by the first call, which is still at work
+                raise StoreUnavailable(str(failure)) from None
+            raise
         finally:
             late.cancel()
 
@@ -224,7 +261,7 @@ def session_of(patience: float) -> dict[str, str]:
     limit = max(1, min(round(patience * 1000), 2**31 - 1))
     return {
         "jit": "off", "plan_cache_mode": "force_generic_plan", "client_encoding": "UTF8",
-        "statement_timeout": f"{limit}ms",
+        "statement_timeout": f"{limit}ms", "lock_timeout": f"{_LOCK_WAIT}ms",
     }  # fmt: skip
 
 

@@ -31,10 +31,11 @@ class Parcel[F: Waiting]:
     """Mails, and the future that gets the id or the error of each.
 
     A parcel whose future is cancelled before it is begun is not sent. `since` is time.monotonic()
-    of its making, and `places` are those of the mails in their call.
+    of its making, and `places` are those of the mails in their call. It is `alone` in its commit
+    after another transaction has locked it out.
     """
 
-    __slots__ = ("future", "mails", "octets", "places", "since")
+    __slots__ = ("alone", "future", "mails", "octets", "places", "since")
 
     def __init__(
         self, mails: list[MailJson], octets: int, future: F, places: Sequence[int] = (0,)
@@ -44,6 +45,7 @@ class Parcel[F: Waiting]:
         self.future = future
         self.places = places
         self.since = time.monotonic()
+        self.alone = False
 
     def answer(self, found: Found) -> None:
         """Answer the caller, unless it has gone or has its answer."""

@@ -10,12 +10,20 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgmta import Client, Mail, NotBegun, StoreUnavailable, Undecided
+from pgmta import (
+    Client,
+    Mail,
+    NotBegun,
+    StoreUnavailable,
+    SubmissionError,
+    Undecided,
+    enqueue,
+)
 from tests.pgmta.client.test_client import CALLS, mail, subjects
 from tests.support.cutting import cutting
 from tests.support.database import PrivateServer
 from tests.support.rows import column
-from tests.support.waiting import eventually, let_others_run
+from tests.support.waiting import eventually, let_others_run, take_time_async
 
 _KILL = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -155,6 +163,36 @@ async def test_a_lock_that_stays_is_no_open_question(database: str, db: psycopg.
             for error in await asyncio.gather(*calls, return_exceptions=True):
                 assert type(error) is StoreUnavailable
         assert len(subjects(db)) == 1
+
+
+WAITS = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+
+@pytest.mark.slow
+async def test_a_key_of_an_open_transaction_delays_its_own_mail_alone(
+    database: str, db: psycopg.Connection
+) -> None:
+    async with Client(database, connections=1, patience=20) as client:
+        with psycopg.connect(database) as other:
+            first = enqueue(other, mail("keyed", key="4711"))
+            keyed = [asyncio.create_task(client.send(mail("keyed", key="4711")))]
+            keyed.append(asyncio.create_task(client.send(mail("else", key="4711"))))
+            for _ in range(3):  # beside it, and while it is tried again
+                await asyncio.gather(*(client.send(mail(n)) for n in range(50)))
+                assert not any(task.done() for task in keyed)
+                await take_time_async(0.7)
+        assert await keyed[0] == first
+        with pytest.raises(SubmissionError, match="key: it was used for another message"):
+            await keyed[1]
+        assert len(subjects(db)) == 151
+        with psycopg.connect(database) as other:
+            enqueue(other, mail("keyed", key="4712"))
+            keyed = [asyncio.create_task(client.send(mail("late", key="4712")))]
+            await eventually(lambda: bool(column(db, WAITS)))
+            await client.close()
+            with pytest.raises((NotBegun, StoreUnavailable)) as ended:
+                await keyed[0]
+            assert type(ended.value) in (NotBegun, StoreUnavailable)
 
 
 class Senders:

@@ -53,6 +53,10 @@ ALL = {"address": "0.0.0.0", "port": 25}
         ),
         ({"listen": [{"auth": "offered", "auth_without_tls": True}]}, []),
         (
+            {"listen": [{**ALL, "trust_traceparent": True}, {"trust_traceparent": True}]},
+            ["listen[0].trust_traceparent: "],
+        ),
+        (
             {"listen": [{"client_certificates": {"authorities": "/x", "names": ["a"]}}]},
             ["listen[0].client_certificates: "],
         ),

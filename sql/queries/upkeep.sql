@@ -48,8 +48,8 @@ RETURNING message_id
 -- name: expire_calls
 -- One batch of calls of submit_mails() that no program repeats any more.
 DELETE FROM submit_calls
-WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM submit_calls
+WHERE call = ANY (ARRAY(
+    SELECT call FROM submit_calls
     WHERE called_at < now() - make_interval(secs => %(age)s)
     ORDER BY called_at LIMIT %(batch)s
     FOR UPDATE SKIP LOCKED))

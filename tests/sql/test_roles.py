@@ -174,6 +174,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         left = (await leases.next(0, 10))[2]
         assert await leases.settle(left) == (len(left), 0)
         assert await upkeep.orphans(60, 10) == 2
+        assert (await upkeep.expire_keys(60, 10), await upkeep.expire_calls(60, 10)) == (0, 0)
         db.execute("UPDATE rules SET expires_at = now()")
         assert await upkeep.expire_rules() == [("r", 1, 0)]
         await registry.leave()

@@ -307,9 +307,9 @@ async def test_arguments_that_no_message_has(client: Client) -> None:
     for number in (2**63, -(2**63) - 1):
         with pytest.raises(ValueError, match="^ids: "):
             await client.wait([number])
-        with pytest.raises(ValueError, match="^ids: "):
+        with pytest.raises(ValueError, match="^id: "):
             await client.cancel(number)
-    assert await client.status([2**63 - 1, -(2**63)]) == {2**63 - 1: [], -(2**63): []}
+    assert await client.status([2**63 - 1, 0]) == {2**63 - 1: [], 0: []}
     for reason in ("a\0", "\ud800"):
         with pytest.raises(SubmissionError, match="^reason: it has NUL or half"):
             await client.cancel(1, reason)

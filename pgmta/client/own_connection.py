@@ -87,8 +87,10 @@ def enqueue_many(
     """Put mails into the queue as `enqueue` does; return the id or the error of each, in order.
 
     All of them are one statement, so they are in memory together. A bad mail stops no other.
-    Raises TypeError for another connection, and the errors of the driver.
+    Raises TypeError for another connection or no list, and the errors of the driver.
     """
+    if not isinstance(mails, Iterable):
+        raise TypeError(f"mails: give a list of mails, and not {type(mails).__name__}")
     with submit_span() as span:
         made = [_made(mail, span.traceparent) for mail in mails]
         text = as_text(each for each in made if not isinstance(each, Exception))
@@ -128,7 +130,10 @@ def submit_text(connection: Any, mails: str, *, wake: bool = False) -> Any:
         return _django(connection, mails, wake=wake)
     if hasattr(connection, "run_sync"):
         return connection.run_sync(_sqlalchemy, mails, wake=wake)
-    raise TypeError(f"connection: {_POSSIBLE}, and not {type(connection).__name__}")
+    kind = type(connection)
+    # sqlite3 and others have a Connection too
+    where = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    raise TypeError(f"connection: {_POSSIBLE}, and not {where}{kind.__qualname__}")
 
 
 def _psycopg(connection: psycopg.Connection[Any], mails: str, *, wake: bool) -> Answer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -83,6 +85,13 @@ def test_other_objects_are_refused(database: str, db: psycopg.Connection) -> Non
     for wrong in (None, database, db.cursor(), object()):
         with pytest.raises(TypeError, match=r"^connection: give a psycopg Connection .*, and not"):
             pgmta.enqueue(wrong, mail())
+    with (
+        closing(sqlite3.connect(":memory:")) as other,
+        pytest.raises(TypeError, match=r", and not sqlite3\.Connection$"),
+    ):
+        pgmta.enqueue(other, mail())
+    with psycopg.connect(database) as own, pytest.raises(TypeError, match="^mails: give a list"):
+        enqueue_many(own, mail())  # type: ignore[call-overload]
     stranger = make_conninfo(database, options="-c role=pgmta_reader")
     with (
         psycopg.connect(stranger) as own,

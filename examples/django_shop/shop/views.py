@@ -16,7 +16,9 @@ from .models import Order
 @require_POST
 def order(request: HttpRequest) -> JsonResponse:
     """Take an order."""
-    buyer, item = request.POST["buyer"], request.POST["item"]
+    buyer, item = request.POST.get("buyer"), request.POST.get("item")
+    if not buyer or not item:
+        return JsonResponse({"error": "give buyer and item"}, status=422)
     receipt = EmailMessage("Your receipt", f"Thank you for the {item}.\n", to=[buyer])
     receipt.pgmta = {"tenant": "shop", "metadata": {"item": item}}
     try:

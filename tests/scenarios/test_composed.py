@@ -85,13 +85,15 @@ def follow(uri: str, hop: NextHop, path: Path) -> None:
         for name in ("ann", "bob"):
             db.execute("SELECT submit_template('code', %s, %s, on_failed => 'bounce')",
                        (f"{name}@b.example", words))  # fmt: skip
-        db.execute(
-            "SELECT submit_template('code', 'eve@b.example', %s, on_failed => 'remove')", (words,)
-        )
-        db.execute(
-            "UPDATE messages SET params = '{\"words\": 7}'"
-            " WHERE id = (SELECT max(id) FROM messages)"
-        )
+        with db.transaction():
+            db.execute(
+                "SELECT submit_template('code', 'eve@b.example', %s, on_failed => 'remove')",
+                (words,),
+            )
+            db.execute(
+                "UPDATE messages SET params = '{\"words\": 7}'"
+                " WHERE id = (SELECT max(id) FROM messages)"
+            )
         shown = CliRunner().invoke(main, ["show", "101", "-c", str(path)]).stdout
         secret = CliRunner().invoke(main, ["show", "101", "--params", "-c", str(path)]).stdout
         put_template(

@@ -85,3 +85,4 @@ def process_name(host: str) -> str:
 
 SMTPD = DaemonRole("smtpd")
 QUEUED = DaemonRole("queued")
+WEB = DaemonRole("web")

@@ -10,9 +10,9 @@ CREATE TABLE daemons (
     started_at timestamptz NOT NULL DEFAULT now(),
     seen_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE daemons IS 'Processes of queued and smtpd that run, by their heartbeat.';
+COMMENT ON TABLE daemons IS 'Processes of queued, smtpd and queued web that run, by their heartbeat.';
 COMMENT ON COLUMN daemons.process IS 'hostname:pid:random; workers.owner of a queued.';
-COMMENT ON COLUMN daemons.program IS 'queued or smtpd.';
+COMMENT ON COLUMN daemons.program IS 'queued, smtpd or web.';
 COMMENT ON COLUMN daemons.host IS 'environment.hostname of its configuration.';
 COMMENT ON COLUMN daemons.pid IS 'Process id; of smtpd, the serving process.';
 COMMENT ON COLUMN daemons.version IS 'Version of the program.';
@@ -119,6 +119,7 @@ COMMENT ON COLUMN worker_overview.handled IS 'Rows since its start.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('daemons', 'pgmta_smtpd', 'SELECT, INSERT, UPDATE, DELETE'),
+    ('daemons', 'pgmta_web', 'SELECT, INSERT, UPDATE, DELETE'),
     ('daemons', 'pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE'),
     ('daemons', 'pgmta_operator', 'SELECT'),
     ('daemons', 'pgmta_reader', 'SELECT'),
@@ -127,6 +128,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('workers', 'pgmta_reader', 'SELECT'),
     ('database_clock', 'pgmta_queued', 'SELECT, UPDATE (seen_at)'),
     ('schema_migrations', 'pgmta_smtpd', 'SELECT'),
+    ('schema_migrations', 'pgmta_web', 'SELECT'),
     ('schema_migrations', 'pgmta_queued', 'SELECT'),
     ('schema_migrations', 'pgmta_operator', 'SELECT'),
     ('schema_migrations', 'pgmta_reader', 'SELECT'),

@@ -40,7 +40,7 @@ DECLARE
     name text;
     missing text[];
 BEGIN
-    FOREACH name IN ARRAY '{pgmta_smtpd,pgmta_queued,pgmta_operator,pgmta_reader,pgmta_submit}'::text[] LOOP
+    FOREACH name IN ARRAY '{pgmta_smtpd,pgmta_queued,pgmta_operator,pgmta_reader,pgmta_submit,pgmta_web}'::text[] LOOP
         BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', name);
         EXCEPTION WHEN duplicate_object OR unique_violation OR insufficient_privilege THEN

@@ -173,12 +173,7 @@ COMMENT ON FUNCTION status IS
 CREATE FUNCTION cancel(id bigint, reason text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
-    chances integer :=
-        CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 10 ELSE 1 END;
     login text;
-    flying bigint[];
-    waiting bigint[];
-    stopped integer;
 BEGIN
     IF length(reason) > 500 OR reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
         PERFORM submit_refuse('reason', 'it is over 500 characters or has control characters');
@@ -193,6 +188,22 @@ BEGIN
         PERFORM submit_refuse('id', 'there is no message with this id that this login may cancel', NULL,
             'The id is the number that submit() returned, or that the client got with its 250.', 'no_data_found');
     END IF;
+    RETURN withdraw(id, reason);
+END $$;
+COMMENT ON FUNCTION cancel IS
+    'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed '
+    'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits '
+    'has its own mail.';
+
+CREATE FUNCTION withdraw(id bigint, reason text) RETURNS integer
+LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    chances integer :=
+        CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 10 ELSE 1 END;
+    flying bigint[];
+    waiting bigint[];
+    stopped integer;
+BEGIN
     FOR chance IN 1 .. chances LOOP
         BEGIN
             -- A row in REPORT has its outcome, and its sender gets a DSN.
@@ -202,7 +213,7 @@ BEGIN
             INTO flying, waiting
             FROM (
                 SELECT q.id, q.lease_until FROM queue AS q
-                WHERE q.message_id = cancel.id AND q.status NOT IN ('DELETE', 'REPORT') ORDER BY q.id FOR UPDATE
+                WHERE q.message_id = withdraw.id AND q.status NOT IN ('DELETE', 'REPORT') ORDER BY q.id FOR UPDATE
             ) AS found;
             -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
             -- of the first statement would clear what the second one sets.
@@ -218,10 +229,8 @@ BEGIN
         END;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION cancel IS
-    'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed '
-    'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits '
-    'has its own mail.';
+COMMENT ON FUNCTION withdraw IS
+    'The common part of cancel() and of triggers that withdraw mail: it asks for no right to the message.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION sees_all_mail', 'PUBLIC', 'EXECUTE'),

@@ -17,7 +17,7 @@ from pgmta.store.admin.migrate import migrate
 from tests.support.database import data_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
-ROLES = ("smtpd", "queued", "operator", "reader", "submit")
+ROLES = ("smtpd", "queued", "operator", "reader", "submit", "web")
 STRANGER = "pgmta_test_stranger"
 
 RELATIONS = """

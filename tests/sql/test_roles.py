@@ -40,7 +40,9 @@ from tests.support.database import memory_folder, with_database
 from tests.support.rows import operate
 from tests.support.users import accounts, add_user, secret
 
-ROLES = ("pgmta_smtpd", "pgmta_queued", "pgmta_operator", "pgmta_reader", "pgmta_submit")
+ROLES = (
+    "pgmta_smtpd", "pgmta_queued", "pgmta_operator", "pgmta_reader", "pgmta_submit", "pgmta_web",
+)  # fmt: skip
 
 
 def acting(uri: str, role: str) -> str:
@@ -328,6 +330,17 @@ FORBIDDEN = {
         "SELECT password FROM users",
         "SELECT secret FROM users_version",
         "DELETE FROM login_failures",
+        "SELECT nextval('message_ids')",
+    ],
+    "pgmta_web": [
+        "SELECT id FROM messages",
+        "SELECT id FROM queue",
+        "SELECT row_id FROM attempts",
+        "SELECT name FROM users",
+        "SELECT * FROM message_status",
+        "SELECT cancel(1)",
+        "SELECT withdraw(1, 'x')",
+        "SELECT budget_set('k', 1)",
         "SELECT nextval('message_ids')",
     ],
 }

@@ -27,7 +27,10 @@ SMTPD = "pgmta_smtpd"
 QUEUED = "pgmta_queued"
 """The role of queued."""
 
-_ROLES = (SMTPD, QUEUED)
+WEB = "pgmta_web"
+"""The role of `queued web`."""
+
+_ROLES = (SMTPD, QUEUED, WEB)
 _LOOK = 0.5  # seconds between two checks of the server
 _AGAIN = 1.0  # seconds between two tries to start it
 _TELL = 60.0  # seconds between two lines in the log that it does not start

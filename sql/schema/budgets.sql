@@ -1,0 +1,96 @@
+-- Budgets: at most so many per second and month, reserved by the clock of the database.
+
+CREATE TABLE budgets (
+    key text COLLATE "C" PRIMARY KEY CONSTRAINT budgets_key CHECK (key ~ '^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}$'),
+    rate double precision NOT NULL CONSTRAINT budgets_rate CHECK (rate > 0 AND rate <= 100000),
+    next_at timestamptz NOT NULL DEFAULT '-infinity',
+    month_most bigint CONSTRAINT budgets_month_most CHECK (month_most >= 0),
+    month date NOT NULL DEFAULT '-infinity',
+    month_used bigint NOT NULL DEFAULT 0,
+    note text CONSTRAINT budgets_note CHECK (length(note) <= 500),
+    changed_at timestamptz NOT NULL DEFAULT now(),
+    changed_by text NOT NULL DEFAULT SESSION_USER
+) WITH (fillfactor = 10);  -- each reservation updates its row, within its page
+COMMENT ON TABLE budgets IS 'What may be sent per second and calendar month, over all processes.';
+COMMENT ON COLUMN budgets.key IS 'Name, such as collector:NAME.';
+COMMENT ON COLUMN budgets.rate IS 'At most so many per second.';
+COMMENT ON COLUMN budgets.next_at IS 'The first time that is not reserved.';
+COMMENT ON COLUMN budgets.month_most IS 'At most so many per calendar month in UTC; null: any number.';
+COMMENT ON COLUMN budgets.month IS 'First day of the month that month_used is about.';
+COMMENT ON COLUMN budgets.month_used IS 'Reserved in that month.';
+COMMENT ON COLUMN budgets.note IS 'Words of operators.';
+COMMENT ON COLUMN budgets.changed_at IS 'When rate or month_most last changed.';
+COMMENT ON COLUMN budgets.changed_by IS 'The login that changed them.';
+COMMENT ON CONSTRAINT budgets_key ON budgets IS '1 to 100 letters, digits and . _ : @ -';
+COMMENT ON CONSTRAINT budgets_month_most ON budgets IS 'From 0 on.';
+COMMENT ON CONSTRAINT budgets_note ON budgets IS 'Up to 500 characters.';
+COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'Over 0, up to 100,000.';
+
+CREATE FUNCTION budget_reserve(
+    key text, wanted integer, ahead interval DEFAULT interval '1 second', together boolean DEFAULT false,
+    OUT first timestamptz, OUT number integer, OUT step interval
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    budget budgets;
+    present timestamptz;
+    this_month date;
+BEGIN
+    SELECT * INTO budget FROM budgets AS b WHERE b.key = budget_reserve.key FOR UPDATE;
+    IF budget.key IS NULL THEN
+        RAISE EXCEPTION 'there is no budget %', to_json(left(key, 100)) USING ERRCODE = 'no_data_found',
+            HINT = coalesce('There is ' || (SELECT string_agg(b.key, ', ' ORDER BY b.key) FROM budgets AS b) || '.',
+                'budget_set() makes one.');
+    END IF;
+    present := clock_timestamp();  -- behind the lock
+    this_month := date_trunc('month', present AT TIME ZONE 'UTC');
+    IF budget.month <> this_month THEN
+        -- a clock that goes back to an earlier month gives no second sum
+        budget.month_used := CASE WHEN this_month > budget.month THEN 0 ELSE budget.month_used END;
+        budget.month := greatest(this_month, budget.month);
+    END IF;
+    first := greatest(budget.next_at, present);
+    step := make_interval(secs => 1 / budget.rate);
+    number := greatest(least(wanted, budget.month_most - budget.month_used), 0);
+    IF number = 0 AND wanted > 0 THEN
+        first := greatest(first, (budget.month + interval '1 month') AT TIME ZONE 'UTC');
+        RETURN;
+    ELSIF first > present + ahead THEN
+        number := 0;
+        RETURN;
+    ELSIF NOT together THEN
+        number := least(number, 1 + floor(extract(epoch FROM present + ahead - first) * budget.rate)::integer);
+    END IF;
+    UPDATE budgets AS b SET next_at = first + make_interval(secs => number / budget.rate),
+        month = budget.month, month_used = budget.month_used + number
+    WHERE b.key = budget.key;
+END $$;
+COMMENT ON FUNCTION budget_reserve IS
+    'Reserves the next times of a budget, at most `wanted`, none later than `ahead` from now, and returns the first, '
+    'their number and their distance. `together` reserves them as one batch at the first time. Times that are over '
+    'are lost. For number 0, `first` is the time to ask again.';
+
+CREATE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
+RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    WITH changed AS (
+        INSERT INTO budgets AS b (key, rate, month_most, note)
+        VALUES (budget_set.key, budget_set.rate, budget_set.month_most, budget_set.note)
+        ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, month_most = excluded.month_most,
+            note = coalesce(excluded.note, b.note), changed_at = now(), changed_by = SESSION_USER,
+            -- a time that was reserved at a former rate may be far away
+            next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 / excluded.rate))
+        WHERE (b.rate, b.month_most) IS DISTINCT FROM (excluded.rate, excluded.month_most)
+            OR excluded.note <> b.note
+        RETURNING true
+    )
+    SELECT count(*) > 0 FROM changed
+$$;
+COMMENT ON FUNCTION budget_set IS
+    'Makes a budget or changes its rate, sum and note, and returns whether that changed anything. The month goes on.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('budgets', 'pgmta_operator', 'SELECT'),
+    ('budgets', 'pgmta_reader', 'SELECT'),
+    ('budgets', 'pgmta_queued', 'SELECT'),
+    ('FUNCTION budget_reserve', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION budget_set', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION budget_set', 'pgmta_operator', 'EXECUTE');

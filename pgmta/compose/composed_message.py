@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pgmta.compose.mime import MessageIdentity, compose_header
 from pgmta.compose.parts import Parts, mailboxes_of, parts_of, tail_of
 from pgmta.compose.template import Template, TemplateSource, compile_template
+from pgmta.compose.token import KeyRings
 from pgmta.errors import TemplateError
 
 _JSON = json.JSONDecoder(parse_int=str, parse_float=str)
@@ -37,10 +38,17 @@ def read_composition(text: str) -> Composition:
         raise ValueError("params is nested too deep") from None
 
 
-def parts_for(params: dict[str, Any], template: Template | None, *, masked: bool = False) -> Parts:
+def parts_for(
+    params: dict[str, Any],
+    template: Template | None,
+    keys: KeyRings | None = None,
+    *,
+    masked: bool = False,
+) -> Parts:
     """Return the parts of a message. Raises ValueError, which names words and no values.
 
-    With `masked` the words of a template have their names in place of their values.
+    With `masked` the words of a template have their names in place of their values. `keys` sign the
+    token of mail that has one. Raises UnknownKey if the key that its row names is not there.
     """
     if template is None:
         return parts_of(params)
@@ -50,6 +58,10 @@ def parts_for(params: dict[str, Any], template: Template | None, *, masked: bool
     words = params.get("words")
     if not isinstance(words, dict):
         raise ValueError("words is no object")
+    if "token" in params:
+        if keys is None:
+            raise ValueError("it has a token, and there are no keys here")
+        words = words | keys.words(params["token"], template.words)
     return template.fill(words, to, tail)
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, Strict, field_validator
 
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.loader import Problem, load, load_lines, mistakes
+from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import Duration, Period, Section, Whole, at_least, is_address
 from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
@@ -126,6 +127,7 @@ class QueuedConfig(Section):
     retry: Retry = Field(default=Retry())
     bounces: Bounces = Field(default=Bounces())
     signing: Signing = Field(default=Signing())
+    tokens: TokenKeys = Field(default=TokenKeys())
     retention: Retention = Field(default=Retention())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)

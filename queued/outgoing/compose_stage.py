@@ -11,6 +11,7 @@ import psycopg
 from pgmta.compose.composed_message import Composition, parts_for, read_composition
 from pgmta.compose.mime import MessageIdentity, compose_head, tail_end
 from pgmta.compose.template import Template
+from pgmta.compose.token import KeyRings, UnknownKey
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Message, Reply
@@ -39,7 +40,8 @@ class ComposeStage(OutgoingStage):
     not known yet waits until it is read. Large parameters are read when the content is sent.
 
     Mail that can't be composed goes on hold, whatever its `on_failed` says: its row or its template
-    was changed by hand.
+    was changed by hand. Mail waits if the key of its token is not configured, because another
+    process may have it.
     """
 
     def __init__(self, context: StageContext) -> None:
@@ -47,6 +49,7 @@ class ComposeStage(OutgoingStage):
         self._templates = TemplateCache()
         self._waiting: list[tuple[Outgoing, Composition]] = []
         self._last: tuple[Message, Outgoing] | None = None  # groups of one message share its octets
+        self._keys = KeyRings({})
 
     @property
     def names(self) -> set[str]:
@@ -54,7 +57,8 @@ class ComposeStage(OutgoingStage):
         return {name for outgoing, _ in self._waiting for name in outgoing.names}
 
     def configured(self, config: QueuedConfig) -> Prepare:
-        """Return the step; it depends on no setting."""
+        """Use the keys of tokens from now on; return the step."""
+        self._keys = KeyRings.of(config.tokens)
         return self.prepare
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
@@ -77,14 +81,16 @@ class ComposeStage(OutgoingStage):
             return self._composed(outgoing, composition, template)
         except ValueError as error:
             self._refuse(outgoing, str(error))
-            return None
+        except UnknownKey as error:
+            self._wait_for_key(outgoing, error)
+        return None
 
     def _composed(
         self, outgoing: Outgoing, composition: Composition, template: Template | str | None
     ) -> Outgoing:
         """Return the message with its content. Raises ValueError."""
         message, stored = outgoing.message, outgoing.content
-        head, end = _compose(outgoing, composition, template)
+        head, end = _compose(outgoing, composition, template, self._keys)
         utf8 = not head[: head.find(_END)].isascii()
         if isinstance(stored, bytes):
             check_tail(stored, end)
@@ -101,6 +107,11 @@ class ComposeStage(OutgoingStage):
         log.warning("on hold: can't be composed", message=outgoing.message.id,
                     rows=len(outgoing.items), reason=problem)  # fmt: skip
         result = Result(Event.FAIL, Reply(0, _words(problem)), hold=True)
+        self.context.end(outgoing.items, result, outgoing.started)
+
+    def _wait_for_key(self, outgoing: Outgoing, error: UnknownKey) -> None:
+        log.warning("waits for a key", message=outgoing.message.id, reason=str(error))
+        result = Result(Event.DEFER, Reply(0, f"4.3.0 {error}"))
         self.context.end(outgoing.items, result, outgoing.started)
 
     # -- templates that have to be read --
@@ -135,6 +146,8 @@ class ComposeStage(OutgoingStage):
             made = self._composed(outgoing, composition, found.get(composition.template_id))
         except ValueError as error:
             self._refuse(outgoing, str(error))
+        except UnknownKey as error:
+            self._wait_for_key(outgoing, error)
         except Exception as error:
             log.error("can't compose", message=outgoing.message.id, exc_info=error)
             self.context.end(
@@ -177,9 +190,13 @@ class ComposeStage(OutgoingStage):
                 if isinstance(templates, Result):
                     raise DeliveryError(templates.reply.text, Stage.CONTENT)
                 template = templates[template_id]
-            head, end = await asyncio.to_thread(_compose, outgoing, composition, template)
+            head, end = await asyncio.to_thread(
+                _compose, outgoing, composition, template, self._keys
+            )
         except StoreUnavailable as error:
             raise DeliveryError(f"parameters can't be read: {error}", Stage.CONTENT) from None
+        except UnknownKey as error:
+            raise DeliveryError(f"4.3.0 {error}", Stage.CONTENT) from None
         except ValueError as error:
             raise _broken(error) from None
         stored = outgoing.content
@@ -253,13 +270,16 @@ def _broken(error: ValueError) -> DeliveryError:
 
 
 def _compose(
-    outgoing: Outgoing, composition: Composition, template: Template | str | None
+    outgoing: Outgoing, composition: Composition, template: Template | str | None, keys: KeyRings
 ) -> tuple[bytes, bytes]:
-    """Return what goes before the stored octets, and how these have to end. Raises ValueError."""
+    """Return what goes before the stored octets, and how these have to end.
+
+    Raises ValueError, UnknownKey.
+    """
     if isinstance(template, str):
         raise ValueError(f"template {composition.template_id}: {template}")
     identity = MessageIdentity(outgoing.message.message_id_header or "", outgoing.items[0].ts)
-    parts = parts_for(composition.params, template)
+    parts = parts_for(composition.params, template, keys)
     return compose_head(parts, identity), tail_end(parts, identity)
 
 

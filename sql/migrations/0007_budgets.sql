@@ -1,4 +1,4 @@
--- Budgets of collectors, mail that triggers withdraw, and the role of `queued web`.
+-- Budgets, mail that triggers withdraw, mail with signed tokens, and the role of `queued web`.
 
 SET LOCAL check_function_bodies = off;  -- functions may name later ones
 
@@ -63,6 +63,22 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION withdraw IS
     'The common part of cancel() and of triggers that withdraw mail: it asks for no right to the message.';
+
+CREATE OR REPLACE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS jsonb STABLE LANGUAGE sql AS $$
+    SELECT jsonb_build_array(
+        -- a row may be broken by hand
+        CASE WHEN jsonb_typeof(params) = 'object' THEN params - '{words,body,html,token}'::text[] ELSE '{}' END
+            || CASE WHEN params ? 'body' THEN '{"body": ""}'::jsonb ELSE '{}' END
+            || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,
+        (SELECT jsonb_build_object('name', t.name, 'version', t.version, 'sender', t.sender, 'from', t.from_field,
+                'reply_to', t.reply_to, 'subject', t.subject, 'headers', t.headers,
+                'body', CASE WHEN t.body IS NOT NULL THEN 'x' END, 'html', CASE WHEN t.html IS NOT NULL THEN 'x' END)
+            FROM pgmta.templates AS t WHERE t.id = composition_shown.template_id))
+    WHERE params IS NOT NULL
+$$;
+COMMENT ON FUNCTION composition_shown IS
+    'What operators and DSNs may see of composed mail: the parts of its header, or the recipient and the header of its '
+    'template, without words, tokens and texts.';
 
 CREATE TABLE budgets (
     key text COLLATE "C" PRIMARY KEY CONSTRAINT budgets_key CHECK (key ~ '^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}$'),

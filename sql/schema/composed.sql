@@ -342,7 +342,7 @@ COMMENT ON FUNCTION submit_word IS
 CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS jsonb STABLE LANGUAGE sql AS $$
     SELECT jsonb_build_array(
         -- a row may be broken by hand
-        CASE WHEN jsonb_typeof(params) = 'object' THEN params - '{words,body,html}'::text[] ELSE '{}' END
+        CASE WHEN jsonb_typeof(params) = 'object' THEN params - '{words,body,html,token}'::text[] ELSE '{}' END
             || CASE WHEN params ? 'body' THEN '{"body": ""}'::jsonb ELSE '{}' END
             || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,
         (SELECT jsonb_build_object('name', t.name, 'version', t.version, 'sender', t.sender, 'from', t.from_field,
@@ -353,7 +353,7 @@ CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS json
 $$;
 COMMENT ON FUNCTION composition_shown IS
     'What operators and DSNs may see of composed mail: the parts of its header, or the recipient and the header of its '
-    'template, without words and texts.';
+    'template, without words, tokens and texts.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION submit_mail', 'pgmta_submit', 'EXECUTE'),

@@ -1,0 +1,158 @@
+"""Signed tokens: links that a server verifies without asking the database (pure).
+
+A token is base64url without padding of `secret ‖ HMAC-SHA256(key, message)`: 64 octets, 86
+characters (RFC 4648, section 5; RFC 2104). The message is the path of the purpose, then the secret,
+then the code of a recovery. So a token of one purpose is none of another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from pgmta.config.token_keys import TokenKeys
+
+SECRET_OCTETS = 32
+"""Octets of a secret, of a key, and of a signature."""
+
+LINK_WORDS = ("link", "token")
+"""Words of a template whose values are made when the mail is composed."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{86}", re.ASCII)
+_CODE = re.compile(r"[0-9]{0,5}", re.ASCII)
+
+
+class Purpose(StrEnum):
+    """What a token is for. Each has its own keys and its own path."""
+
+    ACTIVATE = "activate"
+    RECOVER = "recover"
+
+    @property
+    def path(self) -> str:
+        """The path of its page, with which the signed message begins."""
+        return f"/{self}"
+
+
+class UnknownKey(Exception):
+    """The key that a token has to be signed with is not configured; its text names the key."""
+
+
+class TokenKey(NamedTuple):
+    """A key of HMAC-SHA256: 32 octets, and the name by which rows refer to it."""
+
+    id: str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"TokenKey({self.id})"
+
+
+class KeyRing:
+    """The keys of one purpose: the first one signs, and all of them verify."""
+
+    def __init__(self, purpose: Purpose, keys: Iterable[TokenKey]) -> None:
+        self._path = purpose.path.encode()
+        self._keys = tuple(keys)
+
+    @property
+    def signer(self) -> str:
+        """The id of the key that signs new tokens. Raises UnknownKey if there is none."""
+        if not self._keys:
+            raise UnknownKey(f"there is no key for {self._path.decode()}")
+        return self._keys[0].id
+
+    def sign(self, secret: bytes, code: str = "", key_id: str | None = None) -> str:
+        """Return the token of a secret, and of the `code` of a recovery.
+
+        `key_id` names the key; without it the signer is used. Raises UnknownKey.
+        """
+        wanted = self.signer if key_id is None else key_id
+        for key in self._keys:
+            if key.id == wanted:
+                return _encoded(secret + self._signature(key, secret, code))
+        raise UnknownKey(f"there is no key {wanted} for {self._path.decode()}")
+
+    def verify(self, token: str, code: str = "") -> bytes | None:
+        """Return the secret of a token that one of the keys signed; None for any other text.
+
+        All keys are tried, in constant time each, so that the time says nothing about the keys.
+        """
+        octets = _decoded(token)
+        if octets is None or not _CODE.fullmatch(code):
+            octets, code = bytes(2 * SECRET_OCTETS), "-"  # no code is this
+        secret, signature = octets[:SECRET_OCTETS], octets[SECRET_OCTETS:]
+        found = False
+        for key in self._keys:
+            found |= hmac.compare_digest(self._signature(key, secret, code), signature)
+        return secret if found and code != "-" else None
+
+    def _signature(self, key: TokenKey, secret: bytes, code: str) -> bytes:
+        return hmac.digest(key.secret, self._path + secret + code.encode(), hashlib.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRings:
+    """The key rings of all purposes."""
+
+    rings: Mapping[Purpose, KeyRing]
+
+    @classmethod
+    def of(cls, section: TokenKeys) -> KeyRings:
+        """Return the rings of a configuration."""
+        return cls({
+            Purpose(purpose): KeyRing(
+                Purpose(purpose), [TokenKey(key.id, key.file.secret) for key in keys]
+            )
+            for purpose, keys in section.purposes()
+        })  # fmt: skip
+
+    def words(self, order: Any, wanted: Container[str]) -> dict[str, str]:
+        """Return the values of LINK_WORDS that a template has.
+
+        `order` is the part `token` of the message's parameters: `purpose`, `secret` in hex, `code`,
+        `key` and `url`, to which the token is added. Raises UnknownKey, and ValueError if a part is
+        not there.
+        """
+        try:
+            purpose, secret = Purpose(order["purpose"]), bytes.fromhex(order["secret"])
+            code, key, url = order.get("code") or "", order["key"], order["url"]
+            if len(secret) != SECRET_OCTETS or not _CODE.fullmatch(code):
+                raise ValueError(code)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ValueError("the part token is broken") from None
+        token = self.rings[purpose].sign(secret, code, key)
+        values = {"link": f"{url}?token={token}", "token": token}
+        return {word: value for word, value in values.items() if word in wanted}
+
+
+def secret_of(token: str) -> bytes | None:
+    """Return the secret in a text that has the form of a token, though nobody may have signed it.
+
+    A wrong code of a recovery leaves the signature wrong, and the failure counts for this secret.
+    """
+    octets = _decoded(token)
+    return octets[:SECRET_OCTETS] if octets else None
+
+
+def has_link(words: Container[str]) -> bool:
+    """Return whether a template with these words shows the link or the token."""
+    return any(word in words for word in LINK_WORDS)
+
+
+def _encoded(octets: bytes) -> str:
+    return urlsafe_b64encode(octets).rstrip(b"=").decode()
+
+
+def _decoded(token: str) -> bytes | None:
+    """Return the 64 octets of a token in its only spelling, None for another text."""
+    if not _TOKEN.fullmatch(token):
+        return None
+    octets = urlsafe_b64decode(token + "==")
+    return octets if _encoded(octets) == token else None

@@ -25,9 +25,11 @@ from queued.cli.commands.trace import trace
 from queued.cli.commands.up import up
 from queued.cli.commands.user import user
 from queued.cli.commands.workers import workers
+from queued.cli.lifecycle.lifecycle import lifecycle
 
 COMMANDS: list[click.Command] = [
-    *CHANGES, cancel, classify, count, dkim, explain, find, list_rows, migrate, partition, route,
+    *CHANGES, cancel, classify, count, dkim, explain, find, lifecycle,
+    list_rows, migrate, partition, route,
     rule, send, show, status, submit, template, trace, up, user, workers,
 ]  # fmt: skip
 

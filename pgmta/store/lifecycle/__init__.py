@@ -1,0 +1,1 @@
+"""Statements about accounts and tokens: the schema lifecycle."""

@@ -1,0 +1,1 @@
+"""Commands about accounts, tokens and collectors."""

@@ -1,0 +1,78 @@
+-- Accounts, and the times of their status.
+
+CREATE TABLE accounts (
+    id bigserial PRIMARY KEY,
+    email varchar(254) NOT NULL UNIQUE,
+    status account_status NOT NULL DEFAULT 'provisioned',
+    login varchar(254) NOT NULL UNIQUE,
+    created_at bigint NOT NULL DEFAULT epoch(),
+    status_changed_at bigint,
+    activated_at bigint,
+    suspended_at bigint,
+    unsuspended_at bigint
+);
+COMMENT ON TABLE accounts IS 'Accounts of an application that has no table of its own. Times are seconds since 1970.';
+COMMENT ON COLUMN accounts.id IS 'Number of the account.';
+COMMENT ON COLUMN accounts.email IS 'Mailbox of its owner.';
+COMMENT ON COLUMN accounts.status IS 'A change of it sets the times, and makes or withdraws mail.';
+COMMENT ON COLUMN accounts.login IS 'Name of its owner.';
+COMMENT ON COLUMN accounts.created_at IS 'When it was inserted.';
+COMMENT ON COLUMN accounts.status_changed_at IS 'When its status last changed; null: never.';
+COMMENT ON COLUMN accounts.activated_at IS 'When it became active; null: never.';
+COMMENT ON COLUMN accounts.suspended_at IS 'Since when it is suspended; null: it is not.';
+COMMENT ON COLUMN accounts.unsuspended_at IS 'When its suspension ended; null: never, or it is suspended.';
+COMMENT ON SEQUENCE accounts_id_seq IS 'accounts.id.';
+
+CREATE FUNCTION accounts_made() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO tokens (action, account) VALUES ('activation', NEW.id);
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION accounts_made IS 'Makes the first token of an account.';
+
+-- AFTER, because an insert that ON CONFLICT leaves out has no account
+CREATE TRIGGER accounts_made AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.status = 'provisioned')
+    EXECUTE FUNCTION accounts_made();
+COMMENT ON TRIGGER accounts_made ON accounts IS 'The token is in the transaction of its account.';
+
+CREATE FUNCTION accounts_dated() RETURNS trigger LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.status_changed_at := epoch();
+    IF OLD.status = 'suspended' THEN
+        NEW.suspended_at := NULL;
+        NEW.unsuspended_at := epoch();
+        -- its owner never showed that the mailbox is theirs
+        IF NEW.status = 'active' AND NEW.activated_at IS NULL THEN NEW.status := 'provisioned'; END IF;
+    ELSIF NEW.status = 'suspended' THEN
+        NEW.suspended_at := epoch();
+        NEW.unsuspended_at := NULL;
+    ELSIF NEW.status = 'active' THEN
+        NEW.activated_at := epoch();
+    END IF;
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION accounts_dated IS 'Sets the times of a change of the status.';
+
+CREATE TRIGGER accounts_dated BEFORE UPDATE OF status ON accounts FOR EACH ROW WHEN (OLD.status <> NEW.status)
+    EXECUTE FUNCTION accounts_dated();
+COMMENT ON TRIGGER accounts_dated ON accounts IS 'The same status again changes nothing.';
+
+CREATE FUNCTION accounts_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM account_changed(NEW.id);
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION accounts_changed IS 'Calls account_changed().';
+
+CREATE TRIGGER accounts_changed AFTER UPDATE ON accounts FOR EACH ROW
+    WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION accounts_changed();
+COMMENT ON TRIGGER accounts_changed ON accounts IS 'Mail that became wrong is withdrawn.';
+
+CREATE FUNCTION truncate_refused() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'TRUNCATE would leave mail about tokens in the queue' USING
+        ERRCODE = 'object_not_in_prerequisite_state', HINT = 'DELETE withdraws it.';
+END $$;
+COMMENT ON FUNCTION truncate_refused IS 'Refuses the statement.';

@@ -1,0 +1,174 @@
+-- Tokens become mail: a batch is one statement.
+
+CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    SELECT array_agg(w.token) FROM (
+        SELECT w.token FROM waiting_tokens AS w
+        WHERE w.priority = ANY (ARRAY(SELECT token_priority(action::token_action) FROM unnest(actions) AS action))
+        LIMIT most) AS w
+$$;
+COMMENT ON FUNCTION tokens_waiting IS 'At most so many tokens of these actions that wait for their mail; null for none.';
+
+CREATE FUNCTION tokens_pick(levels smallint[], most integer) RETURNS bigint[] LANGUAGE plpgsql
+    SET search_path = lifecycle, pg_catalog, pg_temp
+    SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    level smallint;
+    found bigint[];
+    picked bigint[] := '{}';
+BEGIN
+    -- one at a time, because the index has no order over several
+    FOREACH level IN ARRAY levels LOOP
+        EXIT WHEN cardinality(picked) >= most;
+        -- both rows or neither: who consumes a token has locked it, and waits for this row
+        found := ARRAY(
+            SELECT w.token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token
+            WHERE w.priority = level ORDER BY w.token LIMIT most - cardinality(picked)
+            FOR NO KEY UPDATE OF w, t SKIP LOCKED);
+        picked := picked || found;
+    END LOOP;
+    RETURN picked;
+END $$;
+COMMENT ON FUNCTION tokens_pick IS 'Locks tokens that wait, by priority, and leaves out those that others have locked.';
+
+CREATE FUNCTION collect(
+    collector text, worker text, batch integer, reason text, options jsonb,
+    OUT taken integer, OUT refused jsonb, OUT again_at timestamptz
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    began timestamptz := clock_timestamp();
+    -- recovery first
+    levels smallint[] := array_remove(ARRAY[
+        CASE WHEN options -> 'actions' ? 'password_recovery' THEN lifecycle.token_priority('password_recovery') END,
+        CASE WHEN options -> 'actions' ? 'activation' THEN lifecycle.token_priority('activation') END], NULL);
+    budget text := options ->> 'budget';
+    granted integer;
+    picked bigint[];
+    usable bigint[];  -- in the order of picked, as the arrays below
+    accounts bigint[];
+    mails bigint[];
+    hostname text := (SELECT s.hostname FROM submit_settings AS s);
+    found record;
+BEGIN
+    taken := 0;
+    IF budget IS NOT NULL THEN
+        SELECT CASE WHEN b.next_at > began THEN b.next_at END INTO again_at FROM budgets AS b WHERE b.key = budget;
+        IF again_at IS NOT NULL THEN RETURN; END IF;
+    END IF;
+    picked := lifecycle.tokens_pick(levels, batch);
+    IF cardinality(picked) = 0 THEN RETURN; END IF;
+    -- A statement of its own: its snapshot has all that was committed before the locks.
+    SELECT array_agg(t.id ORDER BY place), array_agg(t.account) INTO usable, accounts
+    FROM unnest(picked) WITH ORDINALITY AS p (token, place) JOIN lifecycle.tokens AS t ON t.id = p.token
+    WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > extract(epoch FROM clock_timestamp());
+    SELECT array_agg(e.token ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS tokens,
+        array_agg(e.email ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS emails,
+        array_agg(e.domain ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS domains,
+        array_agg(e.template_id ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS template_ids,
+        array_agg(e.sender ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS senders,
+        array_agg(mailbox_domain(e.sender COLLATE "C") ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS sender_domains,
+        array_agg(e.priority ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS priorities,
+        array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS metadata,
+        array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS params,
+        jsonb_agg(jsonb_build_array(e.token, e.fault) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL) AS faults
+    INTO found
+    FROM (
+        SELECT p.place, t.id AS token, a.email, mailbox_domain(a.email COLLATE "C") AS domain, o.template_id, o.sender, o.priority,
+            jsonb_build_object('_deadline', to_char(to_timestamp(t.expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::text
+                AS metadata,
+            jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', a.email)), 'words', w.words,
+                'token', jsonb_build_object('purpose', o.purpose, 'secret', encode(t.secret, 'hex'), 'key', o.key, 'url', o.url,
+                    'code', CASE t.action WHEN 'password_recovery' THEN t.code END)) AS params,
+            CASE WHEN mailbox_domain(a.email COLLATE "C") IS NULL THEN 'its account has no usable mailbox'
+                ELSE (SELECT format('the word %s: %s', name, submit_word(w.words ->> name, o.words -> name))
+                    FROM jsonb_object_keys(w.words) AS name
+                    WHERE submit_word(w.words ->> name, o.words -> name) IS NOT NULL LIMIT 1) END AS fault
+        FROM unnest(usable) WITH ORDINALITY AS p (token, place)
+        JOIN lifecycle.tokens AS t ON t.id = p.token
+        JOIN lifecycle.account_rows(accounts) AS a ON a.id = t.account AND lifecycle.token_fits(t.action, a.status)
+        JOIN lifecycle.collect_actions(options) AS o ON o.action = t.action,
+            LATERAL (SELECT coalesce(jsonb_object_agg(word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN a.email
+                    WHEN 'code' THEN t.code WHEN 'minutes' THEN ceil((t.expires_at - extract(epoch FROM began)) / 60)::text END), '{}')
+                    AS words
+                FROM unnest(o.own) AS word) AS w
+        OFFSET 0  -- a fault is looked for once
+    ) AS e;
+    granted := cardinality(found.tokens);
+    IF budget IS NOT NULL AND granted > 0 THEN
+        SELECT r.first, r.number INTO again_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;
+        IF granted = 0 THEN RETURN; END IF;
+        again_at := NULL;
+    END IF;
+    IF granted > 0 THEN
+        mails := ARRAY(SELECT nextval('message_ids') FROM generate_series(1, granted));
+        PERFORM queue_put(mails, ARRAY(SELECT octet_length(p::text) FROM unnest(found.params[:granted]) AS p),
+            ARRAY(SELECT submit_trace(hostname, m) FROM unnest(mails) AS m),
+            array_fill(''::bytea, ARRAY[granted]),
+            ARRAY(SELECT concat('<', m, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@',
+                coalesce(hostname, 'localhost'), '>') FROM unnest(mails) AS m),
+            array_fill('sql'::text, ARRAY[granted]), found.senders[:granted], found.sender_domains[:granted],
+            found.priorities[:granted], ARRAY(SELECT generate_series(1, granted)), found.emails[:granted],
+            found.domains[:granted],
+            utf8 => ARRAY(SELECT concat(email, sender) ~ '[^\u0001-\u007f]' COLLATE "C"
+                FROM unnest(found.emails[:granted], found.senders[:granted]) AS pair (email, sender)),
+            tenants => array_fill(coalesce(options ->> 'tenant', ''), ARRAY[granted]),
+            on_failed => array_fill('remove'::text, ARRAY[granted]), logins => array_fill(session_user::text, ARRAY[granted]),
+            rets => array_fill('HDRS'::text, ARRAY[granted]), metadata => found.metadata[:granted],
+            template_ids => found.template_ids[:granted], params => found.params[:granted]);
+        UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp(), message_id = m.mail
+        FROM unnest(found.tokens[:granted], mails) AS m (token, mail) WHERE t.id = m.token;
+        taken := granted;
+    END IF;
+    refused := found.faults;
+    UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp()
+    FROM jsonb_array_elements(refused) AS fault WHERE t.id = (fault ->> 0)::bigint;
+    -- those beyond the budget wait on; the others are done, or do not fit
+    DELETE FROM lifecycle.waiting_tokens AS w USING unnest(picked) AS p (token)
+    WHERE w.token = p.token AND w.priority IN (0, 3) AND w.token <> ALL (coalesce(found.tokens[granted + 1:], '{}'));
+    INSERT INTO lifecycle.collections (collector, worker, reason, wanted, taken, refused, began_at)
+    VALUES (collector, worker, reason, batch, taken, coalesce(jsonb_array_length(refused), 0), began);
+END $$;
+COMMENT ON FUNCTION collect IS
+    'Makes the mail of at most `batch` tokens that wait, in one statement: the queue has it, and the token is marked, '
+    'or neither. Returns their number, tokens that can have no mail with the reason, and, if the budget allows none '
+    'now, when to ask again.';
+
+CREATE FUNCTION collect_actions(options jsonb) RETURNS TABLE (
+    action token_action, purpose text, template_id bigint, sender text, priority smallint, key text, url text,
+    words jsonb, own text[]
+) LANGUAGE plpgsql STABLE ROWS 2 SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    each record;
+    found pgmta.templates;
+BEGIN
+    FOR each IN SELECT * FROM jsonb_each(options -> 'actions') AS a (name, given) LOOP
+        SELECT t.* INTO found FROM pgmta.templates AS t
+        WHERE t.tenant IN (coalesce(options ->> 'tenant', ''), '') AND t.name = each.given ->> 'template'
+        ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
+        IF found.id IS NULL THEN
+            PERFORM pgmta.submit_no_template(each.given ->> 'template', NULL, coalesce(options ->> 'tenant', ''));
+        END IF;
+        action := each.name;
+        purpose := CASE action WHEN 'activation' THEN 'activate' ELSE 'recover' END;
+        template_id := found.id;
+        sender := found.sender;
+        priority := (each.given ->> 'priority')::smallint;
+        key := each.given ->> 'key';
+        url := each.given ->> 'url';
+        words := found.words;
+        own := ARRAY(SELECT word FROM jsonb_object_keys(found.words) AS word WHERE word NOT IN ('link', 'token'));
+        IF NOT own <@ '{login,email,code,minutes}' OR NOT found.words ?| '{link,token}' THEN
+            RAISE EXCEPTION 'the template % does not fit', to_json(found.name) USING ERRCODE = 'invalid_parameter_value',
+                DETAIL = CASE WHEN NOT found.words ?| '{link,token}' THEN 'It has neither {{link}} nor {{token}}.'
+                    ELSE format('There is no word %s here.', (SELECT string_agg(w, ', ') FROM unnest(own) AS w
+                        WHERE w <> ALL ('{login,email,code,minutes}'))) END,
+                HINT = 'Its words can be link, token, login, email, code and minutes.';
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION collect_actions IS
+    'The actions of a collector with the newest versions of their templates. Raises an error for a template that is not '
+    'there, lacks the link, or has other words.';

@@ -1,0 +1,105 @@
+-- How a token is asked for, consumed and refused.
+
+CREATE TABLE proofs (
+    hash bytea PRIMARY KEY,
+    account bigint NOT NULL,
+    expires_at timestamptz NOT NULL DEFAULT now() + interval '15 minutes'
+);
+COMMENT ON TABLE proofs IS 'Recoveries that the application has not taken yet.';
+COMMENT ON COLUMN proofs.hash IS 'SHA-256 of the proof.';
+COMMENT ON COLUMN proofs.account IS 'The account whose owner has proved to have its mailbox.';
+COMMENT ON COLUMN proofs.expires_at IS 'The proof can''t be taken from then on.';
+
+CREATE FUNCTION token_consume(
+    secret bytea, action text, OUT account bigint, OUT login text, OUT proof text, OUT why text
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    token tokens;
+    status text;
+BEGIN
+    SELECT * INTO token FROM tokens AS t WHERE t.secret = token_consume.secret AND t.action::text = token_consume.action;
+    IF token.id IS NULL THEN
+        why := 'unknown';
+        RETURN;
+    END IF;
+    -- the account first, as a change of its status does
+    status := account_lock(token.account);
+    SELECT * INTO token FROM tokens AS t WHERE t.id = token.id FOR NO KEY UPDATE;
+    why := CASE WHEN token.id IS NULL THEN 'unknown'
+        WHEN token.consumed_at IS NOT NULL THEN 'consumed'
+        WHEN token.expires_at <= floor(extract(epoch FROM clock_timestamp())) THEN 'expired'
+        WHEN token.failures >= 5 THEN 'locked'
+        WHEN NOT token_fits(token.action, status) THEN 'ineligible' END;
+    IF why IS NOT NULL THEN RETURN; END IF;
+    UPDATE tokens AS t SET consumed_at = epoch() WHERE t.id = token.id;
+    IF NOT FOUND THEN
+        why := 'expired';  -- just now
+        RETURN;
+    END IF;
+    account := token.account;
+    SELECT a.login INTO login FROM account_rows(ARRAY[token.account]) AS a;
+    IF token.action = 'password_recovery' THEN
+        proof := translate(encode(token_secret(), 'base64'), '+/=', '-_');
+        INSERT INTO proofs (hash, account) VALUES (sha256(convert_to(proof, 'UTF8')), token.account);
+        DELETE FROM proofs WHERE expires_at < now() - interval '1 hour';
+    END IF;
+END $$;
+COMMENT ON FUNCTION token_consume IS
+    'Consumes a token whose signature was verified, once, and returns its account and, for a recovery, a proof for '
+    'proof_take(). `why` is null, or why it was refused: unknown, consumed, expired, locked or ineligible.';
+
+CREATE FUNCTION token_failed(secret bytea) RETURNS boolean LANGUAGE sql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    WITH counted AS (
+        UPDATE tokens AS t SET failures = t.failures + 1
+        WHERE t.secret = token_failed.secret AND t.action = 'password_recovery' AND t.consumed_at IS NULL
+            AND t.failures < 5
+        RETURNING true
+    )
+    SELECT count(*) > 0 FROM counted
+$$;
+COMMENT ON FUNCTION token_failed IS
+    'Counts a wrong code for a token of recovery, and returns whether there is one that is not locked. The code is part '
+    'of the signature, so who verifies it calls this.';
+
+CREATE FUNCTION recover(name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    found bigint;
+BEGIN
+    FOREACH found IN ARRAY coalesce(account_named(recover.name), '{}') LOOP
+        -- the owner gets one mail, however often somebody asks
+        CONTINUE WHEN account_lock(found) IS DISTINCT FROM 'active' OR EXISTS (
+            SELECT FROM tokens AS t WHERE t.account = found AND t.action = 'password_recovery'
+                AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch() AND t.created_at > epoch() - 60);
+        INSERT INTO tokens (action, account) VALUES ('password_recovery', found);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION recover IS
+    'Makes a token of recovery for the active account with this login or mailbox, at most one per minute. Says nothing '
+    'of whether there is one.';
+
+CREATE FUNCTION activate_again(account bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+BEGIN
+    IF account_lock(activate_again.account) = 'provisioned' THEN
+        INSERT INTO tokens (action, account) VALUES ('activation', activate_again.account);
+    END IF;
+END $$;
+COMMENT ON FUNCTION activate_again IS 'Makes another token of activation for an account that is provisioned.';
+
+CREATE FUNCTION proof_take(proof text, OUT account bigint, OUT login text) RETURNS SETOF record
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    taken proofs;
+BEGIN
+    DELETE FROM proofs AS p WHERE p.hash = sha256(convert_to(proof_take.proof, 'UTF8')) RETURNING * INTO taken;
+    IF taken.expires_at > now() THEN
+        RETURN QUERY SELECT a.id, a.login FROM account_rows(ARRAY[taken.account]) AS a WHERE a.status = 'active';
+    END IF;
+END $$;
+COMMENT ON FUNCTION proof_take IS
+    'Takes the proof of a recovery, once within 15 minutes, and returns the account; no row for any other text.';

@@ -1,0 +1,51 @@
+-- Batches of collectors, and views under names that mailroom uses.
+
+CREATE TABLE collections (
+    id bigserial PRIMARY KEY,
+    collector text NOT NULL,
+    worker text NOT NULL,
+    reason text NOT NULL,
+    wanted integer NOT NULL,
+    taken integer NOT NULL,
+    refused integer NOT NULL DEFAULT 0,
+    began_at timestamptz NOT NULL,
+    ended_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE collections IS 'The batches of collectors.';
+COMMENT ON COLUMN collections.id IS 'Number of the batch.';
+COMMENT ON COLUMN collections.collector IS 'Name of the collector in queued.yaml.';
+COMMENT ON COLUMN collections.worker IS 'The process: hostname:pid.';
+COMMENT ON COLUMN collections.reason IS 'Why it was collected then: limit, timeout or connect.';
+COMMENT ON COLUMN collections.wanted IS 'At most so many tokens were wanted.';
+COMMENT ON COLUMN collections.taken IS 'Tokens whose mail was made.';
+COMMENT ON COLUMN collections.refused IS 'Tokens without mail, because their account has no usable mailbox or name.';
+COMMENT ON COLUMN collections.began_at IS 'When the statement began.';
+COMMENT ON COLUMN collections.ended_at IS 'When it was about to commit.';
+COMMENT ON SEQUENCE collections_id_seq IS 'collections.id.';
+CREATE INDEX collections_began_at ON collections USING brin (began_at);
+COMMENT ON INDEX collections_began_at IS 'Reports about a time.';
+
+CREATE VIEW jobs AS
+SELECT 'mailroom'::text AS job_type, coalesce((
+    SELECT t.id FROM tokens AS t WHERE t.collected_at IS NOT NULL ORDER BY t.id DESC LIMIT 1), 0) AS last_seq;
+COMMENT ON VIEW jobs IS 'The highest token that was collected. Earlier ones may wait: waiting_tokens has them.';
+COMMENT ON COLUMN jobs.job_type IS 'Always mailroom.';
+COMMENT ON COLUMN jobs.last_seq IS 'tokens.id; 0: none yet.';
+
+CREATE VIEW user_action_queue AS
+SELECT 'user_action_queue'::text AS job_type, jobs.last_seq FROM jobs;
+COMMENT ON VIEW user_action_queue IS 'jobs under the name of mailroom''s first version.';
+COMMENT ON COLUMN user_action_queue.job_type IS 'Always user_action_queue.';
+COMMENT ON COLUMN user_action_queue.last_seq IS 'As jobs.last_seq.';
+
+CREATE VIEW hex_tokens AS
+SELECT id, action, encode(secret, 'hex') AS secret, code, account, expires_at, consumed_at, created_at FROM tokens;
+COMMENT ON VIEW hex_tokens IS 'tokens with the secret in hexadecimal digits, as mailroom''s first version has it.';
+COMMENT ON COLUMN hex_tokens.id IS 'As tokens.id.';
+COMMENT ON COLUMN hex_tokens.action IS 'As tokens.action.';
+COMMENT ON COLUMN hex_tokens.secret IS '64 hexadecimal digits.';
+COMMENT ON COLUMN hex_tokens.code IS 'As tokens.code.';
+COMMENT ON COLUMN hex_tokens.account IS 'As tokens.account.';
+COMMENT ON COLUMN hex_tokens.expires_at IS 'As tokens.expires_at.';
+COMMENT ON COLUMN hex_tokens.consumed_at IS 'As tokens.consumed_at.';
+COMMENT ON COLUMN hex_tokens.created_at IS 'As tokens.created_at.';

@@ -1,0 +1,34 @@
+-- The schema lifecycle: accounts and tokens of an application, and the mail about them.
+
+CREATE SCHEMA lifecycle;
+COMMENT ON SCHEMA lifecycle IS 'Accounts, tokens and collectors of pgmta. `queuectl lifecycle` installs and removes it.';
+REVOKE ALL ON SCHEMA lifecycle FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES IN SCHEMA lifecycle REVOKE ALL ON TABLES FROM PUBLIC;
+SET LOCAL search_path = lifecycle;
+SET LOCAL check_function_bodies = off;  -- functions may name later ones
+
+CREATE TABLE installation (
+    one boolean DEFAULT true PRIMARY KEY CONSTRAINT installation_one CHECK (one),
+    version integer NOT NULL DEFAULT 1,
+    installed_at timestamptz NOT NULL DEFAULT now(),
+    installed_by text NOT NULL DEFAULT SESSION_USER,
+    accounts_view text,
+    activate_function text
+);
+COMMENT ON TABLE installation IS 'What is installed, in one row.';
+COMMENT ON COLUMN installation.one IS 'Always true: there is one row.';
+COMMENT ON COLUMN installation.version IS 'Version of the schema lifecycle.';
+COMMENT ON COLUMN installation.installed_at IS 'When it was installed.';
+COMMENT ON COLUMN installation.installed_by IS 'The login that installed it.';
+COMMENT ON COLUMN installation.accounts_view IS 'The view of an application that has accounts of its own; null: accounts.';
+COMMENT ON COLUMN installation.activate_function IS 'The function of that application that activates an account.';
+COMMENT ON CONSTRAINT installation_one ON installation IS 'One row.';
+INSERT INTO installation DEFAULT VALUES;
+
+CREATE TYPE account_status AS ENUM ('provisioned', 'active', 'suspended');
+COMMENT ON TYPE account_status IS 'A new account is provisioned, its owner activates it, and operators suspend it.';
+CREATE TYPE token_action AS ENUM ('activation', 'password_recovery');
+COMMENT ON TYPE token_action IS 'What a token is for.';
+
+CREATE FUNCTION epoch() RETURNS bigint STABLE PARALLEL SAFE RETURN floor(extract(epoch FROM now()))::bigint;
+COMMENT ON FUNCTION epoch IS 'Seconds since 1970 at the begin of the transaction.';

@@ -20,10 +20,10 @@ class Resources:
             self._links[name] = Link(self._uri, f"{self._daemon} {name}", settings)
         return self._links[name]
 
-    async def connect(self, name: str) -> LinkConnection:
+    async def connect(self, name: str, settings: dict[str, str] | None = None) -> LinkConnection:
         """Open a connection that its user closes. Raises psycopg.Error."""
         self._others.add(name)
-        return await connect(self._uri, f"{self._daemon} {name}")
+        return await connect(self._uri, f"{self._daemon} {name}", settings)
 
     @property
     def names(self) -> set[str]:

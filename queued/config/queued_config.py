@@ -17,6 +17,7 @@ from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, read_texts, shipped_texts
 from queued.config.bounces import Bounces
+from queued.config.collector import PURPOSES, Collector
 from queued.config.delivery import Delivery
 from queued.config.mail_conditions import Pattern, Target
 from queued.config.retry import Retry
@@ -128,6 +129,9 @@ class QueuedConfig(Section):
     bounces: Bounces = Field(default=Bounces())
     signing: Signing = Field(default=Signing())
     tokens: TokenKeys = Field(default=TokenKeys())
+    collectors: list[Collector] = Field(
+        default=[], description="what makes mail of tokens in the schema lifecycle"
+    )
     retention: Retention = Field(default=Retention())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)
@@ -142,6 +146,15 @@ class QueuedConfig(Section):
             if names.count(name) > 1:
                 raise ValueError(f"two workers are called {name!r}")
         return workers
+
+    @field_validator("collectors")
+    @classmethod
+    def _distinct_collectors(cls, collectors: list[Collector]) -> list[Collector]:
+        names = [collector.name for collector in collectors]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two collectors are called {name!r}")
+        return collectors
 
     @property
     def routing(self) -> Shaping:
@@ -186,7 +199,7 @@ def read_config(
     """
     config = load(path, QueuedConfig)
     texts = _texts(path, config)
-    problems = _wrong_dane(config)
+    problems = [*_wrong_dane(config), *_no_keys(config)]
     problems += ((("retry", *keys), reason) for keys, reason in config.retry.problems())
     if problems:
         raise mistakes(path, problems)
@@ -204,6 +217,19 @@ def _wrong_dane(config: QueuedConfig) -> list[Problem]:
          "write the host's name, or a route with tls: verify in shaping.yaml")
         for name, host in found.items() if is_address(host)
     ]  # fmt: skip
+
+
+def _no_keys(config: QueuedConfig) -> list[Problem]:
+    """Return the actions of collectors for which there is no key."""
+    keys = dict(config.tokens.purposes())
+    found: list[Problem] = []
+    for number, collector in enumerate(config.collectors):
+        for action in collector.actions:
+            if not keys[PURPOSES[action]]:
+                key = "recovery" if action == "password_recovery" else action
+                reason = f"tokens.{PURPOSES[action]} has no key, which signs its links"
+                found.append((("collectors", number, key), reason))
+    return found
 
 
 def _shaping(

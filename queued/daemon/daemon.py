@@ -11,6 +11,7 @@ from pgmta.postgres.notify import listen
 from pgmta.service import Signals, first, report_error, tune_memory
 from queued.config import QueuedConfig
 from queued.daemon.presence import Presence
+from queued.lifecycle.collectors import collectors
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duties import DUTIES
 from queued.upkeep.duty import repeat
@@ -19,14 +20,14 @@ from queued.worker.kinds import make_worker
 from queued.worker.row_watch import RowWatch
 from queued.worker.turns import TurnKeeper
 
-_FIXED = ("environment", "process", "workers", "urgent", "retention", "log")
+_FIXED = ("environment", "process", "workers", "collectors", "urgent", "retention", "log")
 """Sections that a running process does not take from a changed file."""
 
 log = get("queued")
 
 
 class Daemon:
-    """All parts of one queued process; `names` chooses workers, none means all.
+    """All parts of one queued process; `names` chooses workers and collectors, none means all.
 
     `reread` reads the configuration again, for SIGHUP. It raises ConfigError.
     """
@@ -44,6 +45,7 @@ class Daemon:
         self.process = process = QueuedProcess(config, uri)
         chosen = [worker for worker in config.workers if not names or worker.name in names]
         self._workers = [make_worker(process, worker) for worker in chosen]
+        self._collectors = collectors(process, names)
         self._loops = [loop for worker in self._workers for loop in worker.loops]
         self._turns = TurnKeeper(
             process.registry,
@@ -99,6 +101,7 @@ class Daemon:
             repeat("heartbeat", presence.do, presence.pause),
             repeat("turns", turns.ask_places, turns.pause),
             *(duty.run(process) for duty in DUTIES),
+            *(collector.run() for collector in self._collectors),
         ]
 
     def _watch(self) -> list[Coroutine[None, None, None]]:

@@ -23,6 +23,7 @@ from pgmta.waiting import Waiting
 from queued.config import QueuedConfig, read_config
 from queued.daemon.daemon import Daemon
 from queued.delivery.transports import parsers
+from queued.lifecycle.check import check_collectors
 from queued.signing.keyring import key_problems
 from queued.worker.row_worker import is_rule
 
@@ -54,6 +55,7 @@ def check(config: Path) -> None:
 
     async def analyse(_: Link, uri: str) -> None:
         await _check(config, uri, conditions, settings)
+        await check_collectors(config, uri, settings)
 
     reason = asyncio.run(QUEUED.unchecked(config, settings.environment, analyse))
     for key, condition in conditions.items():
@@ -99,16 +101,21 @@ def _stored(settings: QueuedConfig) -> set[Key]:
 
 @main.command()
 @config_option("etc/queued.yaml")
-@click.option("--worker", "names", multiple=True, help="Run only this worker; may be repeated.")
+@click.option(
+    "--worker", "names", multiple=True, help="Run only this worker or collector; may be repeated."
+)
 @attached_option
 @reporting
 def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
     """Run the workers until SIGTERM or SIGINT. SIGHUP reads the configuration again."""
     settings = read_config(config, parsers())
     known = [worker.name for worker in settings.workers]
+    known += [collector.name for collector in settings.collectors]
     for name in names:
         if name not in known:
-            raise ConfigError([f"{config}: workers: no worker {name!r}; {hint(name, known)}"])
+            raise ConfigError(
+                [f"{config}: workers: no worker or collector {name!r}; {hint(name, known)}"]
+            )
     logs.configure(settings.log, daemon=QUEUED.name)
     uri = QUEUED.resolve(settings.environment)
     uvloop.run(_run(config, settings, uri, names, attached=attached))
@@ -128,9 +135,10 @@ async def _run(
     if attached:
         signals.attach()
     waiting = Waiting("queued")
-    while conditions and not signals.stop.is_set():
+    while (conditions or settings.collectors) and not signals.stop.is_set():
         try:
             await _check(path, uri, conditions, settings)
+            await check_collectors(path, uri, settings)
             break
         except psycopg.errors.UndefinedTable:
             waiting.tell(SchemaMismatch(NO_QUEUE))

@@ -1,11 +1,18 @@
 -- Tokens become mail: a batch is one statement.
 
+CREATE FUNCTION action_levels(actions text[]) RETURNS smallint[] IMMUTABLE PARALLEL SAFE
+RETURN array_remove(ARRAY[
+    CASE WHEN 'password_recovery' = ANY (actions) THEN token_priority('password_recovery') END,
+    CASE WHEN 'activation' = ANY (actions) THEN token_priority('activation') END], NULL);
+COMMENT ON FUNCTION action_levels IS 'The priorities of actions in their order.';
+
 CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-    SELECT array_agg(w.token) FROM (
-        SELECT w.token FROM waiting_tokens AS w
-        WHERE w.priority = ANY (ARRAY(SELECT token_priority(action::token_action) FROM unnest(actions) AS action))
-        LIMIT most) AS w
+    SELECT array_agg(found.token) FROM (
+        SELECT w.token FROM unnest(action_levels(actions)) AS level, LATERAL (
+            SELECT t.token FROM waiting_tokens AS t WHERE t.priority = level AND t.lease_until < now()
+            ORDER BY t.token LIMIT most) AS w
+        LIMIT most) AS found
 $$;
 COMMENT ON FUNCTION tokens_waiting IS 'At most so many tokens of these actions that wait for their mail; null for none.';
 
@@ -23,7 +30,7 @@ BEGIN
         -- both rows or neither: who consumes a token has locked it, and waits for this row
         found := ARRAY(
             SELECT w.token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token
-            WHERE w.priority = level ORDER BY w.token LIMIT most - cardinality(picked)
+            WHERE w.priority = level AND w.lease_until < now() ORDER BY w.token LIMIT most - cardinality(picked)
             FOR NO KEY UPDATE OF w, t SKIP LOCKED);
         picked := picked || found;
     END LOOP;
@@ -33,17 +40,15 @@ COMMENT ON FUNCTION tokens_pick IS 'Locks tokens that wait, by priority, and lea
 
 CREATE FUNCTION collect(
     collector text, worker text, batch integer, reason text, options jsonb,
-    OUT taken integer, OUT refused jsonb, OUT again_at timestamptz
+    OUT taken integer, OUT refused jsonb, OUT wait double precision
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     began timestamptz := clock_timestamp();
-    -- recovery first
-    levels smallint[] := array_remove(ARRAY[
-        CASE WHEN options -> 'actions' ? 'password_recovery' THEN lifecycle.token_priority('password_recovery') END,
-        CASE WHEN options -> 'actions' ? 'activation' THEN lifecycle.token_priority('activation') END], NULL);
+    levels smallint[] := lifecycle.action_levels(ARRAY(SELECT jsonb_object_keys(options -> 'actions')));
     budget text := options ->> 'budget';
     granted integer;
+    next_at timestamptz;
     picked bigint[];
     usable bigint[];  -- in the order of picked, as the arrays below
     accounts bigint[];
@@ -53,8 +58,8 @@ DECLARE
 BEGIN
     taken := 0;
     IF budget IS NOT NULL THEN
-        SELECT CASE WHEN b.next_at > began THEN b.next_at END INTO again_at FROM budgets AS b WHERE b.key = budget;
-        IF again_at IS NOT NULL THEN RETURN; END IF;
+        SELECT extract(epoch FROM b.next_at - began) INTO wait FROM budgets AS b WHERE b.key = budget AND b.next_at > began;
+        IF wait > 0 THEN RETURN; END IF;
     END IF;
     picked := lifecycle.tokens_pick(levels, batch);
     IF cardinality(picked) = 0 THEN RETURN; END IF;
@@ -96,9 +101,11 @@ BEGIN
     ) AS e;
     granted := cardinality(found.tokens);
     IF budget IS NOT NULL AND granted > 0 THEN
-        SELECT r.first, r.number INTO again_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;
-        IF granted = 0 THEN RETURN; END IF;
-        again_at := NULL;
+        SELECT r.first, r.number INTO next_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;
+        IF granted = 0 THEN
+            wait := extract(epoch FROM next_at - clock_timestamp());
+            RETURN;
+        END IF;
     END IF;
     IF granted > 0 THEN
         mails := ARRAY(SELECT nextval('message_ids') FROM generate_series(1, granted));
@@ -132,7 +139,7 @@ END $$;
 COMMENT ON FUNCTION collect IS
     'Makes the mail of at most `batch` tokens that wait, in one statement: the queue has it, and the token is marked, '
     'or neither. Returns their number, tokens that can have no mail with the reason, and, if the budget allows none '
-    'now, when to ask again.';
+    'now, the seconds until it may.';
 
 CREATE FUNCTION collect_actions(options jsonb) RETURNS TABLE (
     action token_action, purpose text, template_id bigint, sender text, priority smallint, key text, url text,
@@ -172,3 +179,47 @@ END $$;
 COMMENT ON FUNCTION collect_actions IS
     'The actions of a collector with the newest versions of their templates. Raises an error for a template that is not '
     'there, lacks the link, or has other words.';
+
+CREATE FUNCTION tokens_lease(batch integer, actions text[], lease interval) RETURNS TABLE (
+    token bigint, action token_action, email text, login text, secret bytea, code text, expires_at bigint
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    picked bigint[] := tokens_pick(action_levels(actions), batch);
+    accounts bigint[];
+BEGIN
+    SELECT array_agg(t.account) INTO accounts FROM tokens AS t
+    WHERE t.id = ANY (picked) AND t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > epoch();
+    RETURN QUERY
+        SELECT t.id, t.action, a.email, a.login, t.secret, t.code::text, t.expires_at
+        FROM unnest(picked) WITH ORDINALITY AS p (token, place) JOIN tokens AS t ON t.id = p.token
+        JOIN account_rows(accounts) AS a ON a.id = t.account AND token_fits(t.action, a.status)
+        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > epoch()
+        ORDER BY p.place;
+    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + lease
+    FROM tokens AS t JOIN account_rows(accounts) AS a ON a.id = t.account AND token_fits(t.action, a.status)
+    WHERE t.id = ANY (picked) AND w.token = t.id AND w.priority = token_priority(t.action);
+    DELETE FROM waiting_tokens AS w WHERE w.token = ANY (picked) AND w.priority IN (0, 3) AND w.lease_until < now();
+END $$;
+COMMENT ON FUNCTION tokens_lease IS
+    'Leases tokens to a collector that prints them, and returns them. tokens_printed() marks them then; otherwise '
+    'another collector prints them after the lease.';
+
+CREATE FUNCTION tokens_printed(
+    tokens bigint[], collector text, worker text, reason text, batch integer, refused integer, began timestamptz
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE tokens AS t SET collected_at = clock_timestamp()
+    WHERE t.id = ANY (tokens_printed.tokens) AND t.collected_at IS NULL;
+    DELETE FROM waiting_tokens AS w WHERE w.token = ANY (tokens_printed.tokens) AND w.priority IN (0, 3);
+    INSERT INTO collections (collector, worker, reason, wanted, taken, refused, began_at)
+    VALUES (collector, worker, reason, batch, cardinality(tokens_printed.tokens) - refused, refused, began);
+END $$;
+COMMENT ON FUNCTION tokens_printed IS 'Marks tokens that a collector has printed, or that it can''t print.';
+
+CREATE FUNCTION tokens_put_off(token bigint, pause interval) RETURNS void LANGUAGE sql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + pause
+    WHERE w.token = tokens_put_off.token AND w.priority IN (0, 3)
+$$;
+COMMENT ON FUNCTION tokens_put_off IS 'Lets a token rest that the database refuses, so that the others go on.';

@@ -48,6 +48,7 @@ COMMENT ON INDEX tokens_account IS 'A change of an account looks at its tokens.'
 CREATE TABLE waiting_tokens (
     priority smallint NOT NULL,
     token bigint NOT NULL,
+    lease_until timestamptz NOT NULL DEFAULT '-infinity',
     PRIMARY KEY (priority, token)
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.02,
@@ -57,6 +58,7 @@ CREATE TABLE waiting_tokens (
 COMMENT ON TABLE waiting_tokens IS 'Tokens whose mail has to be made, and whose account fits now.';
 COMMENT ON COLUMN waiting_tokens.priority IS '0: recovery, 3: activation.';
 COMMENT ON COLUMN waiting_tokens.token IS 'tokens.id.';
+COMMENT ON COLUMN waiting_tokens.lease_until IS 'Until then a collector may be printing it; -infinity: none ever did.';
 
 CREATE FUNCTION token_priority(action token_action) RETURNS smallint IMMUTABLE PARALLEL SAFE
 RETURN CASE action WHEN 'password_recovery' THEN 0::smallint ELSE 3::smallint END;

@@ -1,0 +1,1 @@
+"""Collectors: they make mail of tokens, in batches."""

@@ -1,0 +1,139 @@
+"""A collector: it listens for tokens, and makes a batch of them when one is due."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import psycopg
+
+from pgmta.compose.token import UnknownKey
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta.postgres.link import LinkConnection
+from pgmta.store.lifecycle.collections import CollectorStatements
+from queued.config.collector import Collector
+from queued.lifecycle.outputs import Output
+from queued.lifecycle.timing import Timing
+
+_POLL = 1.0  # seconds between two looks without a notification
+_APART = 0.01  # seconds between two looks after notifications
+_BACK_OFF, _LONGEST = 0.5, 30.0  # seconds before the first new connection, and at most
+_MARGIN = 2.0  # seconds to give up a statement
+_ASIDE = 60.0  # seconds for which a token rests that the database refuses
+
+log = get("collector")
+
+type Connect = Callable[[], Coroutine[Any, Any, LinkConnection]]
+"""Opens a connection. Raises psycopg.Error, StoreUnavailable."""
+
+
+class CollectorLoop:
+    """Runs a collector until it is cancelled, over one connection that is made anew when it fails.
+
+    It listens before it looks, and takes all that waits; afterwards the first new token starts the
+    timer. Notifications are hints: it also looks every second, which shows that the connection
+    lives. `worker` is the name of the process.
+
+    If the database refuses a batch, its tokens are tried one by one, and the bad one rests.
+    """
+
+    def __init__(self, collector: Collector, worker: str, connect: Connect, output: Output) -> None:
+        self._collector = collector
+        self._connect = connect
+        self._output = output
+        actions = list(collector.actions) or ["password_recovery", "activation"]
+        self._store = CollectorStatements(collector.name, worker, collector.limit, actions)
+        # the statement under way is given up, and its connection closed, within the time
+        self._patience = max(collector.healthcheck - _MARGIN, collector.healthcheck / 2)
+        self._failures = 0
+        self._log = log.bind(collector=collector.name)
+
+    async def run(self) -> None:
+        """Collect until cancelled."""
+        while True:
+            try:
+                await self._session()
+            except (StoreUnavailable, psycopg.Error, OSError, UnknownKey) as error:
+                pause = min(_BACK_OFF * 2**self._failures, _LONGEST)
+                pause *= random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+                self._failures += 1
+                words = faults.words(error)
+                self._log.warning("connects again", reason=words, seconds=round(pause, 2))
+                await asyncio.sleep(pause)
+
+    async def _session(self) -> None:
+        """Work over one connection. Raises what `run` handles."""
+        self._store.connection = connection = await self._connect()
+        try:
+            await self._within(self._store.listen(self._collector.channel))
+            budget, key = self._collector.budget, self._collector.budget_key
+            if budget and key:
+                await self._within(self._store.set_budget(key, budget.pace, budget.month_most))
+            self._log.info("connected")
+            await self._collect(connection)
+        finally:
+            self._store.connection = None
+            await connection.close()
+
+    async def _collect(self, connection: LinkConnection) -> None:
+        timing = Timing(self._collector.limit, self._collector.timeout)
+        drained = False
+        paid = 0.0  # by the monotonic clock: the budget allows nothing before
+        singles = 0  # tokens that are tried one by one
+        while True:
+            tokens = await self._within(self._store.waiting())
+            now = time.monotonic()
+            timing.see(tokens, now)
+            reason = timing.reason(now) if drained and not singles else "connect"
+            if not (tokens and reason and now >= paid):
+                drained, singles = drained or not tokens, singles if tokens else 0
+                until = max(timing.due, paid) - now
+                await self._rest(connection, min(max(until, _APART), _POLL))
+                continue
+            limit = 1 if singles else self._collector.limit
+            try:
+                batch = await self._within(self._output.put(self._store, reason, limit))
+            except psycopg.Error as error:
+                await self._judge(error)
+                if singles:
+                    self._log.error("set aside", token=tokens[0], reason=faults.words(error))
+                    await self._within(self._store.set_aside(tokens[0], _ASIDE))
+                singles = singles - 1 if singles else self._collector.limit
+                continue
+            self._failures, singles = 0, max(singles - 1, 0)
+            if batch.taken or batch.refused:
+                self._log.info("collected", tokens=batch.taken, reason=reason)
+            for token, fault in batch.refused:
+                self._log.warning("no mail", token=token, reason=fault)
+            if batch.wait is not None:
+                paid = time.monotonic() + batch.wait
+            drained = drained or batch.taken + len(batch.refused) < limit
+
+    async def _judge(self, error: psycopg.Error) -> None:
+        """Return if a token is the cause of an error; raise the error if it concerns all of them.
+
+        Raises also what a check of the templates raises.
+        """
+        if faults.outage(error) or faults.lost_race(error):
+            raise error
+        await self._within(self._output.check(self._store))
+
+    async def _rest(self, connection: LinkConnection, seconds: float) -> None:
+        """Wait for a notification, or for so many seconds."""
+        began = time.monotonic()
+        async for _ in connection.notifies(timeout=seconds, stop_after=1):
+            pass
+        await asyncio.sleep(max(0.0, began + _APART - time.monotonic()))
+
+    async def _within[T](self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a statement. Raises StoreUnavailable if no answer comes in time."""
+        try:
+            async with asyncio.timeout(self._patience):
+                return await work
+        except TimeoutError:
+            raise StoreUnavailable("PostgreSQL gives no answer") from None

@@ -1,0 +1,1 @@
+"""Accounts, tokens, collectors and their mail."""

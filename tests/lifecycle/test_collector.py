@@ -1,0 +1,330 @@
+"""Collectors at work: when batches leave, and that no token is lost or doubled."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgmta.store.lifecycle.installation import install
+from queued.config.collector import CollectorBudget
+from queued.lifecycle.timing import Timing
+from tests.lifecycle.tokens import add_accounts, collect, put_template, put_templates, settings
+from tests.support.database import PrivateServer
+from tests.support.rows import column, fetch
+from tests.support.system import System
+from tests.support.waiting import SLACK, take_time, until
+
+MAILS = "SELECT count(*) FROM pgmta.messages"
+ONE_EACH = """
+SELECT count(*), count(DISTINCT recipient), (SELECT count(*) FROM lifecycle.tokens),
+    (SELECT count(*) FROM lifecycle.waiting_tokens)
+FROM pgmta.queue
+"""
+
+
+def held(system: System) -> dict[str, object]:
+    """Workers that deliver nothing, so that mail stays in the queue."""
+    return {"workers": [{"name": "none", "where": "false"}]}
+
+
+def batches(db: psycopg.Connection) -> list[tuple[int, str, datetime]]:
+    return db.execute("SELECT taken, reason, began_at FROM collections ORDER BY id").fetchall()
+
+
+# -- when a batch is due --
+
+
+def test_timing() -> None:
+    timing = Timing(limit=3, timeout=5)
+    timing.see([], 0.0)
+    assert timing.reason(100.0) == ""
+    timing.see([1, 2], 100.0)
+    assert (timing.reason(100.0), timing.due) == ("", 105.0)
+    timing.see([1, 2, 3], 101.0)
+    assert timing.reason(101.0) == "limit"
+    timing.see([2, 4], 102.0)
+    assert (timing.reason(102.0), timing.due) == ("", 105.0)
+    assert timing.reason(105.0) == "timeout"
+    timing.see([4], 105.0)
+    assert timing.due == 107.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["one transaction", "five transactions", "two bursts"])
+def test_three_leave_at_once_and_two_at_the_timeout(
+    accounts: psycopg.Connection, system: System, tmp_path: Path, way: str
+) -> None:
+    system.queued(**settings(tmp_path, limit=3, timeout="5s"), **held(system)).wait_log("connected")
+    sizes = {"one transaction": [5], "five transactions": [1] * 5, "two bursts": [2, 3]}[way]
+    (began,) = fetch(accounts, "SELECT clock_timestamp()")
+    for number, size in enumerate(sizes):
+        add_accounts(accounts, size, f"burst{number}-")
+    until(lambda: len(batches(accounts)) == 2)
+    (first, why, at), (second, later, then) = batches(accounts)
+    assert (first, why, second, later) == (3, "limit", 2, "timeout")
+    assert (at - began).total_seconds() < 0.5
+    assert abs((then - began).total_seconds() - 5) < 0.3 + 0.2  # a loaded machine
+
+
+def test_what_waits_leaves_at_once(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    add_accounts(accounts, 500)
+    system.queued(**settings(tmp_path, timeout="60s", healthcheck="60s"), **held(system))
+    until(lambda: fetch(accounts, MAILS) == (500,))
+    assert [taken for taken, _, _ in batches(accounts)] == [10] * 50
+    assert fetch(accounts, ONE_EACH) == (500, 500, 500, 0)
+
+
+def test_recoveries_go_first(accounts: psycopg.Connection) -> None:
+    add_accounts(accounts, 20)
+    add_accounts(accounts, 1, "lost", status="active")
+    accounts.execute("SELECT recover('lost1')")
+    assert collect(accounts)[0] == 10
+    rows = accounts.execute("SELECT recipient, priority FROM pgmta.queue ORDER BY id").fetchall()
+    assert rows[0] == ("lost1@b.example", 1)
+    assert rows[1] == ("u1@b.example", 4)
+
+
+# -- nothing is lost or doubled --
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 4, 8])
+def test_collectors_share_tokens_whose_commits_come_late(
+    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path, number: int
+) -> None:
+    for _ in range(number):
+        config = settings(tmp_path, limit=37, timeout="200ms", healthcheck="30s")
+        system.queued(ready=False, **config, **held(system))
+
+    def insert(session: int) -> None:
+        chance = random.Random(session)
+        with psycopg.connect(database) as db:
+            for part in range(25):
+                add_accounts(db, 50, f"s{session}p{part}-")
+                take_time(chance.random() * 0.1)  # ids of other sessions are later, and committed
+                db.commit()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(insert, range(8)))
+    until(lambda: fetch(accounts, MAILS) == (10_000,), timeout=60)
+    assert fetch(accounts, ONE_EACH) == (10_000, 10_000, 10_000, 0)
+
+
+@pytest.mark.slow
+def test_random_kills(private_server: PrivateServer, tmp_path: Path, request) -> None:  # type: ignore[no-untyped-def]
+    chance = random.Random(request.config.getoption("--faults-seed"))
+    uri = private_server.uri
+    install(uri)
+    with psycopg.connect(uri, autocommit=True) as db:
+        put_templates(db)
+    system = System(tmp_path, uri)
+    config = settings(tmp_path, limit=7, timeout="50ms", healthcheck="5s")
+    rounds = 100 if request.config.getoption("--submission-rounds") > 2 else 20
+    made, done = 0, threading.Event()
+
+    def insert() -> None:
+        nonlocal made
+        while not done.is_set():
+            try:
+                with psycopg.connect(uri, autocommit=True) as db:
+                    while not done.is_set():
+                        add_accounts(db, 3, f"n{made}-")
+                        made += 1
+                        take_time(0.01)
+            except psycopg.Error:
+                made += 1  # the answer was lost; these may be there
+                take_time(0.05)
+
+    writer = threading.Thread(target=insert)
+    writer.start()
+    try:
+        collectors = [system.queued(ready=False, **config, **held(system)) for _ in range(2)]
+        for _ in range(rounds):
+            take_time(chance.random() * 0.2)
+            match chance.randrange(3):
+                case 0:
+                    victim = chance.choice(collectors)
+                    victim.kill()
+                    victim.start()
+                case 1:
+                    private_server.crash()
+                    private_server.start()
+                case 2:
+                    with psycopg.connect(uri, autocommit=True) as db:
+                        db.execute(
+                            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                            " WHERE application_name LIKE 'pgmta queued collector%'"
+                        )
+        done.set()
+        writer.join()
+        with psycopg.connect(uri, autocommit=True) as db:
+            until(lambda: fetch(db, "SELECT count(*) FROM lifecycle.waiting_tokens") == (0,), 60)
+            mails, recipients, tokens, _ = fetch(db, ONE_EACH)
+            assert mails == recipients == tokens > rounds
+            assert fetch(db, MAILS) == (tokens,)
+            assert fetch(db, "SELECT sum(taken)::integer FROM lifecycle.collections") == (tokens,)
+    finally:
+        done.set()
+        system.clean()
+
+
+@pytest.mark.slow
+def test_a_silent_cut_is_found(
+    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
+) -> None:
+    """The other end is a process that is stopped: it takes octets, and answers nothing."""
+    daemon = system.queued(**settings(tmp_path, timeout="1s", healthcheck="3s"), **held(system))
+    daemon.wait_log("connected")
+    until(
+        lambda: (
+            fetch(
+                accounts,
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgmta queued collector c'",
+            )
+            == (1,)
+        )
+    )
+    with psycopg.connect(database) as lock:
+        lock.execute("LOCK TABLE lifecycle.waiting_tokens IN ACCESS EXCLUSIVE MODE")
+        daemon.wait_log("connects again", timeout=3 + 5 + SLACK)
+    daemon.wait_log("connected", count=2)
+
+
+def test_a_bad_account_does_not_stop_others(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    accounts.execute(
+        "INSERT INTO accounts (email, login) VALUES ('no mailbox', 'x'),"
+        " ('c@b.example', E'Subject: y\\n\\nbody'), ('d@b.example', 'd')"
+    )
+    daemon = system.queued(**settings(tmp_path), **held(system))
+    reasons = [daemon.wait_log("no mail", count=n)["reason"] for n in (1, 2)]
+    assert "its account has no usable mailbox" in str(reasons)
+    assert "the word login: a word of a header field: it has a line end" in str(reasons)
+    until(lambda: column(accounts, "SELECT recipient FROM pgmta.queue") == ["d@b.example"])
+    assert fetch(accounts, "SELECT taken, refused FROM collections") == (1, 2)
+
+
+def test_a_row_that_the_database_refuses_is_set_aside(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    accounts.execute(
+        "CREATE FUNCTION pgmta.no() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RAISE EXCEPTION ''no''; END';"
+        " CREATE TRIGGER no BEFORE INSERT ON pgmta.queue FOR EACH ROW"
+        " WHEN (NEW.recipient = 'u3@b.example') EXECUTE FUNCTION pgmta.no()"
+    )
+    add_accounts(accounts, 5)
+    daemon = system.queued(**settings(tmp_path), **held(system))
+    system.expected.add("set aside")
+    assert daemon.wait_log("set aside")["reason"] == "no"
+    until(lambda: fetch(accounts, MAILS) == (4,))
+
+
+def test_a_changed_template_stops_and_goes_on(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    from pgmta.compose.template import TemplateSource
+
+    daemon = system.queued(**settings(tmp_path), **held(system))
+    daemon.wait_log("connected")
+    bad = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body="no way")
+    put_template(accounts, "activation", bad)
+    add_accounts(accounts, 1)
+    assert "does not fit" in daemon.wait_log("connects again")["reason"]
+    good = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body="{{link}}")
+    put_template(accounts, "activation", good)
+    until(lambda: fetch(accounts, MAILS) == (1,))
+
+
+# -- money --
+
+
+def test_the_price_sets_the_pace() -> None:
+    budget = CollectorBudget(price=0.10, sum=100.0)
+    assert budget.month_most == 1_000_000
+    assert 0.37 < budget.pace < 0.38
+    assert 10 / budget.pace >= 26.3
+    assert CollectorBudget(rate=0.1, price=0.10, sum=100.0).pace == 0.1
+
+
+@pytest.mark.slow
+def test_three_collectors_keep_a_rate(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    budget = {"key": "shared", "rate": 100.0}
+    config = settings(tmp_path, timeout="100ms", budget=budget)
+    add_accounts(accounts, 1000)
+    for _ in range(3):
+        system.queued(ready=False, **config, **held(system))
+    until(lambda: fetch(accounts, MAILS) == (1000,), timeout=60)
+    times = [(at.timestamp(), taken) for taken, _, at in batches(accounts)]
+    for start, (first, _) in enumerate(times):
+        sent = 0
+        for at, taken in times[start:]:
+            assert sent <= 100 * (at - first) + 1, "above the rate"
+            sent += taken
+    seconds = times[-1][0] - times[0][0]
+    assert 990 / seconds >= 100 * 0.9
+    assert Counter(taken for _, taken in times) == {10: 100}
+
+
+def test_the_month_ends_the_mail(accounts: psycopg.Connection) -> None:
+    accounts.execute("SELECT pgmta.budget_set('m', 100000, 15)")
+    add_accounts(accounts, 20)
+    assert [collect(accounts, budget="m")[0] for _ in range(3)] == [10, 5, 0]
+    assert (collect(accounts, budget="m")[2] or 0) > 0
+    assert fetch(accounts, ONE_EACH) == (15, 15, 20, 5)
+
+
+# -- plans --
+
+
+@pytest.mark.slow
+def test_few_buffers_and_no_sort_beside_many_collected(
+    accounts: psycopg.Connection, database: str
+) -> None:
+    with accounts.transaction():
+        accounts.execute("SET LOCAL session_replication_role = replica")
+        accounts.execute(
+            "INSERT INTO tokens (action, account, collected_at, message_id)"
+            " SELECT 'activation', n, now(), n FROM generate_series(1, 1000000) AS n"
+        )
+    accounts.execute("VACUUM ANALYZE tokens")
+    add_accounts(accounts, 200)
+    uri = make_conninfo(
+        database,
+        options="-c plan_cache_mode=force_generic_plan -c session_preload_libraries=auto_explain"
+        " -c auto_explain.log_min_duration=0 -c auto_explain.log_nested_statements=on"
+        " -c client_min_messages=log",
+    )
+    plans: list[str] = []
+    with psycopg.connect(uri, autocommit=True) as db:
+        collect(db, 100)
+        db.add_notice_handler(lambda notice: plans.append(notice.message_primary or ""))
+        collect(db, 1)
+        plans.clear()
+        before = fetch(db, "SELECT pg_stat_clear_snapshot()::text")
+        query = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
+        ((plan,),) = db.execute(
+            (query + "SELECT * FROM lifecycle.collect('c', 'w', 50, 'limit', %s)").encode(),
+            ('{"actions": {"activation": {"template": "activation", "priority": 4, "key": "k1",'
+             ' "url": "https://x.example/activate"}}}',),
+        ).fetchall()  # fmt: skip
+    assert before == ("",)
+    root = plan[0]["Plan"]
+    buffers = root["Shared Hit Blocks"] + root["Shared Read Blocks"]
+    picks = [text for text in plans if "waiting_tokens" in text and "Index Scan" in text]
+    assert picks
+    assert not any("Sort Key" in text for text in picks)
+    assert buffers / 50 <= 20 * 3, f"{buffers / 50} buffers a token"

@@ -91,7 +91,8 @@ class CollectorLoop:
             timing.see(tokens, now)
             reason = timing.reason(now) if drained and not singles else "connect"
             if not (tokens and reason and now >= paid):
-                drained, singles = drained or not tokens, singles if tokens else 0
+                singles = singles if tokens else 0
+                drained = drained or self._drained(not tokens)
                 until = max(timing.due, paid) - now
                 await self._rest(connection, min(max(until, _APART), _POLL))
                 continue
@@ -112,7 +113,12 @@ class CollectorLoop:
                 self._log.warning("no mail", token=token, reason=fault)
             if batch.wait is not None:
                 paid = time.monotonic() + batch.wait
-            drained = drained or batch.taken + len(batch.refused) < limit
+            drained = drained or self._drained(batch.taken + len(batch.refused) < limit)
+
+    def _drained(self, done: bool) -> bool:
+        if done:
+            self._log.info("waits for tokens")
+        return done
 
     async def _judge(self, error: psycopg.Error) -> None:
         """Return if a token is the cause of an error; raise the error if it concerns all of them.

@@ -16,23 +16,24 @@ CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LA
 $$;
 COMMENT ON FUNCTION tokens_waiting IS 'At most so many tokens of these actions that wait for their mail; null for none.';
 
-CREATE FUNCTION tokens_pick(levels smallint[], most integer) RETURNS bigint[] LANGUAGE plpgsql
+CREATE TYPE picked_token AS (place tid, waits tid, token tokens);
+COMMENT ON TYPE picked_token IS 'A locked token with the places of its rows in tokens and in waiting_tokens.';
+
+CREATE FUNCTION tokens_pick(levels smallint[], most integer) RETURNS picked_token[] LANGUAGE plpgsql
     SET search_path = lifecycle, pg_catalog, pg_temp
     SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     level smallint;
-    found bigint[];
-    picked bigint[] := '{}';
+    picked picked_token[] := '{}';
 BEGIN
     -- one at a time, because the index has no order over several
     FOREACH level IN ARRAY levels LOOP
         EXIT WHEN cardinality(picked) >= most;
-        -- both rows or neither: who consumes a token has locked it, and waits for this row
-        found := ARRAY(
-            SELECT w.token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token
+        -- both rows or neither: who consumes a token has locked it, and waits for the other row
+        picked := picked || ARRAY(
+            SELECT ROW(t.ctid, w.ctid, t)::picked_token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token
             WHERE w.priority = level AND w.lease_until < now() ORDER BY w.token LIMIT most - cardinality(picked)
             FOR NO KEY UPDATE OF w, t SKIP LOCKED);
-        picked := picked || found;
     END LOOP;
     RETURN picked;
 END $$;
@@ -49,9 +50,7 @@ DECLARE
     budget text := options ->> 'budget';
     granted integer;
     next_at timestamptz;
-    picked bigint[];
-    usable bigint[];  -- in the order of picked, as the arrays below
-    accounts bigint[];
+    picked lifecycle.picked_token[];
     mails bigint[];
     hostname text := (SELECT s.hostname FROM submit_settings AS s);
     found record;
@@ -64,10 +63,8 @@ BEGIN
     picked := lifecycle.tokens_pick(levels, batch);
     IF cardinality(picked) = 0 THEN RETURN; END IF;
     -- A statement of its own: its snapshot has all that was committed before the locks.
-    SELECT array_agg(t.id ORDER BY place), array_agg(t.account) INTO usable, accounts
-    FROM unnest(picked) WITH ORDINALITY AS p (token, place) JOIN lifecycle.tokens AS t ON t.id = p.token
-    WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > extract(epoch FROM clock_timestamp());
-    SELECT array_agg(e.token ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS tokens,
+    SELECT array_agg(e.at ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS places,
+        array_agg(e.waits ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS waits,
         array_agg(e.email ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS emails,
         array_agg(e.domain ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS domains,
         array_agg(e.template_id ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS template_ids,
@@ -76,10 +73,11 @@ BEGIN
         array_agg(e.priority ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS priorities,
         array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS metadata,
         array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS params,
-        jsonb_agg(jsonb_build_array(e.token, e.fault) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL) AS faults
+        jsonb_agg(jsonb_build_array(e.token, e.fault, e.at) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL)
+            AS faults
     INTO found
     FROM (
-        SELECT p.place, t.id AS token, a.email, mailbox_domain(a.email COLLATE "C") AS domain, o.template_id, o.sender, o.priority,
+        SELECT p.place, p.at, p.waits, t.id AS token, a.email, mailbox_domain(a.email COLLATE "C") AS domain, o.template_id, o.sender, o.priority,
             jsonb_build_object('_deadline', to_char(to_timestamp(t.expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::text
                 AS metadata,
             jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', a.email)), 'words', w.words,
@@ -89,17 +87,18 @@ BEGIN
                 ELSE (SELECT format('the word %s: %s', name, submit_word(w.words ->> name, o.words -> name))
                     FROM jsonb_object_keys(w.words) AS name
                     WHERE submit_word(w.words ->> name, o.words -> name) IS NOT NULL LIMIT 1) END AS fault
-        FROM unnest(usable) WITH ORDINALITY AS p (token, place)
-        JOIN lifecycle.tokens AS t ON t.id = p.token
-        JOIN lifecycle.account_rows(accounts) AS a ON a.id = t.account AND lifecycle.token_fits(t.action, a.status)
+        FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
+        JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
+            ON a.id = t.account AND lifecycle.token_fits(t.action, a.status)
         JOIN lifecycle.collect_actions(options) AS o ON o.action = t.action,
             LATERAL (SELECT coalesce(jsonb_object_agg(word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN a.email
                     WHEN 'code' THEN t.code WHEN 'minutes' THEN ceil((t.expires_at - extract(epoch FROM began)) / 60)::text END), '{}')
                     AS words
                 FROM unnest(o.own) AS word) AS w
+        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > extract(epoch FROM clock_timestamp())
         OFFSET 0  -- a fault is looked for once
     ) AS e;
-    granted := cardinality(found.tokens);
+    granted := cardinality(found.places);
     IF budget IS NOT NULL AND granted > 0 THEN
         SELECT r.first, r.number INTO next_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;
         IF granted = 0 THEN
@@ -124,15 +123,15 @@ BEGIN
             rets => array_fill('HDRS'::text, ARRAY[granted]), metadata => found.metadata[:granted],
             template_ids => found.template_ids[:granted], params => found.params[:granted]);
         UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp(), message_id = m.mail
-        FROM unnest(found.tokens[:granted], mails) AS m (token, mail) WHERE t.id = m.token;
+        FROM unnest(found.places[:granted], mails) AS m (at, mail) WHERE t.ctid = m.at;
         taken := granted;
     END IF;
     refused := found.faults;
     UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp()
-    FROM jsonb_array_elements(refused) AS fault WHERE t.id = (fault ->> 0)::bigint;
+    FROM jsonb_array_elements(refused) AS fault WHERE t.ctid = (fault ->> 2)::tid;
     -- those beyond the budget wait on; the others are done, or do not fit
-    DELETE FROM lifecycle.waiting_tokens AS w USING unnest(picked) AS p (token)
-    WHERE w.token = p.token AND w.priority IN (0, 3) AND w.token <> ALL (coalesce(found.tokens[granted + 1:], '{}'));
+    DELETE FROM lifecycle.waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
+    WHERE w.ctid = p.waits AND w.ctid <> ALL (coalesce(found.waits[granted + 1:], '{}'));
     INSERT INTO lifecycle.collections (collector, worker, reason, wanted, taken, refused, began_at)
     VALUES (collector, worker, reason, batch, taken, coalesce(jsonb_array_length(refused), 0), began);
 END $$;
@@ -185,21 +184,22 @@ CREATE FUNCTION tokens_lease(batch integer, actions text[], lease interval) RETU
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-    picked bigint[] := tokens_pick(action_levels(actions), batch);
-    accounts bigint[];
+    picked picked_token[] := tokens_pick(action_levels(actions), batch);
 BEGIN
-    SELECT array_agg(t.account) INTO accounts FROM tokens AS t
-    WHERE t.id = ANY (picked) AND t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > epoch();
     RETURN QUERY
         SELECT t.id, t.action, a.email, a.login, t.secret, t.code::text, t.expires_at
-        FROM unnest(picked) WITH ORDINALITY AS p (token, place) JOIN tokens AS t ON t.id = p.token
-        JOIN account_rows(accounts) AS a ON a.id = t.account AND token_fits(t.action, a.status)
+        FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
+        JOIN account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
+            ON a.id = t.account AND token_fits(t.action, a.status)
         WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > epoch()
         ORDER BY p.place;
+    -- one that does not fit comes back if its account does
+    DELETE FROM waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
+    WHERE w.ctid = p.waits AND NOT EXISTS (
+        SELECT FROM account_rows(ARRAY[(p.token).account]) AS a
+        WHERE token_fits((p.token).action, a.status) AND (p.token).expires_at > epoch());
     UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + lease
-    FROM tokens AS t JOIN account_rows(accounts) AS a ON a.id = t.account AND token_fits(t.action, a.status)
-    WHERE t.id = ANY (picked) AND w.token = t.id AND w.priority = token_priority(t.action);
-    DELETE FROM waiting_tokens AS w WHERE w.token = ANY (picked) AND w.priority IN (0, 3) AND w.lease_until < now();
+    FROM unnest(picked) AS p (at, waits, token) WHERE w.ctid = p.waits;
 END $$;
 COMMENT ON FUNCTION tokens_lease IS
     'Leases tokens to a collector that prints them, and returns them. tokens_printed() marks them then; otherwise '

@@ -24,7 +24,7 @@ CREATE TABLE tokens (
     CONSTRAINT tokens_recovery_code CHECK (code IS NOT NULL OR action = 'activation'),
     CONSTRAINT tokens_account_fkey FOREIGN KEY (account) REFERENCES accounts (id)
         ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED
-) WITH (fillfactor = 70);  -- marks stay in their page, and no index has their columns
+) WITH (fillfactor = 50);  -- a mark stays in its page: no index has its columns
 COMMENT ON TABLE tokens IS 'Tokens of accounts. Times without a time zone are seconds since 1970.';
 COMMENT ON COLUMN tokens.id IS 'Number of the token.';
 COMMENT ON COLUMN tokens.action IS 'What it is for.';

@@ -192,22 +192,25 @@ def check_d9(db: psycopg.Connection) -> None:
     assert collect(db)[0] == 2
 
 
-CURSOR = """
-CREATE TABLE cursor AS SELECT 0::bigint AS last;
-CREATE OR REPLACE FUNCTION tokens_pick(levels smallint[], most integer) RETURNS bigint[]
+_PICK = """
+CREATE OR REPLACE FUNCTION tokens_pick(levels smallint[], most integer) RETURNS picked_token[]
 LANGUAGE plpgsql AS $$
-DECLARE found bigint[] := ARRAY(SELECT w.token FROM lifecycle.waiting_tokens AS w
-    WHERE w.token > (SELECT last FROM lifecycle.cursor) ORDER BY w.token LIMIT most);
+DECLARE found lifecycle.picked_token[] := ARRAY(
+    SELECT ROW(t.ctid, w.ctid, t)::lifecycle.picked_token
+    FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
+    WHERE {} ORDER BY w.token LIMIT most);
 BEGIN
-    UPDATE lifecycle.cursor SET last = (SELECT max(t) FROM unnest(found) AS t) WHERE found <> '{}';
-    RETURN found;
+    {} RETURN found;
 END $$
 """
+CURSOR = "CREATE TABLE cursor AS SELECT 0::bigint AS last;" + _PICK.format(
+    "w.token > (SELECT last FROM lifecycle.cursor)",
+    "UPDATE lifecycle.cursor SET last = (SELECT max((t.token).id) FROM unnest(found) AS t)"
+    " WHERE found <> '{}';",
+)
 DEFECTS = [
     (check_d1, CURSOR),
-    (check_d3, "CREATE OR REPLACE FUNCTION tokens_pick(levels smallint[], most integer)"
-               " RETURNS bigint[] LANGUAGE sql AS $$ SELECT array_agg(token) FROM (SELECT token"
-               " FROM lifecycle.waiting_tokens ORDER BY token LIMIT most) AS w $$"),
+    (check_d3, _PICK.format("true", "")),
     (check_d4, "CREATE OR REPLACE FUNCTION token_code() RETURNS text VOLATILE RETURN"
                " lpad(to_char(random() * 1000, 'FM00000'), 5, '0')"),
     (check_d5, "DROP TRIGGER accounts_made ON accounts; CREATE FUNCTION early() RETURNS trigger"

@@ -76,7 +76,7 @@ class CollectorStatements:
         ((taken, refused, wait),) = await self._run(_SQL["collect"], fields)
         if isinstance(refused, str | bytes):
             refused = json.loads(refused)
-        return Batch(taken, [(token, fault) for token, fault in refused or []], wait)
+        return Batch(taken, [(token, fault) for token, fault, _ in refused or []], wait)
 
     async def notify(self) -> None:
         """Wake the workers that deliver."""

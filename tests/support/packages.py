@@ -38,6 +38,8 @@ INSTALLED = {
     "golang-github-lib-pq-dev": "/usr/share/gocode/src/github.com/lib/pq/conn.go",
     "haproxy": "haproxy",
     "testssl.sh": "testssl",
+    "chromium": "chromium",
+    "chromium-driver": "chromedriver",
     "cron": "cron",
     "pgbouncer": "pgbouncer",
     "mailutils": "mail.mailutils",
@@ -59,7 +61,7 @@ UNPACKED = {
 }
 """A program of each of the packages that are unpacked."""
 
-NODE = ("pg", "postal-mime")
+NODE = ("axe-core", "pg", "postal-mime")
 """Packages of Node, which are put beside the unpacked ones."""
 
 DJANGO_TESTS = "django-tests"

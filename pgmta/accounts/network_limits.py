@@ -30,8 +30,13 @@ class Rate:
 
     def exceeded(self, network: Network, limit: int) -> bool:
         """Return whether another event of the network would be over `limit` per minute."""
+        return self.wait(network, limit) > 0
+
+    def wait(self, network: Network, limit: int) -> float:
+        """Return the seconds until another event is within `limit` per minute; 0.0 for now."""
         until = self._busy_until.get(network, 0.0)
-        return until + _MINUTE / limit > self._clock() + _MINUTE + 1e-6
+        wait = until + _MINUTE / limit - _MINUTE - self._clock()
+        return wait if wait > 1e-6 else 0.0
 
     def count_event(self, network: Network, limit: int) -> None:
         """Count an event."""

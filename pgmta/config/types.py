@@ -190,6 +190,14 @@ def parse_network(value: object) -> Network:
         raise ValueError(reason) from None
 
 
+def parse_listen_address(value: str) -> str:
+    """Return an IP address to listen on; raises ValueError."""
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is no IP address to listen on") from None
+
+
 def is_address(text: str) -> bool:
     """Return whether a text is an IP address."""
     try:

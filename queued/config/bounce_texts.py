@@ -11,6 +11,7 @@ from pathlib import Path
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError
 from pgmta.mail.answer_class import AnswerClass
+from pgmta.mail.language import TAG, look_up
 from pgmta.mail.text import printable, unsafe
 from pgmta.shipped import shipped
 
@@ -77,8 +78,6 @@ _SUBJECT = ("hostname", "sender", "recipient", "count", "reason", "message_id", 
 _BODY = (*_SUBJECT, "recipients")
 _HEADING = re.compile(r"\[([^\]]*)\]\s*")
 _SHIPPED = "en"  # has every text
-TAG = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{1,8})*")
-"""A language tag."""
 
 type Lines = list[tuple[int, str]]
 """Lines of a file with their numbers."""
@@ -122,13 +121,7 @@ class BounceTexts:
 
         A tag without texts stands for its shorter forms: pt-br for pt (RFC 4647, section 3.4).
         """
-        for wanted in tags:
-            tag = wanted.lower()
-            while tag:
-                if tag in self.languages:
-                    return self.languages[tag]
-                tag = tag.rpartition("-")[0]
-        return self.languages[self.default]
+        return self.languages[look_up(tags, self.languages) or self.default]
 
 
 @cache

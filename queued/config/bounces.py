@@ -10,8 +10,8 @@ from pydantic import Field, field_validator
 
 from pgmta.config.types import Duration, Period, Section, Size, Whole, checked
 from pgmta.mail.address import parse_mailbox
+from pgmta.mail.language import TAG
 from pgmta.mail.text import unsafe
-from queued.config.bounce_texts import TAG
 
 _NAMED = re.compile(r"([^<>]*)<([^<>]*)>")
 NAME = "Mail Delivery System"

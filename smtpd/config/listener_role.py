@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,14 +34,6 @@ ROLES = {
     "submission": Role("required", "required", "guard", "allow", fix_ups=True, trusts=False),
     "internal": Role("offered", "none", "guard", "allow", fix_ups=False, trusts=True),
 }
-
-
-def parse_listen_address(value: str) -> str:
-    """Return an IP address to listen on; raises ValueError."""
-    try:
-        return str(ipaddress.ip_address(value))
-    except ValueError:
-        raise ValueError(f"{value!r} is no IP address to listen on") from None
 
 
 def parse_domain(value: str) -> str:

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pgmta.config.types import FilePath, NetworkList, Section, Whole
+from pgmta.config.types import FilePath, NetworkList, Section, Whole, parse_listen_address
 from smtpd.config.hooks import Hooks
-from smtpd.config.listener_role import Auth, Early, Tls, parse_listen_address
+from smtpd.config.listener_role import Auth, Early, Tls
 
 type Audience = Literal["anybody", "authenticated", "none"]
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")

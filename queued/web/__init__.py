@@ -1,0 +1,1 @@
+"""The web server of tokens: `queued web`, its pages and its endpoints."""

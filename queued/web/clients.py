@@ -1,0 +1,69 @@
+"""Who a client is, and how many tokens of it were refused."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+
+from pgmta.accounts.network_limits import Rate
+from pgmta.accounts.networks import Networks, address_of
+from pgmta.config.types import Network, is_address
+from queued.web.web_config import WebConfig
+
+_MOST = 50  # proxies in a row
+_PORT = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
+_NOWHERE = ipaddress.ip_network("0.0.0.0/32")
+
+
+class Clients:
+    """Finds the addresses of clients, and counts their refusals; all others cost them nothing."""
+
+    def __init__(self, config: WebConfig) -> None:
+        self._rate = Rate()
+        self.configure(config)
+
+    def configure(self, config: WebConfig) -> None:
+        """Use other settings from now on; what was counted stays."""
+        self._limit = config.limits.refusals
+        self._is_proxy = Networks(config.proxies).contains
+        self._is_exempt = Networks(config.limits.exempt).contains
+
+    def is_bounded(self, peer: str) -> bool:
+        """Return whether connections of this peer are counted by address."""
+        return not (self._is_proxy(peer) or self._is_exempt(peer))
+
+    def find_client(self, peer: str, forwarded: Sequence[str]) -> str:
+        """Return the address of the client behind the proxies that are trusted.
+
+        `forwarded` has the fields X-Forwarded-For. Each proxy adds its client at the right, so the
+        first address from there that is no trusted proxy is the client. What stands left of it
+        may be forged.
+        """
+        client = peer
+        if not self._is_proxy(peer):
+            return client
+        entries = ",".join(forwarded).split(",")
+        for entry in reversed(entries[-_MOST:]):
+            address = entry.strip()
+            if match := _PORT.fullmatch(address):
+                address = match[1] or match[2]
+            if not is_address(address):
+                break
+            client = address
+            if not self._is_proxy(client):
+                break
+        return client
+
+    def wait(self, client: str) -> float:
+        """Return the seconds until a token of this client is looked at; 0.0 for now."""
+        return 0.0 if self._is_exempt(client) else self._rate.wait(_unit(client), self._limit)
+
+    def count_refusal(self, client: str) -> None:
+        """Count a refused token."""
+        if not self._is_exempt(client):
+            self._rate.count_event(_unit(client), self._limit)
+
+
+def _unit(client: str) -> Network:
+    return address_of(client) or _NOWHERE

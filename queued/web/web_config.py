@@ -1,0 +1,137 @@
+"""The file web.yaml: where `queued web` listens, its public URL, keys and limits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from pgmta.config.environment import Environment, Log, environment_field
+from pgmta.config.token_keys import TokenKeys
+from pgmta.config.types import (
+    NetworkList,
+    Period,
+    Section,
+    Size,
+    Whole,
+    parse_listen_address,
+)
+from queued.config.collector import parse_public_url
+
+
+def parse_return_url(value: Any) -> str:
+    """Return the URL of a page of the application, maybe with a query. Raises ValueError."""
+    reason = f"{value!r} is no URL such as https://shop.example/password"
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise ValueError(reason)
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        raise ValueError(reason) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(reason)
+    if parts.username is not None or parts.fragment or set(value) & set(" \"'<>\\;,"):
+        raise ValueError(f"{value!r} has a login, a fragment or a character that is not allowed")
+    return value
+
+
+ReturnUrl = Annotated[str, BeforeValidator(parse_return_url)]
+
+
+class WebListener(Section):
+    """One address and port. TLS is the affair of a proxy."""
+
+    address: Annotated[str, AfterValidator(parse_listen_address)] = Field(
+        default="127.0.0.1", description="IP address; 0.0.0.0 or :: for all"
+    )
+    port: Whole = Field(default=2581, ge=1, le=65535, description="TCP port")
+
+
+class Public(Section):
+    """URLs as browsers see them. No URL comes from a request."""
+
+    url: Annotated[str, BeforeValidator(parse_public_url)] = Field(
+        default="http://127.0.0.1:2581",
+        description="begin of the links in mail, as `url` of collectors; with https browsers keep "
+        "to https (HSTS)",
+    )
+    activated: ReturnUrl | None = Field(
+        default=None,
+        description="page of the application to which an activation returns; null: a page of ours",
+    )
+    recovered: ReturnUrl | None = Field(
+        default=None,
+        description="page of the application that takes a new password; a parameter `proof` is "
+        "added for lifecycle.proof_take(); null: there is no page /recover",
+    )
+
+
+class WebLimits(Section):
+    """Bounds on clients."""
+
+    refusals: Whole = Field(
+        default=20,
+        ge=1,
+        le=10_000,
+        description="refused tokens of an address (IPv6: /64) per minute; above them it gets 429",
+    )
+    exempt: NetworkList = Field(
+        default=[],
+        description="networks without that limit, such as an application that verifies for its "
+        "users",
+    )
+    connections: Whole = Field(default=2000, ge=1, le=100_000, description="connections in all")
+    address_connections: Whole = Field(
+        default=100,
+        ge=1,
+        le=100_000,
+        description="connections of an address (IPv6: /64), except those of `proxies` and "
+        "`limits.exempt`",
+    )
+    request: Period = Field(
+        default=10.0, description="time for a header, and again for the body and its answer"
+    )
+    idle: Period = Field(default=60.0, description="time that a kept connection may be silent")
+    body: Size = Field(default=8 << 10, description="octets of a body, at most")
+
+
+class WebConfig(Section):
+    """The whole of web.yaml."""
+
+    environment: Environment = environment_field()
+    listen: list[WebListener] = Field(
+        default=[WebListener()], min_length=1, description="where the server listens"
+    )
+    public: Public = Field(default=Public())
+    tokens: TokenKeys = Field(default=TokenKeys())
+    proxies: NetworkList = Field(
+        default=[],
+        description="networks of proxies; their X-Forwarded-For names the client, from the right",
+    )
+    limits: WebLimits = Field(default=WebLimits())
+    connections: Whole = Field(
+        default=4, ge=1, le=32, description="connections to PostgreSQL that consume tokens"
+    )
+    log: Log = Field(default=Log())
+
+    @field_validator("listen")
+    @classmethod
+    def _distinct(cls, listen: list[WebListener]) -> list[WebListener]:
+        places = [(each.address, each.port) for each in listen]
+        for address, port in places:
+            if places.count((address, port)) > 1:
+                raise ValueError(f"{address}, port {port}, is listed twice")
+        return listen
+
+    @property
+    def warnings(self) -> list[str]:
+        """What an operator should know, in sentences."""
+        found = []
+        keys = dict(self.tokens.purposes())
+        if not any(keys.values()):
+            found.append("tokens has no key, so that every token is refused")
+        if keys["recover"] and not self.public.recovered:
+            found.append("public.recovered is missing, so that there is no page /recover")
+        return found

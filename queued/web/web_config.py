@@ -19,6 +19,8 @@ from pgmta.config.types import (
 )
 from queued.config.collector import parse_public_url
 
+_HERE = ("localhost", "127.0.0.1", "::1")
+
 
 def parse_return_url(value: Any) -> str:
     """Return the URL of a page of the application, maybe with a query. Raises ValueError."""
@@ -34,6 +36,8 @@ def parse_return_url(value: Any) -> str:
         raise ValueError(reason)
     if parts.username is not None or parts.fragment or set(value) & set(" \"'<>\\;,"):
         raise ValueError(f"{value!r} has a login, a fragment or a character that is not allowed")
+    if parts.scheme == "http" and parts.hostname not in _HERE:
+        raise ValueError(f"{value!r}: a proof needs https, except on localhost")
     return value
 
 

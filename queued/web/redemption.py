@@ -1,0 +1,70 @@
+"""Tokens that come back: their signature first, then the database."""
+
+from __future__ import annotations
+
+import psycopg
+
+from pgmta.compose.token import KeyRings, Purpose, secret_of
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta.store.lifecycle.consumption import Consumption, Consumptions
+from queued.web.answers import away, refusal, too_many
+from queued.web.clients import Clients
+from queued.web.requests import TokenOrder
+
+_ACTIONS = {Purpose.ACTIVATE: "activation", Purpose.RECOVER: "password_recovery"}
+
+log = get("web")
+
+
+class Redemption:
+    """Verifies and consumes tokens of clients.
+
+    A token with a wrong signature asks no database, except that of a recovery: its code is a part
+    of the signature, and wrong codes are counted. Each refusal has the same answer.
+    """
+
+    def __init__(self, rings: KeyRings, clients: Clients, consumptions: Consumptions) -> None:
+        self.rings = rings
+        self._clients = clients
+        self._consumptions = consumptions
+
+    async def verify(self, order: TokenOrder, client: str) -> None:
+        """Check the signature alone. Raises HttpError: 422, 429, 503."""
+        await self._secret(order, client)
+
+    async def consume(self, order: TokenOrder, client: str) -> Consumption:
+        """Consume a token. Raises HttpError: 422, 429, 503."""
+        secret = await self._secret(order, client)
+        action = _ACTIONS[order.purpose]
+        try:
+            found = await self._consumptions.consume(secret, action)
+        except (StoreUnavailable, psycopg.Error) as error:
+            log.warning("a token could not be consumed", action=action, reason=faults.words(error))
+            raise away() from None
+        if found.why:
+            self._refuse(order, client, found.why)
+        log.info("token consumed", action=action, account=found.account, client=client)
+        return found
+
+    async def _secret(self, order: TokenOrder, client: str) -> bytes:
+        """Return the secret of a token whose signature is right. Raises HttpError."""
+        if wait := self._clients.wait(client):
+            raise too_many(wait)
+        secret = self.rings.rings[order.purpose].verify(order.token, order.code)
+        if secret is None:
+            if order.purpose is Purpose.RECOVER and (unsigned := secret_of(order.token)):
+                try:
+                    await self._consumptions.failed(unsigned)
+                except (StoreUnavailable, psycopg.Error) as error:
+                    log.warning("a wrong code was not counted", reason=faults.words(error))
+                    self._clients.count_refusal(client)
+                    raise away() from None
+            self._refuse(order, client, "signature")
+        return secret  # type: ignore[return-value]
+
+    def _refuse(self, order: TokenOrder, client: str, why: str) -> None:
+        self._clients.count_refusal(client)
+        log.info("token refused", action=_ACTIONS[order.purpose], why=why, client=client)
+        raise refusal()

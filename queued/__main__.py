@@ -9,7 +9,7 @@ from pgmta import signals
 
 def main() -> None:
     """Run the command; a daemon keeps the signals that come while the rest is imported."""
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] in (["run"], ["web"]) and "--check" not in sys.argv:
         signals.catch()
     from queued.daemon.queued import main as command
 

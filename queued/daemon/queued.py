@@ -22,6 +22,7 @@ from pgmta.store.queue.conditions import case_hint, condition_problems
 from pgmta.waiting import Waiting
 from queued.config import QueuedConfig, read_config
 from queued.daemon.daemon import Daemon
+from queued.daemon.web import web
 from queued.delivery.transports import parsers
 from queued.lifecycle.check import check_collectors
 from queued.signing.keyring import key_problems
@@ -35,6 +36,9 @@ _WHERE: Key = ("environment", "database", "where")
 @version_option("queued")
 def main() -> None:
     """Deliver mail from the queue."""
+
+
+main.add_command(web)
 
 
 @main.command()

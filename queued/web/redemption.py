@@ -9,7 +9,8 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.lifecycle.consumption import Consumption, Consumptions
-from queued.web.answers import away, refusal, too_many
+from pgmta.store.schema import Schema
+from queued.web.answers import HttpError, away, refusal, too_many
 from queued.web.clients import Clients
 from queued.web.requests import TokenOrder
 
@@ -25,10 +26,13 @@ class Redemption:
     of the signature, and wrong codes are counted. Each refusal has the same answer.
     """
 
-    def __init__(self, rings: KeyRings, clients: Clients, consumptions: Consumptions) -> None:
+    def __init__(
+        self, rings: KeyRings, clients: Clients, consumptions: Consumptions, schema: Schema
+    ) -> None:
         self.rings = rings
         self._clients = clients
         self._consumptions = consumptions
+        self._schema = schema
 
     async def verify(self, order: TokenOrder, client: str) -> None:
         """Check the signature alone. Raises HttpError: 422, 429, 503."""
@@ -39,12 +43,14 @@ class Redemption:
         secret = await self._secret(order, client)
         action = _ACTIONS[order.purpose]
         try:
+            self._schema.require()
             found = await self._consumptions.consume(secret, action)
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("a token could not be consumed", action=action, reason=faults.words(error))
             raise away() from None
         if found.why:
-            self._refuse(order, client, found.why)
+            self._clients.count_refusal(client)
+            raise self._refused(order, client, found.why)
         log.info("token consumed", action=action, account=found.account, client=client)
         return found
 
@@ -53,18 +59,19 @@ class Redemption:
         if wait := self._clients.wait(client):
             raise too_many(wait)
         secret = self.rings.rings[order.purpose].verify(order.token, order.code)
-        if secret is None:
-            if order.purpose is Purpose.RECOVER and (unsigned := secret_of(order.token)):
-                try:
-                    await self._consumptions.failed(unsigned)
-                except (StoreUnavailable, psycopg.Error) as error:
-                    log.warning("a wrong code was not counted", reason=faults.words(error))
-                    self._clients.count_refusal(client)
-                    raise away() from None
-            self._refuse(order, client, "signature")
-        return secret  # type: ignore[return-value]
+        if secret is not None:
+            return secret
+        self._clients.count_refusal(client)  # before the database: others may come meanwhile
+        unsigned = secret_of(order.token) if order.purpose is Purpose.RECOVER else None
+        if unsigned:
+            try:
+                self._schema.require()
+                await self._consumptions.failed(unsigned)
+            except (StoreUnavailable, psycopg.Error) as error:
+                log.warning("a wrong code was not counted", reason=faults.words(error))
+                raise away() from None
+        raise self._refused(order, client, "signature")
 
-    def _refuse(self, order: TokenOrder, client: str, why: str) -> None:
-        self._clients.count_refusal(client)
+    def _refused(self, order: TokenOrder, client: str, why: str) -> HttpError:
         log.info("token refused", action=_ACTIONS[order.purpose], why=why, client=client)
-        raise refusal()
+        return refusal()

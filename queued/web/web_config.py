@@ -94,9 +94,7 @@ class WebLimits(Section):
         description="connections of an address (IPv6: /64), except those of `proxies` and "
         "`limits.exempt`",
     )
-    request: Period = Field(
-        default=10.0, description="time for a header, and again for the body and its answer"
-    )
+    request: Period = Field(default=10.0, description="time for a header and its body")
     idle: Period = Field(default=60.0, description="time that a kept connection may be silent")
     body: Size = Field(default=8 << 10, description="octets of a body, at most")
 

@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -38,7 +39,7 @@ FROM pgmta.queue
 """
 
 
-def held(system: System) -> dict[str, object]:
+def held(system: System) -> dict[str, Any]:
     """Workers that deliver nothing, so that mail stays in the queue."""
     return {"workers": [{"name": "none", "where": "false"}]}
 

@@ -1,0 +1,66 @@
+"""The command `queued web`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import uvloop
+
+from pgmta import logs
+from pgmta.command import attached_option, config_option, print_line, reporting
+from pgmta.config.loader import load
+from pgmta.daemon_role import WEB
+from pgmta.service import Signals
+
+if TYPE_CHECKING:
+    from pgmta.postgres.link import Link
+    from queued.web.web_config import WebConfig
+
+
+@click.command()
+@config_option("etc/web.yaml")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Check the file; exit 2 with its mistakes."
+)
+@attached_option
+@reporting
+def web(config: Path, only_check: bool, attached: bool) -> None:
+    """Serve the pages and endpoints of tokens until SIGTERM or SIGINT.
+
+    SIGHUP reads the file and its keys again. `environment`, `listen`, `connections` and `log` need
+    a restart.
+    """
+    from queued.web.web_config import WebConfig  # and aiohttp: the other commands do without
+
+    settings = load(config, WebConfig)
+    if only_check:
+        _check(config, settings)
+        return
+    logs.configure(settings.log, daemon=WEB.name)
+    uri = WEB.resolve(settings.environment)
+    uvloop.run(_run(config, settings, uri, attached=attached))
+
+
+def _check(path: Path, settings: WebConfig) -> None:
+    async def nothing(_: Link, __: str) -> None:
+        return
+
+    reason = asyncio.run(WEB.unchecked(path, settings.environment, nothing))
+    for warning in settings.warnings:
+        print_line(f"warning: {path}: {warning}", err=True)
+    if reason:
+        print_line(f"warning: {path}: the database was not checked: {reason}", err=True)
+    print_line(f"{path}: ok")
+
+
+async def _run(path: Path, settings: WebConfig, uri: str, *, attached: bool) -> None:
+    from queued.web.web_config import WebConfig
+    from queued.web.web_daemon import WebDaemon
+
+    signals = Signals()
+    if attached:
+        signals.attach()
+    await WebDaemon(settings, uri, lambda: load(path, WebConfig), signals).run()

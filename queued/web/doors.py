@@ -1,0 +1,183 @@
+"""Connections of clients: how many there may be, and how long a request may take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from pgmta.accounts.networks import address_of
+from pgmta.config.types import Network
+from pgmta.logs import get
+from queued.web.answers import HttpError
+from queued.web.clients import Clients
+from queued.web.web_config import WebLimits
+
+_HEADER = 32 << 10  # octets of a header
+_LINE = 4096  # octets of a request line: a link has less than 200
+_FIELDS = 64  # of a header
+_ANSWER = 10.0  # seconds; above the patience of a statement, whose answer is never cut off
+_SWEEP = 1.0  # seconds
+_END = 5.0  # seconds for answers that are due when the process ends
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\n"
+    b"Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+)
+
+_silent = logging.Logger("aiohttp")  # without handlers: lines would have tokens of requests
+_silent.addHandler(logging.NullHandler())
+log = get("web")
+
+
+class Door(RequestHandler):
+    """A connection. Its time runs from the first octet of a request to the end of its body."""
+
+    def __init__(self, doors: Doors, **options: Any) -> None:
+        super().__init__(cast(web.Server, doors), loop=asyncio.get_running_loop(), **options)
+        self._doors = doors
+        self._octets = 0
+        self._until = 0.0
+        self._serving = False
+        self._admitted = False
+        self.peer = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the connection, or refuse it with 503."""
+        self.peer = str((transport.get_extra_info("peername") or ("",))[0])
+        self._admitted = self._doors.admit(self)
+        if not self._admitted:
+            cast(asyncio.Transport, transport).write(_FULL)
+            cast(asyncio.Transport, transport).close()
+            return
+        self._until = self._doors.now() + self._doors.limits.request
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Make room for another connection."""
+        if self._admitted:
+            self._doors.release(self)
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count the octets of a header, and begin its time."""
+        if not self._admitted:
+            return
+        if not self._serving:
+            if not self._until:
+                self._until = self._doors.now() + self._doors.limits.request
+            self._octets += len(data)
+            if self._octets > _HEADER + self._doors.limits.body:
+                self.force_close()
+                return
+        super().data_received(data)
+
+    def serve(self) -> None:
+        """Note that a header is there."""
+        self._serving = True
+
+    def read(self) -> None:
+        """Note that the body is there, so that the time of the answer begins."""
+        self._until = self._doors.now() + _ANSWER
+
+    def served(self) -> None:
+        """Note that the answer is made: from now on the connection is idle."""
+        self._serving = False
+        self._octets, self._until = 0, 0.0
+
+    def late(self, now: float) -> bool:
+        """Return whether a request takes too long."""
+        return 0.0 < self._until < now
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that is not HTTP (400), or that met a defect of ours (500).
+
+        The log gets no octet of the request.
+        """
+        if status >= 500:
+            log.error("a request failed", reason=type(exc).__name__)
+        error = HttpError(status, "The request is no HTTP/1.1 within the limits of this server.")
+        if status >= 500:
+            error = HttpError(status, "The server has a defect.")
+        answer = self._doors.answer(error)
+        answer.force_close()
+        return answer
+
+
+class Doors(web.Server):
+    """All connections of a process."""
+
+    def __init__(
+        self,
+        handler: Any,
+        answer: Callable[[HttpError], web.Response],
+        clients: Clients,
+        limits: WebLimits,
+    ) -> None:
+        super().__init__(handler)
+        self.answer = answer
+        self.clients = clients
+        self.limits = limits
+        self.now = asyncio.get_running_loop().time
+        self._open: set[Door] = set()
+        self._counts: Counter[Network] = Counter()
+
+    def __call__(self) -> Door:
+        """Return the protocol of a new connection."""
+        return Door(
+            self,
+            keepalive_timeout=self.limits.idle,
+            lingering_time=1.0,
+            access_log=None,
+            logger=_silent,
+            max_line_size=_LINE,
+            max_headers=_FIELDS,
+            auto_decompress=False,
+        )
+
+    def admit(self, door: Door) -> bool:
+        """Count a connection; return False if there are too many."""
+        unit = self._unit(door)
+        if len(self._open) >= self.limits.connections:
+            return False
+        if unit:
+            if self._counts[unit] >= self.limits.address_connections:
+                return False
+            self._counts[unit] += 1
+        self._open.add(door)
+        return True
+
+    def release(self, door: Door) -> None:
+        """Forget a connection that was counted."""
+        self._open.discard(door)
+        unit = self._unit(door)
+        if unit and unit in self._counts:
+            self._counts[unit] -= 1
+            if self._counts[unit] <= 0:
+                del self._counts[unit]
+
+    def _unit(self, door: Door) -> Network | None:
+        return address_of(door.peer) if self.clients.is_bounded(door.peer) else None
+
+    async def sweep(self) -> None:
+        """Close the connections whose requests take too long, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = self.now()
+            for door in [door for door in self._open if door.late(now)]:
+                door.force_close()
+
+    async def end(self) -> None:
+        """Finish the requests that are there, and close all connections."""
+        self.pre_shutdown()
+        await self.shutdown(_END)

@@ -1,0 +1,41 @@
+"""Whether tokens can be consumed now."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.store.lifecycle.consumption import Consumptions
+from pgmta.store.schema import Schema
+
+_KEPT = 1.0  # seconds: whoever asks more often makes no more work
+
+
+class Readiness:
+    """Asks the database at most once a second."""
+
+    def __init__(self, consumptions: Consumptions, schema: Schema) -> None:
+        self._consumptions = consumptions
+        self._schema = schema
+        self._reason = ""
+        self._asked = 0.0
+
+    async def problem(self) -> str:
+        """Return why no token can be consumed; '' if they can."""
+        now = time.monotonic()
+        if not self._asked or now - self._asked > _KEPT:
+            self._asked = now
+            self._reason = await self._ask()
+        return self._reason
+
+    async def _ask(self) -> str:
+        if self._schema.problem:
+            return "The database has another version."
+        try:
+            if await self._consumptions.there():
+                return ""
+        except (StoreUnavailable, psycopg.Error):
+            return "The database does not answer."
+        return "The database has no schema lifecycle, or the login may not use it."

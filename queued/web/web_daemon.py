@@ -1,0 +1,135 @@
+"""Composition root of `queued web`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from pgmta.compose.token import KeyRings
+from pgmta.daemon_role import WEB
+from pgmta.errors import ConfigError
+from pgmta.logs import get
+from pgmta.postgres.resources import Resources
+from pgmta.service import Signals, first, report_error, tune_memory
+from pgmta.store.lifecycle.consumption import Consumptions
+from pgmta.store.schema import Schema
+from queued.web.clients import Clients
+from queued.web.doors import Doors
+from queued.web.readiness import Readiness
+from queued.web.redemption import Redemption
+from queued.web.site import Site
+from queued.web.web_config import WebConfig, WebListener
+
+_FIXED = ("environment", "listen", "connections", "log")
+"""Sections that a running process does not take from a changed file."""
+_BACKLOG = 512
+
+log = get("web")
+
+
+class WebDaemon:
+    """One process. It serves while PostgreSQL is away: signatures need no database.
+
+    `reread` reads the configuration again, for SIGHUP. It raises ConfigError.
+    """
+
+    def __init__(
+        self, config: WebConfig, uri: str, reread: Callable[[], WebConfig], signals: Signals
+    ) -> None:
+        self._config = config
+        self._reread = reread
+        self._signals = signals
+        self._resources = Resources(uri, WEB.name)
+        self._schema = Schema()
+        consumptions = Consumptions(self._resources, config.connections)
+        self._clients = Clients(config)
+        self._redemption = Redemption(
+            KeyRings.of(config.tokens), self._clients, consumptions, self._schema
+        )
+        readiness = Readiness(consumptions, self._schema)
+        self._site = Site(config, self._clients, self._redemption, readiness)
+        self._doors = Doors(
+            self._site.handle, lambda error: self._site.problem(error), self._clients, config.limits
+        )
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then answer what was asked.
+
+        Raises the error of a part that ended by itself, and ConfigError for an address that is not
+        free.
+        """
+        signals, host = self._signals, self._config.environment.hostname
+        if signals.stop.is_set():
+            return
+        for warning in self._config.warnings:
+            log.warning("configuration", reason=warning)
+        sockets = [listen(place) for place in self._config.listen]
+        heartbeat = WEB.heartbeat(self._resources.link("heartbeat"), self._schema, host)
+        parts = {
+            "heartbeat": asyncio.create_task(heartbeat.run(lambda: None, asyncio.Event())),
+            "connections": asyncio.create_task(self._doors.sweep()),
+        }
+        for name, task in parts.items():
+            report_error(name, task, signals.stop)
+        loop = asyncio.get_running_loop()
+        servers = [
+            await loop.create_server(self._doors, sock=each, backlog=_BACKLOG) for each in sockets
+        ]
+        tune_memory()
+        log.info("ready", listen=[f"{each.address} {each.port}" for each in self._config.listen])
+        while not signals.stop.is_set():
+            await first(signals.stop, signals.reload)
+            if signals.reload.is_set():
+                signals.reload.clear()
+                self._reload()
+        for server in servers:
+            server.close()
+        await self._doors.end()
+        failed = [task for task in parts.values() if task.done() and not task.cancelled()]
+        for task in parts.values():
+            task.cancel()
+        await asyncio.gather(*parts.values(), return_exceptions=True)
+        await heartbeat.leave()
+        await self._resources.close()
+        log.info("stopped")
+        for task in failed:
+            task.result()
+
+    def _reload(self) -> None:
+        try:
+            config = self._reread()
+        except ConfigError as error:
+            log.error("configuration kept as it was", problems=error.problems)
+            return
+        changed = [n for n in _FIXED if getattr(config, n) != getattr(self._config, n)]
+        if changed:
+            problems = [f"{name}: needs a restart" for name in changed]
+            log.warning("configuration kept in part", problems=problems)
+        self._config = config = config.model_copy(
+            update={name: getattr(self._config, name) for name in _FIXED}
+        )
+        for warning in config.warnings:
+            log.warning("configuration", reason=warning)
+        self._redemption.rings = KeyRings.of(config.tokens)
+        self._clients.configure(config)
+        self._site.configure(config)
+        self._doors.limits = config.limits
+        log.info("configuration read again")
+
+
+def listen(place: WebListener) -> socket.socket:
+    """Return a socket that is bound. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((place.address, place.port))
+    except OSError as error:
+        found.close()
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            [f"cannot listen on {place.address}, port {place.port}: {reason}"]
+        ) from None
+    found.setblocking(False)
+    return found

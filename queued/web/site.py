@@ -69,15 +69,13 @@ class Site:
         door.serve()
         try:
             path = request.path.removeprefix(self._base)
-            if handlers := self._programs.get(path):
-                try:
-                    return await self._choose(handlers, request)(request)
-                except HttpError as error:
-                    return self.problem(error)
+            handlers = self._programs.get(path) or self._browsers.get(path, {})
             try:
-                return await self._choose(self._browsers.get(path, {}), request)(request)
+                return await self._choose(handlers, request)(request)
             except HttpError as error:
-                return self._page_of(request, error)
+                if path in self._browsers or (not handlers and _is_browser(request)):
+                    return self._page_of(request, error)
+                return self.problem(error)
         finally:
             door.served()
 
@@ -169,6 +167,10 @@ class Site:
         languages = ",".join(request.headers.getall("Accept-Language", []))
         page, headers = self._pages.render(name, languages, **values)
         return self._answers.make(page, HTML, status, {**headers, **(more or {})})
+
+
+def _is_browser(request: web.BaseRequest) -> bool:
+    return "text/html" in request.headers.get("Accept", "")
 
 
 def with_proof(url: str, proof: str) -> str:

@@ -44,6 +44,7 @@ class Daemon:
     """
 
     module = ""
+    command = "run"
 
     def __init__(self, folder: Path, name: str, config: Config, more: Environment) -> None:
         self.name = name
@@ -60,7 +61,7 @@ class Daemon:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PGMTA_")}
         environment |= {"PYTHONPATH": str(ROOT), **self.more}  # for hooks in tests
         self.process = subprocess.Popen(
-            [sys.executable, "-m", self.module, "run", "-c", str(self.path)],
+            [sys.executable, "-m", self.module, self.command, "-c", str(self.path)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,

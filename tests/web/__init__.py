@@ -1,0 +1,1 @@
+"""`queued web`: its endpoints, its pages in a browser, and its bounds."""

@@ -1,0 +1,160 @@
+"""The endpoints: tokens are verified without the database, and consumed once."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgmta.compose.token import Purpose
+from tests.lifecycle.tokens import KEYS, add_accounts
+from tests.support.rows import column
+from tests.web.web import RINGS, Answer, Web, forged, recover, secret_of, serving
+
+ACTIVATE, RECOVER = Purpose.ACTIVATE, Purpose.RECOVER
+NOWHERE = "postgresql://x@127.0.0.1:1/x"
+
+
+def same(answers: list[Answer]) -> bool:
+    """Whether the answers have equal octets, except the time."""
+    for answer in answers:
+        answer.headers.pop("date")
+    return all(answer == answers[0] for answer in answers)
+
+
+def test_an_activation(web: Web, accounts: psycopg.Connection) -> None:
+    add_accounts(accounts, 1)
+    secret, _ = secret_of(accounts, "u1")
+    # by hand: base64url of secret and HMAC
+    digest = hmac.digest(bytes.fromhex(KEYS["activate"]), b"/activate" + secret, hashlib.sha256)
+    token = base64.urlsafe_b64encode(secret + digest).rstrip(b"=").decode()
+    assert web.call("verify", ACTIVATE, token).members == {"valid": True}
+    assert column(accounts, "SELECT status::text FROM accounts") == ["provisioned"]
+    found = web.call("consume", ACTIVATE, token)
+    assert (found.status, found.members["login"]) == (200, "u1")
+    assert column(accounts, "SELECT status::text FROM accounts") == ["active"]
+    assert web.call("consume", ACTIVATE, token).status == 422
+    log = web.wait_log("token refused")
+    assert (log["why"], log["client"]) == ("consumed", "127.0.0.1")
+
+
+def test_a_recovery_gives_a_proof_that_works_once(web: Web, accounts: psycopg.Connection) -> None:
+    add_accounts(accounts, 1)
+    secret, code = recover(accounts, "u1")
+    found = web.call("consume", RECOVER, RINGS[RECOVER].sign(secret, code), code)
+    take = f"SELECT login FROM proof_take('{found.members['proof']}')"
+    assert [column(accounts, take), column(accounts, take)] == [["u1"], []]
+
+
+def test_refusals_have_equal_octets(
+    as_web: str, accounts: psycopg.Connection, tmp_path: Path
+) -> None:
+    add_accounts(accounts, 3)
+    sign = RINGS[ACTIVATE].sign
+    used, expired, suspended = (secret_of(accounts, f"u{number}")[0] for number in (1, 2, 3))
+    accounts.execute("UPDATE tokens SET expires_at = epoch() - 1 WHERE secret = %s", (expired,))
+    accounts.execute("UPDATE accounts SET status = 'suspended' WHERE login = 'u3'")
+    with serving(tmp_path, as_web, limits={"refusals": 10_000}) as web:
+        web.call("consume", ACTIVATE, sign(used))
+        secrets = [used, expired, suspended, os.urandom(32)]
+        tokens = [forged(), "short", *map(sign, secrets)]
+        assert same([web.call("consume", ACTIVATE, token) for token in tokens])
+        assert same([web.post("/activate", token) for token in tokens])
+        whys = [entry["why"] for entry in web.events("token refused")]
+        assert set(whys) == {"signature", "consumed", "expired", "ineligible", "unknown"}
+        problem = web.call("consume", ACTIVATE, forged())
+        assert problem.status == 422
+        assert problem.headers["content-type"] == "application/problem+json"
+        assert problem.members["type"] == "urn:pgmta:token-refused"
+        assert all(sign(secret) not in web.story() for secret in secrets)
+
+
+def test_the_sixth_code_is_refused_also_if_it_is_right(
+    web: Web, accounts: psycopg.Connection
+) -> None:
+    add_accounts(accounts, 2)
+    for login, wrong, status in [("u1", 4, 200), ("u2", 5, 422)]:
+        secret, code = recover(accounts, login)
+        token = RINGS[RECOVER].sign(secret, code)
+        bad = f"{(int(code) + 1) % 100_000:05}"
+        answers = [web.call("consume", RECOVER, token, bad) for _ in range(wrong)]
+        assert {answer.status for answer in answers} == {422}
+        assert web.call("consume", RECOVER, token, code).status == status
+
+
+def test_forgeries_ask_no_database(tmp_path: Path) -> None:
+    with serving(tmp_path, NOWHERE, limits={"refusals": 10_000}) as web, web.connect() as client:
+        for _ in range(10_000):
+            body = json.dumps({"purpose": "activate", "token": forged()})
+            client.request("POST", "/v1/tokens/consume", body, {"Content-Type": "application/json"})
+            answer = client.getresponse()
+            answer.read()
+            assert answer.status == 422
+
+
+def test_without_a_database_no_token_is_lost(tmp_path: Path) -> None:
+    with serving(tmp_path, NOWHERE) as web:
+        token = RINGS[ACTIVATE].sign(os.urandom(32))
+        assert web.call("verify", ACTIVATE, token).status == 200
+        assert web.ask("GET", "/healthy").status == 200
+        for answer in (web.call("consume", ACTIVATE, token), web.ask("GET", "/ready")):
+            assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+            assert answer.members["status"] == 503
+        page = web.post("/activate", token)
+        assert (page.status, b"Nothing has changed" in page.body) == (503, True)
+
+
+def test_ready(web: Web, accounts: psycopg.Connection) -> None:
+    assert web.ask("GET", "/ready").members == {"status": "ready"}
+    assert column(accounts, "SELECT program FROM pgmta.daemons") == ["web"]
+    web.stop()
+    assert column(accounts, "SELECT program FROM pgmta.daemons") == []
+
+
+def test_a_rotation_keeps_old_links(web: Web, tmp_path: Path) -> None:
+    old = RINGS[ACTIVATE].sign(os.urandom(32))
+    new = tmp_path / "new.key"
+    new.touch(0o600)
+    new.write_text("c" * 64)
+    keys = web.config["tokens"]["activate"]
+    for ring, status in [
+        ([{"id": "k2", "file": "new.key"}, *keys], 200),
+        ([{"id": "k2", "file": "new.key"}], 422),
+    ]:
+        web.write({**web.config, "tokens": {"activate": ring}})
+        before = len(web.events("configuration read again"))
+        web.signal(1)
+        web.wait_log("configuration read again", before + 1)
+        assert web.call("verify", ACTIVATE, old).status == status
+    web.write("tokens: 5")
+    web.signal(1)
+    web.wait_log("configuration kept as it was")
+    web.log.clear()  # an error that was meant
+    assert web.ask("GET", "/healthy").status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "kind", "status"),
+    [
+        ("GET", "/v1/tokens/consume", "", "application/json", 405),
+        ("POST", "/v1/tokens/consume", "{}", "text/plain", 415),
+        ("POST", "/v1/tokens/consume", "{", "application/json", 400),
+        ("POST", "/v1/tokens/consume", '{"purpose": "x", "token": "x"}', "application/json", 400),
+        ("POST", "/v1/tokens/consume", '{"token": "geheim"}', "application/json", 400),
+        ("POST", "/v1/tokens/consume", " " * 9000, "application/json", 413),
+        ("GET", "/v1/other", None, "application/json", 404),
+    ],
+)
+def test_errors_are_problems(
+    web: Web, method: str, path: str, body: str | None, kind: str, status: int
+) -> None:
+    answer = web.ask(method, path, body, Content_Type=kind, Accept="application/json")
+    assert answer.status == answer.members["status"] == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert b"geheim" not in answer.body

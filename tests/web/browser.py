@@ -116,10 +116,7 @@ def browsing(profile: Path, language: str = "en") -> Iterator[Browser]:
         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
     ):  # fmt: skip
         options.add_argument(argument)
-    options.add_experimental_option("prefs", {
-        "intl.accept_languages": language,
-        "profile.managed_default_content_settings.javascript": 2,
-    })  # fmt: skip
+    options.add_experimental_option("prefs", {"intl.accept_languages": language})
     service = Service(str(program(INSTALLED["chromium-driver"])))
     driver = webdriver.Chrome(options, service)
     driver.set_page_load_timeout(30)

@@ -25,8 +25,8 @@ ACTIVATE, RECOVER = Purpose.ACTIVATE, Purpose.RECOVER
 TITLES = {
     "en": "Activate your account",
     "de": "Konto aktivieren",
-    "es": "Activar la cuenta",
-    "fr": "Activer le compte",
+    "es": "Active su cuenta",
+    "fr": "Activez votre compte",
 }
 
 
@@ -50,6 +50,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A window."""
     with browsing(tmp_path_factory.mktemp("profile")) as window:
         yield window
+
+
+def test_axe_finds_mistakes(browser: Browser) -> None:
+    browser.open("data:text/html,<script>document.title = 1</script><input>")
+    assert any(line.startswith("label: ") for line in browser.mistakes())
+    assert browser.title != "1"
 
 
 def check(browser: Browser, title: str, width: int, picture: str) -> None:
@@ -96,7 +102,7 @@ def test_by_keys_alone(
     until(lambda: browser.title == "New password")
     (path,) = [path for path in app.asked if "proof" in path]
     assert path.startswith("/password?shop=1&proof=")
-    assert app.referrers[-1] is None
+    assert app.referrers[app.asked.index(path)] is None
     take = f"SELECT login FROM proof_take('{path.rpartition('=')[2]}')"
     assert column(accounts, take) == ["u2"]
 

@@ -28,17 +28,27 @@ from pgmta.config.types import (
 )
 from pgmta.errors import ConfigError
 from queued.config import QueuedConfig
+from queued.web.web_config import WebConfig
 from smtpd.config import SmtpdConfig
 
 TESTS = Path(__file__).parents[2]
 CASES = sorted((TESTS / "bad_configs").iterdir())
-COMMANDS = {"smtpd": smtpd.cli.main, "queued": queued.daemon.queued.main}
-MODELS: dict[str, type[BaseModel]] = {"smtpd": SmtpdConfig, "queued": QueuedConfig}
+COMMANDS: dict[str, tuple[click.Command, list[str]]] = {
+    "smtpd": (smtpd.cli.main, ["check"]),
+    "queued": (queued.daemon.queued.main, ["check"]),
+    "web": (queued.daemon.queued.main, ["web", "--check"]),
+}
+MODELS: dict[str, type[BaseModel]] = {
+    "smtpd": SmtpdConfig,
+    "queued": QueuedConfig,
+    "web": WebConfig,
+}
 SECRET = "topsecret"
 
 
 def check(command: str, path: Path | str) -> Result:
-    return CliRunner().invoke(COMMANDS[command], ["check", "-c", str(path)])
+    main, words = COMMANDS[command]
+    return CliRunner().invoke(main, [*words, "-c", str(path)])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -218,6 +228,7 @@ def test_every_command_and_option_has_a_help_text() -> None:
             for child, inner in command.commands.items():
                 walk(inner, f"{name} {child}")
 
-    for name, command in {**COMMANDS, "queuectl": queued.cli.queuectl.main}.items():
+    mains = [smtpd.cli.main, queued.daemon.queued.main, queued.cli.queuectl.main]
+    for name, command in zip(("smtpd", "queued", "queuectl"), mains, strict=True):
         walk(command, name)
     assert bare == []

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from pgmta.config.types import Period, Section, Whole
+from pgmta.config.urls import parse_public_url
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHANNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}")
 _TEMPLATE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_HERE = ("localhost", "127.0.0.1", "::1")
 _LONGEST_MONTH = 31 * 86400.0  # seconds
-
-
-def parse_public_url(value: Any) -> str:
-    """Return a URL without a slash at its end, to which a path can be added. Raises ValueError."""
-    text = value if isinstance(value, str) else ""
-    try:
-        parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        host = None
-    if (
-        not host
-        or parts.scheme not in ("http", "https")
-        or not text.isascii()
-        or re.search(r"\s", text)
-    ):
-        raise ValueError(f"{value!r} is no URL such as https://mail.example.com")
-    if parts.query or parts.fragment or "?" in text or "#" in text or parts.username is not None:
-        raise ValueError(f"{value!r} has more than a scheme, a host, a port and a path")
-    if parts.scheme == "http" and host not in _HERE:
-        raise ValueError(f"{value!r}: a link with a token needs https, except on localhost")
-    return text.rstrip("/")
 
 
 def _pattern(pattern: re.Pattern[str], expected: str) -> BeforeValidator:

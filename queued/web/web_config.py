@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
@@ -17,29 +16,7 @@ from pgmta.config.types import (
     Whole,
     parse_listen_address,
 )
-from queued.config.collector import parse_public_url
-
-_HERE = ("localhost", "127.0.0.1", "::1")
-
-
-def parse_return_url(value: Any) -> str:
-    """Return the URL of a page of the application, maybe with a query. Raises ValueError."""
-    reason = f"{value!r} is no URL such as https://shop.example/password"
-    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
-        raise ValueError(reason)
-    try:
-        parts = urlsplit(value)
-        port = parts.port
-    except ValueError:
-        raise ValueError(reason) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ValueError(reason)
-    if parts.username is not None or parts.fragment or set(value) & set(" \"'<>\\;,"):
-        raise ValueError(f"{value!r} has a login, a fragment or a character that is not allowed")
-    if parts.scheme == "http" and parts.hostname not in _HERE:
-        raise ValueError(f"{value!r}: a proof needs https, except on localhost")
-    return value
-
+from pgmta.config.urls import parse_public_url, parse_return_url
 
 ReturnUrl = Annotated[str, BeforeValidator(parse_return_url)]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 from aiohttp import web
@@ -102,16 +104,24 @@ class Door(RequestHandler):
     ) -> web.StreamResponse:
         """Answer a request that is not HTTP (400), or that met a defect of ours (500).
 
-        The log gets no octet of the request.
+        The log gets no octet of the request. Raises ConnectionError if the client has gone.
         """
-        if status >= 500:
-            log.error("a request failed", reason=type(exc).__name__)
-        error = HttpError(status, "The request is no HTTP/1.1 within the limits of this server.")
-        if status >= 500:
-            error = HttpError(status, "The server has a defect.")
+        if isinstance(exc, ConnectionError):
+            raise exc
+        if status < 500 or isinstance(exc, web.RequestPayloadError):
+            error = HttpError(400, "The request is no HTTP/1.1 within the limits of this server.")
+        else:
+            log.error("a request failed", reason=type(exc).__name__, place=_place(exc))
+            error = HttpError(500, "The server has a defect.")
         answer = self._doors.answer(error)
         answer.force_close()
         return answer
+
+
+def _place(error: BaseException | None) -> str:
+    """Return where an error was raised, without any value."""
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    return " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-3:])
 
 
 class Doors(web.Server):

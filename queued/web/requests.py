@@ -35,7 +35,7 @@ async def read_body(request: web.BaseRequest, kind: str, most: int) -> bytes:
         raise HttpError(415, f"The body has to be {kind}.", {"Accept": kind})
     body = b""
     if (request.content_length or 0) <= most:
-        while (part := await request.content.readany()) and len(body) <= most:
+        while len(body) <= most and (part := await request.content.readany()):
             body += part
         if len(body) <= most:
             return body

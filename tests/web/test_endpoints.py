@@ -15,6 +15,7 @@ import pytest
 from pgmta.compose.token import Purpose
 from tests.lifecycle.tokens import KEYS, add_accounts
 from tests.support.rows import column
+from tests.support.waiting import until
 from tests.web.web import RINGS, Answer, Web, forged, recover, secret_of, serving
 
 ACTIVATE, RECOVER = Purpose.ACTIVATE, Purpose.RECOVER
@@ -112,7 +113,7 @@ def test_without_a_database_no_token_is_lost(tmp_path: Path) -> None:
 
 def test_ready(web: Web, accounts: psycopg.Connection) -> None:
     assert web.ask("GET", "/ready").members == {"status": "ready"}
-    assert column(accounts, "SELECT program FROM pgmta.daemons") == ["web"]
+    until(lambda: column(accounts, "SELECT program FROM pgmta.daemons") == ["web"])
     web.stop()
     assert column(accounts, "SELECT program FROM pgmta.daemons") == []
 

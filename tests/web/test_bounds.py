@@ -1,0 +1,240 @@
+"""What the server keeps from clients, and clients from each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from pgmta.compose.token import Purpose
+from queued.daemon.queued import main
+from queued.web.clients import Clients
+from queued.web.site import with_proof
+from queued.web.web_config import WebConfig
+from tests.lifecycle.tokens import add_accounts
+from tests.support.rows import column
+from tests.support.waiting import until
+from tests.web.web import RETURN, RINGS, Web, forged, recover, secret_of, serving
+
+ACTIVATE, RECOVER = Purpose.ACTIVATE, Purpose.RECOVER
+NOWHERE = "postgresql://x@127.0.0.1:1/x"
+STATUS = "SELECT status::text FROM accounts"
+
+
+def raw(web: Web, octets: bytes, source: str = "127.0.0.1") -> bytes:
+    """Send octets; return what comes until the server closes."""
+    with socket.create_connection(("127.0.0.1", web.port), 20, (source, 0)) as client:
+        client.sendall(octets)
+        answer = b""
+        try:
+            while data := client.recv(65536):
+                answer += data
+        except ConnectionResetError:
+            pass
+        return answer
+
+
+# -- clients --
+
+
+def test_refusals_are_limited_by_address(web: Web, accounts: psycopg.Connection) -> None:
+    add_accounts(accounts, 2)
+    secret, code = recover(accounts, "u1")
+    bad = f"{(int(code) + 1) % 100_000:05}"
+    other = RINGS[RECOVER].sign(os.urandom(32), code)
+    good = RINGS[ACTIVATE].sign(secret_of(accounts, "u2")[0])
+    for _ in range(60):  # what succeeds costs nothing
+        assert web.call("verify", ACTIVATE, good, source="127.0.0.2").status == 200
+    answers = [web.call("consume", RECOVER, other, bad, source="127.0.0.2") for _ in range(100)]
+    statuses = [answer.status for answer in answers]
+    assert statuses[:20] == [422] * 20
+    assert statuses.count(429) >= 77  # one more after 3 s each
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 4
+    assert answers[-1].members["status"] == 429
+    page = web.post("/recover", RINGS[RECOVER].sign(secret, code), code, source="127.0.0.2")
+    assert (page.status, b"Too many attempts" in page.body) == (429, True)
+    assert web.call("consume", ACTIVATE, good).status == 200
+    assert web.post("/recover", RINGS[RECOVER].sign(secret, code), code).status == 303
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("192.0.2.1", ["198.51.100.1"], "192.0.2.1"),  # no proxy of ours
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", ["198.51.100.1"], "198.51.100.1"),
+        ("10.0.0.1", ["203.0.113.9, 198.51.100.1"], "198.51.100.1"),  # the left one is forged
+        ("10.0.0.1", ["203.0.113.9", "198.51.100.1, 10.0.0.2"], "198.51.100.1"),
+        ("10.0.0.1", ["[2001:db8::1]:4711"], "2001:db8::1"),
+        ("10.0.0.1", ["198.51.100.1:4711"], "198.51.100.1"),
+        ("10.0.0.1", ["198.51.100.1, unknown"], "10.0.0.1"),
+    ],
+)
+def test_only_proxies_name_their_clients(peer: str, forwarded: list[str], client: str) -> None:
+    config = WebConfig.model_validate({"proxies": ["10.0.0.0/8"]})
+    assert Clients(config).find_client(peer, forwarded) == client
+
+
+def test_an_ipv6_network_is_one_client() -> None:
+    clients = Clients(WebConfig.model_validate({"limits": {"refusals": 1}}))
+    clients.count_refusal("2001:db8:0:1::1")
+    assert clients.wait("2001:db8:0:1:ffff::2") > 0
+    assert clients.wait("2001:db8:0:2::1") == 0
+
+
+# -- requests --
+
+
+def test_slow_clients_and_too_many(tmp_path: Path) -> None:
+    limits = {"request": "1s", "address_connections": 3, "connections": 5}
+    with serving(tmp_path, NOWHERE, limits=limits) as web:
+        slow = [socket.create_connection(("127.0.0.1", web.port), 20) for _ in range(3)]
+        for client in slow:
+            client.sendall(b"GET /healthy HTTP/1.1\r\nX: ")
+        assert raw(web, b"").startswith(b"HTTP/1.1 503 ")  # the fourth of its address
+        assert web.ask("GET", "/healthy", source="127.0.0.2").status == 200
+        for client in slow:
+            assert client.recv(1) == b""  # after a second
+            client.close()
+        until(lambda: web.ask("GET", "/healthy").status == 200)
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"GET /healthy HTTP/1.1\r\n" + b"X: " + b"x" * 50_000,
+        b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /healthy HTTP/1.1\r\n" + b"X: x\r\n" * 100 + b"\r\n",
+        b"\x16\x03\x01 token=geheim\r\n\r\n",
+        b"GET /activate?token=geheim HTTP/9\r\n\r\n",
+    ],
+    ids=["header", "line", "fields", "TLS", "version"],
+)
+def test_what_is_no_request(tmp_path: Path, octets: bytes) -> None:
+    with serving(tmp_path, NOWHERE) as web:
+        answer = raw(web, octets)
+        if answer:
+            assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
+            assert b"application/problem+json" in answer
+        assert b"geheim" not in answer
+        assert "geheim" not in web.story()
+        assert web.ask("GET", "/healthy").status == 200
+
+
+def test_a_body_that_is_too_long(web: Web) -> None:
+    head = b"POST /v1/tokens/verify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    chunked, chunk = b"Transfer-Encoding: chunked\r\n\r\n", b"1000\r\n" + b" " * 4096 + b"\r\n"
+    for more in (b"Content-Length: 1000000\r\n\r\n", chunked + chunk * 3):
+        assert raw(web, head + more).startswith(b"HTTP/1.1 413 ")
+    assert raw(web, head + chunked + b"zz\r\n").startswith(b"HTTP/1.1 400 ")
+    with socket.create_connection(("127.0.0.1", web.port)) as client:
+        client.sendall(head + chunked + chunk)  # and it goes away
+    assert web.ask("GET", "/healthy").status == 200
+
+
+# -- pages --
+
+
+def test_looking_at_a_link_changes_nothing(web: Web, accounts: psycopg.Connection) -> None:
+    add_accounts(accounts, 1)
+    token = RINGS[ACTIVATE].sign(secret_of(accounts, "u1")[0])
+    path = f"/activate?token={token}"
+    page = web.ask("GET", path)
+    assert page.status == 200
+    assert token.encode() in page.body
+    head = web.ask("HEAD", path)
+    assert (head.status, head.body) == (200, b"")
+    assert web.ask("GET", path, Sec_Purpose="prefetch;prerender").status == 200
+    assert web.ask("OPTIONS", path).status == 405
+    assert column(accounts, STATUS) == ["provisioned"]
+    assert token not in web.story()
+    assert web.post("/activate", token).status == 303
+    assert column(accounts, STATUS) == ["active"]
+
+
+def test_header_fields_protect_browsers(web: Web, as_web: str, tmp_path: Path) -> None:
+    paths = ["/activate?token=" + forged(), "/recover", "/style.css", "/healthy", "/none"]
+    for path in paths:
+        fields = web.ask("GET", path, Accept="text/html").headers
+        assert fields["content-security-policy"] == (
+            "default-src 'none'; style-src 'self'; base-uri 'none'; "
+            "form-action 'self' http://localhost:9; frame-ancestors 'none'"
+        )
+        assert fields["x-content-type-options"] == "nosniff"
+        assert fields["referrer-policy"] == "no-referrer"
+        assert fields["cache-control"] == "no-store"
+        assert fields["server"] == "pgmta"
+        assert "strict-transport-security" not in fields
+
+
+def test_urls_come_from_the_configuration(
+    as_web: str, accounts: psycopg.Connection, tmp_path: Path
+) -> None:
+    add_accounts(accounts, 2)
+    public = {"url": "https://shop.example/mail", "recovered": RETURN}
+    with serving(tmp_path, as_web, public=public) as web:
+        secret, code = recover(accounts, "u1")
+        token = RINGS[RECOVER].sign(secret, code)
+        page = web.ask("GET", f"/mail/recover?token={token}", Host="evil")
+        assert page.headers["strict-transport-security"] == "max-age=63072000"
+        assert b'action="/mail/recover"' in page.body
+        assert b"evil" not in page.body
+        activated = web.post("/mail/activate", RINGS[ACTIVATE].sign(secret_of(accounts, "u2")[0]))
+        assert activated.headers["location"] == "https://shop.example/mail/activated"
+        answer = web.post("/mail/recover?next=https://evil", token, code, Host="evil")
+        assert answer.status == 303
+        assert answer.headers["location"].startswith(f"{RETURN}&proof=")
+
+
+def test_languages_by_weight(web: Web) -> None:
+    path = "/activate?token=" + forged()
+    for wanted, language in [
+        ("fr-CH, de;q=0.5", "fr"), ("nl, de;q=0.2, es;q=0.8", "es"), ("ja", "en"), ("", "en"),
+        ("de;q=0, *", "en"),
+    ]:  # fmt: skip
+        fields = web.ask("GET", path, Accept_Language=wanted).headers
+        assert fields["content-language"] == language
+
+
+def test_a_proof_goes_beside_other_parameters() -> None:
+    assert with_proof("https://a.example/p", "x-_") == "https://a.example/p?proof=x-_"
+    assert with_proof("https://a.example/p?a=&b=1", "x") == "https://a.example/p?a=&b=1&proof=x"
+
+
+# -- configuration --
+
+
+@pytest.mark.parametrize(
+    ("digits", "mode", "reason"),
+    [
+        ("a" * 63, 0o600, "has no key of 64 hexadecimal digits: it has 63 characters"),
+        ("a" * 64, 0o644, "has the mode 0644"),
+        ("g" * 64, 0o600, "has no key of 64 hexadecimal digits"),
+    ],
+)
+def test_bad_keys(tmp_path: Path, digits: str, mode: int, reason: str) -> None:
+    (tmp_path / "key").write_text(digits)
+    (tmp_path / "key").chmod(mode)
+    file = tmp_path / "web.yaml"
+    file.write_text("tokens:\n  activate:\n    - {id: k1, file: key}\n")
+    result = CliRunner().invoke(main, ["web", "-c", str(file), "--check"])
+    assert result.exit_code == 2
+    assert f"{file}:3: tokens.activate[0].file: {tmp_path / 'key'} {reason}" in result.stderr
+    assert digits not in result.stderr
+
+
+def test_one_key_for_two_purposes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text("a" * 64)
+    file = tmp_path / "web.yaml"
+    file.write_text("tokens: {activate: [{id: a, file: one}], recover: [{id: b, file: two}]}\n")
+    result = CliRunner().invoke(main, ["web", "-c", str(file), "--check"])
+    assert (result.exit_code, "recover: b is the same key as activate: a" in result.stderr) == (
+        2,
+        True,
+    )

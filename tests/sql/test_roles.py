@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import shutil
-import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -14,12 +11,10 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgmta.action import Action
-from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.accounts.logins import LoginStore
 from pgmta.store.admin.daemons import Heartbeat
-from pgmta.store.admin.migrate import migrate
 from pgmta.store.admin.upkeep import Upkeep
 from pgmta.store.admin.workers import Registry, Rule, WorkerEntry
 from pgmta.store.changes.change import WorkerChanges
@@ -36,7 +31,6 @@ from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.days import keep_days
 from pgmta.store.schema import Schema
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
-from tests.support.database import memory_folder, with_database
 from tests.support.rows import operate
 from tests.support.users import accounts, add_user, secret
 
@@ -356,57 +350,3 @@ async def test_forbidden_statements(database: str, db: psycopg.Connection, role:
         except pg_errors.InsufficientPrivilege:
             continue
         pytest.fail(f"{role} may: {statement}")
-
-
-@pytest.fixture
-def bare_server() -> Iterator[str]:
-    """URI of a server without pgmta's roles; its databases p0 … p3 belong to `plain`."""
-    folder = memory_folder()
-    server = EmbeddedServer(folder)
-    server.start()
-    uri = server.uri("postgres")
-    with psycopg.connect(uri, autocommit=True) as db:
-        db.execute("CREATE ROLE plain")
-        for number in range(4):
-            db.execute(f"CREATE DATABASE p{number} OWNER plain".encode())
-    yield uri
-    server.stop("immediate")
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_an_owner_without_createrole_gets_everything_but_the_roles(bare_server: str) -> None:
-    uri = with_database(bare_server, "p0")
-    warnings: list[str] = []
-    migrate(acting(uri, "plain"), warnings.append)
-    assert len(warnings) == 1
-    assert "call pgmta.grants()" in warnings[0]
-    with psycopg.connect(uri, autocommit=True) as db:
-        assert one(db, "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'pgmta%'") == 0
-        db.execute("CREATE ROLE pgmta_smtpd")
-        db.execute("SET ROLE plain")
-        assert sorted(one(db, "SELECT grants()")) == sorted(ROLES[1:])
-        db.execute("RESET ROLE; SET ROLE pgmta_smtpd")
-        assert one(db, "SELECT nextval('message_ids')") == 1
-
-
-@pytest.mark.slow
-def test_databases_of_one_server_migrate_at_the_same_moment(bare_server: str) -> None:
-    errors: list[Exception] = []
-
-    def run(name: str) -> None:
-        try:
-            migrate(with_database(bare_server, name))
-        except Exception as error:  # whatever it is, the test reports it
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(f"p{number}",)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    for number in range(4):
-        with psycopg.connect(with_database(bare_server, f"p{number}")) as db:
-            assert one(db, "SELECT grants()") == []
-            db.execute("SET ROLE pgmta_reader")
-            db.execute("TABLE queue_overview")

@@ -108,7 +108,7 @@ def test_without_a_database_no_token_is_lost(tmp_path: Path) -> None:
             assert (answer.status, answer.headers["retry-after"]) == (503, "5")
             assert answer.members["status"] == 503
         page = web.post("/activate", token)
-        assert (page.status, b"Nothing has changed" in page.body) == (503, True)
+        assert (page.status, b"Not possible right now" in page.body) == (503, True)
 
 
 def test_ready(web: Web, accounts: psycopg.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Who a client is, and how many tokens of it were refused."""
+"""Clients: their addresses, and how many tokens of each were refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clients:
         self.configure(config)
 
     def configure(self, config: WebConfig) -> None:
-        """Use other settings from now on; what was counted stays."""
+        """Use other settings from now on, and keep the counts."""
         self._limit = config.limits.refusals
         self._is_proxy = Networks(config.proxies).contains
         self._is_exempt = Networks(config.limits.exempt).contains
@@ -36,9 +36,9 @@ class Clients:
     def find_client(self, peer: str, forwarded: Sequence[str]) -> str:
         """Return the address of the client behind the proxies that are trusted.
 
-        `forwarded` has the fields X-Forwarded-For. Each proxy adds its client at the right, so the
-        first address from there that is no trusted proxy is the client. What stands left of it
-        may be forged.
+        `forwarded` has the fields X-Forwarded-For. Each proxy adds its client at the right. So
+        the client is the first address from the right that is no trusted proxy. The client may
+        have forged the addresses left of it.
         """
         client = peer
         if not self._is_proxy(peer):

@@ -16,8 +16,8 @@ from aiohttp.web_protocol import RequestHandler
 from pgmta.accounts.networks import address_of
 from pgmta.config.types import Network
 from pgmta.logs import get
-from queued.web.answers import HttpError
 from queued.web.clients import Clients
+from queued.web.http_answers import HttpError
 from queued.web.web_config import WebLimits
 
 _HEADER = 32 << 10  # octets of a header

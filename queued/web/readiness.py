@@ -10,11 +10,11 @@ from pgmta.errors import StoreUnavailable
 from pgmta.store.lifecycle.consumption import Consumptions
 from pgmta.store.schema import Schema
 
-_KEPT = 1.0  # seconds: whoever asks more often makes no more work
+_KEPT = 1.0  # seconds: more questions make no more work
 
 
 class Readiness:
-    """Asks the database at most once a second."""
+    """Asks the database at most once per second."""
 
     def __init__(self, consumptions: Consumptions, schema: Schema) -> None:
         self._consumptions = consumptions

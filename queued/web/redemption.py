@@ -10,8 +10,8 @@ from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.lifecycle.consumption import Consumption, Consumptions
 from pgmta.store.schema import Schema
-from queued.web.answers import HttpError, away, refusal, too_many
 from queued.web.clients import Clients
+from queued.web.http_answers import HttpError, away, refusal, too_many
 from queued.web.requests import TokenOrder
 
 _ACTIONS = {Purpose.ACTIVATE: "activation", Purpose.RECOVER: "password_recovery"}

@@ -9,7 +9,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from pgmta.compose.token import Purpose
-from queued.web.answers import HttpError
+from queued.web.http_answers import HttpError
 
 _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"

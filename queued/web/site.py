@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
 from aiohttp import web
 
 from pgmta.compose.token import Purpose, secret_of
-from queued.web.answers import CSS, HTML, JSON, Answers, HttpError
 from queued.web.clients import Clients
 from queued.web.doors import Door
+from queued.web.http_answers import CSS, HTML, JSON, HttpAnswers, HttpError
 from queued.web.pages import Pages, stylesheet
 from queued.web.readiness import Readiness
 from queued.web.redemption import Redemption
@@ -26,7 +26,7 @@ _READ = ("GET", "HEAD")
 
 
 class Site:
-    """Answers requests. Only POST changes anything: scanners and browsers follow links early."""
+    """HttpAnswers requests. Only POST changes anything: scanners and browsers follow links early."""
 
     def __init__(
         self, config: WebConfig, clients: Clients, redemption: Redemption, readiness: Readiness
@@ -42,7 +42,7 @@ class Site:
         self._public = config.public
         self._body = config.limits.body
         self._base = urlsplit(config.public.url).path
-        self._answers = Answers(config.public)
+        self._answers = HttpAnswers(config.public)
         self._pages = Pages(self._base)
         self.problem = self._answers.problem
         self._programs: dict[str, dict[str, Handler]] = {
@@ -120,7 +120,7 @@ class Site:
     # -- for browsers --
 
     async def _ask(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Show the button. Whoever looks at a link consumes nothing, and asks no database."""
+        """Show the button. A look at a link consumes nothing, and asks no database."""
         try:
             fields = parse_qs(request.query_string, max_num_fields=5)
         except ValueError:

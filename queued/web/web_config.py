@@ -106,7 +106,7 @@ class WebConfig(Section):
 
     @property
     def warnings(self) -> list[str]:
-        """What an operator should know, in sentences."""
+        """Notes for the operator, in sentences."""
         found = []
         keys = dict(self.tokens.purposes())
         if not any(keys.values()):

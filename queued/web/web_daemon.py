@@ -54,7 +54,7 @@ class WebDaemon:
         )
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then answer what was asked.
+        """Serve until SIGTERM or SIGINT, then answer the last requests.
 
         Raises the error of a part that ended by itself, and ConfigError for an address that is not
         free.

@@ -88,7 +88,7 @@ class Browser:
         return int(size["width"])
 
     def save_picture(self, path: Path) -> None:
-        """Write what is visible into a file."""
+        """Write a picture of the window into a file."""
         self._driver.save_screenshot(str(path))
 
     def mistakes(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the server keeps from clients, and clients from each other."""
+"""Bounds: of one client, of a request, and of the configuration."""
 
 from __future__ import annotations
 

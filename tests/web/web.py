@@ -26,7 +26,7 @@ RETURN = "http://localhost:9/password?shop=1"
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """An answer of the server."""
 
     status: int
     headers: dict[str, str]
@@ -141,7 +141,7 @@ def recover(db: psycopg.Connection, login: str) -> tuple[bytes, str]:
 
 
 def forged() -> str:
-    """Return a token that nobody signed."""
+    """Return a token with the signature of another key."""
     return KeyRing(Purpose.ACTIVATE, [TokenKey("x", os.urandom(32))]).sign(os.urandom(32))
 
 

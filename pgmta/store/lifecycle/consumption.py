@@ -15,7 +15,7 @@ _PATIENCE = 8.0  # seconds for a connection and its statement
 
 
 class Consumption(NamedTuple):
-    """What became of a token: its account, or `why` it was refused.
+    """The outcome for a token: its account, or `why` it was refused.
 
     `proof` is for the application, after a recovery. It takes the proof once.
     """

@@ -1,4 +1,4 @@
-"""Answers of HTTP: their header fields, problems (RFC 9457), and errors that become answers."""
+"""HttpAnswers of HTTP: their header fields, problems (RFC 9457), and errors that become answers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def away() -> HttpError:
     return HttpError(503, "The database does not answer now.", {"Retry-After": "5"})
 
 
-class Answers:
+class HttpAnswers:
     """Makes answers, with the header fields that protect browsers."""
 
     def __init__(self, public: Public) -> None:

@@ -25,7 +25,7 @@
 --  accounts     Users of smtpd, their logins, and recipients of relay domains.
 --  dkim         Keys that sign mail.
 --  tls          TLS of other hosts: MTA-STS policies, hosts with broken TLS, results for reports.
---  budgets      Budgets: at most so many per second and month, reserved by the clock of the database.
+--  budgets      Budgets: at most a number per second and month, reserved by the clock of the database.
 --  roles        The schema, the roles of pgmta, and their rights.
 
 -- The queue: one row for each recipient of each message that is not yet done.
@@ -4481,7 +4481,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('tls_reports', 'pgmta_operator', 'SELECT'),
     ('tls_reports', 'pgmta_reader', 'SELECT');
 
--- Budgets: at most so many per second and month, reserved by the clock of the database.
+-- Budgets: at most a number per second and month, reserved by the clock of the database.
 
 CREATE TABLE budgets (
     key text COLLATE "C" PRIMARY KEY CONSTRAINT budgets_key CHECK (key ~ '^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}$'),

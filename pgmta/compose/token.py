@@ -29,7 +29,7 @@ _CODE = re.compile(r"[0-9]{0,5}", re.ASCII)
 
 
 class Purpose(StrEnum):
-    """What a token is for. Each has its own keys and its own path."""
+    """The purpose of a token. Each has its own keys and its own path."""
 
     ACTIVATE = "activate"
     RECOVER = "recover"
@@ -133,7 +133,7 @@ class KeyRings:
 
 
 def secret_of(token: str) -> bytes | None:
-    """Return the secret in a text that has the form of a token, though nobody may have signed it.
+    """Return the secret in a text that has the form of a token, with any signature.
 
     A wrong code of a recovery leaves the signature wrong, and the failure counts for this secret.
     """

@@ -45,7 +45,7 @@ class CollectorBudget(Section):
         default=None, description="key in the table budgets; absent: collector:NAME"
     )
     rate: Annotated[float, Strict()] | None = Field(
-        default=None, gt=0, le=100_000, description="at most so many per second"
+        default=None, gt=0, le=100_000, description="collected tokens per second, at most"
     )
     price: Annotated[float, Strict()] | None = Field(
         default=None, gt=0, le=1e9, description="price of 1,000 mails"
@@ -89,7 +89,7 @@ class Collector(Section):
         default="token_insert", description="channel that says that there are tokens"
     )
     limit: Whole = Field(
-        default=10, ge=1, le=10_000, description="so many tokens are collected at once"
+        default=10, ge=1, le=10_000, description="tokens that are collected at once"
     )
     timeout: Period = Field(default=5.0, description="fewer tokens are collected after this time")
     healthcheck: Period = Field(

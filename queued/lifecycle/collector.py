@@ -130,7 +130,7 @@ class CollectorLoop:
         await self._within(self._output.check(self._store))
 
     async def _rest(self, connection: LinkConnection, seconds: float) -> None:
-        """Wait for a notification, or for so many seconds."""
+        """Wait for a notification, for at most `seconds`."""
         began = time.monotonic()
         async for _ in connection.notifies(timeout=seconds, stop_after=1):
             pass

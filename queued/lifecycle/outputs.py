@@ -111,7 +111,7 @@ class LineOutput:
         self._frame = frame
 
     async def check(self, store: CollectorStatements) -> None:
-        """Nothing is the same for all tokens."""
+        """Know nothing that is the same for all tokens."""
 
     async def put(self, store: CollectorStatements, reason: str, limit: int) -> Batch:
         """Print a batch."""

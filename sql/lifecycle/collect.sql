@@ -62,7 +62,7 @@ BEGIN
     END IF;
     picked := lifecycle.tokens_pick(levels, batch);
     IF cardinality(picked) = 0 THEN RETURN; END IF;
-    -- A statement of its own: its snapshot has all that was committed before the locks.
+    -- A separate statement: its snapshot has all that was committed before the locks.
     SELECT array_agg(e.at ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS places,
         array_agg(e.waits ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS waits,
         array_agg(e.email ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS emails,

@@ -70,7 +70,7 @@ DECLARE
     found bigint;
 BEGIN
     FOREACH found IN ARRAY coalesce(account_named(recover.name), '{}') LOOP
-        -- the owner gets one mail, however often somebody asks
+        -- the owner gets one mail, however often a client asks
         CONTINUE WHEN account_lock(found) IS DISTINCT FROM 'active' OR EXISTS (
             SELECT FROM tokens AS t WHERE t.account = found AND t.action = 'password_recovery'
                 AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch() AND t.created_at > epoch() - 60);

@@ -1,7 +1,7 @@
--- Who may do what. Applications that insert accounts get their rights to the table from its owner.
+-- Rights of roles. Applications that insert accounts get their rights to the table from its owner.
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA lifecycle FROM PUBLIC;
--- defaults and conditions of triggers are computed for whoever writes
+-- defaults and conditions of triggers are computed with the rights of the writing role
 GRANT EXECUTE ON FUNCTION epoch(), token_secret(), token_code() TO PUBLIC;
 
 DO $$

@@ -1,4 +1,4 @@
--- Budgets: at most so many per second and month, reserved by the clock of the database.
+-- Budgets: at most a number per second and month, reserved by the clock of the database.
 
 CREATE TABLE budgets (
     key text COLLATE "C" PRIMARY KEY CONSTRAINT budgets_key CHECK (key ~ '^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}$'),

@@ -20,7 +20,7 @@ CASES = list(itertools.product(STATUSES, ACTIONS, (False, True), (False, True, "
 
 
 class Effect(NamedTuple):
-    """What becomes of an attempt to consume a token."""
+    """The outcome of an attempt to consume a token."""
 
     consumed: bool
     status: str | None
@@ -63,7 +63,7 @@ def prepare(
 
 
 def state(db: psycopg.Connection, before: int | None) -> Effect:
-    """What became of the token."""
+    """Return the outcome for the token."""
     found = db.execute(
         "SELECT consumed_at, status::text FROM accounts LEFT JOIN tokens ON account = accounts.id"
     ).fetchone()

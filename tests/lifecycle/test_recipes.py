@@ -25,7 +25,7 @@ WHERE
 
 
 def psql(database: str, *statements: str) -> str:
-    """What psql prints for statements, each sent alone."""
+    """Return the output of psql for statements, each sent alone."""
     given = ["SET search_path = lifecycle", *statements]
     result = subprocess.run(
         [tool("psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1",

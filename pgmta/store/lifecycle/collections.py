@@ -41,7 +41,7 @@ class LeasedToken(NamedTuple):
 
 
 class CollectorStatements:
-    """The statements of the collector `name` of a process, over a connection of its own.
+    """The statements of the collector `name` of a process, over a separate connection.
 
     Each is one transaction. They raise psycopg.Error.
     """

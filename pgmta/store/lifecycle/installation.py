@@ -30,8 +30,9 @@ def schema_text() -> str:
 def install(uri: str) -> bool:
     """Install the schema; return False if it is there.
 
-    Raises MigrationError if the login does not own the queue, if the queue has another version, or
-    if another program has a schema of that name; StoreUnavailable; psycopg.Error.
+    Raises MigrationError if the login does not own the queue, or if the queue has another version.
+    It is raised too if another program has a schema of that name. Raises StoreUnavailable and
+    psycopg.Error.
     """
     with _connect(uri) as db:
         installed, taken = _state(db)

@@ -1,4 +1,4 @@
-"""HttpAnswers of HTTP: their header fields, problems (RFC 9457), and errors that become answers."""
+"""Answers of HTTP: their header fields, problems (RFC 9457), and errors that become answers."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _READ = ("GET", "HEAD")
 
 
 class Site:
-    """HttpAnswers requests. Only POST changes anything: scanners and browsers follow links early."""
+    """Answers requests. Only POST changes anything: scanners and browsers follow links early."""
 
     def __init__(
         self, config: WebConfig, clients: Clients, redemption: Redemption, readiness: Readiness

@@ -7,6 +7,8 @@ import hashlib
 import hmac
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -14,12 +16,18 @@ import pytest
 
 from pgmta.compose.token import Purpose
 from tests.lifecycle.tokens import KEYS, add_accounts
+from tests.support.daemons import ROOT
 from tests.support.rows import column
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, free_port, until
 from tests.web.web import RINGS, Answer, Web, forged, recover, secret_of, serving
 
 ACTIVATE, RECOVER = Purpose.ACTIVATE, Purpose.RECOVER
 NOWHERE = "postgresql://x@127.0.0.1:1/x"
+
+
+def settings(port: int) -> str:
+    """The least that web.yaml has to say here."""
+    return f"listen: [{{port: {port}}}]\nenvironment: {{database: {{uri: '{NOWHERE}'}}}}\n"
 
 
 def same(answers: list[Answer]) -> bool:
@@ -116,6 +124,45 @@ def test_ready(web: Web, accounts: psycopg.Connection) -> None:
     until(lambda: column(accounts, "SELECT program FROM pgmta.daemons") == ["web"])
     web.stop()
     assert column(accounts, "SELECT program FROM pgmta.daemons") == []
+
+
+@pytest.mark.needs("nodejs")
+def test_a_token_that_node_signs(web: Web) -> None:
+    script = """
+    const {createHmac} = require('crypto'), [key, secret, code] = process.argv.slice(1);
+    const octets = Buffer.from(secret, 'hex');
+    const mac = createHmac('sha256', Buffer.from(key, 'hex'));
+    mac.update('/recover').update(octets).update(code);
+    console.log(Buffer.concat([octets, mac.digest()]).toString('base64url'));
+    """
+    words = ["node", "-e", script, "--", KEYS["recover"], os.urandom(32).hex(), "01234"]
+    token = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    assert web.call("verify", RECOVER, token, "01234").status == 200
+    for purpose, code in [(RECOVER, "01235"), (RECOVER, ""), (ACTIVATE, "01234")]:
+        assert web.call("verify", purpose, token, code).status == 422
+
+
+def test_it_ends_with_its_parent(tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text(settings(free_port()))
+    command = [sys.executable, "-m", "queued", "web", "-c", str(file), "--attached"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdin
+        assert child.stderr
+        assert any(b"ready" in line for line in child.stderr)
+        child.stdin.close()
+        assert child.wait(PATIENCE) == 0
+
+
+def test_an_address_that_is_taken(web: Web, tmp_path: Path) -> None:
+    file = tmp_path / "other.yaml"
+    file.write_text(settings(web.port))
+    command = [sys.executable, "-m", "queued", "web", "-c", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1, port {web.port}: Address already in use" in done.stderr
 
 
 def test_a_rotation_keeps_old_links(web: Web, tmp_path: Path) -> None:

@@ -10,6 +10,16 @@ COMMENT ON COLUMN proofs.hash IS 'SHA-256 of the proof.';
 COMMENT ON COLUMN proofs.account IS 'The account whose owner has proved to have its mailbox.';
 COMMENT ON COLUMN proofs.expires_at IS 'The proof can''t be taken from then on.';
 
+CREATE FUNCTION token_refusal(token tokens, status text) RETURNS text VOLATILE
+RETURN CASE WHEN token.id IS NULL THEN 'unknown'
+    WHEN token.consumed_at IS NOT NULL THEN 'consumed'
+    WHEN token.expires_at <= floor(extract(epoch FROM clock_timestamp())) THEN 'expired'
+    WHEN token.failures >= 5 THEN 'locked'
+    WHEN NOT token_fits(token.action, status) THEN 'ineligible' END;
+COMMENT ON FUNCTION token_refusal IS
+    'Why a token can''t be consumed while its account has a status: unknown, consumed, expired, locked or ineligible; '
+    'null if it can.';
+
 CREATE FUNCTION token_consume(
     secret bytea, action text, OUT account bigint, OUT login text, OUT proof text, OUT why text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
@@ -19,18 +29,13 @@ DECLARE
     status text;
 BEGIN
     SELECT * INTO token FROM tokens AS t WHERE t.secret = token_consume.secret AND t.action::text = token_consume.action;
-    IF token.id IS NULL THEN
-        why := 'unknown';
-        RETURN;
-    END IF;
+    -- without locks, which would need a commit to disk: each refusal takes the same time
+    why := token_refusal(token, account_status(token.account));
+    IF why IS NOT NULL THEN RETURN; END IF;
     -- the account first, as a change of its status does
     status := account_lock(token.account);
     SELECT * INTO token FROM tokens AS t WHERE t.id = token.id FOR NO KEY UPDATE;
-    why := CASE WHEN token.id IS NULL THEN 'unknown'
-        WHEN token.consumed_at IS NOT NULL THEN 'consumed'
-        WHEN token.expires_at <= floor(extract(epoch FROM clock_timestamp())) THEN 'expired'
-        WHEN token.failures >= 5 THEN 'locked'
-        WHEN NOT token_fits(token.action, status) THEN 'ineligible' END;
+    why := token_refusal(token, status);
     IF why IS NOT NULL THEN RETURN; END IF;
     UPDATE tokens AS t SET consumed_at = epoch() WHERE t.id = token.id;
     IF NOT FOUND THEN

@@ -84,6 +84,19 @@ def test_refusals_have_equal_octets(
         assert all(sign(secret) not in web.story() for secret in secrets)
 
 
+def test_refusals_wait_for_no_disk(accounts: psycopg.Connection) -> None:
+    add_accounts(accounts, 2)
+    used, expired = (secret_of(accounts, login)[0] for login in ("u1", "u2"))
+    consume = "SELECT why FROM token_consume(%s, 'activation')"
+    accounts.execute("UPDATE tokens SET expires_at = epoch() - 1 WHERE secret = %s", (expired,))
+    assert accounts.execute(consume, (used,)).fetchone() == (None,)
+    whys = {used: "consumed", expired: "expired", os.urandom(32): "unknown"}
+    for secret, why in whys.items():
+        with accounts.transaction():
+            assert accounts.execute(consume, (secret,)).fetchone() == (why,)
+            assert column(accounts, "SELECT pg_current_xact_id_if_assigned()") == [None]
+
+
 def test_the_sixth_code_is_refused_also_if_it_is_right(
     web: Web, accounts: psycopg.Connection
 ) -> None:

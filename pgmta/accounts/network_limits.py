@@ -30,9 +30,9 @@ class Rate:
 
     def exceeded(self, network: Network, limit: int) -> bool:
         """Return whether another event of the network would be over `limit` per minute."""
-        return self.wait(network, limit) > 0
+        return self.free_in(network, limit) > 0
 
-    def wait(self, network: Network, limit: int) -> float:
+    def free_in(self, network: Network, limit: int) -> float:
         """Return the seconds until another event is within `limit` per minute; 0.0 for now."""
         until = self._busy_until.get(network, 0.0)
         wait = until + _MINUTE / limit - _MINUTE - self._clock()

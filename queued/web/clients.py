@@ -55,9 +55,9 @@ class Clients:
                 break
         return client
 
-    def wait(self, client: str) -> float:
+    def free_in(self, client: str) -> float:
         """Return the seconds until a token of this client is looked at; 0.0 for now."""
-        return 0.0 if self._is_exempt(client) else self._rate.wait(_unit(client), self._limit)
+        return 0.0 if self._is_exempt(client) else self._rate.free_in(_unit(client), self._limit)
 
     def count_refusal(self, client: str) -> None:
         """Count a refused token."""

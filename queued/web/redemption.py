@@ -56,7 +56,7 @@ class Redemption:
 
     async def _secret(self, order: TokenOrder, client: str) -> bytes:
         """Return the secret of a token whose signature is right. Raises HttpError."""
-        if wait := self._clients.wait(client):
+        if wait := self._clients.free_in(client):
             raise too_many(wait)
         secret = self.rings.rings[order.purpose].verify(order.token, order.code)
         if secret is not None:

@@ -82,8 +82,8 @@ def test_only_proxies_name_their_clients(peer: str, forwarded: list[str], client
 def test_an_ipv6_network_is_one_client() -> None:
     clients = Clients(WebConfig.model_validate({"limits": {"refusals": 1}}))
     clients.count_refusal("2001:db8:0:1::1")
-    assert clients.wait("2001:db8:0:1:ffff::2") > 0
-    assert clients.wait("2001:db8:0:2::1") == 0
+    assert clients.free_in("2001:db8:0:1:ffff::2") > 0
+    assert clients.free_in("2001:db8:0:2::1") == 0
 
 
 # -- requests --

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from pgmta.config.types import FOLDER, Section
 from pgmta.secret_file import read_secret
@@ -57,7 +64,7 @@ class TokenKeyFile(Section):
     id: Annotated[str, BeforeValidator(_key_id)] = Field(
         description="name of the key; mail that waits names its key by it"
     )
-    file: Annotated[KeyFile, BeforeValidator(_read)] = Field(
+    file: Annotated[KeyFile, BeforeValidator(_read), WithJsonSchema({"type": "string"})] = Field(
         description="file with 64 hexadecimal digits, relative to this one, which others can't "
         "read; `queuectl token key` makes one"
     )

@@ -25,12 +25,14 @@ from queued.cli.commands.trace import trace
 from queued.cli.commands.up import up
 from queued.cli.commands.user import user
 from queued.cli.commands.workers import workers
+from queued.cli.lifecycle.collect import collect
 from queued.cli.lifecycle.lifecycle import lifecycle
+from queued.cli.lifecycle.token_commands import token
 
 COMMANDS: list[click.Command] = [
-    *CHANGES, cancel, classify, count, dkim, explain, find, lifecycle,
+    *CHANGES, cancel, classify, collect, count, dkim, explain, find, lifecycle,
     list_rows, migrate, partition, route,
-    rule, send, show, status, submit, template, trace, up, user, workers,
+    rule, send, show, status, submit, template, token, trace, up, user, workers,
 ]  # fmt: skip
 
 

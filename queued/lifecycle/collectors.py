@@ -9,7 +9,7 @@ from functools import partial
 from pgmta.compose.token import KeyRings
 from pgmta.store.lifecycle.collections import SESSION
 from queued.config.collector import Collector
-from queued.lifecycle.collector import CollectorLoop
+from queued.lifecycle.collector_loop import CollectorLoop
 from queued.lifecycle.outputs import LineOutput, Output, QueueOutput, json_frame
 from queued.process.queued_process import QueuedProcess
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO
 
 from pgmta.compose.token import KeyRings, Purpose
 from pgmta.logs import get
-from pgmta.store.lifecycle.collections import Batch, CollectorStatements, LeasedToken
+from pgmta.store.lifecycle.collections import CollectorStatements, LeasedToken, TokenBatch
 from queued.config.collector import PRIORITIES, PURPOSES, Collector
 
 _LEASE = 60.0  # seconds in which a batch is printed
@@ -23,7 +23,7 @@ log = get("collector")
 class Output(Protocol):
     """Puts a batch of tokens somewhere."""
 
-    async def put(self, store: CollectorStatements, reason: str, limit: int) -> Batch:
+    async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Take a batch, and put it there. Raises psycopg.Error, OSError, UnknownKey."""
         ...
 
@@ -56,7 +56,7 @@ class QueueOutput:
         self._collector = collector
         self._keys = keys
 
-    async def put(self, store: CollectorStatements, reason: str, limit: int) -> Batch:
+    async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Make the mail of a batch, and wake the workers."""
         batch = await store.collect(reason, limit, options_of(self._collector, self._keys()))
         if batch.taken:
@@ -113,7 +113,7 @@ class LineOutput:
     async def check(self, store: CollectorStatements) -> None:
         """Know nothing that is the same for all tokens."""
 
-    async def put(self, store: CollectorStatements, reason: str, limit: int) -> Batch:
+    async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Print a batch."""
         began, rings = datetime.now(UTC), self._keys().rings
         leased = await store.lease(limit, _LEASE)
@@ -125,7 +125,7 @@ class LineOutput:
         if leased:
             tokens = [each.token for each in leased]
             await store.printed(reason, tokens, len(refused), began)
-        return Batch(len(leased) - len(refused), refused, None)
+        return TokenBatch(len(leased) - len(refused), refused, None)
 
     def _print(self, line: str) -> None:
         self._stream.write(f"{line}\n")

@@ -53,7 +53,7 @@ BEGIN
                     AND a.attname IN ('id', 'email', 'login', 'status'))
             IS DISTINCT FROM '{email text,id bigint,login text,status text}'
             THEN format('%s lacks columns: it needs id bigint, email text, login text and status text', place)
-        WHEN p.prorettype <> 'boolean'::regtype OR p.proargtypes::oid[] <> ARRAY['bigint'::regtype::oid]
+        WHEN p.prorettype <> 'boolean'::regtype OR oidvectortypes(p.proargtypes) <> 'bigint'
             OR p.proretset OR p.prokind <> 'f'
             THEN format('%s is no function of a bigint that returns a boolean', call)
         WHEN NOT p.prosecdef THEN format('%s has no SECURITY DEFINER, so it would not run as its owner', call)

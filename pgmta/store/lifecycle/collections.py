@@ -17,7 +17,7 @@ SESSION = {"plan_cache_mode": "force_generic_plan"}
 """Settings of the session: a plan for a small table would later sort a large one."""
 
 
-class Batch(NamedTuple):
+class TokenBatch(NamedTuple):
     """A batch: how many tokens became mail, which can't and why, and seconds until the budget lets.
 
     `wait` is None if the budget was no reason.
@@ -70,13 +70,13 @@ class CollectorStatements:
         )
         return list(tokens or [])
 
-    async def collect(self, reason: str, limit: int, options: dict[str, Any]) -> Batch:
+    async def collect(self, reason: str, limit: int, options: dict[str, Any]) -> TokenBatch:
         """Make the mail of at most `limit` tokens."""
         fields = {**self._fields, "reason": reason, "options": json.dumps(options), "limit": limit}
         ((taken, refused, wait),) = await self._run(_SQL["collect"], fields)
         if isinstance(refused, str | bytes):
             refused = json.loads(refused)
-        return Batch(taken, [(token, fault) for token, fault, _ in refused or []], wait)
+        return TokenBatch(taken, [(token, fault) for token, fault, _ in refused or []], wait)
 
     async def notify(self) -> None:
         """Wake the workers that deliver."""

@@ -138,6 +138,7 @@ def test_every_file_of_queries_has_its_twin_in_python() -> None:
     without = {
         "__init__",
         "queries",
+        "installation",
         "migrate",
         "conditions",
         "filters",

@@ -1,0 +1,124 @@
+"""`queuectl token` and `queuectl collect`, and tokens that another program makes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from pgmta.compose.token import KeyRing, Purpose, TokenKey, secret_of
+from queued.cli.queuectl import main
+from tests.lifecycle.tokens import add_accounts
+from tests.support.daemons import ROOT
+from tests.support.rows import fetch
+from tests.support.waiting import until
+
+KEY = bytes(range(32))
+RING = KeyRing(Purpose.RECOVER, [TokenKey("k1", KEY)])
+
+
+def by_hand(path: bytes, secret: bytes, code: bytes = b"") -> str:
+    """A token as another program makes it."""
+    signature = hmac.new(KEY, path + secret + code, hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(secret + signature).decode().rstrip("=")
+
+
+def test_the_command_verifies(tmp_path: Path) -> None:
+    run, file = CliRunner(), str(tmp_path / "key")
+    assert run.invoke(main, ["token", "key", "--out", file]).exit_code == 0
+    assert Path(file).stat().st_mode & 0o777 == 0o600
+    assert run.invoke(main, ["token", "key", "--out", file]).exit_code == 2
+    Path(file).write_text(KEY.hex())
+    secret = bytes(32)
+    verify = ["token", "verify", "--key", file]
+    recover = by_hand(b"/recover", secret, b"06435")
+    for arguments, status in [
+        ([by_hand(b"/activate", secret)], 0),
+        ([recover], 1),
+        ([recover, "--purpose", "recover", "--code", "06435"], 0),
+        ([recover, "--purpose", "recover", "--code", "06436"], 1),
+        (["x"], 1),
+    ]:
+        assert run.invoke(main, [*verify, *arguments]).exit_code == status, arguments
+    Path(file).write_text(KEY.hex()[1:])
+    result = run.invoke(main, [*verify, recover])
+    assert (result.exit_code, "64 hexadecimal digits" in result.stderr) == (2, True)
+
+
+def test_forgeries_are_refused() -> None:
+    chance = random.Random(1)
+    secret = chance.randbytes(32)
+    good = by_hand(b"/recover", secret, b"06435")
+    assert RING.verify(good, "06435") == secret_of(good) == secret
+    alphabet = "ABCabc019-_+/=. \n\u00e9\u0660"
+    for _ in range(10_000):
+        place = chance.randrange(len(good))
+        forged = good[:place] + chance.choice(alphabet) + good[place + 1 :]
+        if chance.random() < 0.2:
+            forged = forged[:place] if chance.random() < 0.5 else f"{forged}{forged[:place]}"
+        if forged != good:
+            assert RING.verify(forged, "06435") is None, forged
+    for code in ("", "06436", "6435", "006435", "\u0660" * 5, "-"):
+        assert RING.verify(good, code) is None
+    for last in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_":
+        assert (RING.verify(good[:-1] + last, "06435") is not None) == (last == good[-1])
+
+
+def environment(database: str, **more: str) -> dict[str, str]:
+    return {
+        **os.environ, "MAILROOM_DATABASE_URL": database, "MAILROOM_SECRET_KEY": KEY.hex(),
+        "MAILROOM_BATCH_TIMEOUT": "100", "PYTHONPATH": str(ROOT), **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_collect_prints_and_marks(accounts: psycopg.Connection, database: str, form: str) -> None:
+    add_accounts(accounts, 2)
+    add_accounts(accounts, 1, "lost", status="active")
+    accounts.execute("SELECT recover('lost1')")
+    accounts.execute("INSERT INTO accounts (email, login) VALUES ('c@b.example', E'x,1\n2')")
+    process = subprocess.Popen(
+        [str(Path(sys.executable).with_name("queuectl")), "collect", "--format", form], text=True,
+        env=environment(database), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+    )  # fmt: skip
+    assert process.stdout
+    line = process.stdout.readline().rstrip("\n")
+    if form == "json":
+        rows = [[t["action"], t["email"], t["login"], t["secret"], t["code"]]
+                for t in json.loads(line)]  # fmt: skip
+        assert len(rows) == 4
+        assert rows[-1][2] == "x,1\n2"
+    else:
+        values = line.split(",")
+        rows = [values[n : n + 5] for n in range(0, len(values), 5)]
+        assert [row[0] for row in rows] == ["2", "1", "1"]
+    assert rows[0][1] == "lost1@b.example"
+    assert RING.verify(rows[0][3], rows[0][4])
+    until(lambda: fetch(accounts, "SELECT count(*) FROM waiting_tokens") == (0,))
+    process.terminate()
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert ("no mail" in errors) == (form == "csv")
+    taken = fetch(accounts, "SELECT sum(taken)::integer, sum(refused)::integer FROM collections")
+    assert taken == ((4, 0) if form == "json" else (3, 1))
+
+
+def test_collect_names_bad_variables() -> None:
+    result = CliRunner().invoke(
+        main, ["collect"],
+        env={"MAILROOM_SECRET_KEY": "f" * 63, "MAILROOM_BATCH_LIMIT": "0",
+             "MAILROOM_BATCH_TIMEOUT": "-1", "MAILROOM_DATABASE_URL": None},
+    )  # fmt: skip
+    assert result.exit_code == 2
+    for name in ("DATABASE_URL", "SECRET_KEY", "BATCH_LIMIT", "BATCH_TIMEOUT"):
+        assert f"MAILROOM_{name}: " in result.stderr

@@ -1,4 +1,4 @@
-"""The example of docs/lifecycle.md: an application with accounts of its own."""
+"""The example of docs/lifecycle.md: a bound application that has its accounts elsewhere."""
 
 from __future__ import annotations
 

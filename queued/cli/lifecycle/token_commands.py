@@ -46,7 +46,7 @@ def key(out: Path | None) -> None:
     type=click.Choice([each.value for each in Purpose]),
     default=Purpose.ACTIVATE.value,
     show_default=True,
-    help="What the token is for.",
+    help="Purpose of the token.",
 )
 @click.option("--code", default="", help="Code of a recovery.")
 @click.option("--key", "files", multiple=True, required=True, type=click.Path(),

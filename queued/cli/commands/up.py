@@ -30,6 +30,7 @@ from pgmta.service import Signals, first
 from pgmta.shipped import shipped
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.admin.user_accounts import Rights, Secret, UserAccounts
+from queued.cli.lifecycle.first_try import WEB, WEB_PORT, make_keys, make_lifecycle
 from queued.config import QueuedConfig
 
 USER = "me@example.org"
@@ -113,6 +114,7 @@ def _made() -> bytes:
 _SMTPD = Path("etc/dev/smtpd.yaml")
 _QUEUED = Path("etc/dev/queued.yaml")
 _SUBMISSION = 2587  # port in the configuration
+_DEMO = "queuectl lifecycle demo -c etc/dev/queued.yaml"
 _LINE = 200  # octets of the line in the file of the lock
 _GRACE = 45.0  # seconds for the daemons to drain
 _READY = 300.0  # seconds for smtpd to greet, on a slow machine
@@ -145,20 +147,25 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
     With the default configuration smtpd also has TLS, and a submission port for one user.
     """
     first = smtpd_config == _SMTPD
-    _ship(smtpd_config, queued_config)
+    _ship(smtpd_config, queued_config, *([WEB] if first else []))
+    if first:  # the file names them
+        make_keys(queued_config.parent.parent.parent / "var")
     environment = load(queued_config, QueuedConfig).environment
     directory = environment.directory.resolve()
     with _only_one(directory, f"smtpd on port {port}, sink on port {sink_port}") as held:
-        _check_ports(port, sink_port, *([_SUBMISSION] if first else []))
+        _check_ports(port, sink_port, *([_SUBMISSION, WEB_PORT] if first else []))
         uri = resolve(environment)
         migrate(uri)
         sink = directory / "sink"
         submission = _first_try(directory, uri) if first else []
+        if first:
+            make_lifecycle(uri)
         children = Children(
             {
                 "sink": ["smtpd", "sink", "--port", str(sink_port), "--maildir", str(sink)],
                 "queued": ["queued", "run", "-c", str(queued_config)],
                 "smtpd": ["smtpd", "run", "-c", str(smtpd_config)],
+                **({"web": ["queued", "web", "-c", str(WEB)]} if first else {}),
             },
             {INHERITED: uri} if environment.database.uri else {DIRECTORY: str(directory)},
             held,
@@ -169,6 +176,11 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
             *(("smtpd", line) for line in submission[:1]),
             ("queued", f"delivers everything to 127.0.0.1:{sink_port}"),
             ("sink", f"127.0.0.1:{sink_port}, keeps what it gets in {sink}/new"),
+            *(
+                [("web", f"http://127.0.0.1:{WEB_PORT}, takes the links of `{_DEMO}`")]
+                if first
+                else []
+            ),
         ]
         hints = [_hint(port), *submission[1:]]
         status = asyncio.run(_run(children, port, lines, hints))
@@ -181,7 +193,7 @@ def _ship(*configs: Path) -> None:
     So other commands can name them, and their paths begin here.
     """
     for config in configs:
-        if config in (_SMTPD, _QUEUED) and not config.exists():
+        if config in (_SMTPD, _QUEUED, WEB) and not config.exists():
             make_parents(config.parent)
             shutil.copyfile(shipped("etc") / "dev" / config.name, config)
 
@@ -286,7 +298,7 @@ async def _run(
         return 0 if signals.stop.is_set() else EXIT_FAILURE
     finally:
         signals.stop.set()
-        for name in ("smtpd", "queued", "sink"):
+        for name in ("smtpd", "queued", "web", "sink"):
             await _stop(children.running.get(name))
         if waits:
             await asyncio.wait(waits)

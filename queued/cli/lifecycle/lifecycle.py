@@ -8,12 +8,16 @@ import click
 
 from pgmta.command import print_json, print_line, print_text
 from pgmta.store.lifecycle.installation import install, remove, schema_text
+from queued.cli.lifecycle.demo import demo
 from queued.cli.options.queue_command import command, database_of
 
 
 @click.group()
 def lifecycle() -> None:
     """Install or remove the schema `lifecycle`: accounts, tokens and the mail about them."""
+
+
+lifecycle.add_command(demo)
 
 
 @command(lifecycle, "install", json=True)

@@ -68,9 +68,11 @@ BEGIN
         RAISE EXCEPTION '%', fault USING ERRCODE = 'object_not_in_prerequisite_state',
             HINT = 'docs/lifecycle.md has an example: "Accounts of your own".';
     END IF;
-    IF to_regrole('pgmta_binding') IS NULL THEN
+    BEGIN  -- roles belong to the cluster, so another database may make it at the same time
         CREATE ROLE pgmta_binding NOLOGIN;
-    END IF;
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN
+        NULL;
+    END;
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO pgmta_binding', split_part(place, '.', 1));
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO pgmta_binding', split_part(call, '.', 1));
     EXECUTE format('GRANT SELECT ON %s TO pgmta_binding', place);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,22 +19,32 @@ PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
 
 
 @pytest.fixture
-def shop(accounts: psycopg.Connection) -> Iterator[psycopg.Connection]:
+def roles(accounts: psycopg.Connection) -> Iterator[dict[str, str]]:
+    """Logins of this test: of the shop, of queued and of queued web."""
+    names = {name: f"{name}_{uuid.uuid4().hex[:8]}" for name in ("shop", "queued", "web")}
+    for name, group in {"shop": "submit", "queued": "queued", "web": "web"}.items():
+        accounts.execute(f"CREATE ROLE {names[name]} LOGIN IN ROLE pgmta_{group}".encode())
+    yield names
+    accounts.execute("RESET ROLE; DROP SCHEMA lifecycle CASCADE")
+    if fetch(accounts, "SELECT to_regrole('pgmta_binding') IS NOT NULL") == (True,):
+        accounts.execute("DROP OWNED BY pgmta_binding")
+    for login in names.values():
+        accounts.execute(f"DROP OWNED BY {login} CASCADE; DROP ROLE {login}".encode())
+
+
+@pytest.fixture
+def shop(accounts: psycopg.Connection, roles: dict[str, str]) -> psycopg.Connection:
     """The owner's session, with a shop that is bound as the page says."""
+    role = roles["shop"]
     accounts.execute(
-        "DO $$ BEGIN CREATE ROLE shop LOGIN; EXCEPTION WHEN duplicate_object THEN END $$;"
-        "CREATE SCHEMA shop AUTHORIZATION shop; GRANT pgmta_submit TO shop; SET ROLE shop;"
+        f"CREATE SCHEMA shop AUTHORIZATION {role}; SET ROLE {role};"
         "CREATE TABLE shop.customers (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"
         " email text, name text, blocked boolean DEFAULT false, confirmed boolean DEFAULT false);"
-        "RESET ROLE"
+        "RESET ROLE".encode()
     )
     (example,) = re.findall(r"```sql\n(SET ROLE shop;.*?)```", PAGE.read_text(), re.DOTALL)
-    accounts.execute(example.encode())
-    yield accounts
-    accounts.execute("RESET ROLE; DROP OWNED BY shop CASCADE; DROP ROLE shop")
-    accounts.execute(
-        "DROP SCHEMA lifecycle CASCADE; DROP OWNED BY pgmta_binding; DROP ROLE pgmta_binding"
-    )
+    accounts.execute(example.replace("SET ROLE shop", f"SET ROLE {role}").encode())
+    return accounts
 
 
 def acting(db: psycopg.Connection, role: str) -> psycopg.Connection:
@@ -41,22 +52,20 @@ def acting(db: psycopg.Connection, role: str) -> psycopg.Connection:
     return psycopg.connect(make_conninfo(db.info.dsn, user=role), autocommit=True)
 
 
-def test_the_example_works_under_the_role_of_the_application(shop: psycopg.Connection) -> None:
-    with acting(shop, "shop") as app:
+def test_the_example_works_under_the_role_of_the_application(
+    shop: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    with acting(shop, roles["shop"]) as app:
         app.execute("INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')")
         app.execute("SELECT lifecycle.activate_again(1)")
-    shop.execute("ALTER ROLE pgmta_queued LOGIN; ALTER ROLE pgmta_web LOGIN")
-    try:
-        with acting(shop, "pgmta_queued") as queued:
-            assert collect(queued)[0] == 1
-        (secret,) = fetch(shop, "SELECT secret FROM lifecycle.tokens")
-        with acting(shop, "pgmta_web") as web:
-            consume = "SELECT login, why FROM lifecycle.token_consume(%s, 'activation')"
-            assert fetch(web, consume, secret) == ("ann", None)
-    finally:
-        shop.execute("ALTER ROLE pgmta_queued NOLOGIN; ALTER ROLE pgmta_web NOLOGIN")
+    with acting(shop, roles["queued"]) as queued:
+        assert collect(queued)[0] == 1
+    (secret,) = fetch(shop, "SELECT secret FROM lifecycle.tokens")
+    with acting(shop, roles["web"]) as web:
+        consume = "SELECT login, why FROM lifecycle.token_consume(%s, 'activation')"
+        assert fetch(web, consume, secret) == ("ann", None)
     assert column(shop, "SELECT confirmed FROM shop.customers") == [True]
-    with acting(shop, "shop") as app:
+    with acting(shop, roles["shop"]) as app:
         app.execute("UPDATE shop.customers SET blocked = true")
         app.execute("SELECT lifecycle.account_changed(1)")
         app.execute("SELECT lifecycle.recover('ann')")
@@ -64,11 +73,11 @@ def test_the_example_works_under_the_role_of_the_application(shop: psycopg.Conne
 
 
 def test_code_of_the_application_never_has_the_rights_of_the_owner(
-    shop: psycopg.Connection,
+    shop: psycopg.Connection, roles: dict[str, str]
 ) -> None:
     with pytest.raises(pg_errors.InsufficientPrivilege, match="a login that sees all mail"):
         collect_one(shop)
-    with acting(shop, "shop") as app:
+    with acting(shop, roles["shop"]) as app:
         for statement in (
             "CREATE OR REPLACE FUNCTION lifecycle.account_status(account bigint) RETURNS text"
             " LANGUAGE sql AS 'SELECT 1::text'",

@@ -296,7 +296,7 @@ SELECT w.token FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON 
 WHERE w.priority = 3 AND w.lease_until < now() ORDER BY w.token LIMIT 50
 FOR NO KEY UPDATE OF w, t SKIP LOCKED
 """
-"""The statement of tokens_pick()."""
+"""The statement of tokens_pick(), which has the same settings."""
 
 
 @pytest.mark.slow
@@ -311,7 +311,8 @@ def test_few_buffers_and_no_sort_beside_many_collected(
         )
     accounts.execute("VACUUM ANALYZE tokens")
     add_accounts(accounts, 200)
-    options = "-c plan_cache_mode=force_generic_plan"
+    as_pick = "plan_cache_mode=force_generic_plan", "enable_sort=off", "enable_hashjoin=off"
+    options = " ".join(f"-c {each}" for each in (*as_pick, "enable_mergejoin=off"))
     with psycopg.connect(make_conninfo(database, options=options), autocommit=True) as db:
         for _ in range(2):  # what a session reads once
             collect(db, 50)

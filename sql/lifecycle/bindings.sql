@@ -11,9 +11,8 @@ CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE SE
 $$;
 COMMENT ON FUNCTION account_named IS 'The ids of the accounts with a login or mailbox; null if there is none.';
 
-CREATE FUNCTION account_status(account bigint) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account
-$$;
+CREATE FUNCTION account_status(account bigint) RETURNS text STABLE
+RETURN (SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account);
 COMMENT ON FUNCTION account_status IS 'The status of an account; null if there is none.';
 
 CREATE FUNCTION account_lock(account bigint) RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$

@@ -36,6 +36,7 @@ _PICTURE = re.compile(r"image/[a-z0-9.+-]{1,40}")
 _CID = re.compile(r"""(?<=["'(=\s])cid:([^\s"'<>()]{1,200})""", re.IGNORECASE)
 # elements that reach out although a policy forbids it: browsers look up and open hosts by them
 _REACHING = re.compile(r"<(?=(?:link|meta|base)[\s/>])", re.IGNORECASE)
+_HEAD = '<!doctype html><base target="_blank">'  # links open windows, not the frame
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -111,7 +112,7 @@ def framed(markup: str, parts: list[Message]) -> str:
         used.add(cid)
         return pictures.get(cid, found[0])
 
-    return _CID.sub(picture, markup)
+    return _HEAD + _CID.sub(picture, markup)
 
 
 def dissect(content: bytes, *, cut: bool = False) -> dict[str, Any]:

@@ -172,14 +172,14 @@ class Site:
     async def _show(
         self, name: str, path: Path, found: Dissection | None, view: str | None
     ) -> web.StreamResponse:
-        [summary] = await asyncio.to_thread(self._mails.summaries, [name]) or [None]
-        if not summary:
+        summaries = await asyncio.to_thread(self._mails.summaries, [name])
+        if not summaries:
             raise _Refusal(404, "This mail was deleted.")
         tabs = _tabs(found)
         view = view if view in tabs else next(iter(tabs))
         source = await asyncio.to_thread(_source, path) if view == "source" else ""
         return self._page(
-            "mail", mail=summary, base=f"/m/{quote(name)}", tabs=tabs, view=view, found=found,
+            "mail", mail=summaries[0], base=f"/m/{quote(name)}", tabs=tabs, view=view, found=found,
             source=source, limit=READ, shown=_SHOWN,
         )  # fmt: skip
 

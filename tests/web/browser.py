@@ -1,4 +1,4 @@
-"""Chromium without JavaScript, driven by keys alone."""
+"""Chromium, driven by keys alone."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ _RUN = """
 class Browser:
     """One window."""
 
-    def __init__(self, driver: webdriver.Chrome) -> None:
+    def __init__(self, driver: webdriver.Chrome, *, scripts: bool = False) -> None:
         self._driver = driver
+        self._scripts = scripts
+        self._command("Emulation.setScriptExecutionDisabled", value=not scripts)
 
     def resize(self, size: tuple[int, int], *, dark: bool = False) -> None:
         """Take another size, and light or dark colours."""
@@ -101,13 +103,15 @@ class Browser:
                 "Runtime.evaluate", expression=source, awaitPromise=True, returnByValue=True
             )
         finally:
-            self._command("Emulation.setScriptExecutionDisabled", value=True)
+            self._command("Emulation.setScriptExecutionDisabled", value=not self._scripts)
         return [str(one) for one in json.loads(found["result"]["value"])]
 
 
 @contextmanager
-def browsing(profile: Path, language: str = "en") -> Iterator[Browser]:
-    """Start Chromium, and end it."""
+def browsing(
+    profile: Path, language: str = "en", *, scripts: bool = False
+) -> Iterator[Browser]:
+    """Start Chromium, with or without JavaScript, and end it."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(program(INSTALLED["chromium"]))
     for argument in (
@@ -121,7 +125,6 @@ def browsing(profile: Path, language: str = "en") -> Iterator[Browser]:
     driver = webdriver.Chrome(options, service)
     driver.set_page_load_timeout(30)
     try:
-        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-        yield Browser(driver)
+        yield Browser(driver, scripts=scripts)
     finally:
         driver.quit()

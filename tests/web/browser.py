@@ -57,6 +57,32 @@ class Browser:
         element = self._driver.switch_to.active_element
         return str(element.tag_name)
 
+    def run(self, function: str, *arguments: object) -> Any:
+        """Return what JavaScript of the test returns on the page."""
+        return self._driver.execute_script(function, *arguments)
+
+    def click(self, selector: str, frame: int | None = None) -> None:
+        """Click on an element of the page, or of a frame in it."""
+        if frame is not None:
+            self._driver.switch_to.frame(frame)
+        try:
+            self._driver.find_element("css selector", selector).click()
+        finally:
+            self._driver.switch_to.default_content()
+
+    def frame_text(self, frame: int) -> str:
+        """Return the text in a frame."""
+        self._driver.switch_to.frame(frame)
+        try:
+            return self.text
+        finally:
+            self._driver.switch_to.default_content()
+
+    @property
+    def windows(self) -> int:
+        """How many windows there are."""
+        return len(self._driver.window_handles)
+
     @property
     def outline(self) -> str:
         """How the element with the focus is marked."""

@@ -32,7 +32,7 @@ def hostile(trap: Trap) -> str:
 <svg><image href="{at}picture"/></svg>
 <script src="{at}script"></script>
 <script>document.getElementById('form').submit(); document.getElementById('words').textContent = 'x';
-try {{ top.document.title = 'x'; top.location = '{at}script' }} catch (error) {{}}</script>
+if (top !== self) {{ top.document.title = 'x'; top.location = '{at}script' }}</script>
 <img src="x:" onerror="fetch('{at}script')">
 """
 
@@ -46,8 +46,15 @@ class Trap:
         self.url = f"http://127.0.0.1:{self.port}/"
         self.page = page
         self.paths: list[str] = []
+        self.referrers: list[bytes] = []
         self.touched = False
         """Whether a connection came to the port `bare`."""
+
+    def forget(self) -> None:
+        """Begin again."""
+        self.paths.clear()
+        self.referrers.clear()
+        self.touched = False
 
     def reached(self) -> set[str]:
         """Return which of REACHES got here."""
@@ -70,6 +77,7 @@ class Trap:
                 return
             path = said.split(b" ")[1].decode()
             self.paths.append(path)
+            self.referrers += [line for line in said.split(b"\r\n") if line[:8] == b"Referer:"]
             body = self.page.encode() if path == "/page" else b""
             length = f"Content-Length: {len(body)}".encode()
             client.sendall(_PAGE.replace(b"Content-Length: 0", length) + body)

@@ -124,8 +124,8 @@ def dissect(content: bytes, *, cut: bool = False) -> dict[str, Any]:
     parts = [part for part, _ in zip(parts_of(message), range(_PARTS), strict=False)]
     plain = next((part for part in parts if _is_body(part, "text/plain")), None)
     markup = next((part for part in parts if _is_body(part, "text/html")), None)
-    text = _text_of(plain) if plain else ""
-    source = _text_of(markup) if markup else ""
+    text = _text_of(plain) if plain is not None else ""
+    source = _text_of(markup) if markup is not None else ""
     attachments = [
         {"number": number, "name": _name_of(part), "kind": part.get_content_type()[:100],
          "size": len(octets_of(part))}
@@ -133,8 +133,8 @@ def dissect(content: bytes, *, cut: bool = False) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "fields": [(name[:_FIELD], _value(value)) for name, value in message.raw_items()][:_FIELDS],
-        "text": list(linked(text)) if plain else None,
-        "html": framed(source, parts) if markup else None,
+        "text": list(linked(text)) if plain is not None else None,
+        "html": framed(source, parts) if markup is not None else None,
         "links": urls(text, source),
         "attachments": attachments,
         "cut": cut,

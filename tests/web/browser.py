@@ -134,9 +134,7 @@ class Browser:
 
 
 @contextmanager
-def browsing(
-    profile: Path, language: str = "en", *, scripts: bool = False
-) -> Iterator[Browser]:
+def browsing(profile: Path, language: str = "en", *, scripts: bool = False) -> Iterator[Browser]:
     """Start Chromium, with or without JavaScript, and end it."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(program(INSTALLED["chromium"]))

@@ -10,7 +10,9 @@ from contextlib import contextmanager, suppress
 REACHES = ("script", "picture", "style", "form", "refresh", "frame", "import", "preconnect")
 """What the HTML of `hostile` tries, by the path that it asks for."""
 
-_PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_PAGE = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+)
 
 
 def hostile(trap: Trap) -> str:

@@ -205,10 +205,11 @@ def serve(config: Path, descriptors: str) -> None:
     show_default=True,
     help="Where to keep what comes.",
 )
+@click.option("--page-port", type=int, help="Show the mail on this TCP port of 127.0.0.1.")
 @attached_option
 @reporting
-def sink(address: str, port: int, maildir: Path, attached: bool) -> None:
+def sink(address: str, port: int, maildir: Path, page_port: int | None, attached: bool) -> None:
     """Catch all mail in a Maildir: a next hop for development only."""
-    from smtpd.sink import serve as serve_sink
+    from smtpd.sink.sink import serve as serve_sink
 
-    uvloop.run(serve_sink(address, port, maildir, attached=attached))
+    uvloop.run(serve_sink(address, port, maildir, page_port, attached=attached))

@@ -1,4 +1,4 @@
-"""Chromium without JavaScript, driven by keys alone."""
+"""Chromium, driven by keys alone."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ _RUN = """
 class Browser:
     """One window."""
 
-    def __init__(self, driver: webdriver.Chrome) -> None:
+    def __init__(self, driver: webdriver.Chrome, *, scripts: bool = False) -> None:
         self._driver = driver
+        self._scripts = scripts
+        self._command("Emulation.setScriptExecutionDisabled", value=not scripts)
 
     def resize(self, size: tuple[int, int], *, dark: bool = False) -> None:
         """Take another size, and light or dark colours."""
@@ -54,6 +56,32 @@ class Browser:
         self.press(Keys.TAB)
         element = self._driver.switch_to.active_element
         return str(element.tag_name)
+
+    def run(self, function: str, *arguments: object) -> Any:
+        """Return what JavaScript of the test returns on the page."""
+        return self._driver.execute_script(function, *arguments)
+
+    def click(self, selector: str, frame: int | None = None) -> None:
+        """Click on an element of the page, or of a frame in it."""
+        if frame is not None:
+            self._driver.switch_to.frame(frame)
+        try:
+            self._driver.find_element("css selector", selector).click()
+        finally:
+            self._driver.switch_to.default_content()
+
+    def frame_text(self, frame: int) -> str:
+        """Return the text in a frame."""
+        self._driver.switch_to.frame(frame)
+        try:
+            return self.text
+        finally:
+            self._driver.switch_to.default_content()
+
+    @property
+    def windows(self) -> int:
+        """How many windows there are."""
+        return len(self._driver.window_handles)
 
     @property
     def outline(self) -> str:
@@ -101,13 +129,13 @@ class Browser:
                 "Runtime.evaluate", expression=source, awaitPromise=True, returnByValue=True
             )
         finally:
-            self._command("Emulation.setScriptExecutionDisabled", value=True)
+            self._command("Emulation.setScriptExecutionDisabled", value=not self._scripts)
         return [str(one) for one in json.loads(found["result"]["value"])]
 
 
 @contextmanager
-def browsing(profile: Path, language: str = "en") -> Iterator[Browser]:
-    """Start Chromium, and end it."""
+def browsing(profile: Path, language: str = "en", *, scripts: bool = False) -> Iterator[Browser]:
+    """Start Chromium, with or without JavaScript, and end it."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(program(INSTALLED["chromium"]))
     for argument in (
@@ -121,7 +149,6 @@ def browsing(profile: Path, language: str = "en") -> Iterator[Browser]:
     driver = webdriver.Chrome(options, service)
     driver.set_page_load_timeout(30)
     try:
-        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-        yield Browser(driver)
+        yield Browser(driver, scripts=scripts)
     finally:
         driver.quit()

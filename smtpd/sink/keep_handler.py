@@ -1,25 +1,21 @@
-"""A catch-all next hop for development: it keeps each message, octet for octet, in a Maildir."""
+"""The SMTP side of the sink: it keeps each message, octet for octet, in a Maildir."""
 
 from __future__ import annotations
 
-import asyncio
 import mailbox
-import os
 import re
 from contextlib import suppress
-from email.errors import MessageError
-from email.header import decode_header, make_header
 from pathlib import Path
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from pgmta.command import print_line, shorten
-from pgmta.errors import PgmtaError
 from pgmta.mail.text import escaped
-from pgmta.port_user import bind_problem
-from pgmta.service import Signals
+from smtpd.sink.header_text import decode_words
 
-_LIMIT = 100 << 20
+LIMIT = 100 << 20
+"""Octets of the largest message."""
+
 _NAMED = 5  # recipients of a message in its line
 _SUBJECT = re.compile(rb"^Subject:[ \t]*(.*(?:\n[ \t].*)*)$", re.IGNORECASE | re.MULTILINE)
 
@@ -83,41 +79,11 @@ class KeepHandler:
 def _subject(content: bytes) -> str:
     """Return the subject for a reader, with its encoded words decoded (RFC 2047)."""
     found = _SUBJECT.search(content.partition(b"\r\n\r\n")[0])
-    words = re.sub("\r?\n", "", found[1].decode("utf-8", "replace")).strip() if found else ""
-    with suppress(MessageError, LookupError, ValueError):
-        return str(make_header(decode_header(words)))
-    return words
+    return decode_words(found[1].decode("utf-8", "replace")) if found else ""
 
 
 class SinkServer(SMTP):
     """aiosmtpd's server, for lines and commands of any length that queued sends."""
 
-    line_length_limit = _LIMIT
+    line_length_limit = LIMIT
     command_size_limit = 2048
-
-
-async def serve(address: str, port: int, folder: Path, *, attached: bool = False) -> None:
-    """Catch mail until SIGTERM or SIGINT, or until the parent of an `attached` process ends.
-
-    Raises PgmtaError if it can't listen.
-    """
-    signals = Signals()
-    if attached:
-        signals.attach()
-    os.umask(0o077)  # of the files that mailbox.Maildir makes
-    loop = asyncio.get_running_loop()
-    handler = KeepHandler(folder)
-
-    def connection() -> SMTP:
-        return SinkServer(
-            handler, hostname="sink.localhost", ident="ESMTP pgmta development sink",
-            data_size_limit=_LIMIT, enable_SMTPUTF8=True, loop=loop,
-        )  # fmt: skip
-
-    try:
-        server = await loop.create_server(connection, address, port)
-    except OSError as error:
-        reason = bind_problem(error, port)
-        raise PgmtaError(f"can't listen on {address} port {port}: {reason}") from None
-    await signals.stop.wait()
-    server.close()

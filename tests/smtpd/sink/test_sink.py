@@ -4,49 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
+from tests.smtpd.sink.sink import SMTPD, Sink
 from tests.support.serving import Client
-from tests.support.waiting import PATIENCE, free_port, until
+from tests.support.waiting import PATIENCE, free_port
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "var" / "sink"
-
-
-SMTPD = [sys.executable, "-m", "smtpd"]
-
-
-@pytest.fixture
-def port(folder: Path, tmp_path: Path) -> Iterator[int]:
-    number = free_port()
-    command = ["sink", "--port", str(number), "--maildir", str(folder)]
-    with (
-        (tmp_path / "said").open("w") as said,
-        subprocess.Popen(SMTPD + command, stdout=said) as process,
-    ):
-
-        def listens() -> bool:
-            try:
-                with Client(number) as client:
-                    return bool(client.reply())
-            except ConnectionRefusedError:
-                return False
-
-        until(listens, describe="the sink listens")
-        yield number
-        process.terminate()
-        assert process.wait(PATIENCE) == 0
-
-
-def test_the_sink_keeps_what_it_gets(port: int, folder: Path) -> None:
+def test_the_sink_keeps_what_it_gets(sink: Sink, said: Path) -> None:
     content = b"Subject: \xc3\xbc \xff\r\n\r\n.\r\n..x\ny\rz\r\n" + b"long" * 100_000 + b"\r\n"
-    with Client(port) as client:
+    folder = sink.folder
+    with Client(sink.port) as client:
         assert client.reply() == "220 sink.localhost ESMTP pgmta development sink"
         words = client.say("EHLO c").split("\n")
         assert {"250-PIPELINING", "250-8BITMIME", "250-SMTPUTF8", "250-ENHANCEDSTATUSCODES"} < set(
@@ -78,7 +46,7 @@ def test_the_sink_keeps_what_it_gets(port: int, folder: Path) -> None:
         b'Return-Path: <"s\\x1b[2J"@a.example>',
         b'Delivered-To: "r\\rX: y\\udc9b\\x9b"@b.example',  # a terminal obeys none of it
     ]
-    first, second, third = (folder.parents[1] / "said").read_text().splitlines()
+    first, second, third = said.read_text().splitlines()
     assert first.endswith(
         f">, <ü@é.example>, <x@[IPv6:::1]>, <a+b=c@EXAMPLE.org>: ü \ufffd (new/{name})"
     )
@@ -98,8 +66,9 @@ def refused(*command: str) -> str:
 
 
 def test_errors_name_the_process_that_has_the_port_and_the_folder(
-    port: int, folder: Path, tmp_path: Path
+    sink: Sink, tmp_path: Path
 ) -> None:
+    port, folder = sink.port, sink.folder
     config = tmp_path / "smtpd.yaml"
     database = "{uri: 'postgresql://127.0.0.1:1/x'}"
     config.write_text(f"listen: [{{port: {port}}}]\nenvironment: {{database: {database}}}\n")
@@ -109,6 +78,10 @@ def test_errors_name_the_process_that_has_the_port_and_the_folder(
         assert error.startswith(told)
         assert " -m smtpd sink" in error
         assert error.endswith(" has it\n")
+    error = refused(
+        "sink", "--port", str(free_port()), "--page-port", str(port), "--maildir", str(folder)
+    )
+    assert error.startswith(told)
     (tmp_path / "file").touch()
     error = refused(
         "sink", "--port", str(free_port()), "--maildir", str(tmp_path / "file" / "sink")

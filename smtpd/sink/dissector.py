@@ -1,0 +1,97 @@
+"""Has mails taken apart in processes of their own, which hostile mail may break."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_TOGETHER = 2  # processes
+_TIME = 20.0  # seconds; the process has 5 s of CPU
+_KEPT = 16  # mails in memory
+
+
+class Attachment(NamedTuple):
+    """A part of a mail that is no text of it. `size` is in octets."""
+
+    number: int
+    name: str
+    kind: str
+    size: int
+
+
+class Dissection(NamedTuple):
+    """A mail in its parts.
+
+    `text` has pairs of text and its URL, which may be empty; `html` is for the frame alone. Both
+    are None if the mail has none. `cut` says that the mail has more octets than are read.
+    """
+
+    fields: list[tuple[str, str]]
+    text: list[tuple[str, str]] | None
+    html: str | None
+    links: list[str]
+    attachments: list[Attachment]
+    cut: bool
+
+    def field(self, name: str) -> str:
+        """Return the first field of a name, or an empty text."""
+        return next((value for each, value in self.fields if each.lower() == name.lower()), "")
+
+
+class Undissectable(Exception):
+    """The mail breaks Python's parser, or needs more time or memory than it gets."""
+
+
+class Dissector:
+    """Remembers the last mails, because the page and its frame ask for the same one."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(_TOGETHER)
+        self._known: OrderedDict[str, Dissection] = OrderedDict()
+
+    async def dissect(self, path: Path) -> Dissection:
+        """Take a mail apart. Raises Undissectable."""
+        if not (found := self._known.get(path.name)):
+            found = _read(json.loads(await self._run(path)))
+            self._known[path.name] = found
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    async def attachment(self, path: Path, number: int) -> bytes:
+        """Return the content of an attachment. Raises Undissectable."""
+        return await self._run(path, str(number))
+
+    async def _run(self, path: Path, *more: str) -> bytes:
+        async with self._room:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "smtpd.sink.dissection", str(path), *more,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(_TIME):
+                    said, _ = await child.communicate()
+            except TimeoutError:
+                raise Undissectable from None
+            finally:
+                if child.returncode is None:
+                    child.kill()
+                    await child.wait()
+            if child.returncode:
+                raise Undissectable
+            return said
+
+
+def _read(found: dict[str, Any]) -> Dissection:
+    pairs = {
+        name: found[name] and [(one, two) for one, two in found[name]]
+        for name in ("fields", "text")
+    }
+    attachments = [Attachment(**each) for each in found["attachments"]]
+    return Dissection(**{**found, **pairs, "attachments": attachments})

@@ -1,6 +1,6 @@
 """Takes one mail apart: `python -m smtpd.sink.dissection FILE [PART]`, run by the dissector.
 
-The process has bounds of its own, because Python's parser has none: mail that nests deep, or that
+The process is bounded, because Python's parser is not: mail that nests deep, or that
 has a long parameter, may take it hours. Without PART it writes JSON, with it the octets of an
 attachment. It imports the standard library only, so that it starts within 50 ms.
 """

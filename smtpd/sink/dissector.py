@@ -1,4 +1,4 @@
-"""Has mails taken apart in processes of their own, which hostile mail may break."""
+"""Has each mail taken apart in a separate process, which hostile mail may break."""
 
 from __future__ import annotations
 

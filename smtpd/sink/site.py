@@ -39,7 +39,7 @@ _POLICY = (
     "img-src data:; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _SANDBOX = "allow-popups allow-popups-to-escape-sandbox"
-"""What the frame of HTML may: its links open new windows, when the reader clicks on them."""
+"""Rights of the frame of HTML: its links open new windows, when the reader clicks on them."""
 
 _FRAME = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; "

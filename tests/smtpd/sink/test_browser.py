@@ -1,4 +1,4 @@
-"""The sink's page in Chromium, with scripts: mail that reaches out, and a list that fills itself."""
+"""The sink's page in Chromium, with scripts: mail that reaches out, a list that fills itself."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 REACHES = ("script", "picture", "style", "form", "refresh", "frame", "import", "preconnect")
-"""What the HTML of `hostile` tries, by the path that it asks for."""
+"""Paths that the HTML of `hostile` asks for, by the thing that asks."""
 
 _PAGE = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -33,7 +33,8 @@ def hostile(trap: Trap) -> str:
 <a href="{at}link">link</a> <a target="_top" href="{at}top">top</a>
 <svg><image href="{at}picture"/></svg>
 <script src="{at}script"></script>
-<script>document.getElementById('form').submit(); document.getElementById('words').textContent = 'x';
+<script>document.getElementById('form').submit();
+document.getElementById('words').textContent = 'x';
 if (top !== self) {{ top.document.title = 'x'; top.location = '{at}script' }}</script>
 <img src="x:" onerror="fetch('{at}script')">
 """

@@ -14,7 +14,7 @@ _TIME = 20.0  # seconds; the process has 5 s of CPU
 _KEPT = 16  # mails in memory
 
 
-class Attachment(NamedTuple):
+class AttachedPart(NamedTuple):
     """A part of a mail that is no text of it. `size` is in octets."""
 
     number: int
@@ -34,7 +34,7 @@ class Dissection(NamedTuple):
     text: list[tuple[str, str]] | None
     html: str | None
     links: list[str]
-    attachments: list[Attachment]
+    attachments: list[AttachedPart]
     cut: bool
 
     def field(self, name: str) -> str:
@@ -93,5 +93,5 @@ def _read(found: dict[str, Any]) -> Dissection:
         name: found[name] and [(one, two) for one, two in found[name]]
         for name in ("fields", "text")
     }
-    attachments = [Attachment(**each) for each in found["attachments"]]
+    attachments = [AttachedPart(**each) for each in found["attachments"]]
     return Dissection(**{**found, **pairs, "attachments": attachments})

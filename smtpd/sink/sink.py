@@ -16,7 +16,7 @@ from pgmta.service import Signals
 from smtpd.sink.dissector import Dissector
 from smtpd.sink.keep_handler import LIMIT, KeepHandler, SinkServer
 from smtpd.sink.kept_mails import KeptMails
-from smtpd.sink.site import Site
+from smtpd.sink.mail_site import MailSite
 
 _LOOPBACK = "127.0.0.1"
 _END = 1.0  # seconds for answers that are due when the process ends
@@ -46,7 +46,7 @@ async def serve(
     servers = [await _listen(connection, address, port)]
     pages = None
     if page:
-        site = Site(KeptMails(folder), Dissector(), page)
+        site = MailSite(KeptMails(folder), Dissector(), page)
         pages = web.Server(site.handle, access_log=None)
         servers.append(await _listen(pages, _LOOPBACK, page))
     await signals.stop.wait()

@@ -135,7 +135,7 @@ def greets(empty: Path, commands: Path) -> None:
     """Check that `queuectl up` runs the relay with the queued.yaml that is shipped."""
     port = free_port()
     (empty / "listen.yaml").write_text(f"listen: [{{address: 127.0.0.1, port: {port}}}]\n")
-    ports = ["--port", str(port), "--sink-port", str(free_port())]
+    ports = ["--port", str(port), "--sink-port", str(free_port()), "--page-port", str(free_port())]
     child = subprocess.Popen(
         [commands / "queuectl", "up", "--smtpd", "listen.yaml", *ports],
         cwd=empty, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True,

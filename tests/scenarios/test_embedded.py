@@ -232,7 +232,7 @@ class Up:
 
     def __init__(self, folder: Path, smtpd: Path, queued: Path, port: int, sink: int) -> None:
         self.port = port
-        ports = ["--port", str(port), "--sink-port", str(sink)]
+        ports = ["--port", str(port), "--sink-port", str(sink), "--page-port", str(free_port())]
         self.command = [QUEUECTL, "up", "--smtpd", str(smtpd), "--queued", str(queued), *ports]
         self.process = subprocess.Popen(
             self.command,

@@ -140,32 +140,39 @@ _TELL = 10.0  # seconds between two lines about it
 )
 @click.option("--port", default=2525, show_default=True, help="Port of smtpd, for the hint.")
 @click.option("--sink-port", default=2526, show_default=True, help="Port of the development sink.")
+@click.option(
+    "--page-port", default=2580, show_default=True, help="Port of the sink's page, by HTTP."
+)
 @reporting
-def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> None:
+def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_port: int) -> None:
     """Run the database, smtpd, one queued and a development sink until Ctrl-C.
 
-    With the default configuration smtpd also has TLS, and a submission port for one user.
+    With the default configurations smtpd also has TLS, and a submission port for one user; the
+    links of lifecycle mail lead to `queued web`.
     """
-    first = smtpd_config == _SMTPD
-    _ship(smtpd_config, queued_config, *([WEB] if first else []))
-    if first:  # the file names them
+    first, lifecycle = smtpd_config == _SMTPD, queued_config == _QUEUED
+    web = first and lifecycle
+    _ship(smtpd_config, queued_config, *([WEB] if web else []))
+    if lifecycle:  # the file names them
         make_keys(queued_config.parent.parent.parent / "var")
     environment = load(queued_config, QueuedConfig).environment
     directory = environment.directory.resolve()
     with _only_one(directory, f"smtpd on port {port}, sink on port {sink_port}") as held:
-        _check_ports(port, sink_port, *([_SUBMISSION, WEB_PORT] if first else []))
+        optional = [*([_SUBMISSION] if first else []), *([WEB_PORT] if web else [])]
+        _check_ports(port, sink_port, page_port, *optional)
         uri = resolve(environment)
         migrate(uri)
         sink = directory / "sink"
         submission = _first_try(directory, uri) if first else []
-        if first:
+        if lifecycle:
             make_lifecycle(uri)
+        keeps = ["--maildir", str(sink), "--page-port", str(page_port)]
         children = Children(
             {
-                "sink": ["smtpd", "sink", "--port", str(sink_port), "--maildir", str(sink)],
+                "sink": ["smtpd", "sink", "--port", str(sink_port), *keeps],
                 "queued": ["queued", "run", "-c", str(queued_config)],
                 "smtpd": ["smtpd", "run", "-c", str(smtpd_config)],
-                **({"web": ["queued", "web", "-c", str(WEB)]} if first else {}),
+                **({"web": ["queued", "web", "-c", str(WEB)]} if web else {}),
             },
             {INHERITED: uri} if environment.database.uri else {DIRECTORY: str(directory)},
             held,
@@ -175,12 +182,8 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int) -> No
             ("smtpd", f"127.0.0.1:{port}, takes mail from this machine"),
             *(("smtpd", line) for line in submission[:1]),
             ("queued", f"delivers everything to 127.0.0.1:{sink_port}"),
-            ("sink", f"127.0.0.1:{sink_port}, keeps what it gets in {sink}/new"),
-            *(
-                [("web", f"http://127.0.0.1:{WEB_PORT}, takes the links of `{_DEMO}`")]
-                if first
-                else []
-            ),
+            ("sink", f"http://127.0.0.1:{page_port} shows the mail, which is in {sink}/new"),
+            *([("web", f"http://127.0.0.1:{WEB_PORT} takes the links of `{_DEMO}`")] * web),
         ]
         hints = [_hint(port), *submission[1:]]
         status = asyncio.run(_run(children, port, lines, hints))
@@ -289,7 +292,7 @@ async def _run(
         if await _greets(port, ended, signals.stop):
             for name, text in lines:
                 print_line(f"{name:9} {text}")
-            print_text("\nsend a first mail from another terminal, then look into the sink:\n")
+            print_text("\nsend a first mail from another terminal, then look at the sink's page:\n")
             print_text("\nor, over TLS with a login:\n\n".join(f"  {hint}\n" for hint in hints))
             print_line("Ctrl-C stops all of it; the data stay.")
         await first(signals.stop, signals.reload, ended)  # SIGHUP: the terminal is gone

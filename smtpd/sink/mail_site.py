@@ -59,7 +59,7 @@ class _Refusal(Exception):
         self.status, self.reason = status, reason
 
 
-class Site:
+class MailSite:
     """Answers the reader's browser, on this machine only.
 
     Pages of other origins get nothing: there is no CORS, and a name that strangers point at this

@@ -25,6 +25,7 @@ CREATE TABLE campaign_jobs (
 ) WITH (fillfactor = 20);
 CREATE INDEX campaign_jobs_open ON campaign_jobs (id) WHERE status <> 'LOGGED';
 CREATE INDEX campaign_jobs_campaign ON campaign_jobs (campaign_id, id);
+COMMENT ON SEQUENCE campaign_jobs_id_seq IS 'campaign_jobs.id.';
 COMMENT ON TABLE campaign_jobs IS 'Parts of campaigns: a range of recipients that is sent. The lowest id goes first.';
 COMMENT ON COLUMN campaign_jobs.id IS 'The number of the job, and its place: a job keeps both when it is resumed or retried.';
 COMMENT ON COLUMN campaign_jobs.campaign_id IS 'campaigns.id.';
@@ -396,7 +397,7 @@ BEGIN
     FOR job IN
         SELECT j.id, j.campaign_id, j.first, j.last, j.status, c.tenant, c.scope
         FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
-        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id
+        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
         -- a row under a lease is refused before its transaction, and comes back
         SELECT array_agg(w.id), array_agg(w.number) INTO rows, numbers FROM (
@@ -435,7 +436,7 @@ DECLARE
 BEGIN
     FOR job IN
         SELECT j.id, j.campaign_id, j.first, j.last FROM campaign_jobs AS j
-        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id
+        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
         WITH gone AS MATERIALIZED (
             SELECT r.number, r.message_id FROM campaign_recipients AS r

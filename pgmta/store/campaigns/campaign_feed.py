@@ -11,7 +11,7 @@ _SQL = queries("campaigns")
 
 
 class ActiveCredential(NamedTuple):
-    """A credential whose campaign feeds the queue; `rate` in mails per second, None for no limit."""
+    """A credential whose campaign feeds the queue; `rate` in mails per second, or None."""
 
     credential: str
     rate: float | None

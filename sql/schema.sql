@@ -4721,6 +4721,7 @@ CREATE TABLE campaigns (
     CONSTRAINT campaigns_tenant_name UNIQUE (tenant, name)
 );
 COMMENT ON SEQUENCE campaigns_id_seq IS 'campaigns.id.';
+COMMENT ON INDEX campaigns_tenant_name IS 'Campaigns by name.';
 COMMENT ON CONSTRAINT campaigns_tenant_name ON campaigns IS 'A name once for each tenant.';
 COMMENT ON TABLE campaigns IS 'One message to many recipients. Its totals outlive the recipients.';
 COMMENT ON COLUMN campaigns.id IS 'The number of the campaign.';
@@ -5520,7 +5521,7 @@ SELECT c.id, c.tenant, c.name,
     b.rate, CASE WHEN b.rate > 0 THEN make_interval(secs => (s.unsent + s.queued)::float8 / (b.rate * 0.97)) END AS estimated_wait,
     (SELECT jsonb_object_agg(j.status, j.number) FROM (
         SELECT status, count(*) AS number FROM campaign_jobs WHERE campaign_id = c.id GROUP BY status) AS j) AS jobs,
-    c.halted_at, c.credential, c.created_at
+    c.halted_at, c.halted_reason, c.credential, c.created_at
 FROM campaigns AS c
 LEFT JOIN LATERAL (
     SELECT coalesce(sum(n.unsent), 0) AS unsent, coalesce(sum(n.queued), 0) AS queued, coalesce(sum(n.deferred), 0) AS deferred,
@@ -5545,6 +5546,7 @@ COMMENT ON COLUMN campaign_statistics.rate IS 'Mails per second of its credentia
 COMMENT ON COLUMN campaign_statistics.estimated_wait IS 'How long the rest takes at that rate; null without a rate.';
 COMMENT ON COLUMN campaign_statistics.jobs IS 'The number of its jobs by status.';
 COMMENT ON COLUMN campaign_statistics.halted_at IS 'campaigns.halted_at.';
+COMMENT ON COLUMN campaign_statistics.halted_reason IS 'campaigns.halted_reason.';
 COMMENT ON COLUMN campaign_statistics.credential IS 'campaigns.credential.';
 COMMENT ON COLUMN campaign_statistics.created_at IS 'campaigns.created_at.';
 
@@ -5556,6 +5558,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('credential_use', 'pgmta_reader', 'SELECT'),
     ('credential_use', 'pgmta_queued', 'SELECT'),
     ('campaign_active', 'pgmta_operator', 'SELECT'),
+    ('campaign_active', 'pgmta_reader', 'SELECT'),
     ('campaign_active', 'pgmta_queued', 'SELECT'),
     ('campaign_statistics', 'pgmta_operator', 'SELECT'),
     ('campaign_statistics', 'pgmta_reader', 'SELECT'),

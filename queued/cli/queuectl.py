@@ -6,6 +6,8 @@ import click
 
 from pgmta.command import version_option
 from pgmta.logs import keep_off_stdout
+from queued.cli.campaign.campaign import campaign
+from queued.cli.campaign.steer import job
 from queued.cli.commands.change import COMMANDS as CHANGES
 from queued.cli.commands.classify import classify
 from queued.cli.commands.count import count
@@ -30,7 +32,7 @@ from queued.cli.lifecycle.lifecycle import lifecycle
 from queued.cli.lifecycle.token_commands import token
 
 COMMANDS: list[click.Command] = [
-    *CHANGES, cancel, classify, collect, count, dkim, explain, find, lifecycle,
+    *CHANGES, campaign, cancel, classify, collect, count, dkim, explain, find, job, lifecycle,
     list_rows, migrate, partition, route,
     rule, send, show, status, submit, template, token, trace, up, user, workers,
 ]  # fmt: skip

@@ -20,7 +20,8 @@ def make_campaign(
     """Make a campaign with recipients r1@h.example, r2@h.example …; return its id."""
     db.execute(
         "INSERT INTO templates (tenant, name, version, sender, from_field, subject, body, words)"
-        " VALUES ('', 'hello', 1, 'shop@a.example', 'shop@a.example', 'Hello {{name}}', 'Dear {{name}}',"
+        " VALUES ('', 'hello', 1, 'shop@a.example', 'shop@a.example',"
+        " 'Hello {{name}}', 'Dear {{name}}',"
         """ '{"name": ["body", "subject"]}') ON CONFLICT DO NOTHING"""
     )
     given = sql.SQL("").join(
@@ -51,7 +52,8 @@ def books(db: psycopg.Connection, campaign: int) -> dict[str, int]:
     found = dict(zip(STATES, map(int, row[1:]), strict=True))
     assert sum(found.values()) == row[0]
     rows = db.execute(
-        "SELECT CASE state WHEN 'deferred' THEN 'queued' WHEN 'failed' THEN 'errored' ELSE state END, count(*)"
+        "SELECT CASE state WHEN 'deferred' THEN 'queued' WHEN 'failed' THEN 'errored' ELSE state END,"
+        " count(*)"
         " FROM campaign_recipients WHERE campaign_id = %s GROUP BY 1",
         (campaign,),
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 
-_SQL = queries("campaigns")
+_SQL = queries("campaign_feed")
 
 
 class ActiveCredential(NamedTuple):

@@ -17,6 +17,7 @@ from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, read_texts, shipped_texts
 from queued.config.bounces import Bounces
+from queued.config.campaigns import Campaigns
 from queued.config.collector import PURPOSES, Collector
 from queued.config.delivery import Delivery
 from queued.config.mail_conditions import Pattern, Target
@@ -132,6 +133,7 @@ class QueuedConfig(Section):
     collectors: list[Collector] = Field(
         default=[], description="what makes mail of tokens in the schema lifecycle"
     )
+    campaigns: Campaigns = Field(default=Campaigns())
     retention: Retention = Field(default=Retention())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)
@@ -200,6 +202,9 @@ def read_config(
     config = load(path, QueuedConfig)
     texts = _texts(path, config)
     problems = [*_wrong_dane(config), *_no_keys(config)]
+    if config.campaigns.url and not config.tokens.unsubscribe:
+        reason = "tokens.unsubscribe has no key, which signs its links"
+        problems.append((("campaigns", "url"), reason))
     problems += ((("retry", *keys), reason) for keys, reason in config.retry.problems())
     if problems:
         raise mistakes(path, problems)

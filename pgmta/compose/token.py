@@ -147,7 +147,6 @@ class KeyRings:
         values = {"link": f"{url}?token={token}", "token": token}
         return {word: value for word, value in values.items() if word in wanted}
 
-
     def unsubscription(self, order: Any) -> str:
         """Return the link that unsubscribes the recipient of a campaign.
 

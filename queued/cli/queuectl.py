@@ -6,6 +6,8 @@ import click
 
 from pgmta.command import version_option
 from pgmta.logs import keep_off_stdout
+from queued.cli.campaign.forget import forget
+from queued.cli.campaign.suppression import suppression
 from queued.cli.commands.change import COMMANDS as CHANGES
 from queued.cli.commands.classify import classify
 from queued.cli.commands.count import count
@@ -30,9 +32,9 @@ from queued.cli.lifecycle.lifecycle import lifecycle
 from queued.cli.lifecycle.token_commands import token
 
 COMMANDS: list[click.Command] = [
-    *CHANGES, cancel, classify, collect, count, dkim, explain, find, lifecycle,
+    *CHANGES, cancel, classify, collect, count, dkim, explain, find, forget, lifecycle,
     list_rows, migrate, partition, route,
-    rule, send, show, status, submit, template, token, trace, up, user, workers,
+    rule, send, show, status, submit, suppression, template, token, trace, up, user, workers,
 ]  # fmt: skip
 
 

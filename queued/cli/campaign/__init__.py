@@ -1,0 +1,1 @@
+"""Commands of campaigns: campaigns, jobs, suppressions, and forgetting."""

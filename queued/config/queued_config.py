@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, Strict, field_validator
+from pydantic import Field, PrivateAttr, Strict, field_validator, model_validator
 
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.loader import Problem, load, load_lines, mistakes
@@ -49,7 +49,7 @@ class Process(Section):
 
 
 class Retention(Section):
-    """How long the log of attempts, transcripts, and bodies without a row are kept."""
+    """How long logs, bodies without a row, and what is over of campaigns and tokens are kept."""
 
     attempts: Annotated[Period, at_least("1d")] = Field(
         default=90 * 86400.0,
@@ -65,6 +65,31 @@ class Retention(Section):
     keys: Annotated[Period, at_least("1m")] = Field(
         default=86400.0, description="keys of submissions by SQL expire"
     )
+    recipients: Annotated[Period, at_least("30d")] = Field(
+        default=180 * 86400.0,
+        description="recipients of a campaign are deleted this long after its last job ended; "
+        "until then their links unsubscribe, and the campaign can be resumed",
+    )
+    campaigns: Annotated[Period, at_least("30d")] = Field(
+        default=730 * 86400.0, description="campaigns with their totals likewise"
+    )
+    templates: Annotated[Period, at_least("1d")] = Field(
+        default=365 * 86400.0,
+        description="versions of templates that were replaced so long ago are deleted, unless mail "
+        "or a campaign has them",
+    )
+    tokens: Annotated[Period, at_least("1h")] = Field(
+        default=30 * 86400.0, description="tokens of the schema lifecycle, after they expired"
+    )
+    collections: Annotated[Period, at_least("1d")] = Field(
+        default=90 * 86400.0, description="batches of collectors are deleted at this age"
+    )
+
+    @model_validator(mode="after")
+    def _recipients_first(self) -> Retention:
+        if self.campaigns < self.recipients:
+            raise ValueError("campaigns is less than recipients, which go before them")
+        return self
 
 
 class Urgent(Section):

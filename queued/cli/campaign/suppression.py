@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -214,8 +215,13 @@ def export(config: Path, tenant: str | None, scope: str | None, reason: str | No
 
 def _write(rows: Iterable[dict[str, Any]]) -> None:
     names = ("address", "tenant", "scope", "reason", "source", "at", "until")
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="")
     writer.writerow(names)
+    print_line(line.getvalue())
     for row in rows:
         times = {name: row[name].isoformat() if row[name] else "" for name in ("at", "until")}
+        line.seek(0)
+        line.truncate()
         writer.writerow([{**row, **times}[name] for name in names])
+        print_line(line.getvalue())

@@ -74,7 +74,8 @@ $$;
 COMMENT ON FUNCTION suppression_hash IS
     'hmac: and HMAC-SHA256 (RFC 2104) of an address, as suppressions keeps those that had to be forgotten.';
 
--- One look-up of the index for each address, whatever the statistics say.
+-- One look-up of the index for each address, whatever the statistics say. IS TRUE keeps tenant and scope out of it: they
+-- would make four of one.
 CREATE FUNCTION suppressed(tenant text, scope text, addresses text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -91,13 +92,13 @@ BEGIN
     RETURN ARRAY(
         SELECT k.key = '' OR coalesce((
             SELECT true FROM suppressions AS s
-            WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
+            WHERE s.address = k.key AND (s.tenant = ANY (tenants) AND s.scope = ANY (scopes)) IS TRUE
                 AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
             LIMIT 1
         ), CASE WHEN inner_pad IS NOT NULL THEN (
             SELECT true FROM suppressions AS s
             WHERE s.address = 'hmac:' || encode(sha256(outer_pad || sha256(inner_pad || convert_to(k.key, 'UTF8'))), 'hex')
-                AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
+                AND (s.tenant = ANY (tenants) AND s.scope = ANY (scopes)) IS TRUE
                 AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
             LIMIT 1
         ) END, false)

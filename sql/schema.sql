@@ -27,6 +27,11 @@
 --  tls          TLS of other hosts: MTA-STS policies, hosts with broken TLS, results for reports.
 --  budgets      Budgets: at most a number per second and month, reserved by the clock of the database.
 --  suppressions Suppressions: addresses that get no mail of campaigns, by tenant and scope.
+--  campaigns    Campaigns: one message to many recipients, their outcomes, and exact counts of these.
+--  campaign_jobs Jobs of campaigns: from READY to LOGGED, fed into the queue by any worker.
+--  unsubscribing Suppressions and campaigns: mail that waits is withdrawn, and recipients who unsubscribe or bounce.
+--  forgetting   One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
+--  expiry       Expiry: campaigns, their recipients, templates, tokens and collections are kept for a time, and go in batches.
 --  roles        The schema, the roles of pgmta, and their rights.
 
 -- The queue: one row for each recipient of each message that is not yet done.
@@ -950,8 +955,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION templates_unchanged IS 'Refuses the statement.';
 
+-- any login may set pgmta.writer, so it counts only for the owner (messages_in_use)
 CREATE TRIGGER templates_unchanged BEFORE UPDATE OR DELETE OR TRUNCATE ON templates
-    FOR EACH STATEMENT EXECUTE FUNCTION templates_unchanged();
+    FOR EACH STATEMENT
+    WHEN (current_setting('pgmta.writer', true) IS DISTINCT FROM 'expiry'
+        OR NOT has_table_privilege('rights'::regclass, 'SELECT WITH GRANT OPTION'))
+    EXECUTE FUNCTION templates_unchanged();
 COMMENT ON TRIGGER templates_unchanged ON templates IS 'A retry, and another host, compose the same octets.';
 
 INSERT INTO rights (object, role, privileges) VALUES
@@ -2442,31 +2451,39 @@ COMMENT ON FUNCTION rows_log IS
     'unknown (their lease ran out), deleted, cancelled or failed. Without who and reason the row itself says both. '
     'Returns how many.';
 
-CREATE FUNCTION attempt_returned(message bigint, recipient_row bigint, day date, why text, words text,
+CREATE FUNCTION attempt_returned(
+    message bigint, recipient_row bigint, day date, why text, words text, complaint boolean DEFAULT false,
     OUT sender text, OUT recipient text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     -- the attempt began on this day, by the clock of a worker
     earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
     latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
-    at timestamptz;
-    token bigint;
+    bounced CONSTANT boolean := pgmta.campaign_bounces(why) AND words LIKE '5%';
+    found record;
 BEGIN
-    SELECT a.ended_at, a.lease_token, a.sender, a.recipient INTO at, token, sender, recipient
+    SELECT a.ended_at, a.lease_token, a.sender, a.recipient, a.tenant, a.metadata INTO found
     FROM pgmta.attempts AS a
     WHERE a.message_id = message AND a.row_id = recipient_row AND a.event IN ('delivered', 'unknown')
         AND a.ended_at >= earliest AND a.ended_at < latest
     ORDER BY a.ended_at DESC LIMIT 1;
-    IF FOUND AND why <> '' THEN
+    IF NOT FOUND THEN RETURN; END IF;
+    sender := found.sender;
+    recipient := found.recipient;
+    IF why <> '' THEN
         UPDATE pgmta.attempts AS a
         SET class = why, returned_at = now(), returned = left(words, 1020)
-        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = at
-            AND a.lease_token = token AND a.returned_at IS NULL;
+        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = found.ended_at
+            AND a.lease_token = found.lease_token AND a.returned_at IS NULL;
+    END IF;
+    IF bounced OR complaint THEN
+        PERFORM pgmta.returned_facts(message, found.recipient, found.tenant, found.metadata, bounced, complaint);
     END IF;
 END $$;
 COMMENT ON FUNCTION attempt_returned IS
     'Returns sender and recipient of the attempt that delivered a row on that day or the next ones, null without '
-    'one. With a reason it notes in the log that the mail came back, once; nothing else of the log changes.';
+    'one. With a reason it notes in the log that the mail came back, once. A hard bounce or a complaint suppresses '
+    'the recipient.';
 
 CREATE VIEW attempt_history AS
 SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_at AS duration,
@@ -3050,7 +3067,7 @@ COMMENT ON FUNCTION cancel IS
     'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits '
     'has its own mail.';
 
-CREATE FUNCTION withdraw(id bigint, reason text) RETURNS integer
+CREATE FUNCTION withdraw(id bigint, reason text, event text DEFAULT 'cancelled') RETURNS integer
 LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     chances integer :=
@@ -3075,7 +3092,7 @@ BEGIN
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
             UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
             WHERE q.id = ANY (flying);
-            PERFORM rows_log(waiting, 'cancelled', session_user::text, coalesce(reason, ''));
+            PERFORM rows_log(waiting, event, session_user::text, coalesce(reason, ''));
             DELETE FROM queue AS q WHERE q.id = ANY (waiting);
             GET DIAGNOSTICS stopped = ROW_COUNT;
             RETURN stopped;
@@ -4670,7 +4687,7 @@ BEGIN
         SELECT s.inner_pad, s.outer_pad INTO inner_pad, outer_pad FROM suppression_secret AS s;
     END IF;
     RETURN ARRAY(
-        SELECT coalesce((
+        SELECT k.key = '' OR coalesce((
             SELECT true FROM suppressions AS s
             WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
                 AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
@@ -4687,13 +4704,1320 @@ BEGIN
         ORDER BY a.place);
 END $$;
 COMMENT ON FUNCTION suppressed IS
-    'Whether each of these addresses gets no mail of this tenant and scope, in their order.';
+    'Whether each of these addresses gets no mail of this tenant and scope, in their order. The empty one, of a '
+    'forgotten person, never does.';
+
+-- By arrays, because files are imported. An array that is null has the default for all.
+CREATE FUNCTION suppressions_put(
+    addresses text[], tenants text[], scopes text[], reasons text[] DEFAULT NULL, sources text[] DEFAULT NULL,
+    ats timestamptz[] DEFAULT NULL, untils timestamptz[] DEFAULT NULL
+) RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    changed record;
+BEGIN
+    WITH given AS MATERIALIZED (
+        SELECT n AS place, suppression_address(addresses[n]) AS address, coalesce(tenants[n], '') AS tenant,
+            coalesce(scopes[n], '') AS scope, coalesce(reasons[n], 'operator') AS reason, coalesce(sources[n], '') AS source,
+            -- a clock that is ahead must not win over later facts
+            least(coalesce(ats[n], now()), now()) AS at, untils[n] AS until
+        FROM generate_subscripts(addresses, 1) AS n
+    ), newest AS MATERIALIZED (
+        SELECT DISTINCT ON (g.address, g.tenant, g.scope) g.*, EXISTS (
+            SELECT FROM suppressions AS s
+            WHERE s.address = suppression_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
+        ) AS forgotten
+        FROM given AS g ORDER BY g.address, g.tenant, g.scope, g.at DESC, g.place
+    ), put AS (
+        INSERT INTO suppressions AS s (address, tenant, scope, reason, source, at, until)
+        SELECT n.address, n.tenant, n.scope, n.reason, n.source, n.at, n.until FROM newest AS n
+        WHERE NOT n.forgotten ORDER BY n.address, n.tenant, n.scope  -- two sessions take the same order
+        ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET reason = excluded.reason, source = excluded.source,
+            at = excluded.at, until = excluded.until, released_at = NULL
+        WHERE excluded.at > greatest(s.at, s.released_at)
+        RETURNING s.address, s.tenant, s.scope, xmax = 0 AS new
+    )
+    SELECT array_agg(CASE WHEN n.place IS NULL THEN 'older' WHEN n.forgotten THEN 'forgotten'
+            WHEN p.new THEN 'new' WHEN p.new IS NOT NULL THEN 'newer' ELSE 'older' END ORDER BY g.place) AS outcomes,
+        array_agg(p.address) FILTER (WHERE p.new IS NOT NULL) AS addresses,
+        array_agg(p.tenant) FILTER (WHERE p.new IS NOT NULL) AS tenants,
+        array_agg(p.scope) FILTER (WHERE p.new IS NOT NULL) AS scopes
+    INTO changed
+    FROM given AS g LEFT JOIN newest AS n ON n.place = g.place
+        LEFT JOIN put AS p ON (p.address, p.tenant, p.scope) = (n.address, n.tenant, n.scope);
+    IF changed.addresses IS NOT NULL THEN
+        PERFORM suppressions_withdraw(changed.addresses, changed.tenants, changed.scopes);
+    END IF;
+    RETURN coalesce(changed.outcomes, '{}');
+END $$;
+COMMENT ON FUNCTION suppressions_put IS
+    'Suppresses addresses and withdraws mail of campaigns that waits for them. Returns for each address new, newer (than '
+    'the fact that was there), older (nothing changed) or forgotten (it is suppressed for all already).';
+
+CREATE FUNCTION suppress(
+    address text, tenant text DEFAULT '', scope text DEFAULT '', reason text DEFAULT 'operator', source text DEFAULT '',
+    at timestamptz DEFAULT now(), until timestamptz DEFAULT NULL
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF mailbox_domain(address COLLATE "C") IS NULL THEN
+        PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN, the domain in A-labels.');
+    END IF;
+    RETURN (suppressions_put(ARRAY[address], ARRAY[tenant], ARRAY[scope], ARRAY[reason], ARRAY[source], ARRAY[at],
+        ARRAY[until]))[1] IN ('new', 'newer');
+END $$;
+COMMENT ON FUNCTION suppress IS
+    'Suppresses one address, and returns whether that changed anything: of two facts the newer one wins.';
+
+CREATE FUNCTION suppression_release(
+    address text, tenant text DEFAULT '', scope text DEFAULT NULL, at timestamptz DEFAULT now()
+) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    released integer;
+BEGIN
+    UPDATE suppressions AS s SET released_at = least(suppression_release.at, now())
+    WHERE s.address IN (suppression_address(suppression_release.address), suppression_hash(suppression_release.address))
+        AND s.tenant = suppression_release.tenant
+        AND (suppression_release.scope IS NULL OR s.scope = suppression_release.scope)
+        AND s.released_at IS NULL AND s.at <= least(suppression_release.at, now());
+    GET DIAGNOSTICS released = ROW_COUNT;
+    RETURN released;
+END $$;
+COMMENT ON FUNCTION suppression_release IS
+    'Releases an address, because its owner wants mail again; without a scope, from all of them. Returns how many '
+    'suppressions ended. Older facts cannot bring them back.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('suppressions', 'pgmta_operator', 'SELECT'),
     ('suppressions', 'pgmta_reader', 'SELECT'),
     ('FUNCTION suppressed', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE');
+    ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_hash', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_address', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_address', 'pgmta_queued', 'EXECUTE'),  -- an index of campaign_recipients calls it
+    ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppress', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE');
+
+-- Campaigns: one message to many recipients, their outcomes, and exact counts of these.
+
+CREATE TABLE campaigns (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT campaigns_tenant CHECK (
+        octet_length(tenant) <= 64 AND tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]*)?$'),
+    name text COLLATE "C" NOT NULL CONSTRAINT campaigns_name CHECK (name ~ '^[A-Za-z][A-Za-z0-9._-]{0,63}$'),
+    credential text COLLATE "C" NOT NULL CONSTRAINT campaigns_credential CHECK (
+        credential ~ '^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$'),
+    template_id bigint NOT NULL,
+    sender text NOT NULL,
+    scope text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT campaigns_scope CHECK (scope ~ '^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$'),
+    priority smallint NOT NULL DEFAULT 7 CONSTRAINT campaigns_priority CHECK (priority BETWEEN 0 AND 9),
+    visible_at timestamptz,
+    deadline timestamptz,
+    halted_at timestamptz,
+    halted_reason text,
+    forgiven bigint NOT NULL DEFAULT 0,
+    totals jsonb,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    created_by text NOT NULL DEFAULT SESSION_USER,
+    CONSTRAINT campaigns_tenant_name UNIQUE (tenant, name)
+);
+COMMENT ON TABLE campaigns IS 'One message to many recipients. Its totals outlive the recipients.';
+COMMENT ON COLUMN campaigns.id IS 'The number of the campaign.';
+COMMENT ON COLUMN campaigns.tenant IS 'As messages.tenant.';
+COMMENT ON COLUMN campaigns.name IS 'Its name, which is unique for a tenant.';
+COMMENT ON COLUMN campaigns.credential IS 'Name of what it sends with; one campaign uses it at a time. Its rate is the budget credential:NAME.';
+COMMENT ON COLUMN campaigns.template_id IS 'templates.id, one version of a template.';
+COMMENT ON COLUMN campaigns.sender IS 'The reverse-path.';
+COMMENT ON COLUMN campaigns.scope IS 'The kind of mail that suppressions name; empty: only suppressions of all kinds count.';
+COMMENT ON COLUMN campaigns.priority IS 'As queue.priority.';
+COMMENT ON COLUMN campaigns.visible_at IS 'It begins at this time; null: at once.';
+COMMENT ON COLUMN campaigns.deadline IS 'Mail that is not sent by then fails.';
+COMMENT ON COLUMN campaigns.halted_at IS 'When too many of its recipients bounced, which stopped its jobs.';
+COMMENT ON COLUMN campaigns.halted_reason IS 'Why, with the numbers.';
+COMMENT ON COLUMN campaigns.forgiven IS 'Bounces that no longer count, because an operator went on.';
+COMMENT ON COLUMN campaigns.totals IS 'The counts when its last job ended.';
+COMMENT ON COLUMN campaigns.created_at IS 'When it was made.';
+COMMENT ON COLUMN campaigns.created_by IS 'The login that made it.';
+COMMENT ON CONSTRAINT campaigns_tenant ON campaigns IS 'As submit() takes it.';
+COMMENT ON CONSTRAINT campaigns_name ON campaigns IS 'A letter, then up to 63 letters, digits and . _ -';
+COMMENT ON CONSTRAINT campaigns_credential ON campaigns IS '1 to 64 letters, digits and . _ @ -';
+COMMENT ON CONSTRAINT campaigns_scope ON campaigns IS 'Up to 64 letters, digits and . _ -, or empty.';
+COMMENT ON CONSTRAINT campaigns_priority ON campaigns IS '0 to 9.';
+
+CREATE TABLE campaign_recipients (
+    campaign_id bigint NOT NULL,
+    number integer NOT NULL CONSTRAINT campaign_recipients_number CHECK (number > 0),
+    recipient text NOT NULL,
+    domain text COLLATE "C" NOT NULL,
+    params jsonb NOT NULL DEFAULT '{}',
+    state text COLLATE "C" NOT NULL DEFAULT 'unsent' CONSTRAINT campaign_recipients_state CHECK (
+        state IN ('unsent', 'queued', 'deferred', 'sent', 'failed', 'invalid', 'unknown')),
+    bounced boolean NOT NULL DEFAULT false,
+    message_id bigint,
+    sent_at timestamptz,
+    answered_at timestamptz,
+    error_code text,
+    error_sub_type text,
+    PRIMARY KEY (campaign_id, number)
+) WITH (
+    -- each recipient changes twice, and the index of those in the queue with it
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, number) WHERE state IN ('queued', 'deferred');
+COMMENT ON TABLE campaign_recipients IS 'The recipients of campaigns, and what became of each.';
+COMMENT ON COLUMN campaign_recipients.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_recipients.number IS 'From 1, in the order of the import.';
+COMMENT ON COLUMN campaign_recipients.recipient IS 'The mailbox.';
+COMMENT ON COLUMN campaign_recipients.domain IS 'Its domain, as queue.domain.';
+COMMENT ON COLUMN campaign_recipients.params IS 'The words of the template.';
+COMMENT ON COLUMN campaign_recipients.state IS
+    'unsent; queued: in the queue; deferred: in the queue after a first attempt; or the outcome: sent, failed, invalid (not '
+    'to be sent), unknown.';
+COMMENT ON COLUMN campaign_recipients.bounced IS 'There is no such mailbox, by the next hop or by a later DSN.';
+COMMENT ON COLUMN campaign_recipients.message_id IS 'messages.id of its last mail.';
+COMMENT ON COLUMN campaign_recipients.sent_at IS 'When the next hop took it.';
+COMMENT ON COLUMN campaign_recipients.answered_at IS 'When the outcome was written.';
+COMMENT ON COLUMN campaign_recipients.error_code IS 'The SMTP reply code of a failure, or a word such as suppressed.';
+COMMENT ON COLUMN campaign_recipients.error_sub_type IS 'The enhanced status code and the answer class of a failure.';
+COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1.';
+COMMENT ON CONSTRAINT campaign_recipients_state ON campaign_recipients IS 'The states that the column names.';
+COMMENT ON INDEX campaign_recipients_queued IS 'What a campaign has in the queue: stop, reconcile and finalise.';
+
+CREATE TABLE campaign_counts (
+    campaign_id bigint NOT NULL,
+    slot smallint NOT NULL,
+    unsent bigint NOT NULL DEFAULT 0,
+    queued bigint NOT NULL DEFAULT 0,
+    deferred bigint NOT NULL DEFAULT 0,
+    sent bigint NOT NULL DEFAULT 0,
+    failed bigint NOT NULL DEFAULT 0,
+    invalid bigint NOT NULL DEFAULT 0,
+    unknown bigint NOT NULL DEFAULT 0,
+    bounced bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (campaign_id, slot)
+) WITH (fillfactor = 20);
+COMMENT ON TABLE campaign_counts IS
+    'How many recipients of a campaign are in each state: the sum over its slots. Triggers of campaign_recipients keep it.';
+COMMENT ON COLUMN campaign_counts.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_counts.slot IS 'So that processes of PostgreSQL seldom wait for each other.';
+COMMENT ON COLUMN campaign_counts.unsent IS 'Recipients in this state; one slot alone may be below 0.';
+COMMENT ON COLUMN campaign_counts.queued IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.deferred IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.sent IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.failed IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.invalid IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.unknown IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.bounced IS 'Recipients with `bounced`, whatever their state.';
+
+CREATE FUNCTION campaign_recipients_count() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    -- a trigger may name only the rows that its event has
+    IF TG_OP = 'INSERT' THEN
+        PERFORM campaign_count(ARRAY(SELECT (r.campaign_id, r.state, r.bounced, count(*))::campaign_change
+            FROM after AS r GROUP BY r.campaign_id, r.state, r.bounced));
+    ELSIF TG_OP = 'DELETE' THEN
+        PERFORM campaign_count(ARRAY(SELECT (r.campaign_id, r.state, r.bounced, -count(*))::campaign_change
+            FROM before AS r GROUP BY r.campaign_id, r.state, r.bounced));
+    ELSE
+        PERFORM campaign_count(ARRAY(SELECT (r.campaign_id, r.state, r.bounced, sum(r.n))::campaign_change
+            FROM (SELECT campaign_id, state, bounced, 1 AS n FROM after UNION ALL
+                SELECT campaign_id, state, bounced, -1 FROM before) AS r
+            GROUP BY r.campaign_id, r.state, r.bounced));
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION campaign_recipients_count IS 'Keeps campaign_counts: whatever changes a recipient changes its count.';
+
+CREATE TYPE campaign_change AS (campaign_id bigint, state text, bounced boolean, number bigint);
+COMMENT ON TYPE campaign_change IS 'So many more recipients of a campaign are in this state.';
+
+CREATE FUNCTION campaign_count(changes campaign_change[]) RETURNS void LANGUAGE sql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    INSERT INTO campaign_counts AS c (campaign_id, slot, unsent, queued, deferred, sent, failed, invalid, unknown, bounced)
+    SELECT n.campaign_id, pg_backend_pid() % 64,
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'unsent'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'queued'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'deferred'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'sent'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'failed'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'invalid'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'unknown'), 0), coalesce(sum(n.number) FILTER (WHERE n.bounced), 0)
+    FROM unnest(changes) AS n
+    GROUP BY n.campaign_id
+    HAVING bool_or(n.number <> 0)
+    ORDER BY n.campaign_id  -- all lock in this order
+    ON CONFLICT ON CONSTRAINT campaign_counts_pkey DO UPDATE SET unsent = c.unsent + excluded.unsent,
+        queued = c.queued + excluded.queued, deferred = c.deferred + excluded.deferred, sent = c.sent + excluded.sent,
+        failed = c.failed + excluded.failed, invalid = c.invalid + excluded.invalid, unknown = c.unknown + excluded.unknown,
+        bounced = c.bounced + excluded.bounced
+$$;
+COMMENT ON FUNCTION campaign_count IS 'Adds changes of states to campaign_counts.';
+
+CREATE TRIGGER campaign_recipients_added AFTER INSERT ON campaign_recipients REFERENCING NEW TABLE AS after
+    FOR EACH STATEMENT EXECUTE FUNCTION campaign_recipients_count();
+CREATE TRIGGER campaign_recipients_changed AFTER UPDATE ON campaign_recipients
+    REFERENCING OLD TABLE AS before NEW TABLE AS after FOR EACH STATEMENT EXECUTE FUNCTION campaign_recipients_count();
+CREATE TRIGGER campaign_recipients_removed AFTER DELETE ON campaign_recipients REFERENCING OLD TABLE AS before
+    FOR EACH STATEMENT EXECUTE FUNCTION campaign_recipients_count();
+COMMENT ON TRIGGER campaign_recipients_added ON campaign_recipients IS 'Keeps the counts.';
+COMMENT ON TRIGGER campaign_recipients_changed ON campaign_recipients IS 'Keeps the counts.';
+COMMENT ON TRIGGER campaign_recipients_removed ON campaign_recipients IS 'Keeps the counts.';
+
+CREATE FUNCTION campaign_create(
+    name text, credential text, template text, tenant text DEFAULT '', sender text DEFAULT NULL, scope text DEFAULT '',
+    priority integer DEFAULT 7, visible_at timestamptz DEFAULT NULL, deadline timestamptz DEFAULT NULL, version integer DEFAULT NULL
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    found templates;
+    made bigint;
+BEGIN
+    SELECT t.* INTO found FROM templates AS t
+    WHERE t.tenant IN (tenant COLLATE "C", '') AND t.name = template COLLATE "C" AND (version IS NULL OR t.version = version)
+    ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
+    IF found.id IS NULL THEN
+        PERFORM submit_no_template(template COLLATE "C", version, tenant);
+    ELSIF sender IS NOT NULL AND sender <> '' AND mailbox_domain(sender COLLATE "C") IS NULL THEN
+        PERFORM submit_refuse('sender', 'it is no mailbox');
+    ELSIF deadline IS NOT NULL AND deadline <= now() THEN
+        PERFORM submit_refuse('deadline', 'it is over');
+    END IF;
+    INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline)
+    VALUES (tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline)
+    RETURNING id INTO made;
+    RETURN made;
+EXCEPTION WHEN unique_violation THEN
+    RAISE EXCEPTION 'there is a campaign % already', to_json(name) USING ERRCODE = 'unique_violation',
+        HINT = 'Choose another name, or delete that campaign.';
+END $$;
+COMMENT ON FUNCTION campaign_create IS
+    'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one.';
+
+CREATE VIEW campaign_sums AS
+SELECT campaign_id, sum(unsent) AS unsent, sum(queued) AS queued, sum(deferred) AS deferred, sum(sent) AS sent,
+    sum(failed) AS failed, sum(invalid) AS invalid, sum(unknown) AS unknown, sum(bounced) AS bounced
+FROM campaign_counts GROUP BY campaign_id;
+COMMENT ON VIEW campaign_sums IS 'The recipients of each campaign by state.';
+COMMENT ON COLUMN campaign_sums.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_sums.unsent IS 'Recipients that are not in the queue yet.';
+COMMENT ON COLUMN campaign_sums.queued IS 'In the queue, before their first attempt ended.';
+COMMENT ON COLUMN campaign_sums.deferred IS 'In the queue after a first attempt.';
+COMMENT ON COLUMN campaign_sums.sent IS 'The next hop took them.';
+COMMENT ON COLUMN campaign_sums.failed IS 'Refused for good.';
+COMMENT ON COLUMN campaign_sums.invalid IS 'Not to be sent, for example suppressed.';
+COMMENT ON COLUMN campaign_sums.unknown IS 'The next hop may have them.';
+COMMENT ON COLUMN campaign_sums.bounced IS 'There is no such mailbox.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('campaigns', 'pgmta_operator', 'SELECT'),
+    ('campaigns', 'pgmta_reader', 'SELECT'),
+    ('campaigns', 'pgmta_queued', 'SELECT'),
+    ('campaign_recipients', 'pgmta_operator',
+        'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code), DELETE'),
+    ('campaign_recipients', 'pgmta_reader', 'SELECT'),
+    ('campaign_recipients', 'pgmta_queued', 'SELECT'),
+    ('campaign_counts', 'pgmta_operator', 'SELECT'),
+    ('campaign_counts', 'pgmta_reader', 'SELECT'),
+    ('campaign_counts', 'pgmta_queued', 'SELECT'),
+    ('campaign_sums', 'pgmta_operator', 'SELECT'),
+    ('campaign_sums', 'pgmta_reader', 'SELECT'),
+    ('campaign_sums', 'pgmta_queued', 'SELECT'),
+    ('FUNCTION campaign_create', 'pgmta_operator', 'EXECUTE');
+
+-- Jobs of campaigns: from READY to LOGGED, fed into the queue by any worker.
+
+CREATE TABLE campaign_jobs (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    campaign_id bigint NOT NULL REFERENCES campaigns,
+    first integer NOT NULL,
+    last integer NOT NULL CONSTRAINT campaign_jobs_range CHECK (first > 0 AND last >= first),
+    fed_to integer NOT NULL,
+    takes text[] COLLATE "C" NOT NULL DEFAULT '{unsent}' CONSTRAINT campaign_jobs_takes CHECK (
+        takes <@ '{unsent,failed,unknown}' AND 'unsent' = ANY (takes)),
+    status text COLLATE "C" NOT NULL DEFAULT 'READY',
+    former text COLLATE "C",
+    created_at timestamptz NOT NULL DEFAULT now(),
+    changed_at timestamptz NOT NULL DEFAULT now(),
+    changed_by text NOT NULL DEFAULT SESSION_USER,
+    fed_at timestamptz,
+    fed_by text,
+    CONSTRAINT campaign_jobs_moves CHECK (CASE WHEN former IS NULL THEN status = 'READY' ELSE (former, status) IN (
+        ('READY', 'ENQUEUED'), ('READY', 'STOPPED'),
+        ('ENQUEUED', 'SENDING'), ('ENQUEUED', 'SENT'), ('ENQUEUED', 'STOPPED'),
+        ('SENDING', 'SENT'), ('SENDING', 'STOPPED'),
+        ('SENT', 'SENDING'), ('SENT', 'LOGGED'), ('SENT', 'STOPPED'),
+        ('STOPPED', 'READY'), ('STOPPED', 'LOGGED'),
+        ('LOGGED', 'READY')) END)
+) WITH (fillfactor = 20);
+CREATE INDEX campaign_jobs_open ON campaign_jobs (id) WHERE status <> 'LOGGED';
+CREATE INDEX campaign_jobs_campaign ON campaign_jobs (campaign_id, id);
+COMMENT ON TABLE campaign_jobs IS 'Parts of campaigns: a range of recipients that is sent. The lowest id goes first.';
+COMMENT ON COLUMN campaign_jobs.id IS 'The number of the job, and its place: a job keeps both when it is resumed or retried.';
+COMMENT ON COLUMN campaign_jobs.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_jobs.first IS 'The first campaign_recipients.number.';
+COMMENT ON COLUMN campaign_jobs.last IS 'The last one.';
+COMMENT ON COLUMN campaign_jobs.fed_to IS 'Recipients up to this number were fed, or were not to be.';
+COMMENT ON COLUMN campaign_jobs.takes IS 'The states of the recipients that it sends: unsent, and after a retry failed, and unknown on request.';
+COMMENT ON COLUMN campaign_jobs.status IS
+    'READY: waits; ENQUEUED: has its credential; SENDING: feeds the queue; SENT: all are fed; STOPPED; LOGGED: done.';
+COMMENT ON COLUMN campaign_jobs.former IS 'The status before.';
+COMMENT ON COLUMN campaign_jobs.created_at IS 'When it was made.';
+COMMENT ON COLUMN campaign_jobs.changed_at IS 'When its status last changed.';
+COMMENT ON COLUMN campaign_jobs.changed_by IS 'The login that changed it.';
+COMMENT ON COLUMN campaign_jobs.fed_at IS 'When it last fed the queue.';
+COMMENT ON COLUMN campaign_jobs.fed_by IS 'The process that did; another one may do the next.';
+COMMENT ON CONSTRAINT campaign_jobs_range ON campaign_jobs IS 'At least one recipient.';
+COMMENT ON CONSTRAINT campaign_jobs_takes ON campaign_jobs IS 'unsent, and maybe failed and unknown.';
+COMMENT ON CONSTRAINT campaign_jobs_moves ON campaign_jobs IS 'The moves of a job: pgmta/campaign_states.py has the same.';
+COMMENT ON INDEX campaign_jobs_open IS 'Jobs with something to do.';
+COMMENT ON INDEX campaign_jobs_campaign IS 'The jobs of a campaign.';
+
+CREATE FUNCTION campaign_jobs_move() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NEW.status <> OLD.status THEN
+        NEW.former := OLD.status;
+        NEW.changed_at := now();
+        NEW.changed_by := SESSION_USER;
+    ELSE
+        NEW.former := OLD.former;
+    END IF;
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION campaign_jobs_move IS 'Notes the former status, so that a CHECK can refuse a move.';
+CREATE TRIGGER campaign_jobs_move BEFORE UPDATE ON campaign_jobs FOR EACH ROW EXECUTE FUNCTION campaign_jobs_move();
+COMMENT ON TRIGGER campaign_jobs_move ON campaign_jobs IS 'Also for statements by hand.';
+
+CREATE TABLE credential_use (
+    credential text COLLATE "C" PRIMARY KEY,
+    campaign_id bigint NOT NULL REFERENCES campaigns,
+    since timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE credential_use IS 'Which campaign uses a credential: at most one, with any number of jobs.';
+COMMENT ON COLUMN credential_use.credential IS 'As campaigns.credential.';
+COMMENT ON COLUMN credential_use.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN credential_use.since IS 'From when on.';
+
+CREATE FUNCTION campaign_lock(campaign bigint) RETURNS campaigns LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found campaigns;
+BEGIN
+    -- no more than that: who takes a credential refers to the campaign, and has locked a job
+    SELECT c.* INTO found FROM campaigns AS c WHERE c.id = campaign FOR NO KEY UPDATE;
+    IF found.id IS NULL THEN
+        RAISE EXCEPTION 'there is no campaign %', campaign USING ERRCODE = 'no_data_found',
+            HINT = 'The view campaign_statistics has them.';
+    END IF;
+    RETURN found;
+END $$;
+COMMENT ON FUNCTION campaign_lock IS 'Locks a campaign against other changes by operators, and returns it.';
+
+CREATE FUNCTION campaign_start(campaign bigint, rate double precision DEFAULT NULL, jobs integer DEFAULT 1)
+RETURNS SETOF bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    found campaigns := campaign_lock(campaign);
+    first integer := 1 + coalesce((SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = campaign), 0);
+    last integer := (SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = campaign);
+    size integer;
+BEGIN
+    IF jobs NOT BETWEEN 1 AND 1000 THEN
+        PERFORM submit_refuse('jobs', 'it is not between 1 and 1000');
+    ELSIF last IS NULL THEN
+        RAISE EXCEPTION 'the campaign % has no recipients', to_json(found.name)
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Import some.';
+    ELSIF last < first THEN
+        RAISE EXCEPTION 'the campaign % was started already', to_json(found.name)
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Resume or retry it.';
+    END IF;
+    PERFORM campaign_refuse_halted(found);
+    IF rate IS NOT NULL THEN
+        PERFORM budget_set('credential:' || found.credential, rate,
+            (SELECT b.month_most FROM budgets AS b WHERE b.key = 'credential:' || found.credential));
+    END IF;
+    size := ceil((last - first + 1)::numeric / jobs);
+    RETURN QUERY
+        INSERT INTO campaign_jobs (campaign_id, first, last, fed_to)
+        SELECT campaign, f, least(f + size - 1, last), f - 1
+        FROM generate_series(first, last, size) AS f ORDER BY f
+        RETURNING campaign_jobs.id;
+END $$;
+COMMENT ON FUNCTION campaign_start IS
+    'Makes the jobs of a campaign, for its recipients without one, and returns their ids. `rate`, in mails per second, '
+    'becomes that of its credential. Several jobs share the rate.';
+
+CREATE FUNCTION campaign_refuse_halted(found campaigns) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF found.halted_at IS NOT NULL THEN
+        RAISE EXCEPTION 'the campaign % is halted', to_json(found.name) USING ERRCODE = 'object_not_in_prerequisite_state',
+            DETAIL = found.halted_reason, HINT = 'campaign_resume(id, halted => true) goes on nevertheless.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION campaign_refuse_halted IS 'Raises an error for a campaign that is halted.';
+
+CREATE FUNCTION campaign_stop(campaign bigint) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    stopped integer;
+BEGIN
+    PERFORM campaign_lock(campaign);
+    UPDATE campaign_jobs AS j SET status = 'STOPPED'
+    WHERE j.campaign_id = campaign AND j.status IN ('READY', 'ENQUEUED', 'SENDING', 'SENT');
+    GET DIAGNOSTICS stopped = ROW_COUNT;
+    RETURN stopped;
+END $$;
+COMMENT ON FUNCTION campaign_stop IS
+    'Stops the jobs of a campaign, and returns how many. No transaction begins after the commit. A worker then takes the '
+    'mail that waits out of the queue.';
+
+CREATE FUNCTION job_stop(job bigint) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM campaign_lock(job_campaign(job));
+    UPDATE campaign_jobs AS j SET status = 'STOPPED' WHERE j.id = job AND j.status IN ('READY', 'ENQUEUED', 'SENDING', 'SENT');
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION job_stop IS 'Stops a job, and returns whether that changed anything.';
+
+CREATE FUNCTION job_campaign(job bigint) RETURNS bigint LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found bigint := (SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.id = job);
+BEGIN
+    IF found IS NULL THEN
+        RAISE EXCEPTION 'there is no job %', job USING ERRCODE = 'no_data_found', HINT = 'The table campaign_jobs has them.';
+    END IF;
+    RETURN found;
+END $$;
+COMMENT ON FUNCTION job_campaign IS 'The campaign of a job.';
+
+CREATE FUNCTION campaign_resume(campaign bigint, halted boolean DEFAULT false) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM campaign_clear_halt(campaign, halted);
+    RETURN campaign_again(ARRAY(SELECT j.id FROM campaign_jobs AS j WHERE j.campaign_id = campaign), '{unsent}');
+END $$;
+COMMENT ON FUNCTION campaign_resume IS
+    'Goes on with the stopped jobs of a campaign, and returns how many: recipients that are unsent. With `halted` also of one '
+    'that was halted, and the bounces until now count no more.';
+
+CREATE FUNCTION campaign_retry(campaign bigint, "unknown" boolean DEFAULT false, halted boolean DEFAULT false)
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM campaign_clear_halt(campaign, halted);
+    RETURN campaign_again(ARRAY(SELECT j.id FROM campaign_jobs AS j WHERE j.campaign_id = campaign),
+        CASE WHEN "unknown" THEN '{unsent,failed,unknown}' ELSE '{unsent,failed}' END::text[]);
+END $$;
+COMMENT ON FUNCTION campaign_retry IS
+    'Sends again what failed, in the jobs of a campaign that are stopped or logged, and returns how many. With `unknown` also '
+    'what the next hop may have: that may be a second copy.';
+
+CREATE FUNCTION job_resume(job bigint) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM campaign_clear_halt(job_campaign(job), false);
+    RETURN campaign_again(ARRAY[job], '{unsent}') > 0;
+END $$;
+COMMENT ON FUNCTION job_resume IS 'As campaign_resume() for one job.';
+
+CREATE FUNCTION job_retry(job bigint, "unknown" boolean DEFAULT false) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM campaign_clear_halt(job_campaign(job), false);
+    RETURN campaign_again(ARRAY[job],
+        CASE WHEN "unknown" THEN '{unsent,failed,unknown}' ELSE '{unsent,failed}' END::text[]) > 0;
+END $$;
+COMMENT ON FUNCTION job_retry IS 'As campaign_retry() for one job.';
+
+CREATE FUNCTION campaign_clear_halt(campaign bigint, halted boolean) RETURNS void LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found campaigns := campaign_lock(campaign);
+BEGIN
+    IF NOT halted THEN
+        PERFORM campaign_refuse_halted(found);
+    ELSIF found.halted_at IS NOT NULL THEN
+        UPDATE campaigns AS c SET halted_at = NULL, halted_reason = NULL,
+            forgiven = coalesce((SELECT s.bounced FROM campaign_sums AS s WHERE s.campaign_id = campaign), 0)
+        WHERE c.id = campaign;
+    END IF;
+END $$;
+COMMENT ON FUNCTION campaign_clear_halt IS 'Locks a campaign; refuses one that is halted, or ends its halt.';
+
+CREATE FUNCTION campaign_again(jobs bigint[], takes text[]) RETURNS integer LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    changed integer;
+BEGIN
+    UPDATE campaign_jobs AS j SET status = 'READY', fed_to = j.first - 1, takes = takes
+    WHERE j.id = ANY (jobs) AND j.status IN ('STOPPED', 'LOGGED');
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    RETURN changed;
+END $$;
+COMMENT ON FUNCTION campaign_again IS 'Lets jobs begin again, in their places, with recipients in these states.';
+
+CREATE FUNCTION campaign_delete(campaign bigint) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found campaigns := campaign_lock(campaign);
+    removed bigint;
+BEGIN
+    IF EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = campaign AND j.status <> 'LOGGED') THEN
+        RAISE EXCEPTION 'the campaign % is not done', to_json(found.name) USING ERRCODE = 'object_not_in_prerequisite_state',
+            HINT = 'Stop it, and wait until its jobs are LOGGED.';
+    END IF;
+    DELETE FROM campaign_recipients AS r WHERE r.campaign_id = campaign;
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    DELETE FROM campaign_jobs AS j WHERE j.campaign_id = campaign;
+    DELETE FROM campaign_counts AS n WHERE n.campaign_id = campaign;
+    DELETE FROM credential_use AS u WHERE u.campaign_id = campaign;
+    DELETE FROM campaigns AS c WHERE c.id = campaign;
+    RETURN removed;
+END $$;
+COMMENT ON FUNCTION campaign_delete IS
+    'Deletes a campaign that is done with all that is known of it, and returns the number of its recipients.';
+
+-- What workers do.
+
+CREATE FUNCTION campaign_take() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    job record;
+    taken integer := 0;
+BEGIN
+    FOR job IN
+        SELECT j.id, c.credential, c.id AS campaign FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
+        WHERE j.status = 'READY' AND coalesce(c.visible_at, '-infinity') <= clock_timestamp() AND c.halted_at IS NULL
+            AND NOT EXISTS (SELECT FROM credential_use AS u WHERE u.credential = c.credential AND u.campaign_id <> c.id)
+        ORDER BY j.id LIMIT 1 FOR UPDATE OF j SKIP LOCKED
+    LOOP
+        INSERT INTO credential_use AS u (credential, campaign_id) VALUES (job.credential, job.campaign)
+        ON CONFLICT (credential) DO UPDATE SET since = u.since WHERE u.campaign_id = excluded.campaign_id;
+        IF FOUND THEN
+            UPDATE campaign_jobs AS j SET status = 'ENQUEUED' WHERE j.id = job.id;
+            taken := taken + 1;
+        END IF;
+    END LOOP;
+    RETURN taken;
+END $$;
+COMMENT ON FUNCTION campaign_take IS
+    'Gives the oldest READY job its credential, unless another campaign has it, and returns 1; 0 if there is no such job. The '
+    'row of credential_use decides between workers.';
+
+CREATE FUNCTION campaign_feed(credential text, worker text, OUT fed integer, OUT more boolean) LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    campaign campaigns;
+    template templates;
+    job campaign_jobs;
+    rate double precision := (SELECT b.rate FROM budgets AS b WHERE b.key = 'credential:' || campaign_feed.credential);
+    hostname text := (SELECT s.hostname FROM submit_settings AS s);
+    room integer;
+    scanned integer;
+    picked record;
+    found record;
+BEGIN
+    fed := 0;
+    more := false;
+    -- another worker that feeds it goes on alone: the room is counted under this lock
+    SELECT c.* INTO campaign FROM credential_use AS u JOIN campaigns AS c ON c.id = u.campaign_id
+    WHERE u.credential = campaign_feed.credential FOR UPDATE OF u SKIP LOCKED;
+    IF campaign.id IS NULL THEN RETURN; END IF;
+    -- a separate statement, whose snapshot has what the last one under the lock has fed
+    room := coalesce(ceil(rate / 2), 200) - coalesce((SELECT s.queued FROM campaign_sums AS s WHERE s.campaign_id = campaign.id), 0);
+    IF room <= 0 THEN
+        more := true;
+        RETURN;
+    END IF;
+    room := least(room, 1000);
+    SELECT t.* INTO template FROM templates AS t WHERE t.id = campaign.template_id;
+    FOR job IN
+        SELECT j.* FROM campaign_jobs AS j WHERE j.campaign_id = campaign.id AND j.status IN ('ENQUEUED', 'SENDING')
+        ORDER BY j.id FOR UPDATE
+    LOOP
+        IF room <= 0 THEN
+            more := true;
+            EXIT;
+        END IF;
+        SELECT array_agg(p.number ORDER BY p.number) AS numbers, array_agg(p.recipient ORDER BY p.number) AS recipients
+        INTO picked
+        FROM (
+            SELECT r.number, r.recipient FROM campaign_recipients AS r
+            WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
+            ORDER BY r.number LIMIT room) AS p;
+        scanned := coalesce(cardinality(picked.numbers), 0);
+        IF scanned > 0 THEN
+            WITH marked AS (
+                UPDATE campaign_recipients AS r SET state = CASE WHEN p.suppressed THEN 'invalid' ELSE 'queued' END,
+                    error_code = CASE WHEN p.suppressed THEN 'suppressed' END, error_sub_type = NULL, bounced = false,
+                    answered_at = CASE WHEN p.suppressed THEN now() END, sent_at = NULL,
+                    message_id = CASE WHEN NOT p.suppressed THEN nextval('message_ids') END
+                FROM unnest(picked.numbers, suppressed(campaign.tenant, campaign.scope, picked.recipients))
+                    AS p (number, suppressed)
+                WHERE r.campaign_id = campaign.id AND r.number = p.number AND r.state = ANY (job.takes)
+                RETURNING r.number, r.recipient, r.domain, r.message_id, jsonb_build_object('to',
+                    jsonb_build_array(jsonb_build_array('', r.recipient)), 'words', CASE WHEN template.words ? 'recipient'
+                        THEN r.params || jsonb_build_object('recipient', r.recipient) ELSE r.params END) AS params
+            )
+            SELECT array_agg(message_id) AS mails, array_agg(recipient) AS recipients, array_agg(domain) AS domains,
+                array_agg(params) AS params, array_agg(octet_length(params::text)) AS sizes,
+                array_agg(submit_trace(hostname, message_id)) AS traces,
+                array_agg(concat('<', message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@',
+                    coalesce(hostname, 'localhost'), '>')) AS headers,
+                array_agg((campaign_metadata(campaign, rate IS NOT NULL) || jsonb_build_object('_campaign',
+                    concat_ws('.', campaign.id, number, job.id)))::text) AS metadata,
+                array_agg(concat(recipient, campaign.sender) ~ '[^\u0001-\u007f]' COLLATE "C") AS utf8
+            INTO found FROM marked WHERE message_id IS NOT NULL;
+            IF found.mails IS NOT NULL THEN
+                PERFORM campaign_put(campaign, found.mails, found.recipients, found.domains, found.params, found.sizes, found.traces,
+                    found.headers, found.metadata, found.utf8);
+                fed := fed + cardinality(found.mails);
+            END IF;
+        END IF;
+        UPDATE campaign_jobs AS j SET fed_at = now(), fed_by = worker,
+            fed_to = CASE WHEN scanned < room THEN j.last ELSE picked.numbers[scanned] END,
+            status = CASE WHEN scanned < room OR picked.numbers[scanned] = j.last
+                THEN CASE WHEN j.status = 'ENQUEUED' AND scanned > 0 THEN 'SENDING' ELSE 'SENT' END
+                ELSE 'SENDING' END
+        WHERE j.id = job.id;
+        more := more OR scanned = room OR job.status = 'ENQUEUED';
+        room := room - scanned;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION campaign_feed IS
+    'Puts the next mail of a credential''s campaign into the queue: half a second of its rate, or 200 without one, less what '
+    'waits there for its first attempt. Mail, marks and cursor are one commit. Returns how much, and whether more may follow.';
+
+CREATE FUNCTION campaign_metadata(campaign campaigns, rated boolean) RETURNS jsonb STABLE
+RETURN jsonb_strip_nulls(jsonb_build_object('campaign', campaign.name, 'credential', campaign.credential,
+    '_budget', CASE WHEN rated THEN 'credential:' || campaign.credential END,
+    '_deadline', CASE WHEN campaign.deadline IS NOT NULL
+        THEN to_char(campaign.deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') END));
+COMMENT ON FUNCTION campaign_metadata IS 'The metadata that all mail of a campaign has.';
+
+CREATE FUNCTION campaign_put(
+    campaign campaigns, mails bigint[], recipients text[], domains text[], params jsonb[], sizes integer[], traces text[],
+    headers text[], metadata text[], utf8 boolean[]
+) RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    number integer := cardinality(mails);
+BEGIN
+    PERFORM queue_put(mails, sizes, traces, array_fill(''::bytea, ARRAY[number]), headers, array_fill('sql'::text, ARRAY[number]),
+        array_fill(campaign.sender, ARRAY[number]), array_fill(mailbox_domain(campaign.sender COLLATE "C"), ARRAY[number]),
+        array_fill(campaign.priority, ARRAY[number]), ARRAY(SELECT generate_series(1, number)), recipients, domains,
+        utf8 => utf8, tenants => array_fill(campaign.tenant, ARRAY[number]),
+        on_failed => array_fill('remove'::text, ARRAY[number]), once => array_fill(true, ARRAY[number]),
+        logins => array_fill(campaign.created_by, ARRAY[number]), rets => array_fill('HDRS'::text, ARRAY[number]),
+        metadata => metadata, template_ids => array_fill(campaign.template_id, ARRAY[number]), params => params);
+END $$;
+COMMENT ON FUNCTION campaign_put IS 'Puts mail of a campaign into the queue: one message a recipient.';
+
+CREATE FUNCTION campaign_withdraw(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    job record;
+    rows bigint[];
+    numbers integer[];
+    withdrawn integer := 0;
+BEGIN
+    FOR job IN
+        SELECT j.id, j.campaign_id, j.first, j.last, j.status, c.tenant, c.scope
+        FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
+        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id
+    LOOP
+        -- a row under a lease is refused before its transaction, and comes back
+        SELECT array_agg(w.id), array_agg(w.number) INTO rows, numbers FROM (
+            SELECT q.id, r.number FROM (
+                SELECT p.number, p.message_id, CASE WHEN job.status = 'STOPPED' THEN true ELSE p.state = 'queued'
+                    AND (suppressed(job.tenant, job.scope, ARRAY[p.recipient]))[1] END AS goes
+                FROM campaign_recipients AS p
+                WHERE p.campaign_id = job.campaign_id AND p.number BETWEEN job.first AND job.last
+                    AND p.state IN ('queued', 'deferred') OFFSET 0) AS r
+            JOIN queue AS q ON q.message_id = r.message_id
+            WHERE r.goes AND q.lease_token IS NULL AND q.status IN ('QUEUED', 'DEFERRED', 'HOLD')
+            ORDER BY q.id LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
+        CONTINUE WHEN rows IS NULL;
+        PERFORM rows_log(rows, 'cancelled', SESSION_USER::text,
+            CASE job.status WHEN 'STOPPED' THEN 'the campaign was stopped' ELSE 'suppressed' END);
+        DELETE FROM queue AS q WHERE q.id = ANY (rows);
+        UPDATE campaign_recipients AS r SET state = CASE job.status WHEN 'STOPPED' THEN 'unsent' ELSE 'invalid' END,
+            error_code = CASE WHEN job.status <> 'STOPPED' THEN 'suppressed' END, error_sub_type = NULL,
+            answered_at = CASE WHEN job.status <> 'STOPPED' THEN now() END, message_id = NULL
+        WHERE r.campaign_id = job.campaign_id AND r.number = ANY (numbers) AND r.state IN ('queued', 'deferred');
+        withdrawn := withdrawn + cardinality(rows);
+    END LOOP;
+    RETURN withdrawn;
+END $$;
+COMMENT ON FUNCTION campaign_withdraw IS
+    'Takes mail of stopped jobs out of the queue, and mail for suppressed addresses, at most so much a job, and returns how '
+    'much. Its recipients are unsent, or invalid.';
+
+CREATE FUNCTION campaign_reconcile(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    job record;
+    changed integer := 0;
+    earliest integer;
+    number integer;
+BEGIN
+    FOR job IN
+        SELECT j.id, j.campaign_id, j.first, j.last FROM campaign_jobs AS j
+        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id
+    LOOP
+        WITH gone AS MATERIALIZED (
+            SELECT r.number, r.message_id FROM campaign_recipients AS r
+            WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last
+                AND r.state IN ('queued', 'deferred')
+                AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id)
+            ORDER BY r.number LIMIT most
+        ), ended AS MATERIALIZED (
+            SELECT g.number, g.message_id, a.* FROM gone AS g LEFT JOIN LATERAL (
+                SELECT a.event, a.code, a.enhanced, a.class, a.ended_at, a.reply FROM attempts AS a
+                WHERE a.message_id = g.message_id AND a.event <> 'deferred'
+                -- a delivery is a fact, whatever came after it
+                ORDER BY a.event = 'delivered' DESC, a.event = 'unknown' DESC, a.ended_at DESC LIMIT 1) AS a ON true
+        ), told AS (
+            UPDATE campaign_recipients AS r SET
+                state = CASE WHEN e.event = 'delivered' THEN 'sent' WHEN e.event = 'unknown' THEN 'unknown'
+                    WHEN e.event IS NULL OR e.reply = 'the campaign was stopped' THEN 'unsent'
+                    WHEN e.reply = 'suppressed' THEN 'invalid' ELSE 'failed' END,
+                sent_at = CASE WHEN e.event = 'delivered' THEN e.ended_at END, answered_at = e.ended_at,
+                bounced = e.event = 'failed' AND campaign_bounces(e.class),
+                error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.reply = 'suppressed' THEN 'suppressed'
+                    WHEN e.code > 0 THEN e.code::text ELSE e.event END,
+                error_sub_type = nullif(concat_ws(' ', nullif(e.enhanced, ''), e.class), '')
+            FROM ended AS e
+            WHERE r.campaign_id = job.campaign_id AND r.number = e.number AND r.message_id = e.message_id
+                AND r.state IN ('queued', 'deferred')
+            RETURNING r.number, r.state
+        )
+        SELECT count(*), min(told.number) FILTER (WHERE told.state = 'unsent') INTO number, earliest FROM told;
+        changed := changed + number;
+        -- what came back is fed again
+        UPDATE campaign_jobs AS j SET fed_to = least(j.fed_to, earliest - 1),
+            status = CASE j.status WHEN 'SENT' THEN 'SENDING' ELSE j.status END
+        WHERE j.id = job.id AND earliest IS NOT NULL AND j.status IN ('ENQUEUED', 'SENDING', 'SENT');
+    END LOOP;
+    RETURN changed;
+END $$;
+COMMENT ON FUNCTION campaign_reconcile IS
+    'Writes the outcome of recipients whose mail left the queue without one: a lost lease, a command of an operator. The log '
+    'says which; without an entry the recipient is unsent. Returns how many, at most so many a job.';
+
+CREATE FUNCTION campaign_bounces(class text) RETURNS boolean IMMUTABLE PARALLEL SAFE
+RETURN coalesce(class IN ('unknown_user', 'disabled', 'bad_domain'), false);
+COMMENT ON FUNCTION campaign_bounces IS 'Whether a failure of this answer class is a hard bounce: there is no such mailbox.';
+
+CREATE FUNCTION campaign_finalise() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    job record;
+    used record;
+    logged integer := 0;
+BEGIN
+    FOR job IN
+        SELECT j.id, j.campaign_id, j.first, j.last FROM campaign_jobs AS j
+        WHERE j.status IN ('SENT', 'STOPPED') ORDER BY j.id FOR UPDATE SKIP LOCKED
+    LOOP
+        CONTINUE WHEN EXISTS (
+            SELECT FROM campaign_recipients AS r WHERE r.campaign_id = job.campaign_id
+                AND r.number BETWEEN job.first AND job.last AND r.state IN ('queued', 'deferred'));
+        UPDATE campaign_jobs AS j SET status = 'LOGGED' WHERE j.id = job.id;
+        logged := logged + 1;
+    END LOOP;
+    FOR used IN SELECT u.credential, u.campaign_id FROM credential_use AS u ORDER BY u.credential FOR UPDATE SKIP LOCKED LOOP
+        -- in a later snapshot: a worker may just have given it to a job
+        CONTINUE WHEN EXISTS (
+            SELECT FROM campaign_jobs AS j WHERE j.campaign_id = used.campaign_id AND j.status NOT IN ('LOGGED', 'READY'));
+        UPDATE campaigns AS c SET totals = to_jsonb(s) - 'campaign_id'
+        FROM campaign_sums AS s WHERE s.campaign_id = c.id AND c.id = used.campaign_id;
+        DELETE FROM credential_use AS u WHERE u.credential = used.credential;
+    END LOOP;
+    RETURN logged;
+END $$;
+COMMENT ON FUNCTION campaign_finalise IS
+    'Ends jobs that have nothing in the queue, and returns how many. After the last one of a campaign its totals are written, '
+    'and its credential is free. It may be repeated.';
+
+CREATE FUNCTION campaign_halt() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    bad record;
+    halted integer := 0;
+BEGIN
+    FOR bad IN
+        SELECT c.id, s.bounced - c.forgiven AS bounced, s.sent + s.failed AS answered
+        FROM campaigns AS c JOIN campaign_sums AS s ON s.campaign_id = c.id
+        WHERE c.halted_at IS NULL AND s.bounced - c.forgiven > 10
+            AND (s.bounced - c.forgiven) * 10 > s.sent + s.failed
+            AND EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = c.id)
+        ORDER BY c.id FOR NO KEY UPDATE OF c SKIP LOCKED
+    LOOP
+        UPDATE campaigns AS c SET halted_at = now(),
+            halted_reason = format('%s of %s answers are hard bounces', bad.bounced, bad.answered)
+        WHERE c.id = bad.id;
+        UPDATE campaign_jobs AS j SET status = 'STOPPED'
+        WHERE j.campaign_id = bad.id AND j.status IN ('READY', 'ENQUEUED', 'SENDING', 'SENT');
+        halted := halted + 1;
+    END LOOP;
+    RETURN halted;
+END $$;
+COMMENT ON FUNCTION campaign_halt IS
+    'Stops campaigns with more than 10 hard bounces that are more than 10 % of the answers, and returns how many.';
+
+CREATE FUNCTION campaign_path(metadata jsonb) RETURNS bigint[] IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN metadata ->> '_campaign' ~ '^[0-9]{1,18}[.][0-9]{1,9}[.][0-9]{1,18}$'
+    THEN string_to_array(metadata ->> '_campaign', '.')::bigint[] END;
+COMMENT ON FUNCTION campaign_path IS 'Campaign, number of the recipient and job of a row, from its metadata; null for other mail.';
+
+CREATE FUNCTION campaign_may_begin(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT coalesce(array_agg(q.id), '{}')
+    FROM queue AS q, LATERAL (SELECT campaign_path(q.metadata) AS path OFFSET 0) AS p
+    WHERE q.id = ANY (ids) AND (p.path IS NULL
+        OR (EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED')
+            AND NOT (suppressed(q.tenant, coalesce((SELECT c.scope FROM campaigns AS c WHERE c.id = p.path[1]), ''),
+                ARRAY[q.recipient]))[1]))
+$$;
+COMMENT ON FUNCTION campaign_may_begin IS
+    'Which of these rows may begin a transaction: not those of stopped jobs and suppressed addresses.';
+
+CREATE FUNCTION campaign_outcomes(
+    -- of each outcome
+    campaigns bigint[], numbers integer[], mails bigint[], rows bigint[], states text[], bounced boolean[], codes text[],
+    sub_types text[], ended timestamptz[],
+    changed bigint[]
+) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    told integer;
+BEGIN
+    UPDATE campaign_recipients AS r SET state = o.state, bounced = o.bounced,
+        sent_at = CASE WHEN o.state = 'sent' THEN o.ended END, answered_at = CASE WHEN o.state <> 'deferred' THEN o.ended END,
+        error_code = nullif(o.code, ''), error_sub_type = nullif(o.sub_type, '')
+    FROM unnest(campaigns, numbers, mails, rows, states, campaign_outcomes.bounced, codes, sub_types, ended)
+        AS o (campaign, number, mail, row_id, state, bounced, code, sub_type, ended)
+    WHERE r.campaign_id = o.campaign AND r.number = o.number AND r.message_id = o.mail
+        -- a delivery is a fact, whatever was known before
+        AND (r.state IN ('queued', 'deferred') AND (o.state = 'sent' OR o.row_id = ANY (changed))
+            OR r.state IN ('failed', 'unknown') AND o.state = 'sent');
+    GET DIAGNOSTICS told = ROW_COUNT;
+    RETURN told;
+END $$;
+COMMENT ON FUNCTION campaign_outcomes IS
+    'Writes outcomes of attempts to the recipients of campaigns, in the commit of the outcomes. `changed` are the rows that '
+    'these changed: of the others only a delivery counts. Returns how many recipients changed.';
+
+CREATE VIEW campaign_active AS
+SELECT u.credential, b.rate FROM credential_use AS u LEFT JOIN budgets AS b ON b.key = 'credential:' || u.credential
+WHERE EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = u.campaign_id AND j.status IN ('ENQUEUED', 'SENDING'));
+COMMENT ON VIEW campaign_active IS 'Credentials whose campaigns feed the queue.';
+COMMENT ON COLUMN campaign_active.credential IS 'As credential_use.credential.';
+COMMENT ON COLUMN campaign_active.rate IS 'Its mails per second; null: any number.';
+
+CREATE VIEW campaign_statistics AS
+SELECT c.id, c.tenant, c.name,
+    s.unsent + s.queued + s.deferred + s.sent + s.failed + s.invalid + s.unknown AS recipients,
+    s.unsent, s.queued + s.deferred AS queued, s.sent, s.failed AS errored, s.invalid, s.unknown, s.bounced,
+    b.rate, CASE WHEN b.rate > 0 THEN make_interval(secs => (s.unsent + s.queued)::float8 / (b.rate * 0.97)) END AS estimated_wait,
+    (SELECT jsonb_object_agg(j.status, j.number) FROM (
+        SELECT status, count(*) AS number FROM campaign_jobs WHERE campaign_id = c.id GROUP BY status) AS j) AS jobs,
+    c.halted_at, c.credential, c.created_at
+FROM campaigns AS c
+LEFT JOIN LATERAL (
+    SELECT coalesce(sum(n.unsent), 0) AS unsent, coalesce(sum(n.queued), 0) AS queued, coalesce(sum(n.deferred), 0) AS deferred,
+        coalesce(sum(n.sent), 0) AS sent, coalesce(sum(n.failed), 0) AS failed, coalesce(sum(n.invalid), 0) AS invalid,
+        coalesce(sum(n.unknown), 0) AS unknown, coalesce(sum(n.bounced), 0) AS bounced
+    FROM campaign_counts AS n WHERE n.campaign_id = c.id) AS s ON true
+LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential;
+COMMENT ON VIEW campaign_statistics IS
+    'How far each campaign is: unsent + queued + sent + errored + invalid + unknown = recipients, in every look.';
+COMMENT ON COLUMN campaign_statistics.id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_statistics.tenant IS 'campaigns.tenant.';
+COMMENT ON COLUMN campaign_statistics.name IS 'campaigns.name.';
+COMMENT ON COLUMN campaign_statistics.recipients IS 'All of its recipients.';
+COMMENT ON COLUMN campaign_statistics.unsent IS 'Not in the queue yet.';
+COMMENT ON COLUMN campaign_statistics.queued IS 'In the queue.';
+COMMENT ON COLUMN campaign_statistics.sent IS 'The next hop took them.';
+COMMENT ON COLUMN campaign_statistics.errored IS 'Refused for good, or too late.';
+COMMENT ON COLUMN campaign_statistics.invalid IS 'Not to be sent, for example suppressed.';
+COMMENT ON COLUMN campaign_statistics.unknown IS 'The next hop may have them.';
+COMMENT ON COLUMN campaign_statistics.bounced IS 'There is no such mailbox, whatever the state.';
+COMMENT ON COLUMN campaign_statistics.rate IS 'Mails per second of its credential; null: any number.';
+COMMENT ON COLUMN campaign_statistics.estimated_wait IS 'How long the rest takes at that rate; null without a rate.';
+COMMENT ON COLUMN campaign_statistics.jobs IS 'The number of its jobs by status.';
+COMMENT ON COLUMN campaign_statistics.halted_at IS 'campaigns.halted_at.';
+COMMENT ON COLUMN campaign_statistics.credential IS 'campaigns.credential.';
+COMMENT ON COLUMN campaign_statistics.created_at IS 'campaigns.created_at.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('campaign_jobs', 'pgmta_operator', 'SELECT'),
+    ('campaign_jobs', 'pgmta_reader', 'SELECT'),
+    ('campaign_jobs', 'pgmta_queued', 'SELECT'),
+    ('credential_use', 'pgmta_operator', 'SELECT'),
+    ('credential_use', 'pgmta_reader', 'SELECT'),
+    ('credential_use', 'pgmta_queued', 'SELECT'),
+    ('campaign_active', 'pgmta_operator', 'SELECT'),
+    ('campaign_active', 'pgmta_queued', 'SELECT'),
+    ('campaign_statistics', 'pgmta_operator', 'SELECT'),
+    ('campaign_statistics', 'pgmta_reader', 'SELECT'),
+    ('campaign_statistics', 'pgmta_queued', 'SELECT'),
+    ('FUNCTION campaign_start', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_stop', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_resume', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_retry', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_delete', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION job_stop', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION job_resume', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION job_retry', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_take', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_feed', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_withdraw', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_reconcile', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_finalise', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_halt', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_may_begin', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_outcomes', 'pgmta_queued', 'EXECUTE');
+
+-- Suppressions and campaigns: mail that waits is withdrawn, and recipients who unsubscribe or bounce.
+
+CREATE INDEX campaign_recipients_waiting ON campaign_recipients (suppression_address(recipient))
+    WHERE state IN ('queued', 'deferred');
+COMMENT ON INDEX campaign_recipients_waiting IS 'A suppression finds the mail that waits for its address.';
+
+CREATE FUNCTION suppressions_withdraw(addresses text[], tenants text[], scopes text[]) RETURNS integer LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    found record;
+    withdrawn integer := 0;
+BEGIN
+    FOR found IN
+        SELECT DISTINCT r.campaign_id, r.number, r.message_id
+        FROM unnest(addresses, tenants, scopes) AS s (address, tenant, scope)
+        JOIN campaign_recipients AS r ON suppression_address(r.recipient) = s.address AND r.state IN ('queued', 'deferred')
+        JOIN campaigns AS c ON c.id = r.campaign_id AND s.tenant IN (c.tenant, '*') AND s.scope IN (c.scope, '')
+        ORDER BY 3
+    LOOP
+        withdrawn := withdrawn + withdraw(found.message_id, 'suppressed', 'suppressed');
+        -- one in flight is settled by its outcome
+        UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
+        WHERE r.campaign_id = found.campaign_id AND r.number = found.number AND r.message_id = found.message_id
+            AND r.state IN ('queued', 'deferred')
+            AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = found.message_id);
+    END LOOP;
+    RETURN withdrawn;
+END $$;
+COMMENT ON FUNCTION suppressions_withdraw IS
+    'Withdraws mail of campaigns that waits for suppressed addresses. An attempt whose transaction has not begun does not '
+    'begin any more. Returns the number of rows that left the queue.';
+
+CREATE FUNCTION unsubscribe(campaign bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found record;
+BEGIN
+    SELECT c.tenant, c.scope, r.recipient INTO found
+    FROM campaigns AS c LEFT JOIN campaign_recipients AS r
+        ON r.campaign_id = c.id AND r.number = unsubscribe.number
+    WHERE c.id = unsubscribe.campaign;
+    IF found IS NULL OR (found.recipient IS NULL AND unsubscribe.number > 0) THEN RETURN false; END IF;
+    -- number 0 is a test message; a person who had to be forgotten has no address here
+    IF found.recipient <> '' THEN
+        PERFORM suppressions_put(ARRAY[found.recipient], ARRAY[found.tenant], ARRAY[found.scope], ARRAY['unsubscribed'],
+            ARRAY['campaign ' || unsubscribe.campaign]);
+    END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION unsubscribe IS
+    'Suppresses the address of a campaign''s recipient, for its tenant and scope. Returns false if there is no such '
+    'recipient. The caller has verified a token that names both numbers.';
+
+CREATE FUNCTION campaign_bounced() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[c.tenant], ARRAY[''], ARRAY['bounced'],
+        ARRAY['campaign ' || c.id])
+    FROM campaigns AS c WHERE c.id = NEW.campaign_id AND NEW.recipient <> '';
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION campaign_bounced IS 'Suppresses an address that does not exist, for all scopes of its tenant.';
+CREATE TRIGGER campaign_bounced AFTER UPDATE OF bounced ON campaign_recipients FOR EACH ROW
+    WHEN (NEW.bounced AND NOT OLD.bounced) EXECUTE FUNCTION campaign_bounced();
+COMMENT ON TRIGGER campaign_bounced ON campaign_recipients IS
+    'Whoever marks a hard bounce suppresses, whether it came with the answer or later.';
+
+CREATE FUNCTION returned_facts(message bigint, recipient text, tenant text, metadata jsonb, bounced boolean, complaint boolean)
+RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    path bigint[] := campaign_path(metadata);
+BEGIN
+    IF bounced THEN
+        UPDATE campaign_recipients AS r SET bounced = true
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND NOT r.bounced AND r.recipient = returned_facts.recipient;
+    END IF;
+    PERFORM suppressions_put(ARRAY[recipient], ARRAY[tenant], ARRAY[''],
+        ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END],
+        ARRAY[coalesce('campaign ' || path[1], 'message ' || message)]);
+END $$;
+COMMENT ON FUNCTION returned_facts IS
+    'Suppresses the recipient of a message that came back for good, or about which its recipient complained, and marks '
+    'a recipient of a campaign. The message was named by a VERP address of ours.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION unsubscribe', 'pgmta_web', 'EXECUTE');
+
+-- One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
+
+CREATE FUNCTION forget_parts() RETURNS SETOF text LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT part FROM (
+        SELECT 1 AS place, 'suppressions' AS part UNION ALL SELECT 2, 'queue'
+        UNION ALL SELECT 3, 'campaign ' || c.id FROM campaigns AS c
+        UNION ALL SELECT 4, c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent IN ('attempts'::regclass, 'reports'::regclass)
+    ) AS p ORDER BY place, part
+$$;
+COMMENT ON FUNCTION forget_parts IS
+    'The parts of the database that forget() looks through, in their order: suppressions first, so that nothing new is fed.';
+
+CREATE FUNCTION forget(address text, part text, dry_run boolean DEFAULT false) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    key CONSTANT text := suppression_address(address);
+    dry CONSTANT boolean := coalesce(dry_run, true);
+    campaign bigint;
+BEGIN
+    IF mailbox_domain(address COLLATE "C") IS NULL THEN
+        PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN, the domain in A-labels.');
+    ELSIF part NOT IN (SELECT forget_parts()) THEN
+        IF part LIKE 'campaign %' OR part ~ '_\d{8}$' THEN RETURN '{}'; END IF;  -- it is gone meanwhile
+        PERFORM submit_refuse('part', 'there is none of this name', NULL, 'forget_parts() names them.');
+    END IF;
+    CASE
+        WHEN part = 'suppressions' THEN RETURN forget_suppressions(key, dry);
+        WHEN part = 'queue' THEN RETURN forget_queue(key, dry);
+        WHEN part LIKE 'campaign %' THEN
+            campaign := substr(part, 10)::bigint;
+            RETURN forget_recipients(key, campaign, dry);
+        WHEN part LIKE 'attempts_%' THEN RETURN forget_attempts(key, part, dry);
+        ELSE RETURN forget_reports(key, part, dry);
+    END CASE;
+END $$;
+COMMENT ON FUNCTION forget IS
+    'Removes a person, by address, from one part of the database, and returns what by its number. After all parts of '
+    'forget_parts() the address is nowhere but as a keyed hash. With dry_run it only counts.';
+
+CREATE FUNCTION forget_suppressions(key text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    number bigint;
+BEGIN
+    SELECT count(*) INTO number FROM suppressions AS s WHERE s.address = key;
+    IF NOT dry THEN
+        DELETE FROM suppressions AS s WHERE s.address = key;
+        INSERT INTO suppressions AS s (address, tenant, reason) VALUES (suppression_hash(key), '*', 'forgotten')
+        ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET at = now(), released_at = NULL;
+        DELETE FROM report_counts AS r WHERE r.sender = key;
+    END IF;
+    RETURN jsonb_build_object('suppressions', number);
+END $$;
+COMMENT ON FUNCTION forget_suppressions IS 'The part of forget() that leaves the keyed hash.';
+
+CREATE FUNCTION forget_queue(key text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    flying bigint[];
+    waiting bigint[];
+BEGIN
+    IF dry THEN
+        SELECT array_agg(q.id) FILTER (WHERE q.lease_until IS NOT NULL), array_agg(q.id) FILTER (WHERE q.lease_until IS NULL)
+        INTO flying, waiting FROM queue AS q
+        WHERE suppression_address(q.recipient) = key OR suppression_address(q.sender) = key;
+    ELSE
+        SELECT array_agg(f.id) FILTER (WHERE f.lease_until IS NOT NULL), array_agg(f.id) FILTER (WHERE f.lease_until IS NULL)
+        INTO flying, waiting FROM (
+            SELECT q.id, q.lease_until FROM queue AS q
+            WHERE suppression_address(q.recipient) = key OR suppression_address(q.sender) = key ORDER BY q.id FOR UPDATE
+        ) AS f;
+        UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
+        -- without an entry in the log; a body goes with its last row
+        DELETE FROM queue AS q WHERE q.id = ANY (waiting);
+    END IF;
+    RETURN jsonb_build_object('rows of the queue', coalesce(cardinality(waiting), 0),
+        'rows under way', coalesce(cardinality(flying), 0));
+END $$;
+COMMENT ON FUNCTION forget_queue IS
+    'The part of forget() for mail to the person and from it. A row under way ends with its attempt, so its log has to be '
+    'looked through once more.';
+
+CREATE FUNCTION forget_recipients(key text, campaign bigint, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    number bigint;
+BEGIN
+    IF dry THEN
+        SELECT count(*) INTO number FROM campaign_recipients AS r
+        WHERE r.campaign_id = campaign AND suppression_address(r.recipient) = key;
+    ELSE
+        -- the books stay: only what was still to be sent is invalid now
+        UPDATE campaign_recipients AS r SET recipient = '', domain = '', params = '{}',
+            state = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'invalid' ELSE r.state END,
+            error_code = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'suppressed' ELSE r.error_code END
+        WHERE r.campaign_id = campaign AND suppression_address(r.recipient) = key
+            AND NOT (r.state IN ('queued', 'deferred') AND EXISTS (
+                SELECT FROM queue AS q WHERE q.message_id = r.message_id));
+        GET DIAGNOSTICS number = ROW_COUNT;
+    END IF;
+    RETURN jsonb_build_object('recipients of campaigns', number);
+END $$;
+COMMENT ON FUNCTION forget_recipients IS 'The part of forget() for a campaign: its books keep a line without an address.';
+
+CREATE FUNCTION forget_attempts(key text, day text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    attempts bigint;
+    transcripts bigint;
+BEGIN
+    EXECUTE format(CASE WHEN dry THEN $sql$
+        WITH gone AS MATERIALIZED (
+            SELECT a.message_id, a.lease_token FROM %I AS a
+            WHERE suppression_address(a.recipient) = $1 OR suppression_address(a.sender) = $1)
+        SELECT count(*), (SELECT count(*) FROM transcripts AS t
+            WHERE t.message_id = ANY (ARRAY(SELECT message_id FROM gone))
+                AND (t.message_id, t.lease_token) IN (SELECT message_id, lease_token FROM gone)) FROM gone
+        $sql$ ELSE $sql$
+        WITH gone AS (
+            DELETE FROM %I AS a WHERE suppression_address(a.recipient) = $1 OR suppression_address(a.sender) = $1
+            RETURNING a.message_id, a.lease_token
+        ), said AS (
+            DELETE FROM transcripts AS t
+            WHERE t.message_id = ANY (ARRAY(SELECT message_id FROM gone))
+                AND (t.message_id, t.lease_token) IN (SELECT message_id, lease_token FROM gone)
+            RETURNING t.message_id
+        )
+        SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM said)
+        $sql$ END, day) INTO attempts, transcripts USING key;
+    RETURN jsonb_build_object('entries of the log', attempts, 'transcripts', transcripts);
+END $$;
+COMMENT ON FUNCTION forget_attempts IS
+    'The part of forget() for a day of the log, with the transcripts of the same transactions: other recipients of a '
+    'transaction share its transcript.';
+
+CREATE FUNCTION forget_reports(key text, day text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    number bigint;
+BEGIN
+    EXECUTE format(concat('WITH found AS (', CASE WHEN dry THEN 'SELECT FROM' ELSE 'DELETE FROM' END, ' %I AS r
+            WHERE $1 IN (suppression_address(r.recipient), suppression_address(r.sender), suppression_address(r.sent_to))',
+            CASE WHEN NOT dry THEN ' RETURNING true' END, ') SELECT count(*) FROM found'), day) INTO number USING key;
+    RETURN jsonb_build_object('reports', number);
+END $$;
+COMMENT ON FUNCTION forget_reports IS 'The part of forget() for a day of the DSNs.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION forget_parts', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION forget', 'pgmta_operator', 'EXECUTE');
+
+-- Expiry: campaigns, their recipients, templates, tokens and collections are kept for a time, and go in batches.
+
+CREATE FUNCTION campaign_over(campaign bigint, age interval) RETURNS boolean LANGUAGE sql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT c.created_at < now() - age AND coalesce(c.visible_at < now() - age, true) AND NOT EXISTS (
+        SELECT FROM campaign_jobs AS j
+        WHERE j.campaign_id = c.id AND (j.status <> 'LOGGED' OR j.changed_at >= now() - age))
+    FROM campaigns AS c WHERE c.id = campaign
+$$;
+COMMENT ON FUNCTION campaign_over IS 'Whether nothing has happened in a campaign for that long, and nothing will by itself.';
+
+CREATE FUNCTION recipients_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    campaign bigint;
+    removed integer;
+BEGIN
+    FOR campaign IN SELECT c.id FROM campaigns AS c WHERE campaign_over(c.id, age) ORDER BY c.id LOOP
+        DELETE FROM campaign_recipients AS r WHERE r.campaign_id = campaign AND r.number = ANY (ARRAY(
+            SELECT o.number FROM campaign_recipients AS o WHERE o.campaign_id = campaign
+            ORDER BY o.number LIMIT batch FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS removed = ROW_COUNT;
+        IF removed > 0 THEN RETURN removed; END IF;
+    END LOOP;
+    RETURN 0;
+END $$;
+COMMENT ON FUNCTION recipients_expire IS
+    'Removes one batch of recipients of campaigns that are over for so long, and returns how many. The totals stay.';
+
+CREATE FUNCTION campaigns_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    campaigns_gone bigint[];
+BEGIN
+    campaigns_gone := ARRAY(
+        SELECT c.id FROM campaigns AS c
+        WHERE campaign_over(c.id, age)
+            AND NOT EXISTS (SELECT FROM campaign_recipients AS r WHERE r.campaign_id = c.id)
+        ORDER BY c.id LIMIT batch FOR UPDATE SKIP LOCKED);
+    DELETE FROM campaign_jobs AS j WHERE j.campaign_id = ANY (campaigns_gone);
+    DELETE FROM campaign_counts AS n WHERE n.campaign_id = ANY (campaigns_gone);
+    DELETE FROM credential_use AS u WHERE u.campaign_id = ANY (campaigns_gone);
+    DELETE FROM campaigns AS c WHERE c.id = ANY (campaigns_gone);
+    RETURN cardinality(campaigns_gone);
+END $$;
+COMMENT ON FUNCTION campaigns_expire IS
+    'Removes campaigns whose recipients are gone and that are over for so long; returns how many.';
+
+CREATE FUNCTION templates_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    old bigint[];
+    writer text := coalesce(current_setting('pgmta.writer', true), '');
+BEGIN
+    -- the last version of a name stays; one that was replaced just now may be in an open transaction
+    old := ARRAY(
+        SELECT t.id FROM templates AS t
+        JOIN LATERAL (SELECT n.created_at FROM templates AS n
+            WHERE n.tenant = t.tenant AND n.name = t.name AND n.version > t.version ORDER BY n.version LIMIT 1
+        ) AS next ON next.created_at < now() - age
+        WHERE NOT EXISTS (SELECT FROM campaigns AS c WHERE c.template_id = t.id)
+        ORDER BY t.id LIMIT batch);
+    IF old = '{}' THEN RETURN 0; END IF;
+    old := ARRAY(SELECT id FROM unnest(old) AS id EXCEPT SELECT m.template_id FROM messages AS m WHERE m.template_id = ANY (old));
+    PERFORM set_config('pgmta.writer', 'expiry', true);
+    DELETE FROM templates AS t WHERE t.id = ANY (old);
+    PERFORM set_config('pgmta.writer', writer, true);
+    RETURN cardinality(old);
+END $$;
+COMMENT ON FUNCTION templates_expire IS
+    'Removes versions of templates that were replaced so long ago and that neither mail nor a campaign has; returns how many.';
+
+CREATE FUNCTION lifecycle_expire(tokens interval, collections interval, batch integer) RETURNS integer LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    removed integer;
+    more integer;
+BEGIN
+    -- a schema that another login made is none of ours
+    IF NOT EXISTS (
+            SELECT FROM pg_class AS c JOIN pg_class AS ours ON ours.oid = 'pgmta.messages'::regclass
+            WHERE c.oid = to_regclass('lifecycle.installation') AND c.relowner = ours.relowner) THEN
+        RETURN 0;
+    END IF;
+    EXECUTE 'DELETE FROM lifecycle.tokens AS t WHERE t.id = ANY (ARRAY(
+            SELECT o.id FROM lifecycle.tokens AS o WHERE o.expires_at < extract(epoch FROM now() - $1)
+            ORDER BY o.id LIMIT $2 FOR UPDATE SKIP LOCKED))' USING tokens, batch;
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    EXECUTE 'DELETE FROM lifecycle.collections AS c WHERE c.id = ANY (ARRAY(
+            SELECT o.id FROM lifecycle.collections AS o WHERE o.ended_at < now() - $1
+            ORDER BY o.id LIMIT $2 FOR UPDATE SKIP LOCKED))' USING collections, batch;
+    GET DIAGNOSTICS more = ROW_COUNT;
+    RETURN removed + more;
+END $$;
+COMMENT ON FUNCTION lifecycle_expire IS
+    'Removes one batch of old tokens and collections of the schema lifecycle, if it is installed; returns how many.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION recipients_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaigns_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION templates_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION lifecycle_expire', 'pgmta_queued', 'EXECUTE');
 
 -- The schema, the roles of pgmta, and their rights.
 

@@ -15,6 +15,7 @@ from queued.lifecycle.collectors import collectors
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duties import DUTIES
 from queued.upkeep.duty import repeat
+from queued.upkeep.feeder import feed_campaigns
 from queued.upkeep.reports import ReportDuty
 from queued.worker.kinds import make_worker
 from queued.worker.row_watch import RowWatch
@@ -101,6 +102,7 @@ class Daemon:
             repeat("heartbeat", presence.do, presence.pause),
             repeat("turns", turns.ask_places, turns.pause),
             *(duty.run(process) for duty in DUTIES),
+            feed_campaigns(process),
             *(collector.run() for collector in self._collectors),
         ]
 

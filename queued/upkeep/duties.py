@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queued.upkeep import (
+    campaign_jobs,
     clock,
     dane_check,
     days,
@@ -31,4 +32,5 @@ DUTIES: list[Duty] = [
     sts_policies.RESULTS,
     dane_check.DUTY,
     untaken.DUTY,
+    campaign_jobs.DUTY,
 ]

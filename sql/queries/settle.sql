@@ -67,7 +67,7 @@ WITH outcome AS MATERIALIZED (
 ), logged AS MATERIALIZED (
     {log}
 )
-SELECT changed.id FROM logged LEFT JOIN changed ON true
+SELECT changed.id FROM logged LEFT JOIN changed ON true{campaign}
 
 -- name: delivered
 -- The same if all were delivered, and nothing else is to be written, which is mostly so: half of the cost of a
@@ -77,7 +77,7 @@ WITH changed AS (
 ), logged AS MATERIALIZED (
     {log}
 )
-SELECT changed.id FROM logged LEFT JOIN changed ON true
+SELECT changed.id FROM logged LEFT JOIN changed ON true{campaign}
 
 -- name: log
 -- Part of both: the attempts in the log, after their rows have changed. It notes which outcomes changed none.
@@ -89,6 +89,12 @@ SELECT attempts_log(%(worker)s,
         %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[], %(metadata)b::text[],
         %(places)b::smallint[], %(facts)b::text[], %(times)b::real[], again => %(again)s,
         changed => ARRAY(SELECT id FROM changed)) AS rows
+
+-- name: campaign
+-- Part of both if there is mail of campaigns: its recipients, in the same commit.
+ WHERE (SELECT campaign_outcomes(%(of_campaigns)b::bigint[], %(of_numbers)b::integer[], %(of_mails)b::bigint[],
+    %(of_rows)b::bigint[], %(of_states)b::text[], %(of_bounces)b::boolean[], %(of_codes)b::text[], %(of_sub_types)b::text[],
+    %(of_ended)b::timestamptz[], ARRAY(SELECT id FROM changed))) >= 0
 
 -- name: transcripts
 -- Part of settle if there are any: one for all rows of a transaction.

@@ -186,8 +186,7 @@ DECLARE
     -- the attempt began on this day, by the clock of a worker
     earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
     latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
-    -- the mailbox or its domain does not exist, for good
-    bounced CONSTANT boolean := why IN ('unknown_user', 'bad_domain') AND words LIKE '5%';
+    bounced CONSTANT boolean := pgmta.campaign_bounces(why) AND words LIKE '5%';
     found record;
 BEGIN
     SELECT a.ended_at, a.lease_token, a.sender, a.recipient, a.tenant, a.metadata INTO found

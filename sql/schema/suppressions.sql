@@ -74,8 +74,7 @@ $$;
 COMMENT ON FUNCTION suppression_hash IS
     'hmac: and HMAC-SHA256 (RFC 2104) of an address, as suppressions keeps those that had to be forgotten.';
 
--- One look-up of the index for each address, whatever the statistics say. IS TRUE keeps tenant and scope out of it: they
--- would make four of one.
+-- One look-up of the index for each address, whatever the statistics say.
 CREATE FUNCTION suppressed(tenant text, scope text, addresses text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off AS $$
@@ -92,13 +91,13 @@ BEGIN
     RETURN ARRAY(
         SELECT k.key = '' OR coalesce((
             SELECT true FROM suppressions AS s
-            WHERE s.address = k.key AND (s.tenant = ANY (tenants) AND s.scope = ANY (scopes)) IS TRUE
+            WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
                 AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
             LIMIT 1
         ), CASE WHEN inner_pad IS NOT NULL THEN (
             SELECT true FROM suppressions AS s
             WHERE s.address = 'hmac:' || encode(sha256(outer_pad || sha256(inner_pad || convert_to(k.key, 'UTF8'))), 'hex')
-                AND (s.tenant = ANY (tenants) AND s.scope = ANY (scopes)) IS TRUE
+                AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
                 AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
             LIMIT 1
         ) END, false)
@@ -149,7 +148,7 @@ BEGIN
     FROM given AS g LEFT JOIN newest AS n ON n.place = g.place
         LEFT JOIN put AS p ON (p.address, p.tenant, p.scope) = (n.address, n.tenant, n.scope);
     IF changed.addresses IS NOT NULL THEN
-        PERFORM campaigns_withdraw(changed.addresses, changed.tenants, changed.scopes);
+        PERFORM suppressions_withdraw(changed.addresses, changed.tenants, changed.scopes);
     END IF;
     RETURN coalesce(changed.outcomes, '{}');
 END $$;

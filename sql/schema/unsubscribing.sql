@@ -4,7 +4,7 @@ CREATE INDEX campaign_recipients_waiting ON campaign_recipients (suppression_add
     WHERE state IN ('queued', 'deferred');
 COMMENT ON INDEX campaign_recipients_waiting IS 'A suppression finds the mail that waits for its address.';
 
-CREATE FUNCTION campaigns_withdraw(addresses text[], tenants text[], scopes text[]) RETURNS integer LANGUAGE plpgsql
+CREATE FUNCTION suppressions_withdraw(addresses text[], tenants text[], scopes text[]) RETURNS integer LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     found record;
@@ -17,7 +17,7 @@ BEGIN
         JOIN campaigns AS c ON c.id = r.campaign_id AND s.tenant IN (c.tenant, '*') AND s.scope IN (c.scope, '')
         ORDER BY 3
     LOOP
-        withdrawn := withdrawn + withdraw(found.message_id, 'its recipient wants no mail', 'suppressed');
+        withdrawn := withdrawn + withdraw(found.message_id, 'suppressed', 'suppressed');
         -- one in flight is settled by its outcome
         UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
         WHERE r.campaign_id = found.campaign_id AND r.number = found.number AND r.message_id = found.message_id
@@ -26,7 +26,7 @@ BEGIN
     END LOOP;
     RETURN withdrawn;
 END $$;
-COMMENT ON FUNCTION campaigns_withdraw IS
+COMMENT ON FUNCTION suppressions_withdraw IS
     'Withdraws mail of campaigns that waits for suppressed addresses. An attempt whose transaction has not begun does not '
     'begin any more. Returns the number of rows that left the queue.';
 
@@ -68,16 +68,15 @@ COMMENT ON TRIGGER campaign_bounced ON campaign_recipients IS
 CREATE FUNCTION returned_facts(message bigint, recipient text, tenant text, metadata jsonb, bounced boolean, complaint boolean)
 RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
-    place text[] := string_to_array(metadata ->> '_campaign', '.');
+    path bigint[] := campaign_path(metadata);
 BEGIN
-    IF bounced AND place[1] ~ '^[0-9]{1,18}$' AND place[2] ~ '^[0-9]{1,9}$' THEN
+    IF bounced THEN
         UPDATE campaign_recipients AS r SET bounced = true
-        WHERE r.campaign_id = place[1]::bigint AND r.number = place[2]::integer AND NOT r.bounced
-            AND r.recipient = returned_facts.recipient;
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND NOT r.bounced AND r.recipient = returned_facts.recipient;
     END IF;
     PERFORM suppressions_put(ARRAY[recipient], ARRAY[tenant], ARRAY[''],
         ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END],
-        ARRAY[coalesce('campaign ' || place[1], 'message ' || message)]);
+        ARRAY[coalesce('campaign ' || path[1], 'message ' || message)]);
 END $$;
 COMMENT ON FUNCTION returned_facts IS
     'Suppresses the recipient of a message that came back for good, or about which its recipient complained, and marks '

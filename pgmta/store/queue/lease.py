@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pgmta.campaign_states import CAMPAIGN
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 from pgmta.store.schema import Schema
 
 _SQL = queries("lease")
+
+_BEGIN = _SQL["begin"].fill(campaign="")
+_BEGIN_CAMPAIGNS = _SQL["begin"].fill(campaign=b" " + _SQL["campaign"])
 
 LEASE = _SQL["lease"]
 """The part of every claim that leases rows: it sets owner, token and end of the lease."""
@@ -40,7 +44,9 @@ class RowLeases:
         Raises StoreUnavailable, psycopg.Error.
         """
         ids, tokens = [item.id for item in items], [item.token for item in items]
-        rows = await self._link.run(_SQL["begin"], {"ids": ids, "tokens": tokens})
+        of_campaigns = any(item.metadata and CAMPAIGN in item.metadata for item in items)
+        statement = _BEGIN_CAMPAIGNS if of_campaigns else _BEGIN
+        rows = await self._link.run(statement, {"ids": ids, "tokens": tokens})
         return {row[0] for row in rows}
 
     async def give_back(self, known: list[int]) -> int:

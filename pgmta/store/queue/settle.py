@@ -7,6 +7,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
+from pgmta.campaign_states import CAMPAIGN
 from pgmta.errors import Backend
 from pgmta.mail.text import printable
 from pgmta.model import ENHANCED, INDEXED, Facts, Outcome
@@ -21,11 +22,16 @@ from pgmta.postgres.binary import (
 from pgmta.postgres.link import Link
 from pgmta.states import Event, after
 from pgmta.store.queries import queries
+from pgmta.store.queue.recipients_told import recipients_told
 
 _SQL = queries("settle")
-_DELIVERED = _SQL["delivered"].fill(log=_SQL["log"])
-_SETTLE = _SQL["settle"].fill(log=_SQL["log"], transcripts="")
-_WITH_TRANSCRIPTS = _SQL["settle"].fill(log=_SQL["log"], transcripts=_SQL["transcripts"])
+_LOG, _SAID, _TOLD = _SQL["log"], _SQL["transcripts"], b" " + _SQL["campaign"]
+# by whether there is mail of campaigns
+_DELIVERED = [_SQL["delivered"].fill(log=_LOG, campaign=told) for told in ("", _TOLD)]
+_SETTLE = [_SQL["settle"].fill(log=_LOG, transcripts="", campaign=told) for told in ("", _TOLD)]
+_WITH_TRANSCRIPTS = [
+    _SQL["settle"].fill(log=_LOG, transcripts=_SAID, campaign=told) for told in ("", _TOLD)
+]
 _OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata")
 _ENHANCED = ENHANCED.match
 _WIDTH = 5  # facts of a connection in each of two arrays
@@ -89,6 +95,11 @@ class Settlements:
             column = [getattr(o.item, name) or "" for o in outcomes]
             values[name] = Texts(column) if any(column) else _EMPTY
         values["events"] = values["classes"] = _EMPTY
+        of_campaigns = False
+        if values["metadata"] is not _EMPTY:
+            told = [o for o in outcomes if o.item.metadata and CAMPAIGN in o.item.metadata]
+            values |= recipients_told(told)
+            of_campaigns = bool(told)
         statement = _DELIVERED
         if any(o.dialogue for o in outcomes):
             statement = _WITH_TRANSCRIPTS
@@ -96,7 +107,7 @@ class Settlements:
         elif again or any(o.event is not Event.DELIVERED or o.report for o in outcomes):
             statement = _SETTLE
             values |= _moves(outcomes)
-        changed = {row[0] for row in await self._link.run(statement, values)}
+        changed = {row[0] for row in await self._link.run(statement[of_campaigns], values)}
         changed.discard(None)  # the line of the log, if no row changed
         return changed
 

@@ -1,0 +1,1 @@
+"""Campaigns in the database: what workers do with them, and what operators do and see."""

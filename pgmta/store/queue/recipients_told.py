@@ -1,0 +1,72 @@
+"""Outcomes of mail of campaigns, as the arguments of campaign_outcomes()."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pgmta.mail.answer_class import AnswerClass
+from pgmta.model import ENHANCED, Outcome
+from pgmta.postgres.binary import Bigints, Booleans, Instants, Integers, Texts
+from pgmta.states import Event, after
+
+_BOUNCES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
+_STATES = {Event.DELIVERED: "sent", Event.FAIL: "failed", Event.DEFER: "deferred"}
+
+
+def recipients_told(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return what the recipients of campaigns are told of these outcomes, as arrays of columns.
+
+    Rows whose metadata was made by hand name no recipient, and an attempt that never began tells
+    nothing.
+    """
+    found = [
+        (*path, o.item.message_id, o.item.id, state, _bounced(o), *_codes(o), o.ended)
+        for o in outcomes
+        if (state := _state(o)) and (path := _path(o.item.metadata))
+    ]
+    columns = list(zip(*found, strict=True)) if found else [()] * 9
+    campaigns, numbers, mails, rows, states, bounces, codes, sub_types, ended = columns
+    return {
+        "of_campaigns": Bigints(campaigns),
+        "of_numbers": Integers(numbers),
+        "of_mails": Bigints(mails),
+        "of_rows": Bigints(rows),
+        "of_states": Texts(states),
+        "of_bounces": Booleans(bounces),
+        "of_codes": Texts(codes),
+        "of_sub_types": Texts(sub_types),
+        "of_ended": Instants(ended),
+    }
+
+
+def _path(metadata: str | None) -> tuple[int, int] | None:
+    try:
+        campaign, number, _ = str(json.loads(metadata or "{}")["_campaign"]).split(".")
+        path = int(campaign), int(number)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return path if 0 < path[0] < 1 << 63 and 0 < path[1] < 1 << 31 else None
+
+
+def _state(outcome: Outcome) -> str:
+    """Return the recipient's state, or nothing for an attempt that never began."""
+    if outcome.event is not Event.UNKNOWN:
+        return _STATES.get(outcome.event, "")
+    item = outcome.item
+    status = after(outcome.event, once=item.once, on_failed=item.on_failed, report="")
+    return "deferred" if status else "unknown"
+
+
+def _bounced(outcome: Outcome) -> bool:
+    return outcome.event is Event.FAIL and outcome.answer_class in _BOUNCES
+
+
+def _codes(outcome: Outcome) -> tuple[str, str]:
+    """Return the reply code of what was no delivery, and its enhanced status code and class."""
+    if outcome.event is Event.DELIVERED:
+        return "", ""
+    enhanced = found[0] if (found := ENHANCED.match(outcome.reply.text)) else ""
+    code = outcome.reply.code
+    return str(code) if code else outcome.event.value, f"{enhanced} {outcome.answer_class}".strip()

@@ -1,0 +1,38 @@
+"""Jobs of campaigns: mail that must not go is taken out of the queue, and done jobs end."""
+
+from __future__ import annotations
+
+from pgmta.store.campaigns.campaign_feed import CampaignFeed
+from queued.process.queued_process import QueuedProcess
+from queued.upkeep.duty import Duty, Work
+
+_BATCH = 1000  # mails of a job that one commit takes out of the queue
+_FEW = 2000  # recipients in the queue that each round compares with the queue
+_SELDOM = 30  # rounds between two comparisons of more
+
+
+class CampaignJobs:
+    """Withdraws, reconciles, halts and finalises, each in a separate commit."""
+
+    def __init__(self, feed: CampaignFeed) -> None:
+        self._feed = feed
+        self._round = 0
+
+    async def tend(self) -> None:
+        """Do one round. Raises StoreUnavailable, psycopg.Error."""
+        if not await self._feed.open():
+            return
+        await self._feed.halt()
+        while await self._feed.withdraw(_BATCH) >= _BATCH:
+            pass
+        self._round += 1
+        if self._round % _SELDOM == 0 or await self._feed.waiting() <= _FEW:
+            await self._feed.reconcile(_BATCH)
+        await self._feed.finalise()
+
+
+def _make(process: QueuedProcess) -> Work:
+    return CampaignJobs(CampaignFeed(process.link, process.name)).tend
+
+
+DUTY = Duty("campaign jobs", 1.0, _make, in_turn=True)

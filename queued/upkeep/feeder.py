@@ -1,0 +1,58 @@
+"""The feeder: it keeps a little of each campaign in the queue, and gives jobs their credentials."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+
+from pgmta.store.campaigns.campaign_feed import CampaignFeed
+from queued.process.queued_process import QueuedProcess
+from queued.upkeep.duty import repeat
+
+_IDLE = 1.0  # seconds between two looks while no campaign feeds the queue
+_RATED = 0.1  # of half a second of mail
+_FAST = 0.02  # without a rate: 200 mails at a time
+
+
+class Feeder:
+    """Feeds all campaigns that may run, in turn; any process may feed any of them.
+
+    It keeps no state, so that nothing has to be taken over when it dies. `wake` wakes the workers.
+    """
+
+    def __init__(self, feed: CampaignFeed, wake: Callable[[], Awaitable[None]]) -> None:
+        self._feed = feed
+        self._wake = wake
+        self._pause = _IDLE
+
+    def pause(self) -> float:
+        """Return the seconds until the next round."""
+        return self._pause
+
+    async def feed(self) -> None:
+        """Do one round. Raises StoreUnavailable, psycopg.Error."""
+        self._pause = _IDLE * random.uniform(0.5, 1.0)  # noqa: S311 - processes take turns
+        if not await self._feed.open():
+            return
+        while await self._feed.take():
+            pass
+        fed = 0
+        for credential, rate in await self._feed.active():
+            number, more = await self._feed.feed(credential)
+            fed += number
+            if number or more:
+                self._pause = min(self._pause, _FAST if rate is None else _RATED)
+        if fed:
+            await self._wake()
+
+
+def feed_campaigns(process: QueuedProcess) -> Coroutine[None, None, None]:
+    """Feed campaigns until cancelled."""
+    feed = CampaignFeed(process.resources.link("campaigns"), process.name)
+    feeder = Feeder(feed, process.registry.wake)
+
+    async def do() -> None:
+        process.schema.require()
+        await feeder.feed()
+
+    return repeat("campaigns", do, feeder.pause)

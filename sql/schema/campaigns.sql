@@ -1,0 +1,223 @@
+-- Campaigns: one message to many recipients, their outcomes, and exact counts of these.
+
+CREATE TABLE campaigns (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT campaigns_tenant CHECK (
+        octet_length(tenant) <= 64 AND tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]*)?$'),
+    name text COLLATE "C" NOT NULL CONSTRAINT campaigns_name CHECK (name ~ '^[A-Za-z][A-Za-z0-9._-]{0,63}$'),
+    credential text COLLATE "C" NOT NULL CONSTRAINT campaigns_credential CHECK (
+        credential ~ '^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$'),
+    template_id bigint NOT NULL,
+    sender text NOT NULL,
+    scope text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT campaigns_scope CHECK (scope ~ '^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$'),
+    priority smallint NOT NULL DEFAULT 7 CONSTRAINT campaigns_priority CHECK (priority BETWEEN 0 AND 9),
+    visible_at timestamptz,
+    deadline timestamptz,
+    halted_at timestamptz,
+    halted_reason text,
+    forgiven bigint NOT NULL DEFAULT 0,
+    totals jsonb,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    created_by text NOT NULL DEFAULT SESSION_USER,
+    CONSTRAINT campaigns_tenant_name UNIQUE (tenant, name)
+);
+COMMENT ON TABLE campaigns IS 'One message to many recipients. Its totals outlive the recipients.';
+COMMENT ON COLUMN campaigns.id IS 'The number of the campaign.';
+COMMENT ON COLUMN campaigns.tenant IS 'As messages.tenant.';
+COMMENT ON COLUMN campaigns.name IS 'Its name, which is unique for a tenant.';
+COMMENT ON COLUMN campaigns.credential IS 'Name of what it sends with; one campaign uses it at a time. Its rate is the budget credential:NAME.';
+COMMENT ON COLUMN campaigns.template_id IS 'templates.id, one version of a template.';
+COMMENT ON COLUMN campaigns.sender IS 'The reverse-path.';
+COMMENT ON COLUMN campaigns.scope IS 'The kind of mail that suppressions name; empty: only suppressions of all kinds count.';
+COMMENT ON COLUMN campaigns.priority IS 'As queue.priority.';
+COMMENT ON COLUMN campaigns.visible_at IS 'It begins at this time; null: at once.';
+COMMENT ON COLUMN campaigns.deadline IS 'Mail that is not sent by then fails.';
+COMMENT ON COLUMN campaigns.halted_at IS 'When too many of its recipients bounced, which stopped its jobs.';
+COMMENT ON COLUMN campaigns.halted_reason IS 'Why, with the numbers.';
+COMMENT ON COLUMN campaigns.forgiven IS 'Bounces that no longer count, because an operator went on.';
+COMMENT ON COLUMN campaigns.totals IS 'The counts when its last job ended.';
+COMMENT ON COLUMN campaigns.created_at IS 'When it was made.';
+COMMENT ON COLUMN campaigns.created_by IS 'The login that made it.';
+COMMENT ON CONSTRAINT campaigns_tenant ON campaigns IS 'As submit() takes it.';
+COMMENT ON CONSTRAINT campaigns_name ON campaigns IS 'A letter, then up to 63 letters, digits and . _ -';
+COMMENT ON CONSTRAINT campaigns_credential ON campaigns IS '1 to 64 letters, digits and . _ @ -';
+COMMENT ON CONSTRAINT campaigns_scope ON campaigns IS 'Up to 64 letters, digits and . _ -, or empty.';
+COMMENT ON CONSTRAINT campaigns_priority ON campaigns IS '0 to 9.';
+
+CREATE TABLE campaign_recipients (
+    campaign_id bigint NOT NULL,
+    number integer NOT NULL CONSTRAINT campaign_recipients_number CHECK (number > 0),
+    recipient text NOT NULL,
+    domain text COLLATE "C" NOT NULL,
+    params jsonb NOT NULL DEFAULT '{}',
+    state text COLLATE "C" NOT NULL DEFAULT 'unsent' CONSTRAINT campaign_recipients_state CHECK (
+        state IN ('unsent', 'queued', 'deferred', 'sent', 'failed', 'invalid', 'unknown')),
+    bounced boolean NOT NULL DEFAULT false,
+    message_id bigint,
+    sent_at timestamptz,
+    answered_at timestamptz,
+    error_code text,
+    error_sub_type text,
+    PRIMARY KEY (campaign_id, number)
+) WITH (
+    -- each recipient changes twice, and the index of those in the queue with it
+    fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, number) WHERE state IN ('queued', 'deferred');
+COMMENT ON TABLE campaign_recipients IS 'The recipients of campaigns, and what became of each.';
+COMMENT ON COLUMN campaign_recipients.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_recipients.number IS 'From 1, in the order of the import.';
+COMMENT ON COLUMN campaign_recipients.recipient IS 'The mailbox.';
+COMMENT ON COLUMN campaign_recipients.domain IS 'Its domain, as queue.domain.';
+COMMENT ON COLUMN campaign_recipients.params IS 'The words of the template.';
+COMMENT ON COLUMN campaign_recipients.state IS
+    'unsent; queued: in the queue; deferred: in the queue after a first attempt; or the outcome: sent, failed, invalid (not '
+    'to be sent), unknown.';
+COMMENT ON COLUMN campaign_recipients.bounced IS 'There is no such mailbox, by the next hop or by a later DSN.';
+COMMENT ON COLUMN campaign_recipients.message_id IS 'messages.id of its last mail.';
+COMMENT ON COLUMN campaign_recipients.sent_at IS 'When the next hop took it.';
+COMMENT ON COLUMN campaign_recipients.answered_at IS 'When the outcome was written.';
+COMMENT ON COLUMN campaign_recipients.error_code IS 'The SMTP reply code of a failure, or a word such as suppressed.';
+COMMENT ON COLUMN campaign_recipients.error_sub_type IS 'The enhanced status code and the answer class of a failure.';
+COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1.';
+COMMENT ON CONSTRAINT campaign_recipients_state ON campaign_recipients IS 'The states that the column names.';
+COMMENT ON INDEX campaign_recipients_queued IS 'What a campaign has in the queue: stop, reconcile and finalise.';
+
+CREATE TABLE campaign_counts (
+    campaign_id bigint NOT NULL,
+    slot smallint NOT NULL,
+    unsent bigint NOT NULL DEFAULT 0,
+    queued bigint NOT NULL DEFAULT 0,
+    deferred bigint NOT NULL DEFAULT 0,
+    sent bigint NOT NULL DEFAULT 0,
+    failed bigint NOT NULL DEFAULT 0,
+    invalid bigint NOT NULL DEFAULT 0,
+    unknown bigint NOT NULL DEFAULT 0,
+    bounced bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (campaign_id, slot)
+) WITH (fillfactor = 20);
+COMMENT ON TABLE campaign_counts IS
+    'How many recipients of a campaign are in each state: the sum over its slots. Triggers of campaign_recipients keep it.';
+COMMENT ON COLUMN campaign_counts.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_counts.slot IS 'So that processes of PostgreSQL seldom wait for each other.';
+COMMENT ON COLUMN campaign_counts.unsent IS 'Recipients in this state; one slot alone may be below 0.';
+COMMENT ON COLUMN campaign_counts.queued IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.deferred IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.sent IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.failed IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.invalid IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.unknown IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.bounced IS 'Recipients with `bounced`, whatever their state.';
+
+CREATE FUNCTION campaign_recipients_count() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    -- a trigger may name only the rows that its event has
+    IF TG_OP = 'INSERT' THEN
+        PERFORM campaign_count(ARRAY(SELECT (r.campaign_id, r.state, r.bounced, count(*))::campaign_change
+            FROM after AS r GROUP BY r.campaign_id, r.state, r.bounced));
+    ELSIF TG_OP = 'DELETE' THEN
+        PERFORM campaign_count(ARRAY(SELECT (r.campaign_id, r.state, r.bounced, -count(*))::campaign_change
+            FROM before AS r GROUP BY r.campaign_id, r.state, r.bounced));
+    ELSE
+        PERFORM campaign_count(ARRAY(SELECT (r.campaign_id, r.state, r.bounced, sum(r.n))::campaign_change
+            FROM (SELECT campaign_id, state, bounced, 1 AS n FROM after UNION ALL
+                SELECT campaign_id, state, bounced, -1 FROM before) AS r
+            GROUP BY r.campaign_id, r.state, r.bounced));
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION campaign_recipients_count IS 'Keeps campaign_counts: whatever changes a recipient changes its count.';
+
+CREATE TYPE campaign_change AS (campaign_id bigint, state text, bounced boolean, number bigint);
+COMMENT ON TYPE campaign_change IS 'So many more recipients of a campaign are in this state.';
+
+CREATE FUNCTION campaign_count(changes campaign_change[]) RETURNS void LANGUAGE sql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    INSERT INTO campaign_counts AS c (campaign_id, slot, unsent, queued, deferred, sent, failed, invalid, unknown, bounced)
+    SELECT n.campaign_id, pg_backend_pid() % 64,
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'unsent'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'queued'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'deferred'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'sent'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'failed'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'invalid'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'unknown'), 0), coalesce(sum(n.number) FILTER (WHERE n.bounced), 0)
+    FROM unnest(changes) AS n
+    GROUP BY n.campaign_id
+    HAVING bool_or(n.number <> 0)
+    ORDER BY n.campaign_id  -- all lock in this order
+    ON CONFLICT ON CONSTRAINT campaign_counts_pkey DO UPDATE SET unsent = c.unsent + excluded.unsent,
+        queued = c.queued + excluded.queued, deferred = c.deferred + excluded.deferred, sent = c.sent + excluded.sent,
+        failed = c.failed + excluded.failed, invalid = c.invalid + excluded.invalid, unknown = c.unknown + excluded.unknown,
+        bounced = c.bounced + excluded.bounced
+$$;
+COMMENT ON FUNCTION campaign_count IS 'Adds changes of states to campaign_counts.';
+
+CREATE TRIGGER campaign_recipients_added AFTER INSERT ON campaign_recipients REFERENCING NEW TABLE AS after
+    FOR EACH STATEMENT EXECUTE FUNCTION campaign_recipients_count();
+CREATE TRIGGER campaign_recipients_changed AFTER UPDATE ON campaign_recipients
+    REFERENCING OLD TABLE AS before NEW TABLE AS after FOR EACH STATEMENT EXECUTE FUNCTION campaign_recipients_count();
+CREATE TRIGGER campaign_recipients_removed AFTER DELETE ON campaign_recipients REFERENCING OLD TABLE AS before
+    FOR EACH STATEMENT EXECUTE FUNCTION campaign_recipients_count();
+COMMENT ON TRIGGER campaign_recipients_added ON campaign_recipients IS 'Keeps the counts.';
+COMMENT ON TRIGGER campaign_recipients_changed ON campaign_recipients IS 'Keeps the counts.';
+COMMENT ON TRIGGER campaign_recipients_removed ON campaign_recipients IS 'Keeps the counts.';
+
+CREATE FUNCTION campaign_create(
+    name text, credential text, template text, tenant text DEFAULT '', sender text DEFAULT NULL, scope text DEFAULT '',
+    priority integer DEFAULT 7, visible_at timestamptz DEFAULT NULL, deadline timestamptz DEFAULT NULL, version integer DEFAULT NULL
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    found templates;
+    made bigint;
+BEGIN
+    SELECT t.* INTO found FROM templates AS t
+    WHERE t.tenant IN (tenant COLLATE "C", '') AND t.name = template COLLATE "C" AND (version IS NULL OR t.version = version)
+    ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
+    IF found.id IS NULL THEN
+        PERFORM submit_no_template(template COLLATE "C", version, tenant);
+    ELSIF sender IS NOT NULL AND sender <> '' AND mailbox_domain(sender COLLATE "C") IS NULL THEN
+        PERFORM submit_refuse('sender', 'it is no mailbox');
+    ELSIF deadline IS NOT NULL AND deadline <= now() THEN
+        PERFORM submit_refuse('deadline', 'it is over');
+    END IF;
+    INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline)
+    VALUES (tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline)
+    RETURNING id INTO made;
+    RETURN made;
+EXCEPTION WHEN unique_violation THEN
+    RAISE EXCEPTION 'there is a campaign % already', to_json(name) USING ERRCODE = 'unique_violation',
+        HINT = 'Choose another name, or delete that campaign.';
+END $$;
+COMMENT ON FUNCTION campaign_create IS
+    'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one.';
+
+CREATE VIEW campaign_sums AS
+SELECT campaign_id, sum(unsent) AS unsent, sum(queued) AS queued, sum(deferred) AS deferred, sum(sent) AS sent,
+    sum(failed) AS failed, sum(invalid) AS invalid, sum(unknown) AS unknown, sum(bounced) AS bounced
+FROM campaign_counts GROUP BY campaign_id;
+COMMENT ON VIEW campaign_sums IS 'The recipients of each campaign by state.';
+COMMENT ON COLUMN campaign_sums.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_sums.unsent IS 'Recipients that are not in the queue yet.';
+COMMENT ON COLUMN campaign_sums.queued IS 'In the queue, before their first attempt ended.';
+COMMENT ON COLUMN campaign_sums.deferred IS 'In the queue after a first attempt.';
+COMMENT ON COLUMN campaign_sums.sent IS 'The next hop took them.';
+COMMENT ON COLUMN campaign_sums.failed IS 'Refused for good.';
+COMMENT ON COLUMN campaign_sums.invalid IS 'Not to be sent, for example suppressed.';
+COMMENT ON COLUMN campaign_sums.unknown IS 'The next hop may have them.';
+COMMENT ON COLUMN campaign_sums.bounced IS 'There is no such mailbox.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('campaigns', 'pgmta_operator', 'SELECT'),
+    ('campaigns', 'pgmta_reader', 'SELECT'),
+    ('campaigns', 'pgmta_queued', 'SELECT'),
+    ('campaign_recipients', 'pgmta_operator',
+        'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code), DELETE'),
+    ('campaign_recipients', 'pgmta_reader', 'SELECT'),
+    ('campaign_recipients', 'pgmta_queued', 'SELECT'),
+    ('campaign_counts', 'pgmta_operator', 'SELECT'),
+    ('campaign_counts', 'pgmta_reader', 'SELECT'),
+    ('campaign_counts', 'pgmta_queued', 'SELECT'),
+    ('campaign_sums', 'pgmta_operator', 'SELECT'),
+    ('campaign_sums', 'pgmta_reader', 'SELECT'),
+    ('campaign_sums', 'pgmta_queued', 'SELECT'),
+    ('FUNCTION campaign_create', 'pgmta_operator', 'EXECUTE');

@@ -165,12 +165,13 @@ class KeyRings:
 
 def recipient_octets(campaign: int, number: int) -> bytes:
     """Return what a token that unsubscribes signs. Raises OverflowError for other numbers."""
-    return campaign.to_bytes(8) + number.to_bytes(4)
+    return campaign.to_bytes(8, signed=True) + number.to_bytes(4, signed=True)
 
 
 def recipient_numbers(octets: bytes) -> tuple[int, int]:
     """Return the number of the campaign, and that of its recipient."""
-    return int.from_bytes(octets[:8]), int.from_bytes(octets[8:])
+    first, second = octets[:8], octets[8:]
+    return int.from_bytes(first, signed=True), int.from_bytes(second, signed=True)
 
 
 def secret_of(token: str, purpose: Purpose = Purpose.RECOVER) -> bytes | None:

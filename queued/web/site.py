@@ -168,6 +168,8 @@ class Site:
 
     def _page_of(self, request: web.BaseRequest, error: HttpError) -> web.StreamResponse:
         message = _MESSAGES.get(error.status, "wrong")
+        if message == "refused" and request.path.endswith(Purpose.UNSUBSCRIBE.path):
+            message = "unknown"
         return self._page(request, "message", error.status, error.headers, message=message)
 
     def _page(

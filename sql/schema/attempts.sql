@@ -187,24 +187,24 @@ DECLARE
     earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
     latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
     bounced CONSTANT boolean := pgmta.campaign_bounces(why) AND words LIKE '5%';
-    found record;
+    entry record;
 BEGIN
-    SELECT a.ended_at, a.lease_token, a.sender, a.recipient, a.tenant, a.metadata INTO found
+    SELECT a.ended_at, a.lease_token, a.sender, a.recipient, a.tenant, a.metadata INTO entry
     FROM pgmta.attempts AS a
     WHERE a.message_id = message AND a.row_id = recipient_row AND a.event IN ('delivered', 'unknown')
         AND a.ended_at >= earliest AND a.ended_at < latest
     ORDER BY a.ended_at DESC LIMIT 1;
     IF NOT FOUND THEN RETURN; END IF;
-    sender := found.sender;
-    recipient := found.recipient;
+    sender := entry.sender;
+    recipient := entry.recipient;
     IF why <> '' THEN
         UPDATE pgmta.attempts AS a
         SET class = why, returned_at = now(), returned = left(words, 1020)
-        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = found.ended_at
-            AND a.lease_token = found.lease_token AND a.returned_at IS NULL;
+        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = entry.ended_at
+            AND a.lease_token = entry.lease_token AND a.returned_at IS NULL;
     END IF;
     IF bounced OR complaint THEN
-        PERFORM pgmta.returned_facts(message, found.recipient, found.tenant, found.metadata, bounced, complaint);
+        PERFORM pgmta.returned_facts(message, entry.recipient, entry.tenant, entry.metadata, bounced, complaint);
     END IF;
 END $$;
 COMMENT ON FUNCTION attempt_returned IS

@@ -50,7 +50,7 @@ def test_templates_that_nothing_has(db: psycopg.Connection) -> None:
     for _ in range(4):
         put_template(db, "t", SOURCE)
     old, mail, used, new = column(db, "SELECT id FROM templates ORDER BY version")
-    db.execute("SELECT submit_template('t', 'a@b.example', '{\"name\": \"x\", \"unsubscribe\": \"y\"}',"
+    db.execute("SELECT submit_template('t', 'a@b.example', '{\"name\": \"x\", \"unsubscribe\": \"https://y.example\"}',"
                " version => 2)")  # fmt: skip
     db.execute("SELECT campaign_create('c', 'k', 't', version => 3)")
     assert fetch(db, "SELECT templates_expire('1 hour', 10)") == (0,), "they were replaced just now"

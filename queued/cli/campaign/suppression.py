@@ -173,9 +173,10 @@ def import_suppressions(
     FILE has an address a line. Or it is CSV, whose first line names the columns: address, and of
     tenant, scope, reason, source, at, until what it likes. Of two facts the newer one wins.
     """
+    name = Path(getattr(file, "name", "-")).name
     default = Suppression(
         address="", tenant=_tenant(tenant, all_tenants), scope=scope, reason=reason,
-        source=f"import {Path(file.name).name}"[:200],
+        source=f"import {name}"[:200],
     )  # fmt: skip
     outcomes: Counter[str] = Counter(new=0, newer=0, older=0, forgotten=0, bad=0)
     with _table(config) as table:
@@ -184,7 +185,7 @@ def import_suppressions(
             if isinstance(each, BadLine):
                 outcomes["bad"] += 1
                 if outcomes["bad"] <= _SHOWN:
-                    print_line(f"{file.name}:{each.line}: {each.reason}", err=True)
+                    print_line(f"{name}:{each.line}: {each.reason}", err=True)
                 continue
             batch.append(each)
             if len(batch) == _BATCH:
@@ -192,9 +193,9 @@ def import_suppressions(
                 batch.clear()
         if batch:
             outcomes.update(table.put(batch))
-        table.note_import(Path(file.name).name, outcomes)
+        table.note_import(name, outcomes)
     if outcomes["bad"] > _SHOWN:
-        print_line(f"{file.name}: {outcomes['bad'] - _SHOWN} more bad lines", err=True)
+        print_line(f"{name}: {outcomes['bad'] - _SHOWN} more bad lines", err=True)
     if as_json:
         print_json(dict(outcomes))
     else:

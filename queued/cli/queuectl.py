@@ -6,7 +6,9 @@ import click
 
 from pgmta.command import version_option
 from pgmta.logs import keep_off_stdout
+from queued.cli.campaign.campaign import campaign
 from queued.cli.campaign.forget import forget
+from queued.cli.campaign.steer import job
 from queued.cli.campaign.suppression import suppression
 from queued.cli.commands.change import COMMANDS as CHANGES
 from queued.cli.commands.classify import classify
@@ -32,7 +34,8 @@ from queued.cli.lifecycle.lifecycle import lifecycle
 from queued.cli.lifecycle.token_commands import token
 
 COMMANDS: list[click.Command] = [
-    *CHANGES, cancel, classify, collect, count, dkim, explain, find, forget, lifecycle,
+    *CHANGES, campaign, cancel, classify, collect, count, dkim, explain, find, forget, job,
+    lifecycle,
     list_rows, migrate, partition, route,
     rule, send, show, status, submit, suppression, template, token, trace, up, user, workers,
 ]  # fmt: skip

@@ -12,7 +12,8 @@ CREATE TABLE suppressions (
         scope ~ '^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$'),
     reason text COLLATE "C" NOT NULL CONSTRAINT suppressions_reason CHECK (
         reason IN ('unsubscribed', 'complained', 'bounced', 'forgotten', 'operator')),
-    source text NOT NULL DEFAULT '' CONSTRAINT suppressions_source CHECK (length(source) <= 200),
+    source text NOT NULL DEFAULT '' CONSTRAINT suppressions_source CHECK (
+        length(source) <= 200 AND source !~ '[[:cntrl:]]'),
     at timestamptz NOT NULL DEFAULT now(),
     until timestamptz,
     released_at timestamptz,
@@ -32,7 +33,7 @@ COMMENT ON COLUMN suppressions.released_at IS 'When an operator released it; nul
 COMMENT ON CONSTRAINT suppressions_address ON suppressions IS 'A mailbox without upper case, or a keyed hash.';
 COMMENT ON CONSTRAINT suppressions_reason ON suppressions IS 'The five reasons.';
 COMMENT ON CONSTRAINT suppressions_scope ON suppressions IS 'Up to 64 letters, digits and . _ -, or empty.';
-COMMENT ON CONSTRAINT suppressions_source ON suppressions IS 'Up to 200 characters.';
+COMMENT ON CONSTRAINT suppressions_source ON suppressions IS 'Up to 200 characters, none of which is a control.';
 COMMENT ON CONSTRAINT suppressions_tenant ON suppressions IS 'As submit() takes it, or *.';
 
 CREATE TABLE suppression_secret (

@@ -25,6 +25,7 @@ CREATE TABLE campaign_jobs (
 ) WITH (fillfactor = 20);
 CREATE INDEX campaign_jobs_open ON campaign_jobs (id) WHERE status <> 'LOGGED';
 CREATE INDEX campaign_jobs_campaign ON campaign_jobs (campaign_id, id);
+COMMENT ON SEQUENCE campaign_jobs_id_seq IS 'campaign_jobs.id.';
 COMMENT ON TABLE campaign_jobs IS 'Parts of campaigns: a range of recipients that is sent. The lowest id goes first.';
 COMMENT ON COLUMN campaign_jobs.id IS 'The number of the job, and its place: a job keeps both when it is resumed or retried.';
 COMMENT ON COLUMN campaign_jobs.campaign_id IS 'campaigns.id.';
@@ -398,7 +399,7 @@ BEGIN
     FOR job IN
         SELECT j.id, j.campaign_id, j.first, j.last, j.status, c.tenant, c.scope
         FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
-        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id
+        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
         -- a row under a lease is refused before its transaction, and comes back
         SELECT array_agg(w.id), array_agg(w.number) INTO rows, numbers FROM (
@@ -437,7 +438,7 @@ DECLARE
 BEGIN
     FOR job IN
         SELECT j.id, j.campaign_id, j.first, j.last FROM campaign_jobs AS j
-        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id
+        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
         WITH gone AS MATERIALIZED (
             SELECT r.number, r.message_id FROM campaign_recipients AS r
@@ -596,7 +597,7 @@ SELECT c.id, c.tenant, c.name,
     b.rate, CASE WHEN b.rate > 0 THEN make_interval(secs => (s.unsent + s.queued)::float8 / (b.rate * 0.97)) END AS estimated_wait,
     (SELECT jsonb_object_agg(j.status, j.number) FROM (
         SELECT status, count(*) AS number FROM campaign_jobs WHERE campaign_id = c.id GROUP BY status) AS j) AS jobs,
-    c.halted_at, c.credential, c.created_at
+    c.halted_at, c.halted_reason, c.credential, c.created_at
 FROM campaigns AS c
 LEFT JOIN LATERAL (
     SELECT coalesce(sum(n.unsent), 0) AS unsent, coalesce(sum(n.queued), 0) AS queued, coalesce(sum(n.deferred), 0) AS deferred,
@@ -621,6 +622,7 @@ COMMENT ON COLUMN campaign_statistics.rate IS 'Mails per second of its credentia
 COMMENT ON COLUMN campaign_statistics.estimated_wait IS 'How long the rest takes at that rate; null without a rate.';
 COMMENT ON COLUMN campaign_statistics.jobs IS 'The number of its jobs by status.';
 COMMENT ON COLUMN campaign_statistics.halted_at IS 'campaigns.halted_at.';
+COMMENT ON COLUMN campaign_statistics.halted_reason IS 'campaigns.halted_reason.';
 COMMENT ON COLUMN campaign_statistics.credential IS 'campaigns.credential.';
 COMMENT ON COLUMN campaign_statistics.created_at IS 'campaigns.created_at.';
 
@@ -632,6 +634,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('credential_use', 'pgmta_reader', 'SELECT'),
     ('credential_use', 'pgmta_queued', 'SELECT'),
     ('campaign_active', 'pgmta_operator', 'SELECT'),
+    ('campaign_active', 'pgmta_reader', 'SELECT'),
     ('campaign_active', 'pgmta_queued', 'SELECT'),
     ('campaign_statistics', 'pgmta_operator', 'SELECT'),
     ('campaign_statistics', 'pgmta_reader', 'SELECT'),

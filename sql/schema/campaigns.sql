@@ -21,6 +21,9 @@ CREATE TABLE campaigns (
     created_by text NOT NULL DEFAULT SESSION_USER,
     CONSTRAINT campaigns_tenant_name UNIQUE (tenant, name)
 );
+COMMENT ON SEQUENCE campaigns_id_seq IS 'campaigns.id.';
+COMMENT ON INDEX campaigns_tenant_name IS 'Campaigns by name.';
+COMMENT ON CONSTRAINT campaigns_tenant_name ON campaigns IS 'A name once for each tenant.';
 COMMENT ON TABLE campaigns IS 'One message to many recipients. Its totals outlive the recipients.';
 COMMENT ON COLUMN campaigns.id IS 'The number of the campaign.';
 COMMENT ON COLUMN campaigns.tenant IS 'As messages.tenant.';

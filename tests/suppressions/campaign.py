@@ -72,9 +72,7 @@ class Campaign:
 
     def suppressed(self, *addresses: str, scope: str = "news", tenant: str = "") -> list[bool]:
         """Whether each address is suppressed."""
-        (found,) = fetch(
-            self.db, "SELECT suppressed(%s, %s, %s)", tenant, scope, list(addresses)
-        )
+        (found,) = fetch(self.db, "SELECT suppressed(%s, %s, %s)", tenant, scope, list(addresses))
         return list(found)
 
     def reasons(self) -> list[str]:

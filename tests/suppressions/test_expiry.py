@@ -20,7 +20,9 @@ def ended(db: psycopg.Connection, campaign: Campaign, days: int) -> None:
     db.execute("UPDATE campaigns SET created_at = now() - interval '1 year'")
     job = (campaign.id,)
     for status in ("STOPPED", "LOGGED"):
-        db.execute(f"UPDATE campaign_jobs SET status = '{status}' WHERE campaign_id = %s".encode(), job)
+        db.execute(
+            f"UPDATE campaign_jobs SET status = '{status}' WHERE campaign_id = %s".encode(), job
+        )
     db.execute("ALTER TABLE campaign_jobs DISABLE TRIGGER USER")
     db.execute(
         "UPDATE campaign_jobs SET changed_at = now() - make_interval(days => %s)"

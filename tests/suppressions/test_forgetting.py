@@ -84,9 +84,7 @@ def test_one_person(
     assert (released.exit_code, campaign.suppressed(JOE)) == (0, [False])
 
 
-def test_row_under_way_ends_first(
-    db: psycopg.Connection, database: str, tmp_path: Path
-) -> None:
+def test_row_under_way_ends_first(db: psycopg.Connection, database: str, tmp_path: Path) -> None:
     row(db, put_message(db, 1), recipient=JOE, status="SENDING", lease=60, lease_owner="w",
         lease_token=1)  # fmt: skip
     done = run(tmp_path, database, "forget", JOE)
@@ -109,13 +107,18 @@ def test_import_list_and_export(
     assert done.exit_code == 1
     assert done.stdout == "2 new, 0 newer, 1 older, 0 forgotten, 2 bad\n"
     assert [line.split(":")[1] for line in done.stderr.splitlines()] == ["4", "6"]
-    assert campaign.reasons() == ["a@b.example news unsubscribed", "c@xn--bcher-kva.example operator"]
+    assert campaign.reasons() == [
+        "a@b.example news unsubscribed",
+        "c@xn--bcher-kva.example operator",
+    ]
     exported = run(tmp_path, database, "suppression", "export")
     db.execute("TRUNCATE suppressions")
     again = run(tmp_path, database, "suppression", "import", "-", stdin=exported.stdout)
     assert again.stdout == "2 new, 0 newer, 0 older, 0 forgotten, 0 bad\n"
     assert run(tmp_path, database, "suppression", "export").stdout == exported.stdout
-    simple = run(tmp_path, database, "suppression", "import", "-", stdin="x@b.example\ny@b.example\n")
+    simple = run(
+        tmp_path, database, "suppression", "import", "-", stdin="x@b.example\ny@b.example\n"
+    )
     assert simple.stdout.startswith("2 new")
     wrong = run(tmp_path, database, "suppression", "import", "-", stdin="address,reasn\n")
     assert (wrong.exit_code, "did you mean reason?" in wrong.stderr) == (2, True)

@@ -54,7 +54,9 @@ def test_many_at_once(db: psycopg.Connection) -> None:
 
 def test_hash_is_hmac_sha256(db: psycopg.Connection, campaign: Campaign) -> None:
     """RFC 2104, against Python's."""
-    pad, found = fetch(db, "SELECT inner_pad, suppression_hash('Joe@B.example') FROM suppression_secret")
+    pad, found = fetch(
+        db, "SELECT inner_pad, suppression_hash('Joe@B.example') FROM suppression_secret"
+    )
     key = bytes(octet ^ 0x36 for octet in pad)
     assert key[32:] == bytes(32)
     assert found == "hmac:" + hmac.digest(key, b"joe@b.example", "sha256").hex()
@@ -106,7 +108,9 @@ def test_another_scope_or_tenant_stays(db: psycopg.Connection, campaign: Campaig
     assert campaign.states() == {"joe@b.example": "invalid"}
 
 
-def test_hard_bounce_suppresses_in_the_same_commit(db: psycopg.Connection, campaign: Campaign) -> None:
+def test_hard_bounce_suppresses_in_the_same_commit(
+    db: psycopg.Connection, campaign: Campaign
+) -> None:
     campaign.add("joe@b.example", "ann@b.example")
     db.execute("UPDATE campaign_recipients SET bounced = number = 1, state = 'failed'")
     assert campaign.reasons() == ["joe@b.example bounced"]

@@ -52,9 +52,7 @@ def test_from_the_mail_to_the_suppression(
     database: str, system: System, web: Web, campaign: Campaign, tmp_path: Path
 ) -> None:
     keys, hop = Keys(tmp_path), system.hop(refuses_bob)
-    daemon = system.queued(
-        hop, **sections(tmp_path, web.url), signing={"keys": [keys.entry("e")]}
-    )
+    daemon = system.queued(hop, **sections(tmp_path, web.url), signing={"keys": [keys.entry("e")]})
     campaign.add("ann@b.example", "bob@b.example", "eve@b.example")
     campaign.start()
     hop.wait_kept(2)

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 
-_SQL = queries("campaigns")
+_SQL = queries("campaign_feed")
 
 
 class ActiveCredential(NamedTuple):
-    """A credential whose campaign feeds the queue; `rate` in mails per second, None for no limit."""
+    """A credential whose campaign feeds the queue; `rate` in mails per second, or None."""
 
     credential: str
     rate: float | None

@@ -22,7 +22,7 @@ from pgmta.postgres.binary import (
 from pgmta.postgres.link import Link
 from pgmta.states import Event, after
 from pgmta.store.queries import queries
-from pgmta.store.queue.recipients_told import recipients_told
+from pgmta.store.queue.campaign_outcomes import campaign_outcomes
 
 _SQL = queries("settle")
 _LOG, _SAID, _TOLD = _SQL["log"], _SQL["transcripts"], b" " + _SQL["campaign"]
@@ -98,7 +98,7 @@ class Settlements:
         of_campaigns = False
         if values["metadata"] is not _EMPTY:
             told = [o for o in outcomes if o.item.metadata and CAMPAIGN in o.item.metadata]
-            values |= recipients_told(told)
+            values |= campaign_outcomes(told)
             of_campaigns = bool(told)
         statement = _DELIVERED
         if any(o.dialogue for o in outcomes):

@@ -1,1 +1,1 @@
-"""Commands of campaigns: campaigns, jobs, suppressions, and forgetting."""
+"""Commands of campaigns, one file for each kind of work: jobs, suppressions, forgetting."""

@@ -77,7 +77,7 @@ def _read(cells: dict[str, str], line: int, default: Suppression) -> Suppression
             tenant=cells.get("tenant") or default.tenant,
             scope=cells.get("scope") or default.scope,
             reason=reason,
-            source=(cells.get("source") or default.source)[:_LONGEST],
+            source=" ".join((cells.get("source") or default.source).split())[:_LONGEST],
             at=_time(cells.get("at", "")) or default.at,
             until=_time(cells.get("until", "")) or default.until,
         )

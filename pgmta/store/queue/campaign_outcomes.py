@@ -15,7 +15,7 @@ _BOUNCES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMA
 _STATES = {Event.DELIVERED: "sent", Event.FAIL: "failed", Event.DEFER: "deferred"}
 
 
-def recipients_told(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def campaign_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return what the recipients of campaigns are told of these outcomes, as arrays of columns.
 
     Rows whose metadata was made by hand name no recipient, and an attempt that never began tells

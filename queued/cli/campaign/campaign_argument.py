@@ -1,0 +1,47 @@
+"""The argument NAME and the option --tenant of commands about one campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+
+from pgmta.errors import PgmtaError
+from pgmta.postgres import faults
+from pgmta.store.campaigns.campaigns import CampaignTable
+from queued.cli.options.queue_command import database_of, who
+
+tenant_option = click.option("--tenant", default="", help="Tenant of the campaign.")
+
+
+def about_campaign(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument NAME and the option --tenant."""
+    return click.argument("name")(tenant_option(function))
+
+
+@contextmanager
+def campaign_table(config: Path) -> Iterator[CampaignTable]:
+    """Open the campaigns of a configuration's database; errors of its functions are short."""
+    with closing(CampaignTable(database_of(config), who())) as table, short_errors():
+        yield table
+
+
+@contextmanager
+def short_errors() -> Iterator[None]:
+    """Turn errors that functions of the database raise into a PgmtaError with their hint."""
+    try:
+        yield
+    except (
+        psycopg.errors.ObjectNotInPrerequisiteState,
+        psycopg.errors.NoDataFound,
+        psycopg.errors.InvalidParameterValue,
+        psycopg.errors.UniqueViolation,
+        psycopg.errors.CheckViolation,
+    ) as error:
+        parts = [error.diag.message_primary or faults.words(error)]
+        parts += [part for part in (error.diag.message_detail, error.diag.message_hint) if part]
+        raise PgmtaError("; ".join(part.rstrip(".") for part in parts)) from None

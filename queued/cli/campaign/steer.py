@@ -1,0 +1,140 @@
+"""`queuectl campaign start | stop | resume | retry | delete`, and the same for one job."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from pgmta.command import print_json, print_line
+from pgmta.errors import ConfigError
+from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
+from queued.cli.options.queue_command import Column, command, instant, print_rows
+
+_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(?:/(s|min|h|d))?")
+_SECONDS = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+
+
+def parse_rate(text: str) -> float:
+    """Return mails per second of a text such as 50, 50/s, 600/min. Raises ConfigError."""
+    match = _RATE.fullmatch(text)
+    rate = float(match[1]) / _SECONDS[match[2]] if match else 0.0
+    if not 0 < rate <= 100_000:
+        raise ConfigError([f"--rate {text!r}: expected a number per s, min, h or d, as 50/s"])
+    return rate
+
+
+@command()
+@about_campaign
+@click.option("--rate", help="At most so many mails, as 50/s or 600/min; default: that of the "
+              "credential, which may be any number.")  # fmt: skip
+@click.option("--jobs", default=1, show_default=True, help="Parts that stop and retry separately.")
+def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> None:
+    """Begin to send a campaign; the rate becomes that of its credential."""
+    speed = parse_rate(rate) if rate else None
+    with campaign_table(config) as table:
+        made = table.start(table.find(tenant, name), speed, jobs)
+    print_line(f"started {name}: {_jobs(len(made))} {', '.join(map(str, made))}")
+
+
+@command()
+@about_campaign
+def stop(config: Path, name: str, tenant: str) -> None:
+    """Stop a campaign: no mail of it begins from now on."""
+    with campaign_table(config) as table:
+        print_line(f"stopped {_jobs(table.stop(table.find(tenant, name)))} of {name}")
+
+
+_HALTED = click.option(
+    "--halted", is_flag=True, help="Go on, although bounces have halted it; they count no more."
+)
+
+
+@command()
+@about_campaign
+@_HALTED
+def resume(config: Path, name: str, tenant: str, *, halted: bool) -> None:
+    """Go on with a campaign that was stopped, with exactly the rest."""
+    with campaign_table(config) as table:
+        number = table.resume(table.find(tenant, name), halted=halted)
+    print_line(f"resumed {_jobs(number)} of {name}")
+
+
+@command()
+@about_campaign
+@click.option("--unknown", is_flag=True, help="Also mail that may have arrived: maybe twice then.")
+@_HALTED
+def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: bool) -> None:
+    """Send again what failed, and what is left, before younger campaigns."""
+    with campaign_table(config) as table:
+        number = table.retry(table.find(tenant, name), unknown=unknown, halted=halted)
+    print_line(f"{name}: {_jobs(number)} of it tried again")
+
+
+@command()
+@about_campaign
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(config: Path, name: str, tenant: str, *, yes: bool) -> None:
+    """Delete a campaign that is done, with its recipients and outcomes."""
+    with campaign_table(config) as table:
+        campaign = table.find(tenant, name)
+        if not yes:
+            click.confirm(f"Delete {name} and all that is known of its recipients?", abort=True)
+        print_line(f"deleted {name} with {table.delete(campaign)} recipients")
+
+
+@click.group()
+def job() -> None:
+    """Steer parts of campaigns."""
+
+
+@command(job, "list", json=True)
+@click.option("--campaign", help="Jobs of this campaign, also those that are done.")
+@click.option("--tenant", default="", help="Tenant of the campaign.")
+def list_jobs(config: Path, campaign: str | None, tenant: str, *, as_json: bool) -> None:
+    """List the jobs that are not done, in the order in which they go."""
+    with campaign_table(config) as table:
+        rows = table.jobs(table.find(tenant, campaign) if campaign else None)
+    if as_json:
+        print_json(rows)
+        return
+    columns: dict[str, Column] = {
+        "JOB": "id", "CAMPAIGN": "name", "STATUS": "status", "FIRST": "first", "LAST": "last",
+        "FED TO": "fed_to", "SINCE": lambda row: instant(row["changed_at"]),
+        "FED BY": lambda row: row["fed_by"] or "-",
+    }  # fmt: skip
+    print_rows(rows, columns)
+
+
+@command(job, "stop")
+@click.argument("number", type=int)
+def stop_job(config: Path, number: int) -> None:
+    """Stop a job."""
+    with campaign_table(config) as table:
+        _say(number, "stopped", changed=table.stop_job(number))
+
+
+@command(job, "resume")
+@click.argument("number", type=int)
+def resume_job(config: Path, number: int) -> None:
+    """Go on with a job, with exactly the rest."""
+    with campaign_table(config) as table:
+        _say(number, "resumed", changed=table.resume_job(number))
+
+
+@command(job, "retry")
+@click.argument("number", type=int)
+@click.option("--unknown", is_flag=True, help="Also mail that may have arrived: maybe twice then.")
+def retry_job(config: Path, number: int, *, unknown: bool) -> None:
+    """Send again what failed of a job, in its place."""
+    with campaign_table(config) as table:
+        _say(number, "tried again", changed=table.retry_job(number, unknown=unknown))
+
+
+def _say(number: int, done: str, *, changed: bool) -> None:
+    print_line(f"job {number} {done}" if changed else f"job {number}: nothing to do in its status")
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"

@@ -1,0 +1,288 @@
+"""Jobs of campaigns: who may run, what is fed, and books that are exact at any moment."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import psycopg
+import pytest
+from psycopg import errors as pg_errors
+
+from pgmta.campaign_states import MOVES, JobStatus
+from tests.sql.campaigns import books, make_campaign, statuses
+
+CREDENTIAL = "ses-1"
+
+
+def start(
+    db: psycopg.Connection, campaign: int, rate: float | None = None, jobs: int = 1
+) -> list[int]:
+    query = "SELECT campaign_start(%s, %s, %s)"
+    return [row[0] for row in db.execute(query, (campaign, rate, jobs))]
+
+
+def call(db: psycopg.Connection, function: str, *values: object) -> int:
+    query = f"SELECT {function}({', '.join(['%s'] * len(values))})"
+    ((found,),) = db.execute(query, values).fetchall()
+    return int(found)
+
+
+def feed(db: psycopg.Connection, credential: str = CREDENTIAL) -> int:
+    """Feed once; return how much."""
+    while call(db, "campaign_take"):
+        pass
+    ((fed,),) = db.execute("SELECT fed FROM campaign_feed(%s, 'w')", (credential,)).fetchall()
+    return int(fed)
+
+
+def end(db: psycopg.Connection, event: str, most: int | None = None, answer: str = "") -> int:
+    """Write the outcome of mail in the queue, as settle does; return of how much."""
+    states = {"delivered": "sent", "failed": "failed", "unknown": "unknown"}
+    rows = db.execute(
+        "DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT %s)"
+        " RETURNING id, message_id, campaign_path(metadata)",
+        (most,),
+    ).fetchall()
+    number = len(rows)
+    changed = [] if event == "delivered" else [row[0] for row in rows]
+    db.execute(
+        "SELECT campaign_outcomes(%s::bigint[], %s::integer[], %s::bigint[], %s::bigint[],"
+        " %s, %s, %s, %s, array_fill(now(), ARRAY[%s]), %s::bigint[])",
+        (
+            [row[2][0] for row in rows], [row[2][1] for row in rows], [row[1] for row in rows],
+            [row[0] for row in rows], [states[event]] * number,
+            [answer == "unknown_user"] * number, [""] * number, [answer] * number, number, changed,
+        ),
+    )  # fmt: skip
+    return number
+
+
+def test_a_campaign_goes_from_start_to_its_totals(db: psycopg.Connection) -> None:
+    campaign = make_campaign(db, 450)
+    assert books(db, campaign) == {"unsent": 450}
+    start(db, campaign)
+    assert statuses(db, campaign) == ["READY"]
+    for fed, state in ((200, "SENDING"), (200, "SENDING"), (50, "SENT")):
+        assert feed(db) == fed
+        assert feed(db) == 0  # there is no room
+        assert statuses(db, campaign)[0] in (state, "SENDING")
+        assert books(db, campaign)["queued"] == fed
+        assert end(db, "delivered") == fed
+    feed(db)
+    assert statuses(db, campaign) == ["SENT"]
+    assert call(db, "campaign_finalise") == 1
+    assert call(db, "campaign_finalise") == 0
+    assert statuses(db, campaign) == ["LOGGED"]
+    assert books(db, campaign) == {"sent": 450}
+    ((totals,),) = db.execute("SELECT totals FROM campaigns").fetchall()
+    assert totals["sent"] == 450
+    assert not db.execute("SELECT FROM credential_use").fetchall()
+    ((words, messages),) = db.execute(
+        "SELECT min(error_code), count(DISTINCT message_id) FROM campaign_recipients"
+    ).fetchall()
+    assert (words, messages) == (None, 450)
+    assert call(db, "campaign_delete", campaign) == 450
+    assert not db.execute("SELECT FROM campaign_counts").fetchall()
+
+
+def test_the_mail_is_composed_of_template_and_words(db: psycopg.Connection) -> None:
+    campaign = make_campaign(db, 3, deadline="2100-01-01 00:00:00+00", tenant="shop")
+    start(db, campaign, 10)
+    assert feed(db) == 3
+    query = (
+        "SELECT q.recipient, q.once, q.on_failed, q.priority, q.tenant, q.metadata, m.params"
+        " FROM queue AS q JOIN messages AS m ON m.id = q.message_id ORDER BY q.id LIMIT 1"
+    )
+    (row,) = db.execute(query).fetchall()
+    recipient, once, on_failed, priority, tenant, metadata, params = row
+    assert (recipient, once, on_failed, priority, tenant) == (
+        "r1@h.example",
+        True,
+        "remove",
+        7,
+        "shop",
+    )
+    assert params["words"] == {"name": "N1"}
+    assert metadata["_campaign"].startswith(f"{campaign}.1.")
+    assert metadata["_budget"] == "credential:ses-1"
+    assert metadata["_deadline"] == "2100-01-01T00:00:00Z"
+    assert (metadata["credential"], metadata["campaign"]) == ("ses-1", "news")
+
+
+def test_half_a_second_of_the_rate_is_in_the_queue(db: psycopg.Connection) -> None:
+    campaign = make_campaign(db, 1000)
+    start(db, campaign, 50, jobs=3)
+    assert feed(db) == 25
+    assert end(db, "delivered", 10) == 10
+    assert feed(db) == 10
+    assert statuses(db, campaign) == ["SENDING", "ENQUEUED", "ENQUEUED"]
+
+
+def test_one_campaign_has_the_credential(database: str, db: psycopg.Connection) -> None:
+    first, second, other = (
+        make_campaign(db, 500, name, credential)
+        for name, credential in (("one", "c1"), ("two", "c1"), ("three", "c2"))
+    )
+    for campaign in (first, second, other):
+        start(db, campaign, jobs=2)
+    barrier = threading.Barrier(8)
+    seen: set[tuple[int, ...]] = set()
+
+    def work(_: int) -> None:
+        with psycopg.connect(database, autocommit=True) as mine:
+            barrier.wait()
+            for _ in range(30):
+                call(mine, "campaign_take")
+                mine.execute("SELECT campaign_feed('c1', 'w'), campaign_feed('c2', 'w')")
+                used = mine.execute(
+                    "SELECT array_agg(DISTINCT j.campaign_id) FROM campaign_jobs AS j"
+                    " JOIN campaigns AS c ON c.id = j.campaign_id"
+                    " WHERE c.credential = 'c1' AND j.status NOT IN ('READY', 'LOGGED')"
+                ).fetchall()
+                seen.add(tuple(used[0][0] or ()))
+                with mine.transaction():
+                    ids = mine.execute(
+                        "SELECT id FROM queue ORDER BY id LIMIT 20 FOR UPDATE SKIP LOCKED"
+                    )
+                    rows = [row[0] for row in ids]
+                    mine.execute("DELETE FROM queue WHERE id = ANY (%s)", (rows,))
+                mine.execute("SELECT campaign_reconcile(1000)")
+                call(mine, "campaign_finalise")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert seen <= {(), (first,), (second,)}
+    assert (first,) in seen
+    for campaign in (first, second, other):
+        books(db, campaign)
+
+
+@pytest.mark.parametrize("pair", list(product(JobStatus, JobStatus)), ids="-".join)
+def test_the_check_has_the_moves_of_the_table(
+    db: psycopg.Connection, pair: tuple[JobStatus, JobStatus]
+) -> None:
+    before, after = pair
+    campaign = make_campaign(db, 1)
+    [job] = start(db, campaign)
+    path = {JobStatus.READY: [], JobStatus.ENQUEUED: ["ENQUEUED"], JobStatus.SENDING: ["ENQUEUED", "SENDING"],
+            JobStatus.SENT: ["ENQUEUED", "SENT"], JobStatus.STOPPED: ["STOPPED"],
+            JobStatus.LOGGED: ["STOPPED", "LOGGED"]}  # fmt: skip
+    for status in path[before]:
+        db.execute("UPDATE campaign_jobs SET status = %s WHERE id = %s", (status, job))
+    move = "UPDATE campaign_jobs SET status = %s, former = 'READY' WHERE id = %s"
+    if before is after or after in MOVES[before]:
+        db.execute(move, (after, job))
+    else:
+        with pytest.raises(pg_errors.CheckViolation, match="campaign_jobs_moves"):
+            db.execute(move, (after, job))
+
+
+def test_stop_takes_back_what_waits_and_resume_sends_exactly_the_rest(
+    db: psycopg.Connection,
+) -> None:
+    campaign = make_campaign(db, 500)
+    [job] = start(db, campaign)
+    assert feed(db) == 200
+    assert end(db, "delivered", 30) == 30
+    db.execute("UPDATE queue SET status = 'SENDING', lease_owner = 'w', lease_since = now(),"
+               " lease_token = 7, lease_until = now() + interval '1 minute'"
+               " WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT 5)")  # fmt: skip
+    flying = [row[0] for row in db.execute("SELECT id FROM queue WHERE lease_token = 7")]
+    assert call(db, "campaign_stop", campaign) == 1
+    ((may,),) = db.execute("SELECT campaign_may_begin(%s)", (flying,)).fetchall()
+    assert may == []
+    assert call(db, "campaign_withdraw", 1000) == 165
+    assert call(db, "campaign_finalise") == 0  # five are under a lease
+    assert books(db, campaign) == {"unsent": 465, "queued": 5, "sent": 30}
+    db.execute(
+        "UPDATE queue SET status = 'QUEUED', lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL"
+    )
+    assert call(db, "campaign_withdraw", 1000) == 5
+    assert call(db, "campaign_finalise") == 1
+    assert statuses(db, campaign) == ["LOGGED"]
+    assert call(db, "campaign_resume", campaign) == 1
+    sent = 30
+    while feed(db):
+        sent += end(db, "delivered")
+    assert sent == 500
+    call(db, "campaign_finalise")
+    assert (statuses(db, campaign), books(db, campaign)) == (["LOGGED"], {"sent": 500})
+    ((ids,),) = db.execute("SELECT array_agg(id) FROM campaign_jobs").fetchall()
+    assert ids == [job]
+
+
+def test_a_retry_takes_the_failed_and_unknown_ones_on_request(db: psycopg.Connection) -> None:
+    campaign = make_campaign(db, 30)
+    start(db, campaign)
+    feed(db)
+    assert (end(db, "failed", 4, "policy"), end(db, "unknown", 3), end(db, "delivered")) == (
+        4,
+        3,
+        23,
+    )
+    feed(db)
+    assert call(db, "campaign_finalise") == 1
+    younger = make_campaign(db, 5, "younger")
+    start(db, younger)
+    assert call(db, "campaign_retry", campaign) == 1
+    assert feed(db) == 4
+    assert statuses(db, younger) == ["READY"]
+    end(db, "delivered")
+    feed(db)
+    call(db, "campaign_finalise")
+    assert books(db, campaign) == {"sent": 27, "unknown": 3}
+    assert call(db, "campaign_retry", campaign, True) == 1
+    assert feed(db) == 3
+
+
+def test_what_leaves_the_queue_otherwise_is_found_in_the_log(db: psycopg.Connection) -> None:
+    campaign = make_campaign(db, 8)
+    start(db, campaign)
+    feed(db)
+    ids = [row[0] for row in db.execute("SELECT id FROM queue ORDER BY id")]
+    for row, event in zip(ids, ("delivered", "failed", "unknown", "cancelled", None), strict=False):
+        if event:
+            db.execute("SELECT rows_log(ARRAY[%s]::bigint[], %s)", (row, event))
+        db.execute("DELETE FROM queue WHERE id = %s", (row,))
+    assert call(db, "campaign_reconcile", 1000) == 5
+    assert books(db, campaign) == {"sent": 1, "errored": 2, "unknown": 1, "unsent": 1, "queued": 3}
+    assert feed(db) == 1  # the one without a trace
+
+
+@pytest.mark.parametrize(
+    ("bounced", "others", "halted"),
+    [(11, 89, True), (10, 0, False), (11, 189, False), (11, 0, True)],
+)
+def test_many_bounces_halt_a_campaign(
+    db: psycopg.Connection, bounced: int, others: int, halted: bool
+) -> None:
+    campaign = make_campaign(db, 400)
+    start(db, campaign)
+    feed(db)
+    end(db, "failed", bounced, "unknown_user")
+    end(db, "delivered", others)
+    assert call(db, "campaign_halt") == halted
+    assert (statuses(db, campaign) == ["STOPPED"]) == halted
+    if halted:
+        with pytest.raises(pg_errors.ObjectNotInPrerequisiteState, match="is halted"):
+            call(db, "campaign_resume", campaign)
+        assert call(db, "campaign_resume", campaign, True) == 1
+        assert call(db, "campaign_halt") == 0
+
+
+def test_suppressed_recipients_are_neither_fed_nor_begun(db: psycopg.Connection) -> None:
+    campaign = make_campaign(db, 10, scope="news")
+    db.execute("INSERT INTO suppressions (address, scope, reason) VALUES"
+               " ('r3@h.example', 'news', 'operator'), ('r4@h.example', 'other', 'operator'),"
+               " ('r5@h.example', '', 'operator')")  # fmt: skip
+    start(db, campaign)
+    assert feed(db) == 8
+    assert books(db, campaign) == {"queued": 8, "invalid": 2}
+    db.execute("INSERT INTO suppressions (address, reason) VALUES ('r6@h.example', 'unsubscribed')")
+    rows: dict[str, int] = dict(db.execute("SELECT recipient, id FROM queue").fetchall())
+    ((may,),) = db.execute("SELECT campaign_may_begin(%s)", (list(rows.values()),)).fetchall()
+    assert set(rows.values()) - set(may) == {rows["r6@h.example"]}
+    assert call(db, "campaign_withdraw", 1000) == 1
+    assert books(db, campaign) == {"queued": 7, "invalid": 3}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.test_returned_mail import configuration, shape
-from tests.suppressions.campaign import Campaign, sections
 from tests.support.system import System
 from tests.support.waiting import until
+from tests.suppressions.campaign import Campaign, sections
 
 
 @pytest.mark.parametrize(

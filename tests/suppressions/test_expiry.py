@@ -7,8 +7,8 @@ import pytest
 
 from pgmta.store.lifecycle.installation import install
 from tests.lifecycle.tokens import add_accounts, put_template
-from tests.suppressions.campaign import SOURCE, Campaign
 from tests.support.rows import column, fetch
+from tests.suppressions.campaign import SOURCE, Campaign
 
 MONTH = "'30 days', 2"
 
@@ -43,7 +43,7 @@ def test_recipients_before_campaigns(db: psycopg.Connection, campaign: Campaign)
     assert fetch(db, f"SELECT campaigns_expire({MONTH})") == (0,), "it has recipients"
     removed = [fetch(db, f"SELECT recipients_expire({MONTH})")[0] for _ in range(4)]
     assert removed == [2, 2, 1, 0]
-    assert len(late.states()) == 5 and len(waits.states()) == 1
+    assert (len(late.states()), len(waits.states())) == (5, 1)
     assert fetch(db, f"SELECT campaigns_expire({MONTH})") == (1,)
     assert column(db, "SELECT name FROM campaigns ORDER BY 1") == ["late", "waits"]
 
@@ -51,7 +51,7 @@ def test_recipients_before_campaigns(db: psycopg.Connection, campaign: Campaign)
 def test_templates_that_nothing_has(db: psycopg.Connection) -> None:
     for _ in range(4):
         put_template(db, "t", SOURCE)
-    old, mail, used, new = column(db, "SELECT id FROM templates ORDER BY version")
+    _, mail, used, new = column(db, "SELECT id FROM templates ORDER BY version")
     db.execute("SELECT submit_template('t', 'a@b.example', '{\"name\": \"x\", \"unsubscribe\": \"https://y.example\"}',"
                " version => 2)")  # fmt: skip
     db.execute("SELECT campaign_create('c', 'k', 't', version => 3)")
@@ -71,9 +71,12 @@ def test_tokens_and_collections(db: psycopg.Connection, database: str) -> None:
     install(database)
     add_accounts(db, 3)
     db.execute("UPDATE lifecycle.tokens SET expires_at = expires_at - 31 * 86400 WHERE id < 3")
-    db.execute("INSERT INTO lifecycle.collections (collector, worker, reason, wanted, taken, began_at,"
-               " ended_at) SELECT 'c', 'w', 'limit', 1, 1, now(), now() - interval '40 days' * n"
-               " FROM generate_series(0, 3) AS n")  # fmt: skip
+    db.execute(
+        "INSERT INTO lifecycle.collections"
+        " (collector, worker, reason, wanted, taken, began_at, ended_at)"
+        " SELECT 'c', 'w', 'limit', 1, 1, now(), now() - interval '40 days' * n"
+        " FROM generate_series(0, 3) AS n"
+    )
     removed = "SELECT lifecycle_expire('30 days', '60 days', 10)"
     assert (fetch(db, removed), fetch(db, removed)) == ((4,), (0,))
     assert fetch(db, "SELECT count(*) FROM lifecycle.tokens") == (1,)

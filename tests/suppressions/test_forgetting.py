@@ -11,9 +11,9 @@ from psycopg.types.json import Jsonb
 
 from pgmta.postgres.embedded.programs import tool
 from queued.cli.queuectl import main as queuectl
-from tests.suppressions.campaign import Campaign
 from tests.support.rows import fetch, row
 from tests.support.rows import message as put_message
+from tests.suppressions.campaign import Campaign
 
 JOE, ANN = "Joe@B.example", "ann@b.example"
 
@@ -28,7 +28,8 @@ def attempt(db: psycopg.Connection, recipient: str, sender: str, token: int) -> 
     db.execute(
         "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
         " sender, recipient, domain, worker, host, command, enhanced, reply)"
-        " VALUES (now(), 1, 1, %s, 1, 550, 'failed', %s, %s, 'b.example', 'w', 'h', 'RCPT', '', %s)",
+        " VALUES (now(), 1, 1, %s, 1, 550, 'failed', %s, %s, 'b.example', 'w', 'h', 'RCPT', '',"
+        " %s)",
         (token, sender, recipient, f"<{recipient}>: no"),
     )
     db.execute(
@@ -78,7 +79,8 @@ def test_one_person(
     assert fetch(db, sums) == books
     assert campaign.suppressed(JOE, ANN, scope="any", tenant="x") == [True, False]
     found = run(tmp_path, database, "suppression", "list", JOE)
-    assert "hmac:" in found.output and "forgotten" in found.output
+    assert "hmac:" in found.output
+    assert "forgotten" in found.output
     assert run(tmp_path, database, "forget", JOE, "--dry-run").output.split().count("0") == 6
     released = run(tmp_path, database, "suppression", "remove", JOE, "--all-tenants")
     assert (released.exit_code, campaign.suppressed(JOE)) == (0, [False])

@@ -15,12 +15,12 @@ import pytest
 from pgmta.compose.token import KeyRing, Purpose, TokenKey, recipient_octets
 from pgmta.postgres.embedded.programs import tool
 from queued.web.pages import page_texts
-from tests.suppressions.campaign import UNSUBSCRIBE, Campaign, sections, token
 from tests.support.dkim import Keys
-from tests.support.nexthop import Do, Transaction
+from tests.support.nexthop import Do, Transaction, as_usual, holding_at
 from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import until
+from tests.suppressions.campaign import UNSUBSCRIBE, Campaign, sections, token
 from tests.web.web import RINGS, Answer, Web
 
 FORM = "application/x-www-form-urlencoded"
@@ -65,7 +65,8 @@ def test_from_the_mail_to_the_suppression(
         (link,) = re.findall("<(.*)>", str(mail["List-Unsubscribe"]))
         for kind in ("plain", "html"):
             part = mail.get_body((kind,))
-            assert part and link in part.get_content()
+            assert part
+            assert link in part.get_content()
         assert link.startswith(f"{web.url}/unsubscribe?token=")
         (signer,) = keys.signers(content)
         assert signer == "a.example/e"
@@ -238,3 +239,22 @@ def test_suppressed_before_its_time_is_not_sent(
     assert "suppressed" in system.events("ann@b.example")
     if not deferred:
         assert [kept.recipients for kept in hop.kept] == [["bob@b.example"]]
+
+
+def test_suppressed_while_it_waits_for_a_connection(
+    system: System, web: Web, campaign: Campaign, tmp_path: Path
+) -> None:
+    """A worker has the rows, and no transaction has begun: as one that waits for its slot."""
+    hop = system.hop(holding_at("connect"))
+    system.queued(hop, **sections(tmp_path, web.url))
+    campaign.add("ann@b.example", "bob@b.example")
+    campaign.start()
+    hop.wait(lambda: hop.connections)
+    system.wait_queue(lambda rows: [row["status"] for row in rows] == ["SENDING"] * 2)
+    assert click(web, token(campaign.id, 1)).status == 200
+    hop.script = as_usual
+    hop.release()
+    hop.wait_kept(1)
+    until(lambda: campaign.states() == {"ann@b.example": "invalid", "bob@b.example": "sent"})
+    assert [kept.recipients for kept in hop.kept] == [["bob@b.example"]]
+    system.wait_empty()

@@ -29,6 +29,9 @@
 --  suppressions Suppressions: addresses that get no mail of campaigns, by tenant and scope.
 --  campaigns    Campaigns: one message to many recipients, their outcomes, and exact counts of these.
 --  campaign_jobs Jobs of campaigns: from READY to LOGGED, fed into the queue by any worker.
+--  unsubscribing Suppressions and campaigns: mail that waits is withdrawn, and recipients who unsubscribe or bounce.
+--  forgetting   One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
+--  expiry       Expiry: campaigns, their recipients, templates, tokens and collections are kept for a time, and go in batches.
 --  roles        The schema, the roles of pgmta, and their rights.
 
 -- The queue: one row for each recipient of each message that is not yet done.
@@ -952,8 +955,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION templates_unchanged IS 'Refuses the statement.';
 
+-- any login may set pgmta.writer, so it counts only for the owner (messages_in_use)
 CREATE TRIGGER templates_unchanged BEFORE UPDATE OR DELETE OR TRUNCATE ON templates
-    FOR EACH STATEMENT EXECUTE FUNCTION templates_unchanged();
+    FOR EACH STATEMENT
+    WHEN (current_setting('pgmta.writer', true) IS DISTINCT FROM 'expiry'
+        OR NOT has_table_privilege('rights'::regclass, 'SELECT WITH GRANT OPTION'))
+    EXECUTE FUNCTION templates_unchanged();
 COMMENT ON TRIGGER templates_unchanged ON templates IS 'A retry, and another host, compose the same octets.';
 
 INSERT INTO rights (object, role, privileges) VALUES
@@ -2444,31 +2451,39 @@ COMMENT ON FUNCTION rows_log IS
     'unknown (their lease ran out), deleted, cancelled or failed. Without who and reason the row itself says both. '
     'Returns how many.';
 
-CREATE FUNCTION attempt_returned(message bigint, recipient_row bigint, day date, why text, words text,
+CREATE FUNCTION attempt_returned(
+    message bigint, recipient_row bigint, day date, why text, words text, complaint boolean DEFAULT false,
     OUT sender text, OUT recipient text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     -- the attempt began on this day, by the clock of a worker
     earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
     latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
-    at timestamptz;
-    token bigint;
+    bounced CONSTANT boolean := pgmta.campaign_bounces(why) AND words LIKE '5%';
+    entry record;
 BEGIN
-    SELECT a.ended_at, a.lease_token, a.sender, a.recipient INTO at, token, sender, recipient
+    SELECT a.ended_at, a.lease_token, a.sender, a.recipient, a.tenant, a.metadata INTO entry
     FROM pgmta.attempts AS a
     WHERE a.message_id = message AND a.row_id = recipient_row AND a.event IN ('delivered', 'unknown')
         AND a.ended_at >= earliest AND a.ended_at < latest
     ORDER BY a.ended_at DESC LIMIT 1;
-    IF FOUND AND why <> '' THEN
+    IF NOT FOUND THEN RETURN; END IF;
+    sender := entry.sender;
+    recipient := entry.recipient;
+    IF why <> '' THEN
         UPDATE pgmta.attempts AS a
         SET class = why, returned_at = now(), returned = left(words, 1020)
-        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = at
-            AND a.lease_token = token AND a.returned_at IS NULL;
+        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = entry.ended_at
+            AND a.lease_token = entry.lease_token AND a.returned_at IS NULL;
+    END IF;
+    IF bounced OR complaint THEN
+        PERFORM pgmta.returned_facts(message, entry.recipient, entry.tenant, entry.metadata, bounced, complaint);
     END IF;
 END $$;
 COMMENT ON FUNCTION attempt_returned IS
     'Returns sender and recipient of the attempt that delivered a row on that day or the next ones, null without '
-    'one. With a reason it notes in the log that the mail came back, once; nothing else of the log changes.';
+    'one. With a reason it notes in the log that the mail came back, once. A hard bounce or a complaint suppresses '
+    'the recipient.';
 
 CREATE VIEW attempt_history AS
 SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_at AS duration,
@@ -3052,7 +3067,7 @@ COMMENT ON FUNCTION cancel IS
     'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits '
     'has its own mail.';
 
-CREATE FUNCTION withdraw(id bigint, reason text) RETURNS integer
+CREATE FUNCTION withdraw(id bigint, reason text, event text DEFAULT 'cancelled') RETURNS integer
 LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     chances integer :=
@@ -3077,7 +3092,7 @@ BEGIN
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
             UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
             WHERE q.id = ANY (flying);
-            PERFORM rows_log(waiting, 'cancelled', session_user::text, coalesce(reason, ''));
+            PERFORM rows_log(waiting, event, session_user::text, coalesce(reason, ''));
             DELETE FROM queue AS q WHERE q.id = ANY (waiting);
             GET DIAGNOSTICS stopped = ROW_COUNT;
             RETURN stopped;
@@ -4593,7 +4608,8 @@ CREATE TABLE suppressions (
         scope ~ '^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$'),
     reason text COLLATE "C" NOT NULL CONSTRAINT suppressions_reason CHECK (
         reason IN ('unsubscribed', 'complained', 'bounced', 'forgotten', 'operator')),
-    source text NOT NULL DEFAULT '' CONSTRAINT suppressions_source CHECK (length(source) <= 200),
+    source text NOT NULL DEFAULT '' CONSTRAINT suppressions_source CHECK (
+        length(source) <= 200 AND source !~ '[[:cntrl:]]'),
     at timestamptz NOT NULL DEFAULT now(),
     until timestamptz,
     released_at timestamptz,
@@ -4613,7 +4629,7 @@ COMMENT ON COLUMN suppressions.released_at IS 'When an operator released it; nul
 COMMENT ON CONSTRAINT suppressions_address ON suppressions IS 'A mailbox without upper case, or a keyed hash.';
 COMMENT ON CONSTRAINT suppressions_reason ON suppressions IS 'The five reasons.';
 COMMENT ON CONSTRAINT suppressions_scope ON suppressions IS 'Up to 64 letters, digits and . _ -, or empty.';
-COMMENT ON CONSTRAINT suppressions_source ON suppressions IS 'Up to 200 characters.';
+COMMENT ON CONSTRAINT suppressions_source ON suppressions IS 'Up to 200 characters, none of which is a control.';
 COMMENT ON CONSTRAINT suppressions_tenant ON suppressions IS 'As submit() takes it, or *.';
 
 CREATE TABLE suppression_secret (
@@ -4672,7 +4688,7 @@ BEGIN
         SELECT s.inner_pad, s.outer_pad INTO inner_pad, outer_pad FROM suppression_secret AS s;
     END IF;
     RETURN ARRAY(
-        SELECT coalesce((
+        SELECT k.key = '' OR coalesce((
             SELECT true FROM suppressions AS s
             WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
                 AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
@@ -4689,13 +4705,100 @@ BEGIN
         ORDER BY a.place);
 END $$;
 COMMENT ON FUNCTION suppressed IS
-    'Whether each of these addresses gets no mail of this tenant and scope, in their order.';
+    'Whether each of these addresses gets no mail of this tenant and scope, in their order. The empty one, of a '
+    'forgotten person, never does.';
+
+-- By arrays, because files are imported. An array that is null has the default for all.
+CREATE FUNCTION suppressions_put(
+    addresses text[], tenants text[], scopes text[], reasons text[] DEFAULT NULL, sources text[] DEFAULT NULL,
+    ats timestamptz[] DEFAULT NULL, untils timestamptz[] DEFAULT NULL
+) RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    changed record;
+BEGIN
+    WITH given AS MATERIALIZED (
+        SELECT n AS place, suppression_address(addresses[n]) AS address, coalesce(tenants[n], '') AS tenant,
+            coalesce(scopes[n], '') AS scope, coalesce(reasons[n], 'operator') AS reason, coalesce(sources[n], '') AS source,
+            -- a clock that is ahead must not win over later facts
+            least(coalesce(ats[n], now()), now()) AS at, untils[n] AS until
+        FROM generate_subscripts(addresses, 1) AS n
+    ), newest AS MATERIALIZED (
+        SELECT DISTINCT ON (g.address, g.tenant, g.scope) g.*, EXISTS (
+            SELECT FROM suppressions AS s
+            WHERE s.address = suppression_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
+        ) AS forgotten
+        FROM given AS g ORDER BY g.address, g.tenant, g.scope, g.at DESC, g.place
+    ), put AS (
+        INSERT INTO suppressions AS s (address, tenant, scope, reason, source, at, until)
+        SELECT n.address, n.tenant, n.scope, n.reason, n.source, n.at, n.until FROM newest AS n
+        WHERE NOT n.forgotten ORDER BY n.address, n.tenant, n.scope  -- two sessions take the same order
+        ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET reason = excluded.reason, source = excluded.source,
+            at = excluded.at, until = excluded.until, released_at = NULL
+        WHERE excluded.at > greatest(s.at, s.released_at)
+        RETURNING s.address, s.tenant, s.scope, xmax = 0 AS new
+    )
+    SELECT array_agg(CASE WHEN n.place IS NULL THEN 'older' WHEN n.forgotten THEN 'forgotten'
+            WHEN p.new THEN 'new' WHEN p.new IS NOT NULL THEN 'newer' ELSE 'older' END ORDER BY g.place) AS outcomes,
+        array_agg(p.address) FILTER (WHERE p.new IS NOT NULL) AS addresses,
+        array_agg(p.tenant) FILTER (WHERE p.new IS NOT NULL) AS tenants,
+        array_agg(p.scope) FILTER (WHERE p.new IS NOT NULL) AS scopes
+    INTO changed
+    FROM given AS g LEFT JOIN newest AS n ON n.place = g.place
+        LEFT JOIN put AS p ON (p.address, p.tenant, p.scope) = (n.address, n.tenant, n.scope);
+    IF changed.addresses IS NOT NULL THEN
+        PERFORM suppressions_withdraw(changed.addresses, changed.tenants, changed.scopes);
+    END IF;
+    RETURN coalesce(changed.outcomes, '{}');
+END $$;
+COMMENT ON FUNCTION suppressions_put IS
+    'Suppresses addresses and withdraws mail of campaigns that waits for them. Returns for each address new, newer (than '
+    'the fact that was there), older (nothing changed) or forgotten (it is suppressed for all already).';
+
+CREATE FUNCTION suppress(
+    address text, tenant text DEFAULT '', scope text DEFAULT '', reason text DEFAULT 'operator', source text DEFAULT '',
+    at timestamptz DEFAULT now(), until timestamptz DEFAULT NULL
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF mailbox_domain(address COLLATE "C") IS NULL THEN
+        PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN, the domain in A-labels.');
+    END IF;
+    RETURN (suppressions_put(ARRAY[address], ARRAY[tenant], ARRAY[scope], ARRAY[reason], ARRAY[source], ARRAY[at],
+        ARRAY[until]))[1] IN ('new', 'newer');
+END $$;
+COMMENT ON FUNCTION suppress IS
+    'Suppresses one address, and returns whether that changed anything: of two facts the newer one wins.';
+
+CREATE FUNCTION suppression_release(
+    address text, tenant text DEFAULT '', scope text DEFAULT NULL, at timestamptz DEFAULT now()
+) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    released integer;
+BEGIN
+    UPDATE suppressions AS s SET released_at = least(suppression_release.at, now())
+    WHERE s.address IN (suppression_address(suppression_release.address), suppression_hash(suppression_release.address))
+        AND s.tenant = suppression_release.tenant
+        AND (suppression_release.scope IS NULL OR s.scope = suppression_release.scope)
+        AND s.released_at IS NULL AND s.at <= least(suppression_release.at, now());
+    GET DIAGNOSTICS released = ROW_COUNT;
+    RETURN released;
+END $$;
+COMMENT ON FUNCTION suppression_release IS
+    'Releases an address, because its owner wants mail again; without a scope, from all of them. Returns how many '
+    'suppressions ended. Older facts cannot bring them back.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('suppressions', 'pgmta_operator', 'SELECT'),
     ('suppressions', 'pgmta_reader', 'SELECT'),
     ('FUNCTION suppressed', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE');
+    ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_hash', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_address', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_address', 'pgmta_queued', 'EXECUTE'),  -- an index of campaign_recipients calls it
+    ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppress', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE');
 
 -- Campaigns: one message to many recipients, their outcomes, and exact counts of these.
 
@@ -5262,7 +5365,9 @@ BEGIN
                 WHERE r.campaign_id = campaign.id AND r.number = p.number AND r.state = ANY (job.takes)
                 RETURNING r.number, r.recipient, r.domain, r.message_id, jsonb_build_object('to',
                     jsonb_build_array(jsonb_build_array('', r.recipient)), 'words', CASE WHEN template.words ? 'recipient'
-                        THEN r.params || jsonb_build_object('recipient', r.recipient) ELSE r.params END) AS params
+                        THEN r.params || jsonb_build_object('recipient', r.recipient) ELSE r.params END)
+                    || CASE WHEN campaign.scope <> '' OR template.words ? 'unsubscribe' THEN jsonb_build_object('unsubscribe',
+                        jsonb_build_object('campaign', campaign.id, 'number', r.number)) ELSE '{}' END AS params
             )
             SELECT array_agg(message_id) AS mails, array_agg(recipient) AS recipients, array_agg(domain) AS domains,
                 array_agg(params) AS params, array_agg(octet_length(params::text)) AS sizes,
@@ -5586,6 +5691,349 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION campaign_halt', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_may_begin', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_outcomes', 'pgmta_queued', 'EXECUTE');
+
+-- Suppressions and campaigns: mail that waits is withdrawn, and recipients who unsubscribe or bounce.
+
+CREATE INDEX campaign_recipients_waiting ON campaign_recipients (suppression_address(recipient))
+    WHERE state IN ('queued', 'deferred');
+COMMENT ON INDEX campaign_recipients_waiting IS 'A suppression finds the mail that waits for its address.';
+
+CREATE FUNCTION suppressions_withdraw(addresses text[], tenants text[], scopes text[]) RETURNS integer LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    found record;
+    withdrawn integer := 0;
+BEGIN
+    FOR found IN
+        SELECT DISTINCT r.campaign_id, r.number, r.message_id
+        FROM unnest(addresses, tenants, scopes) AS s (address, tenant, scope)
+        JOIN campaign_recipients AS r ON suppression_address(r.recipient) = s.address AND r.state IN ('queued', 'deferred')
+        JOIN campaigns AS c ON c.id = r.campaign_id AND s.tenant IN (c.tenant, '*') AND s.scope IN (c.scope, '')
+        ORDER BY 3
+    LOOP
+        withdrawn := withdrawn + withdraw(found.message_id, 'suppressed', 'suppressed');
+        -- one in flight is settled by its outcome
+        UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
+        WHERE r.campaign_id = found.campaign_id AND r.number = found.number AND r.message_id = found.message_id
+            AND r.state IN ('queued', 'deferred')
+            AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = found.message_id);
+    END LOOP;
+    RETURN withdrawn;
+END $$;
+COMMENT ON FUNCTION suppressions_withdraw IS
+    'Withdraws mail of campaigns that waits for suppressed addresses. An attempt whose transaction has not begun does not '
+    'begin any more. Returns the number of rows that left the queue.';
+
+CREATE FUNCTION unsubscribe(campaign bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found record;
+BEGIN
+    SELECT c.tenant, c.scope, r.recipient INTO found
+    FROM campaigns AS c LEFT JOIN campaign_recipients AS r
+        ON r.campaign_id = c.id AND r.number = unsubscribe.number
+    WHERE c.id = unsubscribe.campaign;
+    IF found IS NULL OR (found.recipient IS NULL AND unsubscribe.number > 0) THEN RETURN false; END IF;
+    -- number 0 is a test message; a person who had to be forgotten has no address here
+    IF found.recipient <> '' THEN
+        PERFORM suppressions_put(ARRAY[found.recipient], ARRAY[found.tenant], ARRAY[found.scope], ARRAY['unsubscribed'],
+            ARRAY['campaign ' || unsubscribe.campaign]);
+    END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION unsubscribe IS
+    'Suppresses the address of a campaign''s recipient, for its tenant and scope. Returns false if there is no such '
+    'recipient. The caller has verified a token that names both numbers.';
+
+CREATE FUNCTION campaign_bounced() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[c.tenant], ARRAY[''], ARRAY['bounced'],
+        ARRAY['campaign ' || c.id])
+    FROM campaigns AS c WHERE c.id = NEW.campaign_id AND NEW.recipient <> '';
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION campaign_bounced IS 'Suppresses an address that does not exist, for all scopes of its tenant.';
+CREATE TRIGGER campaign_bounced AFTER UPDATE OF bounced ON campaign_recipients FOR EACH ROW
+    WHEN (NEW.bounced AND NOT OLD.bounced) EXECUTE FUNCTION campaign_bounced();
+COMMENT ON TRIGGER campaign_bounced ON campaign_recipients IS
+    'Whoever marks a hard bounce suppresses, whether it came with the answer or later.';
+
+CREATE FUNCTION returned_facts(message bigint, recipient text, tenant text, metadata jsonb, bounced boolean, complaint boolean)
+RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    path bigint[] := campaign_path(metadata);
+BEGIN
+    IF bounced THEN
+        UPDATE campaign_recipients AS r SET bounced = true
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND NOT r.bounced AND r.recipient = returned_facts.recipient;
+    END IF;
+    PERFORM suppressions_put(ARRAY[recipient], ARRAY[tenant], ARRAY[''],
+        ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END],
+        ARRAY[coalesce('campaign ' || path[1], 'message ' || message)]);
+END $$;
+COMMENT ON FUNCTION returned_facts IS
+    'Suppresses the recipient of a message that came back for good, or about which its recipient complained, and marks '
+    'a recipient of a campaign. The message was named by a VERP address of ours.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION unsubscribe', 'pgmta_web', 'EXECUTE');
+
+-- One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
+
+CREATE FUNCTION forget_parts() RETURNS SETOF text LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT part FROM (
+        SELECT 1 AS place, 'suppressions' AS part UNION ALL SELECT 2, 'queue'
+        UNION ALL SELECT 3, 'campaign ' || c.id FROM campaigns AS c
+        UNION ALL SELECT 4, c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+        WHERE i.inhparent IN ('attempts'::regclass, 'reports'::regclass)
+    ) AS p ORDER BY place, part
+$$;
+COMMENT ON FUNCTION forget_parts IS
+    'The parts of the database that forget() looks through, in their order: suppressions first, so that nothing new is fed.';
+
+CREATE FUNCTION forget(address text, part text, dry_run boolean DEFAULT false) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    key CONSTANT text := suppression_address(address);
+    dry CONSTANT boolean := coalesce(dry_run, true);
+    campaign bigint;
+BEGIN
+    IF mailbox_domain(address COLLATE "C") IS NULL THEN
+        PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN, the domain in A-labels.');
+    ELSIF part NOT IN (SELECT forget_parts()) THEN
+        IF part LIKE 'campaign %' OR part ~ '_\d{8}$' THEN RETURN '{}'; END IF;  -- it is gone meanwhile
+        PERFORM submit_refuse('part', 'there is none of this name', NULL, 'forget_parts() names them.');
+    END IF;
+    CASE
+        WHEN part = 'suppressions' THEN RETURN forget_suppressions(key, dry);
+        WHEN part = 'queue' THEN RETURN forget_queue(key, dry);
+        WHEN part LIKE 'campaign %' THEN
+            campaign := substr(part, 10)::bigint;
+            RETURN forget_recipients(key, campaign, dry);
+        WHEN part LIKE 'attempts_%' THEN RETURN forget_attempts(key, part, dry);
+        ELSE RETURN forget_reports(key, part, dry);
+    END CASE;
+END $$;
+COMMENT ON FUNCTION forget IS
+    'Removes a person, by address, from one part of the database, and returns what by its number. After all parts of '
+    'forget_parts() the address is nowhere but as a keyed hash. With dry_run it only counts.';
+
+CREATE FUNCTION forget_suppressions(key text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    number bigint;
+BEGIN
+    SELECT count(*) INTO number FROM suppressions AS s WHERE s.address = key;
+    IF NOT dry THEN
+        DELETE FROM suppressions AS s WHERE s.address = key;
+        INSERT INTO suppressions AS s (address, tenant, reason) VALUES (suppression_hash(key), '*', 'forgotten')
+        ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET at = now(), released_at = NULL;
+        DELETE FROM report_counts AS r WHERE r.sender = key;
+    END IF;
+    RETURN jsonb_build_object('suppressions', number);
+END $$;
+COMMENT ON FUNCTION forget_suppressions IS 'The part of forget() that leaves the keyed hash.';
+
+CREATE FUNCTION forget_queue(key text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    flying bigint[];
+    waiting bigint[];
+BEGIN
+    IF dry THEN
+        SELECT array_agg(q.id) FILTER (WHERE q.lease_until IS NOT NULL), array_agg(q.id) FILTER (WHERE q.lease_until IS NULL)
+        INTO flying, waiting FROM queue AS q
+        WHERE suppression_address(q.recipient) = key OR suppression_address(q.sender) = key;
+    ELSE
+        SELECT array_agg(f.id) FILTER (WHERE f.lease_until IS NOT NULL), array_agg(f.id) FILTER (WHERE f.lease_until IS NULL)
+        INTO flying, waiting FROM (
+            SELECT q.id, q.lease_until FROM queue AS q
+            WHERE suppression_address(q.recipient) = key OR suppression_address(q.sender) = key ORDER BY q.id FOR UPDATE
+        ) AS f;
+        UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
+        -- without an entry in the log; a body goes with its last row
+        DELETE FROM queue AS q WHERE q.id = ANY (waiting);
+    END IF;
+    RETURN jsonb_build_object('rows of the queue', coalesce(cardinality(waiting), 0),
+        'rows under way', coalesce(cardinality(flying), 0));
+END $$;
+COMMENT ON FUNCTION forget_queue IS
+    'The part of forget() for mail to the person and from it. A row under way ends with its attempt, so its log has to be '
+    'looked through once more.';
+
+CREATE FUNCTION forget_recipients(key text, campaign bigint, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    number bigint;
+BEGIN
+    IF dry THEN
+        SELECT count(*) INTO number FROM campaign_recipients AS r
+        WHERE r.campaign_id = campaign AND suppression_address(r.recipient) = key;
+    ELSE
+        -- the books stay: only what was still to be sent is invalid now
+        UPDATE campaign_recipients AS r SET recipient = '', domain = '', params = '{}',
+            state = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'invalid' ELSE r.state END,
+            error_code = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'suppressed' ELSE r.error_code END
+        WHERE r.campaign_id = campaign AND suppression_address(r.recipient) = key
+            AND NOT (r.state IN ('queued', 'deferred') AND EXISTS (
+                SELECT FROM queue AS q WHERE q.message_id = r.message_id));
+        GET DIAGNOSTICS number = ROW_COUNT;
+    END IF;
+    RETURN jsonb_build_object('recipients of campaigns', number);
+END $$;
+COMMENT ON FUNCTION forget_recipients IS 'The part of forget() for a campaign: its books keep a line without an address.';
+
+CREATE FUNCTION forget_attempts(key text, day text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    attempts bigint;
+    transcripts bigint;
+BEGIN
+    EXECUTE format(CASE WHEN dry THEN $sql$
+        WITH gone AS MATERIALIZED (
+            SELECT a.message_id, a.lease_token FROM %I AS a
+            WHERE suppression_address(a.recipient) = $1 OR suppression_address(a.sender) = $1)
+        SELECT count(*), (SELECT count(*) FROM transcripts AS t
+            WHERE t.message_id = ANY (ARRAY(SELECT message_id FROM gone))
+                AND (t.message_id, t.lease_token) IN (SELECT message_id, lease_token FROM gone)) FROM gone
+        $sql$ ELSE $sql$
+        WITH gone AS (
+            DELETE FROM %I AS a WHERE suppression_address(a.recipient) = $1 OR suppression_address(a.sender) = $1
+            RETURNING a.message_id, a.lease_token
+        ), said AS (
+            DELETE FROM transcripts AS t
+            WHERE t.message_id = ANY (ARRAY(SELECT message_id FROM gone))
+                AND (t.message_id, t.lease_token) IN (SELECT message_id, lease_token FROM gone)
+            RETURNING t.message_id
+        )
+        SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM said)
+        $sql$ END, day) INTO attempts, transcripts USING key;
+    RETURN jsonb_build_object('entries of the log', attempts, 'transcripts', transcripts);
+END $$;
+COMMENT ON FUNCTION forget_attempts IS
+    'The part of forget() for a day of the log, with the transcripts of the same transactions: other recipients of a '
+    'transaction share its transcript.';
+
+CREATE FUNCTION forget_reports(key text, day text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    number bigint;
+BEGIN
+    EXECUTE format(concat('WITH found AS (', CASE WHEN dry THEN 'SELECT FROM' ELSE 'DELETE FROM' END, ' %I AS r
+            WHERE $1 IN (suppression_address(r.recipient), suppression_address(r.sender), suppression_address(r.sent_to))',
+            CASE WHEN NOT dry THEN ' RETURNING true' END, ') SELECT count(*) FROM found'), day) INTO number USING key;
+    RETURN jsonb_build_object('reports', number);
+END $$;
+COMMENT ON FUNCTION forget_reports IS 'The part of forget() for a day of the DSNs.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION forget_parts', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION forget', 'pgmta_operator', 'EXECUTE');
+
+-- Expiry: campaigns, their recipients, templates, tokens and collections are kept for a time, and go in batches.
+
+CREATE FUNCTION campaign_over(campaign bigint, age interval) RETURNS boolean LANGUAGE sql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT c.created_at < now() - age AND coalesce(c.visible_at < now() - age, true) AND NOT EXISTS (
+        SELECT FROM campaign_jobs AS j
+        WHERE j.campaign_id = c.id AND (j.status <> 'LOGGED' OR j.changed_at >= now() - age))
+    FROM campaigns AS c WHERE c.id = campaign
+$$;
+COMMENT ON FUNCTION campaign_over IS 'Whether nothing has happened in a campaign for that long, and nothing will by itself.';
+
+CREATE FUNCTION recipients_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    campaign bigint;
+    removed integer;
+BEGIN
+    FOR campaign IN SELECT c.id FROM campaigns AS c WHERE campaign_over(c.id, age) ORDER BY c.id LOOP
+        DELETE FROM campaign_recipients AS r WHERE r.campaign_id = campaign AND r.number = ANY (ARRAY(
+            SELECT o.number FROM campaign_recipients AS o WHERE o.campaign_id = campaign
+            ORDER BY o.number LIMIT batch FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS removed = ROW_COUNT;
+        IF removed > 0 THEN RETURN removed; END IF;
+    END LOOP;
+    RETURN 0;
+END $$;
+COMMENT ON FUNCTION recipients_expire IS
+    'Removes one batch of recipients of campaigns that are over for so long, and returns how many. The totals stay.';
+
+CREATE FUNCTION campaigns_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    campaigns_gone bigint[];
+BEGIN
+    campaigns_gone := ARRAY(
+        SELECT c.id FROM campaigns AS c
+        WHERE campaign_over(c.id, age)
+            AND NOT EXISTS (SELECT FROM campaign_recipients AS r WHERE r.campaign_id = c.id)
+        ORDER BY c.id LIMIT batch FOR UPDATE SKIP LOCKED);
+    DELETE FROM campaign_jobs AS j WHERE j.campaign_id = ANY (campaigns_gone);
+    DELETE FROM campaign_counts AS n WHERE n.campaign_id = ANY (campaigns_gone);
+    DELETE FROM credential_use AS u WHERE u.campaign_id = ANY (campaigns_gone);
+    DELETE FROM campaigns AS c WHERE c.id = ANY (campaigns_gone);
+    RETURN cardinality(campaigns_gone);
+END $$;
+COMMENT ON FUNCTION campaigns_expire IS
+    'Removes campaigns whose recipients are gone and that are over for so long; returns how many.';
+
+CREATE FUNCTION templates_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    old bigint[];
+    writer text := coalesce(current_setting('pgmta.writer', true), '');
+BEGIN
+    -- the last version of a name stays; one that was replaced just now may be in an open transaction
+    old := ARRAY(
+        SELECT t.id FROM templates AS t
+        JOIN LATERAL (SELECT n.created_at FROM templates AS n
+            WHERE n.tenant = t.tenant AND n.name = t.name AND n.version > t.version ORDER BY n.version LIMIT 1
+        ) AS next ON next.created_at < now() - age
+        WHERE NOT EXISTS (SELECT FROM campaigns AS c WHERE c.template_id = t.id)
+        ORDER BY t.id LIMIT batch);
+    IF old = '{}' THEN RETURN 0; END IF;
+    old := ARRAY(SELECT id FROM unnest(old) AS id EXCEPT SELECT m.template_id FROM messages AS m WHERE m.template_id = ANY (old));
+    PERFORM set_config('pgmta.writer', 'expiry', true);
+    DELETE FROM templates AS t WHERE t.id = ANY (old);
+    PERFORM set_config('pgmta.writer', writer, true);
+    RETURN cardinality(old);
+END $$;
+COMMENT ON FUNCTION templates_expire IS
+    'Removes versions of templates that were replaced so long ago and that neither mail nor a campaign has; returns how many.';
+
+CREATE FUNCTION lifecycle_expire(tokens interval, collections interval, batch integer) RETURNS integer LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    removed integer;
+    more integer;
+BEGIN
+    -- a schema that another login made is none of ours
+    IF NOT EXISTS (
+            SELECT FROM pg_class AS c JOIN pg_class AS ours ON ours.oid = 'pgmta.messages'::regclass
+            WHERE c.oid = to_regclass('lifecycle.installation') AND c.relowner = ours.relowner) THEN
+        RETURN 0;
+    END IF;
+    EXECUTE 'DELETE FROM lifecycle.tokens AS t WHERE t.id = ANY (ARRAY(
+            SELECT o.id FROM lifecycle.tokens AS o WHERE o.expires_at < extract(epoch FROM now() - $1)
+            ORDER BY o.id LIMIT $2 FOR UPDATE SKIP LOCKED))' USING tokens, batch;
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    EXECUTE 'DELETE FROM lifecycle.collections AS c WHERE c.id = ANY (ARRAY(
+            SELECT o.id FROM lifecycle.collections AS o WHERE o.ended_at < now() - $1
+            ORDER BY o.id LIMIT $2 FOR UPDATE SKIP LOCKED))' USING collections, batch;
+    GET DIAGNOSTICS more = ROW_COUNT;
+    RETURN removed + more;
+END $$;
+COMMENT ON FUNCTION lifecycle_expire IS
+    'Removes one batch of old tokens and collections of the schema lifecycle, if it is installed; returns how many.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION recipients_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaigns_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION templates_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION lifecycle_expire', 'pgmta_queued', 'EXECUTE');
 
 -- The schema, the roles of pgmta, and their rights.
 

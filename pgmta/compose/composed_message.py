@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pgmta.compose.mime import MessageIdentity, compose_header
@@ -10,6 +11,9 @@ from pgmta.compose.parts import Parts, mailboxes_of, parts_of, tail_of
 from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.compose.token import KeyRings
 from pgmta.errors import TemplateError
+
+UNSUBSCRIBE = "unsubscribe"
+"""The word of a template whose value is the link of a campaign's mail."""
 
 _JSON = json.JSONDecoder(parse_int=str, parse_float=str)
 
@@ -48,7 +52,8 @@ def parts_for(
     """Return the parts of a message. Raises ValueError, which names words and no values.
 
     With `masked` the words of a template have their names in place of their values. `keys` sign the
-    token of mail that has one. Raises UnknownKey if the key that its row names is not there.
+    token of mail that has one. Raises UnknownKey if the key that its row names is not there. Mail
+    of a campaign gets the fields of one click (RFC 2369, section 3.2; RFC 8058, section 3.1).
     """
     if template is None:
         return parts_of(params)
@@ -58,11 +63,24 @@ def parts_for(
     words = params.get("words")
     if not isinstance(words, dict):
         raise ValueError("words is no object")
-    if "token" in params:
-        if keys is None:
-            raise ValueError("it has a token, and there are no keys here")
+    if keys is None and ("token" in params or "unsubscribe" in params):
+        raise ValueError("it has a token, and there are no keys here")
+    if keys and "token" in params:
         words = words | keys.words(params["token"], template.words)
-    return template.fill(words, to, tail)
+    if not (keys and "unsubscribe" in params):
+        return template.fill(words, to, tail)
+    link = keys.unsubscription(params["unsubscribe"])
+    if UNSUBSCRIBE in template.words:
+        words = words | {UNSUBSCRIBE: link}
+    return _with_one_click(template.fill(words, to, tail), link)
+
+
+def _with_one_click(parts: Parts, link: str) -> Parts:
+    """Return the parts with the fields, in place of those that the template has."""
+    ours = {"List-Unsubscribe": f"<{link}>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
+    names = {name.lower() for name in ours}
+    own = [each for each in parts.headers if each[0].lower() not in names]
+    return replace(parts, headers=(*own, *ours.items()))
 
 
 def composed_header(shown: str, identity: MessageIdentity) -> bytes:

@@ -2,7 +2,8 @@
 
 A token is base64url without padding of `secret ‖ HMAC-SHA256(key, message)`: 64 octets, 86
 characters (RFC 4648, section 5; RFC 2104). The message is the path of the purpose, then the secret,
-then the code of a recovery. So a token of one purpose is none of another.
+then the code of a recovery. So a token of one purpose is none of another. Tokens that unsubscribe
+have the numbers of a campaign and of its recipient in place of a secret: 44 octets, 59 characters.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from pgmta.config.token_keys import TokenKeys
 SECRET_OCTETS = 32
 """Octets of a secret, of a key, and of a signature."""
 
+RECIPIENT_OCTETS = 12
+"""Octets of the numbers of a campaign and of its recipient."""
+
 LINK_WORDS = ("link", "token")
 """Words of a template whose values are made when the mail is composed."""
 
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{86}", re.ASCII)
+_TOKEN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _CODE = re.compile(r"[0-9]{0,5}", re.ASCII)
 
 
@@ -33,11 +37,17 @@ class Purpose(StrEnum):
 
     ACTIVATE = "activate"
     RECOVER = "recover"
+    UNSUBSCRIBE = "unsubscribe"
 
     @property
     def path(self) -> str:
         """The path of its page, with which the signed message begins."""
         return f"/{self}"
+
+    @property
+    def octets(self) -> int:
+        """Octets of a token without its signature."""
+        return RECIPIENT_OCTETS if self is Purpose.UNSUBSCRIBE else SECRET_OCTETS
 
 
 class UnknownKey(Exception):
@@ -59,7 +69,11 @@ class KeyRing:
 
     def __init__(self, purpose: Purpose, keys: Iterable[TokenKey]) -> None:
         self._path = purpose.path.encode()
+        self._octets = purpose.octets
         self._keys = tuple(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
 
     @property
     def signer(self) -> str:
@@ -84,10 +98,10 @@ class KeyRing:
 
         All keys are tried, in constant time each, so that the time says nothing about the keys.
         """
-        octets = _decoded(token)
+        octets = _decoded(token, self._octets)
         if octets is None or not _CODE.fullmatch(code):
-            octets, code = bytes(2 * SECRET_OCTETS), "-"  # no code is this
-        secret, signature = octets[:SECRET_OCTETS], octets[SECRET_OCTETS:]
+            octets, code = bytes(self._octets + SECRET_OCTETS), "-"  # no code is this
+        secret, signature = octets[: self._octets], octets[self._octets :]
         found = False
         for key in self._keys:
             found |= hmac.compare_digest(self._signature(key, secret, code), signature)
@@ -99,19 +113,21 @@ class KeyRing:
 
 @dataclass(frozen=True, slots=True)
 class KeyRings:
-    """The key rings of all purposes."""
+    """The key rings of all purposes, and the URL with which links begin that unsubscribe."""
 
     rings: Mapping[Purpose, KeyRing]
+    url: str = ""
 
     @classmethod
-    def of(cls, section: TokenKeys) -> KeyRings:
+    def of(cls, section: TokenKeys, url: str = "") -> KeyRings:
         """Return the rings of a configuration."""
-        return cls({
+        rings = {
             Purpose(purpose): KeyRing(
                 Purpose(purpose), [TokenKey(key.id, key.file.secret) for key in keys]
             )
             for purpose, keys in section.purposes()
-        })  # fmt: skip
+        }
+        return cls(rings, url)
 
     def words(self, order: Any, wanted: Container[str]) -> dict[str, str]:
         """Return the values of LINK_WORDS that a template has.
@@ -131,14 +147,40 @@ class KeyRings:
         values = {"link": f"{url}?token={token}", "token": token}
         return {word: value for word, value in values.items() if word in wanted}
 
+    def unsubscription(self, order: Any) -> str:
+        """Return the link that unsubscribes the recipient of a campaign.
 
-def secret_of(token: str) -> bytes | None:
+        `order` is the part `unsubscribe` of the message's parameters: `campaign` and `number`.
+        Raises UnknownKey, and ValueError if a part is not there.
+        """
+        try:
+            octets = recipient_octets(int(order["campaign"]), int(order["number"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise ValueError("the part unsubscribe is broken") from None
+        if not self.url or Purpose.UNSUBSCRIBE not in self.rings:
+            raise UnknownKey("campaigns.url is missing, with which links begin that unsubscribe")
+        token = self.rings[Purpose.UNSUBSCRIBE].sign(octets)
+        return f"{self.url}{Purpose.UNSUBSCRIBE.path}?token={token}"
+
+
+def recipient_octets(campaign: int, number: int) -> bytes:
+    """Return what a token that unsubscribes signs. Raises OverflowError for other numbers."""
+    return campaign.to_bytes(8, signed=True) + number.to_bytes(4, signed=True)
+
+
+def recipient_numbers(octets: bytes) -> tuple[int, int]:
+    """Return the number of the campaign, and that of its recipient."""
+    first, second = octets[:8], octets[8:]
+    return int.from_bytes(first, signed=True), int.from_bytes(second, signed=True)
+
+
+def secret_of(token: str, purpose: Purpose = Purpose.RECOVER) -> bytes | None:
     """Return the secret in a text that has the form of a token, with any signature.
 
     A wrong code of a recovery leaves the signature wrong, and the failure counts for this secret.
     """
-    octets = _decoded(token)
-    return octets[:SECRET_OCTETS] if octets else None
+    octets = _decoded(token, purpose.octets)
+    return octets[: purpose.octets] if octets else None
 
 
 def has_link(words: Container[str]) -> bool:
@@ -150,9 +192,10 @@ def _encoded(octets: bytes) -> str:
     return urlsafe_b64encode(octets).rstrip(b"=").decode()
 
 
-def _decoded(token: str) -> bytes | None:
-    """Return the 64 octets of a token in its only spelling, None for another text."""
-    if not _TOKEN.fullmatch(token):
+def _decoded(token: str, secret: int) -> bytes | None:
+    """Return the octets of a token in its only spelling, None for another text."""
+    characters = -(-4 * (secret + SECRET_OCTETS) // 3)
+    if len(token) != characters or not _TOKEN.fullmatch(token):
         return None
-    octets = urlsafe_b64decode(token + "==")
+    octets = urlsafe_b64decode(token + "=" * (-characters % 4))
     return octets if _encoded(octets) == token else None

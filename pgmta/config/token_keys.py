@@ -75,8 +75,11 @@ class TokenKeys(Section):
 
     activate: list[TokenKeyFile] = Field(default=[], description="keys of links that activate")
     recover: list[TokenKeyFile] = Field(default=[], description="keys of links for recovery")
+    unsubscribe: list[TokenKeyFile] = Field(
+        default=[], description="keys of links that unsubscribe from campaigns"
+    )
 
-    @field_validator("activate", "recover")
+    @field_validator("activate", "recover", "unsubscribe")
     @classmethod
     def _distinct(cls, keys: list[TokenKeyFile]) -> list[TokenKeyFile]:
         ids = [key.id for key in keys]
@@ -99,3 +102,4 @@ class TokenKeys(Section):
         """Yield each purpose with its keys."""
         yield "activate", self.activate
         yield "recover", self.recover
+        yield "unsubscribe", self.unsubscribe

@@ -7,7 +7,9 @@ import click
 from pgmta.command import version_option
 from pgmta.logs import keep_off_stdout
 from queued.cli.campaign.campaign import campaign
+from queued.cli.campaign.forget import forget
 from queued.cli.campaign.steer import job
+from queued.cli.campaign.suppression import suppression
 from queued.cli.commands.change import COMMANDS as CHANGES
 from queued.cli.commands.classify import classify
 from queued.cli.commands.count import count
@@ -32,9 +34,10 @@ from queued.cli.lifecycle.lifecycle import lifecycle
 from queued.cli.lifecycle.token_commands import token
 
 COMMANDS: list[click.Command] = [
-    *CHANGES, campaign, cancel, classify, collect, count, dkim, explain, find, job, lifecycle,
+    *CHANGES, campaign, cancel, classify, collect, count, dkim, explain, find, forget, job,
+    lifecycle,
     list_rows, migrate, partition, route,
-    rule, send, show, status, submit, template, token, trace, up, user, workers,
+    rule, send, show, status, submit, suppression, template, token, trace, up, user, workers,
 ]  # fmt: skip
 
 

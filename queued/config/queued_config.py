@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, Strict, field_validator
+from pydantic import Field, PrivateAttr, Strict, field_validator, model_validator
 
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.loader import Problem, load, load_lines, mistakes
@@ -17,6 +17,7 @@ from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, read_texts, shipped_texts
 from queued.config.bounces import Bounces
+from queued.config.campaigns import Campaigns
 from queued.config.collector import PURPOSES, Collector
 from queued.config.delivery import Delivery
 from queued.config.mail_conditions import Pattern, Target
@@ -48,7 +49,7 @@ class Process(Section):
 
 
 class Retention(Section):
-    """How long the log of attempts, transcripts, and bodies without a row are kept."""
+    """How long logs, bodies without a row, and what is over of campaigns and tokens are kept."""
 
     attempts: Annotated[Period, at_least("1d")] = Field(
         default=90 * 86400.0,
@@ -64,6 +65,31 @@ class Retention(Section):
     keys: Annotated[Period, at_least("1m")] = Field(
         default=86400.0, description="keys of submissions by SQL expire"
     )
+    recipients: Annotated[Period, at_least("30d")] = Field(
+        default=180 * 86400.0,
+        description="recipients of a campaign are deleted this long after its last job ended; "
+        "until then their links unsubscribe, and the campaign can be resumed",
+    )
+    campaigns: Annotated[Period, at_least("30d")] = Field(
+        default=730 * 86400.0, description="campaigns with their totals likewise"
+    )
+    templates: Annotated[Period, at_least("1d")] = Field(
+        default=365 * 86400.0,
+        description="versions of templates that were replaced so long ago are deleted, unless mail "
+        "or a campaign has them",
+    )
+    tokens: Annotated[Period, at_least("1h")] = Field(
+        default=30 * 86400.0, description="tokens of the schema lifecycle, after they expired"
+    )
+    collections: Annotated[Period, at_least("1d")] = Field(
+        default=90 * 86400.0, description="batches of collectors are deleted at this age"
+    )
+
+    @model_validator(mode="after")
+    def _recipients_first(self) -> Retention:
+        if self.campaigns < self.recipients:
+            raise ValueError("campaigns is less than recipients, which go before them")
+        return self
 
 
 class Urgent(Section):
@@ -132,6 +158,7 @@ class QueuedConfig(Section):
     collectors: list[Collector] = Field(
         default=[], description="what makes mail of tokens in the schema lifecycle"
     )
+    campaigns: Campaigns = Field(default=Campaigns())
     retention: Retention = Field(default=Retention())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)
@@ -200,6 +227,9 @@ def read_config(
     config = load(path, QueuedConfig)
     texts = _texts(path, config)
     problems = [*_wrong_dane(config), *_no_keys(config)]
+    if config.campaigns.url and not config.tokens.unsubscribe:
+        reason = "tokens.unsubscribe has no key, which signs its links"
+        problems.append((("campaigns", "url"), reason))
     problems += ((("retry", *keys), reason) for keys, reason in config.retry.problems())
     if problems:
         raise mistakes(path, problems)

@@ -58,7 +58,7 @@ class ComposeStage(OutgoingStage):
 
     def configured(self, config: QueuedConfig) -> Prepare:
         """Use the keys of tokens from now on; return the step."""
-        self._keys = KeyRings.of(config.tokens)
+        self._keys = KeyRings.of(config.tokens, config.campaigns.url or "")
         return self.prepare
 
     def prepare(self, outgoing: Outgoing) -> Prepared:

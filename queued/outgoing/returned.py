@@ -1,7 +1,8 @@
-"""Reads mail to a VERP address: a DSN (RFC 3464, 6533), another bounce, or neither (pure).
+"""Reads mail to a VERP address: a DSN (RFC 3464, 6533), another bounce, a complaint, or neither.
 
 A DSN is found wherever its part is in the message, because lists and scanners put DSNs into other
-messages. Only the first octets are read, without any recursion.
+messages. A complaint is a feedback report (ARF, RFC 5965). Only the first octets are read, without
+any recursion. Pure.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from typing import Literal
 MOST = 1 << 17
 """Octets of content that are read."""
 
-type Kind = Literal["failed", "delayed", "delivered", "answer"]
+type Kind = Literal["failed", "delayed", "delivered", "complaint", "answer"]
 """`answer` is all that reports nothing of a delivery: out of office, and answers of people."""
 
 _STATUS_PART = re.compile(
     rb"^Content-Type[ \t]*:[ \t\r\n]*message/(?:global-)?delivery-status\b",
     re.IGNORECASE | re.MULTILINE,
 )
+_FEEDBACK_PART = re.compile(
+    rb"^Content-Type[ \t]*:[ \t\r\n]*message/feedback-report\b", re.IGNORECASE | re.MULTILINE
+)
+_COMPLAINTS = (b"abuse", b"fraud", b"opt-out")  # not-spam is none (RFC 5965, section 7.3)
 _EMPTY_LINE = re.compile(rb"\r?\n\r?\n")
 _BOUNDARY = re.compile(rb"^--\S", re.MULTILINE)
 _ENCODING = re.compile(rb"^Content-Transfer-Encoding[ \t]*:\s*([A-Za-z0-9-]+)", re.I | re.MULTILINE)
@@ -52,6 +57,11 @@ class Returned:
 def read(content: bytes, sender: str) -> Returned:
     """Return what content with this reverse-path reports; never raises for any content."""
     content = content[:MOST]
+    if match := _FEEDBACK_PART.search(content):
+        fields = dict(_fields(_part(content, match) or b""))
+        if fields.get(b"feedback-type", b"").lower() in _COMPLAINTS:
+            return Returned("complaint")
+        return Returned("answer")
     if match := _STATUS_PART.search(content):
         found = _by_dsn(content, match)
         if found:
@@ -64,6 +74,18 @@ def read(content: bytes, sender: str) -> Returned:
 
 def _by_dsn(content: bytes, match: re.Match[bytes]) -> Returned | None:
     """Return what the status part of a DSN reports; None if it has no recipient."""
+    part = _part(content, match)
+    if part is None:
+        return None
+    groups = [dict(_fields(group)) for group in _EMPTY_LINE.split(part, _GROUPS)]
+    reporting = groups[0].get(b"reporting-mta", b"")
+    recipients = [each for group in groups if (each := _recipient(group, reporting))]
+    order = ("failed", "delayed", "delivered", "answer")
+    return min(recipients, key=lambda each: order.index(each.kind), default=None)
+
+
+def _part(content: bytes, match: re.Match[bytes]) -> bytes | None:
+    """Return the decoded octets of the part with that field; None if it has none."""
     head = _EMPTY_LINE.search(content, match.end())
     if not head:
         return None
@@ -73,16 +95,12 @@ def _by_dsn(content: bytes, match: re.Match[bytes]) -> Returned | None:
     encoding = _ENCODING.search(content, before[-1] if before else 0, head.start())
     if encoding and encoding[1].lower() == b"base64":
         try:
-            part = binascii.a2b_base64(part)
+            return binascii.a2b_base64(part)
         except binascii.Error:
             return None
-    elif encoding and encoding[1].lower() == b"quoted-printable":
-        part = quopri.decodestring(part)
-    groups = [dict(_fields(group)) for group in _EMPTY_LINE.split(part, _GROUPS)]
-    reporting = groups[0].get(b"reporting-mta", b"")
-    recipients = [each for group in groups if (each := _recipient(group, reporting))]
-    order = ("failed", "delayed", "delivered", "answer")
-    return min(recipients, key=lambda each: order.index(each.kind), default=None)
+    if encoding and encoding[1].lower() == b"quoted-printable":
+        return quopri.decodestring(part)
+    return part
 
 
 def _recipient(fields: dict[bytes, bytes], reporting: bytes) -> Returned | None:

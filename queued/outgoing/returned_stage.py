@@ -41,11 +41,14 @@ class _Taken:
     hops: int = 0  # times that it was forwarded
     answer_class: str = ""
     words: str = ""
+    complaint: bool = False
 
     @property
     def row(self) -> ReturnedRow:
         named = self.named
-        return ReturnedRow(named.message_id, named.row_id, named.day, self.answer_class, self.words)
+        return ReturnedRow(
+            named.message_id, named.row_id, named.day, self.answer_class, self.words, self.complaint
+        )
 
 
 class ReturnedStage(OutgoingStage):
@@ -158,6 +161,7 @@ class ReturnedStage(OutgoingStage):
     def _read(self, taken: _Taken, content: bytes) -> None:
         """Find the answer class and the words of a failure that the content reports."""
         found = returned.read(content, taken.item.sender)
+        taken.complaint = found.kind == "complaint"
         if found.kind != "failed":
             return
         reply = parse_reply(found.words)
@@ -194,6 +198,8 @@ class ReturnedStage(OutgoingStage):
                 return
         if attempt is None:
             words = f"the log has no delivery of message {named.message_id} any more"
+        elif taken.complaint:
+            words = f"recorded for message {named.message_id}: its recipient complained"
         elif taken.answer_class:
             words = f"recorded for message {named.message_id}: {taken.answer_class}"
         else:

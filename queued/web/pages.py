@@ -45,7 +45,7 @@ class Pages:
         environment.globals["base"] = base
         self._templates = {
             name: environment.get_template(f"{name}.html")
-            for name in ("activate", "recover", "message")
+            for name in ("activate", "recover", "unsubscribe", "message")
         }
 
     def render(self, name: str, languages: str, **values: Any) -> tuple[bytes, Mapping[str, str]]:

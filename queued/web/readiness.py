@@ -6,6 +6,7 @@ import time
 
 import psycopg
 
+from pgmta.compose.token import KeyRings, Purpose
 from pgmta.errors import StoreUnavailable
 from pgmta.store.lifecycle.consumption import Consumptions
 from pgmta.store.schema import Schema
@@ -16,7 +17,8 @@ _KEPT = 1.0  # seconds: more questions make no more work
 class Readiness:
     """Asks the database at most once per second."""
 
-    def __init__(self, consumptions: Consumptions, schema: Schema) -> None:
+    def __init__(self, rings: KeyRings, consumptions: Consumptions, schema: Schema) -> None:
+        self.rings = rings
         self._consumptions = consumptions
         self._schema = schema
         self._reason = ""
@@ -34,7 +36,12 @@ class Readiness:
         if self._schema.problem:
             return "The database has another version."
         try:
-            if await self._consumptions.there():
+            unsubscribes = bool(self.rings.rings[Purpose.UNSUBSCRIBE])
+            consumes = any(ring for purpose, ring in self.rings.rings.items()
+                           if purpose is not Purpose.UNSUBSCRIBE)  # fmt: skip
+            if unsubscribes and not await self._consumptions.unsubscribable():
+                return "The login may not unsubscribe recipients."
+            if (unsubscribes and not consumes) or await self._consumptions.there():
                 return ""
         except (StoreUnavailable, psycopg.Error):
             return "The database does not answer."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from aiohttp import web
 
@@ -16,7 +16,8 @@ from queued.web.http_answers import CSS, HTML, JSON, HttpAnswers, HttpError
 from queued.web.pages import Pages, stylesheet
 from queued.web.readiness import Readiness
 from queued.web.redemption import Redemption
-from queued.web.requests import read_form, read_order
+from queued.web.requests import read_form, read_link, read_order, read_unsubscription
+from queued.web.unsubscription import Unsubscriptions
 from queued.web.web_config import WebConfig
 
 type Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -29,10 +30,16 @@ class Site:
     """Answers requests. Only POST changes anything: scanners and browsers follow links early."""
 
     def __init__(
-        self, config: WebConfig, clients: Clients, redemption: Redemption, readiness: Readiness
+        self,
+        config: WebConfig,
+        clients: Clients,
+        redemption: Redemption,
+        unsubscriptions: Unsubscriptions,
+        readiness: Readiness,
     ) -> None:
         self._clients = clients
         self._redemption = redemption
+        self._unsubscriptions = unsubscriptions
         self._readiness = readiness
         self._style = stylesheet()
         self.configure(config)
@@ -54,6 +61,8 @@ class Site:
         self._browsers: dict[str, dict[str, Handler]] = {
             "/activate": {**dict.fromkeys(_READ, self._ask), "POST": self._activate},
             "/activated": dict.fromkeys(_READ, self._activated),
+            "/unsubscribe": {**dict.fromkeys(_READ, self._ask), "POST": self._unsubscribe},
+            "/unsubscribed": dict.fromkeys(_READ, self._unsubscribed),
             "/style.css": dict.fromkeys(_READ, self._stylesheet),
         }
         if config.public.recovered:
@@ -121,14 +130,9 @@ class Site:
 
     async def _ask(self, request: web.BaseRequest) -> web.StreamResponse:
         """Show the button. A look at a link consumes nothing, and asks no database."""
-        try:
-            fields = parse_qs(request.query_string, max_num_fields=5)
-        except ValueError:
-            fields = {}
-        token = fields.get("token", [""])[0]
-        if secret_of(token) is None:
+        token, name = read_link(request), request.path.rpartition("/")[2]
+        if secret_of(token, Purpose(name)) is None:
             raise HttpError(422, "The link is not whole.")
-        name = request.path.rpartition("/")[2]
         return self._page(request, name, token=token, refused=False)
 
     async def _activate(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -149,11 +153,23 @@ class Site:
             return self._page(request, "recover", 422, token=order.token, refused=True)
         return self._answers.redirect(with_proof(str(self._public.recovered), str(found.proof)))
 
+    async def _unsubscribe(self, request: web.BaseRequest) -> web.StreamResponse:
+        order = await read_unsubscription(request, self._body)
+        await self._unsubscriptions.unsubscribe(order.token, self.client_of(request))
+        if order.one_click:  # no redirect (RFC 8058, section 3.1)
+            return self._page(request, "message", message="unsubscribed")
+        return self._answers.redirect(f"{self._public.url}/unsubscribed")
+
+    async def _unsubscribed(self, request: web.BaseRequest) -> web.StreamResponse:
+        return self._page(request, "message", message="unsubscribed")
+
     async def _stylesheet(self, _: web.BaseRequest) -> web.StreamResponse:
         return self._answers.make(self._style, CSS)
 
     def _page_of(self, request: web.BaseRequest, error: HttpError) -> web.StreamResponse:
         message = _MESSAGES.get(error.status, "wrong")
+        if message == "refused" and request.path.endswith(Purpose.UNSUBSCRIBE.path):
+            message = "unknown"
         return self._page(request, "message", error.status, error.headers, message=message)
 
     def _page(

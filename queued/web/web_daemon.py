@@ -19,6 +19,7 @@ from queued.web.doors import Doors
 from queued.web.readiness import Readiness
 from queued.web.redemption import Redemption
 from queued.web.site import Site
+from queued.web.unsubscription import Unsubscriptions
 from queued.web.web_config import WebConfig, WebListener
 
 _FIXED = ("environment", "listen", "connections", "log")
@@ -44,11 +45,13 @@ class WebDaemon:
         self._schema = Schema()
         consumptions = Consumptions(self._resources, config.connections)
         self._clients = Clients(config)
-        self._redemption = Redemption(
-            KeyRings.of(config.tokens), self._clients, consumptions, self._schema
+        rings = KeyRings.of(config.tokens)
+        self._redemption = Redemption(rings, self._clients, consumptions, self._schema)
+        self._unsubscriptions = Unsubscriptions(rings, self._clients, consumptions, self._schema)
+        self._readiness = Readiness(rings, consumptions, self._schema)
+        self._site = Site(
+            config, self._clients, self._redemption, self._unsubscriptions, self._readiness
         )
-        readiness = Readiness(consumptions, self._schema)
-        self._site = Site(config, self._clients, self._redemption, readiness)
         self._doors = Doors(
             self._site.handle, lambda error: self._site.problem(error), self._clients, config.limits
         )
@@ -111,7 +114,8 @@ class WebDaemon:
         )
         for warning in config.warnings:
             log.warning("configuration", reason=warning)
-        self._redemption.rings = KeyRings.of(config.tokens)
+        rings = KeyRings.of(config.tokens)
+        self._redemption.rings = self._unsubscriptions.rings = self._readiness.rings = rings
         self._clients.configure(config)
         self._site.configure(config)
         self._doors.limits = config.limits

@@ -1,4 +1,4 @@
--- Suppressions: addresses that get no mail of campaigns.
+-- Suppressions: addresses that get no mail of campaigns, by tenant and scope.
 
 SET LOCAL check_function_bodies = off;  -- functions may name later ones
 
@@ -12,7 +12,8 @@ CREATE TABLE suppressions (
         scope ~ '^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$'),
     reason text COLLATE "C" NOT NULL CONSTRAINT suppressions_reason CHECK (
         reason IN ('unsubscribed', 'complained', 'bounced', 'forgotten', 'operator')),
-    source text NOT NULL DEFAULT '' CONSTRAINT suppressions_source CHECK (length(source) <= 200),
+    source text NOT NULL DEFAULT '' CONSTRAINT suppressions_source CHECK (
+        length(source) <= 200 AND source !~ '[[:cntrl:]]'),
     at timestamptz NOT NULL DEFAULT now(),
     until timestamptz,
     released_at timestamptz,
@@ -32,7 +33,7 @@ COMMENT ON COLUMN suppressions.released_at IS 'When an operator released it; nul
 COMMENT ON CONSTRAINT suppressions_address ON suppressions IS 'A mailbox without upper case, or a keyed hash.';
 COMMENT ON CONSTRAINT suppressions_reason ON suppressions IS 'The five reasons.';
 COMMENT ON CONSTRAINT suppressions_scope ON suppressions IS 'Up to 64 letters, digits and . _ -, or empty.';
-COMMENT ON CONSTRAINT suppressions_source ON suppressions IS 'Up to 200 characters.';
+COMMENT ON CONSTRAINT suppressions_source ON suppressions IS 'Up to 200 characters, none of which is a control.';
 COMMENT ON CONSTRAINT suppressions_tenant ON suppressions IS 'As submit() takes it, or *.';
 
 CREATE TABLE suppression_secret (
@@ -91,7 +92,7 @@ BEGIN
         SELECT s.inner_pad, s.outer_pad INTO inner_pad, outer_pad FROM suppression_secret AS s;
     END IF;
     RETURN ARRAY(
-        SELECT coalesce((
+        SELECT k.key = '' OR coalesce((
             SELECT true FROM suppressions AS s
             WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
                 AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
@@ -108,10 +109,105 @@ BEGIN
         ORDER BY a.place);
 END $$;
 COMMENT ON FUNCTION suppressed IS
-    'Whether each of these addresses gets no mail of this tenant and scope, in their order.';
+    'Whether each of these addresses gets no mail of this tenant and scope, in their order. The empty one, of a '
+    'forgotten person, never does.';
+
+-- By arrays, because files are imported. An array that is null has the default for all.
+CREATE FUNCTION suppressions_put(
+    addresses text[], tenants text[], scopes text[], reasons text[] DEFAULT NULL, sources text[] DEFAULT NULL,
+    ats timestamptz[] DEFAULT NULL, untils timestamptz[] DEFAULT NULL
+) RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    changed record;
+BEGIN
+    WITH given AS MATERIALIZED (
+        SELECT n AS place, suppression_address(addresses[n]) AS address, coalesce(tenants[n], '') AS tenant,
+            coalesce(scopes[n], '') AS scope, coalesce(reasons[n], 'operator') AS reason, coalesce(sources[n], '') AS source,
+            -- a clock that is ahead must not win over later facts
+            least(coalesce(ats[n], now()), now()) AS at, untils[n] AS until
+        FROM generate_subscripts(addresses, 1) AS n
+    ), newest AS MATERIALIZED (
+        SELECT DISTINCT ON (g.address, g.tenant, g.scope) g.*, EXISTS (
+            SELECT FROM suppressions AS s
+            WHERE s.address = suppression_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
+        ) AS forgotten
+        FROM given AS g ORDER BY g.address, g.tenant, g.scope, g.at DESC, g.place
+    ), put AS (
+        INSERT INTO suppressions AS s (address, tenant, scope, reason, source, at, until)
+        SELECT n.address, n.tenant, n.scope, n.reason, n.source, n.at, n.until FROM newest AS n
+        WHERE NOT n.forgotten ORDER BY n.address, n.tenant, n.scope  -- two sessions take the same order
+        ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET reason = excluded.reason, source = excluded.source,
+            at = excluded.at, until = excluded.until, released_at = NULL
+        WHERE excluded.at > greatest(s.at, s.released_at)
+        RETURNING s.address, s.tenant, s.scope, xmax = 0 AS new
+    )
+    SELECT array_agg(CASE WHEN n.place IS NULL THEN 'older' WHEN n.forgotten THEN 'forgotten'
+            WHEN p.new THEN 'new' WHEN p.new IS NOT NULL THEN 'newer' ELSE 'older' END ORDER BY g.place) AS outcomes,
+        array_agg(p.address) FILTER (WHERE p.new IS NOT NULL) AS addresses,
+        array_agg(p.tenant) FILTER (WHERE p.new IS NOT NULL) AS tenants,
+        array_agg(p.scope) FILTER (WHERE p.new IS NOT NULL) AS scopes
+    INTO changed
+    FROM given AS g LEFT JOIN newest AS n ON n.place = g.place
+        LEFT JOIN put AS p ON (p.address, p.tenant, p.scope) = (n.address, n.tenant, n.scope);
+    IF changed.addresses IS NOT NULL THEN
+        PERFORM suppressions_withdraw(changed.addresses, changed.tenants, changed.scopes);
+    END IF;
+    RETURN coalesce(changed.outcomes, '{}');
+END $$;
+COMMENT ON FUNCTION suppressions_put IS
+    'Suppresses addresses and withdraws mail of campaigns that waits for them. Returns for each address new, newer (than '
+    'the fact that was there), older (nothing changed) or forgotten (it is suppressed for all already).';
+
+CREATE FUNCTION suppress(
+    address text, tenant text DEFAULT '', scope text DEFAULT '', reason text DEFAULT 'operator', source text DEFAULT '',
+    at timestamptz DEFAULT now(), until timestamptz DEFAULT NULL
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF mailbox_domain(address COLLATE "C") IS NULL THEN
+        PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN, the domain in A-labels.');
+    END IF;
+    RETURN (suppressions_put(ARRAY[address], ARRAY[tenant], ARRAY[scope], ARRAY[reason], ARRAY[source], ARRAY[at],
+        ARRAY[until]))[1] IN ('new', 'newer');
+END $$;
+COMMENT ON FUNCTION suppress IS
+    'Suppresses one address, and returns whether that changed anything: of two facts the newer one wins.';
+
+CREATE FUNCTION suppression_release(
+    address text, tenant text DEFAULT '', scope text DEFAULT NULL, at timestamptz DEFAULT now()
+) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    released integer;
+BEGIN
+    UPDATE suppressions AS s SET released_at = least(suppression_release.at, now())
+    WHERE s.address IN (suppression_address(suppression_release.address), suppression_hash(suppression_release.address))
+        AND s.tenant = suppression_release.tenant
+        AND (suppression_release.scope IS NULL OR s.scope = suppression_release.scope)
+        AND s.released_at IS NULL AND s.at <= least(suppression_release.at, now());
+    GET DIAGNOSTICS released = ROW_COUNT;
+    RETURN released;
+END $$;
+COMMENT ON FUNCTION suppression_release IS
+    'Releases an address, because its owner wants mail again; without a scope, from all of them. Returns how many '
+    'suppressions ended. Older facts cannot bring them back.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('suppressions', 'pgmta_operator', 'SELECT'),
     ('suppressions', 'pgmta_reader', 'SELECT'),
     ('FUNCTION suppressed', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE');
+    ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_hash', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_address', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_address', 'pgmta_queued', 'EXECUTE'),  -- an index of campaign_recipients calls it
+    ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppress', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE');
+
+DO $$
+BEGIN
+    IF grants() <> '{}' THEN
+        RAISE WARNING 'a role could not be made'
+            USING HINT = 'Create the roles of docs/rights.md (NOLOGIN) and call pgmta.grants() as owner of the tables.';
+    END IF;
+END $$;

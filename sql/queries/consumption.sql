@@ -9,3 +9,11 @@ SELECT lifecycle.token_failed(%(secret)s)
 -- name: there
 -- Whether the schema lifecycle is there, and the login may consume.
 SELECT coalesce(has_function_privilege(to_regprocedure('lifecycle.token_consume(bytea, text)'), 'EXECUTE'), false)
+
+-- name: unsubscribe
+-- Suppress the address of a recipient whose token was verified; false if there is no such recipient.
+SELECT pgmta.unsubscribe(%(campaign)s, %(number)s)
+
+-- name: unsubscribable
+-- Whether the login may do that.
+SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.unsubscribe(bigint, integer)'), 'EXECUTE'), false)

@@ -178,31 +178,39 @@ COMMENT ON FUNCTION rows_log IS
     'unknown (their lease ran out), deleted, cancelled or failed. Without who and reason the row itself says both. '
     'Returns how many.';
 
-CREATE FUNCTION attempt_returned(message bigint, recipient_row bigint, day date, why text, words text,
+CREATE FUNCTION attempt_returned(
+    message bigint, recipient_row bigint, day date, why text, words text, complaint boolean DEFAULT false,
     OUT sender text, OUT recipient text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     -- the attempt began on this day, by the clock of a worker
     earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
     latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
-    at timestamptz;
-    token bigint;
+    bounced CONSTANT boolean := pgmta.campaign_bounces(why) AND words LIKE '5%';
+    entry record;
 BEGIN
-    SELECT a.ended_at, a.lease_token, a.sender, a.recipient INTO at, token, sender, recipient
+    SELECT a.ended_at, a.lease_token, a.sender, a.recipient, a.tenant, a.metadata INTO entry
     FROM pgmta.attempts AS a
     WHERE a.message_id = message AND a.row_id = recipient_row AND a.event IN ('delivered', 'unknown')
         AND a.ended_at >= earliest AND a.ended_at < latest
     ORDER BY a.ended_at DESC LIMIT 1;
-    IF FOUND AND why <> '' THEN
+    IF NOT FOUND THEN RETURN; END IF;
+    sender := entry.sender;
+    recipient := entry.recipient;
+    IF why <> '' THEN
         UPDATE pgmta.attempts AS a
         SET class = why, returned_at = now(), returned = left(words, 1020)
-        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = at
-            AND a.lease_token = token AND a.returned_at IS NULL;
+        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = entry.ended_at
+            AND a.lease_token = entry.lease_token AND a.returned_at IS NULL;
+    END IF;
+    IF bounced OR complaint THEN
+        PERFORM pgmta.returned_facts(message, entry.recipient, entry.tenant, entry.metadata, bounced, complaint);
     END IF;
 END $$;
 COMMENT ON FUNCTION attempt_returned IS
     'Returns sender and recipient of the attempt that delivered a row on that day or the next ones, null without '
-    'one. With a reason it notes in the log that the mail came back, once; nothing else of the log changes.';
+    'one. With a reason it notes in the log that the mail came back, once. A hard bounce or a complaint suppresses '
+    'the recipient.';
 
 CREATE VIEW attempt_history AS
 SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_at AS duration,

@@ -336,7 +336,9 @@ BEGIN
                 WHERE r.campaign_id = campaign.id AND r.number = p.number AND r.state = ANY (job.takes)
                 RETURNING r.number, r.recipient, r.domain, r.message_id, jsonb_build_object('to',
                     jsonb_build_array(jsonb_build_array('', r.recipient)), 'words', CASE WHEN template.words ? 'recipient'
-                        THEN r.params || jsonb_build_object('recipient', r.recipient) ELSE r.params END) AS params
+                        THEN r.params || jsonb_build_object('recipient', r.recipient) ELSE r.params END)
+                    || CASE WHEN campaign.scope <> '' OR template.words ? 'unsubscribe' THEN jsonb_build_object('unsubscribe',
+                        jsonb_build_object('campaign', campaign.id, 'number', r.number)) ELSE '{}' END AS params
             )
             SELECT array_agg(message_id) AS mails, array_agg(recipient) AS recipients, array_agg(domain) AS domains,
                 array_agg(params) AS params, array_agg(octet_length(params::text)) AS sizes,

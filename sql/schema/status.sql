@@ -195,7 +195,7 @@ COMMENT ON FUNCTION cancel IS
     'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits '
     'has its own mail.';
 
-CREATE FUNCTION withdraw(id bigint, reason text) RETURNS integer
+CREATE FUNCTION withdraw(id bigint, reason text, event text DEFAULT 'cancelled') RETURNS integer
 LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     chances integer :=
@@ -220,7 +220,7 @@ BEGIN
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
             UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
             WHERE q.id = ANY (flying);
-            PERFORM rows_log(waiting, 'cancelled', session_user::text, coalesce(reason, ''));
+            PERFORM rows_log(waiting, event, session_user::text, coalesce(reason, ''));
             DELETE FROM queue AS q WHERE q.id = ANY (waiting);
             GET DIAGNOSTICS stopped = ROW_COUNT;
             RETURN stopped;

@@ -54,8 +54,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION templates_unchanged IS 'Refuses the statement.';
 
+-- any login may set pgmta.writer, so it counts only for the owner (messages_in_use)
 CREATE TRIGGER templates_unchanged BEFORE UPDATE OR DELETE OR TRUNCATE ON templates
-    FOR EACH STATEMENT EXECUTE FUNCTION templates_unchanged();
+    FOR EACH STATEMENT
+    WHEN (current_setting('pgmta.writer', true) IS DISTINCT FROM 'expiry'
+        OR NOT has_table_privilege('rights'::regclass, 'SELECT WITH GRANT OPTION'))
+    EXECUTE FUNCTION templates_unchanged();
 COMMENT ON TRIGGER templates_unchanged ON templates IS 'A retry, and another host, compose the same octets.';
 
 INSERT INTO rights (object, role, privileges) VALUES

@@ -49,9 +49,19 @@ class Consumptions:
         """Count a wrong code for the token of recovery with this secret, if there is one."""
         await self._run("failed", {"secret": secret})
 
+    async def unsubscribe(self, campaign: int, number: int) -> bool:
+        """Suppress the address of a campaign's recipient; return False if there is none."""
+        ((known,),) = await self._run("unsubscribe", {"campaign": campaign, "number": number})
+        return bool(known)
+
     async def there(self) -> bool:
         """Return whether the schema lifecycle is installed."""
         ((found,),) = await self._run("there", {})
+        return bool(found)
+
+    async def unsubscribable(self) -> bool:
+        """Return whether the login may unsubscribe recipients."""
+        ((found,),) = await self._run("unsubscribable", {})
         return bool(found)
 
     async def _run(self, name: str, fields: dict[str, Any]) -> list[tuple[Any, ...]]:

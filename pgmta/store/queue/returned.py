@@ -17,7 +17,8 @@ _SQL = queries("returned")
 class ReturnedRow:
     """A row whose mail came back, the day (UTC) on which it was delivered, and why it came back.
 
-    Without `answer_class` it was not returned: nothing is noted.
+    Without `answer_class` it was not returned: nothing is noted. After a `complaint` the recipient
+    gets no mail of campaigns.
     """
 
     message_id: int
@@ -25,6 +26,7 @@ class ReturnedRow:
     day: date
     answer_class: str
     reply: str
+    complaint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class ReturnedLog:
             "days": Texts(row.day.isoformat() for row in rows),
             "classes": Texts(row.answer_class for row in rows),
             "replies": Texts(row.reply for row in rows),
+            "complaints": [row.complaint for row in rows],
         }
         for place, sender, recipient in await self._link.run(_SQL["record"], values):
             if recipient is not None:

@@ -1,1 +1,1 @@
-"""`queuectl campaign` and `queuectl job`: one file for each kind of work on campaigns."""
+"""Commands of campaigns, one file for each kind of work: jobs, suppressions, forgetting."""

@@ -1,0 +1,126 @@
+"""Suppressions as an operator adds, releases, lists and imports them; and forgetting a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pgmta.postgres.operator import OperatorLink
+from pgmta.store.queries import queries
+
+_SQL = queries("suppressions")
+_PART = 2000  # rows of a cursor
+
+ALL_TENANTS = "*"
+"""The tenant of a suppression that holds for all tenants."""
+
+REASONS = ("unsubscribed", "complained", "bounced", "forgotten", "operator")
+"""Why an address is suppressed, as the table has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suppression:
+    """An address that gets no mail of campaigns; `scope` '' is every kind of mail."""
+
+    address: str
+    tenant: str = ""
+    scope: str = ""
+    reason: str = "operator"
+    source: str = ""
+    at: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which suppressions are listed; None is any."""
+
+    address: str | None = None
+    tenant: str | None = None
+    scope: str | None = None
+    reason: str | None = None
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters of a statement."""
+        return {"address": self.address, "tenant": self.tenant, "scope": self.scope,
+                "reason": self.reason}  # fmt: skip
+
+
+class SuppressionTable(OperatorLink):
+    """Works over a separate connection. Table `audit` names an address by its keyed hash.
+
+    Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
+    """
+
+    def __init__(self, uri: str, who: str) -> None:
+        super().__init__(uri)
+        self._who = who
+
+    def put(self, given: Sequence[Suppression]) -> list[str]:
+        """Suppress addresses; return new, newer, older or forgotten for each, in their order."""
+        params = {
+            "addresses": [each.address for each in given],
+            "tenants": [each.tenant for each in given],
+            "scopes": [each.scope for each in given],
+            "reasons": [each.reason for each in given],
+            "sources": [each.source or self._who for each in given],
+            "ats": [each.at for each in given],
+            "untils": [each.until for each in given],
+        }
+        row = self._db.execute(_SQL["put"], params).fetchone()
+        return list(row["outcomes"]) if row else []
+
+    def add(self, given: Suppression) -> str:
+        """Suppress one address, and note it in the audit; return what that changed."""
+        with self._db.transaction():
+            (outcome,) = self.put([given])
+            details = {"tenant": given.tenant, "scope": given.scope, "outcome": outcome}
+            self._audit(self._who, "suppression add", self._hash(given.address), details, 1)
+        return outcome
+
+    def note_import(self, name: str, outcomes: dict[str, int]) -> None:
+        """Note in the audit that a file was imported."""
+        self._audit(self._who, "suppression import", name, dict(outcomes), sum(outcomes.values()))
+
+    def release(self, address: str, tenant: str, scope: str | None) -> int:
+        """End the suppressions of an address; return how many there were."""
+        params = {"address": address, "tenant": tenant, "scope": scope}
+        with self._db.transaction():
+            row = self._db.execute(_SQL["release"], params).fetchone()
+            released = int(row["released"]) if row else 0
+            if released:
+                details = {"tenant": tenant, "scope": scope}
+                name = self._hash(address)
+                self._audit(self._who, "suppression remove", name, details, released)
+        return released
+
+    def rows(self, wanted: Wanted, limit: int) -> list[dict[str, Any]]:
+        """Return the latest suppressions that hold."""
+        return self._db.execute(_SQL["list"], {**wanted.params(), "limit": limit}).fetchall()
+
+    def every_row(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
+        """Return all suppressions that hold, but for hashes, as they are read."""
+        with self._db.transaction(), self._db.cursor("suppressions") as cursor:
+            cursor.itersize = _PART
+            cursor.execute(_SQL["export"], wanted.params())
+            yield from cursor
+
+    def forget_parts(self) -> list[str]:
+        """Return the parts of the database that a person may be in."""
+        return [row["part"] for row in self._db.execute(_SQL["parts"])]
+
+    def forget(self, address: str, part: str, *, dry_run: bool) -> dict[str, int]:
+        """Remove a person from a part, in one commit, or count; return numbers by noun."""
+        params = {"address": address, "part": part, "dry_run": dry_run}
+        row = self._db.execute(_SQL["forget"], params).fetchone()
+        return dict(row["removed"]) if row else {}
+
+    def note_forgotten(self, address: str, removed: dict[str, int]) -> None:
+        """Note in the audit that a person was forgotten."""
+        self._audit(self._who, "forget", self._hash(address), dict(removed), sum(removed.values()))
+
+    def _hash(self, address: str) -> str:
+        row = self._db.execute(_SQL["hash"], {"address": address}).fetchone()
+        return str(row["hash"]) if row else ""

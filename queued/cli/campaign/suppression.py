@@ -1,0 +1,228 @@
+"""`queuectl suppression`: addresses that get no mail of campaigns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.errors import AddressError, ConfigError, PgmtaError
+from pgmta.mail.address import parse_mailbox
+from pgmta.store.changes.suppressions import (
+    ALL_TENANTS,
+    REASONS,
+    Suppression,
+    SuppressionTable,
+    Wanted,
+)
+from queued.cli.campaign.suppression_file import BadLine, read_suppressions
+from queued.cli.options.queue_command import (
+    Column,
+    command,
+    database_of,
+    instant,
+    print_rows,
+    who,
+)
+
+_BATCH = 2000  # addresses of one commit
+_SHOWN = 20  # bad lines that are named
+
+_TENANT = click.option(
+    "--tenant", default="", help="Whose mail it is about; default: mail of none."
+)
+_ALL = click.option("--all-tenants", is_flag=True, help="It is about the mail of all tenants.")
+_SCOPE = click.option("--scope", default="", help="Kind of mail; default: all kinds.")
+
+
+@click.group()
+def suppression() -> None:
+    """Add, release and list addresses that get no mail of campaigns.
+
+    Campaigns look an address up when they import, feed and send. Mail that waits is withdrawn.
+    """
+
+
+def address_of(text: str) -> str:
+    """Return an address with its domain in A-labels. Raises ConfigError."""
+    try:
+        address, domain = parse_mailbox(text.strip(), utf8=True)
+    except AddressError as error:
+        raise ConfigError([str(error)]) from None
+    return f"{address.rpartition('@')[0]}@{domain}"
+
+
+def _table(config: Path) -> closing[SuppressionTable]:
+    return closing(SuppressionTable(database_of(config), who()))
+
+
+def _tenant(tenant: str, all_tenants: bool) -> str:
+    if all_tenants and tenant:
+        raise ConfigError(["--tenant and --all-tenants exclude each other"])
+    return ALL_TENANTS if all_tenants else tenant
+
+
+@command(suppression)
+@click.argument("address")
+@_TENANT
+@_ALL
+@_SCOPE
+@click.option("--reason", type=click.Choice(REASONS), default="operator", show_default=True,
+              help="Why.")  # fmt: skip
+@click.option("--source", default="", help="Where you know it from; default: your name.")
+@click.option("--until", type=click.DateTime(), help="When it ends by itself; default: never.")
+def add(
+    config: Path,
+    address: str,
+    tenant: str,
+    all_tenants: bool,
+    scope: str,
+    reason: str,
+    source: str,
+    until: datetime | None,
+) -> None:
+    """Suppress ADDRESS, and withdraw mail of campaigns that waits for it."""
+    given = Suppression(
+        address=address_of(address), tenant=_tenant(tenant, all_tenants), scope=scope,
+        reason=reason, source=source, until=until.astimezone() if until else None,
+    )  # fmt: skip
+    with _table(config) as table:
+        outcome = table.add(given)
+    said = {"new": "suppressed", "newer": "suppressed", "older": "suppressed already"}
+    print_line(f"{address} is {said.get(outcome, 'suppressed already, and was forgotten')}")
+
+
+@command(suppression)
+@click.argument("address")
+@_TENANT
+@_ALL
+@click.option("--scope", help="Kind of mail; default: all suppressions of ADDRESS end.")
+def remove(config: Path, address: str, tenant: str, all_tenants: bool, scope: str | None) -> None:
+    """Release ADDRESS, because its owner wants mail again. Exit 1 if it was not suppressed."""
+    with _table(config) as table:
+        released = table.release(address_of(address), _tenant(tenant, all_tenants), scope)
+    if not released:
+        raise PgmtaError(f"{address} is not suppressed there")
+    print_line(f"{address} gets mail again: {released} released")
+
+
+@command(suppression, "list", json=True)
+@click.argument("address", required=False)
+@click.option("--tenant", help="Of this tenant; '' for mail of none, * for those of all tenants.")
+@click.option("--scope", help="Of this kind of mail; '' for those of all kinds.")
+@click.option("--reason", type=click.Choice(REASONS), help="With this reason.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True,
+              help="Lines at most.")  # fmt: skip
+def list_suppressions(
+    config: Path,
+    address: str | None,
+    tenant: str | None,
+    scope: str | None,
+    reason: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List suppressions, the latest first, or those of ADDRESS; exit 1 if there are none.
+
+    A person who was forgotten is found by ADDRESS alone: the list shows a keyed hash.
+    """
+    wanted = Wanted(address_of(address) if address else None, tenant, scope, reason)
+    with _table(config) as table:
+        rows = table.rows(wanted, limit)
+    columns: dict[str, Column] = {
+        "ADDRESS": "address",
+        "TENANT": lambda row: row["tenant"] or "-",
+        "SCOPE": lambda row: row["scope"] or "-",
+        "REASON": "reason",
+        "SOURCE": lambda row: row["source"] or "-",
+        "SINCE": lambda row: instant(row["at"]),
+        "UNTIL": lambda row: instant(row["until"]) if row["until"] else "-",
+    }
+    print_rows(rows, columns, as_json=as_json)
+    if not rows:
+        sys.exit(EXIT_FAILURE)
+
+
+@command(suppression, "import", json=True)
+@click.argument("file", type=click.File("r", encoding="utf-8-sig"))
+@_TENANT
+@_ALL
+@_SCOPE
+@click.option("--reason", type=click.Choice(REASONS), default="operator", show_default=True,
+              help="Reason of lines that have none.")  # fmt: skip
+def import_suppressions(
+    config: Path,
+    file: Any,
+    tenant: str,
+    all_tenants: bool,
+    scope: str,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Suppress the addresses in FILE; - is standard input. Exit 1 if a line is bad.
+
+    FILE has an address a line. Or it is CSV, whose first line names the columns: address, and of
+    tenant, scope, reason, source, at, until what it likes. Of two facts the newer one wins.
+    """
+    name = Path(getattr(file, "name", "-")).name
+    default = Suppression(
+        address="", tenant=_tenant(tenant, all_tenants), scope=scope, reason=reason,
+        source=f"import {name}"[:200],
+    )  # fmt: skip
+    outcomes: Counter[str] = Counter(new=0, newer=0, older=0, forgotten=0, bad=0)
+    with _table(config) as table:
+        batch: list[Suppression] = []
+        for each in read_suppressions(file, default):
+            if isinstance(each, BadLine):
+                outcomes["bad"] += 1
+                if outcomes["bad"] <= _SHOWN:
+                    print_line(f"{name}:{each.line}: {each.reason}", err=True)
+                continue
+            batch.append(each)
+            if len(batch) == _BATCH:
+                outcomes.update(table.put(batch))
+                batch.clear()
+        if batch:
+            outcomes.update(table.put(batch))
+        table.note_import(name, outcomes)
+    if outcomes["bad"] > _SHOWN:
+        print_line(f"{name}: {outcomes['bad'] - _SHOWN} more bad lines", err=True)
+    if as_json:
+        print_json(dict(outcomes))
+    else:
+        print_line(", ".join(f"{number} {name}" for name, number in outcomes.items()))
+    if outcomes["bad"]:
+        sys.exit(EXIT_FAILURE)
+
+
+@command(suppression)
+@click.option("--tenant", help="Of this tenant; '' for mail of none, * for those of all tenants.")
+@click.option("--scope", help="Of this kind of mail; '' for those of all kinds.")
+@click.option("--reason", type=click.Choice(REASONS), help="With this reason.")
+def export(config: Path, tenant: str | None, scope: str | None, reason: str | None) -> None:
+    """Print all suppressions as CSV, which `import` reads. Those of forgotten persons stay here."""
+    with _table(config) as table:
+        _write(table.every_row(Wanted(None, tenant, scope, reason)))
+
+
+def _write(rows: Iterable[dict[str, Any]]) -> None:
+    names = ("address", "tenant", "scope", "reason", "source", "at", "until")
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="")
+    writer.writerow(names)
+    print_line(line.getvalue())
+    for row in rows:
+        times = {name: row[name].isoformat() if row[name] else "" for name in ("at", "until")}
+        line.seek(0)
+        line.truncate()
+        writer.writerow([{**row, **times}[name] for name in names])
+        print_line(line.getvalue())

@@ -1,0 +1,92 @@
+"""Files of suppressions: an address a line, or CSV with named columns; read as a stream."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from difflib import get_close_matches
+
+from pgmta.errors import AddressError, ConfigError
+from pgmta.mail.address import parse_mailbox
+from pgmta.store.changes.suppressions import REASONS, Suppression
+
+_COLUMNS = ("address", "tenant", "scope", "reason", "source", "at", "until")
+_LONGEST = 200  # characters of a source
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that is left out, by its number from 1, and why."""
+
+    line: int
+    reason: str
+
+
+def read_suppressions(
+    lines: Iterable[str], default: Suppression
+) -> Iterator[Suppression | BadLine]:
+    """Yield what the lines say; `default` has the values that they leave out.
+
+    Raises ConfigError if the first line names a column that there is none of, or no address.
+    """
+    reader = csv.reader(lines, strict=True)
+    columns: list[str] = []
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield BadLine(reader.line_num, str(error))
+            continue
+        if not columns:
+            columns = _columns(cells)
+            if columns == cells or "@" not in (cells[0] if cells else ""):
+                continue  # it was the header
+        if any(cell.strip() for cell in cells):
+            yield _read(dict(zip(columns, map(str.strip, cells), strict=False)),
+                        reader.line_num, default)  # fmt: skip
+
+
+def _columns(cells: list[str]) -> list[str]:
+    """Return the columns that the first line names; a list of addresses has one."""
+    if not cells or "@" in cells[0]:
+        return ["address"]
+    names = [cell.strip().lower() for cell in cells]
+    for name in names:
+        if name not in _COLUMNS:
+            near = get_close_matches(name, _COLUMNS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"columns are {', '.join(_COLUMNS)}"
+            raise ConfigError([f"line 1: there is no column {name[:64]!r}; {hint}"])
+    if "address" not in names:
+        raise ConfigError(["line 1: there is no column 'address'"])
+    return names
+
+
+def _read(cells: dict[str, str], line: int, default: Suppression) -> Suppression | BadLine:
+    try:
+        address, domain = parse_mailbox(cells.get("address", ""), utf8=True)
+        reason = cells.get("reason") or default.reason
+        if reason not in REASONS:
+            raise ValueError(f"{reason[:64]!r} is none of {', '.join(REASONS)}")
+        return replace(
+            default,
+            address=f"{address.rpartition('@')[0]}@{domain}",
+            tenant=cells.get("tenant") or default.tenant,
+            scope=cells.get("scope") or default.scope,
+            reason=reason,
+            source=" ".join((cells.get("source") or default.source).split())[:_LONGEST],
+            at=_time(cells.get("at", "")) or default.at,
+            until=_time(cells.get("until", "")) or default.until,
+        )
+    except (AddressError, ValueError) as error:
+        return BadLine(line, str(error))
+
+
+def _time(text: str) -> datetime | None:
+    if not text:
+        return None
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

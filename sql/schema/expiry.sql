@@ -1,0 +1,102 @@
+-- Expiry: campaigns, their recipients, templates, tokens and collections are kept for a time, and go in batches.
+
+CREATE FUNCTION campaign_over(campaign bigint, age interval) RETURNS boolean LANGUAGE sql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT c.created_at < now() - age AND coalesce(c.visible_at < now() - age, true) AND NOT EXISTS (
+        SELECT FROM campaign_jobs AS j
+        WHERE j.campaign_id = c.id AND (j.status <> 'LOGGED' OR j.changed_at >= now() - age))
+    FROM campaigns AS c WHERE c.id = campaign
+$$;
+COMMENT ON FUNCTION campaign_over IS 'Whether nothing has happened in a campaign for that long, and nothing will by itself.';
+
+CREATE FUNCTION recipients_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    campaign bigint;
+    removed integer;
+BEGIN
+    FOR campaign IN SELECT c.id FROM campaigns AS c WHERE campaign_over(c.id, age) ORDER BY c.id LOOP
+        DELETE FROM campaign_recipients AS r WHERE r.campaign_id = campaign AND r.number = ANY (ARRAY(
+            SELECT o.number FROM campaign_recipients AS o WHERE o.campaign_id = campaign
+            ORDER BY o.number LIMIT batch FOR UPDATE SKIP LOCKED));
+        GET DIAGNOSTICS removed = ROW_COUNT;
+        IF removed > 0 THEN RETURN removed; END IF;
+    END LOOP;
+    RETURN 0;
+END $$;
+COMMENT ON FUNCTION recipients_expire IS
+    'Removes one batch of recipients of campaigns that are over for so long, and returns how many. The totals stay.';
+
+CREATE FUNCTION campaigns_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    campaigns_gone bigint[];
+BEGIN
+    campaigns_gone := ARRAY(
+        SELECT c.id FROM campaigns AS c
+        WHERE campaign_over(c.id, age)
+            AND NOT EXISTS (SELECT FROM campaign_recipients AS r WHERE r.campaign_id = c.id)
+        ORDER BY c.id LIMIT batch FOR UPDATE SKIP LOCKED);
+    DELETE FROM campaign_jobs AS j WHERE j.campaign_id = ANY (campaigns_gone);
+    DELETE FROM campaign_counts AS n WHERE n.campaign_id = ANY (campaigns_gone);
+    DELETE FROM credential_use AS u WHERE u.campaign_id = ANY (campaigns_gone);
+    DELETE FROM campaigns AS c WHERE c.id = ANY (campaigns_gone);
+    RETURN cardinality(campaigns_gone);
+END $$;
+COMMENT ON FUNCTION campaigns_expire IS
+    'Removes campaigns whose recipients are gone and that are over for so long; returns how many.';
+
+CREATE FUNCTION templates_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    old bigint[];
+    writer text := coalesce(current_setting('pgmta.writer', true), '');
+BEGIN
+    -- the last version of a name stays; one that was replaced just now may be in an open transaction
+    old := ARRAY(
+        SELECT t.id FROM templates AS t
+        JOIN LATERAL (SELECT n.created_at FROM templates AS n
+            WHERE n.tenant = t.tenant AND n.name = t.name AND n.version > t.version ORDER BY n.version LIMIT 1
+        ) AS next ON next.created_at < now() - age
+        WHERE NOT EXISTS (SELECT FROM campaigns AS c WHERE c.template_id = t.id)
+        ORDER BY t.id LIMIT batch);
+    IF old = '{}' THEN RETURN 0; END IF;
+    old := ARRAY(SELECT id FROM unnest(old) AS id EXCEPT SELECT m.template_id FROM messages AS m WHERE m.template_id = ANY (old));
+    PERFORM set_config('pgmta.writer', 'expiry', true);
+    DELETE FROM templates AS t WHERE t.id = ANY (old);
+    PERFORM set_config('pgmta.writer', writer, true);
+    RETURN cardinality(old);
+END $$;
+COMMENT ON FUNCTION templates_expire IS
+    'Removes versions of templates that were replaced so long ago and that neither mail nor a campaign has; returns how many.';
+
+CREATE FUNCTION lifecycle_expire(tokens interval, collections interval, batch integer) RETURNS integer LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    removed integer;
+    more integer;
+BEGIN
+    -- a schema that another login made is none of ours
+    IF NOT EXISTS (
+            SELECT FROM pg_class AS c JOIN pg_class AS ours ON ours.oid = 'pgmta.messages'::regclass
+            WHERE c.oid = to_regclass('lifecycle.installation') AND c.relowner = ours.relowner) THEN
+        RETURN 0;
+    END IF;
+    EXECUTE 'DELETE FROM lifecycle.tokens AS t WHERE t.id = ANY (ARRAY(
+            SELECT o.id FROM lifecycle.tokens AS o WHERE o.expires_at < extract(epoch FROM now() - $1)
+            ORDER BY o.id LIMIT $2 FOR UPDATE SKIP LOCKED))' USING tokens, batch;
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    EXECUTE 'DELETE FROM lifecycle.collections AS c WHERE c.id = ANY (ARRAY(
+            SELECT o.id FROM lifecycle.collections AS o WHERE o.ended_at < now() - $1
+            ORDER BY o.id LIMIT $2 FOR UPDATE SKIP LOCKED))' USING collections, batch;
+    GET DIAGNOSTICS more = ROW_COUNT;
+    RETURN removed + more;
+END $$;
+COMMENT ON FUNCTION lifecycle_expire IS
+    'Removes one batch of old tokens and collections of the schema lifecycle, if it is installed; returns how many.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION recipients_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaigns_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION templates_expire', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION lifecycle_expire', 'pgmta_queued', 'EXECUTE');

@@ -1,0 +1,86 @@
+-- Suppressions and campaigns: mail that waits is withdrawn, and recipients who unsubscribe or bounce.
+
+CREATE INDEX campaign_recipients_waiting ON campaign_recipients (suppression_address(recipient))
+    WHERE state IN ('queued', 'deferred');
+COMMENT ON INDEX campaign_recipients_waiting IS 'A suppression finds the mail that waits for its address.';
+
+CREATE FUNCTION suppressions_withdraw(addresses text[], tenants text[], scopes text[]) RETURNS integer LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    found record;
+    withdrawn integer := 0;
+BEGIN
+    FOR found IN
+        SELECT DISTINCT r.campaign_id, r.number, r.message_id
+        FROM unnest(addresses, tenants, scopes) AS s (address, tenant, scope)
+        JOIN campaign_recipients AS r ON suppression_address(r.recipient) = s.address AND r.state IN ('queued', 'deferred')
+        JOIN campaigns AS c ON c.id = r.campaign_id AND s.tenant IN (c.tenant, '*') AND s.scope IN (c.scope, '')
+        ORDER BY 3
+    LOOP
+        withdrawn := withdrawn + withdraw(found.message_id, 'suppressed', 'suppressed');
+        -- one in flight is settled by its outcome
+        UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
+        WHERE r.campaign_id = found.campaign_id AND r.number = found.number AND r.message_id = found.message_id
+            AND r.state IN ('queued', 'deferred')
+            AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = found.message_id);
+    END LOOP;
+    RETURN withdrawn;
+END $$;
+COMMENT ON FUNCTION suppressions_withdraw IS
+    'Withdraws mail of campaigns that waits for suppressed addresses. An attempt whose transaction has not begun does not '
+    'begin any more. Returns the number of rows that left the queue.';
+
+CREATE FUNCTION unsubscribe(campaign bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found record;
+BEGIN
+    SELECT c.tenant, c.scope, r.recipient INTO found
+    FROM campaigns AS c LEFT JOIN campaign_recipients AS r
+        ON r.campaign_id = c.id AND r.number = unsubscribe.number
+    WHERE c.id = unsubscribe.campaign;
+    IF found IS NULL OR (found.recipient IS NULL AND unsubscribe.number > 0) THEN RETURN false; END IF;
+    -- number 0 is a test message; a person who had to be forgotten has no address here
+    IF found.recipient <> '' THEN
+        PERFORM suppressions_put(ARRAY[found.recipient], ARRAY[found.tenant], ARRAY[found.scope], ARRAY['unsubscribed'],
+            ARRAY['campaign ' || unsubscribe.campaign]);
+    END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION unsubscribe IS
+    'Suppresses the address of a campaign''s recipient, for its tenant and scope. Returns false if there is no such '
+    'recipient. The caller has verified a token that names both numbers.';
+
+CREATE FUNCTION campaign_bounced() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[c.tenant], ARRAY[''], ARRAY['bounced'],
+        ARRAY['campaign ' || c.id])
+    FROM campaigns AS c WHERE c.id = NEW.campaign_id AND NEW.recipient <> '';
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION campaign_bounced IS 'Suppresses an address that does not exist, for all scopes of its tenant.';
+CREATE TRIGGER campaign_bounced AFTER UPDATE OF bounced ON campaign_recipients FOR EACH ROW
+    WHEN (NEW.bounced AND NOT OLD.bounced) EXECUTE FUNCTION campaign_bounced();
+COMMENT ON TRIGGER campaign_bounced ON campaign_recipients IS
+    'Whoever marks a hard bounce suppresses, whether it came with the answer or later.';
+
+CREATE FUNCTION returned_facts(message bigint, recipient text, tenant text, metadata jsonb, bounced boolean, complaint boolean)
+RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    path bigint[] := campaign_path(metadata);
+BEGIN
+    IF bounced THEN
+        UPDATE campaign_recipients AS r SET bounced = true
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND NOT r.bounced AND r.recipient = returned_facts.recipient;
+    END IF;
+    PERFORM suppressions_put(ARRAY[recipient], ARRAY[tenant], ARRAY[''],
+        ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END],
+        ARRAY[coalesce('campaign ' || path[1], 'message ' || message)]);
+END $$;
+COMMENT ON FUNCTION returned_facts IS
+    'Suppresses the recipient of a message that came back for good, or about which its recipient complained, and marks '
+    'a recipient of a campaign. The message was named by a VERP address of ours.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION unsubscribe', 'pgmta_web', 'EXECUTE');

@@ -1,0 +1,1 @@
+"""Suppressions, links that unsubscribe, complaints, forgetting a person, and expiry."""

@@ -1,0 +1,132 @@
+"""`queuectl forget`: one person is nowhere any more, others are, and stays suppressed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import psycopg
+from click.testing import CliRunner, Result
+from psycopg.types.json import Jsonb
+
+from pgmta.postgres.embedded.programs import tool
+from queued.cli.queuectl import main as queuectl
+from tests.support.rows import fetch, row
+from tests.support.rows import message as put_message
+from tests.suppressions.campaign import Campaign
+
+JOE, ANN = "Joe@B.example", "ann@b.example"
+
+
+def run(folder: Path, uri: str, *words: str, stdin: str | None = None) -> Result:
+    config = folder / "queued.yaml"
+    config.write_text(f"environment: {{database: {{uri: '{uri}'}}}}\n")
+    return CliRunner().invoke(queuectl, [*words, "--config", str(config)], input=stdin)
+
+
+def attempt(db: psycopg.Connection, recipient: str, sender: str, token: int) -> None:
+    db.execute(
+        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
+        " sender, recipient, domain, worker, host, command, enhanced, reply)"
+        " VALUES (now(), 1, 1, %s, 1, 550, 'failed', %s, %s, 'b.example', 'w', 'h', 'RCPT', '',"
+        " %s)",
+        (token, sender, recipient, f"<{recipient}>: no"),
+    )
+    db.execute(
+        "INSERT INTO transcripts VALUES (now(), 1, %s, '{1}', NULL, %s)",
+        (token, f"> RCPT TO:<{recipient}>"),
+    )
+
+
+def fill(db: psycopg.Connection, campaign: Campaign) -> None:
+    """Put both persons into all tables."""
+    for token, name in enumerate((JOE, ANN), 1):
+        row(db, put_message(db, token), recipient=name)
+        attempt(db, name, "s@a.example", token)
+        db.execute(
+            "INSERT INTO reports (message_id, row_id, recipient, sender, kind)"
+            " VALUES (1, 1, %s, 's@a.example', 'failed')", (name,),
+        )  # fmt: skip
+    attempt(db, "other@b.example", JOE.lower(), 3)
+    campaign.add(JOE, ANN, f"{JOE}.org")
+    db.execute("UPDATE campaign_recipients SET params = %s", (Jsonb({"name": "N", "mail": JOE}),))
+    db.execute("UPDATE campaign_recipients SET state = 'sent', params = '{}' WHERE number > 1")
+    db.execute("SELECT suppress(%s, 't', 'ads')", (JOE,))
+
+
+def test_one_person(
+    db: psycopg.Connection, database: str, campaign: Campaign, tmp_path: Path
+) -> None:
+    fill(db, campaign)
+    sums = "SELECT to_jsonb(s) - 'unsent' - 'invalid' FROM campaign_sums AS s"
+    books = fetch(db, sums)
+    expected = {
+        "suppressions": "1", "rows of the queue": "1", "recipients of campaigns": "1",
+        "entries of the log": "2", "transcripts": "2", "reports": "1",
+    }  # fmt: skip
+    for words, end in ((["--dry-run"], ["would", "go"]), ([], ["removed"])):
+        done = run(tmp_path, database, "forget", JOE.upper(), *words)
+        assert done.exit_code == 0, done.output
+        lines = [line.rsplit(maxsplit=len(end) + 1)[:] for line in done.output.splitlines()]
+        assert {line[0].strip(): line[1] for line in lines} == expected
+        assert all(line[2:] == end for line in lines)
+    dump = subprocess.run(
+        [tool("pg_dump"), "--data-only", database], capture_output=True, check=True, text=True
+    ).stdout.lower()
+    assert "joe@b.example\t" not in dump.replace("joe@b.example.org", "")
+    assert JOE.lower() not in dump.replace("joe@b.example.org", "")
+    assert dump.count(ANN) > 5
+    assert fetch(db, sums) == books
+    assert campaign.suppressed(JOE, ANN, scope="any", tenant="x") == [True, False]
+    found = run(tmp_path, database, "suppression", "list", JOE)
+    assert "hmac:" in found.output
+    assert "forgotten" in found.output
+    assert run(tmp_path, database, "forget", JOE, "--dry-run").output.split().count("0") == 6
+    released = run(tmp_path, database, "suppression", "remove", JOE, "--all-tenants")
+    assert (released.exit_code, campaign.suppressed(JOE)) == (0, [False])
+
+
+def test_row_under_way_ends_first(db: psycopg.Connection, database: str, tmp_path: Path) -> None:
+    row(db, put_message(db, 1), recipient=JOE, status="SENDING", lease=60, lease_owner="w",
+        lease_token=1)  # fmt: skip
+    done = run(tmp_path, database, "forget", JOE)
+    assert (done.exit_code, "run it again" in done.stderr) == (1, True)
+    assert fetch(db, "SELECT status FROM queue") == ("DELETE",)
+
+
+def test_import_list_and_export(
+    db: psycopg.Connection, database: str, campaign: Campaign, tmp_path: Path
+) -> None:
+    text = (
+        "\ufeffaddress,scope,reason,at,source\r\n"
+        'a@b.example,news,unsubscribed,2026-01-01T00:00:00Z,"old\nsystem"\r\n'
+        "nobody,,,,\r\n"
+        "A@b.example,news,bounced,2025-01-01,\r\n"
+        "b@b.example,,fancy,,\r\n"
+        "c@bücher.example,,,2999-01-01,\r\n"
+    )
+    done = run(tmp_path, database, "suppression", "import", "-", stdin=text)
+    assert done.exit_code == 1
+    assert done.stdout == "2 new, 0 newer, 1 older, 0 forgotten, 2 bad\n"
+    assert [line.split(":")[1] for line in done.stderr.splitlines()] == ["4", "6"]
+    assert campaign.reasons() == [
+        "a@b.example news unsubscribed",
+        "c@xn--bcher-kva.example operator",
+    ]
+    exported = run(tmp_path, database, "suppression", "export")
+    db.execute("TRUNCATE suppressions")
+    again = run(tmp_path, database, "suppression", "import", "-", stdin=exported.stdout)
+    assert again.stdout == "2 new, 0 newer, 0 older, 0 forgotten, 0 bad\n"
+    assert run(tmp_path, database, "suppression", "export").stdout == exported.stdout
+    simple = run(
+        tmp_path, database, "suppression", "import", "-", stdin="x@b.example\ny@b.example\n"
+    )
+    assert simple.stdout.startswith("2 new")
+    wrong = run(tmp_path, database, "suppression", "import", "-", stdin="address,reasn\n")
+    assert (wrong.exit_code, "did you mean reason?" in wrong.stderr) == (2, True)
+    assert run(tmp_path, database, "suppression", "remove", "no@b.example").exit_code == 1
+    assert run(tmp_path, database, "suppression", "add", "no").exit_code == 2
+    added = run(tmp_path, database, "suppression", "add", "Z@b.example", "--scope", "ads")
+    assert added.output == "Z@b.example is suppressed\n"
+    names = fetch(db, "SELECT count(*) FROM audit WHERE condition ~ 'b.example'")
+    assert names == (0,), "the audit has hashes"

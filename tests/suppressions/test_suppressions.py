@@ -1,0 +1,147 @@
+"""Suppressions by SQL: the newer fact wins, mail that waits is withdrawn, and who may do what."""
+
+from __future__ import annotations
+
+import hmac
+
+import psycopg
+import pytest
+
+from tests.support.rows import column, fetch
+from tests.suppressions.campaign import Campaign
+
+
+def put(db: psycopg.Connection, address: str, ago: str, reason: str = "bounced") -> bool:
+    query = "SELECT suppress(%s, '', 'news', %s, 'test', now() - %s::interval)"
+    return bool(fetch(db, query, address, reason, ago)[0])
+
+
+def test_the_newer_fact_wins(db: psycopg.Connection, campaign: Campaign) -> None:
+    assert put(db, "Ann@B.example", "2 days", "unsubscribed")
+    assert not put(db, "ann@b.example", "3 days")
+    assert put(db, "ann@b.example", "1 day")
+    assert campaign.suppressed("ann@B.EXAMPLE", "bob@b.example") == [True, False]
+    assert fetch(db, "SELECT suppression_release('Ann@b.example')") == (1,)
+    assert campaign.suppressed("ann@b.example") == [False]
+    assert not put(db, "ann@b.example", "1 hour"), "a bounce that was told late"
+    assert campaign.suppressed("ann@b.example") == [False]
+    assert put(db, "ann@b.example", "-1 day"), "a clock that is ahead counts as now"
+    assert campaign.suppressed("ann@b.example") == [True]
+    assert fetch(db, "SELECT at <= now() FROM suppressions") == (True,)
+
+
+def test_tenants_scopes_and_spellings(db: psycopg.Connection, campaign: Campaign) -> None:
+    for arguments in (
+        "'a@b.example', 't1', ''",
+        "'c@b.example', '*', 'news'",
+        "'\"d.e\"@b.example'",
+        "'x@b.example', until => now() - interval '1 s'",
+    ):
+        db.execute(f"SELECT suppress({arguments})".encode())
+    everybody = ["a@b.example", "c@b.example", "D.E@b.example", "x@b.example", '"c"@b.example']
+    assert campaign.suppressed(*everybody) == [False, True, True, False, True]
+    assert campaign.suppressed(*everybody, tenant="t1") == [True, True, False, False, True]
+    assert campaign.suppressed(*everybody, scope="ads") == [False, False, True, False, False]
+    assert campaign.suppressed('"a b"@b.example', "") == [False, True]
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="no mailbox"):
+        db.execute("SELECT suppress('nobody')")
+
+
+def test_many_at_once(db: psycopg.Connection) -> None:
+    outcomes = (
+        "SELECT suppressions_put(ARRAY['a@x', 'a@x', 'b@x', 'F@x'], NULL, NULL, NULL, NULL,"
+        " ARRAY[now() - interval '1 h', now(), NULL, NULL])"
+    )
+    db.execute("SELECT forget('f@x', 'suppressions')")
+    assert fetch(db, outcomes) == (["older", "new", "new", "forgotten"],)
+    assert fetch(db, "SELECT count(*) FROM suppressions WHERE address = 'f@x'") == (0,)
+
+
+def test_hash_is_hmac_sha256(db: psycopg.Connection, campaign: Campaign) -> None:
+    """RFC 2104, against Python's."""
+    pad, found = fetch(
+        db, "SELECT inner_pad, suppression_hash('Joe@B.example') FROM suppression_secret"
+    )
+    key = bytes(octet ^ 0x36 for octet in pad)
+    assert key[32:] == bytes(32)
+    assert found == "hmac:" + hmac.digest(key, b"joe@b.example", "sha256").hex()
+
+
+def test_mail_that_waits_is_withdrawn(db: psycopg.Connection, campaign: Campaign) -> None:
+    names = ["queued", "deferred", "flying", "begun", "other"]
+    campaign.add(*(f"{name}@b.example" for name in names))
+    campaign.start()
+    campaign.feed()
+    db.execute("UPDATE queue SET status = 'DEFERRED' WHERE recipient ~ '^deferred'")
+    db.execute("UPDATE campaign_recipients SET state = 'deferred' WHERE recipient ~ '^deferred'")
+    db.execute(
+        "UPDATE queue SET status = 'SENDING', lease_owner = 'x', lease_since = now(),"
+        " lease_token = id, lease_until = now() + interval '1 min',"
+        " begun = CASE WHEN recipient ~ '^begun' THEN id END WHERE recipient ~ '^(flying|begun)'"
+    )
+    flying = column(db, "SELECT id FROM queue WHERE recipient ~ '^flying'")
+    assert fetch(db, "SELECT campaign_may_begin(%s)", flying) == (flying,)
+    for name in names[:-1]:
+        assert fetch(db, "SELECT suppress(%s, '', 'news')", f"{name}@b.example") == (True,)
+    assert fetch(db, "SELECT campaign_may_begin(%s)", flying) == ([],)
+    # an attempt under way has the last word
+    assert campaign.states() == {
+        "queued@b.example": "invalid", "deferred@b.example": "invalid",
+        "flying@b.example": "queued", "begun@b.example": "queued", "other@b.example": "queued",
+    }  # fmt: skip
+    rows = column(db, "SELECT concat_ws(' ', recipient, status) FROM queue ORDER BY id")
+    assert rows == ["flying@b.example DELETE", "begun@b.example DELETE", "other@b.example QUEUED"]
+    log = column(db, "SELECT concat_ws(' ', recipient, event) FROM attempts ORDER BY recipient")
+    assert log == ["deferred@b.example suppressed", "queued@b.example suppressed"]
+    # as the upkeep ends it, if the transaction never began
+    db.execute("DELETE FROM queue WHERE recipient ~ '^flying'")
+    db.execute("SELECT campaign_reconcile(10)")
+    assert campaign.states()["flying@b.example"] != "queued"
+
+
+def test_another_scope_or_tenant_stays(db: psycopg.Connection, campaign: Campaign) -> None:
+    ads = Campaign(db, "ads", "ads")
+    for each in (campaign, ads):
+        each.add("joe@b.example")
+        each.start()
+        each.feed()
+    db.execute("SELECT suppress('joe@b.example', 'other'), suppress('joe@b.example', '', 'ads')")
+    assert (campaign.states(), ads.states()) == (
+        {"joe@b.example": "queued"}, {"joe@b.example": "invalid"},
+    )  # fmt: skip
+    db.execute("SELECT suppress('joe@b.example', '*')")
+    assert campaign.states() == {"joe@b.example": "invalid"}
+
+
+def test_hard_bounce_suppresses_in_the_same_commit(
+    db: psycopg.Connection, campaign: Campaign
+) -> None:
+    campaign.add("joe@b.example", "ann@b.example")
+    db.execute("UPDATE campaign_recipients SET bounced = number = 1, state = 'failed'")
+    assert campaign.reasons() == ["joe@b.example bounced"]
+    assert campaign.suppressed("joe@b.example", "ann@b.example", scope="ads") == [True, False]
+
+
+def test_feed_leaves_suppressed_ones_out(db: psycopg.Connection, campaign: Campaign) -> None:
+    campaign.add("joe@b.example", "ann@b.example")
+    db.execute("SELECT suppress('JOE@b.example')")
+    campaign.start()
+    campaign.feed()
+    assert campaign.states() == {"joe@b.example": "invalid", "ann@b.example": "queued"}
+    (made,) = fetch(db, "SELECT params -> 'unsubscribe' FROM messages")
+    assert made == {"campaign": campaign.id, "number": 2}
+
+
+@pytest.mark.parametrize("role", ["pgmta_web", "pgmta_submit", "pgmta_smtpd", "pgmta_reader"])
+def test_other_roles_change_nothing(db: psycopg.Connection, role: str) -> None:
+    db.execute(f"SET ROLE {role}".encode())
+    for statement in (
+        "SELECT suppress('a@b.example')",
+        "SELECT suppressions_put('{a@b.example}', '{}', '{}')",
+        "SELECT suppression_release('a@b.example')",
+        "SELECT forget('a@b.example', 'queue', true)",
+        "SELECT FROM suppression_secret",
+        "DELETE FROM suppressions",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            db.execute(statement.encode())

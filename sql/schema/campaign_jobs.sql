@@ -236,6 +236,7 @@ DECLARE
     found campaigns := campaign_lock(campaign);
     removed bigint;
 BEGIN
+    PERFORM FROM campaigns AS c WHERE c.id = campaign FOR UPDATE;  -- waits for the end of an import
     IF EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = campaign AND j.status <> 'LOGGED') THEN
         RAISE EXCEPTION 'the campaign % is not done', to_json(found.name) USING ERRCODE = 'object_not_in_prerequisite_state',
             HINT = 'Stop it, and wait until its jobs are LOGGED.';

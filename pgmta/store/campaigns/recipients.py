@@ -1,0 +1,220 @@
+"""The recipients of a campaign as an operator imports, tries and exports them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from pgmta.compose.template import TemplateSource
+from pgmta.postgres.operator import OperatorLink
+from pgmta.store.queries import queries
+
+_SQL = queries("campaign_recipients")
+_BATCH = 50_000  # rows of a statement
+_PART = 1000  # rows of a cursor
+
+OUTCOMES = ("unsent", "queued", "deferred", "sent", "failed", "invalid", "unknown")
+"""The states of a recipient."""
+
+_UTC = "to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+_FIELDS: dict[str, str | None] = {  # None: the column itself
+    "number": None, "recipient": None, "state": None, "bounced": None,
+    "sent_at": _UTC, "answered_at": _UTC, "error_code": None, "error_sub_type": None,
+    "message_id": None,
+}  # fmt: skip
+_TEXTS = ("recipient", "error_code", "error_sub_type")
+_NO_FORMULA = "CASE WHEN {0} ~ '^[=+\\-@\\t\\r]' THEN '''' || {0} ELSE {0} END"
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignTemplate:
+    """A campaign, and its version of a template."""
+
+    row: Mapping[str, Any]
+    source: TemplateSource
+
+
+class Recipient(NamedTuple):
+    """A recipient, and its words."""
+
+    number: int
+    recipient: str
+    params: dict[str, Any]
+
+
+class Duplicate(NamedTuple):
+    """A row whose mailbox is there before, in the row `first`.
+
+    If that is below 0, the campaign has the mailbox by an earlier import.
+    """
+
+    place: int
+    recipient: str
+    first: int
+
+
+type Add = Callable[[int, tuple[str, str, str]], None]
+"""Adds a row to a list: its place, and mailbox, domain, words as JSON."""
+
+
+class RecipientTable(OperatorLink):
+    """Works over a separate connection. Imports are noted in table `audit` under `who`.
+
+    Raises StoreUnavailable when it opens, and psycopg.Error.
+    """
+
+    def __init__(self, uri: str, who: str) -> None:
+        super().__init__(uri)
+        self._who = who
+
+    def campaign(self, campaign: int) -> CampaignTemplate:
+        """Return the campaign with this id."""
+        row = self._db.execute(_SQL["campaign"], {"campaign": campaign}).fetchone()
+        if row is None:
+            raise psycopg.errors.NoDataFound(f"there is no campaign {campaign}")
+        source = TemplateSource(
+            sender=row["sender"], from_=row["from_field"], reply_to=row["reply_to"],
+            subject=row["subject"], body=row["body"], html=row["html"], headers=row["headers"],
+        )  # fmt: skip
+        return CampaignTemplate(row, source)
+
+    @contextmanager
+    def importing(self, campaign: CampaignTemplate) -> Iterator[ListImport]:
+        """Begin an import: a transaction, which an error undoes."""
+        with self._db.transaction():
+            yield ListImport(self._db, campaign.row)
+
+    def note_import(self, campaign: int, details: dict[str, Any], number: int) -> None:
+        """Note an import in table `audit`."""
+        self._audit(self._who, "campaign import", str(campaign), details, number)
+
+    def recipient(self, campaign: int, number: int) -> Recipient | None:
+        """Return the recipient with this number."""
+        params = {"campaign": campaign, "number": number}
+        row = self._db.execute(_SQL["recipient"], params).fetchone()
+        return Recipient(**row) if row else None
+
+    def last(self, campaign: int) -> int:
+        """Return the highest number of a recipient; 0 if there is none."""
+        row = self._db.execute(_SQL["last"], {"campaign": campaign}).fetchone()
+        return int(row["number"]) if row else 0
+
+    def test(self, campaign: int, recipient: str, words: Mapping[str, Any]) -> int:
+        """Put a test mail into the queue; return the id of its message."""
+        params = {"campaign": campaign, "recipient": recipient, "params": json.dumps(dict(words))}
+        with self._db.transaction():
+            row = self._db.execute(_SQL["test"], params).fetchone()
+            assert row  # noqa: S101 - for the type checker
+            self._audit(self._who, "campaign test", str(campaign), {"message": row["id"]}, 1)
+        return int(row["id"])
+
+    def export(
+        self,
+        campaign: int,
+        states: Iterable[str] = (),
+        words: Iterable[str] = (),
+        *,
+        as_json: bool = False,
+        spreadsheet: bool = False,
+    ) -> Iterator[bytes]:
+        """Yield the recipients in these states, or all, as CSV with a header or as lines of JSON.
+
+        With `words` they have these values too. For a `spreadsheet` no cell begins a formula.
+        """
+        columns = [_column(name, of, spreadsheet) for name, of in _FIELDS.items()]
+        for word in words:
+            value = sql.SQL("params ->> {}").format(word)
+            columns.append(_named(_safe(value) if spreadsheet else value, f"word_{word}"))
+        chosen = list(states)
+        condition = (
+            sql.SQL("state = ANY ({})").format(chosen) if chosen else sql.SQL("true")
+        )  # fmt: skip
+        statement = _SQL["json" if as_json else "csv"].format(
+            columns=sql.SQL(", ").join(columns), campaign=sql.Literal(campaign), chosen=condition
+        )
+        with self._db.cursor() as cursor, cursor.copy(statement) as copy:
+            for block in copy:
+                yield bytes(block)
+
+
+class ListImport:
+    """An import within its transaction: `rows`, then `duplicates`, then `store`."""
+
+    def __init__(self, db: psycopg.Connection[dict[str, Any]], campaign: Mapping[str, Any]) -> None:
+        self._db = db
+        self._campaign = campaign
+        self._base = 0  # highest number of a recipient before
+        self._last = 0  # place of the last row
+
+    @contextmanager
+    def rows(self) -> Iterator[Add]:
+        """Take the rows of the list, in the order of their places."""
+        self._db.execute(_SQL["table"])
+        with self._db.cursor() as cursor, cursor.copy(_SQL["copy"]) as copy:
+            write = copy.write_row
+
+            def add(place: int, row: tuple[str, str, str]) -> None:
+                write((place, *row))
+                self._last = place
+
+            yield add
+
+    def duplicates(self) -> Iterator[Duplicate]:
+        """Leave out each row whose mailbox is there before, and yield these rows."""
+        campaign = self._campaign["id"]
+        row = self._db.execute(_SQL["begin"], {"campaign": campaign}).fetchone()
+        self._base = int(row["base"]) if row else 0
+        places = {"base": sql.Literal(self._base), "campaign": sql.Literal(campaign)}
+        self._db.execute(_SQL["twice"].format(**places))
+        with self._db.cursor(name="duplicates") as cursor:
+            cursor.itersize = _PART
+            cursor.execute(_SQL["duplicates"])
+            for each in cursor:
+                yield Duplicate(**each)
+
+    def store(self) -> Iterator[tuple[int, int]]:
+        """Add the recipients; yield how many there were after each statement, and how many of them
+        are suppressed.
+
+        Beside jobs of the campaign it is one statement, because from the first one on a worker may
+        have to wait for the end of the transaction.
+        """
+        self._db.execute(_SQL["index"])
+        self._db.execute(_SQL["analyze"])
+        step = self._last if self._base else _BATCH
+        added = suppressed = 0
+        for after in range(0, self._last, max(step, 1)):
+            params = {
+                "campaign": self._campaign["id"], "tenant": self._campaign["tenant"],
+                "scope": self._campaign["scope"], "base": self._base + added,
+                "after": after, "last": after + step,
+            }  # fmt: skip
+            row = self._db.execute(_SQL["store"], params).fetchone()
+            assert row  # noqa: S101 - for the type checker
+            added += row["added"]
+            suppressed += row["suppressed"]
+            yield added, suppressed
+
+
+def _column(name: str, form: str | None, spreadsheet: bool) -> sql.Composable:
+    column: sql.Composable = sql.Identifier(name)
+    if form:
+        column = sql.SQL(form).format(column)  # type: ignore[arg-type]
+    elif spreadsheet and name in _TEXTS:
+        column = _safe(column)
+    return _named(column, name)
+
+
+def _safe(value: sql.Composable) -> sql.Composable:
+    """Return a text that no spreadsheet takes for a formula (CWE-1236)."""
+    return sql.SQL(_NO_FORMULA).format(value)
+
+
+def _named(value: sql.Composable, name: str) -> sql.Composable:
+    return sql.SQL("{} AS {}").format(value, sql.Identifier(name))

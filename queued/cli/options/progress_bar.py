@@ -1,0 +1,66 @@
+"""The progress of long work on stderr: a bar on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from pgmta.command import age, print_line
+
+_BAR = 30  # characters
+_REDRAWN = 0.1  # seconds between two pictures of a bar
+_LINES = 5.0  # seconds between two lines, if there is no terminal
+
+
+class ProgressBar:
+    """Shows how far the work `label` is, its rate per second, and the time that is left.
+
+    `length` is how much there is in any unit, None if nobody knows. What is counted is `things`.
+    """
+
+    def __init__(self, label: str, length: int | None, things: str) -> None:
+        self._label, self._length, self._things = label, length, things
+        self._terminal = sys.stderr.isatty()
+        self._begun = self._shown = time.monotonic()
+
+    def show(self, done: int, number: int) -> None:
+        """Say that so much of the length is done, with so many things."""
+        now = time.monotonic()
+        if now - self._shown < (_REDRAWN if self._terminal else _LINES):
+            return
+        self._shown = now
+        text = self.text(done, number, now - self._begun)
+        if self._terminal:
+            click.echo(f"\r{text}\x1b[K", nl=False, err=True)
+        else:
+            print_line(text, err=True)
+
+    def text(self, done: int, number: int, seconds: float) -> str:
+        """Return the line that is shown after these seconds."""
+        rate = number / seconds if seconds > 0 else 0.0
+        counted = f"{number:,} {self._things}, {rate:,.0f}/s"
+        if not self._length:
+            return f"{self._label} {counted}"
+        share = min(1.0, done / self._length)
+        filled = int(share * _BAR)
+        left = f", {age(seconds / share - seconds)} left" if share else ""
+        return f"{self._label} [{'#' * filled}{'-' * (_BAR - filled)}] {share:4.0%} {counted}{left}"
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._terminal:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@contextmanager
+def progress_bar(label: str, length: int | None, things: str) -> Iterator[ProgressBar]:
+    """Show progress until the work ends."""
+    bar = ProgressBar(label, length, things)
+    try:
+        yield bar
+    finally:
+        bar.end()

@@ -1,0 +1,112 @@
+"""Rows of a CSV file as a stream (RFC 4180); a bad line is named, and the rest goes on."""
+
+from __future__ import annotations
+
+import csv
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TextIO
+
+CELL_LIMIT = 1 << 20
+"""Characters of a cell."""
+
+ROW_LIMIT = 1 << 22
+"""Characters of a row, with its line ends."""
+
+_ENDS = ("\n", "\r")
+
+
+class CsvRow(NamedTuple):
+    """A row, or why there is none: the line of its file where it begins, from 1, and its cells."""
+
+    line: int
+    cells: list[str]
+    problem: str = ""
+
+
+class _TooLong(Exception):
+    """A row is over ROW_LIMIT."""
+
+
+class _Lines:
+    """The lines of a stream, which remember those of one row.
+
+    A quote without its end makes one row of many lines. They can be read again then.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._readline: Callable[[int], str] = stream.readline
+        self._again = deque[str]()
+        self._taken: list[str] = []
+        self._size = 0
+        self.number = 1  # of the line where the row begins
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else self._readline(ROW_LIMIT)
+        if not line:
+            raise StopIteration
+        self._size += len(line)
+        if self._size >= ROW_LIMIT:
+            if not self._taken:
+                self._skip(line)
+                self._taken.append("")
+            else:
+                self._again.appendleft(line)
+            raise _TooLong
+        self._taken.append(line)
+        return line
+
+    def begin(self) -> None:
+        """Begin the next row."""
+        self.number += len(self._taken)
+        self._taken.clear()
+        self._size = 0
+
+    def keep_first(self) -> None:
+        """Give back all lines of the row but its first one."""
+        self._again.extendleft(reversed(self._taken[1:]))
+        del self._taken[1:]
+
+    def _skip(self, part: str) -> None:
+        """Read to the end of a line of which this is a part."""
+        while part and not part.endswith(_ENDS):
+            part = self._readline(ROW_LIMIT)
+
+
+def read_rows(stream: TextIO, separator: str = ",") -> Iterator[CsvRow]:
+    """Yield the rows of a stream that was opened with newline="".
+
+    Blank lines are left out. A row that is no CSV costs its first line alone: a quote that was left
+    open swallows no other recipient. Only the cells of one row are in memory.
+    """
+    csv.field_size_limit(CELL_LIMIT)  # of the process
+    lines = _Lines(stream)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    while True:
+        lines.begin()
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except (csv.Error, _TooLong) as error:
+            lines.keep_first()
+            yield CsvRow(lines.number, [], _reason(error))
+            continue
+        if cells:
+            yield CsvRow(lines.number, cells)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, _TooLong):
+        return f"the row is over {ROW_LIMIT} characters"
+    if "field larger" in text:
+        return f"a cell is over {CELL_LIMIT} characters, or a quote has no end"
+    if "unexpected end" in text:
+        return "a quote has no end"
+    if "expected after" in text:
+        return "there is text behind the quote that ends a cell"
+    return text

@@ -1,0 +1,94 @@
+"""What becomes of a row: a recipient and the words of a template, or a reason against it (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from difflib import get_close_matches
+from json import JSONEncoder
+
+from pgmta.compose.composed_message import UNSUBSCRIBE
+from pgmta.compose.template import Template
+from pgmta.compose.words import fault
+from pgmta.errors import AddressError, ConfigError
+from pgmta.mail.address import parse_mailbox
+from pgmta.mail.text import UNSTORABLE
+
+RECIPIENT = "recipient"
+"""The column with the mailbox, and the word that has it."""
+
+WORDS_LIMIT = 65_536
+"""Octets of the words of a recipient, as JSON: a worker feeds a thousand recipients at once."""
+
+_OWN = frozenset((RECIPIENT, UNSUBSCRIBE))
+_TO_JSON = JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+_BLANKS = " \t"
+_SHOWN = 10  # names of columns in an error
+
+
+def words_of(template: Template) -> list[str]:
+    """Return the words of a template that a list has to give; pgmta gives the others."""
+    return sorted(template.words.keys() - _OWN)
+
+
+class RowCheck:
+    """Checks the rows of a list whose columns are these.
+
+    Raises ConfigError if the columns do not have the recipient and all words of the template.
+    Columns that the template has no word for are left out.
+    """
+
+    def __init__(self, template: Template, columns: Sequence[str], column: str = RECIPIENT) -> None:
+        names = [name.strip() for name in columns]
+        problems = []
+        if column not in names:
+            problems.append(f"there is no column {column}; {_nearest(column, names)}")
+        for word in words_of(template):
+            if word not in names:
+                hint = _nearest(word, names)
+                problems.append(f"the template has the word {word}, and no column has it; {hint}")
+        number = Counter(names)
+        twice = [name for name in {column, *words_of(template)} if number[name] > 1]
+        problems += [f"there are several columns {name}" for name in sorted(twice)]
+        if problems:
+            raise ConfigError(problems)
+        self._width = len(names)
+        self._recipient = names.index(column)
+        self._words = [
+            (word, names.index(word), tuple(template.words[word])) for word in words_of(template)
+        ]
+
+    def read(self, cells: Sequence[str]) -> tuple[str, str, str]:
+        """Return recipient, its domain, and the words as JSON. Raises ValueError."""
+        if len(cells) != self._width:
+            raise ValueError(f"it has {len(cells)} cells, and there are {self._width} columns")
+        try:
+            recipient, domain = parse_mailbox(cells[self._recipient].strip(_BLANKS), utf8=True)
+        except AddressError as error:
+            raise ValueError(str(error)) from None
+        if not recipient.isascii():  # suppressions have domains in A-labels
+            recipient = f"{recipient.rpartition('@')[0]}@{domain}"
+        words = {}
+        for word, index, places in self._words:
+            words[word] = text = cells[index]
+            if not text.isprintable() and UNSTORABLE.search(text):
+                raise ValueError(f"{word} has NUL, or is no UTF-8")
+            for place in places:
+                if reason := fault(place, text):
+                    raise ValueError(f"{word} {reason}")
+        params = _TO_JSON(words)
+        if len(params) > WORDS_LIMIT // 4 and len(params.encode()) > WORDS_LIMIT:
+            raise ValueError(f"the words are over {WORDS_LIMIT} octets")
+        return recipient, domain, params
+
+
+def _nearest(name: str, columns: Sequence[str]) -> str:
+    """Return a hint: the column that may be meant, or which there are."""
+    columns = [column[:64] for column in columns]
+    folded = {re.sub(r"[ .-]", "_", column.lower()): column for column in columns}
+    for near in get_close_matches(name, folded, 1, 0.5):
+        return f"did you mean {folded[near]!r}?"
+    named = ", ".join(map(repr, columns[:_SHOWN]))
+    more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+    return f"it has {named}{more}"

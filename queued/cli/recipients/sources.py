@@ -1,0 +1,94 @@
+"""Where a list comes from: a file with CSV, or a query on the caller's own connection."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import psycopg
+
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.mail.text import UNSTORABLE
+from pgmta.store.campaigns.query import QueryRows, open_query
+from queued.cli.recipients.csv_rows import CsvRow, read_rows
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientList:
+    """A list of recipients that is read once: its name, its columns, its rows.
+
+    `length` is in octets, and None if nobody knows it.
+    """
+
+    name: str
+    columns: Sequence[str]
+    rows: Iterator[CsvRow]
+    length: int | None = None
+    file: BinaryIO | None = None
+
+    def position(self) -> int:
+        """Return how many octets were read."""
+        return self.file.tell() if self.file and self.length else 0
+
+
+@contextmanager
+def csv_list(path: Path | None, separator: str) -> Iterator[RecipientList]:
+    """Open a CSV file in UTF-8, or standard input. Raises ConfigError if it has no header."""
+    name = path.name if path else "-"
+    if path is None:
+        yield _of_file(name, sys.stdin.buffer, None, separator)
+        return
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror}"]) from None
+    with file:
+        length = path.stat().st_size if path.is_file() else None
+        yield _of_file(name, file, length, separator)
+
+
+def _of_file(name: str, file: BinaryIO, length: int | None, separator: str) -> RecipientList:
+    # octets that are no UTF-8 become lone surrogates, which the check of a row names
+    text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+    rows = read_rows(text, separator)
+    header = next(rows, None)
+    if header is None:
+        raise ConfigError([f"{name}: it is empty; the first line names the columns"])
+    if any(UNSTORABLE.search(column) for column in header.cells):
+        raise ConfigError([f"{name}:{header.line}: it is no UTF-8; save the list as CSV in UTF-8"])
+    if header.problem:
+        raise ConfigError([f"{name}:{header.line}: {header.problem}"])
+    if len(header.cells) == 1 and (other := _other_separator(header.cells[0], separator)):
+        raise ConfigError([f"{name}:{header.line}: it has one column; try --separator {other}"])
+    return RecipientList(name, header.cells, rows, length, file)
+
+
+def _other_separator(cell: str, separator: str) -> str:
+    """Return the separator that a header seems to have, as the option takes it; '' for none."""
+    names = {",": "comma", ";": "semicolon", "\t": "tab"}
+    return next((name for each, name in names.items() if each in cell and each != separator), "")
+
+
+@contextmanager
+def query_list(uri: str, query: str) -> Iterator[RecipientList]:
+    """Run a query, and read its rows as they come; a null is an empty text.
+
+    Raises ConfigError for what is no single query, PgmtaError for errors of the server.
+    """
+    try:
+        with open_query(uri, query) as found:
+            yield RecipientList("row", found.columns, _rows_of(found))
+    except psycopg.errors.SyntaxErrorOrAccessRuleViolation as error:
+        raise ConfigError([f"--sql: {error.diag.message_primary or error}"]) from None
+    except psycopg.OperationalError as error:
+        raise PgmtaError(f"--source: {str(error).strip()}") from None
+
+
+def _rows_of(found: QueryRows) -> Iterator[CsvRow]:
+    for number, cells in enumerate(found.rows, 1):
+        yield CsvRow(number, cells)

@@ -1,3 +1,8 @@
+-- name: create
+-- Make a campaign.
+SELECT campaign_create(%(name)s, %(credential)s, %(template)s, %(tenant)s, %(sender)s, %(scope)s, %(priority)s,
+    %(visible_at)s, %(deadline)s, %(version)s) AS id
+
 -- name: campaign
 -- A campaign with its version of a template.
 SELECT c.id, c.name, c.tenant, c.scope, c.credential, t.name AS template, t.version, t.sender, t.from_field, t.reply_to,
@@ -76,4 +81,5 @@ TO STDOUT (FORMAT csv, HEADER)
 -- Recipients as JSON, a line each.
 COPY (SELECT row_to_json(each)::text FROM (
     SELECT {columns} FROM campaign_recipients WHERE campaign_id = {campaign} AND {chosen} ORDER BY number) AS each) TO STDOUT
+-- no character that would be quoted is in JSON
 (FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from datetime import UTC, datetime
 from difflib import unified_diff
 from email.utils import parseaddr
 from pathlib import Path
@@ -13,13 +12,11 @@ from typing import TextIO
 import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line, print_text, shorten
-from pgmta.compose.mime import MessageIdentity, compose_head
-from pgmta.compose.parts import NamedMailbox, Parts
+from pgmta.compose.parts import NamedMailbox
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError, PgmtaError, TemplateError
 from pgmta.mail.address import parse_mailbox
 from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, TemplateTable
-from queued.cli.options.mail_page import mail_page, open_page
 from queued.cli.options.queue_command import (
     Column,
     age_of,
@@ -29,6 +26,7 @@ from queued.cli.options.queue_command import (
     print_rows,
     who,
 )
+from queued.cli.options.shown_parts import show_parts, view_options
 from queued.cli.options.template_file import (
     ENDINGS,
     check_tenant,
@@ -37,8 +35,6 @@ from queued.cli.options.template_file import (
     read_templates,
 )
 from queued.cli.options.word_options import read_words, word_options
-
-_MESSAGE_ID = "<0.0000000000000000@localhost>"  # of mail that is not sent
 
 _FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True,
                         type=click.Path(dir_okay=False, path_type=Path))  # fmt: skip
@@ -124,9 +120,7 @@ def show(config: Path, name: str, version: int | None, tenant: str, as_json: boo
 @click.option("--to", help="Recipient, ADDRESS or NAME <ADDRESS>.  [default: none]")
 @_VERSION
 @_OF_NAME
-@click.option("--text", "view", flag_value="text", help="Print the text alone.")
-@click.option("--html", "view", flag_value="html", help="Print the html alone.")
-@click.option("--open", "opened", is_flag=True, help="Show text and html in the browser.")
+@view_options
 def render(
     config: Path,
     which: str,
@@ -161,18 +155,7 @@ def render(
         parts = compiled.fill(words, [_mailbox(to)] if to else [])
     except ValueError as error:
         raise ConfigError([f"--param: {error}"]) from None
-    if opened:
-        _open(parts)
-        return
-    content = compose_head(parts, MessageIdentity(_MESSAGE_ID, datetime.now(UTC))).decode()
-    if as_json:
-        print_json({"subject": parts.subject, "text": parts.body, "html": parts.html,
-                    "content": content})  # fmt: skip
-        return
-    shown = {"text": parts.body, "html": parts.html, None: content}[view]
-    if shown is None:
-        raise PgmtaError(f"the template has no {view}")
-    print_text(shown.replace("\r\n", "\n").rstrip("\n"))
+    show_parts(parts, view=view, opened=opened, as_json=as_json)
 
 
 @command(template, json=True)
@@ -223,13 +206,6 @@ def _mailbox(text: str) -> NamedMailbox:
     except AddressError as error:
         raise ConfigError([f"--to: {error}"]) from None
     return name, address
-
-
-def _open(parts: Parts) -> None:
-    path, found = open_page(mail_page(parts))
-    if not found:
-        raise PgmtaError(f"no browser was found; the page is in {path}")
-    print_line(f"opened {path}")
 
 
 def _difference(given: NamedTemplate, last: StoredTemplate | None) -> str:

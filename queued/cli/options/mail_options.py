@@ -48,8 +48,8 @@ def mail_arguments(options: dict[str, Any]) -> dict[str, Any]:
     return {
         **given,
         "metadata": parse_pairs(options["metadata"]),
-        "send_at": _time("--at", options["at"]),
-        "deadline": _time("--deadline", options["deadline"]),
+        "send_at": time_option("--at", options["at"]),
+        "deadline": time_option("--deadline", options["deadline"]),
     }
 
 
@@ -63,7 +63,7 @@ def print_submitted(config: Path, mail: SubmittedMail, *, as_json: bool) -> None
         print_line(str(found))
 
 
-def _time(flag: str, text: str | None) -> datetime | None:
+def time_option(flag: str, text: str | None) -> datetime | None:
     """Return the time that was given to a flag. Raises ConfigError."""
     try:
         return None if text is None else parse_time(text)

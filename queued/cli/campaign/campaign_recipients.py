@@ -1,0 +1,71 @@
+"""A campaign, its compiled template and its recipients, as commands open them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgmta.compose.template import Template, compile_template
+from pgmta.errors import ConfigError, PgmtaError, TemplateError
+from pgmta.store.campaigns.recipients import CampaignTemplate, Recipient, RecipientTable
+from queued.cli.campaign.campaign_argument import campaign_table, short_errors
+from queued.cli.options.queue_command import database_of, who
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRecipients:
+    """A campaign that is open: `table` works on its recipients."""
+
+    table: RecipientTable
+    campaign: CampaignTemplate
+    template: Template
+
+    @property
+    def id(self) -> int:
+        """Its number."""
+        return int(self.campaign.row["id"])
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.campaign.row["name"])
+
+    def recipient(self, number: int) -> Recipient:
+        """Return a recipient. Raises PgmtaError if there is none with this number."""
+        found = self.table.recipient(self.id, number)
+        if found is None:
+            last = self.table.last(self.id)
+            known = f"the last one is {last}" if last else "import some first"
+            raise PgmtaError(f"{self.name} has no recipient {number}; {known}")
+        return found
+
+    def params(self, recipient: str, words: dict[str, Any], number: int) -> dict[str, Any]:
+        """Return the parameters of a recipient's message, as a worker feeds them to the queue."""
+        params: dict[str, Any] = {"to": [["", recipient]], "words": words}
+        if "recipient" in self.template.words:
+            params["words"] = {**words, "recipient": recipient}
+        if self.campaign.row["scope"] or "unsubscribe" in self.template.words:
+            params["unsubscribe"] = {"campaign": self.id, "number": number}
+        return params
+
+
+@contextmanager
+def open_recipients(config: Path, tenant: str, name: str) -> Iterator[CampaignRecipients]:
+    """Open a campaign. Raises PgmtaError, ConfigError if its template can't be compiled."""
+    with campaign_table(config) as campaigns:
+        found = campaigns.find(tenant, name)
+    with closing(RecipientTable(database_of(config), who())) as table, short_errors():
+        campaign = table.campaign(found)
+        yield CampaignRecipients(table, campaign, compiled(campaign))
+
+
+def compiled(campaign: CampaignTemplate) -> Template:
+    """Return the compiled template of a campaign. Raises ConfigError."""
+    try:
+        return compile_template(campaign.source)
+    except TemplateError as error:  # a row that was made by hand, or another version of pgmta
+        row = campaign.row
+        raise ConfigError([f"template {row['template']} version {row['version']}: {error}"]) from None

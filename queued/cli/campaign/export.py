@@ -1,0 +1,66 @@
+"""`queuectl campaign export`: the recipients and their outcomes, for other programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from pgmta.command import print_text
+from pgmta.mail.text import json_escaped
+from pgmta.store.campaigns.recipients import OUTCOMES
+from queued.cli.campaign.campaign_argument import about_campaign
+from queued.cli.campaign.campaign_recipients import open_recipients
+from queued.cli.options.progress_bar import progress_bar
+from queued.cli.options.queue_command import command
+from queued.cli.recipients.row_check import words_of
+
+
+@command(json=True)
+@about_campaign
+@click.option("--state", "states", multiple=True, type=click.Choice(OUTCOMES),
+              help="Only these recipients.")  # fmt: skip
+@click.option("--words", is_flag=True, help="With the words of each recipient.")
+@click.option("--spreadsheet", is_flag=True, help="No cell begins a formula: ' is before it.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write this file.  [default: standard output]")  # fmt: skip
+def export(
+    config: Path,
+    name: str,
+    tenant: str,
+    states: tuple[str, ...],
+    words: bool,
+    spreadsheet: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the recipients of a campaign as CSV, or with --json as a line of JSON each.
+
+    Times are those of ISO 8601 in UTC. An empty cell is a value that there is none of.
+    """
+    with open_recipients(config, tenant, name) as campaign:
+        lines = campaign.table.export(
+            campaign.id, states, words_of(campaign.template) if words else (),
+            as_json=as_json, spreadsheet=spreadsheet,
+        )  # fmt: skip
+        if output is not None:
+            with output.open("wb") as file:
+                _write(file, lines)
+        elif sys.stdout.isatty():  # which would obey control characters
+            for line in lines:
+                text = line.decode()
+                print_text((json_escaped(text) if as_json else text).rstrip("\n"))
+        else:
+            _write(sys.stdout.buffer, lines)
+
+
+def _write(file: BinaryIO, lines: Iterator[bytes]) -> None:
+    with progress_bar("exported", None, "recipients") as bar:
+        for number, line in enumerate(lines):
+            file.write(line)
+            if not number & 1023:
+                bar.show(number, number)
+    file.flush()

@@ -1,0 +1,131 @@
+"""`queuectl campaign import`: a list of recipients, all of it or nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import click
+
+from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.store.campaigns.recipients import ListImport
+from queued.cli.campaign.campaign_argument import about_campaign
+from queued.cli.campaign.campaign_recipients import CampaignRecipients, open_recipients
+from queued.cli.options.progress_bar import progress_bar
+from queued.cli.options.queue_command import command, database_of
+from queued.cli.recipients.problem_list import ProblemList, problem_list
+from queued.cli.recipients.row_check import RECIPIENT, RowCheck
+from queued.cli.recipients.sources import RecipientList, csv_list, query_list
+
+_SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+_SHOW = 1023  # rows between two looks at the clock, as a mask
+
+type Counts = Counter[str]
+
+
+@command(name="import", json=True)
+@about_campaign
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--sql", "query", metavar="SELECT", help="Take the rows of this query.")
+@click.option("--source", metavar="URI", help="Database of the query.  [default: the queue's]")
+@click.option("--column", default=RECIPIENT, show_default=True, help="Column with the mailbox.")
+@click.option("--separator", type=click.Choice(list(_SEPARATORS)), default="comma",
+              show_default=True, help="What is between two cells.")  # fmt: skip
+@click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), metavar="CSV",
+              help="List the lines that are left out here.  [default: the first 20 on stderr]")  # fmt: skip
+def import_list(
+    config: Path,
+    name: str,
+    tenant: str,
+    file: Path | None,
+    query: str | None,
+    source: str | None,
+    column: str,
+    separator: str,
+    errors: Path | None,
+    as_json: bool,
+) -> None:
+    """Add the recipients in FILE to campaign NAME; - is standard input.
+
+    FILE is CSV in UTF-8, whose first line names the columns: recipient, and each word of the
+    template. Or --sql has a query with such columns. It runs on your own connection, which may only
+    read. Bad lines and mailboxes that are there before are left out and listed. Exit 1 if a line is
+    bad. All is one transaction: an error leaves nothing behind.
+    """
+    if (file is None) == (query is None):
+        raise ConfigError(["give either FILE or --sql"])
+    if source is not None and query is None:
+        raise ConfigError(["--source: it counts only with --sql"])
+    with open_recipients(config, tenant, name) as campaign:
+        opened: AbstractContextManager[RecipientList]
+        if query is not None:
+            opened = query_list(source or database_of(config), query)
+        else:
+            opened = csv_list(file if str(file) != "-" else None, _SEPARATORS[separator])
+        with opened as given:
+            check = _check(campaign, given, column)
+            with problem_list(given.name, errors) as problems:
+                counts = _import(campaign, given, check, problems)
+    if as_json:
+        print_json(counts)
+    else:
+        print_line(
+            f"imported {counts['imported']:,} recipients into {name}, {counts['suppressed']:,} of "
+            f"them suppressed; left out: {counts['bad']:,} bad, {counts['duplicates']:,} duplicates"
+        )
+    if counts["bad"]:
+        sys.exit(EXIT_FAILURE)
+
+
+def _check(campaign: CampaignRecipients, given: RecipientList, column: str) -> RowCheck:
+    try:
+        return RowCheck(campaign.template, given.columns, column)
+    except ConfigError as error:
+        raise ConfigError([f"{given.name}: {each}" for each in error.problems]) from None
+
+
+def _import(
+    campaign: CampaignRecipients, given: RecipientList, check: RowCheck, problems: ProblemList
+) -> Counts:
+    counts: Counts = Counter(rows=0, imported=0, suppressed=0, bad=0, duplicates=0)
+    with campaign.table.importing(campaign.campaign) as work:
+        _read(given, check, work, problems, counts)
+        for row in work.duplicates():
+            counts["duplicates"] += 1
+            where = (
+                f"it is there before, in line {row.first}" if row.first > 0
+                else "the campaign has it already"
+            )  # fmt: skip
+            problems.add(row.place, f"{row.recipient!r}: {where}")
+        left = counts["rows"] - counts["bad"] - counts["duplicates"]
+        if not left:
+            raise PgmtaError(f"no recipient is left of {counts['rows']:,}: nothing was imported")
+        with progress_bar("storing", left, "recipients") as bar:
+            for counts["imported"], counts["suppressed"] in work.store():
+                bar.show(counts["imported"], counts["imported"])
+        details = {"from": given.name, **counts}
+        campaign.table.note_import(campaign.id, details, counts["imported"])
+    return counts
+
+
+def _read(
+    given: RecipientList, check: RowCheck, work: ListImport, problems: ProblemList, counts: Counts
+) -> None:
+    """Check the rows, and send what fits to the database."""
+    read, number, bad = check.read, 0, 0
+    with work.rows() as add, progress_bar("reading", given.length, "recipients") as bar:
+        for line, cells, problem in given.rows:
+            number += 1
+            try:
+                if problem:
+                    raise ValueError(problem)  # noqa: TRY301 - both are bad lines
+                add(line, read(cells))
+            except ValueError as error:
+                bad += 1
+                problems.add(line, str(error))
+            if not number & _SHOW:
+                bar.show(given.position(), number)
+    counts["rows"], counts["bad"] = number, bad

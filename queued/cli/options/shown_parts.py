@@ -1,0 +1,49 @@
+"""Options of commands that show composed mail, and how they show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from pgmta.command import print_json, print_line, print_text
+from pgmta.compose.mime import MessageIdentity, compose_head
+from pgmta.compose.parts import Parts
+from pgmta.errors import PgmtaError
+from queued.cli.options.mail_page import mail_page, open_page
+
+_MESSAGE_ID = "<0.0000000000000000@localhost>"  # of mail that is not sent
+
+_OPTIONS = [
+    click.option("--text", "view", flag_value="text", help="Print the text alone."),
+    click.option("--html", "view", flag_value="html", help="Print the html alone."),
+    click.option("--open", "opened", is_flag=True, help="Show text and html in the browser."),
+]
+
+
+def view_options[F: Callable[..., Any]](function: F) -> F:
+    """Give a command these options, whose values `show_parts` takes."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def show_parts(parts: Parts, *, view: str | None, opened: bool, as_json: bool) -> None:
+    """Print mail that is not sent, or show it in the browser. Date and Message-ID are examples."""
+    if opened:
+        path, found = open_page(mail_page(parts))
+        if not found:
+            raise PgmtaError(f"no browser was found; the page is in {path}")
+        print_line(f"opened {path}")
+        return
+    content = compose_head(parts, MessageIdentity(_MESSAGE_ID, datetime.now(UTC))).decode()
+    if as_json:
+        print_json({"subject": parts.subject, "text": parts.body, "html": parts.html,
+                    "content": content})  # fmt: skip
+        return
+    shown = {"text": parts.body, "html": parts.html, None: content}[view]
+    if shown is None:
+        raise PgmtaError(f"the template has no {view}")
+    print_text(shown.replace("\r\n", "\n").rstrip("\n"))

@@ -67,5 +67,5 @@ def compiled(campaign: CampaignTemplate) -> Template:
     try:
         return compile_template(campaign.source)
     except TemplateError as error:  # a row that was made by hand, or another version of pgmta
-        row = campaign.row
-        raise ConfigError([f"template {row['template']} version {row['version']}: {error}"]) from None
+        name = f"template {campaign.row['template']} version {campaign.row['version']}"
+        raise ConfigError([f"{name}: {error}"]) from None

@@ -35,7 +35,7 @@ type Counts = Counter[str]
 @click.option("--separator", type=click.Choice(list(_SEPARATORS)), default="comma",
               show_default=True, help="What is between two cells.")  # fmt: skip
 @click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), metavar="CSV",
-              help="List the lines that are left out here.  [default: the first 20 on stderr]")  # fmt: skip
+              help="List here what is left out.  [default: the first 20 on stderr]")  # fmt: skip
 def import_list(
     config: Path,
     name: str,
@@ -120,12 +120,14 @@ def _read(
         for line, cells, problem in given.rows:
             number += 1
             try:
-                if problem:
-                    raise ValueError(problem)  # noqa: TRY301 - both are bad lines
-                add(line, read(cells))
+                row = None if problem else read(cells)
             except ValueError as error:
+                problem = str(error)
+            if problem:
                 bad += 1
-                problems.add(line, str(error))
+                problems.add(line, problem)
+            elif row:
+                add(line, row)
             if not number & _SHOW:
                 bar.show(given.position(), number)
     counts["rows"], counts["bad"] = number, bad

@@ -74,7 +74,8 @@ def _words(
     wanted = words_of(campaign.template)
     for word in given:
         if word not in wanted:
-            raise ConfigError([f"--param {word}: the template has {', '.join(wanted) or 'no words'}"])
+            known = ", ".join(wanted) or "no words"
+            raise ConfigError([f"--param {word}: the template has {known}"])
     if number is None and set(given) == set(wanted):
         return given
     found = campaign.recipient(number or 1)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import psycopg
-
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.text import UNSTORABLE
-from pgmta.store.campaigns.query import QueryRows, open_query
+from pgmta.store.campaigns.query import QueryError, QueryRows, open_query
 from queued.cli.recipients.csv_rows import CsvRow, read_rows
 
 
@@ -78,17 +76,19 @@ def _other_separator(cell: str, separator: str) -> str:
 def query_list(uri: str, query: str) -> Iterator[RecipientList]:
     """Run a query, and read its rows as they come; a null is an empty text.
 
-    Raises ConfigError for what is no single query, PgmtaError for errors of the server.
+    Raises ConfigError for what the server refuses, PgmtaError if it fails at a later row.
     """
-    try:
-        with open_query(uri, query) as found:
-            yield RecipientList("row", found.columns, _rows_of(found))
-    except psycopg.errors.SyntaxErrorOrAccessRuleViolation as error:
-        raise ConfigError([f"--sql: {error.diag.message_primary or error}"]) from None
-    except psycopg.OperationalError as error:
-        raise PgmtaError(f"--source: {str(error).strip()}") from None
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(open_query(uri, query))
+        except QueryError as error:
+            raise ConfigError([f"--sql: {error}"]) from None
+        yield RecipientList("row", found.columns, _rows_of(found))
 
 
 def _rows_of(found: QueryRows) -> Iterator[CsvRow]:
-    for number, cells in enumerate(found.rows, 1):
-        yield CsvRow(number, cells)
+    try:
+        for number, cells in enumerate(found.rows, 1):
+            yield CsvRow(number, cells)
+    except QueryError as error:
+        raise PgmtaError(f"--sql: {error}") from None

@@ -117,12 +117,14 @@ def _read(
     """Check the rows, and send what fits to the database."""
     read, number, bad = check.read, 0, 0
     with work.rows() as add, progress_bar("reading", given.length, "recipients") as bar:
-        for line, cells, problem in given.rows:
+        for line, cells, problem, last in given.rows:
             number += 1
             try:
                 row = None if problem else read(cells)
             except ValueError as error:
                 problem = str(error)
+                if last > line:
+                    problem += f"; the row goes on to line {last}: is a quote missing?"
             if problem:
                 bad += 1
                 problems.add(line, problem)

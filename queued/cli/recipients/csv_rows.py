@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TextIO
 
-CELL_LIMIT = 1 << 20
-"""Characters of a cell."""
+CELL_LIMIT = 1 << 16
+"""Characters of a cell. A quote without its end swallows no more of the file."""
 
 ROW_LIMIT = 1 << 22
 """Characters of a row, with its line ends."""
@@ -17,11 +17,15 @@ _ENDS = ("\n", "\r")
 
 
 class CsvRow(NamedTuple):
-    """A row, or why there is none: the line of its file where it begins, from 1, and its cells."""
+    """A row, or why there is none: the line of its file where it begins, from 1, and its cells.
+
+    A row with line ends in a cell ends in the line `last`.
+    """
 
     line: int
     cells: list[str]
     problem: str = ""
+    last: int = 0
 
 
 class _TooLong(Exception):
@@ -59,6 +63,11 @@ class _Lines:
         self._taken.append(line)
         return line
 
+    @property
+    def last(self) -> int:
+        """The line in which the row ends."""
+        return self.number + len(self._taken) - 1
+
     def begin(self) -> None:
         """Begin the next row."""
         self.number += len(self._taken)
@@ -79,8 +88,8 @@ class _Lines:
 def read_rows(stream: TextIO, separator: str = ",") -> Iterator[CsvRow]:
     """Yield the rows of a stream that was opened with newline="".
 
-    Blank lines are left out. A row that is no CSV costs its first line alone: a quote that was left
-    open swallows no other recipient. Only the cells of one row are in memory.
+    Blank lines are left out. A row that is no CSV costs its first line alone: the others are read
+    again, because a quote may be missing. Only the cells of one row are in memory.
     """
     csv.field_size_limit(CELL_LIMIT)  # of the process
     lines = _Lines(stream)
@@ -96,7 +105,7 @@ def read_rows(stream: TextIO, separator: str = ",") -> Iterator[CsvRow]:
             yield CsvRow(lines.number, [], _reason(error))
             continue
         if cells:
-            yield CsvRow(lines.number, cells)
+            yield CsvRow(lines.number, cells, last=lines.last)
 
 
 def _reason(error: Exception) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.text import UNSTORABLE
@@ -37,22 +37,25 @@ class RecipientList:
 @contextmanager
 def csv_list(path: Path | None, separator: str) -> Iterator[RecipientList]:
     """Open a CSV file in UTF-8, or standard input. Raises ConfigError if it has no header."""
-    name = path.name if path else "-"
-    if path is None:
-        yield _of_file(name, sys.stdin.buffer, None, separator)
-        return
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise ConfigError([f"{path}: {error.strerror}"]) from None
-    with file:
-        length = path.stat().st_size if path.is_file() else None
-        yield _of_file(name, file, length, separator)
+    with ExitStack() as stack:
+        length = None
+        if path is None:
+            name, file = "-", sys.stdin.buffer
+        else:
+            try:
+                name, file = path.name, stack.enter_context(path.open("rb"))
+            except OSError as error:
+                raise ConfigError([f"{path}: {error.strerror}"]) from None
+            length = path.stat().st_size if path.is_file() else None
+        # octets that are no UTF-8 become lone surrogates, which the check of a row names
+        text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+        stack.callback(text.detach)
+        columns, rows = _of_stream(name, text, separator)
+        yield RecipientList(name, columns, rows, length, file)
 
 
-def _of_file(name: str, file: BinaryIO, length: int | None, separator: str) -> RecipientList:
-    # octets that are no UTF-8 become lone surrogates, which the check of a row names
-    text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+def _of_stream(name: str, text: TextIO, separator: str) -> tuple[list[str], Iterator[CsvRow]]:
+    """Return the columns and the rows below them. Raises ConfigError."""
     rows = read_rows(text, separator)
     header = next(rows, None)
     if header is None:
@@ -63,7 +66,7 @@ def _of_file(name: str, file: BinaryIO, length: int | None, separator: str) -> R
         raise ConfigError([f"{name}:{header.line}: {header.problem}"])
     if len(header.cells) == 1 and (other := _other_separator(header.cells[0], separator)):
         raise ConfigError([f"{name}:{header.line}: it has one column; try --separator {other}"])
-    return RecipientList(name, header.cells, rows, length, file)
+    return header.cells, rows
 
 
 def _other_separator(cell: str, separator: str) -> str:
@@ -89,6 +92,6 @@ def query_list(uri: str, query: str) -> Iterator[RecipientList]:
 def _rows_of(found: QueryRows) -> Iterator[CsvRow]:
     try:
         for number, cells in enumerate(found.rows, 1):
-            yield CsvRow(number, cells)
+            yield CsvRow(number, cells, last=number)
     except QueryError as error:
         raise PgmtaError(f"--sql: {error}") from None

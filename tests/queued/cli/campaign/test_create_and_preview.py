@@ -1,0 +1,85 @@
+"""`queuectl campaign create` and `preview`."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+
+from pgmta.compose.template import TemplateSource
+from tests.queued.cli.campaign.site import Site
+from tests.scenarios.test_composed import body, put_template, read
+from tests.support.rows import column
+
+HEAD = "recipient,name,city\n"
+
+
+def test_a_campaign_uses_a_version_of_a_template(site: Site, db: psycopg.Connection) -> None:
+    put_template(db, "hello")
+    said = site.said(
+        "create", "other", "--template", "hello", "--version", "1", "--credential", "ses-1",
+        "--at", "2030-01-31T09:30:00+01:00", "--deadline", "2030-02-01T00:00:00Z", "--scope", "x",
+        "--sender", "", "--priority", "8", "--tenant", "acme",
+    )  # fmt: skip
+    assert said == (
+        "created other, campaign 2, with template hello version 1; "
+        "a list has the columns recipient, city, name\n"
+    )
+    rows = db.execute(
+        "SELECT tenant, credential, sender, scope, priority, visible_at = '2030-01-31 08:30+00',"
+        " deadline = '2030-02-01 00:00+00' FROM campaigns WHERE name = 'other'"
+    )
+    assert rows.fetchall() == [("acme", "ses-1", "", "x", 8, True, True)]
+    assert column(db, "SELECT condition FROM audit WHERE action = 'campaign create'") == [
+        "news", "other",
+    ]  # fmt: skip
+
+
+def test_campaigns_that_are_refused(site: Site) -> None:
+    for options, reason in (
+        (("--template", "nope", "--credential", "c"), "nope"),
+        (("--template", "hello", "--credential", "c", "--at", "soon"), "--at 'soon'"),
+        (("--template", "hello", "--credential", ""), "campaigns_credential"),
+        (("--template", "hello", "--credential", "c", "--deadline", "2001-01-01T00:00:00Z"),
+         "deadline"),
+        (("--template", "hello", "--credential", "c", "--priority", "10"), "campaigns_priority"),
+    ):  # fmt: skip
+        found = site.run("create", "other", *options)
+        assert found.exit_code in (1, 2), found.stderr
+        assert reason in found.stderr
+        assert "Traceback" not in found.stderr
+    again = site.run("create", "news", "--template", "hello", "--credential", "c")
+    assert 'there is a campaign "news" already' in again.stderr
+    assert column(site.db, "SELECT name FROM campaigns") == ["news"]
+
+
+def test_the_preview_is_the_mail_of_a_recipient(site: Site, db: psycopg.Connection) -> None:
+    site.imported(HEAD + "a@x.example,Ann,Kiel\nb@x.example,Bob,Köln\n")
+    mail = read(site.said("preview", "news", "2").encode())
+    assert (mail["To"], mail["Subject"]) == ("b@x.example", "Hello Bob")
+    assert "List-Unsubscribe" not in mail
+    assert body(mail, "plain") == "Dear Bob in Köln, you are b@x.example.\n"
+    assert "Dear Ann" in site.said("preview", "news", "--text")
+    assert json.loads(site.said("preview", "news", "--json"))["subject"] == "Hello Ann"
+    assert "the template has no html" in site.run("preview", "news", "--html").stderr
+    assert "news has no recipient 3; the last one is 2" in site.run("preview", "news", "3").stderr
+    assert column(db, "SELECT count(*) FROM queue") == [0]
+    assert column(db, "SELECT state FROM campaign_recipients") == ["unsent", "unsent"]
+
+
+def test_the_preview_has_an_example_of_the_link_that_unsubscribes(
+    site: Site, db: psycopg.Connection
+) -> None:
+    put_template(db, "bye", TemplateSource(
+        sender="s@a.example", from_="s@a.example", subject="x", body="Stop: {{unsubscribe}}\n"
+    ))  # fmt: skip
+    made = json.loads(site.said("create", "bye", "--template", "bye", "--credential", "c",
+                                "--scope", "news", "--json"))  # fmt: skip
+    assert made["columns"] == ["recipient"]
+    site.said("import", "bye", site.file("recipient\na@x.example\n"))
+    site.configure({"campaigns": {"url": "https://mail.shop.example"}})
+    mail = read(site.said("preview", "bye").encode())
+    link = body(mail, "plain").removeprefix("Stop: ").strip()
+    assert link.startswith("https://mail.shop.example/unsubscribe?token=")
+    assert mail["List-Unsubscribe"] == f"<{link}>"
+    assert mail["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"

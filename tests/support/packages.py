@@ -46,6 +46,7 @@ INSTALLED = {
     "opendkim": "opendkim",
     "opendkim-tools": "opendkim-testmsg",
     "libmail-dkim-perl": "/usr/share/perl5/Mail/DKIM/Verifier.pm",
+    "python3-pandas": "/usr/lib/python3/dist-packages/pandas/__init__.py",
     "libmail-deliverystatus-bounceparser-perl": (
         "/usr/share/perl5/Mail/DeliveryStatus/BounceParser.pm"
     ),

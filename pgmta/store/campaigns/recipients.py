@@ -29,7 +29,7 @@ _FIELDS: dict[str, str | None] = {  # None: the column itself
     "message_id": None,
 }  # fmt: skip
 _TEXTS = ("recipient", "error_code", "error_sub_type")
-_NO_FORMULA = "CASE WHEN {0} ~ '^[=+\\-@\\t\\r]' THEN '''' || {0} ELSE {0} END"
+_NO_FORMULA = "CASE WHEN {0} ~ '^[=+\\-@\\t\\r\\n]' THEN '''' || {0} ELSE {0} END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class RecipientTable(OperatorLink):
         """
         columns = [_column(name, of, spreadsheet) for name, of in _FIELDS.items()]
         for word in words:
-            value = sql.SQL("params ->> {}").format(word)
+            value = sql.SQL("(params ->> {})").format(word)
             columns.append(_named(_safe(value) if spreadsheet else value, f"word_{word}"))
         chosen = list(states)
         condition = (

@@ -124,7 +124,7 @@ def _read(
             except ValueError as error:
                 problem = str(error)
                 if last > line:
-                    problem += f"; the row goes on to line {last}: is a quote missing?"
+                    problem += f"; the row goes on to line {last}"
             if problem:
                 bad += 1
                 problems.add(line, problem)

@@ -31,7 +31,7 @@ def test_lists_as_programs_write_them(site: Site) -> None:
     assert found == {"rows": 2, "imported": 1, "suppressed": 0, "bad": 1, "duplicates": 0}
     # the subject takes no line end
     assert problems(site.folder / "bad.csv") == {
-        2: "name has a line end; the row goes on to line 3: is a quote missing?"
+        2: "name has a line end; the row goes on to line 3"
     }
     assert site.recipients() == ["Böb@xn--mller-kva.example"]
     found = site.imported("name;recipient;city\nÄnn;a@x.example;\n", "--separator", "semicolon")

@@ -29,6 +29,7 @@
 --  suppressions Suppressions: addresses that get no mail of campaigns, by tenant and scope.
 --  campaigns    Campaigns: one message to many recipients, their outcomes, and exact counts of these.
 --  campaign_jobs Jobs of campaigns: from READY to LOGGED, fed into the queue by any worker.
+--  campaign_lists Recipients come into campaigns: the lock of an import, recipients by SQL, and a test mail.
 --  unsubscribing Suppressions and campaigns: mail that waits is withdrawn, and recipients who unsubscribe or bounce.
 --  forgetting   One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
 --  expiry       Expiry: campaigns, their recipients, templates, tokens and collections are kept for a time, and go in batches.
@@ -5265,6 +5266,7 @@ DECLARE
     found campaigns := campaign_lock(campaign);
     removed bigint;
 BEGIN
+    PERFORM FROM campaigns AS c WHERE c.id = campaign FOR UPDATE;  -- waits for the end of an import
     IF EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = campaign AND j.status <> 'LOGGED') THEN
         RAISE EXCEPTION 'the campaign % is not done', to_json(found.name) USING ERRCODE = 'object_not_in_prerequisite_state',
             HINT = 'Stop it, and wait until its jobs are LOGGED.';
@@ -5691,6 +5693,127 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION campaign_halt', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_may_begin', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_outcomes', 'pgmta_queued', 'EXECUTE');
+
+-- Recipients come into campaigns: the lock of an import, recipients by SQL, and a test mail.
+
+CREATE FUNCTION campaign_import(campaign bigint) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    -- it may be stopped meanwhile, and not deleted
+    PERFORM FROM campaigns AS c WHERE c.id = campaign FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no campaign %', campaign USING ERRCODE = 'no_data_found',
+            HINT = 'The view campaign_statistics has them.';
+    END IF;
+    RETURN coalesce((SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = campaign), 0);
+END $$;
+COMMENT ON FUNCTION campaign_import IS
+    'Keeps a campaign until the end of the transaction, which adds recipients, and returns the highest number of them.';
+
+CREATE FUNCTION campaign_words(params jsonb, words jsonb, OUT found jsonb, OUT problem text) STABLE LANGUAGE sql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT coalesce(jsonb_object_agg(name, text), '{}'), min(concat(name, ': ', fault) COLLATE "C") FILTER (WHERE fault IS NOT NULL)
+    FROM jsonb_each(words - '{recipient,unsubscribe}'::text[]) AS wanted (name, places),
+        LATERAL (SELECT CASE WHEN jsonb_typeof(params) = 'object' THEN params -> name END AS value) AS given,
+        LATERAL (SELECT coalesce(value #>> '{}', '') AS text) AS written,
+        LATERAL (SELECT CASE WHEN value IS NULL THEN 'a word is missing'
+            WHEN jsonb_typeof(value) NOT IN ('string', 'number', 'boolean', 'null') THEN 'a word is no text, number or boolean'
+            ELSE submit_word(text, places) END AS fault) AS judged
+$$;
+COMMENT ON FUNCTION campaign_words IS
+    'The values that a template has words for, and why they don''t fit; null if they do. A null is an empty text.';
+
+CREATE FUNCTION campaign_add(campaign bigint, recipients text[], params jsonb[] DEFAULT NULL)
+RETURNS TABLE (place integer, recipient text, problem text) LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    base integer := campaign_import(campaign);
+    owner campaigns;
+    wanted jsonb;
+BEGIN
+    SELECT c.* INTO owner FROM campaigns AS c WHERE c.id = campaign;
+    SELECT t.words INTO wanted FROM templates AS t WHERE t.id = owner.template_id;
+    IF recipients IS NULL OR array_ndims(recipients) > 1 OR array_ndims(params) > 1 THEN
+        PERFORM submit_refuse('recipients', 'it is no list', NULL, 'Give a list: ARRAY[''bob@example.com''].');
+    ELSIF params IS NOT NULL AND cardinality(params) <> cardinality(recipients) THEN
+        PERFORM submit_refuse('params', 'there are not as many as recipients');
+    END IF;
+    RETURN QUERY
+        WITH given AS MATERIALIZED (
+            SELECT g.place::integer, g.recipient, mailbox_domain(g.recipient COLLATE "C") AS domain, w.found,
+                suppression_address(g.recipient) AS key,
+                CASE WHEN mailbox_domain(g.recipient COLLATE "C") IS NULL THEN 'it is no mailbox'
+                    WHEN w.problem IS NOT NULL THEN w.problem
+                    WHEN octet_length(w.found::text) > 65536 THEN 'the words are over 65536 octets' END AS fault
+            FROM unnest(recipients, params) WITH ORDINALITY AS g (recipient, params, place),
+                LATERAL campaign_words(coalesce(g.params, '{}'), wanted) AS w
+        ), known AS MATERIALIZED (
+            SELECT suppression_address(r.recipient) AS key FROM campaign_recipients AS r WHERE r.campaign_id = campaign
+        ), judged AS MATERIALIZED (
+            SELECT g.place, g.recipient, g.domain, g.found, coalesce(g.fault, CASE WHEN EXISTS (SELECT FROM known AS k WHERE k.key = g.key)
+                    THEN 'the campaign has it already'
+                WHEN row_number() OVER (PARTITION BY g.fault IS NULL, g.key ORDER BY g.place) > 1 THEN 'it is there twice' END) AS fault
+            FROM given AS g
+        ), fit AS MATERIALIZED (
+            SELECT j.recipient, j.domain, j.found, row_number() OVER (ORDER BY j.place) AS n FROM judged AS j WHERE j.fault IS NULL
+        ), added AS (
+            INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, state, error_code)
+            SELECT campaign, base + f.n, f.recipient, f.domain, f.found, CASE WHEN s.suppressed THEN 'invalid' ELSE 'unsent' END,
+                CASE WHEN s.suppressed THEN 'suppressed' END
+            FROM fit AS f JOIN unnest(suppressed(owner.tenant, owner.scope, ARRAY(SELECT o.recipient FROM fit AS o ORDER BY o.n)))
+                WITH ORDINALITY AS s (suppressed, n) USING (n)
+            ORDER BY f.n
+        )
+        SELECT j.place, j.recipient, j.fault FROM judged AS j WHERE j.fault IS NOT NULL ORDER BY j.place;
+END $$;
+COMMENT ON FUNCTION campaign_add IS
+    'Adds recipients to a campaign, with values for the words of its template, and returns those that it left out. What is '
+    'suppressed is added as invalid. Keys of `params` without a word are left out.';
+
+CREATE FUNCTION campaign_test(campaign bigint, recipient text, params jsonb DEFAULT '{}') RETURNS bigint LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    owner campaigns;
+    template templates;
+    message_id bigint := nextval('message_ids');
+    hostname text := (SELECT s.hostname FROM submit_settings AS s);
+    domain text := mailbox_domain(recipient COLLATE "C");
+    fit record;
+    composed jsonb;
+BEGIN
+    PERFORM campaign_import(campaign);
+    SELECT c.* INTO owner FROM campaigns AS c WHERE c.id = campaign;
+    SELECT t.* INTO template FROM templates AS t WHERE t.id = owner.template_id;
+    SELECT * INTO fit FROM campaign_words(params, template.words);
+    IF domain IS NULL THEN
+        PERFORM submit_refuse('recipient', 'it is no mailbox');
+    ELSIF fit.problem IS NOT NULL OR octet_length(fit.found::text) > 65536 THEN
+        PERFORM submit_refuse('params', coalesce(fit.problem, 'the words are over 65536 octets'));
+    END IF;
+    composed := jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', recipient)), 'words', fit.found
+            || CASE WHEN template.words ? 'recipient' THEN jsonb_build_object('recipient', recipient) ELSE '{}' END)
+        -- no recipient has this number: who tries the link unsubscribes nobody
+        || CASE WHEN owner.scope <> '' OR template.words ? 'unsubscribe'
+            THEN jsonb_build_object('unsubscribe', jsonb_build_object('campaign', campaign, 'number', 0)) ELSE '{}' END;
+    PERFORM campaign_put(owner, ARRAY[message_id], ARRAY[recipient], ARRAY[domain], ARRAY[composed],
+        ARRAY[octet_length(composed::text)], ARRAY[submit_trace(hostname, message_id)],
+        ARRAY[concat('<', message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@',
+            coalesce(hostname, 'localhost'), '>')],
+        ARRAY[campaign_metadata(owner, EXISTS (SELECT FROM budgets AS b WHERE b.key = 'credential:' || owner.credential))::text],
+        ARRAY[concat(recipient, owner.sender) ~ '[^\u0001-\u007f]' COLLATE "C"]);
+    PERFORM pg_notify('pgmta_queue', '');
+    RETURN message_id;
+END $$;
+COMMENT ON FUNCTION campaign_test IS
+    'Puts one mail of a campaign into the queue that counts for no recipient, and returns its id for status(). It goes out as '
+    'all mail of the campaign does: with its credential, at its rate.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION campaign_import', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_add', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_test', 'pgmta_operator', 'EXECUTE');
 
 -- Suppressions and campaigns: mail that waits is withdrawn, and recipients who unsubscribe or bounce.
 

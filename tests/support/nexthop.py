@@ -48,9 +48,9 @@ class Transaction:
 
 
 Script = Callable[[str, str, Transaction | None], Do | None]
-"""Asked at 'connect', 'EHLO', 'MAIL', 'RCPT', 'DATA', 'end of data', with the command line and the
-transaction; None: as usual. Also at 'content', when the first octets of it have come, and at
-'idle', after a transaction has ended: there nothing is usual."""
+"""Asked at 'connect', 'EHLO', 'AUTH', 'MAIL', 'RCPT', 'DATA', 'end of data', with the command line
+and the transaction; None: as usual. Also at 'content', when the first octets of it have come, and
+at 'idle', after a transaction has ended: there nothing is usual."""
 
 
 def _path(line: str) -> str:
@@ -264,6 +264,8 @@ class _Dialogue:
             if await self._answer(verb, line, "220 2.0.0 Go on"):
                 await self._writer.start_tls(hop.tls)
                 self._plain = False
+        elif verb == "AUTH":
+            await self._answer(verb, line, "235 2.7.0 Welcome", good="235")
         elif verb in ("HELO", "NOOP", "RSET"):
             self._transaction = None
             await self._answer(verb, line, "250 2.0.0 Ok")

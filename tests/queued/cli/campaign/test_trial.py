@@ -15,7 +15,7 @@ from click.testing import Result
 from tests.queued.cli.campaign.site import Site
 from tests.scenarios.test_composed import body, read
 from tests.support.authority import Authority
-from tests.support.nexthop import EXTENSIONS, NextHop, at
+from tests.support.nexthop import EXTENSIONS, NextHop, as_usual, at
 from tests.support.rows import column
 from tests.support.system import System
 
@@ -34,7 +34,7 @@ def system(database: str, tmp_path: Path) -> Iterator[System]:
 def queued(system: System, hop: NextHop, authority: Authority) -> None:
     """Start a queued whose route for the credential ses-1 logs in to the hop."""
     secret = system.folder / "secret"
-    secret.write_text("pass\n")
+    secret.write_text("kE7-secret\n")
     secret.chmod(0o600)
     to = [{"host": "localhost", "port": hop.port}]
     shaping: dict[str, Any] = {
@@ -62,7 +62,7 @@ def test_a_right_and_a_wrong_credential(
     assert result.exit_code == 1, result.output
     assert (found["code"], found["reply"]) == (535, "5.7.8 wrong password"), found
     assert column(db, "SELECT status FROM queue") == []
-    hop.script = at("AUTH", "235 2.7.0 welcome")
+    hop.script = as_usual
     result, found = tried(site, "me@own.example", "--number", "2", "--param", "city=Köln")
     assert (result.exit_code, found["state"]) == (0, "delivered"), result.output
     [mail] = [read(each.content) for each in hop.transactions]

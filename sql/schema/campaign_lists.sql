@@ -98,7 +98,7 @@ BEGIN
     END IF;
     composed := jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', recipient)), 'words', fit.found
             || CASE WHEN template.words ? 'recipient' THEN jsonb_build_object('recipient', recipient) ELSE '{}' END)
-        -- no recipient has this number: who tries the link unsubscribes nobody
+        -- no recipient has this number, so the link of a test unsubscribes none
         || CASE WHEN owner.scope <> '' OR template.words ? 'unsubscribe'
             THEN jsonb_build_object('unsubscribe', jsonb_build_object('campaign', campaign, 'number', 0)) ELSE '{}' END;
     PERFORM campaign_put(owner, ARRAY[message_id], ARRAY[recipient], ARRAY[domain], ARRAY[composed],

@@ -115,7 +115,7 @@ def test_a_campaign_is_not_deleted_beside_an_import(
     with psycopg.connect(database) as importing, ThreadPoolExecutor(1) as pool:
         add(importing, campaign, ("a@x.example", words()))
         with psycopg.connect(database, autocommit=True) as other:
-            other.execute("SELECT campaign_stop(%s)", (campaign,))  # waits for nobody
+            other.execute("SELECT campaign_stop(%s)", (campaign,))  # does not wait
             deleting = pool.submit(other.execute, "SELECT campaign_delete(%s)", (campaign,))
             until(lambda: column(db, WAITS, other.info.backend_pid) == [1], describe="the lock")
             importing.commit()

@@ -216,7 +216,7 @@ class ListImport:
 def _column(name: str, form: str | None, spreadsheet: bool) -> sql.Composable:
     column: sql.Composable = sql.Identifier(name)
     if form:
-        column = sql.SQL(form).format(column)  # type: ignore[arg-type]
+        column = sql.SQL(form).format(column)
     elif spreadsheet and name in _TEXTS:
         column = _safe(column)
     return _named(column, name)

@@ -13,10 +13,14 @@ from psycopg.conninfo import make_conninfo
 
 @dataclass(frozen=True, slots=True)
 class QueryRows:
-    """The columns of a query, and its rows as they come; a null is an empty text."""
+    """The columns of a query, and its rows as they come; a null is an empty text.
+
+    `estimate` is the planner's guess of their number.
+    """
 
     columns: Sequence[str]
     rows: Iterator[list[str]]
+    estimate: int
 
 
 class QueryError(Exception):
@@ -39,10 +43,11 @@ def open_query(uri: str, query: str) -> Iterator[QueryRows]:
             db.read_only = True
             db.execute("SET client_encoding = 'UTF8'")
             columns = _columns(db, query)
+            estimate = _estimate(db, query)
             # the lines keep a comment at its end inside
             statement = f"COPY (\n{query}\n) TO STDOUT".encode()
             copy = stack.enter_context(stack.enter_context(db.cursor()).copy(statement))
-        yield QueryRows(columns, _rows(copy))
+        yield QueryRows(columns, _rows(copy), estimate)
 
 
 def _rows(copy: psycopg.Copy) -> Iterator[list[str]]:
@@ -59,6 +64,11 @@ def _columns(db: psycopg.Connection, query: str) -> list[str]:
     if not result.nfields:
         raise QueryError("it is no query with columns")
     return [(result.fname(index) or b"").decode() for index in range(result.nfields)]
+
+
+def _estimate(db: psycopg.Connection, query: str) -> int:
+    ((plans,),) = db.execute(f"EXPLAIN (FORMAT JSON) {query}".encode()).fetchall()
+    return int(plans[0]["Plan"]["Plan Rows"])
 
 
 @contextmanager

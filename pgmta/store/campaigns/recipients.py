@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from pgmta.compose.template import TemplateSource
+from pgmta.errors import PgmtaError
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
 
@@ -98,8 +99,14 @@ class RecipientTable(OperatorLink):
     @contextmanager
     def importing(self, campaign: CampaignTemplate) -> Iterator[ListImport]:
         """Begin an import: a transaction, which an error undoes."""
-        with self._db.transaction():
-            yield ListImport(self._db, campaign.row)
+        try:
+            with self._db.transaction():
+                yield ListImport(self._db, campaign.row)
+        except psycopg.errors.UniqueViolation:  # of their numbers
+            raise PgmtaError(
+                "another import into the campaign has ended meanwhile: nothing was imported, run "
+                "it again"
+            ) from None
 
     def note_import(self, campaign: int, details: dict[str, Any], number: int) -> None:
         """Note an import in table `audit`."""
@@ -190,11 +197,10 @@ class ListImport:
                 yield Duplicate(**each)
 
     def store(self) -> Iterator[tuple[int, int]]:
-        """Add the recipients; yield how many there were after each statement, and how many of them
-        are suppressed.
+        """Add the recipients; after each statement yield their number, and that of suppressed ones.
 
-        Beside jobs of the campaign it is one statement, because from the first one on a worker may
-        have to wait for the end of the transaction.
+        From the first statement on a worker may have to wait for the end of the transaction. So a
+        campaign that has recipients, and maybe runs, gets all by one statement.
         """
         self._db.execute(_SQL["index"])
         self._db.execute(_SQL["analyze"])

@@ -21,8 +21,8 @@ from queued.cli.recipients.row_check import RECIPIENT, words_of
 @about_campaign
 @click.option("--template", required=True, metavar="NAME", help="Template of its mail.")
 @click.option("--version", type=int, help="Version of the template.  [default: the last one]")
-@click.option("--credential", required=True, metavar="NAME", help="What it sends with: routes find "
-              "it in metadata.credential, and its rate counts over all that use it.")  # fmt: skip
+@click.option("--credential", required=True, metavar="NAME", help="Name of a login or key: routes "
+              "find it in metadata.credential, and all its campaigns share its rate.")  # fmt: skip
 @click.option("--sender", help="Reverse-path, '' for none.  [default: that of the template]")
 @click.option("--scope", default="", help="Kind of mail that recipients unsubscribe from, as news.")
 @click.option("--priority", default=7, show_default=True, help="0 is first, 9 is last.")

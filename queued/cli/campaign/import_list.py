@@ -33,9 +33,9 @@ type Counts = Counter[str]
 @click.option("--source", metavar="URI", help="Database of the query.  [default: the queue's]")
 @click.option("--column", default=RECIPIENT, show_default=True, help="Column with the mailbox.")
 @click.option("--separator", type=click.Choice(list(_SEPARATORS)), default="comma",
-              show_default=True, help="What is between two cells.")  # fmt: skip
+              show_default=True, help="Separates the cells of a line.")  # fmt: skip
 @click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), metavar="CSV",
-              help="List here what is left out.  [default: the first 20 on stderr]")  # fmt: skip
+              help="List here the lines left out.  [default: the first 20 on stderr]")  # fmt: skip
 def import_list(
     config: Path,
     name: str,
@@ -59,6 +59,8 @@ def import_list(
         raise ConfigError(["give either FILE or --sql"])
     if source is not None and query is None:
         raise ConfigError(["--source: it counts only with --sql"])
+    if file and errors and errors.exists() and file.exists() and errors.samefile(file):
+        raise ConfigError(["--errors: it is FILE itself"])
     with open_recipients(config, tenant, name) as campaign:
         opened: AbstractContextManager[RecipientList]
         if query is not None:
@@ -131,5 +133,5 @@ def _read(
             elif row:
                 add(line, row)
             if not number & _SHOW:
-                bar.show(given.position(), number)
+                bar.show(given.position(number), number)
     counts["rows"], counts["bad"] = number, bad

@@ -19,7 +19,7 @@ _LINES = 5.0  # seconds between two lines, if there is no terminal
 class ProgressBar:
     """Shows how far the work `label` is, its rate per second, and the time that is left.
 
-    `length` is how much there is in any unit, None if nobody knows. What is counted is `things`.
+    `length` is that of the whole work in any unit, None for an unknown one. `things` are counted.
     """
 
     def __init__(self, label: str, length: int | None, things: str) -> None:
@@ -28,7 +28,7 @@ class ProgressBar:
         self._begun = self._shown = time.monotonic()
 
     def show(self, done: int, number: int) -> None:
-        """Say that so much of the length is done, with so many things."""
+        """Take in how far the work is: `done` of the length, and `number` things."""
         now = time.monotonic()
         if now - self._shown < (_REDRAWN if self._terminal else _LINES):
             return

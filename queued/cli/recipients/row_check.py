@@ -1,4 +1,4 @@
-"""What becomes of a row: a recipient and the words of a template, or a reason against it (pure)."""
+"""Makes a row of a list a recipient with the words of a template, or refuses it (pure)."""
 
 from __future__ import annotations
 

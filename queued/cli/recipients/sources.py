@@ -20,7 +20,8 @@ from queued.cli.recipients.csv_rows import CsvRow, read_rows
 class RecipientList:
     """A list of recipients that is read once: its name, its columns, its rows.
 
-    `length` is in octets, and None if nobody knows it.
+    `length` is in octets of the file, or in rows of the query, as it guesses them; None for an
+    unknown one.
     """
 
     name: str
@@ -29,9 +30,9 @@ class RecipientList:
     length: int | None = None
     file: BinaryIO | None = None
 
-    def position(self) -> int:
-        """Return how many octets were read."""
-        return self.file.tell() if self.file and self.length else 0
+    def position(self, rows: int) -> int:
+        """Return how much of the length was read with this number of rows."""
+        return self.file.tell() if self.file and self.length else rows
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def query_list(uri: str, query: str) -> Iterator[RecipientList]:
             found = stack.enter_context(open_query(uri, query))
         except QueryError as error:
             raise ConfigError([f"--sql: {error}"]) from None
-        yield RecipientList("row", found.columns, _rows_of(found))
+        yield RecipientList("row", found.columns, _rows_of(found), found.estimate)
 
 
 def _rows_of(found: QueryRows) -> Iterator[CsvRow]:

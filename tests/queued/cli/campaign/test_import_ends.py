@@ -1,0 +1,112 @@
+"""Imports that are killed, that meet another one, and that show their progress."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from queued.cli.options.progress_bar import ProgressBar
+from tests.queued.cli.campaign.site import Site
+from tests.support.rows import column
+from tests.support.waiting import until
+
+HEAD = "recipient,name,city\n"
+LINES = "".join(f"r{n}@x.example,N{n},K\n" for n in range(30_000))
+BUSY = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {}"
+
+
+def command(site: Site, *words: str) -> list[str]:
+    code = "from queued.cli.queuectl import main; main()"
+    return [sys.executable, "-c", code, "campaign", "import", "-c", str(site.path), *words]
+
+
+def test_a_killed_import_leaves_nothing(site: Site, db: psycopg.Connection) -> None:
+    with subprocess.Popen(command(site, "news", "-"), stdin=subprocess.PIPE) as process:
+        assert process.stdin
+        process.stdin.write((HEAD + LINES).encode())
+        process.stdin.flush()
+        copying = BUSY.format("state = 'active' AND query LIKE '%FROM STDIN'")
+        until(lambda: column(db, copying) == [1], describe="the COPY")
+        process.kill()
+    until(lambda: column(db, copying) == [0], describe="the end of the COPY")
+    assert site.books() == (0, 0, 0)
+
+
+def test_an_import_beside_another_one_is_refused(site: Site, db: psycopg.Connection) -> None:
+    given = """'{"name": "", "city": ""}'::jsonb"""
+    with psycopg.connect(site.uri) as first, ThreadPoolExecutor(1) as pool:
+        query = f"SELECT campaign_add(1, '{{z@x.example}}', ARRAY[{given}])"
+        first.execute(query.encode())
+        second = pool.submit(site.run, "import", "news", site.file(HEAD + "a@x.example,,\n"))
+        waiting = BUSY.format("wait_event_type = 'Lock'")
+        until(lambda: column(db, waiting) == [1], describe="the lock")
+        first.commit()
+        found = second.result()
+    assert found.exit_code == 1
+    assert "another import into the campaign has ended meanwhile" in found.stderr
+    assert site.recipients() == ["z@x.example"]
+    assert site.imported(HEAD + "a@x.example,,\n")["imported"] == 1
+
+
+def test_a_large_list_is_stored_in_batches(site: Site, db: psycopg.Connection) -> None:
+    doubled = LINES + LINES.upper() + LINES.replace("@", "@y.")
+    found = site.imported(HEAD + doubled)
+    assert (found["imported"], found["duplicates"]) == (60_000, 30_000)
+    assert len(set(site.recipients())) == 60_000
+    assert site.books() == (60_000, 60_000, 1)
+
+
+def test_the_list_itself_is_not_overwritten(site: Site) -> None:
+    path = site.file(HEAD)
+    found = site.run("import", "news", path, "--errors", path)
+    assert (found.exit_code, found.stderr) == (2, "--errors: it is FILE itself\n")
+
+
+def test_a_terminal_has_a_bar(site: Site) -> None:
+    """Both bars go again, and only the result stays."""
+    outer, inner = pty.openpty()
+    words = ["news", site.file(HEAD + LINES * 4)]
+    with subprocess.Popen(command(site, *words), stderr=inner, stdout=subprocess.PIPE) as process:
+        os.close(inner)
+        shown = b""
+        try:
+            while part := os.read(outer, 4096):
+                shown += part
+        except OSError:  # the end of a terminal on Linux
+            pass
+        assert process.stdout
+        said = process.stdout.read()
+    os.close(outer)
+    assert b"imported 30,000 recipients" in said
+    text = shown.decode()
+    bar = r"reading \[#*-*\] +\d+% [\d,]+ recipients, [\d,]+/s, (now|\d+\w) left"
+    assert re.search(bar, text), text[:2000]
+    assert text.count("\r\x1b[K") >= 2
+
+
+@pytest.mark.parametrize(
+    ("length", "done", "number", "seconds", "text"),
+    [
+        (
+            100,
+            25,
+            5000,
+            10.0,
+            "reading [#######-----------------------]  25% 5,000 mails, 500/s, 30s left",
+        ),
+        (None, 9, 9, 2.0, "reading 9 mails, 4/s"),
+        (10, 20, 20, 1.0, f"reading [{'#' * 30}] 100% 20 mails, 20/s, now left"),
+        (10, 0, 0, 0.0, f"reading [{'-' * 30}]   0% 0 mails, 0/s"),
+    ],
+)
+def test_the_line_of_a_bar(
+    length: int | None, done: int, number: int, seconds: float, text: str
+) -> None:
+    assert ProgressBar("reading", length, "mails").text(done, number, seconds) == text

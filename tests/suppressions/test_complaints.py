@@ -36,7 +36,7 @@ def test_by_the_address_that_we_signed(
     forged = address.replace(f"{mac}@", f"{'0' if mac != '0' else '1'}@")
     system.enqueue(forged, content=shape(name), sender="")
     system.wait_queue(lambda rows: not rows and system.attempts(forged))
-    assert campaign.reasons() == [], "nobody is suppressed by an address that others made"
+    assert campaign.reasons() == [], "an address that others made suppresses no recipient"
     system.enqueue(address, content=shape(name), sender="")
     system.wait_queue(lambda rows: not rows and system.attempts(address))
     assert campaign.reasons() == reasons

@@ -5347,7 +5347,8 @@ COMMENT ON FUNCTION campaign_take IS
     'row of credential_use decides between workers.';
 
 CREATE FUNCTION campaign_feed(credential text, worker text, OUT fed integer, OUT more boolean) LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     campaign campaigns;
@@ -5367,7 +5368,11 @@ BEGIN
     WHERE u.credential = campaign_feed.credential FOR UPDATE OF u SKIP LOCKED;
     IF campaign.id IS NULL THEN RETURN; END IF;
     -- a separate statement, whose snapshot has what the last one under the lock has fed
-    room := coalesce(ceil(rate / 2), 200) - coalesce((SELECT s.queued FROM campaign_sums AS s WHERE s.campaign_id = campaign.id), 0);
+    -- mail in flight for seconds hangs, or its worker died: it keeps no other mail back
+    room := coalesce(ceil(rate / 2), 200) - (
+        SELECT count(*) FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
+        WHERE r.campaign_id = campaign.id AND r.state = 'queued' AND r.state IN ('queued', 'deferred')
+            AND coalesce(q.lease_since > clock_timestamp() - interval '2 seconds', true));
     IF room <= 0 THEN
         more := true;
         RETURN;
@@ -5431,7 +5436,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION campaign_feed IS
     'Puts the next mail of a credential''s campaign into the queue: half a second of its rate, or 200 without one, less what '
-    'waits there for its first attempt. Mail, marks and cursor are one commit. Returns how much, and whether more may follow.';
+    'waits there for its first attempt, or is in flight for at most 2 seconds. Mail, marks and cursor are one commit. Returns how much, and whether more may follow.';
 
 CREATE FUNCTION campaign_metadata(campaign campaigns, rated boolean) RETURNS jsonb STABLE
 RETURN jsonb_strip_nulls(jsonb_build_object('campaign', campaign.name, 'credential', campaign.credential,
@@ -5458,7 +5463,8 @@ END $$;
 COMMENT ON FUNCTION campaign_put IS 'Puts mail of a campaign into the queue: one message a recipient.';
 
 CREATE FUNCTION campaign_withdraw(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
     job record;
     rows bigint[];
@@ -5498,7 +5504,8 @@ COMMENT ON FUNCTION campaign_withdraw IS
     'much. Its recipients are unsent, or invalid.';
 
 CREATE FUNCTION campaign_reconcile(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
     job record;
     changed integer := 0;

@@ -46,19 +46,19 @@ def add_recipients(db: psycopg.Connection, campaign: int, number: int) -> None:
 
 def books(db: psycopg.Connection, campaign: int) -> dict[str, int]:
     """Return the counts of a campaign, which are those of its rows."""
-    columns = ", ".join(STATES)
-    query = f"SELECT recipients, {columns} FROM campaign_statistics WHERE id = %s"
-    (row,) = db.execute(query, (campaign,)).fetchall()
+    with db.transaction():
+        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        columns = ", ".join(STATES)
+        query = f"SELECT recipients, {columns} FROM campaign_statistics WHERE id = %s"
+        (row,) = db.execute(query, (campaign,)).fetchall()
+        rows = db.execute(
+            "SELECT CASE state WHEN 'deferred' THEN 'queued' WHEN 'failed' THEN 'errored'"
+            " ELSE state END, count(*) FROM campaign_recipients WHERE campaign_id = %s GROUP BY 1",
+            (campaign,),
+        ).fetchall()
     found = dict(zip(STATES, map(int, row[1:]), strict=True))
     assert sum(found.values()) == row[0]
-    rows = db.execute(
-        "SELECT CASE state WHEN 'deferred' THEN 'queued' WHEN 'failed' THEN 'errored' ELSE state END,"
-        " count(*)"
-        " FROM campaign_recipients WHERE campaign_id = %s GROUP BY 1",
-        (campaign,),
-    )
-    counted = dict.fromkeys(STATES, 0) | dict(rows.fetchall())
-    assert found == counted
+    assert found == dict.fromkeys(STATES, 0) | dict(rows)
     return {state: number for state, number in found.items() if number}
 
 

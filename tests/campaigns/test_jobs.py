@@ -11,7 +11,7 @@ import pytest
 from psycopg import errors as pg_errors
 
 from pgmta.campaign_states import MOVES, JobStatus
-from tests.sql.campaigns import books, make_campaign, statuses
+from tests.campaigns.campaigns import books, make_campaign, statuses
 
 CREDENTIAL = "ses-1"
 

@@ -1,0 +1,77 @@
+"""Campaigns through real daemons: exact books while they run, stop, and are killed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import psycopg
+import pytest
+
+from tests.campaigns.campaigns import books, make_campaign, statuses
+from tests.support.system import System
+from tests.support.waiting import until
+
+
+def start(db: psycopg.Connection, campaign: int, rate: float | None = None) -> None:
+    db.execute("SELECT campaign_start(%s, %s)", (campaign, rate))
+
+
+def is_done(db: psycopg.Connection, campaign: int) -> bool:
+    books(db, campaign)
+    return set(statuses(db, campaign)) == {"LOGGED"}
+
+
+def test_each_recipient_gets_one_mail(system: System, db: psycopg.Connection) -> None:
+    hop = system.hop()
+    system.queued(hop)
+    campaign = make_campaign(db, 1000)
+    start(db, campaign)
+    until(lambda: is_done(db, campaign))
+    assert books(db, campaign) == {"sent": 1000}
+    got = Counter(recipient for kept in hop.kept for recipient in kept.recipients)
+    assert set(got.values()) == {1}
+    assert len(got) == 1000
+    assert b"Subject: Hello N" in (hop.kept[0].content or b"")
+    system.stop()
+
+
+@pytest.mark.slow
+def test_books_are_exact_while_workers_are_killed(system: System, db: psycopg.Connection) -> None:
+    hop = system.hop()
+    campaign = make_campaign(db, 5000)
+    start(db, campaign)
+    flying = 0
+    fate = random.Random(1)  # noqa: S311 - no secret
+    for n in range(6):
+        daemon = system.queued(hop)
+        before = len(hop.kept)
+        wanted = before + fate.randrange(20, 250)
+        until(lambda: len(hop.kept) >= wanted or is_done(db, campaign))  # noqa: B023 - called now
+        if n == 4:
+            db.execute("SELECT campaign_stop(%s)", (campaign,))
+            db.execute("SELECT campaign_resume(%s)", (campaign,))
+        daemon.kill()
+        ((open_now,),) = db.execute(
+            "SELECT count(*) FROM queue WHERE begun = lease_token"
+        ).fetchall()
+        flying += open_now
+        books(db, campaign)
+    system.queued(hop)
+    until(lambda: is_done(db, campaign), 100)
+    found = books(db, campaign)
+    got = Counter(recipient for kept in hop.kept for recipient in kept.recipients)
+    assert set(got.values()) == {1}
+    assert found.get("unknown", 0) <= flying
+    assert found["sent"] + found.get("unknown", 0) == 5000
+    sent = {
+        row[0]
+        for row in db.execute("SELECT recipient FROM campaign_recipients WHERE state = 'sent'")
+    }
+    unknown = {
+        row[0]
+        for row in db.execute("SELECT recipient FROM campaign_recipients WHERE state = 'unknown'")
+    }
+    assert sent <= set(got)
+    assert set(got) <= sent | unknown
+    system.stop()

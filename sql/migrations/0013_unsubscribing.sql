@@ -83,6 +83,10 @@ CREATE TRIGGER templates_unchanged BEFORE UPDATE OR DELETE OR TRUNCATE ON templa
     EXECUTE FUNCTION templates_unchanged();
 COMMENT ON TRIGGER templates_unchanged ON templates IS 'A retry, and another host, compose the same octets.';
 
+COMMENT ON COLUMN message_status.state IS
+    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled, expired or suppressed. After '
+    'failed and unknown the row may be on hold, and an operator may release it.';
+
 CREATE INDEX campaign_recipients_waiting ON campaign_recipients (suppression_address(recipient))
     WHERE state IN ('queued', 'deferred');
 COMMENT ON INDEX campaign_recipients_waiting IS 'A suppression finds the mail that waits for its address.';

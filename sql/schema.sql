@@ -2968,8 +2968,8 @@ COMMENT ON VIEW message_status IS
 COMMENT ON COLUMN message_status.message_id IS 'The message id, as submit() or the 250 gave it.';
 COMMENT ON COLUMN message_status.recipient IS 'Forward-path.';
 COMMENT ON COLUMN message_status.state IS
-    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. After failed and '
-    'unknown the row may be on hold, and an operator may release it.';
+    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled, expired or suppressed. After '
+    'failed and unknown the row may be on hold, and an operator may release it.';
 COMMENT ON COLUMN message_status.attempts IS 'Attempts so far.';
 COMMENT ON COLUMN message_status.next_attempt IS 'When it is due; null if it is not waiting.';
 COMMENT ON COLUMN message_status.at IS 'Since when the state is this one.';
@@ -4674,40 +4674,80 @@ $$;
 COMMENT ON FUNCTION suppression_hash IS
     'hmac: and HMAC-SHA256 (RFC 2104) of an address, as suppressions keeps those that had to be forgotten.';
 
--- One look-up of the index for each address, whatever the statistics say.
+CREATE TABLE suppression_sieve (
+    part integer PRIMARY KEY,
+    bits bit(2048) NOT NULL
+);
+COMMENT ON TABLE suppression_sieve IS
+    'A bit for each address of suppressions, by its SHA-256: without it the address is not there. All parts have 20 MB, '
+    'which stay in memory where the index of ten million addresses does not. No bit is ever cleared.';
+COMMENT ON COLUMN suppression_sieve.part IS 'The first 16 bits of the hash; a part that is not there has no bit.';
+COMMENT ON COLUMN suppression_sieve.bits IS 'The next 11 bits say which one.';
+
+CREATE FUNCTION suppression_sieve_add() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO suppression_sieve AS s (part, bits)
+    SELECT get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1),
+        bit_or(set_bit(0::bit(2048), get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3), 1))
+    FROM added AS a, LATERAL (SELECT sha256(convert_to(a.address, 'UTF8')) AS hash OFFSET 0) AS h
+    GROUP BY 1 ORDER BY 1  -- two sessions take the same order
+    ON CONFLICT ON CONSTRAINT suppression_sieve_pkey DO UPDATE SET bits = s.bits | excluded.bits
+    WHERE s.bits | excluded.bits <> s.bits;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION suppression_sieve_add IS 'Sets the bits of addresses.';
+CREATE TRIGGER suppressions_added AFTER INSERT ON suppressions REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION suppression_sieve_add();
+CREATE TRIGGER suppressions_changed AFTER UPDATE ON suppressions REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION suppression_sieve_add();
+COMMENT ON TRIGGER suppressions_added ON suppressions IS 'No statement can leave an address out of the sieve.';
+COMMENT ON TRIGGER suppressions_changed ON suppressions IS 'Also if an address is changed by hand.';
+
 CREATE FUNCTION suppressed(tenant text, scope text, addresses text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     tenants CONSTANT text[] := ARRAY[coalesce(tenant, ''), '*'];
     scopes CONSTANT text[] := ARRAY[coalesce(scope, ''), ''];
-    inner_pad bytea;
-    outer_pad bytea;
+    known boolean[];
+    secret suppression_secret;
+    hashes text[];
 BEGIN
+    known := suppressed_keys(tenants, scopes,
+        ARRAY(SELECT suppression_address(a.address) FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n));
     PERFORM FROM suppressions AS s WHERE s.address >= 'hmac:' AND s.address < 'hmac;' LIMIT 1;
     IF FOUND THEN
-        SELECT s.inner_pad, s.outer_pad INTO inner_pad, outer_pad FROM suppression_secret AS s;
+        SELECT * INTO secret FROM suppression_secret;
+        hashes := ARRAY(SELECT 'hmac:' || encode(sha256(secret.outer_pad || sha256(secret.inner_pad
+                || convert_to(suppression_address(a.address), 'UTF8'))), 'hex')
+            FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n);
+        known := ARRAY(SELECT f.one OR f.other FROM unnest(known, suppressed_keys(tenants, scopes, hashes))
+            WITH ORDINALITY AS f (one, other, n) ORDER BY f.n);
     END IF;
-    RETURN ARRAY(
-        SELECT k.key = '' OR coalesce((
-            SELECT true FROM suppressions AS s
-            WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
-                AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
-            LIMIT 1
-        ), CASE WHEN inner_pad IS NOT NULL THEN (
-            SELECT true FROM suppressions AS s
-            WHERE s.address = 'hmac:' || encode(sha256(outer_pad || sha256(inner_pad || convert_to(k.key, 'UTF8'))), 'hex')
-                AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
-                AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
-            LIMIT 1
-        ) END, false)
-        FROM unnest(addresses) WITH ORDINALITY AS a (address, place),
-            LATERAL (SELECT suppression_address(a.address) AS key OFFSET 0) AS k
-        ORDER BY a.place);
+    RETURN known;
 END $$;
 COMMENT ON FUNCTION suppressed IS
     'Whether each of these addresses gets no mail of this tenant and scope, in their order. The empty one, of a '
     'forgotten person, never does.';
+
+CREATE FUNCTION suppressed_keys(tenants text[], scopes text[], keys text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT k.key = '' OR coalesce((
+                SELECT get_bit(v.bits, get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3)) = 1 FROM suppression_sieve AS v
+                WHERE v.part = get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1)
+            ), false) AND coalesce((
+                SELECT true FROM suppressions AS s
+                WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
+                    AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
+                LIMIT 1
+            ), false)
+        FROM unnest(keys) WITH ORDINALITY AS k (key, n),
+            LATERAL (SELECT sha256(convert_to(k.key, 'UTF8')) AS hash OFFSET 0) AS h
+        ORDER BY k.n);
+END $$;
+COMMENT ON FUNCTION suppressed_keys IS 'The part of suppressed() for texts as the table has them: first the sieve, then the index.';
 
 -- By arrays, because files are imported. An array that is null has the default for all.
 CREATE FUNCTION suppressions_put(
@@ -5899,7 +5939,20 @@ COMMENT ON FUNCTION returned_facts IS
     'Suppresses the recipient of a message that came back for good, or about which its recipient complained, and marks '
     'a recipient of a campaign. The message was named by a VERP address of ours.';
 
+CREATE FUNCTION campaign_complaint(campaign bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM suppressions_put(ARRAY[r.recipient], ARRAY[c.tenant], ARRAY[''], ARRAY['complained'], ARRAY['campaign ' || c.id])
+    FROM campaigns AS c JOIN campaign_recipients AS r ON r.campaign_id = c.id
+    WHERE c.id = campaign AND r.number = campaign_complaint.number AND r.recipient <> '';
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION campaign_complaint IS
+    'Suppresses the address of a campaign''s recipient who complained, for all scopes of its tenant. The caller has '
+    'verified a token that names both numbers.';
+
 INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION campaign_complaint', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION unsubscribe', 'pgmta_web', 'EXECUTE');
 
 -- One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
@@ -5995,7 +6048,7 @@ BEGIN
         SELECT count(*) INTO number FROM campaign_recipients AS r
         WHERE r.campaign_id = campaign AND suppression_address(r.recipient) = key;
     ELSE
-        -- the books stay: only what was still to be sent is invalid now
+        -- the books stay: only unsent ones become invalid
         UPDATE campaign_recipients AS r SET recipient = '', domain = '', params = '{}',
             state = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'invalid' ELSE r.state END,
             error_code = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'suppressed' ELSE r.error_code END

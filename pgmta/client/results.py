@@ -25,9 +25,9 @@ class SendResult:
 class RecipientStatus:
     """The state of one recipient of a message, as view message_status has it (docs/states.md).
 
-    `state` is scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or
-    expired, since the time `at`. `next_attempt` is None if it does not wait. `code` and `reply` are
-    those of the last attempt. Of a cancelled one `reply` is the reason.
+    `state` is scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled,
+    expired or suppressed, since the time `at`. `next_attempt` is None if it does not wait. `code`
+    and `reply` are those of the last attempt. Of a cancelled one `reply` is the reason.
     """
 
     recipient: str

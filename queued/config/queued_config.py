@@ -49,7 +49,7 @@ class Process(Section):
 
 
 class Retention(Section):
-    """How long logs, bodies without a row, and what is over of campaigns and tokens are kept."""
+    """How long logs, bodies without a row, old campaigns and old tokens are kept."""
 
     attempts: Annotated[Period, at_least("1d")] = Field(
         default=90 * 86400.0,

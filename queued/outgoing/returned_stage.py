@@ -14,6 +14,7 @@ from pgmta.mail.address import parse_mailbox
 from pgmta.model import PART_SIZE, Item, Message, Reply
 from pgmta.postgres import faults
 from pgmta.states import Event
+from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import LoggedAttempt, ReturnedRow
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
@@ -111,7 +112,7 @@ class ReturnedStage(OutgoingStage):
     async def _do(self, batch: list[_Taken]) -> None:
         try:
             for taken in batch:
-                self._read(taken, await self._content(taken.message))
+                self._read(taken, await first_octets(self.context.contents, taken.message))
             attempts = await self._record(batch)
         except (StoreUnavailable, psycopg.Error) as error:
             self._later(batch, f"{_UNWRITTEN}{faults.words(error)}")
@@ -145,18 +146,6 @@ class ReturnedStage(OutgoingStage):
                 del batch[len(attempts) : len(attempts) + len(left)]
                 self._later(left, f"{_UNWRITTEN}{faults.words(error)}")
         return attempts
-
-    async def _content(self, message: Message) -> bytes:
-        """Return the first octets of content; none if it is gone. Raises StoreUnavailable."""
-        contents = self.context.contents
-        if message.body is not None:
-            return message.body
-        if message.chunks < 0:
-            return b""
-        if not message.chunks:
-            return await contents.body(message.id) or b""
-        number = max(1, min(message.chunks, PART_SIZE * message.chunks // max(1, message.size)))
-        return await contents.chunks(message.id, 0, number) or b""
 
     def _read(self, taken: _Taken, content: bytes) -> None:
         """Find the answer class and the words of a failure that the content reports."""
@@ -219,3 +208,15 @@ class ReturnedStage(OutgoingStage):
         self._end(list(self._waiting), NOT_BEGUN)
         self._waiting.clear()
         return []
+
+
+async def first_octets(contents: Contents, message: Message) -> bytes:
+    """Return the first octets of content; none if it is gone. Raises StoreUnavailable."""
+    if message.body is not None:
+        return message.body
+    if message.chunks < 0:
+        return b""
+    if not message.chunks:
+        return await contents.body(message.id) or b""
+    number = max(1, min(message.chunks, PART_SIZE * message.chunks // max(1, message.size)))
+    return await contents.chunks(message.id, 0, number) or b""

@@ -12,6 +12,7 @@ from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing.check_stage import CheckStage
+from queued.outgoing.complaint_stage import ComplaintStage
 from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.deadline_stage import DeadlineStage
 from queued.outgoing.edit_stage import EditStage
@@ -23,6 +24,7 @@ from queued.outgoing.stage import OutgoingStage, Prepare, StageContext
 
 STAGES: list[type[OutgoingStage]] = [
     ReturnedStage,
+    ComplaintStage,
     DeadlineStage,
     ComposeStage,
     EditStage,

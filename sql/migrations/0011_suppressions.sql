@@ -77,40 +77,80 @@ $$;
 COMMENT ON FUNCTION suppression_hash IS
     'hmac: and HMAC-SHA256 (RFC 2104) of an address, as suppressions keeps those that had to be forgotten.';
 
--- One look-up of the index for each address, whatever the statistics say.
+CREATE TABLE suppression_sieve (
+    part integer PRIMARY KEY,
+    bits bit(2048) NOT NULL
+);
+COMMENT ON TABLE suppression_sieve IS
+    'A bit for each address of suppressions, by its SHA-256: without it the address is not there. All parts have 20 MB, '
+    'which stay in memory where the index of ten million addresses does not. No bit is ever cleared.';
+COMMENT ON COLUMN suppression_sieve.part IS 'The first 16 bits of the hash; a part that is not there has no bit.';
+COMMENT ON COLUMN suppression_sieve.bits IS 'The next 11 bits say which one.';
+
+CREATE FUNCTION suppression_sieve_add() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO suppression_sieve AS s (part, bits)
+    SELECT get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1),
+        bit_or(set_bit(0::bit(2048), get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3), 1))
+    FROM added AS a, LATERAL (SELECT sha256(convert_to(a.address, 'UTF8')) AS hash OFFSET 0) AS h
+    GROUP BY 1 ORDER BY 1  -- two sessions take the same order
+    ON CONFLICT ON CONSTRAINT suppression_sieve_pkey DO UPDATE SET bits = s.bits | excluded.bits
+    WHERE s.bits | excluded.bits <> s.bits;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION suppression_sieve_add IS 'Sets the bits of addresses.';
+CREATE TRIGGER suppressions_added AFTER INSERT ON suppressions REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION suppression_sieve_add();
+CREATE TRIGGER suppressions_changed AFTER UPDATE ON suppressions REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION suppression_sieve_add();
+COMMENT ON TRIGGER suppressions_added ON suppressions IS 'No statement can leave an address out of the sieve.';
+COMMENT ON TRIGGER suppressions_changed ON suppressions IS 'Also if an address is changed by hand.';
+
 CREATE FUNCTION suppressed(tenant text, scope text, addresses text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     tenants CONSTANT text[] := ARRAY[coalesce(tenant, ''), '*'];
     scopes CONSTANT text[] := ARRAY[coalesce(scope, ''), ''];
-    inner_pad bytea;
-    outer_pad bytea;
+    known boolean[];
+    secret suppression_secret;
+    hashes text[];
 BEGIN
+    known := suppressed_keys(tenants, scopes,
+        ARRAY(SELECT suppression_address(a.address) FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n));
     PERFORM FROM suppressions AS s WHERE s.address >= 'hmac:' AND s.address < 'hmac;' LIMIT 1;
     IF FOUND THEN
-        SELECT s.inner_pad, s.outer_pad INTO inner_pad, outer_pad FROM suppression_secret AS s;
+        SELECT * INTO secret FROM suppression_secret;
+        hashes := ARRAY(SELECT 'hmac:' || encode(sha256(secret.outer_pad || sha256(secret.inner_pad
+                || convert_to(suppression_address(a.address), 'UTF8'))), 'hex')
+            FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n);
+        known := ARRAY(SELECT f.one OR f.other FROM unnest(known, suppressed_keys(tenants, scopes, hashes))
+            WITH ORDINALITY AS f (one, other, n) ORDER BY f.n);
     END IF;
-    RETURN ARRAY(
-        SELECT k.key = '' OR coalesce((
-            SELECT true FROM suppressions AS s
-            WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
-                AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
-            LIMIT 1
-        ), CASE WHEN inner_pad IS NOT NULL THEN (
-            SELECT true FROM suppressions AS s
-            WHERE s.address = 'hmac:' || encode(sha256(outer_pad || sha256(inner_pad || convert_to(k.key, 'UTF8'))), 'hex')
-                AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
-                AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
-            LIMIT 1
-        ) END, false)
-        FROM unnest(addresses) WITH ORDINALITY AS a (address, place),
-            LATERAL (SELECT suppression_address(a.address) AS key OFFSET 0) AS k
-        ORDER BY a.place);
+    RETURN known;
 END $$;
 COMMENT ON FUNCTION suppressed IS
     'Whether each of these addresses gets no mail of this tenant and scope, in their order. The empty one, of a '
     'forgotten person, never does.';
+
+CREATE FUNCTION suppressed_keys(tenants text[], scopes text[], keys text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT k.key = '' OR coalesce((
+                SELECT get_bit(v.bits, get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3)) = 1 FROM suppression_sieve AS v
+                WHERE v.part = get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1)
+            ), false) AND coalesce((
+                SELECT true FROM suppressions AS s
+                WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
+                    AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
+                LIMIT 1
+            ), false)
+        FROM unnest(keys) WITH ORDINALITY AS k (key, n),
+            LATERAL (SELECT sha256(convert_to(k.key, 'UTF8')) AS hash OFFSET 0) AS h
+        ORDER BY k.n);
+END $$;
+COMMENT ON FUNCTION suppressed_keys IS 'The part of suppressed() for texts as the table has them: first the sieve, then the index.';
 
 -- By arrays, because files are imported. An array that is null has the default for all.
 CREATE FUNCTION suppressions_put(

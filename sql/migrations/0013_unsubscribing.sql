@@ -83,6 +83,10 @@ CREATE TRIGGER templates_unchanged BEFORE UPDATE OR DELETE OR TRUNCATE ON templa
     EXECUTE FUNCTION templates_unchanged();
 COMMENT ON TRIGGER templates_unchanged ON templates IS 'A retry, and another host, compose the same octets.';
 
+COMMENT ON COLUMN message_status.state IS
+    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled, expired or suppressed. After '
+    'failed and unknown the row may be on hold, and an operator may release it.';
+
 CREATE INDEX campaign_recipients_waiting ON campaign_recipients (suppression_address(recipient))
     WHERE state IN ('queued', 'deferred');
 COMMENT ON INDEX campaign_recipients_waiting IS 'A suppression finds the mail that waits for its address.';
@@ -165,7 +169,20 @@ COMMENT ON FUNCTION returned_facts IS
     'Suppresses the recipient of a message that came back for good, or about which its recipient complained, and marks '
     'a recipient of a campaign. The message was named by a VERP address of ours.';
 
+CREATE FUNCTION campaign_complaint(campaign bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM suppressions_put(ARRAY[r.recipient], ARRAY[c.tenant], ARRAY[''], ARRAY['complained'], ARRAY['campaign ' || c.id])
+    FROM campaigns AS c JOIN campaign_recipients AS r ON r.campaign_id = c.id
+    WHERE c.id = campaign AND r.number = campaign_complaint.number AND r.recipient <> '';
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION campaign_complaint IS
+    'Suppresses the address of a campaign''s recipient who complained, for all scopes of its tenant. The caller has '
+    'verified a token that names both numbers.';
+
 INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION campaign_complaint', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION unsubscribe', 'pgmta_web', 'EXECUTE');
 
 CREATE FUNCTION forget_parts() RETURNS SETOF text LANGUAGE sql STABLE SECURITY DEFINER
@@ -259,7 +276,7 @@ BEGIN
         SELECT count(*) INTO number FROM campaign_recipients AS r
         WHERE r.campaign_id = campaign AND suppression_address(r.recipient) = key;
     ELSE
-        -- the books stay: only what was still to be sent is invalid now
+        -- the books stay: only unsent ones become invalid
         UPDATE campaign_recipients AS r SET recipient = '', domain = '', params = '{}',
             state = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'invalid' ELSE r.state END,
             error_code = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'suppressed' ELSE r.error_code END

@@ -91,7 +91,7 @@ BEGIN
         SELECT count(*) INTO number FROM campaign_recipients AS r
         WHERE r.campaign_id = campaign AND suppression_address(r.recipient) = key;
     ELSE
-        -- the books stay: only what was still to be sent is invalid now
+        -- the books stay: only unsent ones become invalid
         UPDATE campaign_recipients AS r SET recipient = '', domain = '', params = '{}',
             state = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'invalid' ELSE r.state END,
             error_code = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'suppressed' ELSE r.error_code END

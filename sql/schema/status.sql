@@ -95,8 +95,8 @@ COMMENT ON VIEW message_status IS
 COMMENT ON COLUMN message_status.message_id IS 'The message id, as submit() or the 250 gave it.';
 COMMENT ON COLUMN message_status.recipient IS 'Forward-path.';
 COMMENT ON COLUMN message_status.state IS
-    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled or expired. After failed and '
-    'unknown the row may be on hold, and an operator may release it.';
+    'scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled, expired or suppressed. After '
+    'failed and unknown the row may be on hold, and an operator may release it.';
 COMMENT ON COLUMN message_status.attempts IS 'Attempts so far.';
 COMMENT ON COLUMN message_status.next_attempt IS 'When it is due; null if it is not waiting.';
 COMMENT ON COLUMN message_status.at IS 'Since when the state is this one.';

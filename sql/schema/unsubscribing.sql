@@ -82,5 +82,18 @@ COMMENT ON FUNCTION returned_facts IS
     'Suppresses the recipient of a message that came back for good, or about which its recipient complained, and marks '
     'a recipient of a campaign. The message was named by a VERP address of ours.';
 
+CREATE FUNCTION campaign_complaint(campaign bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM suppressions_put(ARRAY[r.recipient], ARRAY[c.tenant], ARRAY[''], ARRAY['complained'], ARRAY['campaign ' || c.id])
+    FROM campaigns AS c JOIN campaign_recipients AS r ON r.campaign_id = c.id
+    WHERE c.id = campaign AND r.number = campaign_complaint.number AND r.recipient <> '';
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION campaign_complaint IS
+    'Suppresses the address of a campaign''s recipient who complained, for all scopes of its tenant. The caller has '
+    'verified a token that names both numbers.';
+
 INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION campaign_complaint', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION unsubscribe', 'pgmta_web', 'EXECUTE');

@@ -68,6 +68,24 @@ WITNESSES = {
     ),
     "users_changed": ("UPDATE users SET tenant = 't'; SELECT version FROM users_version", "3"),
     "users_forgotten": ("DELETE FROM users; SELECT count(*) FROM user_networks", "0"),
+    "suppressions_added": (
+        "INSERT INTO suppressions (address, reason) VALUES ('a@b.example', 'operator');"
+        " SELECT suppressed('', '', '{A@b.example}')",
+        "[True]",
+    ),
+    "suppressions_changed": (
+        "INSERT INTO suppressions (address, reason) VALUES ('a@b.example', 'operator');"
+        " UPDATE suppressions SET address = 'c@b.example';"
+        " SELECT suppressed('', '', '{c@b.example}')",
+        "[True]",
+    ),
+    "campaign_bounced": (
+        "INSERT INTO campaigns (name, credential, template_id, sender) VALUES ('c', 'k', 1, '');"
+        " INSERT INTO campaign_recipients (campaign_id, number, recipient, domain)"
+        " SELECT id, 1, 'a@b.example', 'b.example' FROM campaigns;"
+        " UPDATE campaign_recipients SET bounced = true; SELECT count(*) FROM suppressions",
+        "1",
+    ),
     "dkim_keys_changed": ("TRUNCATE dkim_keys; SELECT version FROM dkim_keys_version", "2"),
 }
 """By trigger: statements, and the value of the last one or the error of the first that fails."""

@@ -1,4 +1,4 @@
-"""What is over goes when its time is over, and nothing else."""
+"""Old campaigns, templates and tokens go when their time is over, and nothing else."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pgmta.compose.token import KeyRing, Purpose, TokenKey, recipient_octets
 from pgmta.postgres.embedded.programs import tool
 from queued.web.pages import page_texts
 from tests.support.dkim import Keys
-from tests.support.nexthop import Do, Transaction, as_usual, holding_at
+from tests.support.nexthop import Do, Transaction, as_usual, at, holding_at
 from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import until
@@ -258,3 +258,32 @@ def test_suppressed_while_it_waits_for_a_connection(
     until(lambda: campaign.states() == {"ann@b.example": "invalid", "bob@b.example": "sent"})
     assert [kept.recipients for kept in hop.kept] == [["bob@b.example"]]
     system.wait_empty()
+
+
+def test_two_campaigns_whose_addresses_bounce_at_once(
+    system: System, campaign: Campaign, tmp_path: Path
+) -> None:
+    """Each outcome suppresses in its commit, and withdraws mail that the other may be settling."""
+    other = Campaign(campaign.db, "other")
+    names = [f"r{number}@b.example" for number in range(300)]
+    for each in (campaign, other):
+        each.add(*names)
+        each.start()
+    hop = system.hop(at("RCPT", "550 5.1.1 no such user"))
+    for _ in range(2):
+        system.queued(hop, **sections(tmp_path, "https://mail.example"))
+    until(lambda: fetch(campaign.db, "SELECT count(*) FROM campaigns WHERE halted_at IS NULL")
+          == (0,))  # fmt: skip
+    system.wait_empty()
+    until(lambda: "queued" not in {*campaign.states().values(), *other.states().values()})
+    failed = {
+        name
+        for each in (campaign, other)
+        for name, state in each.states().items()
+        if state == "failed"
+    }
+    assert len(failed) > 10
+    assert campaign.reasons() == sorted(f"{name} bounced" for name in failed)
+    assert {*campaign.states().values(), *other.states().values()} <= {
+        "failed", "invalid", "unsent",
+    }  # fmt: skip

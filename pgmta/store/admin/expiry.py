@@ -1,4 +1,4 @@
-"""What is over of campaigns, templates and tokens: removed in batches, each its own commit."""
+"""Old campaigns, templates and tokens: removed in batches, each a separate commit."""
 
 from __future__ import annotations
 

@@ -61,3 +61,13 @@ class ReturnedLog:
             if recipient is not None:
                 found[place - 1] = LoggedAttempt(sender, recipient)
         return found
+
+    async def complain(self, campaign: int, number: int) -> bool:
+        """Suppress a recipient who complained; return False if there is none.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        ((known,),) = await self._link.run(
+            _SQL["complain"], {"campaign": campaign, "number": number}
+        )
+        return bool(known)

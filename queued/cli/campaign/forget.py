@@ -24,7 +24,7 @@ def forget(config: Path, address: str, dry_run: bool, as_json: bool) -> None:
     """Remove all about the person with ADDRESS: mail that waits, log, transcripts, campaigns.
 
     A keyed hash stays in the suppressions, so that no campaign writes to ADDRESS again. Each part
-    is a commit of its own. Exit 1 if mail is under way: run it again a minute later.
+    is a separate commit. Exit 1 if mail is under way: run it again a minute later.
     """
     address = address_of(address)
     removed: Counter[str] = Counter()

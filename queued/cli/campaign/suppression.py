@@ -37,10 +37,8 @@ from queued.cli.options.queue_command import (
 _BATCH = 2000  # addresses of one commit
 _SHOWN = 20  # bad lines that are named
 
-_TENANT = click.option(
-    "--tenant", default="", help="Whose mail it is about; default: mail of none."
-)
-_ALL = click.option("--all-tenants", is_flag=True, help="It is about the mail of all tenants.")
+_TENANT = click.option("--tenant", default="", help="Tenant of the mail; default: mail of none.")
+_ALL = click.option("--all-tenants", is_flag=True, help="For the mail of all tenants.")
 _SCOPE = click.option("--scope", default="", help="Kind of mail; default: all kinds.")
 
 

@@ -1,0 +1,122 @@
+"""The stage that reads complaints of providers: a signed one suppresses, and all mail goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Iterator
+
+import psycopg
+
+from pgmta.compose.token import KeyRings, Purpose, recipient_numbers
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.mail.address import domain_of, mailbox_key
+from pgmta.model import Reply
+from pgmta.postgres import faults
+from pgmta.states import Event
+from pgmta.store.queue.returned import ReturnedRow
+from queued.config import QueuedConfig
+from queued.delivery.transport.result import NOT_BEGUN, Result
+from queued.outgoing import returned
+from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.returned_stage import first_octets
+from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
+from queued.routing.routes import return_addresses
+
+_SENDER = re.compile(
+    rb"^(?:Original-Mail-From|Return-Path)[ \t]*:[ \t]*<?([^\s<>]{3,254})>?", re.I | re.MULTILINE
+)
+_TOKEN = re.compile(rb"/unsubscribe\?token=([A-Za-z0-9_-]{59})(?![A-Za-z0-9_-])")
+_MOST = 20  # names of one report that are looked at
+
+log = get("worker")
+
+
+class ComplaintStage(OutgoingStage):
+    """Reads the mail to `campaigns.complaints`: feedback reports of providers (RFC 5965).
+
+    A report has the mail that it is about. A link or a VERP address in it that we signed names the
+    recipient who complained. Reports without one change nothing.
+    """
+
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
+        self._waiting: deque[Outgoing] = deque()
+
+    def configured(self, config: QueuedConfig) -> Prepare | None:
+        """Return the step, if there are such addresses, and there is a log."""
+        self._mailboxes = frozenset(config.campaigns.complaints)
+        self._addresses = return_addresses(config.routing)
+        self._ring = KeyRings.of(config.tokens).rings[Purpose.UNSUBSCRIBE]
+        return self.prepare if self._mailboxes and self.context.attempts else None
+
+    def prepare(self, outgoing: Outgoing) -> Prepared:
+        """Take mail to one of the addresses, until it is read."""
+        if not any(mailbox_key(item.recipient) in self._mailboxes for item in outgoing.items):
+            return outgoing
+        self.context.begin_wait(outgoing)
+        self._waiting.append(outgoing)
+        if self._work is None:
+            self._work = asyncio.create_task(self._run())
+        return None
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                outgoing = self._waiting.popleft()
+                result: Result | None = NOT_BEGUN
+                try:
+                    result = await self._read(outgoing)
+                finally:
+                    self.context.end_wait(outgoing)
+                    if result:
+                        self.context.end(outgoing.items, result, outgoing.started)
+                self.context.go_on(self, outgoing) if not result else None
+        finally:
+            self._work = None
+
+    async def _read(self, outgoing: Outgoing) -> Result | None:
+        """Suppress who complained; return why the mail has to be read again, None if not."""
+        try:
+            content = (await first_octets(self.context.contents, outgoing.message))[: returned.MOST]
+            if returned.read(content, outgoing.sender).kind == "complaint":
+                await self._record(content, outgoing)
+        except (StoreUnavailable, psycopg.Error) as error:
+            problem = f"4.3.0 a complaint can't be written: {faults.words(error)}"
+            return Result(Event.DEFER, Reply(0, problem))
+        return None
+
+    async def _record(self, content: bytes, outgoing: Outgoing) -> None:
+        attempts = self.context.attempts
+        assert attempts  # noqa: S101 - for the type checker
+        suppressed = 0
+        if rows := list(self._rows(content, outgoing)):
+            suppressed += sum(found is not None for found in await attempts.record(rows))
+        for token in _tokens(content):
+            if octets := self._ring.verify(token):
+                suppressed += await attempts.complain(*recipient_numbers(octets))
+        log.info("complaint", message=outgoing.message.id, signed=suppressed)
+
+    def _rows(self, content: bytes, outgoing: Outgoing) -> Iterator[ReturnedRow]:
+        """Yield the rows that VERP addresses of ours name."""
+        for text in dict.fromkeys(_SENDER.findall(content)[:_MOST]):
+            address = text.decode("ascii", "replace")
+            named = self._addresses.named(address, domain_of(address), outgoing.started)
+            if named and not named.problem:
+                yield ReturnedRow(named.message_id, named.row_id, named.day, "", "", complaint=True)
+
+    def drain(self) -> list[Outgoing]:
+        """Return the messages that are not read yet."""
+        left = list(self._waiting)
+        self._waiting.clear()
+        for outgoing in left:
+            self.context.end_wait(outgoing)
+        return left
+
+
+def _tokens(content: bytes) -> list[str]:
+    """Return the tokens of links, in fields that are folded and texts in quoted-printable too."""
+    plain = re.sub(rb"=?\r?\n[ \t]?", b"", content).replace(b"=3D", b"=")
+    return [each.decode() for each in dict.fromkeys(_TOKEN.findall(plain)[:_MOST])]

@@ -64,7 +64,7 @@ type Add = Callable[[int, tuple[str, str, str]], None]
 """Adds a row to a list: its place, and mailbox, domain, words as JSON."""
 
 
-class RecipientTable(OperatorLink):
+class ListTable(OperatorLink):
     """Works over a separate connection. Imports are noted in table `audit` under `who`.
 
     Raises StoreUnavailable when it opens, and psycopg.Error.

@@ -10,7 +10,7 @@ from typing import Any
 
 from pgmta.compose.template import Template, compile_template
 from pgmta.errors import ConfigError, PgmtaError, TemplateError
-from pgmta.store.campaigns.recipients import CampaignTemplate, Recipient, RecipientTable
+from pgmta.store.campaigns.recipients import CampaignTemplate, Recipient, ListTable
 from queued.cli.campaign.campaign_argument import campaign_table, short_errors
 from queued.cli.options.queue_command import database_of, who
 
@@ -19,7 +19,7 @@ from queued.cli.options.queue_command import database_of, who
 class CampaignRecipients:
     """A campaign that is open: `table` works on its recipients."""
 
-    table: RecipientTable
+    table: ListTable
     campaign: CampaignTemplate
     template: Template
 
@@ -57,7 +57,7 @@ def open_recipients(config: Path, tenant: str, name: str) -> Iterator[CampaignRe
     """Open a campaign. Raises PgmtaError, ConfigError if its template can't be compiled."""
     with campaign_table(config) as campaigns:
         found = campaigns.find(tenant, name)
-    with closing(RecipientTable(database_of(config), who())) as table, short_errors():
+    with closing(ListTable(database_of(config), who())) as table, short_errors():
         campaign = table.campaign(found)
         yield CampaignRecipients(table, campaign, compiled(campaign))
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pgmta.command import print_json, print_line
-from pgmta.store.campaigns.recipients import RecipientTable
+from pgmta.store.campaigns.recipients import ListTable
 from queued.cli.campaign.campaign_argument import about_campaign, short_errors
 from queued.cli.campaign.campaign_recipients import compiled
 from queued.cli.options.mail_options import time_option
@@ -36,7 +36,7 @@ def create(config: Path, name: str, tenant: str, at: str | None, deadline: str |
         "deadline": time_option("--deadline", deadline),
     }  # fmt: skip
     with (
-        closing(RecipientTable(database_of(config), who())) as table,
+        closing(ListTable(database_of(config), who())) as table,
         short_errors(),
         table.creating(given) as campaign,
     ):

@@ -143,9 +143,14 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
 def print_line(text: str, *, err: bool = False) -> None:
     """Write one line, to stderr if `err`; characters that a terminal may obey are replaced.
 
-    All output of commands goes through this function, `print_text` or `print_json`.
+    All output of commands goes through this function, `redraw_line`, `print_text` or `print_json`.
     """
     click.echo(printable(text), err=err)
+
+
+def redraw_line(text: str, *, err: bool = False) -> None:
+    """Write one line in place of the present one of a terminal; '' leaves it empty."""
+    click.echo(f"\r{printable(text)}\x1b[K", nl=False, err=err)
 
 
 def print_text(text: str, *, err: bool = False) -> None:

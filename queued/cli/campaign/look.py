@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import age, print_json, print_line, print_table
+from pgmta.command import age, print_json, print_line, print_table, redraw_line
 from pgmta.store.campaigns.campaigns import CampaignState
 from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
 from queued.cli.options.queue_command import Column, command, instant, print_rows
@@ -72,7 +72,7 @@ def watch(config: Path, name: str, tenant: str) -> None:
             now = time.monotonic()
             speed = (state.ended - first) / (now - begun) if now > begun else 0.0
             if terminal:
-                click.echo(f"\r{bar_of(state, speed)}\x1b[K", nl=False)
+                redraw_line(bar_of(state, speed))
             elif now - shown >= _LINES or state.done:
                 print_line(bar_of(state, speed))
                 shown = now
@@ -81,7 +81,7 @@ def watch(config: Path, name: str, tenant: str) -> None:
             time.sleep(_EVERY)
             state = table.state(tenant, name)
     if terminal:
-        click.echo()
+        print_line("")
     if state.halted_reason:
         print_line(f"{name} is halted: {state.halted_reason}", err=True)
 

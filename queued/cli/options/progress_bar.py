@@ -7,9 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import click
-
-from pgmta.command import age, print_line
+from pgmta.command import age, print_line, redraw_line
 
 _BAR = 30  # characters
 _REDRAWN = 0.1  # seconds between two pictures of a bar
@@ -35,7 +33,7 @@ class ProgressBar:
         self._shown = now
         text = self.text(done, number, now - self._begun)
         if self._terminal:
-            click.echo(f"\r{text}\x1b[K", nl=False, err=True)
+            redraw_line(text, err=True)
         else:
             print_line(text, err=True)
 
@@ -53,7 +51,7 @@ class ProgressBar:
     def end(self) -> None:
         """Take the bar away."""
         if self._terminal:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            redraw_line("", err=True)
 
 
 @contextmanager

@@ -125,11 +125,10 @@ def _read(
                 row = None if problem else read(cells)
             except ValueError as error:
                 problem = str(error)
-                if last > line:
-                    problem += f"; the row goes on to line {last}"
             if problem:
                 bad += 1
-                problems.add(line, problem)
+                more = f"; the row goes on to line {last}" if last > line else ""
+                problems.add(line, problem + more)
             elif row:
                 add(line, row)
             if not number & _SHOW:

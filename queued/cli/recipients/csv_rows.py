@@ -14,6 +14,7 @@ ROW_LIMIT = 1 << 22
 """Characters of a row, with its line ends."""
 
 _ENDS = ("\n", "\r")
+_AGAIN = 8  # characters that may be read again for each one of the file
 
 
 class CsvRow(NamedTuple):
@@ -43,15 +44,20 @@ class _Lines:
         self._again = deque[str]()
         self._taken: list[str] = []
         self._size = 0
+        self._credit = CELL_LIMIT  # characters that may be read again
         self.number = 1  # of the line where the row begins
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
-        line = self._again.popleft() if self._again else self._readline(ROW_LIMIT)
-        if not line:
-            raise StopIteration
+        if self._again:
+            line = self._again.popleft()
+        else:
+            line = self._readline(ROW_LIMIT)
+            if not line:
+                raise StopIteration
+            self._credit += _AGAIN * len(line)
         self._size += len(line)
         if self._size >= ROW_LIMIT:
             if not self._taken:
@@ -75,9 +81,15 @@ class _Lines:
         self._size = 0
 
     def keep_first(self) -> None:
-        """Give back all lines of the row but its first one."""
-        self._again.extendleft(reversed(self._taken[1:]))
-        del self._taken[1:]
+        """Give back all lines of the row but its first one.
+
+        Then each of the others may begin such a row too. To read a file takes a time in proportion
+        to its size, so this ends when too much was read again: all lines of the row go then.
+        """
+        if self._credit >= self._size:
+            self._credit -= self._size
+            self._again.extendleft(reversed(self._taken[1:]))
+            del self._taken[1:]
 
     def _skip(self, part: str) -> None:
         """Read to the end of a line of which this is a part."""
@@ -102,7 +114,7 @@ def read_rows(stream: TextIO, separator: str = ",") -> Iterator[CsvRow]:
             return
         except (csv.Error, _TooLong) as error:
             lines.keep_first()
-            yield CsvRow(lines.number, [], _reason(error))
+            yield CsvRow(lines.number, [], _reason(error), lines.last)
             continue
         if cells:
             yield CsvRow(lines.number, cells, last=lines.last)

@@ -25,6 +25,7 @@ _OWN = frozenset((RECIPIENT, UNSUBSCRIBE))
 _TO_JSON = JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 _BLANKS = " \t"
 _SHOWN = 10  # names of columns in an error
+_COMPARED = 1000  # names of columns that a hint is looked for in
 
 
 def words_of(template: Template) -> list[str]:
@@ -86,7 +87,7 @@ class RowCheck:
 def _nearest(name: str, columns: Sequence[str]) -> str:
     """Return a hint: the column that may be meant, or which there are."""
     columns = [column[:64] for column in columns]
-    folded = {re.sub(r"[ .-]", "_", column.lower()): column for column in columns}
+    folded = {re.sub(r"[ .-]", "_", column.lower()): column for column in columns[:_COMPARED]}
     for near in get_close_matches(name, folded, 1, 0.5):
         return f"did you mean {folded[near]!r}?"
     named = ", ".join(map(repr, columns[:_SHOWN]))

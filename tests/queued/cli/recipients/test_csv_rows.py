@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -108,3 +109,26 @@ def test_a_row_of_many_lines_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -
         ["a", "b"], *[["line"]] * 49, ["e"], ["f", "g"],
     ]  # fmt: skip
     assert [row.line for row in found if row.problem] == [2]
+
+
+def test_a_file_is_read_in_time_in_proportion_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line but the first ends a cell in quotes and begins one, up to a bad line at the end."""
+    read = 0
+
+    def counted(self: Any) -> str:
+        nonlocal read
+        line = of(self)
+        read += len(line)
+        return line
+
+    of = csv_rows._Lines.__next__
+    monkeypatch.setattr(csv_rows._Lines, "__next__", counted)
+    text = 'a@x.y,"b\n' + 'c","d\n' * 100_000 + 'e"f\n' + "g@x.y,h\n"
+    found = rows_of(text)
+    assert read < 12 * len(text)
+    assert found[-1].cells == ["g@x.y", "h"]
+    (whole,) = [row for row in found if row.last > row.line]
+    assert (whole.problem, whole.last) == (
+        "there is text behind the quote that ends a cell",
+        100_002,
+    )

@@ -83,8 +83,8 @@ class _Lines:
     def keep_first(self) -> None:
         """Give back all lines of the row but its first one.
 
-        Then each of the others may begin such a row too. To read a file takes a time in proportion
-        to its size, so this ends when too much was read again: all lines of the row go then.
+        Then each of the others may begin such a row too. The time of a file is in proportion to its
+        size, so this ends when too much was read again. All lines of the row go then.
         """
         if self._credit >= self._size:
             self._credit -= self._size

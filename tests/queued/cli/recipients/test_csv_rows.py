@@ -112,7 +112,7 @@ def test_a_row_of_many_lines_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_file_is_read_in_time_in_proportion_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line but the first ends a cell in quotes and begins one, up to a bad line at the end."""
+    """Each line ends a cell in quotes and begins one, up to a bad line at the end."""
     read = 0
 
     def counted(self: Any) -> str:

@@ -18,7 +18,7 @@ from pgmta.postgres import faults
 from pgmta.states import Event
 from pgmta.store.queue.returned import ReturnedRow
 from queued.config import QueuedConfig
-from queued.delivery.transport.result import NOT_BEGUN, Result
+from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing import returned
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.returned_stage import first_octets
@@ -66,14 +66,18 @@ class ComplaintStage(OutgoingStage):
         try:
             while self._waiting:
                 outgoing = self._waiting.popleft()
-                result: Result | None = NOT_BEGUN
+                result: Result | None = NOT_BEGUN  # if it is aborted
                 try:
                     result = await self._read(outgoing)
+                except Exception as error:
+                    log.error("can't read a complaint", message=outgoing.message.id, exc_info=error)
+                    result = Result.from_error(internal(error), "")
                 finally:
                     self.context.end_wait(outgoing)
                     if result:
                         self.context.end(outgoing.items, result, outgoing.started)
-                self.context.go_on(self, outgoing) if not result else None
+                if not result:
+                    self.context.go_on(self, outgoing)
         finally:
             self._work = None
 

@@ -34,7 +34,7 @@ class Suppression:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedSuppressions:
     """Which suppressions are listed; None is any."""
 
     address: str | None = None
@@ -96,11 +96,11 @@ class SuppressionTable(OperatorLink):
                 self._audit(self._who, "suppression remove", name, details, released)
         return released
 
-    def rows(self, wanted: Wanted, limit: int) -> list[dict[str, Any]]:
+    def rows(self, wanted: WantedSuppressions, limit: int) -> list[dict[str, Any]]:
         """Return the latest suppressions that hold."""
         return self._db.execute(_SQL["list"], {**wanted.params(), "limit": limit}).fetchall()
 
-    def every_row(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
+    def every_row(self, wanted: WantedSuppressions) -> Iterator[dict[str, Any]]:
         """Return all suppressions that hold, but for hashes, as they are read."""
         with self._db.transaction(), self._db.cursor("suppressions") as cursor:
             cursor.itersize = _PART

@@ -22,7 +22,7 @@ from pgmta.store.changes.suppressions import (
     REASONS,
     Suppression,
     SuppressionTable,
-    Wanted,
+    WantedSuppressions,
 )
 from queued.cli.campaign.suppression_file import BadLine, read_suppressions
 from queued.cli.options.queue_command import (
@@ -133,7 +133,7 @@ def list_suppressions(
 
     A person who was forgotten is found by ADDRESS alone: the list shows a keyed hash.
     """
-    wanted = Wanted(address_of(address) if address else None, tenant, scope, reason)
+    wanted = WantedSuppressions(address_of(address) if address else None, tenant, scope, reason)
     with _table(config) as table:
         rows = table.rows(wanted, limit)
     columns: dict[str, Column] = {
@@ -209,7 +209,7 @@ def import_suppressions(
 def export(config: Path, tenant: str | None, scope: str | None, reason: str | None) -> None:
     """Print all suppressions as CSV, which `import` reads. Those of forgotten persons stay here."""
     with _table(config) as table:
-        _write(table.every_row(Wanted(None, tenant, scope, reason)))
+        _write(table.every_row(WantedSuppressions(None, tenant, scope, reason)))
 
 
 def _write(rows: Iterable[dict[str, Any]]) -> None:

@@ -34,7 +34,7 @@ END $$;
 COMMENT ON FUNCTION campaign_import IS
     'Keeps a campaign until the end of the transaction, which adds recipients, and returns the highest number of them.';
 
--- without settings of its own it becomes a part of its caller's query
+-- without SET it becomes a part of its caller's query
 CREATE FUNCTION campaign_words(params jsonb, words jsonb) RETURNS TABLE (found jsonb, problem text) STABLE LANGUAGE sql AS $$
     SELECT coalesce(jsonb_object_agg(name, text), '{}'), min(concat(name, ': ', fault) COLLATE "C") FILTER (WHERE fault IS NOT NULL)
     FROM jsonb_each(words - '{recipient,unsubscribe}'::text[]) AS wanted (name, places),

@@ -18,6 +18,7 @@ from tests.support.authority import Authority
 from tests.support.nexthop import EXTENSIONS, NextHop, as_usual, at
 from tests.support.rows import column
 from tests.support.system import System
+from tests.support.waiting import until
 
 LOGIN = (*EXTENSIONS, "AUTH PLAIN")
 
@@ -69,6 +70,13 @@ def test_a_right_and_a_wrong_credential(
     assert (mail["To"], mail["Subject"]) == ("me@own.example", "Hello Bob")
     assert body(mail, "plain") == "Dear Bob in Köln, you are me@own.example.\n"
     assert column(db, "SELECT DISTINCT state FROM campaign_recipients") == ["unsent"]
+    # and now all of them
+    site.said("start", "news")
+    until(lambda: [row[2] for row in site.exported()[1:]] == ["sent", "sent"], describe="all sent")
+    mails = [read(each.content) for each in hop.transactions[1:]]
+    assert {str(mail["To"]): str(mail["Subject"]) for mail in mails} == {
+        "a@x.example": "Hello Ann", "b@x.example": "Hello Bob",
+    }  # fmt: skip
 
 
 def test_without_queued_or_with_wrong_words(site: Site, db: psycopg.Connection) -> None:

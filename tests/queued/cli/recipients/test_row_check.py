@@ -33,7 +33,7 @@ def row(recipient: str, words: dict[str, str]) -> list[str]:
 
 
 def outcome(cells: list[str]) -> tuple[tuple[str, str, str] | None, str]:
-    """What a row becomes, or why nothing."""
+    """Read a row; return the recipient, or why there is none."""
     try:
         return RowCheck(TEMPLATE, COLUMNS).read(cells), ""
     except UnicodeError:

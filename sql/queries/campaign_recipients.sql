@@ -15,7 +15,7 @@ SELECT campaign_import(%(campaign)s) AS base
 
 -- name: table
 -- The list as it comes: `place` is the line of a file, or the number of a row.
-CREATE TEMP TABLE imported_list (place integer, recipient text, domain text COLLATE "C", params jsonb) ON COMMIT DROP
+CREATE TEMP TABLE imported_list (place integer, recipient text, domain text COLLATE "C", params jsonb)
 
 -- name: copy
 -- Rows of the list.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,7 +18,8 @@ from pgmta.store.queries import queries
 
 _SQL = queries("campaign_recipients")
 _BATCH = 50_000  # rows of a statement
-_PART = 1000  # rows of a cursor
+_PART, _PART_SIZE = 5000, 1 << 22  # rows, and characters of words, of a COPY
+_FETCHED = 1000  # rows of a cursor
 
 OUTCOMES = ("unsent", "queued", "deferred", "sent", "failed", "invalid", "unknown")
 """The states of a recipient."""
@@ -60,10 +61,6 @@ class Duplicate(NamedTuple):
     first: int
 
 
-type Add = Callable[[int, tuple[str, str, str]], None]
-"""Adds a row to a list: its place, and mailbox, domain, words as JSON."""
-
-
 class ListTable(OperatorLink):
     """Works over a separate connection. Imports are noted in table `audit` under `who`.
 
@@ -96,17 +93,9 @@ class ListTable(OperatorLink):
             details = {"tenant": given["tenant"], "template": made.row["template"]}
             self._audit(self._who, "campaign create", given["name"], details, 1)
 
-    @contextmanager
-    def importing(self, campaign: CampaignTemplate) -> Iterator[ListImport]:
-        """Begin an import: a transaction, which an error undoes."""
-        try:
-            with self._db.transaction():
-                yield ListImport(self._db, campaign.row)
-        except psycopg.errors.UniqueViolation:  # of their numbers
-            raise PgmtaError(
-                "another import into the campaign has ended meanwhile: nothing was imported, run "
-                "it again"
-            ) from None
+    def importing(self, campaign: CampaignTemplate) -> ListImport:
+        """Begin an import."""
+        return ListImport(self._db, campaign.row)
 
     def note_import(self, campaign: int, details: dict[str, Any], number: int) -> None:
         """Note an import in table `audit`."""
@@ -162,26 +151,50 @@ class ListTable(OperatorLink):
 
 
 class ListImport:
-    """An import within its transaction: `rows`, then `duplicates`, then `store`."""
+    """An import: `add` and `end_rows`, then within `transaction` first `duplicates`, then `store`.
+
+    Rows wait in a temporary table, which goes with the connection. Each part of them is a commit,
+    so that a slow source keeps no snapshot, which would hold up the clean-up of the queue.
+    """
 
     def __init__(self, db: psycopg.Connection[dict[str, Any]], campaign: Mapping[str, Any]) -> None:
         self._db = db
         self._campaign = campaign
         self._base = 0  # highest number of a recipient before
         self._last = 0  # place of the last row
+        self._part: list[tuple[int, str, str, str]] = []
+        self._size = 0  # of its words
+        self._db.execute(_SQL["table"])
+
+    def add(self, place: int, row: tuple[str, str, str]) -> None:
+        """Add a row: mailbox, domain, words as JSON. Places have to increase."""
+        self._part.append((place, *row))
+        self._size += len(row[2])
+        if len(self._part) >= _PART or self._size >= _PART_SIZE:
+            self.end_rows()
+
+    def end_rows(self) -> None:
+        """Send the rows that wait."""
+        if not self._part:
+            return
+        with self._db.cursor() as cursor, cursor.copy(_SQL["copy"]) as copy:
+            for row in self._part:
+                copy.write_row(row)
+        self._last = self._part[-1][0]
+        self._part.clear()
+        self._size = 0
 
     @contextmanager
-    def rows(self) -> Iterator[Add]:
-        """Take the rows of the list, in the order of their places."""
-        self._db.execute(_SQL["table"])
-        with self._db.cursor() as cursor, cursor.copy(_SQL["copy"]) as copy:
-            write = copy.write_row
-
-            def add(place: int, row: tuple[str, str, str]) -> None:
-                write((place, *row))
-                self._last = place
-
-            yield add
+    def transaction(self) -> Iterator[None]:
+        """Add recipients to the campaign within one transaction, which an error undoes."""
+        try:
+            with self._db.transaction():
+                yield
+        except psycopg.errors.UniqueViolation:  # of their numbers
+            raise PgmtaError(
+                "another import into the campaign has ended meanwhile: nothing was imported, run "
+                "it again"
+            ) from None
 
     def duplicates(self) -> Iterator[Duplicate]:
         """Leave out each row whose mailbox is there before, and yield these rows."""
@@ -191,7 +204,7 @@ class ListImport:
         places = {"base": sql.Literal(self._base), "campaign": sql.Literal(campaign)}
         self._db.execute(_SQL["twice"].format(**places))
         with self._db.cursor(name="duplicates") as cursor:
-            cursor.itersize = _PART
+            cursor.itersize = _FETCHED
             cursor.execute(_SQL["duplicates"])
             for each in cursor:
                 yield Duplicate(**each)

@@ -93,8 +93,9 @@ def _import(
     campaign: CampaignRecipients, given: RecipientList, check: RowCheck, problems: ProblemList
 ) -> Counts:
     counts: Counts = Counter(rows=0, imported=0, suppressed=0, bad=0, duplicates=0)
-    with campaign.table.importing(campaign.campaign) as work:
-        _read(given, check, work, problems, counts)
+    work = campaign.table.importing(campaign.campaign)
+    _read(given, check, work, problems, counts)
+    with work.transaction():
         for row in work.duplicates():
             counts["duplicates"] += 1
             where = (
@@ -118,7 +119,8 @@ def _read(
 ) -> None:
     """Check the rows, and send what fits to the database."""
     read, number, bad = check.read, 0, 0
-    with work.rows() as add, progress_bar("reading", given.length, "recipients") as bar:
+    add = work.add
+    with progress_bar("reading", given.length, "recipients") as bar:
         for line, cells, problem, last in given.rows:
             number += 1
             try:
@@ -133,4 +135,5 @@ def _read(
                 add(line, row)
             if not number & _SHOW:
                 bar.show(given.position(number), number)
+    work.end_rows()
     counts["rows"], counts["bad"] = number, bad

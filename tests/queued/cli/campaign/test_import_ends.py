@@ -28,14 +28,15 @@ def command(site: Site, *words: str) -> list[str]:
 
 
 def test_a_killed_import_leaves_nothing(site: Site, db: psycopg.Connection) -> None:
+    """While it waits for its source it has no transaction."""
+    copied = BUSY.format("state = 'idle' AND backend_xmin IS NULL AND query LIKE '%FROM STDIN'")
     with subprocess.Popen(command(site, "news", "-"), stdin=subprocess.PIPE) as process:
         assert process.stdin
         process.stdin.write((HEAD + LINES).encode())
         process.stdin.flush()
-        copying = BUSY.format("state = 'active' AND query LIKE '%FROM STDIN'")
-        until(lambda: column(db, copying) == [1], describe="the COPY")
+        until(lambda: column(db, copied) == [1], describe="the end of a COPY")
         process.kill()
-    until(lambda: column(db, copying) == [0], describe="the end of the COPY")
+    until(lambda: column(db, copied) == [0], describe="the end of the connection")
     assert site.books() == (0, 0, 0)
 
 

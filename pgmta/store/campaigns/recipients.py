@@ -153,8 +153,8 @@ class ListTable(OperatorLink):
 class ListImport:
     """An import: `add` and `end_rows`, then within `transaction` first `duplicates`, then `store`.
 
-    Rows wait in a temporary table, which goes with the connection. Each part of them is a commit,
-    so that a slow source keeps no snapshot, which would hold up the clean-up of the queue.
+    Rows wait in a temporary table, which goes with the connection. Each part of them is a commit.
+    So a slow source keeps no snapshot, which would hold up the clean-up of the queue.
     """
 
     def __init__(self, db: psycopg.Connection[dict[str, Any]], campaign: Mapping[str, Any]) -> None:

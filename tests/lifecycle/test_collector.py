@@ -26,7 +26,9 @@ from tests.lifecycle.tokens import (
     put_templates,
     settings,
 )
+from tests.support.daemons import Queued
 from tests.support.database import PrivateServer
+from tests.support.far_host import FarHost, possible
 from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import SLACK, take_time, until
@@ -199,6 +201,31 @@ def test_a_silent_cut_is_found(
         lock.execute("LOCK TABLE lifecycle.waiting_tokens IN ACCESS EXCLUSIVE MODE")
         daemon.wait_log("connects again", timeout=3 + 5 + SLACK)
     daemon.wait_log("connected", count=2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not possible, reason="needs root, who may make a network namespace")
+def test_lost_packets_are_found(
+    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
+) -> None:
+    """A collector on another host, whose packets to PostgreSQL are dropped."""
+    with FarHost(database) as host:
+
+        class FarQueued(Queued):
+            before = host.before
+
+        config = {**settings(tmp_path, timeout="1s", healthcheck="3s"), **held(system)}
+        daemon = FarQueued(tmp_path, "far", host.uri, config, {})
+        system.daemons.append(daemon)
+        daemon.wait_log("waits for tokens")
+        host.cut()
+        add_accounts(accounts, 3)
+        daemon.wait_log("connects again", timeout=3 + 5 + SLACK)
+        assert fetch(accounts, MAILS) == (0,)
+        host.mend()
+        until(lambda: fetch(accounts, MAILS) == (3,), timeout=60)
+        daemon.clean()
+    assert fetch(accounts, ONE_EACH) == (3, 3, 3, 0)
 
 
 def test_a_bad_account_does_not_stop_others(

@@ -188,7 +188,7 @@ def links(bench: Bench) -> list[Figure]:
     """Measure the time from an inserted account to its link at the sink."""
     found = []
     for timeout in (1, 5):
-        with bench.line(f"links.{timeout}") as line, linked(line, timeout=f"{timeout}s") as sink:
+        with bench.line(f"links.{timeout}") as line, linked(line, timeout=f"{timeout}s", limit=1000) as sink:
             began = {}
             end = time.monotonic() + bench.seconds
             while time.monotonic() < end:
@@ -211,7 +211,7 @@ def recovery(bench: Bench) -> list[Figure]:
         line.add("lost", 1000, "active")
         rest(line.uri)
         took = []
-        with linked(line) as sink:
+        with linked(line, limit=100) as sink:
             while len(took) < 1000 and line.ask(
                 "SELECT count(*) > 0 FROM lifecycle.waiting_tokens"
             ):

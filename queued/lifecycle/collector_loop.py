@@ -22,6 +22,7 @@ from queued.lifecycle.timing import Timing
 
 _POLL = 1.0  # seconds between two looks without a notification, at most
 _APART = 0.01  # seconds between two looks after notifications
+_EARLY = 0.01  # seconds before the time of the budget: collect() makes the batch and waits for it
 _BACK_OFF, _LONGEST = 0.5, 30.0  # seconds before the first new connection, and at most
 _MARGIN = 2.0  # seconds to give up a statement
 _ASIDE = 60.0  # seconds for which a token rests that the database refuses
@@ -113,7 +114,7 @@ class CollectorLoop:
             for token, fault in batch.refused:
                 self._log.warning("no mail", token=token, reason=fault)
             if batch.wait is not None:
-                paid = time.monotonic() + batch.wait
+                paid = time.monotonic() + batch.wait - _EARLY
             drained = drained or self._drained(batch.taken + len(batch.refused) < limit)
 
     def _drained(self, done: bool) -> bool:

@@ -58,7 +58,8 @@ BEGIN
     taken := 0;
     IF budget IS NOT NULL THEN
         SELECT extract(epoch FROM b.next_at - began) INTO wait FROM budgets AS b WHERE b.key = budget AND b.next_at > began;
-        IF wait > 0 THEN RETURN; END IF;
+        IF wait > 0.02 THEN RETURN; END IF;
+        wait := NULL;
     END IF;
     picked := lifecycle.tokens_pick(levels, batch);
     IF cardinality(picked) = 0 THEN RETURN; END IF;
@@ -100,6 +101,9 @@ BEGIN
     ) AS e;
     granted := cardinality(found.places);
     IF budget IS NOT NULL AND granted > 0 THEN
+        -- who asks a little early has all ready at the time: what is late is lost
+        PERFORM pg_sleep(extract(epoch FROM b.next_at - clock_timestamp())) FROM budgets AS b
+        WHERE b.key = budget AND b.next_at > clock_timestamp() AND b.next_at < clock_timestamp() + interval '20 milliseconds';
         SELECT r.first, r.number INTO next_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;
         IF granted = 0 THEN
             wait := extract(epoch FROM next_at - clock_timestamp());

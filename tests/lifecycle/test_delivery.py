@@ -24,8 +24,9 @@ def ring(purpose: Purpose) -> KeyRing:
 
 
 def token_in(transaction: Transaction, path: str) -> str:
-    content = (transaction.content or b"").replace(b"=\r\n", b"").replace(b"=3D", b"=")
-    found = re.search(re.escape(f"{URL}{path}?token=").encode() + rb"([A-Za-z0-9_-]+)", content)
+    content = (transaction.content or b"").replace(b"=\r\n", b"")  # a soft line break
+    link = re.escape(f"{URL}{path}?token=").encode() + rb"(?:3D)?([\w-]{86})(?![\w-])"
+    found = re.search(link, content)
     assert found, content
     return found[1].decode()
 

@@ -45,8 +45,7 @@ class Daemon:
 
     module = ""
     command = "run"
-    before: tuple[str, ...] = ()
-    """Words before the command, such as those that enter a network namespace."""
+    before: tuple[str, ...] = ()  # words before the command, such as those of a network namespace
 
     def __init__(self, folder: Path, name: str, config: Config, more: Environment) -> None:
         self.name = name

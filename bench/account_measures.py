@@ -22,7 +22,7 @@ from pgmta.store.lifecycle.collections import SESSION
 
 LATE = 60.0  # seconds to wait for more than expected
 PICK = """
-SELECT w.token FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
+SELECT w.token FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token + 0
 WHERE w.priority = 3 AND w.lease_until < now() ORDER BY w.token LIMIT 50
 FOR NO KEY UPDATE OF w, t SKIP LOCKED
 """
@@ -92,6 +92,10 @@ def drain(bench: Bench) -> list[Figure]:
             rest(line.uri)
             line.collectors(1, limit=limit)
             line.wait_taken(bench.tokens, LATE)
+            backend = line.ask(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta queued collector bench'"
+            )
+            cpu = sum(psutil.Process(backend).cpu_times()[:2]) / bench.tokens * 1e6
             took = line.ask(
                 "SELECT extract(epoch FROM max(ended_at) - min(began_at))::float8"
                 " FROM lifecycle.collections"
@@ -99,6 +103,7 @@ def drain(bench: Bench) -> list[Figure]:
         found.append(
             Figure(f"drain, limit {limit}: tokens/s", bench.tokens / took, least, least=True)
         )
+        found.append(Figure(f"drain, limit {limit}: µs CPU of PostgreSQL a token", cpu))
     return found
 
 

@@ -30,8 +30,9 @@ BEGIN
     FOREACH level IN ARRAY levels LOOP
         EXIT WHEN cardinality(picked) >= most;
         -- both rows or neither: who consumes a token has locked it, and waits for the other row
+        -- + 0: an order by w.token would also be one by t.id, and a plan read all tokens for it
         picked := picked || ARRAY(
-            SELECT ROW(t.ctid, w.ctid, t)::picked_token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token
+            SELECT ROW(t.ctid, w.ctid, t)::picked_token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token + 0
             WHERE w.priority = level AND w.lease_until < now() ORDER BY w.token LIMIT most - cardinality(picked)
             FOR NO KEY UPDATE OF w, t SKIP LOCKED);
     END LOOP;

@@ -323,7 +323,7 @@ def test_the_month_ends_the_mail(accounts: psycopg.Connection) -> None:
 # -- plans --
 
 PICK = """
-SELECT w.token FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
+SELECT w.token FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token + 0
 WHERE w.priority = 3 AND w.lease_until < now() ORDER BY w.token LIMIT 50
 FOR NO KEY UPDATE OF w, t SKIP LOCKED
 """
@@ -357,3 +357,22 @@ def test_few_buffers_and_no_sort_beside_many_collected(
     buffers = root["Shared Hit Blocks"] + root["Shared Read Blocks"]
     assert buffers / 50 <= 30  # 25 were measured: the message and its row are among them
     assert "Sort" not in json.dumps(picks)
+
+
+def test_a_batch_does_not_read_all_that_waits(
+    accounts: psycopg.Connection, database: str
+) -> None:
+    """Nor all tokens, in the order of their ids: a plan of analyzed tables, each token waiting."""
+    add_accounts(accounts, 5000)
+    accounts.execute("VACUUM ANALYZE tokens, waiting_tokens, accounts")
+    options = "-c plan_cache_mode=force_generic_plan"
+    with psycopg.connect(make_conninfo(database, options=options), autocommit=True) as db:
+        for _ in range(2):  # what a session reads once
+            collect(db, 50)
+        ((plan,),) = db.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)"
+            " SELECT * FROM lifecycle.collect('c', 'w', 50, 'limit', %s)",
+            (json.dumps({"actions": ACTIONS}),),
+        ).fetchall()
+    root = plan[0]["Plan"]
+    assert (root["Shared Hit Blocks"] + root["Shared Read Blocks"]) / 50 <= 30

@@ -1,5 +1,6 @@
 """The measures of bench/lifecycle."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ def pace(bench: Bench) -> list[Figure]:
         found.append(Figure(f"{rate:g}/s, {took:.0f} s: of the rate", ratio, 0.98, least=True))
         found.append(Figure(f"{rate:g}/s: tokens above it, at most", above, 1.0))
         if rate < 1:
-            gap = min(after[0] - before[0] for before, after in zip(times, times[1:], strict=False))
+            gap = min(after[0] - before[0] for before, after in itertools.pairwise(times))
             found.append(
                 Figure(f"{rate:g}/s: s between batches of ten, least", gap, 26.3, least=True)
             )
@@ -93,7 +94,8 @@ def drain(bench: Bench) -> list[Figure]:
             line.collectors(1, limit=limit)
             line.wait_taken(bench.tokens, LATE)
             backend = line.ask(
-                "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta queued collector bench'"
+                "SELECT pid FROM pg_stat_activity"
+                " WHERE application_name = 'pgmta queued collector bench'"
             )
             cpu = sum(psutil.Process(backend).cpu_times()[:2]) / bench.tokens * 1e6
             took = line.ask(
@@ -193,8 +195,9 @@ def links(bench: Bench) -> list[Figure]:
     """Measure the time from an inserted account to its link at the sink."""
     found = []
     for timeout in (1, 5):
-        with bench.line(f"links.{timeout}") as line, linked(line, timeout=f"{timeout}s", limit=1000) as sink:
-            began = {}
+        settings = {"timeout": f"{timeout}s", "limit": 1000}
+        with bench.line(f"links.{timeout}") as line, linked(line, **settings) as sink:
+            began: dict[str, float] = {}
             end = time.monotonic() + bench.seconds
             while time.monotonic() < end:
                 name = f"u{len(began)}-"
@@ -215,7 +218,7 @@ def recovery(bench: Bench) -> list[Figure]:
         line.add("u", bench.waiting)
         line.add("lost", 1000, "active")
         rest(line.uri)
-        took = []
+        took: list[float] = []
         with linked(line, limit=100) as sink:
             while len(took) < 1000 and line.ask(
                 "SELECT count(*) > 0 FROM lifecycle.waiting_tokens"

@@ -119,5 +119,5 @@ def options() -> str:
 
 
 def plan(name: str) -> Plan:
-    """Return a plan without mail of its own."""
+    """Return a plan of one small message, which nothing sends."""
     return Plan(name, 1, 64, 1, 1)

@@ -45,7 +45,7 @@ class LinkLedger:
                 self.wrong.append(f"a second mail to {address!r}")
 
     def refusal(self, address: bytes) -> bytes:
-        """Refuse nobody."""
+        """Refuse no recipient."""
         return b""
 
     def fault(self, kind: str, detail: str) -> None:

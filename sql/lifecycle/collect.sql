@@ -102,7 +102,7 @@ BEGIN
     ) AS e;
     granted := cardinality(found.places);
     IF budget IS NOT NULL AND granted > 0 THEN
-        -- who asks a little early has all ready at the time: what is late is lost
+        -- a collector asks a little early, so the batch is ready at its time: a late one loses time
         PERFORM pg_sleep(extract(epoch FROM b.next_at - clock_timestamp())) FROM budgets AS b
         WHERE b.key = budget AND b.next_at > clock_timestamp() AND b.next_at < clock_timestamp() + interval '20 milliseconds';
         SELECT r.first, r.number INTO next_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;

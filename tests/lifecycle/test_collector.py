@@ -360,9 +360,7 @@ def test_few_buffers_and_no_sort_beside_many_collected(
     assert "Sort" not in json.dumps(picks)
 
 
-def test_a_batch_does_not_read_all_that_waits(
-    accounts: psycopg.Connection, database: str
-) -> None:
+def test_a_batch_does_not_read_all_that_waits(accounts: psycopg.Connection, database: str) -> None:
     """Nor all tokens, in the order of their ids: a plan of analyzed tables, each token waiting."""
     add_accounts(accounts, 5000)
     accounts.execute("VACUUM ANALYZE tokens, waiting_tokens, accounts")

@@ -47,9 +47,10 @@ class FarHost:
         _ip("link", "add", self._link, "type", "veth", "peer", "name", "net", "netns", self._name)
         _ip("address", "add", f"{self._near}/30", "dev", self._link)
         _ip("link", "set", self._link, "up")
-        for words in (("address", "add", f"{self._far}/30", "dev", "net"), ("link", "set", "net", "up"),
-                      ("link", "set", "lo", "up")):  # fmt: skip
-            _ip("-n", self._name, *words)
+        far = ("-n", self._name)
+        _ip(*far, "address", "add", f"{self._far}/30", "dev", "net")
+        for link in ("net", "lo"):
+            _ip(*far, "link", "set", link, "up")
         self._listener = socket.create_server((self._near, 0))
         port = self._listener.getsockname()[1]
         self.uri = make_conninfo(

@@ -13,8 +13,6 @@ from typing import Self
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-_NEAR, _FAR = "10.197.7.1", "10.197.7.2"
-
 possible = os.geteuid() == 0 and shutil.which("ip") is not None
 """Whether this user may make network namespaces."""
 
@@ -32,6 +30,10 @@ class FarHost:
             str(given.get("host") or "/var/run/postgresql"),
             int(given.get("port") or 5432),
         )
+        # networks of tests that run at the same time differ
+        network = f"10.197.{secrets.randbelow(256)}"
+        place = 4 * secrets.randbelow(64)
+        self._near, self._far = f"{network}.{place + 1}", f"{network}.{place + 2}"
         self._name = f"pgmta-{secrets.token_hex(3)}"
         self._link = f"p{secrets.token_hex(3)}"
         self._uri = uri
@@ -43,15 +45,16 @@ class FarHost:
         """Make it."""
         _ip("netns", "add", self._name)
         _ip("link", "add", self._link, "type", "veth", "peer", "name", "net", "netns", self._name)
-        _ip("address", "add", f"{_NEAR}/30", "dev", self._link)
+        _ip("address", "add", f"{self._near}/30", "dev", self._link)
         _ip("link", "set", self._link, "up")
-        for words in (("address", "add", f"{_FAR}/30", "dev", "net"), ("link", "set", "net", "up"),
-                      ("link", "set", "lo", "up")):  # fmt: skip
-            _ip("-n", self._name, *words)
-        self._listener = socket.create_server((_NEAR, 0))
+        far = ("-n", self._name)
+        _ip(*far, "address", "add", f"{self._far}/30", "dev", "net")
+        for link in ("net", "lo"):
+            _ip(*far, "link", "set", link, "up")
+        self._listener = socket.create_server((self._near, 0))
         port = self._listener.getsockname()[1]
         self.uri = make_conninfo(
-            self._uri, host=_NEAR, port=port, requirepeer="", sslmode="disable"
+            self._uri, host=self._near, port=port, requirepeer="", sslmode="disable"
         )
         threading.Thread(target=self._accept, daemon=True).start()
         return self

@@ -148,7 +148,7 @@ COMMENT ON FUNCTION collect IS
 CREATE FUNCTION collect_actions(options jsonb) RETURNS TABLE (
     action token_action, purpose text, template_id bigint, sender text, priority smallint, key text, url text,
     words jsonb, own text[]
-) LANGUAGE plpgsql STABLE ROWS 2 SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+) LANGUAGE plpgsql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     each record;

@@ -280,6 +280,15 @@ def test_a_changed_template_stops_and_goes_on(
     until(lambda: fetch(accounts, MAILS) == (1,))
 
 
+def test_a_wrong_template_is_named_with_its_neighbours(accounts: psycopg.Connection) -> None:
+    options = '{"actions": {"activation": {"template": "activatoin"}}}'
+    with accounts.transaction(force_rollback=True):
+        accounts.execute("SET LOCAL ROLE pgmta_queued")
+        with pytest.raises(psycopg.Error, match="none with this name") as caught:
+            accounts.execute("SELECT lifecycle.collect_actions(%s)", [options])
+    assert "activation" in (caught.value.diag.message_hint or "")
+
+
 # -- money --
 
 

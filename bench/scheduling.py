@@ -71,8 +71,12 @@ class Relay(Line):
 
     def open(self, messages: int, sessions: int) -> None:
         """Start all; a burst has that many messages."""
-        self.corpus, self.messages = Corpus(self.plan), messages
         self.start()
+        self.open_source(messages, sessions)
+
+    def open_source(self, messages: int, sessions: int = 20) -> None:
+        """Start smtpd and the source."""
+        self.corpus, self.messages = Corpus(self.plan), messages
         _, port = self.product.start_smtpd(None)
         names: dict[str, Any] = {"sessions": sessions, "reuse": True, "rate": 0.0, "tls": False}
         plan = replace(self.plan, messages=messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,6 +37,10 @@ class KeyFile:
 
 def read_key(path: str) -> KeyFile:
     """Read a key of 64 hexadecimal digits. Raises ValueError, whose text names the path."""
+    if not os.path.lexists(path):
+        raise ValueError(
+            f"{path}: no such file; `queuectl token key` makes one, and `make run` those of etc/dev"
+        )
     content = read_secret(path, _MOST).strip()
     if not _HEX.fullmatch(content):
         raise ValueError(

@@ -118,9 +118,11 @@ class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     async def _give_up(self, gen: Work) -> None:
         """End the statement on the server, or else close the connection."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + _CANCEL
         try:
             await self.cancel_safe(timeout=_CANCEL)
-            await super().wait(gen, timeout=_CANCEL)
+            await super().wait(gen, timeout=max(0.0, end - clock()))
         except pg_errors.QueryCanceled:
             pass
         except Exception:  # the cancellation goes on instead

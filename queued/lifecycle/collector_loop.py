@@ -20,8 +20,9 @@ from queued.config.collector import Collector
 from queued.lifecycle.outputs import Output
 from queued.lifecycle.timing import Timing
 
-_POLL = 1.0  # seconds between two looks without a notification
+_POLL = 1.0  # seconds between two looks without a notification, at most
 _APART = 0.01  # seconds between two looks after notifications
+_EARLY = 0.01  # seconds before the time of the budget: collect() makes the batch and waits for it
 _BACK_OFF, _LONGEST = 0.5, 30.0  # seconds before the first new connection, and at most
 _MARGIN = 2.0  # seconds to give up a statement
 _ASIDE = 60.0  # seconds for which a token rests that the database refuses
@@ -48,8 +49,9 @@ class CollectorLoop:
         self._output = output
         actions = list(collector.actions) or ["password_recovery", "activation"]
         self._store = CollectorStatements(collector.name, worker, collector.limit, actions)
-        # the statement under way is given up, and its connection closed, within the time
+        # the statement under way is given up within the time, and its connection closed 5 s later
         self._patience = max(collector.healthcheck - _MARGIN, collector.healthcheck / 2)
+        self._poll = min(_POLL, collector.healthcheck / 4)
         self._failures = 0
         self._log = log.bind(collector=collector.name)
 
@@ -94,7 +96,7 @@ class CollectorLoop:
                 singles = singles if tokens else 0
                 drained = drained or self._drained(not tokens)
                 until = max(timing.due, paid) - now
-                await self._rest(connection, min(max(until, _APART), _POLL))
+                await self._rest(connection, min(max(until, _APART), self._poll))
                 continue
             limit = 1 if singles else self._collector.limit
             try:
@@ -112,7 +114,7 @@ class CollectorLoop:
             for token, fault in batch.refused:
                 self._log.warning("no mail", token=token, reason=fault)
             if batch.wait is not None:
-                paid = time.monotonic() + batch.wait
+                paid = time.monotonic() + batch.wait - _EARLY
             drained = drained or self._drained(batch.taken + len(batch.refused) < limit)
 
     def _drained(self, done: bool) -> bool:

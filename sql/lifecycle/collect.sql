@@ -30,8 +30,9 @@ BEGIN
     FOREACH level IN ARRAY levels LOOP
         EXIT WHEN cardinality(picked) >= most;
         -- both rows or neither: who consumes a token has locked it, and waits for the other row
+        -- + 0: an order by w.token would also be one by t.id, and a plan read all tokens for it
         picked := picked || ARRAY(
-            SELECT ROW(t.ctid, w.ctid, t)::picked_token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token
+            SELECT ROW(t.ctid, w.ctid, t)::picked_token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token + 0
             WHERE w.priority = level AND w.lease_until < now() ORDER BY w.token LIMIT most - cardinality(picked)
             FOR NO KEY UPDATE OF w, t SKIP LOCKED);
     END LOOP;
@@ -58,7 +59,8 @@ BEGIN
     taken := 0;
     IF budget IS NOT NULL THEN
         SELECT extract(epoch FROM b.next_at - began) INTO wait FROM budgets AS b WHERE b.key = budget AND b.next_at > began;
-        IF wait > 0 THEN RETURN; END IF;
+        IF wait > 0.02 THEN RETURN; END IF;
+        wait := NULL;
     END IF;
     picked := lifecycle.tokens_pick(levels, batch);
     IF cardinality(picked) = 0 THEN RETURN; END IF;
@@ -100,6 +102,9 @@ BEGIN
     ) AS e;
     granted := cardinality(found.places);
     IF budget IS NOT NULL AND granted > 0 THEN
+        -- a collector asks a little early, so the batch is ready at its time: a late one loses time
+        PERFORM pg_sleep(extract(epoch FROM b.next_at - clock_timestamp())) FROM budgets AS b
+        WHERE b.key = budget AND b.next_at > clock_timestamp() AND b.next_at < clock_timestamp() + interval '20 milliseconds';
         SELECT r.first, r.number INTO next_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;
         IF granted = 0 THEN
             wait := extract(epoch FROM next_at - clock_timestamp());
@@ -143,7 +148,7 @@ COMMENT ON FUNCTION collect IS
 CREATE FUNCTION collect_actions(options jsonb) RETURNS TABLE (
     action token_action, purpose text, template_id bigint, sender text, priority smallint, key text, url text,
     words jsonb, own text[]
-) LANGUAGE plpgsql STABLE ROWS 2 SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+) LANGUAGE plpgsql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     each record;

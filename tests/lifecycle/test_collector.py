@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -26,7 +27,9 @@ from tests.lifecycle.tokens import (
     put_templates,
     settings,
 )
+from tests.support.daemons import Queued
 from tests.support.database import PrivateServer
+from tests.support.far_host import FarHost, possible
 from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import SLACK, take_time, until
@@ -80,8 +83,8 @@ def test_three_leave_at_once_and_two_at_the_timeout(
     until(lambda: len(batches(accounts)) == 2)
     (first, why, at), (second, later, then) = batches(accounts)
     assert (first, why, second, later) == (3, "limit", 2, "timeout")
-    assert (at - began).total_seconds() < 0.5
-    assert abs((then - began).total_seconds() - 5) < 0.3 + 0.2  # a loaded machine
+    assert (at - began).total_seconds() <= 0.3
+    assert abs((then - began).total_seconds() - 5) <= 0.3
 
 
 def test_what_waits_leaves_at_once(
@@ -201,6 +204,34 @@ def test_a_silent_cut_is_found(
     daemon.wait_log("connected", count=2)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not possible, reason="needs root, who may make a network namespace")
+@pytest.mark.parametrize("healthcheck", [2, 4])
+def test_lost_packets_are_found(
+    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path, healthcheck: int
+) -> None:
+    """A collector on another host, whose packets to PostgreSQL are dropped."""
+    with FarHost(database) as host:
+
+        class FarQueued(Queued):
+            before = host.before
+
+        config = settings(tmp_path, timeout="1s", healthcheck=f"{healthcheck}s") | held(system)
+        daemon = FarQueued(tmp_path, "far", host.uri, config, {})
+        system.daemons.append(daemon)
+        daemon.wait_log("waits for tokens")
+        host.cut()
+        began = time.monotonic()
+        add_accounts(accounts, 3)
+        daemon.wait_log("connects again", timeout=healthcheck + 5 + SLACK)
+        assert time.monotonic() - began <= healthcheck + 5
+        assert fetch(accounts, MAILS) == (0,)
+        host.mend()
+        until(lambda: fetch(accounts, MAILS) == (3,), timeout=60)
+        daemon.clean()
+    assert fetch(accounts, ONE_EACH) == (3, 3, 3, 0)
+
+
 def test_a_bad_account_does_not_stop_others(
     accounts: psycopg.Connection, system: System, tmp_path: Path
 ) -> None:
@@ -249,6 +280,15 @@ def test_a_changed_template_stops_and_goes_on(
     until(lambda: fetch(accounts, MAILS) == (1,))
 
 
+def test_a_wrong_template_is_named_with_its_neighbours(accounts: psycopg.Connection) -> None:
+    options = '{"actions": {"activation": {"template": "activatoin"}}}'
+    with accounts.transaction(force_rollback=True):
+        accounts.execute("SET LOCAL ROLE pgmta_queued")
+        with pytest.raises(psycopg.Error, match="none with this name") as caught:
+            accounts.execute("SELECT lifecycle.collect_actions(%s)", [options])
+    assert "activation" in (caught.value.diag.message_hint or "")
+
+
 # -- money --
 
 
@@ -270,14 +310,16 @@ def test_three_collectors_keep_a_rate(
     for _ in range(3):
         system.queued(ready=False, **config, **held(system))
     until(lambda: fetch(accounts, MAILS) == (1000,), timeout=60)
-    times = [(at.timestamp(), taken) for taken, _, at in batches(accounts)]
+    query = "SELECT ended_at, taken FROM collections ORDER BY ended_at"
+    times = [(at.timestamp(), taken) for at, taken in accounts.execute(query)]
     for start, (first, _) in enumerate(times):
         sent = 0
         for at, taken in times[start:]:
-            assert sent <= 100 * (at - first) + 1, "above the rate"
+            # half a batch, because a statement takes up to 50 ms on a loaded machine
+            assert sent <= 100 * (at - first) + 5, "above the rate"
             sent += taken
     seconds = times[-1][0] - times[0][0]
-    assert 990 / seconds >= 100 * 0.9
+    assert 990 / seconds >= 100 * 0.9  # bench/lifecycle measures it
     assert Counter(taken for _, taken in times) == {10: 100}
 
 
@@ -292,7 +334,7 @@ def test_the_month_ends_the_mail(accounts: psycopg.Connection) -> None:
 # -- plans --
 
 PICK = """
-SELECT w.token FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
+SELECT w.token FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token + 0
 WHERE w.priority = 3 AND w.lease_until < now() ORDER BY w.token LIMIT 50
 FOR NO KEY UPDATE OF w, t SKIP LOCKED
 """
@@ -326,3 +368,20 @@ def test_few_buffers_and_no_sort_beside_many_collected(
     buffers = root["Shared Hit Blocks"] + root["Shared Read Blocks"]
     assert buffers / 50 <= 30  # 25 were measured: the message and its row are among them
     assert "Sort" not in json.dumps(picks)
+
+
+def test_a_batch_does_not_read_all_that_waits(accounts: psycopg.Connection, database: str) -> None:
+    """Nor all tokens, in the order of their ids: a plan of analyzed tables, each token waiting."""
+    add_accounts(accounts, 5000)
+    accounts.execute("VACUUM ANALYZE tokens, waiting_tokens, accounts")
+    options = "-c plan_cache_mode=force_generic_plan"
+    with psycopg.connect(make_conninfo(database, options=options), autocommit=True) as db:
+        for _ in range(2):  # what a session reads once
+            collect(db, 50)
+        ((plan,),) = db.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)"
+            " SELECT * FROM lifecycle.collect('c', 'w', 50, 'limit', %s)",
+            (json.dumps({"actions": ACTIONS}),),
+        ).fetchall()
+    root = plan[0]["Plan"]
+    assert (root["Shared Hit Blocks"] + root["Shared Read Blocks"]) / 50 <= 30

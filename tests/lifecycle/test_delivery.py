@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import subprocess
+from base64 import b64encode, urlsafe_b64decode
 from pathlib import Path
 
 import psycopg
 
 from pgmta.compose.token import KeyRing, Purpose, TokenKey
 from pgmta.postgres.embedded.programs import tool
-from tests.lifecycle.tokens import KEYS, URL, add_accounts, settings
+from pgmta.store.lifecycle.installation import install
+from tests.lifecycle.tokens import KEYS, URL, add_accounts, put_templates, settings
+from tests.support.database import PrivateServer
 from tests.support.nexthop import Do, Transaction
 from tests.support.rows import column, fetch
 from tests.support.system import System
@@ -24,8 +27,9 @@ def ring(purpose: Purpose) -> KeyRing:
 
 
 def token_in(transaction: Transaction, path: str) -> str:
-    content = (transaction.content or b"").replace(b"=\r\n", b"").replace(b"=3D", b"=")
-    found = re.search(re.escape(f"{URL}{path}?token=").encode() + rb"([A-Za-z0-9_-]+)", content)
+    content = (transaction.content or b"").replace(b"=\r\n", b"")  # a soft line break
+    link = re.escape(f"{URL}{path}?token=").encode() + rb"(?:3D)?([\w-]{86})(?![\w-])"
+    found = re.search(link, content)
     assert found, content
     return found[1].decode()
 
@@ -68,6 +72,51 @@ def test_links_arrive_and_are_nowhere_else(
                 assert ring(purpose).verify(found.decode(), code) is None
         assert token_in(by_name["ann1"], "/activate").encode() not in text
         assert recover.encode() not in text
+
+
+def test_no_log_of_the_server_has_a_token(private_server: PrivateServer, tmp_path: Path) -> None:
+    """The write-ahead log has each octet that was ever stored, and the server's log each error."""
+    uri = private_server.uri
+    install(uri)
+    with psycopg.connect(uri, autocommit=True) as db:
+        db.execute("SET search_path = lifecycle")
+        put_templates(db)
+        db.execute("ALTER SYSTEM SET log_min_duration_statement = 0")
+        db.execute("SELECT pg_reload_conf()")
+    system = System(tmp_path, uri)
+    try:
+        hop = system.hop(refuses_bob)
+        daemon = system.queued(hop, **settings(tmp_path, timeout="100ms"))
+        with psycopg.connect(uri, autocommit=True) as db:
+            db.execute("SET search_path = lifecycle")
+            for name in ("ann", "bob"):
+                add_accounts(db, 1, name)
+            add_accounts(db, 1, "eve", status="active")
+            db.execute("SELECT recover('eve1')")
+            hop.wait_kept(2)
+            until(lambda: fetch(db, "SELECT count(*) FROM pgmta.queue") == (0,))
+            secrets = column(db, "SELECT secret FROM tokens")
+            codes = column(db, "SELECT coalesce(code, '') FROM tokens")
+            until(lambda: fetch(db, "SELECT count(*) FROM pgmta.transcripts") == (1,))
+        daemon.stop()
+        dump = subprocess.run([tool("pg_dump"), uri], capture_output=True, check=True).stdout
+        assert b"bob1@b.example" in dump
+        private_server.stop()
+        files = [path for path in private_server.folder.rglob("*") if path.is_file()]
+        texts = [*(path.read_bytes() for path in files), dump, daemon.story().encode()]
+        octets = b"\0".join(texts)
+        assert bytes(secrets[0]) in octets or secrets[0].hex().encode() in octets
+        assert any(
+            b"lifecycle.collect(" in path.read_bytes() for path in files if "log" in path.name
+        )
+        for secret, code in zip(secrets, codes, strict=True):
+            for purpose in Purpose:
+                token = ring(purpose).sign(bytes(secret), code if purpose == "recover" else "")
+                mac = urlsafe_b64decode(f"{token}==")[32:]
+                for form in (token.encode(), mac, mac.hex().encode(), b64encode(mac)):
+                    assert form not in octets
+    finally:
+        system.clean()
 
 
 def test_mail_waits_for_its_key(

@@ -45,6 +45,8 @@ def test_the_command_verifies(tmp_path: Path) -> None:
     for arguments, status in [
         ([by_hand(b"/activate", secret)], 0),
         ([recover], 1),
+        ([recover, "--purpose", "recover"], 2),
+        ([recover, "--code", "06435"], 2),
         ([recover, "--purpose", "recover", "--code", "06435"], 0),
         ([recover, "--purpose", "recover", "--code", "06436"], 1),
         (["x"], 1),
@@ -53,6 +55,9 @@ def test_the_command_verifies(tmp_path: Path) -> None:
     Path(file).write_text(KEY.hex()[1:])
     result = run.invoke(main, [*verify, recover])
     assert (result.exit_code, "64 hexadecimal digits" in result.stderr) == (2, True)
+    Path(file).unlink()
+    result = run.invoke(main, [*verify, recover])
+    assert (result.exit_code, "`queuectl token key` makes one" in result.stderr) == (2, True)
 
 
 def test_forgeries_are_refused() -> None:

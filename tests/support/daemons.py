@@ -45,6 +45,7 @@ class Daemon:
 
     module = ""
     command = "run"
+    before: tuple[str, ...] = ()  # words before the command, such as those of a network namespace
 
     def __init__(self, folder: Path, name: str, config: Config, more: Environment) -> None:
         self.name = name
@@ -61,7 +62,7 @@ class Daemon:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PGMTA_")}
         environment |= {"PYTHONPATH": str(ROOT), **self.more}  # for hooks in tests
         self.process = subprocess.Popen(
-            [sys.executable, "-m", self.module, self.command, "-c", str(self.path)],
+            [*self.before, sys.executable, "-m", self.module, self.command, "-c", str(self.path)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -106,6 +106,8 @@ class PrivateServer:
         """Start one in `directory`: a new one, or a copy of the folder `model`, which is faster."""
         if model:
             subprocess.run(["cp", "-a", f"{model}/.", str(directory)], check=True)
+        self.folder = directory
+        """Its data and its log."""
         self._server = EmbeddedServer(directory)
         self._server.start()
         self.uri = self._server.uri("pgmta")

@@ -57,6 +57,8 @@ def verify(text: str, purpose: str, code: str, files: tuple[str, ...]) -> None:
 
     Expiry and use are in the database: only `queued web` and lifecycle.token_consume() know them.
     """
+    if (purpose == Purpose.RECOVER.value) != bool(code):
+        raise ConfigError(["--code: a recovery needs its code, and an activation has none"])
     try:
         keys = [TokenKey(file, read_key(file).secret) for file in files]
     except ValueError as error:

@@ -29,6 +29,7 @@
 --  suppressions Suppressions: addresses that get no mail of campaigns, by tenant and scope.
 --  campaigns    Campaigns: one message to many recipients, their outcomes, and exact counts of these.
 --  campaign_jobs Jobs of campaigns: from READY to LOGGED, fed into the queue by any worker.
+--  campaign_feed Campaigns in the queue: workers feed them, withdraw, reconcile, halt and finalise.
 --  campaign_lists Recipients come into campaigns: the lock of an import, recipients by SQL, and a test mail.
 --  unsubscribing Suppressions and campaigns: mail that waits is withdrawn, and recipients who unsubscribe or bounce.
 --  forgetting   One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
@@ -4530,6 +4531,7 @@ COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'Over 0, up to 100,000.';
 
 CREATE FUNCTION budget_reserve(
     key text, wanted integer, ahead interval DEFAULT interval '1 second', together boolean DEFAULT false,
+    pace double precision DEFAULT 1,
     OUT first timestamptz, OUT number integer, OUT step interval
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
@@ -4543,6 +4545,7 @@ BEGIN
             HINT = coalesce('There is ' || (SELECT string_agg(b.key, ', ' ORDER BY b.key) FROM budgets AS b) || '.',
                 'budget_set() makes one.');
     END IF;
+    budget.rate := budget.rate * pace;
     present := clock_timestamp();  -- behind the lock
     this_month := date_trunc('month', present AT TIME ZONE 'UTC');
     IF budget.month <> this_month THEN
@@ -4569,7 +4572,7 @@ END $$;
 COMMENT ON FUNCTION budget_reserve IS
     'Reserves the next times of a budget, at most `wanted`, none later than `ahead` from now, and returns the first, '
     'their number and their distance. `together` reserves them as one batch at the first time. Times that are over '
-    'are lost. For number 0, `first` is the time to ask again.';
+    'are lost. For number 0, `first` is the time to ask again. `pace` is the share of the rate that is used.';
 
 CREATE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
 RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -5113,7 +5116,7 @@ COMMENT ON COLUMN campaign_jobs.fed_at IS 'When it last fed the queue.';
 COMMENT ON COLUMN campaign_jobs.fed_by IS 'The process that did; another one may do the next.';
 COMMENT ON CONSTRAINT campaign_jobs_range ON campaign_jobs IS 'At least one recipient.';
 COMMENT ON CONSTRAINT campaign_jobs_takes ON campaign_jobs IS 'unsent, and maybe failed and unknown.';
-COMMENT ON CONSTRAINT campaign_jobs_moves ON campaign_jobs IS 'The moves of a job: pgmta/campaign_states.py has the same.';
+COMMENT ON CONSTRAINT campaign_jobs_moves ON campaign_jobs IS 'The moves of a job: pgmta/states.py has the same.';
 COMMENT ON INDEX campaign_jobs_open IS 'Jobs with something to do.';
 COMMENT ON INDEX campaign_jobs_campaign IS 'The jobs of a campaign.';
 
@@ -5322,7 +5325,72 @@ END $$;
 COMMENT ON FUNCTION campaign_delete IS
     'Deletes a campaign that is done with all that is known of it, and returns the number of its recipients.';
 
--- What workers do.
+CREATE VIEW campaign_active AS
+SELECT u.credential, b.rate FROM credential_use AS u LEFT JOIN budgets AS b ON b.key = 'credential:' || u.credential
+WHERE EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = u.campaign_id AND j.status IN ('ENQUEUED', 'SENDING'));
+COMMENT ON VIEW campaign_active IS 'Credentials whose campaigns feed the queue.';
+COMMENT ON COLUMN campaign_active.credential IS 'As credential_use.credential.';
+COMMENT ON COLUMN campaign_active.rate IS 'Its mails per second; null: any number.';
+
+CREATE VIEW campaign_statistics AS
+SELECT c.id, c.tenant, c.name,
+    s.unsent + s.queued + s.deferred + s.sent + s.failed + s.invalid + s.unknown AS recipients,
+    s.unsent, s.queued + s.deferred AS queued, s.sent, s.failed AS errored, s.invalid, s.unknown, s.bounced,
+    b.rate, CASE WHEN b.rate > 0 THEN make_interval(secs => (s.unsent + s.queued)::float8 / (b.rate * 0.97)) END AS estimated_wait,
+    (SELECT jsonb_object_agg(j.status, j.number) FROM (
+        SELECT status, count(*) AS number FROM campaign_jobs WHERE campaign_id = c.id GROUP BY status) AS j) AS jobs,
+    c.halted_at, c.halted_reason, c.credential, c.created_at
+FROM campaigns AS c
+LEFT JOIN LATERAL (
+    SELECT coalesce(sum(n.unsent), 0) AS unsent, coalesce(sum(n.queued), 0) AS queued, coalesce(sum(n.deferred), 0) AS deferred,
+        coalesce(sum(n.sent), 0) AS sent, coalesce(sum(n.failed), 0) AS failed, coalesce(sum(n.invalid), 0) AS invalid,
+        coalesce(sum(n.unknown), 0) AS unknown, coalesce(sum(n.bounced), 0) AS bounced
+    FROM campaign_counts AS n WHERE n.campaign_id = c.id) AS s ON true
+LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential;
+COMMENT ON VIEW campaign_statistics IS
+    'How far each campaign is: unsent + queued + sent + errored + invalid + unknown = recipients, in every look.';
+COMMENT ON COLUMN campaign_statistics.id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_statistics.tenant IS 'campaigns.tenant.';
+COMMENT ON COLUMN campaign_statistics.name IS 'campaigns.name.';
+COMMENT ON COLUMN campaign_statistics.recipients IS 'All of its recipients.';
+COMMENT ON COLUMN campaign_statistics.unsent IS 'Not in the queue yet.';
+COMMENT ON COLUMN campaign_statistics.queued IS 'In the queue.';
+COMMENT ON COLUMN campaign_statistics.sent IS 'The next hop took them.';
+COMMENT ON COLUMN campaign_statistics.errored IS 'Refused for good, or too late.';
+COMMENT ON COLUMN campaign_statistics.invalid IS 'Not to be sent, for example suppressed.';
+COMMENT ON COLUMN campaign_statistics.unknown IS 'The next hop may have them.';
+COMMENT ON COLUMN campaign_statistics.bounced IS 'There is no such mailbox, whatever the state.';
+COMMENT ON COLUMN campaign_statistics.rate IS 'Mails per second of its credential; null: any number.';
+COMMENT ON COLUMN campaign_statistics.estimated_wait IS 'How long the rest takes at that rate; null without a rate.';
+COMMENT ON COLUMN campaign_statistics.jobs IS 'The number of its jobs by status.';
+COMMENT ON COLUMN campaign_statistics.halted_at IS 'campaigns.halted_at.';
+COMMENT ON COLUMN campaign_statistics.halted_reason IS 'campaigns.halted_reason.';
+COMMENT ON COLUMN campaign_statistics.credential IS 'campaigns.credential.';
+COMMENT ON COLUMN campaign_statistics.created_at IS 'campaigns.created_at.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('campaign_jobs', 'pgmta_operator', 'SELECT'),
+    ('campaign_jobs', 'pgmta_reader', 'SELECT'),
+    ('campaign_jobs', 'pgmta_queued', 'SELECT'),
+    ('credential_use', 'pgmta_operator', 'SELECT'),
+    ('credential_use', 'pgmta_reader', 'SELECT'),
+    ('credential_use', 'pgmta_queued', 'SELECT'),
+    ('campaign_active', 'pgmta_operator', 'SELECT'),
+    ('campaign_active', 'pgmta_reader', 'SELECT'),
+    ('campaign_active', 'pgmta_queued', 'SELECT'),
+    ('campaign_statistics', 'pgmta_operator', 'SELECT'),
+    ('campaign_statistics', 'pgmta_reader', 'SELECT'),
+    ('campaign_statistics', 'pgmta_queued', 'SELECT'),
+    ('FUNCTION campaign_start', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_stop', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_resume', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_retry', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_delete', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION job_stop', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION job_resume', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION job_retry', 'pgmta_operator', 'EXECUTE');
+
+-- Campaigns in the queue: workers feed them, withdraw, reconcile, halt and finalise.
 
 CREATE FUNCTION campaign_take() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
@@ -5622,15 +5690,17 @@ RETURN CASE WHEN metadata ->> '_campaign' ~ '^[0-9]{1,18}[.][0-9]{1,9}[.][0-9]{1
     THEN string_to_array(metadata ->> '_campaign', '.')::bigint[] END;
 COMMENT ON FUNCTION campaign_path IS 'Campaign, number of the recipient and job of a row, from its metadata; null for other mail.';
 
-CREATE FUNCTION campaign_may_begin(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT coalesce(array_agg(q.id), '{}')
-    FROM queue AS q, LATERAL (SELECT campaign_path(q.metadata) AS path OFFSET 0) AS p
-    WHERE q.id = ANY (ids) AND (p.path IS NULL
-        OR (EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED')
-            AND NOT (suppressed(q.tenant, coalesce((SELECT c.scope FROM campaigns AS c WHERE c.id = p.path[1]), ''),
-                ARRAY[q.recipient]))[1]))
-$$;
+CREATE FUNCTION campaign_may_begin(ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT q.id
+        FROM queue AS q, LATERAL (SELECT campaign_path(q.metadata) AS path OFFSET 0) AS p
+        WHERE q.id = ANY (ids) AND (p.path IS NULL
+            OR (EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED')
+                AND NOT (suppressed(q.tenant, coalesce((SELECT c.scope FROM campaigns AS c WHERE c.id = p.path[1]), ''),
+                    ARRAY[q.recipient]))[1])));
+END $$;
 COMMENT ON FUNCTION campaign_may_begin IS
     'Which of these rows may begin a transaction: not those of stopped jobs and suppressed addresses.';
 
@@ -5661,70 +5731,7 @@ COMMENT ON FUNCTION campaign_outcomes IS
     'Writes outcomes of attempts to the recipients of campaigns, in the commit of the outcomes. `changed` are the rows that '
     'these changed: of the others only a delivery counts. Returns how many recipients changed.';
 
-CREATE VIEW campaign_active AS
-SELECT u.credential, b.rate FROM credential_use AS u LEFT JOIN budgets AS b ON b.key = 'credential:' || u.credential
-WHERE EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = u.campaign_id AND j.status IN ('ENQUEUED', 'SENDING'));
-COMMENT ON VIEW campaign_active IS 'Credentials whose campaigns feed the queue.';
-COMMENT ON COLUMN campaign_active.credential IS 'As credential_use.credential.';
-COMMENT ON COLUMN campaign_active.rate IS 'Its mails per second; null: any number.';
-
-CREATE VIEW campaign_statistics AS
-SELECT c.id, c.tenant, c.name,
-    s.unsent + s.queued + s.deferred + s.sent + s.failed + s.invalid + s.unknown AS recipients,
-    s.unsent, s.queued + s.deferred AS queued, s.sent, s.failed AS errored, s.invalid, s.unknown, s.bounced,
-    b.rate, CASE WHEN b.rate > 0 THEN make_interval(secs => (s.unsent + s.queued)::float8 / (b.rate * 0.97)) END AS estimated_wait,
-    (SELECT jsonb_object_agg(j.status, j.number) FROM (
-        SELECT status, count(*) AS number FROM campaign_jobs WHERE campaign_id = c.id GROUP BY status) AS j) AS jobs,
-    c.halted_at, c.halted_reason, c.credential, c.created_at
-FROM campaigns AS c
-LEFT JOIN LATERAL (
-    SELECT coalesce(sum(n.unsent), 0) AS unsent, coalesce(sum(n.queued), 0) AS queued, coalesce(sum(n.deferred), 0) AS deferred,
-        coalesce(sum(n.sent), 0) AS sent, coalesce(sum(n.failed), 0) AS failed, coalesce(sum(n.invalid), 0) AS invalid,
-        coalesce(sum(n.unknown), 0) AS unknown, coalesce(sum(n.bounced), 0) AS bounced
-    FROM campaign_counts AS n WHERE n.campaign_id = c.id) AS s ON true
-LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential;
-COMMENT ON VIEW campaign_statistics IS
-    'How far each campaign is: unsent + queued + sent + errored + invalid + unknown = recipients, in every look.';
-COMMENT ON COLUMN campaign_statistics.id IS 'campaigns.id.';
-COMMENT ON COLUMN campaign_statistics.tenant IS 'campaigns.tenant.';
-COMMENT ON COLUMN campaign_statistics.name IS 'campaigns.name.';
-COMMENT ON COLUMN campaign_statistics.recipients IS 'All of its recipients.';
-COMMENT ON COLUMN campaign_statistics.unsent IS 'Not in the queue yet.';
-COMMENT ON COLUMN campaign_statistics.queued IS 'In the queue.';
-COMMENT ON COLUMN campaign_statistics.sent IS 'The next hop took them.';
-COMMENT ON COLUMN campaign_statistics.errored IS 'Refused for good, or too late.';
-COMMENT ON COLUMN campaign_statistics.invalid IS 'Not to be sent, for example suppressed.';
-COMMENT ON COLUMN campaign_statistics.unknown IS 'The next hop may have them.';
-COMMENT ON COLUMN campaign_statistics.bounced IS 'There is no such mailbox, whatever the state.';
-COMMENT ON COLUMN campaign_statistics.rate IS 'Mails per second of its credential; null: any number.';
-COMMENT ON COLUMN campaign_statistics.estimated_wait IS 'How long the rest takes at that rate; null without a rate.';
-COMMENT ON COLUMN campaign_statistics.jobs IS 'The number of its jobs by status.';
-COMMENT ON COLUMN campaign_statistics.halted_at IS 'campaigns.halted_at.';
-COMMENT ON COLUMN campaign_statistics.halted_reason IS 'campaigns.halted_reason.';
-COMMENT ON COLUMN campaign_statistics.credential IS 'campaigns.credential.';
-COMMENT ON COLUMN campaign_statistics.created_at IS 'campaigns.created_at.';
-
 INSERT INTO rights (object, role, privileges) VALUES
-    ('campaign_jobs', 'pgmta_operator', 'SELECT'),
-    ('campaign_jobs', 'pgmta_reader', 'SELECT'),
-    ('campaign_jobs', 'pgmta_queued', 'SELECT'),
-    ('credential_use', 'pgmta_operator', 'SELECT'),
-    ('credential_use', 'pgmta_reader', 'SELECT'),
-    ('credential_use', 'pgmta_queued', 'SELECT'),
-    ('campaign_active', 'pgmta_operator', 'SELECT'),
-    ('campaign_active', 'pgmta_reader', 'SELECT'),
-    ('campaign_active', 'pgmta_queued', 'SELECT'),
-    ('campaign_statistics', 'pgmta_operator', 'SELECT'),
-    ('campaign_statistics', 'pgmta_reader', 'SELECT'),
-    ('campaign_statistics', 'pgmta_queued', 'SELECT'),
-    ('FUNCTION campaign_start', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION campaign_stop', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION campaign_resume', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION campaign_retry', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION campaign_delete', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION job_stop', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION job_resume', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION job_retry', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_take', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_feed', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_withdraw', 'pgmta_queued', 'EXECUTE'),

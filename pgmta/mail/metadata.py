@@ -20,6 +20,12 @@ def values_of(metadata: str) -> dict[str, Any]:
 KEY = "_deadline"
 """The key in the metadata of a row."""
 
+CAMPAIGN = '"_campaign"'
+"""Is in the metadata of each row of a campaign: campaign, number of the recipient, job."""
+
+BUDGET = '"_budget"'
+"""Is in the metadata of a row that waits for a time of a budget."""
+
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:)(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )

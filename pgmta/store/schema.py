@@ -17,7 +17,8 @@ TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
     "mails", "plain_mails", "mail_objects", "arguments", "days", "attempts", "transcripts",
     "reports", "status", "overview", "conditions", "changes", "rules", "daemons", "accounts",
-    "dkim", "tls", "budgets", "suppressions", "campaigns", "campaign_jobs", "campaign_lists",
+    "dkim", "tls", "budgets", "suppressions", "campaigns", "campaign_jobs", "campaign_feed",
+    "campaign_lists",
     "unsubscribing", "forgetting", "expiry", "roles",
 )  # fmt: skip
 """The files of `sql/schema`, in the order in which a new database runs them."""

@@ -19,6 +19,7 @@ from pgmta.store.records.traces import Trace
 from pgmta.tracing import tracing
 from queued.config import QueuedConfig, Worker
 from queued.process.queued_process import QueuedProcess
+from queued.worker.budget_times import BudgetTimes
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
 from queued.worker.leases import Leases
@@ -54,7 +55,8 @@ class DeliveryWorker:
         lease, poll = config.process.lease, config.process.poll
         self._poll = poll
         level = -1 if config.urgent.priority is None else config.urgent.priority
-        self._leases = Leases(RowLeases(links["renew"], owner, lease))
+        times = BudgetTimes(process.resources)
+        self._leases = Leases(RowLeases(links["renew"], owner, lease), times)
         found = tracing()
         spans = Spans(found, worker.name) if found else None
         self._settler = Settler(

@@ -274,7 +274,7 @@ COMMENT ON COLUMN campaign_jobs.fed_at IS 'When it last fed the queue.';
 COMMENT ON COLUMN campaign_jobs.fed_by IS 'The process that did; another one may do the next.';
 COMMENT ON CONSTRAINT campaign_jobs_range ON campaign_jobs IS 'At least one recipient.';
 COMMENT ON CONSTRAINT campaign_jobs_takes ON campaign_jobs IS 'unsent, and maybe failed and unknown.';
-COMMENT ON CONSTRAINT campaign_jobs_moves ON campaign_jobs IS 'The moves of a job: pgmta/campaign_states.py has the same.';
+COMMENT ON CONSTRAINT campaign_jobs_moves ON campaign_jobs IS 'The moves of a job: pgmta/states.py has the same.';
 COMMENT ON INDEX campaign_jobs_open IS 'Jobs with something to do.';
 COMMENT ON INDEX campaign_jobs_campaign IS 'The jobs of a campaign.';
 
@@ -782,15 +782,17 @@ RETURN CASE WHEN metadata ->> '_campaign' ~ '^[0-9]{1,18}[.][0-9]{1,9}[.][0-9]{1
     THEN string_to_array(metadata ->> '_campaign', '.')::bigint[] END;
 COMMENT ON FUNCTION campaign_path IS 'Campaign, number of the recipient and job of a row, from its metadata; null for other mail.';
 
-CREATE FUNCTION campaign_may_begin(ids bigint[]) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT coalesce(array_agg(q.id), '{}')
-    FROM queue AS q, LATERAL (SELECT campaign_path(q.metadata) AS path OFFSET 0) AS p
-    WHERE q.id = ANY (ids) AND (p.path IS NULL
-        OR (EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED')
-            AND NOT (suppressed(q.tenant, coalesce((SELECT c.scope FROM campaigns AS c WHERE c.id = p.path[1]), ''),
-                ARRAY[q.recipient]))[1]))
-$$;
+CREATE FUNCTION campaign_may_begin(ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT q.id
+        FROM queue AS q, LATERAL (SELECT campaign_path(q.metadata) AS path OFFSET 0) AS p
+        WHERE q.id = ANY (ids) AND (p.path IS NULL
+            OR (EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED')
+                AND NOT (suppressed(q.tenant, coalesce((SELECT c.scope FROM campaigns AS c WHERE c.id = p.path[1]), ''),
+                    ARRAY[q.recipient]))[1])));
+END $$;
 COMMENT ON FUNCTION campaign_may_begin IS
     'Which of these rows may begin a transaction: not those of stopped jobs and suppressed addresses.';
 

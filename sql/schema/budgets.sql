@@ -28,6 +28,7 @@ COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'Over 0, up to 100,000.';
 
 CREATE FUNCTION budget_reserve(
     key text, wanted integer, ahead interval DEFAULT interval '1 second', together boolean DEFAULT false,
+    pace double precision DEFAULT 1,
     OUT first timestamptz, OUT number integer, OUT step interval
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
@@ -41,6 +42,7 @@ BEGIN
             HINT = coalesce('There is ' || (SELECT string_agg(b.key, ', ' ORDER BY b.key) FROM budgets AS b) || '.',
                 'budget_set() makes one.');
     END IF;
+    budget.rate := budget.rate * pace;
     present := clock_timestamp();  -- behind the lock
     this_month := date_trunc('month', present AT TIME ZONE 'UTC');
     IF budget.month <> this_month THEN
@@ -67,7 +69,7 @@ END $$;
 COMMENT ON FUNCTION budget_reserve IS
     'Reserves the next times of a budget, at most `wanted`, none later than `ahead` from now, and returns the first, '
     'their number and their distance. `together` reserves them as one batch at the first time. Times that are over '
-    'are lost. For number 0, `first` is the time to ask again.';
+    'are lost. For number 0, `first` is the time to ask again. `pace` is the share of the rate that is used.';
 
 CREATE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
 RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$

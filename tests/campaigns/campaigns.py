@@ -1,4 +1,4 @@
-"""Campaigns for tests: a template, recipients, and what is known of them."""
+"""Campaigns for tests: a template, recipients, and their counts."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_books_are_exact_while_workers_are_killed(system: System, db: psycopg.Co
     campaign = make_campaign(db, 5000)
     start(db, campaign)
     flying = 0
-    fate = random.Random(1)  # noqa: S311 - no secret
+    fate = random.Random(1)
     for n in range(6):
         daemon = system.queued(hop)
         before = len(hop.kept)

@@ -49,11 +49,11 @@ class CampaignFeed:
         return fed, more
 
     async def withdraw(self, most: int) -> int:
-        """Take at most so much mail of each stopped job out of the queue; return how much."""
+        """Take at most `most` mails of each stopped job out of the queue; return how many."""
         return await self._number("withdraw", most)
 
     async def reconcile(self, most: int) -> int:
-        """Write outcomes that no settlement wrote, at most so many a job; return how many."""
+        """Write outcomes that no settlement wrote, at most `most` per job; return how many."""
         return await self._number("reconcile", most)
 
     async def waiting(self) -> int:

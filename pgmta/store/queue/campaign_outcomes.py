@@ -16,10 +16,10 @@ _STATES = {Event.DELIVERED: "sent", Event.FAIL: "failed", Event.DEFER: "deferred
 
 
 def campaign_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return what the recipients of campaigns are told of these outcomes, as arrays of columns.
+    """Return the outcomes of recipients of campaigns, as arrays of columns.
 
-    Rows whose metadata was made by hand name no recipient, and an attempt that never began tells
-    nothing.
+    Rows whose metadata was made by hand name no recipient. An attempt that never began is left
+    out.
     """
     found = [
         (*path, o.item.message_id, o.item.id, state, _bounced(o), *_codes(o), o.ended)
@@ -64,7 +64,7 @@ def _bounced(outcome: Outcome) -> bool:
 
 
 def _codes(outcome: Outcome) -> tuple[str, str]:
-    """Return the reply code of what was no delivery, and its enhanced status code and class."""
+    """Return the reply code of a failure, and its enhanced status code and class."""
     if outcome.event is Event.DELIVERED:
         return "", ""
     enhanced = found[0] if (found := ENHANCED.match(outcome.reply.text)) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgmta.campaign_states import CAMPAIGN
+from pgmta.mail.metadata import CAMPAIGN
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries

@@ -7,8 +7,8 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from pgmta.campaign_states import CAMPAIGN
 from pgmta.errors import Backend
+from pgmta.mail.metadata import CAMPAIGN
 from pgmta.mail.text import printable
 from pgmta.model import ENHANCED, INDEXED, Facts, Outcome
 from pgmta.postgres.binary import (

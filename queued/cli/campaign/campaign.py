@@ -7,9 +7,9 @@ import click
 from queued.cli.campaign.create import create
 from queued.cli.campaign.export import export
 from queued.cli.campaign.import_list import import_list
+from queued.cli.campaign.job_commands import delete, resume, retry, start, stop
 from queued.cli.campaign.look import list_campaigns, show_campaign, watch
 from queued.cli.campaign.preview import preview
-from queued.cli.campaign.steer import delete, resume, retry, start, stop
 from queued.cli.campaign.trial import test
 
 COMMANDS: list[click.Command] = [

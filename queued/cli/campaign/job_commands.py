@@ -27,7 +27,7 @@ def parse_rate(text: str) -> float:
 
 @command()
 @about_campaign
-@click.option("--rate", help="At most so many mails, as 50/s or 600/min; default: that of the "
+@click.option("--rate", help="Mails per s, min, h or d, as 50/s; default: the rate of the "
               "credential, which may be any number.")  # fmt: skip
 @click.option("--jobs", default=1, show_default=True, help="Parts that stop and retry separately.")
 def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> None:
@@ -66,7 +66,7 @@ def resume(config: Path, name: str, tenant: str, *, halted: bool) -> None:
 @click.option("--unknown", is_flag=True, help="Also mail that may have arrived: maybe twice then.")
 @_HALTED
 def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: bool) -> None:
-    """Send again what failed, and what is left, before younger campaigns."""
+    """Send again the failed recipients, and the rest, before younger campaigns."""
     with campaign_table(config) as table:
         number = table.retry(table.find(tenant, name), unknown=unknown, halted=halted)
     print_line(f"{name}: {_jobs(number)} of it tried again")
@@ -86,7 +86,7 @@ def delete(config: Path, name: str, tenant: str, *, yes: bool) -> None:
 
 @click.group()
 def job() -> None:
-    """Steer parts of campaigns."""
+    """List, stop, resume and retry parts of campaigns."""
 
 
 @command(job, "list", json=True)

@@ -1,0 +1,50 @@
+-- A budget may be used at a share of its rate.
+
+DROP FUNCTION budget_reserve(text, integer, interval, boolean);
+
+CREATE FUNCTION budget_reserve(
+    key text, wanted integer, ahead interval DEFAULT interval '1 second', together boolean DEFAULT false,
+    pace double precision DEFAULT 1,
+    OUT first timestamptz, OUT number integer, OUT step interval
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    budget budgets;
+    present timestamptz;
+    this_month date;
+BEGIN
+    SELECT * INTO budget FROM budgets AS b WHERE b.key = budget_reserve.key FOR UPDATE;
+    IF budget.key IS NULL THEN
+        RAISE EXCEPTION 'there is no budget %', to_json(left(key, 100)) USING ERRCODE = 'no_data_found',
+            HINT = coalesce('There is ' || (SELECT string_agg(b.key, ', ' ORDER BY b.key) FROM budgets AS b) || '.',
+                'budget_set() makes one.');
+    END IF;
+    budget.rate := budget.rate * pace;
+    present := clock_timestamp();  -- behind the lock
+    this_month := date_trunc('month', present AT TIME ZONE 'UTC');
+    IF budget.month <> this_month THEN
+        -- a clock that goes back to an earlier month gives no second sum
+        budget.month_used := CASE WHEN this_month > budget.month THEN 0 ELSE budget.month_used END;
+        budget.month := greatest(this_month, budget.month);
+    END IF;
+    first := greatest(budget.next_at, present);
+    step := make_interval(secs => 1 / budget.rate);
+    number := greatest(least(wanted, budget.month_most - budget.month_used), 0);
+    IF number = 0 AND wanted > 0 THEN
+        first := greatest(first, (budget.month + interval '1 month') AT TIME ZONE 'UTC');
+        RETURN;
+    ELSIF first > present + ahead THEN
+        number := 0;
+        RETURN;
+    ELSIF NOT together THEN
+        number := least(number, 1 + floor(extract(epoch FROM present + ahead - first) * budget.rate)::integer);
+    END IF;
+    UPDATE budgets AS b SET next_at = first + make_interval(secs => number / budget.rate),
+        month = budget.month, month_used = budget.month_used + number
+    WHERE b.key = budget.key;
+END $$;
+COMMENT ON FUNCTION budget_reserve IS
+    'Reserves the next times of a budget, at most `wanted`, none later than `ahead` from now, and returns the first, '
+    'their number and their distance. `together` reserves them as one batch at the first time. Times that are over '
+    'are lost. For number 0, `first` is the time to ask again. `pace` is the share of the rate that is used.';
+
+SELECT grants();

@@ -1,0 +1,350 @@
+-- Campaigns in the queue: workers feed them, withdraw, reconcile, halt and finalise.
+
+CREATE FUNCTION campaign_take() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    job record;
+    taken integer := 0;
+BEGIN
+    FOR job IN
+        SELECT j.id, c.credential, c.id AS campaign FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
+        WHERE j.status = 'READY' AND coalesce(c.visible_at, '-infinity') <= clock_timestamp() AND c.halted_at IS NULL
+            AND NOT EXISTS (SELECT FROM credential_use AS u WHERE u.credential = c.credential AND u.campaign_id <> c.id)
+        ORDER BY j.id LIMIT 1 FOR UPDATE OF j SKIP LOCKED
+    LOOP
+        INSERT INTO credential_use AS u (credential, campaign_id) VALUES (job.credential, job.campaign)
+        ON CONFLICT (credential) DO UPDATE SET since = u.since WHERE u.campaign_id = excluded.campaign_id;
+        IF FOUND THEN
+            UPDATE campaign_jobs AS j SET status = 'ENQUEUED' WHERE j.id = job.id;
+            taken := taken + 1;
+        END IF;
+    END LOOP;
+    RETURN taken;
+END $$;
+COMMENT ON FUNCTION campaign_take IS
+    'Gives the oldest READY job its credential, unless another campaign has it, and returns 1; 0 if there is no such job. The '
+    'row of credential_use decides between workers.';
+
+CREATE FUNCTION campaign_feed(credential text, worker text, OUT fed integer, OUT more boolean) LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    campaign campaigns;
+    template templates;
+    job campaign_jobs;
+    rate double precision := (SELECT b.rate FROM budgets AS b WHERE b.key = 'credential:' || campaign_feed.credential);
+    hostname text := (SELECT s.hostname FROM submit_settings AS s);
+    room integer;
+    scanned integer;
+    picked record;
+    found record;
+BEGIN
+    fed := 0;
+    more := false;
+    -- another worker that feeds it goes on alone: the room is counted under this lock
+    SELECT c.* INTO campaign FROM credential_use AS u JOIN campaigns AS c ON c.id = u.campaign_id
+    WHERE u.credential = campaign_feed.credential FOR UPDATE OF u SKIP LOCKED;
+    IF campaign.id IS NULL THEN RETURN; END IF;
+    -- a separate statement, whose snapshot has what the last one under the lock has fed
+    -- mail in flight for seconds hangs, or its worker died: it keeps no other mail back
+    room := coalesce(ceil(rate / 2), 200) - (
+        SELECT count(*) FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
+        WHERE r.campaign_id = campaign.id AND r.state = 'queued' AND r.state IN ('queued', 'deferred')
+            AND coalesce(q.lease_since > clock_timestamp() - interval '2 seconds', true));
+    IF room <= 0 THEN
+        more := true;
+        RETURN;
+    END IF;
+    room := least(room, 1000);
+    SELECT t.* INTO template FROM templates AS t WHERE t.id = campaign.template_id;
+    FOR job IN
+        SELECT j.* FROM campaign_jobs AS j WHERE j.campaign_id = campaign.id AND j.status IN ('ENQUEUED', 'SENDING')
+        ORDER BY j.id FOR UPDATE
+    LOOP
+        IF room <= 0 THEN
+            more := true;
+            EXIT;
+        END IF;
+        SELECT array_agg(p.number ORDER BY p.number) AS numbers, array_agg(p.recipient ORDER BY p.number) AS recipients
+        INTO picked
+        FROM (
+            SELECT r.number, r.recipient FROM campaign_recipients AS r
+            WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
+            ORDER BY r.number LIMIT room) AS p;
+        scanned := coalesce(cardinality(picked.numbers), 0);
+        IF scanned > 0 THEN
+            WITH marked AS (
+                UPDATE campaign_recipients AS r SET state = CASE WHEN p.suppressed THEN 'invalid' ELSE 'queued' END,
+                    error_code = CASE WHEN p.suppressed THEN 'suppressed' END, error_sub_type = NULL, bounced = false,
+                    answered_at = CASE WHEN p.suppressed THEN now() END, sent_at = NULL,
+                    message_id = CASE WHEN NOT p.suppressed THEN nextval('message_ids') END
+                FROM unnest(picked.numbers, suppressed(campaign.tenant, campaign.scope, picked.recipients))
+                    AS p (number, suppressed)
+                WHERE r.campaign_id = campaign.id AND r.number = p.number AND r.state = ANY (job.takes)
+                RETURNING r.number, r.recipient, r.domain, r.message_id, jsonb_build_object('to',
+                    jsonb_build_array(jsonb_build_array('', r.recipient)), 'words', CASE WHEN template.words ? 'recipient'
+                        THEN r.params || jsonb_build_object('recipient', r.recipient) ELSE r.params END)
+                    || CASE WHEN campaign.scope <> '' OR template.words ? 'unsubscribe' THEN jsonb_build_object('unsubscribe',
+                        jsonb_build_object('campaign', campaign.id, 'number', r.number)) ELSE '{}' END AS params
+            )
+            SELECT array_agg(message_id) AS mails, array_agg(recipient) AS recipients, array_agg(domain) AS domains,
+                array_agg(params) AS params, array_agg(octet_length(params::text)) AS sizes,
+                array_agg(submit_trace(hostname, message_id)) AS traces,
+                array_agg(concat('<', message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@',
+                    coalesce(hostname, 'localhost'), '>')) AS headers,
+                array_agg((campaign_metadata(campaign, rate IS NOT NULL) || jsonb_build_object('_campaign',
+                    concat_ws('.', campaign.id, number, job.id)))::text) AS metadata,
+                array_agg(concat(recipient, campaign.sender) ~ '[^\u0001-\u007f]' COLLATE "C") AS utf8
+            INTO found FROM marked WHERE message_id IS NOT NULL;
+            IF found.mails IS NOT NULL THEN
+                PERFORM campaign_put(campaign, found.mails, found.recipients, found.domains, found.params, found.sizes, found.traces,
+                    found.headers, found.metadata, found.utf8);
+                fed := fed + cardinality(found.mails);
+            END IF;
+        END IF;
+        UPDATE campaign_jobs AS j SET fed_at = now(), fed_by = worker,
+            fed_to = CASE WHEN scanned < room THEN j.last ELSE picked.numbers[scanned] END,
+            status = CASE WHEN scanned < room OR picked.numbers[scanned] = j.last
+                THEN CASE WHEN j.status = 'ENQUEUED' AND scanned > 0 THEN 'SENDING' ELSE 'SENT' END
+                ELSE 'SENDING' END
+        WHERE j.id = job.id;
+        more := more OR scanned = room OR job.status = 'ENQUEUED';
+        room := room - scanned;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION campaign_feed IS
+    'Puts the next mail of a credential''s campaign into the queue: half a second of its rate, or 200 without one, less what '
+    'waits there for its first attempt, or is in flight for at most 2 seconds. Mail, marks and cursor are one commit. Returns how much, and whether more may follow.';
+
+CREATE FUNCTION campaign_metadata(campaign campaigns, rated boolean) RETURNS jsonb STABLE
+RETURN jsonb_strip_nulls(jsonb_build_object('campaign', campaign.name, 'credential', campaign.credential,
+    '_budget', CASE WHEN rated THEN 'credential:' || campaign.credential END,
+    '_deadline', CASE WHEN campaign.deadline IS NOT NULL
+        THEN to_char(campaign.deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') END));
+COMMENT ON FUNCTION campaign_metadata IS 'The metadata that all mail of a campaign has.';
+
+CREATE FUNCTION campaign_put(
+    campaign campaigns, mails bigint[], recipients text[], domains text[], params jsonb[], sizes integer[], traces text[],
+    headers text[], metadata text[], utf8 boolean[]
+) RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    number integer := cardinality(mails);
+BEGIN
+    PERFORM queue_put(mails, sizes, traces, array_fill(''::bytea, ARRAY[number]), headers, array_fill('sql'::text, ARRAY[number]),
+        array_fill(campaign.sender, ARRAY[number]), array_fill(mailbox_domain(campaign.sender COLLATE "C"), ARRAY[number]),
+        array_fill(campaign.priority, ARRAY[number]), ARRAY(SELECT generate_series(1, number)), recipients, domains,
+        utf8 => utf8, tenants => array_fill(campaign.tenant, ARRAY[number]),
+        on_failed => array_fill('remove'::text, ARRAY[number]), once => array_fill(true, ARRAY[number]),
+        logins => array_fill(campaign.created_by, ARRAY[number]), rets => array_fill('HDRS'::text, ARRAY[number]),
+        metadata => metadata, template_ids => array_fill(campaign.template_id, ARRAY[number]), params => params);
+END $$;
+COMMENT ON FUNCTION campaign_put IS 'Puts mail of a campaign into the queue: one message a recipient.';
+
+CREATE FUNCTION campaign_withdraw(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
+DECLARE
+    job record;
+    rows bigint[];
+    numbers integer[];
+    withdrawn integer := 0;
+BEGIN
+    FOR job IN
+        SELECT j.id, j.campaign_id, j.first, j.last, j.status, c.tenant, c.scope
+        FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
+        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
+    LOOP
+        -- a row under a lease is refused before its transaction, and comes back
+        SELECT array_agg(w.id), array_agg(w.number) INTO rows, numbers FROM (
+            SELECT q.id, r.number FROM (
+                SELECT p.number, p.message_id, CASE WHEN job.status = 'STOPPED' THEN true ELSE p.state = 'queued'
+                    AND (suppressed(job.tenant, job.scope, ARRAY[p.recipient]))[1] END AS goes
+                FROM campaign_recipients AS p
+                WHERE p.campaign_id = job.campaign_id AND p.number BETWEEN job.first AND job.last
+                    AND p.state IN ('queued', 'deferred') OFFSET 0) AS r
+            JOIN queue AS q ON q.message_id = r.message_id
+            WHERE r.goes AND q.lease_token IS NULL AND q.status IN ('QUEUED', 'DEFERRED', 'HOLD')
+            ORDER BY q.id LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
+        CONTINUE WHEN rows IS NULL;
+        PERFORM rows_log(rows, 'cancelled', SESSION_USER::text,
+            CASE job.status WHEN 'STOPPED' THEN 'the campaign was stopped' ELSE 'suppressed' END);
+        DELETE FROM queue AS q WHERE q.id = ANY (rows);
+        UPDATE campaign_recipients AS r SET state = CASE job.status WHEN 'STOPPED' THEN 'unsent' ELSE 'invalid' END,
+            error_code = CASE WHEN job.status <> 'STOPPED' THEN 'suppressed' END, error_sub_type = NULL,
+            answered_at = CASE WHEN job.status <> 'STOPPED' THEN now() END, message_id = NULL
+        WHERE r.campaign_id = job.campaign_id AND r.number = ANY (numbers) AND r.state IN ('queued', 'deferred');
+        withdrawn := withdrawn + cardinality(rows);
+    END LOOP;
+    RETURN withdrawn;
+END $$;
+COMMENT ON FUNCTION campaign_withdraw IS
+    'Takes mail of stopped jobs out of the queue, and mail for suppressed addresses, at most so much a job, and returns how '
+    'much. Its recipients are unsent, or invalid.';
+
+CREATE FUNCTION campaign_reconcile(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
+DECLARE
+    job record;
+    changed integer := 0;
+    earliest integer;
+    number integer;
+BEGIN
+    FOR job IN
+        SELECT j.id, j.campaign_id, j.first, j.last FROM campaign_jobs AS j
+        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
+    LOOP
+        WITH gone AS MATERIALIZED (
+            SELECT r.number, r.message_id FROM campaign_recipients AS r
+            WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last
+                AND r.state IN ('queued', 'deferred')
+                AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id)
+            ORDER BY r.number LIMIT most
+        ), ended AS MATERIALIZED (
+            SELECT g.number, g.message_id, a.* FROM gone AS g LEFT JOIN LATERAL (
+                SELECT a.event, a.code, a.enhanced, a.class, a.ended_at, a.reply FROM attempts AS a
+                WHERE a.message_id = g.message_id AND a.event <> 'deferred'
+                -- a delivery is a fact, whatever came after it
+                ORDER BY a.event = 'delivered' DESC, a.event = 'unknown' DESC, a.ended_at DESC LIMIT 1) AS a ON true
+        ), told AS (
+            UPDATE campaign_recipients AS r SET
+                state = CASE WHEN e.event = 'delivered' THEN 'sent' WHEN e.event = 'unknown' THEN 'unknown'
+                    WHEN e.event IS NULL OR e.reply = 'the campaign was stopped' THEN 'unsent'
+                    WHEN e.reply = 'suppressed' THEN 'invalid' ELSE 'failed' END,
+                sent_at = CASE WHEN e.event = 'delivered' THEN e.ended_at END, answered_at = e.ended_at,
+                bounced = e.event = 'failed' AND campaign_bounces(e.class),
+                error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.reply = 'suppressed' THEN 'suppressed'
+                    WHEN e.code > 0 THEN e.code::text ELSE e.event END,
+                error_sub_type = nullif(concat_ws(' ', nullif(e.enhanced, ''), e.class), '')
+            FROM ended AS e
+            WHERE r.campaign_id = job.campaign_id AND r.number = e.number AND r.message_id = e.message_id
+                AND r.state IN ('queued', 'deferred')
+            RETURNING r.number, r.state
+        )
+        SELECT count(*), min(told.number) FILTER (WHERE told.state = 'unsent') INTO number, earliest FROM told;
+        changed := changed + number;
+        -- what came back is fed again
+        UPDATE campaign_jobs AS j SET fed_to = least(j.fed_to, earliest - 1),
+            status = CASE j.status WHEN 'SENT' THEN 'SENDING' ELSE j.status END
+        WHERE j.id = job.id AND earliest IS NOT NULL AND j.status IN ('ENQUEUED', 'SENDING', 'SENT');
+    END LOOP;
+    RETURN changed;
+END $$;
+COMMENT ON FUNCTION campaign_reconcile IS
+    'Writes the outcome of recipients whose mail left the queue without one: a lost lease, a command of an operator. The log '
+    'says which; without an entry the recipient is unsent. Returns how many, at most so many a job.';
+
+CREATE FUNCTION campaign_bounces(class text) RETURNS boolean IMMUTABLE PARALLEL SAFE
+RETURN coalesce(class IN ('unknown_user', 'disabled', 'bad_domain'), false);
+COMMENT ON FUNCTION campaign_bounces IS 'Whether a failure of this answer class is a hard bounce: there is no such mailbox.';
+
+CREATE FUNCTION campaign_finalise() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    job record;
+    used record;
+    logged integer := 0;
+BEGIN
+    FOR job IN
+        SELECT j.id, j.campaign_id, j.first, j.last FROM campaign_jobs AS j
+        WHERE j.status IN ('SENT', 'STOPPED') ORDER BY j.id FOR UPDATE SKIP LOCKED
+    LOOP
+        CONTINUE WHEN EXISTS (
+            SELECT FROM campaign_recipients AS r WHERE r.campaign_id = job.campaign_id
+                AND r.number BETWEEN job.first AND job.last AND r.state IN ('queued', 'deferred'));
+        UPDATE campaign_jobs AS j SET status = 'LOGGED' WHERE j.id = job.id;
+        logged := logged + 1;
+    END LOOP;
+    FOR used IN SELECT u.credential, u.campaign_id FROM credential_use AS u ORDER BY u.credential FOR UPDATE SKIP LOCKED LOOP
+        -- in a later snapshot: a worker may just have given it to a job
+        CONTINUE WHEN EXISTS (
+            SELECT FROM campaign_jobs AS j WHERE j.campaign_id = used.campaign_id AND j.status NOT IN ('LOGGED', 'READY'));
+        UPDATE campaigns AS c SET totals = to_jsonb(s) - 'campaign_id'
+        FROM campaign_sums AS s WHERE s.campaign_id = c.id AND c.id = used.campaign_id;
+        DELETE FROM credential_use AS u WHERE u.credential = used.credential;
+    END LOOP;
+    RETURN logged;
+END $$;
+COMMENT ON FUNCTION campaign_finalise IS
+    'Ends jobs that have nothing in the queue, and returns how many. After the last one of a campaign its totals are written, '
+    'and its credential is free. It may be repeated.';
+
+CREATE FUNCTION campaign_halt() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    bad record;
+    halted integer := 0;
+BEGIN
+    FOR bad IN
+        SELECT c.id, s.bounced - c.forgiven AS bounced, s.sent + s.failed AS answered
+        FROM campaigns AS c JOIN campaign_sums AS s ON s.campaign_id = c.id
+        WHERE c.halted_at IS NULL AND s.bounced - c.forgiven > 10
+            AND (s.bounced - c.forgiven) * 10 > s.sent + s.failed
+            AND EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = c.id)
+        ORDER BY c.id FOR NO KEY UPDATE OF c SKIP LOCKED
+    LOOP
+        UPDATE campaigns AS c SET halted_at = now(),
+            halted_reason = format('%s of %s answers are hard bounces', bad.bounced, bad.answered)
+        WHERE c.id = bad.id;
+        UPDATE campaign_jobs AS j SET status = 'STOPPED'
+        WHERE j.campaign_id = bad.id AND j.status IN ('READY', 'ENQUEUED', 'SENDING', 'SENT');
+        halted := halted + 1;
+    END LOOP;
+    RETURN halted;
+END $$;
+COMMENT ON FUNCTION campaign_halt IS
+    'Stops campaigns with more than 10 hard bounces that are more than 10 % of the answers, and returns how many.';
+
+CREATE FUNCTION campaign_path(metadata jsonb) RETURNS bigint[] IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN metadata ->> '_campaign' ~ '^[0-9]{1,18}[.][0-9]{1,9}[.][0-9]{1,18}$'
+    THEN string_to_array(metadata ->> '_campaign', '.')::bigint[] END;
+COMMENT ON FUNCTION campaign_path IS 'Campaign, number of the recipient and job of a row, from its metadata; null for other mail.';
+
+CREATE FUNCTION campaign_may_begin(ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT q.id
+        FROM queue AS q, LATERAL (SELECT campaign_path(q.metadata) AS path OFFSET 0) AS p
+        WHERE q.id = ANY (ids) AND (p.path IS NULL
+            OR (EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED')
+                AND NOT (suppressed(q.tenant, coalesce((SELECT c.scope FROM campaigns AS c WHERE c.id = p.path[1]), ''),
+                    ARRAY[q.recipient]))[1])));
+END $$;
+COMMENT ON FUNCTION campaign_may_begin IS
+    'Which of these rows may begin a transaction: not those of stopped jobs and suppressed addresses.';
+
+CREATE FUNCTION campaign_outcomes(
+    -- of each outcome
+    campaigns bigint[], numbers integer[], mails bigint[], rows bigint[], states text[], bounced boolean[], codes text[],
+    sub_types text[], ended timestamptz[],
+    changed bigint[]
+) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    told integer;
+BEGIN
+    UPDATE campaign_recipients AS r SET state = o.state, bounced = o.bounced,
+        sent_at = CASE WHEN o.state = 'sent' THEN o.ended END, answered_at = CASE WHEN o.state <> 'deferred' THEN o.ended END,
+        error_code = nullif(o.code, ''), error_sub_type = nullif(o.sub_type, '')
+    FROM unnest(campaigns, numbers, mails, rows, states, campaign_outcomes.bounced, codes, sub_types, ended)
+        AS o (campaign, number, mail, row_id, state, bounced, code, sub_type, ended)
+    WHERE r.campaign_id = o.campaign AND r.number = o.number AND r.message_id = o.mail
+        -- a delivery is a fact, whatever was known before
+        AND (r.state IN ('queued', 'deferred') AND (o.state = 'sent' OR o.row_id = ANY (changed))
+            OR r.state IN ('failed', 'unknown') AND o.state = 'sent');
+    GET DIAGNOSTICS told = ROW_COUNT;
+    RETURN told;
+END $$;
+COMMENT ON FUNCTION campaign_outcomes IS
+    'Writes outcomes of attempts to the recipients of campaigns, in the commit of the outcomes. `changed` are the rows that '
+    'these changed: of the others only a delivery counts. Returns how many recipients changed.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION campaign_take', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_feed', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_withdraw', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_reconcile', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_finalise', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_halt', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_may_begin', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION campaign_outcomes', 'pgmta_queued', 'EXECUTE');

@@ -17,7 +17,7 @@ from pgmta.mail.metadata import BUDGET
 from pgmta.model import Item
 from pgmta.postgres import faults
 from pgmta.postgres.resources import Resources
-from pgmta.store.queue.reservations import BudgetReservations, Reservation
+from pgmta.store.campaigns.reservations import BudgetReservations, Reservation
 
 PATIENCE = 2.0
 """Seconds that a row waits for its time under its lease; then it is handed back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -12,6 +13,7 @@ from psycopg import errors as pg_errors
 
 from pgmta.states import MOVES, JobStatus
 from tests.campaigns.campaigns import books, make_campaign, statuses
+from tests.support.daemons import ROOT
 
 CREDENTIAL = "ses-1"
 
@@ -286,3 +288,11 @@ def test_suppressed_recipients_are_neither_fed_nor_begun(db: psycopg.Connection)
     assert set(rows.values()) - set(may) == {rows["r6@h.example"]}
     assert call(db, "campaign_withdraw", 1000) == 1
     assert books(db, campaign) == {"queued": 7, "invalid": 3}
+
+
+def test_the_page_has_the_moves_of_the_table() -> None:
+    page = (ROOT / "docs" / "campaigns.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-Z]+) \| ([A-Z, ]+) \|$", page, re.MULTILINE)
+    assert {before: tuple(after.split(", ")) for before, after in rows} == {
+        before.value: tuple(each.value for each in after) for before, after in MOVES.items()
+    }

@@ -14,6 +14,13 @@ INSERT INTO users (name, password) VALUES ('u', '$argon2id$');
 INSERT INTO user_networks (name, network) VALUES ('u', '192.0.2.0/24');
 """
 INSERT = "INSERT INTO queue (message_id, sender, recipient, domain) VALUES "
+CAMPAIGN = (
+    "INSERT INTO campaigns (name, credential, template_id, sender) VALUES ('c', 'k', 1, '');"
+    " INSERT INTO campaign_recipients (campaign_id, number, recipient, domain)"
+    " SELECT id, 1, 'a@b.example', 'b.example' FROM campaigns;"
+)
+"""A campaign with a recipient."""
+
 WITNESSES = {
     "queue_sender_domain": (
         INSERT + "(1, 's@A.example', 'r@b.example', 'b.example') RETURNING sender_domain",
@@ -78,6 +85,25 @@ WITNESSES = {
         " UPDATE suppressions SET address = 'c@b.example';"
         " SELECT suppressed('', '', '{c@b.example}')",
         "[True]",
+    ),
+    "campaign_recipients_added": (
+        CAMPAIGN + " SELECT sum(unsent) FROM campaign_counts",
+        "1",
+    ),
+    "campaign_recipients_changed": (
+        CAMPAIGN + " UPDATE campaign_recipients SET state = 'sent';"
+        " SELECT sum(sent) FROM campaign_counts",
+        "1",
+    ),
+    "campaign_recipients_removed": (
+        CAMPAIGN + " DELETE FROM campaign_recipients; SELECT sum(unsent) FROM campaign_counts",
+        "0",
+    ),
+    "campaign_jobs_move": (
+        CAMPAIGN + " INSERT INTO campaign_jobs (campaign_id, first, last, fed_to)"
+        " SELECT id, 1, 1, 0 FROM campaigns;"
+        " UPDATE campaign_jobs SET status = 'STOPPED' RETURNING former",
+        "READY",
     ),
     "campaign_bounced": (
         "INSERT INTO campaigns (name, credential, template_id, sender) VALUES ('c', 'k', 1, '');"

@@ -10,7 +10,7 @@ from typing import Any
 
 from pgmta.compose.template import Template, compile_template
 from pgmta.errors import ConfigError, PgmtaError, TemplateError
-from pgmta.store.campaigns.recipients import CampaignTemplate, ListTable, Recipient
+from pgmta.store.campaigns.campaign_lists import CampaignTemplate, ListTable, Recipient
 from queued.cli.campaign.campaign_argument import campaign_table, short_errors
 from queued.cli.options.queue_command import database_of, who
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pgmta.command import print_json, print_line
-from pgmta.store.campaigns.recipients import ListTable
+from pgmta.store.campaigns.campaign_lists import ListTable
 from queued.cli.campaign.campaign_argument import about_campaign, short_errors
 from queued.cli.campaign.campaign_recipients import compiled
 from queued.cli.options.mail_options import time_option

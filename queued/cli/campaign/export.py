@@ -11,7 +11,7 @@ import click
 
 from pgmta.command import print_text
 from pgmta.mail.text import json_escaped
-from pgmta.store.campaigns.recipients import OUTCOMES
+from pgmta.store.campaigns.campaign_lists import OUTCOMES
 from queued.cli.campaign.campaign_argument import about_campaign
 from queued.cli.campaign.campaign_recipients import open_recipients
 from queued.cli.options.progress_bar import progress_bar

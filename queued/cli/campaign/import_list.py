@@ -11,7 +11,7 @@ import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.store.campaigns.recipients import ListImport
+from pgmta.store.campaigns.campaign_lists import ListImport
 from queued.cli.campaign.campaign_argument import about_campaign
 from queued.cli.campaign.campaign_recipients import CampaignRecipients, open_recipients
 from queued.cli.options.progress_bar import progress_bar

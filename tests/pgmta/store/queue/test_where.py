@@ -146,6 +146,7 @@ def test_every_file_of_queries_has_its_twin_in_python() -> None:
         "schema",
         "throttle",
         "campaign_outcomes",
+        "query",
         "row_change",
         "cycles",
     }

@@ -16,7 +16,7 @@ from pgmta.errors import PgmtaError
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
 
-_SQL = queries("campaign_recipients")
+_SQL = queries("campaign_lists")
 _BATCH = 50_000  # rows of a statement
 _PART, _PART_SIZE = 5000, 1 << 22  # rows, and characters of words, of a COPY
 _FETCHED = 1000  # rows of a cursor

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any
 
 from pgmta.errors import PgmtaError
 from pgmta.postgres.operator import OperatorLink
@@ -13,7 +14,8 @@ from pgmta.store.queries import queries
 _SQL = queries("campaigns")
 
 
-class CampaignState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CampaignState:
     """How far a campaign is: recipients by state. `rate` is per second, `wait` in seconds.
 
     `jobs` has their number by status.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ def list_campaigns(config: Path, tenant: str | None, *, as_json: bool) -> None:
     with campaign_table(config) as table:
         states = table.states(tenant)
     if as_json:
-        print_json([state._asdict() for state in states])
+        print_json([asdict(state) for state in states])
         return
     columns: dict[str, Column] = {
         "CAMPAIGN": lambda state: state.name, "TENANT": lambda state: state.tenant or "-",
@@ -44,7 +45,7 @@ def show_campaign(config: Path, name: str, tenant: str, *, as_json: bool) -> Non
     with campaign_table(config) as table:
         state = table.state(tenant, name)
     if as_json:
-        print_json(state._asdict())
+        print_json(asdict(state))
         return
     rate = f"{state.rate:g}/s" if state.rate else "any number"
     rows: list[list[object]] = [

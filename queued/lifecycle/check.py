@@ -49,4 +49,4 @@ def _reason(error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedFunction):
         return _MISSING
     parts = faults.words(error), error.diag.message_detail, error.diag.message_hint
-    return " ".join(part for part in parts if part)
+    return "; ".join(part.rstrip(".") for part in parts if part)

@@ -14,6 +14,7 @@ import psycopg
 from pgmta.command import print_line
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError, StoreUnavailable
+from pgmta.postgres import faults
 from queued.cli.options.queue_command import command, database_of
 from queued.config import QueuedConfig
 
@@ -37,6 +38,8 @@ def demo(config: Path) -> None:
         raise PgmtaError("there is no schema lifecycle: run `queuectl lifecycle install`") from None
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
+    except psycopg.Error as error:  # accounts of an application have other columns
+        raise PgmtaError(f"the demo can't insert accounts: {faults.words(error)}") from None
     print_line(f"inserted the accounts {', '.join(logins)}; waiting for their mail")
     sink = load(config, QueuedConfig).environment.directory.resolve() / "sink"
     links = _links(sink, logins)

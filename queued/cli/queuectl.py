@@ -6,6 +6,7 @@ import click
 
 from pgmta.command import version_option
 from pgmta.logs import keep_off_stdout
+from queued.cli.campaign.budget import budget
 from queued.cli.campaign.campaign import campaign
 from queued.cli.campaign.forget import forget
 from queued.cli.campaign.job_commands import job
@@ -34,7 +35,7 @@ from queued.cli.lifecycle.lifecycle import lifecycle
 from queued.cli.lifecycle.token_commands import token
 
 COMMANDS: list[click.Command] = [
-    *CHANGES, campaign, cancel, classify, collect, count, dkim, explain, find, forget, job,
+    *CHANGES, budget, campaign, cancel, classify, collect, count, dkim, explain, find, forget, job,
     lifecycle,
     list_rows, migrate, partition, route,
     rule, send, show, status, submit, suppression, template, token, trace, up, user, workers,

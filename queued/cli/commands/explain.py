@@ -17,6 +17,7 @@ from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.metadata import KEY as DEADLINE
 from pgmta.model import Item
 from pgmta.states import WAITING, Status
+from pgmta.store.campaigns.budgets import BudgetTable
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from queued.cli.commands.show import (
@@ -69,6 +70,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["malformed"] = row["id"] in malformed
         row["waits_for"] = waits_for(row, now, deliver)
     add_retry_end(config, rows, history)
+    add_budgets(uri, rows, now)
     if as_json:
         faults = [asdict(fault) for fault in refused]
         print_json({"id": message_id, **came, "recipients": rows, "history": history,
@@ -84,6 +86,25 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     _print_rows(rows)
     print_history(history)
     print_reports(reports)
+
+
+def add_budgets(uri: str, rows: list[dict[str, Any]], now: datetime) -> None:
+    """Name the budget of each row that has one, its rate, and its next time."""
+    keys = {id(row): str(row["metadata"]["_budget"]) for row in rows
+            if isinstance(row["metadata"], dict) and "_budget" in row["metadata"]}  # fmt: skip
+    if not keys:
+        return
+    with closing(BudgetTable(uri, "explain")) as table:
+        found = table.find(sorted(set(keys.values())))
+    for row in rows:
+        if (key := keys.get(id(row))) is None:
+            continue
+        budget = found.get(key)
+        wait = (budget["next_at"] - now).total_seconds() if budget else 0.0
+        row["budget"] = (
+            f"{key}: {budget['rate']:g}/s, next time {f'in {age(wait)}' if wait > 0 else 'now'}"
+            if budget else f"{key}: not there, so no limit"
+        )  # fmt: skip
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
@@ -106,6 +127,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         if end := row["tried_until"]:
             print_line(f"  gives up   {instant(end)}")
         metadata = row["metadata"]
+        if row.get("budget"):
+            print_line(f"  budget     {row['budget']}")
         if isinstance(metadata, dict) and (deadline := metadata.get(DEADLINE)):
             print_line(f"  deadline   {str(deadline)[:100]}")
         print_line(f"  on failure {row['on_failed']}")

@@ -24,7 +24,7 @@ PATIENCE = 2.0
 
 _PACE = 0.97  # the margin within which transactions are late
 _AHEAD = 0.25  # seconds: a worker that stops loses the times within them
-_LATE = 0.02  # seconds: with the pace no window of a second has more than the rate
+_LATE = 0.01  # seconds: the rest of the margin is for the way to the next hop
 _LATE_SLOW = 0.3  # of the distance of two times, for less than one per second
 _AGAIN = 1.0  # seconds after the database was away
 

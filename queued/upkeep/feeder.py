@@ -9,7 +9,6 @@ from pgmta.store.campaigns.campaign_feed import CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import repeat
 
-_IDLE = 1.0  # seconds between two looks while no campaign feeds the queue
 _RATED = 0.1  # of half a second of mail
 _FAST = 0.02  # without a rate: 200 mails at a time
 
@@ -18,12 +17,15 @@ class Feeder:
     """Feeds all campaigns that may run, in turn; any process may feed any of them.
 
     It keeps no state, so that nothing has to be taken over when it dies. `wake` wakes the workers.
+    While no campaign feeds the queue it looks every `poll` seconds.
     """
 
-    def __init__(self, feed: CampaignFeed, wake: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, feed: CampaignFeed, wake: Callable[[], Awaitable[None]], poll: float
+    ) -> None:
         self._feed = feed
         self._wake = wake
-        self._pause = _IDLE
+        self._idle = self._pause = poll
 
     def pause(self) -> float:
         """Return the seconds until the next round."""
@@ -31,7 +33,7 @@ class Feeder:
 
     async def feed(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
-        self._pause = _IDLE * random.uniform(0.5, 1.0)  # noqa: S311 - processes take turns
+        self._pause = self._idle * random.uniform(0.5, 1.0)  # noqa: S311 - processes take turns
         if not await self._feed.open():
             return
         while await self._feed.take():
@@ -49,7 +51,7 @@ class Feeder:
 def feed_campaigns(process: QueuedProcess) -> Coroutine[None, None, None]:
     """Feed campaigns until cancelled."""
     feed = CampaignFeed(process.resources.link("campaigns"), process.name)
-    feeder = Feeder(feed, process.registry.wake)
+    feeder = Feeder(feed, process.registry.wake, process.config.process.poll)
 
     async def do() -> None:
         process.schema.require()

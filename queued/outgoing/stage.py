@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pgmta.model import Item, Message
 from pgmta.store.queue.contents import Contents
+from pgmta.store.queue.reservations import BudgetReservations
 from pgmta.store.queue.returned import ReturnedLog
 from queued.config import QueuedConfig
+from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing
@@ -25,12 +27,27 @@ None says that the stage has taken the rows: it concludes them, or lets them go 
 type Prepare = Callable[[Outgoing], Prepared]
 
 
+@dataclass(slots=True)
+class Rates:
+    """What the claims know of mail with a rate: its rows wait for their times."""
+
+    most: int = 250
+    """Rows that may wait, of mail that claims can leave out."""
+    load: int = 0
+    """Rows that wait."""
+    left_out: dict[str, float] = field(default_factory=dict)
+    """Labels that claims leave out, and until when by the monotonic clock; infinite: for long."""
+    wake: Callable[[], object] = lambda: None
+    """Is called when such mail may be claimed again."""
+
+
 @dataclass(slots=True, kw_only=True)
 class StageContext:
     """The means of the stages of one worker.
 
     `end` takes rows with the result of all, and the time at which their attempt began; `dispatch`
-    takes rows with another recipient. `go_on` takes a message that a stage had taken.
+    takes rows with another recipient. `go_on` takes a message that a stage had taken. `connected`
+    says whether a destination has a connection. Without `reservations` no mail has a rate.
     """
 
     contents: Contents
@@ -40,6 +57,9 @@ class StageContext:
     end: Callable[[list[Item], Result, datetime | None], object]
     dispatch: Callable[[list[Item], dict[int, Message]], object]
     go_on: Callable[[OutgoingStage, Outgoing], None] = lambda _, outgoing: None
+    connected: Callable[[Destination], bool] = lambda _: True
+    reservations: BudgetReservations | None = None
+    rates: Rates = field(default_factory=Rates)
     load: int = 0
     """Rows that wait in a stage."""
     room: int

@@ -20,10 +20,17 @@ from queued.delivery.transport.result import NOT_BEGUN, postponed
 from queued.outgoing.budget_line import BudgetLine, RatedRow
 from queued.outgoing.database_clock import DatabaseClock
 from queued.outgoing.outgoing import Outgoing
-from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
+from queued.outgoing.stage import (
+    LeftOutPeriod,
+    OutgoingStage,
+    Prepare,
+    Prepared,
+    StageContext,
+)
 
 _SECONDS = 2.0  # of a rate that wait here: what comes later is left out of claims
 _SOME = 2  # rows of a slow rate that wait here nevertheless, so that no time is lost
+_UNDER_WAY = 1.0  # seconds of a claim that is under way, or gets its rows here
 _KNOWN = 1000  # labels that a claim can leave out, at most
 
 
@@ -67,9 +74,12 @@ class RateStage(OutgoingStage):
         budget, left_out = row.budgets[0], self.context.rates.left_out
         if self._draining:
             self._hand_back(row)
-        elif budget.label and (until := left_out.get(budget.label)):
-            # a claim was under way, or this mail came with other recipients of its message
-            self._postpone(row, min(until - time.monotonic(), _SECONDS))
+        elif budget.label and (period := left_out.get(budget.label)):
+            now = time.monotonic()
+            if now < period.since + _UNDER_WAY:
+                self._hand_back(row)
+            else:  # it came with other recipients of its message
+                self._postpone(row, min(period.until - now, _SECONDS))
         elif budget.label and self._full(budget):
             self._hand_back(row)
         else:
@@ -104,7 +114,7 @@ class RateStage(OutgoingStage):
     def _leave_out(self, label: str, until: float) -> None:
         rates = self.context.rates
         if len(rates.left_out) < _KNOWN:
-            rates.left_out[label] = until
+            rates.left_out[label] = LeftOutPeriod(time.monotonic(), until)
             if until < math.inf:
                 delay = max(0.0, until - time.monotonic())
                 asyncio.get_running_loop().call_later(delay, self._claim_again, label)
@@ -130,7 +140,8 @@ class RateStage(OutgoingStage):
         self._loads[budget] = load = self._loads[budget] - 1
         if not load:
             del self._loads[budget]
-        if load <= _most(budget) // 2 and self.context.rates.left_out.get(budget.label) == math.inf:
+        period = self.context.rates.left_out.get(budget.label)
+        if period and period.until == math.inf and load <= _most(budget) // 2:
             self._claim_again(budget.label)
 
     def _queue(self, row: RatedRow, *, first: bool = False) -> None:
@@ -216,7 +227,7 @@ class RateStage(OutgoingStage):
 
 def _most(budget: Budget) -> int:
     """Return how many rows of a budget wait here."""
-    return max(_SOME, math.ceil((budget.rate or 0.0) * _SECONDS))
+    return max(_SOME, math.ceil((budget.rate or 0.0) * _SECONDS + budget.burst - 1))
 
 
 def _budgets(outgoing: Outgoing, item: Item) -> list[Budget]:

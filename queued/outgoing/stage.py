@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from pgmta.model import Item, Message
 from pgmta.store.queue.contents import Contents
@@ -27,6 +28,13 @@ None says that the stage has taken the rows: it concludes them, or lets them go 
 type Prepare = Callable[[Outgoing], Prepared]
 
 
+class LeftOutPeriod(NamedTuple):
+    """A period by the monotonic clock; infinite: until there is room."""
+
+    since: float
+    until: float
+
+
 @dataclass(slots=True)
 class Rates:
     """What the claims know of mail with a rate: its rows wait for their times."""
@@ -35,8 +43,8 @@ class Rates:
     """Rows that may wait, of mail that claims can leave out."""
     load: int = 0
     """Rows that wait."""
-    left_out: dict[str, float] = field(default_factory=dict)
-    """Labels that claims leave out, and until when by the monotonic clock; infinite: for long."""
+    left_out: dict[str, LeftOutPeriod] = field(default_factory=dict)
+    """Labels that claims leave out."""
     wake: Callable[[], object] = lambda: None
     """Is called when such mail may be claimed again."""
 

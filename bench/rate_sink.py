@@ -1,13 +1,16 @@
 """A next hop on all addresses that notes the time of each MAIL, by the monotonic clock."""
 
 import json
+import socket
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import uvloop
 
 from bench.helper import listen, say
+from bench.ledger import Ledger
 from bench.sink import Session
 from pgmta.service import tune_memory
 
@@ -50,16 +53,13 @@ def main() -> None:
         Path(config["file"]).write_text(json.dumps(times.begun))
         say(**{"is": word}, number=len(times.begun), connections=times.peak, faults=times.faults)
 
-    serving = loop.create_server(
-        lambda: TimedSession(times),  # type: ignore[arg-type]
-        "0.0.0.0",
-        0,
-        backlog=1024,
-    )
-    server = loop.run_until_complete(serving)
+    listener = socket.create_server(("", 0))
+    ledger = cast(Ledger, times)
+    serving = loop.create_server(lambda: TimedSession(ledger), sock=listener, backlog=1024)
+    loop.run_until_complete(serving)
     listen(loop, command)
     tune_memory()
-    say(**{"is": "ready"}, port=server.sockets[0].getsockname()[1])
+    say(**{"is": "ready"}, port=listener.getsockname()[1])
     loop.run_forever()
 
 

@@ -10,6 +10,7 @@ from queued.cli.campaign.campaign import campaign
 from queued.cli.campaign.forget import forget
 from queued.cli.campaign.job_commands import job
 from queued.cli.campaign.suppression import suppression
+from queued.cli.commands.budget import budget
 from queued.cli.commands.change import COMMANDS as CHANGES
 from queued.cli.commands.classify import classify
 from queued.cli.commands.count import count
@@ -34,7 +35,7 @@ from queued.cli.lifecycle.lifecycle import lifecycle
 from queued.cli.lifecycle.token_commands import token
 
 COMMANDS: list[click.Command] = [
-    *CHANGES, campaign, cancel, classify, collect, count, dkim, explain, find, forget, job,
+    *CHANGES, budget, campaign, cancel, classify, collect, count, dkim, explain, find, forget, job,
     lifecycle,
     list_rows, migrate, partition, route,
     rule, send, show, status, submit, suppression, template, token, trace, up, user, workers,

@@ -32,6 +32,15 @@ _LONGEST = 60.0  # seconds that mail waits here, if claims can't leave it out
 log = get("budget")
 
 
+def lateness(step: float) -> float:
+    """Return by how many seconds a transaction may be late, with so many between two times.
+
+    With less than one per second no window of a minute has more than the rate.
+    """
+    share, most = _LATE_SLOW
+    return _LATE if step * PACE <= 1.000001 else min(share * step, most)
+
+
 @dataclass(slots=True, eq=False)
 class RatedRow:
     """A row that needs a time of each of its budgets, and has those of the first `have`."""
@@ -145,8 +154,7 @@ class BudgetLine:
     def _give(self, row: RatedRow, found: Reservation, number: int) -> None:
         """Give a row its time. That of a burst may be over: it is now."""
         moment = max(found.first + number * found.step, found.present)
-        share, most = _LATE_SLOW
-        late = _LATE if found.step <= 1 / PACE else min(share * found.step, most)
+        late = lateness(found.step)
         row.at = max(row.at, self._clock.latest(moment))
         row.until = min(row.until, self._clock.earliest(moment) + late)
         row.have += 1

@@ -11,8 +11,7 @@ import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from pgmta.mail.metadata import BUDGET, values_of
-from pgmta.model import Item
+from pgmta.mail.metadata import BUDGET
 from pgmta.store.queue.reservations import Budget
 from queued.config import QueuedConfig
 from queued.delivery.transport.begin_time import LEAD, BeginTime
@@ -27,6 +26,7 @@ from queued.outgoing.stage import (
     Prepared,
     StageContext,
 )
+from queued.routing.route_rate import budgets_of
 
 _SECONDS = 2.0  # of a rate that wait here: what comes later is left out of claims
 _SOME = 2  # rows of a slow rate that wait here nevertheless, so that no time is lost
@@ -64,7 +64,7 @@ class RateStage(OutgoingStage):
                 return outgoing
         rest = []
         for item in outgoing.items:
-            if budgets := _budgets(outgoing, item):
+            if budgets := budgets_of(outgoing.rate, item):
                 self._take(RatedRow(outgoing._replace(items=[item]), budgets))
             else:
                 rest.append(item)
@@ -228,13 +228,3 @@ class RateStage(OutgoingStage):
 def _most(budget: Budget) -> int:
     """Return how many rows of a budget wait here."""
     return max(_SOME, math.ceil((budget.rate or 0.0) * _SECONDS + budget.burst - 1))
-
-
-def _budgets(outgoing: Outgoing, item: Item) -> list[Budget]:
-    """Return the budgets that a row needs times of; metadata made by hand may name none."""
-    found = [outgoing.rate.budget(item)] if outgoing.rate else []
-    if item.metadata and BUDGET in item.metadata:
-        key = values_of(item.metadata).get("_budget")
-        if isinstance(key, str):
-            found.append(Budget(key))
-    return found

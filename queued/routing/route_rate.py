@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from pgmta.mail.address import domain_of
-from pgmta.mail.metadata import values_of
+from pgmta.mail.metadata import BUDGET, values_of
 from pgmta.model import Rated
 from pgmta.store.queue.reservations import Budget
 from queued.config import ShapingRoute
@@ -50,6 +50,16 @@ class RouteRate:
             text = "" if value is None else str(value)
             return text.lower() if isinstance(value, bool) else text
         return str(getattr(mail, by)) if by else ""
+
+
+def budgets_of(rate: RouteRate | None, mail: Any) -> list[Budget]:
+    """Return the budgets of a row whose route has this rate; that of its metadata comes last."""
+    found = [rate.budget(mail)] if rate else []
+    if mail.metadata and BUDGET in mail.metadata:
+        key = values_of(mail.metadata).get("_budget")
+        if isinstance(key, str):  # others are made by hand
+            found.append(Budget(key))
+    return found
 
 
 def budget_key(route: str, value: str) -> str:

@@ -183,6 +183,13 @@ class Routes:
         except Exception:  # such mail has no route, and its result says so
             return None
 
+    def rate(self, mail: Mail) -> RouteRate | None:
+        """Return the rate of the route that mail takes; None if it has none."""
+        try:
+            return self.find(mail).rate
+        except Exception:  # as in `retry`
+            return None
+
     def label(self, mail: Mail) -> str:
         """Return the text with which claims leave out this mail, and other mail of its next hop.
 

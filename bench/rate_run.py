@@ -56,7 +56,7 @@ class Run:
         """What is measured."""
         what = "route" if self.route else "campaign"
         rate = f"{self.rate:g}/s" if self.rate >= 1 else f"{self.rate * 60:g}/min"
-        return " ".join(filter(None, (what, rate, f"× {self.processes}", self.fault)))
+        return " ".join(filter(None, (what, rate, f"x {self.processes}", self.fault)))
 
     @property
     def window(self) -> float:
@@ -82,7 +82,9 @@ class Outcome:
     @property
     def least(self) -> float | None:
         """The least share of the rate; None with a fault."""
-        return None if self.run.fault not in ("", "jobs") else 0.9 if self.run.processes < 8 else 0.8
+        return (
+            None if self.run.fault not in ("", "jobs") else 0.9 if self.run.processes < 8 else 0.8
+        )
 
     def misses(self) -> list[str]:
         """Return what is wrong."""

@@ -4,14 +4,27 @@ import click
 
 from bench.columns import aligned
 from bench.namespaces import possible
-from bench.options import EXIT, HELP, commands_of, dump, failing, finish, hardware, opened
-from bench.options import relay_options
+from bench.options import (
+    EXIT,
+    HELP,
+    commands_of,
+    dump,
+    failing,
+    finish,
+    hardware,
+    opened,
+    relay_options,
+)
 from bench.progress import log
 from bench.rate_run import CLOCKS, QUIET, STOPPED, Outcome, Run, measure
 
 RUNS = [
     *(Run(rate, processes) for rate in (50.0, 500.0) for processes in (1, 3, 8)),
-    *(Run(rate, 3, fault) for rate in (50.0, 500.0) for fault in ("stop", "clock", "restart", "jobs")),
+    *(
+        Run(rate, 3, fault)
+        for rate in (50.0, 500.0)
+        for fault in ("stop", "clock", "restart", "jobs")
+    ),
     *(Run(10 / 60, processes, route=True, seconds=90.0) for processes in (1, 3, 8)),
     *(Run(1000.0, processes, route=True) for processes in (1, 3, 8)),
     *(Run(rate, 3, fault, route=True) for rate in (50.0, 1000.0) for fault in ("stop", "restart")),

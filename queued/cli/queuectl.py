@@ -6,11 +6,11 @@ import click
 
 from pgmta.command import version_option
 from pgmta.logs import keep_off_stdout
+from queued.cli.campaign.budget import budget
 from queued.cli.campaign.campaign import campaign
 from queued.cli.campaign.forget import forget
 from queued.cli.campaign.job_commands import job
 from queued.cli.campaign.suppression import suppression
-from queued.cli.commands.budget import budget
 from queued.cli.commands.change import COMMANDS as CHANGES
 from queued.cli.commands.classify import classify
 from queued.cli.commands.count import count

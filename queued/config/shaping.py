@@ -262,16 +262,15 @@ class ShapingRoute(MailConditions):
 
     rate: Rate | None = Field(
         default=None,
-        description="at most so many recipients, such as 10/min or 50/s, over all workers; needs "
-        "a name",
+        description="recipients at most, such as 10/min or 50/s, over all workers; needs a name",
     )
     burst: Whole = Field(
-        default=1, ge=1, le=1_000_000, description="so many at once after a pause; 1: none"
+        default=1, ge=1, le=1_000_000, description="recipients at once after a pause; 1: no burst"
     )
     per: Annotated[str, BeforeValidator(_per)] = Field(
         default="destination",
-        description="what has the rate of its own: each destination, sender_domain, tenant, value "
-        "of metadata.KEY; or the whole route",
+        description="each of these has the rate: destination, sender_domain, tenant, metadata.KEY; "
+        "or the whole route",
     )
 
     @property

@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,14 +14,14 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.queue.reservations import Budget, BudgetReservations, Reservation
+from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation
 from queued.outgoing.database_clock import DatabaseClock
 from queued.outgoing.outgoing import Outgoing
 
 PACE = 0.97
 """The share of a rate that is used: with `_LATE` no window of a second has more than the rate."""
 
-_AHEAD = 0.5  # seconds: time to open a connection; a process that stops loses so many times
+_AHEAD = 0.5  # seconds: time to open a connection; a process that stops loses them
 _PAUSE = 0.1  # seconds between two statements for a budget
 _AGAIN = 1.0  # seconds after the database was away
 _LATE = 0.02  # seconds after its time at which a transaction may begin
@@ -33,7 +32,7 @@ log = get("budget")
 
 
 def lateness(step: float) -> float:
-    """Return by how many seconds a transaction may be late, with so many between two times.
+    """Return the seconds by which a transaction may be late, with `step` between two times.
 
     With less than one per second no window of a minute has more than the rate.
     """
@@ -67,7 +66,7 @@ class LineOwner(Protocol):
         """Take a row that has got its time."""
 
     def put_off(self, row: RatedRow, wait: float) -> None:
-        """Take a row whose budget has no time for so many seconds."""
+        """Take a row whose budget has no time for `wait` seconds."""
 
     def ended(self, line: BudgetLine) -> None:
         """Forget a line without rows."""
@@ -84,7 +83,7 @@ class BudgetLine:
         owner: LineOwner,
     ) -> None:
         self.budget = budget
-        """What the rows wait for."""
+        """The budget whose times the rows wait for."""
         self.waiting: deque[RatedRow] = deque()
         """Rows without a time."""
         self.next_at = 0.0
@@ -117,7 +116,8 @@ class BudgetLine:
     async def _serve(self) -> None:
         try:
             while self.waiting:
-                await asyncio.sleep(await self._reserve())
+                pause = await self._reserve()
+                await asyncio.sleep(pause)
         except Exception as error:
             log.error("no times", budget=self.budget.key, exc_info=error)
             for row in self.clear():

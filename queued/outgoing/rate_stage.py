@@ -12,7 +12,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 from pgmta.mail.metadata import BUDGET
-from pgmta.store.queue.reservations import Budget
+from pgmta.store.records.reservations import Budget
 from queued.config import QueuedConfig
 from queued.delivery.transport.begin_time import LEAD, BeginTime
 from queued.delivery.transport.result import NOT_BEGUN, postponed

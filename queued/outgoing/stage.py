@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from pgmta.model import Item, Message
 from pgmta.store.queue.contents import Contents
-from pgmta.store.queue.reservations import BudgetReservations
 from pgmta.store.queue.returned import ReturnedLog
+from pgmta.store.records.reservations import BudgetReservations
 from queued.config import QueuedConfig
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
@@ -37,7 +37,7 @@ class LeftOutPeriod(NamedTuple):
 
 @dataclass(slots=True)
 class Rates:
-    """What the claims know of mail with a rate: its rows wait for their times."""
+    """Rows with a rate that wait for their times, and those that claims leave out."""
 
     most: int = 250
     """Rows that may wait, of mail that claims can leave out."""

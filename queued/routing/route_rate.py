@@ -10,7 +10,7 @@ from typing import Any
 from pgmta.mail.address import domain_of
 from pgmta.mail.metadata import BUDGET, values_of
 from pgmta.model import Rated
-from pgmta.store.queue.reservations import Budget
+from pgmta.store.records.reservations import Budget
 from queued.config import ShapingRoute
 
 _METADATA = "metadata."
@@ -68,5 +68,3 @@ def budget_key(route: str, value: str) -> str:
     if len(key) <= _LONGEST and (not value or _KEY.fullmatch(value)):
         return key
     return f"route:{route}:{sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
-
-

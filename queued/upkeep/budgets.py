@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgmta.logs import get
-from pgmta.store.queue.reservations import tidy
+from pgmta.store.records.reservations import tidy
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
 

@@ -13,9 +13,9 @@ from pgmta.logs import get
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.lease import RowLeases
-from pgmta.store.queue.reservations import BudgetReservations
 from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
+from pgmta.store.records.reservations import BudgetReservations
 from pgmta.store.records.traces import Trace
 from pgmta.tracing import tracing
 from queued.config import QueuedConfig, Worker

@@ -9,8 +9,8 @@ from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
-from pgmta.store.queue.reservations import BudgetReservations
 from pgmta.store.queue.returned import ReturnedLog
+from pgmta.store.records.reservations import BudgetReservations
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue

@@ -8,6 +8,6 @@ WHERE cardinality(%(keys)s::text[]) = 0 OR key ^@ ANY (%(keys)s::text[])
 ORDER BY key
 
 -- name: set
--- Make a budget or change it; what is not given stays.
+-- Make a budget or change it; the sum and the note stay unless others are given.
 SELECT budget_set(%(key)s, %(rate)s, CASE WHEN %(most_given)s THEN %(most)s::bigint
     ELSE (SELECT month_most FROM budgets WHERE key = %(key)s) END, %(note)s) AS changed

@@ -1,4 +1,4 @@
-"""Daemons on a database of their own."""
+"""Daemons on a database for one test."""
 
 from __future__ import annotations
 

@@ -28,9 +28,7 @@ class MailClock:
     def most(self, sender: str, seconds: float = 1.0) -> int:
         """Return the largest number of its mails in any window of that length."""
         times = sorted(self.times[sender])
-        return max(
-            (bisect_left(times, at + seconds) - n for n, at in enumerate(times)), default=0
-        )
+        return max((bisect_left(times, at + seconds) - n for n, at in enumerate(times)), default=0)
 
 
 def shaping(folder: Path, *routes: dict[str, Any]) -> str:

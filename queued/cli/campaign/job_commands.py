@@ -10,6 +10,7 @@ from pgmta.command import print_json, print_line
 from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
 from queued.cli.options.queue_command import Column, command, instant, print_rows, read_rate
 
+
 @command()
 @about_campaign
 @click.option("--rate", help="Mails per s, min, h or d, as 50/s; default: the rate of the "

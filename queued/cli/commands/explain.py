@@ -110,7 +110,9 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             print_line(f"  next       {instant(row['next_attempt'])}")
         for budget in row.get("budgets", ()):
             free = "now" if budget["next_at"] <= datetime.now(UTC) else instant(budget["next_at"])
-            print_line(f"  budget     {budget['key']}: {rate_text(budget['rate'])}, next time {free}")
+            print_line(
+                f"  budget     {budget['key']}: {rate_text(budget['rate'])}, next time {free}"
+            )
         if end := row["tried_until"]:
             print_line(f"  gives up   {instant(end)}")
         metadata = row["metadata"]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 LEAD = 0.01
 """Seconds before the time at which the mail comes to its destination."""
 
+_EARLY = 0.001  # seconds: timers have whole milliseconds and may be early
 _HELD = 0.02  # seconds for which a connection waits for the time, at most
 
 
@@ -41,7 +42,8 @@ class BeginTime:
 
     async def come(self) -> bool:
         """Wait for the time, and use it; return False if it is lost."""
-        while (wait := self.wait) is not None and wait > 0:
-            await asyncio.sleep(wait)
+        if (wait := self.wait) and wait > 0:
+            await asyncio.sleep(wait + _EARLY)
+        lost = self.wait is None
         self._used = True
-        return wait is not None
+        return not lost

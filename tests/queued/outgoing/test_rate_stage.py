@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from bisect import bisect_left
@@ -15,7 +14,7 @@ import pytest
 from pgmta.errors import StoreUnavailable
 from pgmta.model import Item, Message
 from pgmta.states import Event
-from pgmta.store.queue.reservations import Budget, BudgetReservations, Reservation
+from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation
 from queued.config import QueuedConfig, Shaping
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.begin_time import BeginTime
@@ -28,7 +27,7 @@ from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.rate_stage import RateStage
 from queued.outgoing.stage import StageContext
 from queued.routing.routes import Routes
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import eventually
 
 NOW = datetime.now(UTC)
 AHEAD = 1e9  # seconds that the clock of the database is ahead
@@ -83,9 +82,7 @@ class Stage(RateStage):
         self.results += [(item.id, result) for item in items]
 
     async def until(self, number: int) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while len(self.went) < number:
-                await asyncio.sleep(0.005)  # noqa: TID251 - the times are what is tested
+        await eventually(lambda: len(self.went) >= number)
 
     def begin(self, place: int = 0) -> BeginTime:
         begin = self.went[place][1].begin
@@ -154,9 +151,7 @@ async def test_mail_waits_while_the_database_is_away(
     reservations = cast(Reservations, stage.context.reservations)
     reservations.away = True
     stage.prepare_one(outgoing(1, CREDENTIAL))
-    async with asyncio.timeout(PATIENCE):
-        while reservations.asked < 3:
-            await asyncio.sleep(0.01)  # noqa: TID251
+    await eventually(lambda: reservations.asked >= 3)
     assert not stage.went
     reservations.away = False
     await stage.until(1)
@@ -200,7 +195,7 @@ async def test_many_slow_budgets_leave_slots_to_others(stage: Stage) -> None:
     """The rows whose time is far away go back as soon as half of the slots are taken."""
     stage.context.rates.most = 100
     for number in range(170):
-        stage.prepare_one(outgoing(number, **{"rate": "1/min", "name": f"n{number // 2}"}))
+        stage.prepare_one(outgoing(number, rate="1/min", name=f"n{number // 2}"))
         if number == 99:
             await stage.until(50)  # each of the 50 budgets has had its first time
     assert stage.context.rates.load <= 100
@@ -222,9 +217,7 @@ async def test_a_time_that_is_lost_is_not_used_later(stage: Stage) -> None:
     await stage.until(2)
     assert stage.begin(1).soon
     at = reservations.grants[0]
-    async with asyncio.timeout(PATIENCE):
-        while time.monotonic() < at + 0.05:
-            await asyncio.sleep(0.01)  # noqa: TID251
+    await eventually(lambda: time.monotonic() > at + 0.05)
     assert not stage.begin(1).soon
     assert not await stage.begin(1).come()
     stage.begin(1).give_back()
@@ -252,7 +245,7 @@ def answers(dice: random.Random) -> Iterator[tuple[float, float, float, float]]:
         if set_now := dice.random() < 0.02:
             offset += dice.choice([-3600, -2, 2, 3600])
         offset += dice.uniform(-0.0005, 0.0005) * 0.05
-        # a slow answer does not tell whether a clock was set
+        # a slow answer does not show that a clock was set
         slow = [0.0002, 0.001, 0.02] if set_now else [0.0002, 0.001, 0.02, 5.0]
         there, back = dice.choice(slow) * dice.random(), dice.choice(slow) * dice.random()
         yield offset, now, now + there + offset, now + there + back

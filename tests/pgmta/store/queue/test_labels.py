@@ -143,7 +143,8 @@ async def test_claims_leave_out_the_mail_of_one_rate(
         if n % 10 == 0:
             fine.add(row(db, 1, tenant="other", priority=1))
             fine.add(row(db, 1, priority=1, domain="mx.example"))
-    rate = {"name": "t", "domain": "b.example", "rate": "10/min", "per": "tenant", "to": "h.example"}
+    rate = {"name": "t", "domain": "b.example", "to": "h.example"}
+    rate |= {"rate": "10/min", "per": "tenant"}
     routes = Routes({}, Shaping.model_validate({"routes": [rate]}))
     claims = Claims(link, "w", 60, siblings=0)
     claims.label(routes.labelled, routes.rated)

@@ -53,7 +53,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What is measured."""
+        """The kind of mail, its rate, the processes and the fault."""
         what = "route" if self.route else "campaign"
         rate = f"{self.rate:g}/s" if self.rate >= 1 else f"{self.rate * 60:g}/min"
         return " ".join(filter(None, (what, rate, f"x {self.processes}", self.fault)))
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the sink saw: most mails in a window, the share of the rate, and connections."""
+    """The most mails in a window at the sink, the share of the rate, and connections."""
 
     run: Run
     most: int
@@ -87,7 +87,7 @@ class Outcome:
         )
 
     def misses(self) -> list[str]:
-        """Return what is wrong."""
+        """Return the limits that were missed."""
         found = []
         if self.most > self.allowed + 1e-6:
             found.append(f"{self.run.name}: {self.most} in {self.run.window:g} s")
@@ -144,7 +144,7 @@ class RatedLine:
         self.products.clear()
 
     def start(self, number: int, clock: int = 0) -> Product:
-        """Start one queued, whose clock is wrong by so many seconds."""
+        """Start one queued, whose clock is `clock` seconds ahead."""
         who = PROGRAMS[number % len(PROGRAMS)]
         folder = self._directory / f"queued{len(list(self._directory.glob('queued*')))}"
         folder.mkdir()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from pgmta.config.rates import rate_text
 from pgmta.mail.address import domain_of
 from pgmta.mail.metadata import BUDGET, values_of
 from pgmta.model import Rated
@@ -33,6 +34,13 @@ class RouteRate:
             return None
         by = {"route": "", "destination": "domain" if by_domain else ""}.get(entry.per, entry.per)
         return cls(Rated(entry.mail, entry.name, by), entry.rate, entry.burst)
+
+    @property
+    def shown(self) -> str:
+        """The rate in words."""
+        burst = f", {self.burst:g} at once" if self.burst > 1 else ""
+        by = self.rated.by
+        return f"{rate_text(self.rate)}{burst}{f' for each {by}' if by else ''}"
 
     def budget(self, mail: Any) -> Budget:
         """Return the budget of mail with the fields of a row."""

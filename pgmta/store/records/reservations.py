@@ -14,7 +14,7 @@ _ANY, _ROUTE = (_SQL["reserve"].fill(of=_SQL[name]) for name in ("any", "route")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What mail may begin per second: a row of the table of budgets.
+    """A row of the table of budgets, by its key.
 
     Without a `rate` the row says it, and no row is no limit. That of a route has one, and a
     `label`: the name by which claims leave out its mail.

@@ -60,7 +60,7 @@ def list_budgets(config: Path, keys: tuple[str, ...], as_json: bool) -> None:
 @command(budget, "set")
 @click.argument("key")
 @click.argument("rate")
-@click.option("--month-most", metavar="NUMBER", help="At most so many per calendar month in UTC; "
+@click.option("--month-most", metavar="NUMBER", help="Sum of a calendar month in UTC, at most; "
               "none: any number; default: as before.")  # fmt: skip
 @click.option("--note", help="Words for operators; default: as before.")
 def set_budget(config: Path, key: str, rate: str, month_most: str | None, note: str | None) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import psycopg
 
@@ -15,7 +15,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation
-from queued.outgoing.database_clock import DatabaseClock
+from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
 
 PACE = 0.97
@@ -59,28 +59,21 @@ class RatedRow:
         self.have, self.at, self.until = 0, 0.0, math.inf
 
 
-class LineOwner(Protocol):
-    """Takes the rows of lines."""
-
-    def ready(self, row: RatedRow) -> None:
-        """Take a row that has got its time."""
-
-    def put_off(self, row: RatedRow, wait: float) -> None:
-        """Take a row whose budget has no time for `wait` seconds."""
-
-    def ended(self, line: BudgetLine) -> None:
-        """Forget a line without rows."""
-
-
 class BudgetLine:
-    """Rows in order, and the task that reserves times for them while there are any."""
+    """Rows in order, and the task that reserves times for them while there are any.
+
+    `ready` takes each row that has got its time; `put_off` a row whose budget has none for long,
+    and the seconds; `ended` the line itself when no row is left.
+    """
 
     def __init__(
         self,
         budget: Budget,
         reservations: BudgetReservations,
-        clock: DatabaseClock,
-        owner: LineOwner,
+        clock: ClockBounds,
+        ready: Callable[[RatedRow], None],
+        put_off: Callable[[RatedRow, float], None],
+        ended: Callable[[BudgetLine], None],
     ) -> None:
         self.budget = budget
         """The budget whose times the rows wait for."""
@@ -90,7 +83,9 @@ class BudgetLine:
         """When the budget has its next time, by the monotonic clock, as far as it is known."""
         self._reservations = reservations
         self._clock = clock
-        self._owner = owner
+        self._ready = ready
+        self._put_off = put_off
+        self._ended = ended
         self._task: asyncio.Task[None] | None = None
 
     def put(self, row: RatedRow, *, first: bool = False) -> None:
@@ -121,10 +116,10 @@ class BudgetLine:
         except Exception as error:
             log.error("no times", budget=self.budget.key, exc_info=error)
             for row in self.clear():
-                self._owner.put_off(row, _AGAIN)
+                self._put_off(row, _AGAIN)
         finally:
             self._task = None
-            self._owner.ended(self)
+            self._ended(self)
 
     async def _reserve(self) -> float:
         """Give times to rows; return the seconds until more can be reserved."""
@@ -137,7 +132,7 @@ class BudgetLine:
         if found is None:  # no such budget, no limit
             for row in self.clear():
                 row.have += 1
-                self._owner.ready(row)
+                self._ready(row)
             return _PAUSE
         now = time.monotonic()
         self._clock.see(asked, now, found.present)
@@ -148,7 +143,7 @@ class BudgetLine:
         delay = self.next_at - now
         if not found.number and delay > _LONGEST and not self.budget.label:
             for row in self.clear():
-                self._owner.put_off(row, delay)
+                self._put_off(row, delay)
         return max(_PAUSE, min(delay - (_AHEAD if not found.number else _AHEAD / 2), _LONGEST))
 
     def _give(self, row: RatedRow, found: Reservation, number: int) -> None:
@@ -158,4 +153,4 @@ class BudgetLine:
         row.at = max(row.at, self._clock.latest(moment))
         row.until = min(row.until, self._clock.earliest(moment) + late)
         row.have += 1
-        self._owner.ready(row)
+        self._ready(row)

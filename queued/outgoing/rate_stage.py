@@ -17,7 +17,7 @@ from queued.config import QueuedConfig
 from queued.delivery.transport.begin_time import LEAD, BeginTime
 from queued.delivery.transport.result import NOT_BEGUN, postponed
 from queued.outgoing.budget_line import BudgetLine, RatedRow
-from queued.outgoing.database_clock import DatabaseClock
+from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import (
     LeftOutPeriod,
@@ -47,7 +47,7 @@ class RateStage(OutgoingStage):
         self._lines: dict[Budget, BudgetLine] = {}
         self._rows: dict[RatedRow, None] = {}  # in a line, or with a timer
         self._loads: Counter[Budget] = Counter()  # rows by their first budget
-        self._clock = DatabaseClock()
+        self._clock = ClockBounds()
         self._draining = False
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
@@ -150,11 +150,12 @@ class RateStage(OutgoingStage):
         line = self._lines.get(budget)
         if line is None:
             assert self.context.reservations  # noqa: S101 - for the type checker
-            line = BudgetLine(budget, self.context.reservations, self._clock, self)
+            reservations, clock = self.context.reservations, self._clock
+            line = BudgetLine(budget, reservations, clock, self._ready, self._put_off, self._ended)
             self._lines[budget] = line
         line.put(row, first=first)
 
-    def ready(self, row: RatedRow) -> None:
+    def _ready(self, row: RatedRow) -> None:
         """Let a row go on right before its time, or now if its destination has no connection."""
         last = row.have == len(row.budgets)
         early = last and not self.context.connected(row.outgoing.destination)
@@ -191,12 +192,12 @@ class RateStage(OutgoingStage):
             row.lose()
             self._queue(row, first=True)
 
-    def put_off(self, row: RatedRow, wait: float) -> None:
+    def _put_off(self, row: RatedRow, wait: float) -> None:
         """Put a row off whose budget has no time for long."""
         self._remove(row)
         self._postpone(row, wait)
 
-    def ended(self, line: BudgetLine) -> None:
+    def _ended(self, line: BudgetLine) -> None:
         """Forget a line without rows."""
         if self._lines.get(line.budget) is line:
             del self._lines[line.budget]

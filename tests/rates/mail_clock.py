@@ -25,6 +25,10 @@ class MailClock:
             self.times[sender].append(time.monotonic())
         return None
 
+    def has(self, sender: str, number: int) -> bool:
+        """Return whether it has begun that many mails."""
+        return len(self.times[sender]) >= number
+
     def most(self, sender: str, seconds: float = 1.0) -> int:
         """Return the largest number of its mails in any window of that length."""
         times = sorted(self.times[sender])

@@ -22,7 +22,7 @@ from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
 from queued.outgoing import budget_line
 from queued.outgoing.budget_line import PACE
-from queued.outgoing.database_clock import DatabaseClock
+from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.rate_stage import RateStage
 from queued.outgoing.stage import StageContext
@@ -255,7 +255,7 @@ def answers(dice: random.Random) -> Iterator[tuple[float, float, float, float]]:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_time_of_the_database_is_never_early_here(seed: int) -> None:
     """Whatever answers take, and whenever a clock is set: what it says is between the bounds."""
-    clock = DatabaseClock()
+    clock = ClockBounds()
     for offset, asked, present, answered in answers(random.Random(seed)):
         clock.see(asked, answered, present)
         true = present + 0.25 - offset

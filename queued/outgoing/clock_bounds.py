@@ -5,7 +5,7 @@ from __future__ import annotations
 _DRIFT = 0.001  # seconds per second by which the two may drift apart
 
 
-class DatabaseClock:
+class ClockBounds:
     """Learns how far the monotonic clock of this process is ahead, from answers of the database.
 
     An answer that was long under way says little: the bounds of earlier ones count too, and only

@@ -187,6 +187,22 @@ class Labelled:
     by_domain: bool = True
 
 
+@dataclass(slots=True, frozen=True)
+class Rated:
+    """The mail of a route, and of its rate the name; an empty one: it has none.
+
+    With `by`, a field of rows or `metadata.KEY`, each value of it has its own rate.
+    """
+
+    selection: Selection
+    name: str = ""
+    by: str = ""
+
+    def label(self, value: str) -> str:
+        """Return the name by which claims leave out the mail with this value."""
+        return f"rate {self.name} {value}" if self.by else f"rate {self.name}"
+
+
 OTHER_MAIL = "route -"
 """The label of mail whose destination depends on nothing but its domain."""
 

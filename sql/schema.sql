@@ -4506,6 +4506,7 @@ INSERT INTO rights (object, role, privileges) VALUES
 CREATE TABLE budgets (
     key text COLLATE "C" PRIMARY KEY CONSTRAINT budgets_key CHECK (key ~ '^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}$'),
     rate double precision NOT NULL CONSTRAINT budgets_rate CHECK (rate > 0 AND rate <= 100000),
+    burst double precision NOT NULL DEFAULT 1 CONSTRAINT budgets_burst CHECK (burst >= 1 AND burst <= 1000000),
     next_at timestamptz NOT NULL DEFAULT '-infinity',
     month_most bigint CONSTRAINT budgets_month_most CHECK (month_most >= 0),
     month date NOT NULL DEFAULT '-infinity',
@@ -4515,8 +4516,9 @@ CREATE TABLE budgets (
     changed_by text NOT NULL DEFAULT SESSION_USER
 ) WITH (fillfactor = 10);  -- each reservation updates its row, within its page
 COMMENT ON TABLE budgets IS 'What may be sent per second and calendar month, over all processes.';
-COMMENT ON COLUMN budgets.key IS 'Name, such as collector:NAME.';
+COMMENT ON COLUMN budgets.key IS 'Name: collector:NAME, credential:NAME, or route:NAME:VALUE of shaping.yaml.';
 COMMENT ON COLUMN budgets.rate IS 'At most so many per second.';
+COMMENT ON COLUMN budgets.burst IS 'So many at once after a pause; 1: none.';
 COMMENT ON COLUMN budgets.next_at IS 'The first time that is not reserved.';
 COMMENT ON COLUMN budgets.month_most IS 'At most so many per calendar month in UTC; null: any number.';
 COMMENT ON COLUMN budgets.month IS 'First day of the month that month_used is about.';
@@ -4524,6 +4526,7 @@ COMMENT ON COLUMN budgets.month_used IS 'Reserved in that month.';
 COMMENT ON COLUMN budgets.note IS 'Words of operators.';
 COMMENT ON COLUMN budgets.changed_at IS 'When rate or month_most last changed.';
 COMMENT ON COLUMN budgets.changed_by IS 'The login that changed them.';
+COMMENT ON CONSTRAINT budgets_burst ON budgets IS 'From 1 to 1,000,000.';
 COMMENT ON CONSTRAINT budgets_key ON budgets IS '1 to 100 letters, digits and . _ : @ -';
 COMMENT ON CONSTRAINT budgets_month_most ON budgets IS 'From 0 on.';
 COMMENT ON CONSTRAINT budgets_note ON budgets IS 'Up to 500 characters.';
@@ -4553,7 +4556,7 @@ BEGIN
         budget.month_used := CASE WHEN this_month > budget.month THEN 0 ELSE budget.month_used END;
         budget.month := greatest(this_month, budget.month);
     END IF;
-    first := greatest(budget.next_at, present);
+    first := greatest(budget.next_at, present - make_interval(secs => (budget.burst - 1) / budget.rate));
     step := make_interval(secs => 1 / budget.rate);
     number := greatest(least(wanted, budget.month_most - budget.month_used), 0);
     IF number = 0 AND wanted > 0 THEN
@@ -4572,7 +4575,7 @@ END $$;
 COMMENT ON FUNCTION budget_reserve IS
     'Reserves the next times of a budget, at most `wanted`, none later than `ahead` from now, and returns the first, '
     'their number and their distance. `together` reserves them as one batch at the first time. Times that are over '
-    'are lost. For number 0, `first` is the time to ask again. `pace` is the share of the rate that is used.';
+    'are lost, but for the last ones of a burst. For number 0, `first` is the time to ask again. `pace` is the share of the rate that is used.';
 
 CREATE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
 RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -4592,13 +4595,44 @@ $$;
 COMMENT ON FUNCTION budget_set IS
     'Makes a budget or changes its rate, sum and note, and returns whether that changed anything. The month goes on.';
 
+CREATE FUNCTION budget_of_route(key text, rate double precision, burst double precision) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM budgets AS b
+        WHERE b.key = budget_of_route.key AND (b.rate, b.burst) = (budget_of_route.rate, budget_of_route.burst)
+    ) THEN
+        INSERT INTO budgets AS b (key, rate, burst)
+        VALUES (budget_of_route.key, budget_of_route.rate, budget_of_route.burst)
+        ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, burst = excluded.burst,
+            changed_at = now(), changed_by = SESSION_USER,
+            next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 / excluded.rate));
+    END IF;
+    RETURN key;
+END $$;
+COMMENT ON FUNCTION budget_of_route IS
+    'Gives the budget of a route what shaping.yaml says, makes it if it is not there, and returns its key.';
+
+CREATE FUNCTION budget_tidy() RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    WITH gone AS (
+        DELETE FROM budgets WHERE key LIKE 'route:%'
+            AND next_at < now() - make_interval(days => 1, secs => burst / rate)
+        RETURNING true
+    )
+    SELECT count(*) FROM gone
+$$;
+COMMENT ON FUNCTION budget_tidy IS
+    'Deletes budgets of routes that no mail has used for a day, which make no difference, and returns how many.';
+
 INSERT INTO rights (object, role, privileges) VALUES
     ('budgets', 'pgmta_operator', 'SELECT'),
     ('budgets', 'pgmta_reader', 'SELECT'),
     ('budgets', 'pgmta_queued', 'SELECT'),
+    ('FUNCTION budget_of_route', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION budget_reserve', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION budget_set', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION budget_set', 'pgmta_operator', 'EXECUTE');
+    ('FUNCTION budget_set', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION budget_tidy', 'pgmta_queued', 'EXECUTE');
 
 -- Suppressions: addresses that get no mail of campaigns, by tenant and scope.
 

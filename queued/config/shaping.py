@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pgmta.config.loader import Problem, dotted
+from pgmta.config.rates import Rate
 from pgmta.config.types import (
     Period,
     Section,
@@ -204,6 +205,15 @@ def _targets(value: Any, info: ValidationInfo) -> Any:
     return listed(value)
 
 
+_PER = ("destination", "sender_domain", "tenant", "route")
+
+
+def _per(word: Any) -> str:
+    if isinstance(word, str) and (word in _PER or re.fullmatch(r"metadata\..{1,255}", word)):
+        return word
+    raise ValueError(f"expected {', '.join(_PER)} or metadata.KEY, not {word!r}")
+
+
 class ShapingRoute(MailConditions):
     """A route. All of its conditions have to be met; one without conditions is for all mail."""
 
@@ -248,6 +258,19 @@ class ShapingRoute(MailConditions):
     )
     rewrite: ShapingRewrite | None = Field(
         default=None, description="changes to its mail as it leaves"
+    )
+
+    rate: Rate | None = Field(
+        default=None,
+        description="recipients at most, such as 10/min or 50/s, over all workers; needs a name",
+    )
+    burst: Whole = Field(
+        default=1, ge=1, le=1_000_000, description="recipients at once after a pause; 1: no burst"
+    )
+    per: Annotated[str, BeforeValidator(_per)] = Field(
+        default="destination",
+        description="each of these has the rate: destination, sender_domain, tenant, metadata.KEY; "
+        "or the whole route",
     )
 
     @property
@@ -332,6 +355,12 @@ class Shaping(Section):
         if route.login is not None and route.login not in self.logins:
             advice = hint(route.login, self.logins) if self.logins else "there are no logins"
             yield "login", f"no login {route.login!r}; {advice}"
+        if route.rate is None:
+            for key in ("burst", "per"):
+                if key in route.model_fields_set:
+                    yield key, "needs a rate"
+        elif route.name is None:
+            yield "rate", "needs a name of the route: its budgets are known by it"
         if route.transport not in SMTP:
             for key in ("to", "port", "implicit", "tls", "login"):
                 if key in route.model_fields_set:

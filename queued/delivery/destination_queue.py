@@ -126,6 +126,11 @@ class DestinationQueue:
         self.backlog.most_ordinary = max(1, delivery.connections - reserved)
 
     @property
+    def connected(self) -> bool:
+        """Whether it has a connection."""
+        return bool(self._open)
+
+    @property
     def domains(self) -> set[str]:
         """The domains, or labels, of the rows that wait or are under way."""
         return {name for envelope in self.backlog.envelopes for name in envelope.domains}
@@ -274,19 +279,25 @@ class DestinationQueue:
                 self._finish_all(envelope, DEADLINE_OVER)
                 envelope = None
                 continue
+            begin = envelope.begin
+            if begin and not begin.soon:
+                self._give_back(envelope)
+                envelope = None
+                continue
             if len(envelope.items) > channel.most_recipients:
                 self._leave(envelope, [*range(channel.most_recipients, len(envelope.items))])
             try:
                 once = any(item.once for item in envelope.items)
                 begun = not once or await envelope.guard.begin(envelope.items)
-                results = await channel.send(envelope) if begun else []
+                came = not (begin and begun) or await begin.come()
+                results = await channel.send(envelope) if begun and came else []
             except Exception as error:
                 results = failed(error, channel, envelope)
             except BaseException:
                 self._finish_all(envelope, CUT_OFF if channel.in_doubt else NOT_BEGUN)
                 raise
             if not results:
-                self._hand_back(envelope)
+                (self._hand_back if came else self._give_back)(envelope)
                 envelope = None
                 continue
             if channel.vain and (kept or (channel.unwelcome and self._others_work(channel))):
@@ -322,7 +333,7 @@ class DestinationQueue:
             results = [result for n, result in enumerate(results) if n not in left]
             self._leave(envelope, later, bare=bare)
         elsewhere = [n for n, each in enumerate(results) if each.again is Again.ELSEWHERE]
-        if elsewhere:
+        if elsewhere and not envelope.begin:  # another host would be another transaction
             await self._others.try_all(channel, envelope, results, elsewhere)
         else:
             self._finish(envelope, results)
@@ -340,6 +351,12 @@ class DestinationQueue:
     def _hand_back(self, envelope: Envelope) -> None:
         self._finish_all(envelope, NOT_BEGUN)
 
+    def _give_back(self, envelope: Envelope) -> None:
+        """Let an envelope wait for its time, or for another one."""
+        assert envelope.begin  # noqa: S101 - for the type checker
+        self._forget(envelope)
+        envelope.begin.give_back()
+
     def _put_back(self, envelope: Envelope) -> None:
         if self._draining:
             self._hand_back(envelope)
@@ -353,6 +370,14 @@ class DestinationQueue:
 
     def _finish(self, envelope: Envelope, results: list[Result], *, carried: bool = True) -> None:
         """Report the results of an envelope, which a connection has carried or which has waited."""
+        self._forget(envelope, carried=carried)
+        try:
+            self._reporter.report(envelope, results)
+        except Exception as error:
+            log.error("result lost", message=envelope.items[0].message_id, exc_info=error)
+
+    def _forget(self, envelope: Envelope, *, carried: bool = True) -> None:
+        """Count an envelope no more."""
         backlog = self.backlog
         backlog.envelopes.discard(envelope)
         backlog.load -= len(envelope.items)
@@ -360,7 +385,3 @@ class DestinationQueue:
             backlog.urgent_load -= len(envelope.items)
         elif carried:
             backlog.ordinary -= 1
-        try:
-            self._reporter.report(envelope, results)
-        except Exception as error:
-            log.error("result lost", message=envelope.items[0].message_id, exc_info=error)

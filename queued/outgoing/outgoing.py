@@ -10,8 +10,10 @@ from typing import NamedTuple
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.model import CHUNK_SIZE, PART_SIZE, Item, Message
 from pgmta.store.queue.contents import Contents
+from queued.delivery.transport.begin_time import BeginTime
 from queued.delivery.transport.destination import Destination
 from queued.rewriting.rewrite import Rewriting
+from queued.routing.route_rate import RouteRate
 
 
 class Outgoing(NamedTuple):
@@ -22,7 +24,7 @@ class Outgoing(NamedTuple):
     known. `utf8` says whether an address needs SMTPUTF8, and `header_utf8` whether the header may
     need it. The attempt counts from `started`. `labels` are those of the rows, if any mail has
     labels. Rows in `reserved` slots are handed back if their destination has its share of these.
-    `rewriting` is that of the route.
+    `rewriting` and `rate` are those of the route. `begin` is the time of mail that has one.
     """
 
     items: list[Item]
@@ -39,6 +41,8 @@ class Outgoing(NamedTuple):
     labels: set[str] | None = None
     reserved: bool = False
     rewriting: Rewriting | None = None
+    rate: RouteRate | None = None
+    begin: BeginTime | None = None
 
     @property
     def names(self) -> set[str]:

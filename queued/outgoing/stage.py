@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from pgmta.model import Item, Message
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
+from pgmta.store.records.reservations import BudgetReservations
 from queued.config import QueuedConfig
+from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing
@@ -25,12 +28,34 @@ None says that the stage has taken the rows: it concludes them, or lets them go 
 type Prepare = Callable[[Outgoing], Prepared]
 
 
+class LeftOutPeriod(NamedTuple):
+    """A period by the monotonic clock; infinite: until there is room."""
+
+    since: float
+    until: float
+
+
+@dataclass(slots=True)
+class Rates:
+    """Rows with a rate that wait for their times, and those that claims leave out."""
+
+    most: int = 250
+    """Rows that may wait, of mail that claims can leave out."""
+    load: int = 0
+    """Rows that wait."""
+    left_out: dict[str, LeftOutPeriod] = field(default_factory=dict)
+    """Labels that claims leave out."""
+    wake: Callable[[], object] = lambda: None
+    """Is called when such mail may be claimed again."""
+
+
 @dataclass(slots=True, kw_only=True)
 class StageContext:
     """The means of the stages of one worker.
 
     `end` takes rows with the result of all, and the time at which their attempt began; `dispatch`
-    takes rows with another recipient. `go_on` takes a message that a stage had taken.
+    takes rows with another recipient. `go_on` takes a message that a stage had taken. `connected`
+    says whether a destination has a connection. Without `reservations` no mail has a rate.
     """
 
     contents: Contents
@@ -40,6 +65,9 @@ class StageContext:
     end: Callable[[list[Item], Result, datetime | None], object]
     dispatch: Callable[[list[Item], dict[int, Message]], object]
     go_on: Callable[[OutgoingStage, Outgoing], None] = lambda _, outgoing: None
+    connected: Callable[[Destination], bool] = lambda _: True
+    reservations: BudgetReservations | None = None
+    rates: Rates = field(default_factory=Rates)
     load: int = 0
     """Rows that wait in a stage."""
     room: int

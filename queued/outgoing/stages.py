@@ -17,6 +17,7 @@ from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.deadline_stage import DeadlineStage
 from queued.outgoing.edit_stage import EditStage
 from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.rate_stage import RateStage
 from queued.outgoing.returned_stage import ReturnedStage
 from queued.outgoing.rewrite_stage import RewriteStage
 from queued.outgoing.sign_stage import SignStage
@@ -33,7 +34,7 @@ STAGES: list[type[OutgoingStage]] = [
 ]
 """The stages before the destination is asked for room."""
 
-LAST: list[type[OutgoingStage]] = [SignStage]
+LAST: list[type[OutgoingStage]] = [SignStage, RateStage]
 """The stages of mail whose destination has room: they take long."""
 
 
@@ -157,6 +158,7 @@ def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelop
             room=len(content) if isinstance(content, bytes) else 0,
             labels=outgoing.labels,
             deadline=outgoing.deadline,
+            begin=outgoing.begin,
         )
         for start in range(0, len(group), most)
     ]

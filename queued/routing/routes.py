@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from pgmta.config.types import HostPort
 from pgmta.mail.address import domains_above
-from pgmta.model import OTHER_MAIL, Item, Labelled
+from pgmta.model import OTHER_MAIL, Item, Labelled, Rated
 from pgmta.report_row import ReportRow
 from pgmta.selection import Selection, Term, domain_as_stored
 from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_term
@@ -20,6 +20,7 @@ from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination, TransportParameters
 from queued.rewriting.rewrite import Rewriting
 from queued.rewriting.verp import ReturnAddresses, VerpKeys
+from queued.routing.route_rate import RouteRate
 
 _KEPT = 10_000  # domains in each cache
 _PORTS = {"smtp": 25, "lmtp": 24}
@@ -34,18 +35,20 @@ class Routed:
     """A destination, and the terms of the route that leads to it.
 
     `route` is its name, for operators. Mail with the same `group` may share a transaction: it is
-    rewritten alike, too.
+    rewritten alike, too, and has the same rate.
     """
 
     destination: Destination
     route: str
     retry: Retry | None = field(default=None, repr=False, compare=False)
     rewriting: Rewriting | None = field(default=None, repr=False, compare=False)
+    rate: RouteRate | None = field(default=None, repr=False, compare=False)
     group: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         key = self.destination.key
         group = f"{key} {self.rewriting.name}" if self.rewriting else key
+        group = f"{group} {self.rate.rated.name}" if self.rate else group
         object.__setattr__(self, "group", group)
 
 
@@ -90,8 +93,10 @@ class Route:
         rewriting = Rewriting(entry.rewrite, keys, name) if entry.rewrite else None
         destination = Destination(entry.transport, parameters)
         domain, rest = domain_term("domain", entry.domain), entry.of_path & entry.of_row
-        labelled = Labelled(entry.mail, f"route {number}", entry.transport in SMTP and not entry.to)
-        return cls(domain, rest, labelled, Routed(destination, name, entry.retry, rewriting))
+        by_domain = entry.transport in SMTP and not entry.to
+        labelled = Labelled(entry.mail, f"route {number}", by_domain)
+        rate = RouteRate.of(entry, by_domain=by_domain)
+        return cls(domain, rest, labelled, Routed(destination, name, entry.retry, rewriting, rate))
 
 
 class Routes:
@@ -137,6 +142,19 @@ class Routes:
             found.append(Labelled(Selection((some,) if all(domains) else ()), OTHER_MAIL))
         return found
 
+    @property
+    def rated(self) -> list[Rated]:
+        """The mail that claims leave out by its rate, in order; that of routes without one, too.
+
+        It is empty if no route has a rate.
+        """
+        rates = [route.routed.rate for route in self._routes]
+        last = max((number for number, rate in enumerate(rates) if rate), default=-1)
+        return [
+            rate.rated if rate else Rated(route.labelled.selection)
+            for route, rate in zip(self._routes[: last + 1], rates, strict=False)
+        ]
+
     def find(self, mail: Mail) -> Routed:
         """Return the destination of mail; without any route it is the MX of its domain.
 
@@ -163,6 +181,13 @@ class Routes:
         try:
             return self.find(mail).retry
         except Exception:  # such mail has no route, and its result says so
+            return None
+
+    def rate(self, mail: Mail) -> RouteRate | None:
+        """Return the rate of the route that mail takes; None if it has none."""
+        try:
+            return self.find(mail).rate
+        except Exception:  # as in `retry`
             return None
 
     def label(self, mail: Mail) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queued.upkeep import (
+    budgets,
     campaign_jobs,
     clock,
     dane_check,
@@ -32,5 +33,6 @@ DUTIES: list[Duty] = [
     sts_policies.RESULTS,
     dane_check.DUTY,
     untaken.DUTY,
+    budgets.DUTY,
     campaign_jobs.DUTY,
 ]

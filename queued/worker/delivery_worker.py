@@ -15,11 +15,12 @@ from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
+from pgmta.store.records.reservations import BudgetReservations
 from pgmta.store.records.traces import Trace
 from pgmta.tracing import tracing
 from queued.config import QueuedConfig, Worker
+from queued.outgoing.budget_line import PACE
 from queued.process.queued_process import QueuedProcess
-from queued.worker.budget_times import BudgetTimes
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
 from queued.worker.leases import Leases
@@ -50,13 +51,12 @@ class DeliveryWorker:
         link = process.resources.link
         links = {
             name: link(f"{worker.name} {name}", SESSION | _MORE.get(name, {}))
-            for name in ("claim", "urgent", "settle", "renew", "content", "returned")
+            for name in ("claim", "urgent", "settle", "renew", "content", "returned", "rates")
         }
         lease, poll = config.process.lease, config.process.poll
         self._poll = poll
         level = -1 if config.urgent.priority is None else config.urgent.priority
-        times = BudgetTimes(process.resources)
-        self._leases = Leases(RowLeases(links["renew"], owner, lease), times)
+        self._leases = Leases(RowLeases(links["renew"], owner, lease))
         found = tracing()
         spans = Spans(found, worker.name) if found else None
         self._settler = Settler(
@@ -68,7 +68,10 @@ class DeliveryWorker:
         self._dispatch = Dispatch(
             config, contents, self._leases, self._settler, process.transports, process.reclaimer,
             self._observer, process.signers, ReturnedLog(links["returned"]), spans,
+            BudgetReservations(links["rates"], PACE),
         )  # fmt: skip
+        rates = self._dispatch.stages.context.rates
+        rates.most, rates.wake = worker.concurrency // 2, self._wake_loops
         claims = Claims(
             links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
         )
@@ -90,6 +93,10 @@ class DeliveryWorker:
     def handled(self) -> int:
         """Rows settled since the start."""
         return self._leases.dropped
+
+    def _wake_loops(self) -> None:
+        for loop in self.loops:
+            loop.wake()
 
     def _deferred(self, delay: float) -> None:
         """Wake the loops when a row is due again before the next poll."""
@@ -113,7 +120,7 @@ class DeliveryWorker:
     def _set_claims(self, config: QueuedConfig) -> None:
         for loop in self.loops:
             loop.inline = config.delivery.inline
-            loop.claims.label(self._dispatch.labelled)
+            loop.claims.label(self._dispatch.labelled, self._dispatch.rated)
 
     async def drain(self, running: Sequence[asyncio.Task[None]]) -> None:
         """Stop claiming, let deliveries end within `process.drain`, and write every outcome.

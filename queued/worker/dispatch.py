@@ -10,6 +10,7 @@ from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
+from pgmta.store.records.reservations import BudgetReservations
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
@@ -43,7 +44,8 @@ Key = tuple[int, str, str, bool]
 class Dispatch:
     """Has a DestinationQueue for each destination with mail or connections, and judges its results.
 
-    `signers` sign mail. There are `spans` only if OpenTelemetry is on.
+    `signers` sign mail. There are `spans` only if OpenTelemetry is on. `reservations` are of times
+    for mail with a rate.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Dispatch:
         signers: Signers | None = None,
         attempts: ReturnedLog | None = None,
         spans: Spans | None = None,
+        reservations: BudgetReservations | None = None,
     ) -> None:
         self._settler = settler
         self._space = space
@@ -75,6 +78,8 @@ class Dispatch:
             end=self._end,
             dispatch=self.dispatch,
             room=_MEMORY,
+            connected=self._connected,
+            reservations=reservations,
         )
         self.stages = Stages(context, guard, self._put)
         """The stages, and in their context the room for content."""
@@ -87,6 +92,8 @@ class Dispatch:
         self._routes = Routes(config.routes, config.routing)
         self.labelled = self._routes.labelled
         """The mail that claims know by labels, because more than its domain counts."""
+        self.rated = self._routes.rated
+        """The mail with a rate, which claims can leave out by further labels."""
         self._judge.configure(config, self._routes, AnswerRules(config.answering))
         self.left_out.forget_places()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
@@ -129,6 +136,7 @@ class Dispatch:
                     {self._routes.label(item) for item in group} if self.labelled else None,
                     reserved,
                     routed.rewriting,
+                    routed.rate,
                 )
             except Exception as error:
                 self._fail(group, error)
@@ -173,6 +181,10 @@ class Dispatch:
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
         queue.put_envelope(envelope)
+
+    def _connected(self, destination: Destination) -> bool:
+        queue = self._queues.get(destination.key)
+        return queue is not None and queue.connected
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""

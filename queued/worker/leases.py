@@ -12,7 +12,6 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.store.queue.lease import RowLeases
-from queued.worker.budget_times import BudgetTimes, budget_of
 
 _MARGIN = 1.0  # seconds before its end at which a lease no longer counts, at most
 _BEATS = 3  # renewals in the time of a lease
@@ -29,14 +28,10 @@ class _Beginnings:
 
 
 class Leases:
-    """Knows which rows this worker has leased, and until when by its own clock.
+    """Knows which rows this worker has leased, and until when by its own clock."""
 
-    `times` are those of budgets, for which rows with a budget wait before they begin.
-    """
-
-    def __init__(self, leases: RowLeases, times: BudgetTimes | None = None) -> None:
+    def __init__(self, leases: RowLeases) -> None:
         self._leases = leases
-        self._times = times
         self.items: dict[int, Item] = {}
         """Rows that this worker has leased, or had when it last knew, by row id."""
         self.reserved: set[int] = set()
@@ -94,22 +89,10 @@ class Leases:
     async def begin(self, items: list[Item]) -> bool:
         """Note in the database that the transaction of rows with `once` begins.
 
-        Returns False if a lease may be lost, or if the time of its budget does not come soon: then
-        no command of the transaction may be sent. One statement serves all transactions that came
-        while the last one was under way.
+        Returns False if a lease may be lost: then no command of the transaction may be sent. One
+        statement serves all transactions that came while the last one was under way.
         """
         items = [item for item in items if item.once]
-        key = budget_of(items) if self._times else None
-        if not (self._times and key):
-            return await self._mark(items)
-        while found := await self._times.wait(key, len(items)):
-            if not await self._mark(items):
-                return False
-            if time.monotonic() <= found.until:
-                return True
-        return False
-
-    async def _mark(self, items: list[Item]) -> bool:
         batch = self._beginnings
         batch.items += items
         async with self._writing:

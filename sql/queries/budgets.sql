@@ -1,13 +1,13 @@
 -- name: list
--- All budgets.
-SELECT key, rate, next_at, month_most, CASE WHEN month = date_trunc('month', now() AT TIME ZONE 'UTC') THEN month_used ELSE 0 END
-    AS month_used, note, changed_at, changed_by
-FROM budgets ORDER BY key
-
--- name: find
--- Some budgets.
-SELECT key, rate, next_at FROM budgets WHERE key = ANY (%(keys)s)
+-- Budgets with these keys or beginnings of keys, all of them without any.
+SELECT key, rate, burst, greatest(next_at, clock_timestamp()) AS next_at, month_most,
+    CASE WHEN month = date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') THEN month_used ELSE 0 END AS month_used,
+    note, changed_at, changed_by
+FROM budgets
+WHERE cardinality(%(keys)s::text[]) = 0 OR key ^@ ANY (%(keys)s::text[])
+ORDER BY key
 
 -- name: set
--- Make a budget or change it.
-SELECT budget_set(%(key)s, %(rate)s, %(month_most)s, %(note)s) AS changed
+-- Make a budget or change it; the sum and the note stay unless others are given.
+SELECT budget_set(%(key)s, %(rate)s, CASE WHEN %(most_given)s THEN %(most)s::bigint
+    ELSE (SELECT month_most FROM budgets WHERE key = %(key)s) END, %(note)s) AS changed

@@ -1,6 +1,17 @@
 -- name: reserve
--- The next times of a budget: seconds until the first, their number and distance. No row: there is no such budget.
--- The time is read after the reservation, so that no transaction is early.
-SELECT extract(epoch FROM r.first - clock_timestamp())::float8, r.number, extract(epoch FROM r.step)::float8
-FROM budgets AS b, LATERAL budget_reserve(b.key, %(wanted)s::integer, make_interval(secs => %(ahead)s), pace => %(pace)s) AS r
-WHERE b.key = %(key)s
+-- The next times of a budget: the first, their number and distance, and the time now. No row: there is no such budget.
+SELECT extract(epoch FROM r.first)::float8, r.number, extract(epoch FROM r.step)::float8,
+    extract(epoch FROM clock_timestamp())::float8
+FROM {of} AS b (key), LATERAL budget_reserve(b.key, %(wanted)s::integer, make_interval(secs => %(ahead)s), pace => %(pace)s) AS r
+
+-- name: any
+-- Budgets that operators and campaigns make.
+(SELECT key FROM budgets WHERE key = %(key)s)
+
+-- name: route
+-- Those of routes are as shaping.yaml says.
+budget_of_route(%(key)s, %(rate)s, %(burst)s)
+
+-- name: tidy
+-- Delete budgets of routes that no mail uses.
+SELECT budget_tidy()

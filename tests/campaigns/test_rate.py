@@ -6,13 +6,10 @@ import os
 import signal
 import time
 from bisect import bisect_left
-from pathlib import Path
 
 import psycopg
 import pytest
-from click.testing import CliRunner
 
-from queued.cli.queuectl import main
 from tests.campaigns.campaigns import books, make_campaign
 from tests.support.nexthop import Do, Transaction
 from tests.support.system import System
@@ -56,29 +53,6 @@ def test_no_second_has_more_than_the_rate(
     assert rate * 9 / whole >= share * rate
     until(lambda: books(db, campaign) == {"sent": rate * 10})
     system.stop()
-
-
-def test_an_operator_sets_and_sees_the_budget(
-    database: str, db: psycopg.Connection, tmp_path: Path
-) -> None:
-    config = tmp_path / "queued.yaml"
-    config.write_text(f"environment: {{database: {{uri: '{database}'}}}}\n")
-
-    def run(*words: str, status: int = 0) -> str:
-        result = CliRunner().invoke(main, [*words, "-c", str(config)])
-        assert result.exit_code == status, result.output
-        return result.output
-
-    assert run("budget", "set", "credential:ses-1", "600/min") == "credential:ses-1: 10/s\n"
-    assert "already" in run("budget", "set", "credential:ses-1", "10/s")
-    assert "expected a number" in run("budget", "set", "credential:ses-1", "many", status=2)
-    assert "credential:ses-1" in run("budget", "list")
-    campaign = make_campaign(db, 1)
-    db.execute("SELECT campaign_start(%s)", (campaign,))
-    db.execute("SELECT campaign_take()")
-    db.execute("SELECT campaign_feed('ses-1', 'w')")
-    ((message,),) = db.execute("SELECT message_id FROM queue").fetchall()
-    assert "budget     credential:ses-1: 10/s, next time now" in run("explain", str(message))
 
 
 def test_a_worker_that_was_stopped_makes_no_burst(system: System, db: psycopg.Connection) -> None:

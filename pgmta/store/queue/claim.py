@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from pgmta.model import Item, Labelled, Message
+from pgmta.model import Item, Labelled, Message, Rated
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
@@ -101,6 +101,7 @@ class Claims:
         self._revision = -1  # of the rules in the statements
         self._statements: dict[str, Statement] = {}
         self._labelled: Sequence[Labelled] = ()
+        self._rated: Sequence[Rated] = ()
         self._siblings = 0 if each else siblings
         self._fixed = {
             "owner": owner,
@@ -116,9 +117,10 @@ class Claims:
         self.saw_all = 0.0
         """When the last claim began that saw all due rows, by the monotonic clock."""
 
-    def label(self, labelled: Sequence[Labelled]) -> None:
+    def label(self, labelled: Sequence[Labelled], rated: Sequence[Rated] = ()) -> None:
         """Know mail by labels from the next claim on; `busy` may have these beside domains."""
         self._labelled = labelled
+        self._rated = rated
         self._revision = -1
 
     async def claim(
@@ -302,7 +304,7 @@ class Claims:
             excluded = "".join(
                 f" AND {bracketed(rule.text)} IS NOT TRUE" for rule in rules.standing
             )
-        labels = Labels(self._labelled).parts()
+        labels = Labels(self._labelled, self._rated).parts()
         parts = {"where": where, "partition": near, "rules": excluded, **labels}
         parts |= URGENT if self._each else ORDINARY
         for name in ("claim_by_time", "claim_by_domain"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pgmta.model import OTHER_MAIL, Labelled
+from pgmta.model import OTHER_MAIL, Labelled, Rated
 from pgmta.selection import quoted
 
 
@@ -12,10 +12,11 @@ class Labels:
     """The label of a row, by the first selection that has it.
 
     Without selections there are no labels, and all SQL is empty. Rows that are in none have the
-    label of other mail. `busy` of a claim has the labels that it leaves out, beside domains.
+    label of other mail. `busy` of a claim has the labels that it leaves out, beside domains. Mail
+    with a rate has another label for that, likewise.
     """
 
-    def __init__(self, mail: Sequence[Labelled] = ()) -> None:
+    def __init__(self, mail: Sequence[Labelled] = (), rated: Sequence[Rated] = ()) -> None:
         cases = [
             f"WHEN {each.selection.condition()} THEN "
             + quoted(f"{each.label} " if each.by_domain else each.label)
@@ -25,17 +26,31 @@ class Labels:
         other = f"'{OTHER_MAIL} ' || domain"
         self.expression = f"(CASE {' '.join(cases)} ELSE {other} END)" if cases else ""
         """The label of a row, for a statement without parameters."""
+        cases = [
+            f"WHEN {each.selection.condition()} THEN "
+            + (quoted(each.label("")) if each.name else "''")
+            + (f" || {_field(each.by)}" if each.by else "")
+            for each in rated
+        ]
+        self.rate = f"(CASE {' '.join(cases)} ELSE '' END)" if cases else ""
+        """The label of a row by its rate; '' if it has none."""
 
     def parts(self) -> dict[str, str]:
         """Return what statements of claim.sql have in braces for it."""
-        if not self.expression:
-            return dict.fromkeys(("label_of_row", "label", "open", "where_open", "open_row"), "")
+        both = {"label": self.expression, "rate_label": self.rate}
+        labels = {name: sql.replace("%", "%%") for name, sql in both.items() if sql}
         busy = "<> ALL (%(busy)b::text[])"
-        label = self.expression.replace("%", "%%")
+        free = " AND ".join(f"{name} {busy}" for name in labels)
         return {
-            "label_of_row": f", {label} AS label",
-            "label": ", label",
-            "open": f" AND label {busy}",
-            "where_open": f" WHERE label {busy}",
-            "open_row": f" AND {label} {busy}",
+            "label_of_row": "".join(f", {sql} AS {name}" for name, sql in labels.items()),
+            "label": "".join(f", {name}" for name in labels),
+            "open": f" AND {free}" if free else "",
+            "where_open": f" WHERE {free}" if free else "",
+            "open_row": "".join(f" AND {sql} {busy}" for sql in labels.values()),
         }
+
+
+def _field(by: str) -> str:
+    """Return the SQL of a field of a row as text."""
+    key = by.removeprefix("metadata.")
+    return by if key == by else f"coalesce(metadata ->> {quoted(key)}, '')"

@@ -1,1 +1,1 @@
-"""Records of deliveries: attempts, transcripts, reports, the TLS of hosts; and keys of DKIM."""
+"""Records of deliveries: attempts, transcripts, reports, TLS of hosts; DKIM keys, budgets."""

@@ -1,1 +1,1 @@
-"""Commands of campaigns, one file for each kind of work: jobs, suppressions, forgetting."""
+"""Commands of campaigns, a file for each kind: jobs, suppressions, budgets, forgetting."""

@@ -1,64 +1,80 @@
-"""`queuectl budget`: how much may be sent per second and month."""
+"""`queuectl budget`: what may be sent per second and month."""
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
-from pgmta.command import age, print_json, print_line
-from pgmta.store.campaigns.budgets import BudgetTable
-from queued.cli.campaign.campaign_argument import short_errors
-from queued.cli.campaign.job_commands import parse_rate
+from pgmta.command import print_line
+from pgmta.config.rates import rate_text
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.store.changes.budgets import BudgetTable
 from queued.cli.options.queue_command import (
     Column,
     command,
     database_of,
     instant,
     print_rows,
+    read_rate,
     who,
 )
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}")
+_COLUMNS: dict[str, Column] = {
+    "BUDGET": "key",
+    "RATE": lambda row: rate_text(row["rate"]),
+    "BURST": lambda row: f"{row['burst']:g}",
+    "NEXT": lambda row: "now" if row["next_at"] <= datetime.now(UTC) else instant(row["next_at"]),
+    "MONTH": lambda row: row["month_used"],
+    "AT MOST": lambda row: "-" if row["month_most"] is None else row["month_most"],
+    "NOTE": lambda row: row["note"] or "",
+}
 
 
 @click.group()
 def budget() -> None:
-    """List and set how much may be sent per second and month."""
+    """List and set budgets: what may be sent per second and month, over all processes.
+
+    Keys are credential:NAME of campaigns, collector:NAME, and route:NAME:VALUE of shaping.yaml.
+    """
 
 
 @command(budget, "list", json=True)
-def list_budgets(config: Path, *, as_json: bool) -> None:
-    """List all budgets: those of credentials, and of collectors."""
-    with closing(BudgetTable(database_of(config), who())) as table:
-        rows = table.rows()
-    if as_json:
-        print_json(rows)
-        return
-    columns: dict[str, Column] = {
-        "BUDGET": "key", "RATE/S": "rate", "NEXT": _next,
-        "MONTH": lambda row: "any number" if row["month_most"] is None
-        else f"{row['month_used']} of {row['month_most']}",
-        "CHANGED": lambda row: instant(row["changed_at"]), "BY": "changed_by",
-        "NOTE": lambda row: row["note"] or "",
-    }  # fmt: skip
-    print_rows(rows, columns)
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+def list_budgets(config: Path, keys: tuple[str, ...], as_json: bool) -> None:
+    """List budgets: all, or those whose keys begin with KEY; exit 1 if there is none.
+
+    NEXT is the first time that is free.
+    """
+    with closing(BudgetTable(database_of(config))) as table:
+        rows = table.rows(keys)
+    if keys and not rows:
+        raise PgmtaError(f"no budget begins with {' or '.join(keys)}")
+    print_rows(rows, _COLUMNS, as_json=as_json)
 
 
 @command(budget, "set")
 @click.argument("key")
 @click.argument("rate")
-@click.option("--month-most", type=click.IntRange(0), help="Mails in a calendar month in UTC.")
-@click.option("--note", help="Words for other operators.")
-def set_budget(config: Path, key: str, rate: str, month_most: int | None, note: str | None) -> None:
-    """Make or change the budget KEY, such as credential:ses-1, to a RATE such as 50/s."""
-    speed = parse_rate(rate)
-    with closing(BudgetTable(database_of(config), who())) as table, short_errors():
-        changed = table.set(key, speed, month_most, note)
-    print_line(f"{key}: {speed:g}/s" if changed else f"{key}: {speed:g}/s already")
-
-
-def _next(row: dict[str, Any]) -> str:
-    wait = (row["next_at"] - datetime.now(UTC)).total_seconds()
-    return "now" if wait <= 0 else f"in {age(wait)}"
+@click.option("--month-most", metavar="NUMBER", help="Sum of a calendar month in UTC, at most; "
+              "none: any number; default: as before.")  # fmt: skip
+@click.option("--note", help="Words for operators; default: as before.")
+def set_budget(config: Path, key: str, rate: str, month_most: str | None, note: str | None) -> None:
+    """Set the RATE of budget KEY, as 50/s or 600/min; it counts at once, everywhere."""
+    speed = read_rate(rate, "RATE")
+    if not _KEY.fullmatch(key):
+        raise ConfigError([f"KEY {key!r}: expected 1 to 100 letters, digits and . _ : @ -"])
+    if key.startswith("route:"):
+        raise ConfigError([f"{key} is of a route: set its rate in shaping.yaml"])
+    if month_most not in (None, "none") and not (month_most.isascii() and month_most.isdigit()):
+        raise ConfigError([f"--month-most {month_most!r}: expected a whole number or none"])
+    if note is not None and len(note) > 500:
+        raise ConfigError([f"--note has {len(note)} characters, at most 500 are kept"])
+    most = None if month_most in (None, "none") else int(month_most)
+    with closing(BudgetTable(database_of(config))) as table:
+        changed = table.set(key, speed, most, note, who(), keep=month_most is None)
+    print_line(f"{key} is {'now' if changed else 'already'} {rate_text(speed)}")

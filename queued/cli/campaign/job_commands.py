@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import click
 
 from pgmta.command import print_json, print_line
-from pgmta.errors import ConfigError
 from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
-from queued.cli.options.queue_command import Column, command, instant, print_rows
-
-_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(?:/(s|min|h|d))?")
-_SECONDS = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
-
-
-def parse_rate(text: str) -> float:
-    """Return mails per second of a text such as 50, 50/s, 600/min. Raises ConfigError."""
-    match = _RATE.fullmatch(text)
-    rate = float(match[1]) / _SECONDS[match[2]] if match else 0.0
-    if not 0 < rate <= 100_000:
-        raise ConfigError([f"--rate {text!r}: expected a number per s, min, h or d, as 50/s"])
-    return rate
+from queued.cli.options.queue_command import Column, command, instant, print_rows, read_rate
 
 
 @command()
@@ -32,7 +18,7 @@ def parse_rate(text: str) -> float:
 @click.option("--jobs", default=1, show_default=True, help="Parts that stop and retry separately.")
 def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> None:
     """Begin to send a campaign; the rate becomes that of its credential."""
-    speed = parse_rate(rate) if rate else None
+    speed = read_rate(rate, "--rate") if rate else None
     with campaign_table(config) as table:
         made = table.start(table.find(tenant, name), speed, jobs)
     print_line(f"started {name}: {_jobs(len(made))} {', '.join(map(str, made))}")

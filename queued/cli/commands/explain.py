@@ -13,11 +13,12 @@ import click
 
 from pgmta.action import MALFORMED, Action
 from pgmta.command import age, print_json, print_line
+from pgmta.config.rates import rate_text
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.metadata import KEY as DEADLINE
 from pgmta.model import Item
 from pgmta.states import WAITING, Status
-from pgmta.store.campaigns.budgets import BudgetTable
+from pgmta.store.changes.budgets import BudgetTable
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from queued.cli.commands.show import (
@@ -32,6 +33,7 @@ from queued.cli.commands.show import (
 from queued.cli.options.queue_command import command, database_of, instant
 from queued.config import QueuedConfig, read_config
 from queued.routing.retry_until import end_of
+from queued.routing.route_rate import budgets_of
 from queued.routing.routes import Routes
 
 
@@ -69,8 +71,9 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
         row["malformed"] = row["id"] in malformed
         row["waits_for"] = waits_for(row, now, deliver)
-    add_retry_end(config, rows, history)
-    add_budgets(uri, rows, now)
+    routes = add_retry_end(config, rows, history)
+    if routes:
+        add_budgets(uri, routes, rows)
     if as_json:
         faults = [asdict(fault) for fault in refused]
         print_json({"id": message_id, **came, "recipients": rows, "history": history,
@@ -86,25 +89,6 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     _print_rows(rows)
     print_history(history)
     print_reports(reports)
-
-
-def add_budgets(uri: str, rows: list[dict[str, Any]], now: datetime) -> None:
-    """Name the budget of each row that has one, its rate, and its next time."""
-    keys = {id(row): str(row["metadata"]["_budget"]) for row in rows
-            if isinstance(row["metadata"], dict) and "_budget" in row["metadata"]}  # fmt: skip
-    if not keys:
-        return
-    with closing(BudgetTable(uri, "explain")) as table:
-        found = table.find(sorted(set(keys.values())))
-    for row in rows:
-        if (key := keys.get(id(row))) is None:
-            continue
-        budget = found.get(key)
-        wait = (budget["next_at"] - now).total_seconds() if budget else 0.0
-        row["budget"] = (
-            f"{key}: {budget['rate']:g}/s, next time {f'in {age(wait)}' if wait > 0 else 'now'}"
-            if budget else f"{key}: not there, so no limit"
-        )  # fmt: skip
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
@@ -124,11 +108,14 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             print_line(f"  fails here {name}: {error}")
         if row["status"] in WAITING:
             print_line(f"  next       {instant(row['next_attempt'])}")
+        for budget in row.get("budgets", ()):
+            free = "now" if budget["next_at"] <= datetime.now(UTC) else instant(budget["next_at"])
+            print_line(
+                f"  budget     {budget['key']}: {rate_text(budget['rate'])}, next time {free}"
+            )
         if end := row["tried_until"]:
             print_line(f"  gives up   {instant(end)}")
         metadata = row["metadata"]
-        if row.get("budget"):
-            print_line(f"  budget     {row['budget']}")
         if isinstance(metadata, dict) and (deadline := metadata.get(DEADLINE)):
             print_line(f"  deadline   {str(deadline)[:100]}")
         print_line(f"  on failure {row['on_failed']}")
@@ -214,13 +201,45 @@ def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:
 _TRIED = (*WAITING, Status.SENDING)
 
 
-def add_retry_end(config: Path, rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> None:
+def add_budgets(uri: str, routes: Routes, rows: list[dict[str, Any]]) -> None:
+    """Give each row that is tried its `budgets`, and say in `waits_for` which it waits for."""
+    for row in rows:
+        if row["status"] not in _TRIED:
+            continue
+        mail = _mail(row)
+        keys = [budget.key for budget in budgets_of(routes.rate(mail), mail)]
+        if not keys:
+            continue
+        with closing(BudgetTable(uri)) as table:
+            row["budgets"] = [entry for entry in table.rows(keys) if entry["key"] in keys]
+        now = datetime.now(UTC)
+        late = max(row["budgets"], key=lambda entry: entry["next_at"], default=None)
+        due = row["next_attempt"] <= now and not row["rules"]
+        if late and due and late["next_at"] > now:
+            at = f"{rate_text(late['rate'])}, and its next time is {instant(late['next_at'])}"
+            row["waits_for"] = f"a time of budget {late['key']}: it has {at}"
+
+
+def _mail(row: dict[str, Any]) -> Item:
+    """Return the row as routes see it."""
+    addresses = row["sender"], row["recipient"], row["domain"]
+    mail = Item(row["id"], row["message_id"], *addresses, row["attempts"], row["ts"], 0)
+    mail.tenant, mail.priority = row["tenant"], row["priority"]
+    mail.metadata = json.dumps(row["metadata"])
+    return mail
+
+
+def add_retry_end(
+    config: Path, rows: list[dict[str, Any]], history: list[dict[str, Any]]
+) -> Routes | None:
     """Give each row `tried_until`: a time, or None if it is not tried or has no end.
 
-    No time is known if a file that `config` names can't be read; then a warning says so.
+    No time is known if a file that `config` names can't be read; then a warning says so. Returns
+    the routes, if they are known.
     """
     classes = {entry["row_id"]: entry["class"] for entry in history}  # the last one counts
     settings: QueuedConfig | None = None
+    routes: Routes | None = None
     try:
         settings = read_config(config, passwords=False)
         routes = Routes(settings.routes, settings.routing)
@@ -229,11 +248,11 @@ def add_retry_end(config: Path, rows: list[dict[str, Any]], history: list[dict[s
             print_line(f"warning: it is unknown when rows are given up: {problem}", err=True)
     for row in rows:
         row["tried_until"] = None
-        if settings and row["status"] in _TRIED:
-            metadata = json.dumps(row["metadata"])
-            addresses = row["sender"], row["recipient"], row["domain"]
-            mail = Item(row["id"], row["message_id"], *addresses, row["attempts"], row["ts"], 0)
-            mail.tenant, mail.priority, mail.metadata = row["tenant"], row["priority"], metadata
+        if settings and routes and row["status"] in _TRIED:
+            mail = _mail(row)
             own = routes.retry(mail)
             answer_class = classes.get(row["id"]) or ""
-            row["tried_until"] = end_of(own or settings.retry, row["ts"], answer_class, metadata)
+            row["tried_until"] = end_of(
+                own or settings.retry, row["ts"], answer_class, mail.metadata or "{}"
+            )
+    return routes

@@ -183,6 +183,7 @@ def _routed(routed: Routed) -> dict[str, Any]:
         "implicit_tls": parameters.implicit,
         "tls": str(parameters.tls) if parameters.tls else None,
         "login": login and {"name": login.name, "user": login.user},
+        "rate": rate.shown if (rate := routed.rate) else None,
         "rewrite": rewriting.entry.shown if (rewriting := routed.rewriting) else None,
     }
 
@@ -259,6 +260,7 @@ def _route_lines(shown: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
     yield "tls", shown["tls"]
     if login := shown["login"]:
         yield "login", f"{login['name']}, as {login['user']}"
+    yield "rate", shown["rate"]
     for key, value in (shown["rewrite"] or {}).items():
         yield "rewrite", f"{key}: {_words(value)}"
     if kept := shown["mta_sts"]:

@@ -23,6 +23,7 @@ from pgmta.command import (
     reporting,
 )
 from pgmta.config.loader import load
+from pgmta.config.rates import parse_rate
 from pgmta.errors import ConfigError
 from pgmta.postgres.locate import existing, resolve
 from queued.config import QueuedConfig
@@ -103,6 +104,14 @@ def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str
             raise ConfigError([f"{flag} {text!r}: expected key=value"])
         pairs[key] = value
     return pairs
+
+
+def read_rate(text: str, flag: str) -> float:
+    """Return the rate per second that was given to a flag. Raises ConfigError."""
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise ConfigError([f"{flag}: {error}"]) from None
 
 
 _SKEW = 60.0  # seconds by which the clocks of two hosts may differ

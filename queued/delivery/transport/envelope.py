@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from pgmta.model import Item, Message
+from queued.delivery.transport.begin_time import BeginTime
 
 
 class LeaseGuard(Protocol):
@@ -30,7 +31,7 @@ class Envelope:
     mail of its destination. The attempt counts from `started`. `room` are the octets that the
     content takes from the worker's memory. A `bare` one goes without options, because a place
     refused them. `labels` are those of the items, if any mail has labels. No transaction begins
-    after the `deadline`.
+    after the `deadline`. An envelope with a rate begins at `begin`, with one item.
     """
 
     items: list[Item]
@@ -47,6 +48,7 @@ class Envelope:
     bare: bool = False
     labels: set[str] | None = None
     deadline: datetime | None = None
+    begin: BeginTime | None = None
 
     @property
     def domains(self) -> set[str]:

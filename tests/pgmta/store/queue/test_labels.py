@@ -26,6 +26,7 @@ METADATA: list[dict[str, Any]] = [
     {"tenant": {"a": 1}}, {"tenant": 4.20, "it's": "%s"}, {"other": "42"},
 ]  # fmt: skip
 TENANTS = ["", "shop", "Shop"]
+PER = ["destination", "sender_domain", "tenant", "route", "metadata.tenant", "metadata.it's"]
 VALUES = ["42", 42, True, "true", "4.20", "a'b", "%s", "null", ""]
 
 
@@ -58,6 +59,8 @@ def shaping(dice: random.Random) -> Shaping:
         for key in ("tenant", "it's"):
             if dice.random() < 0.3:
                 route[f"metadata.{key}"] = some(VALUES)
+        if dice.random() < 0.4:
+            route |= {"name": f"r{number}", "rate": "5/s", "per": dice.choice(PER)}
         routes.append(route)
     routes.append({"sender": "s@b.example", "domain": some(PATTERNS), "to": "last.example"})
     return Shaping.model_validate({"routes": routes})
@@ -74,18 +77,23 @@ async def test_postgresql_and_the_routes_agree(link: Link, db: psycopg.Connectio
                 more: dict[str, Any] = {"tenant": tenant, "priority": dice.choice([1, 3, 5])}
                 number = row(db, 1, domain=domain, sender=sender, metadata=metadata, **more)
                 rows[number] = mail(domain, sender, metadata=json.dumps(metadata), **more)
-    seen = set()
+    seen, rates = set(), set()
     for _ in range(60):
         routes = Routes({"*.example": "mx"}, shaping(dice))
-        labels = Labels(routes.labelled)
-        query = f"SELECT id, {labels.expression} FROM queue".encode()
-        for number, label in await link.run(query):
+        labels = Labels(routes.labelled, routes.rated)
+        query = f"SELECT id, {labels.expression}, {labels.rate or 'NULL'} FROM queue".encode()
+        for number, label, rate_label in await link.run(query):
+            rate = routes.rate(rows[number])
+            if "{" not in (rate_label or ""):  # objects in metadata have no label
+                assert (rate_label or "") == (rate.budget(rows[number]).label if rate else "")
+                rates.add(rate_label)
             found, expected = routes.find(rows[number]), routes.label(rows[number])
             if expected == (domain := rows[number].domain):
                 assert found == routes.find(mail(domain, "other@other.example"))
             else:
                 assert label == expected, (rows[number], labels.expression)
             seen.add((expected.partition(" ")[2].count(" "), bool(found.destination.domain)))
+    assert len(rates) > 30
     assert len(seen) == 4, "labels with and without a domain, to MX and to hosts"
 
 
@@ -122,3 +130,25 @@ async def test_claims_leave_out_the_mail_of_one_route(
     claims.label([])
     assert (await claims.claim(20, ["b.example", "dead.example"])).items == []
     assert len((await claims.claim(20, ["b.example"])).items) in (5, 20)
+
+
+@pytest.mark.parametrize("rows", [30, 300])
+async def test_claims_leave_out_the_mail_of_one_rate(
+    link: Link, db: psycopg.Connection, rows: int
+) -> None:
+    message(db, 1)
+    fine = set()
+    for n in range(rows):
+        row(db, 1, tenant="full", priority=1, due=-100 - n)
+        if n % 10 == 0:
+            fine.add(row(db, 1, tenant="other", priority=1))
+            fine.add(row(db, 1, priority=1, domain="mx.example"))
+    rate = {"name": "t", "domain": "b.example", "to": "h.example"}
+    rate |= {"rate": "10/min", "per": "tenant"}
+    routes = Routes({}, Shaping.model_validate({"routes": [rate]}))
+    claims = Claims(link, "w", 60, siblings=0)
+    claims.label(routes.labelled, routes.rated)
+    taken: set[int] = set()
+    while items := (await claims.claim(20, ["rate t full"])).items:
+        taken |= {item.id for item in items}
+    assert taken == fine

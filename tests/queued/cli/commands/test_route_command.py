@@ -137,7 +137,7 @@ def test_route_without_a_probe_connects_to_no_host(folder: Path) -> None:
     assert json.loads(route(path, "x@b.example", "--json").stdout) == {
         "address": "x@b.example", "route": "routes.b.example", "to": "127.0.0.1:1",
         "transport": "smtp", "implicit_tls": False, "tls": None, "login": None, "error": None,
-        "rewrite": None, "mta_sts": None,
+        "rate": None, "rewrite": None, "mta_sts": None,
         "hosts": [{
             "host": "127.0.0.1", "port": 1, "secure": False, "addresses": ["127.0.0.1"],
             "left_out": [], "error": None, "answer": None, "plain_text": None, "tls": {

@@ -1,0 +1,257 @@
+"""One run of bench/rates: some queued in two network namespaces, a rate, and a fault."""
+
+import json
+import os
+import shlex
+import signal
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import yaml
+from psycopg.conninfo import conninfo_to_dict
+
+from bench.apart import across
+from bench.daemons import Product
+from bench.database import Server, fresh
+from bench.helper import Helper, HelperError
+from bench.namespaces import PROGRAMS, Namespaces
+from pgmta.store.admin.migrate import migrate
+
+QUIET = 8.0  # seconds before a fault
+STOPPED = 5.0  # seconds of SIGSTOP
+CLOCKS = (2, -2, 0)  # seconds by which the clocks of workers are wrong
+_FAKETIME = "/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1"
+_TEMPLATE = """
+INSERT INTO templates (name, version, sender, from_field, subject, body, words)
+VALUES ('news', 1, 'news@a.example', 'News <news@a.example>', 'News', 'Hello', '{}')
+"""
+_RECIPIENTS = """
+INSERT INTO campaign_recipients (campaign_id, number, recipient, domain)
+SELECT %s, n, 'r' || n || '@d' || n %% 50 || '.example', 'd' || n %% 50 || '.example'
+FROM generate_series(1, %s) AS n
+"""
+_PLAIN = """
+SELECT count(submit('x@a.example', ARRAY['r' || n || '@d' || n % 50 || '.example'],
+    E'Subject: plain\\r\\n\\r\\nHello\\r\\n'::bytea)) FROM generate_series(1, {}) AS n
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A campaign with a rate, or with `route` plain mail by a route with it."""
+
+    rate: float  # per second
+    processes: int
+    fault: str = ""  # stop, clock, restart, jobs
+    route: bool = False
+    seconds: float = 30.0  # of an undisturbed stretch
+
+    @property
+    def name(self) -> str:
+        """The kind of mail, its rate, the processes and the fault."""
+        what = "route" if self.route else "campaign"
+        rate = f"{self.rate:g}/s" if self.rate >= 1 else f"{self.rate * 60:g}/min"
+        return " ".join(filter(None, (what, rate, f"x {self.processes}", self.fault)))
+
+    @property
+    def window(self) -> float:
+        """Seconds of a window in which a rate counts."""
+        return 1.0 if self.rate >= 1 else 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The most mails in a window at the sink, the share of the rate, and connections."""
+
+    run: Run
+    most: int
+    share: float
+    sent: int
+    connections: int
+
+    @property
+    def allowed(self) -> float:
+        """The most mails in a window."""
+        return self.run.rate * self.run.window
+
+    @property
+    def least(self) -> float | None:
+        """The least share of the rate; None with a fault."""
+        return (
+            None if self.run.fault not in ("", "jobs") else 0.9 if self.run.processes < 8 else 0.8
+        )
+
+    def misses(self) -> list[str]:
+        """Return the limits that were missed."""
+        found = []
+        if self.most > self.allowed + 1e-6:
+            found.append(f"{self.run.name}: {self.most} in {self.run.window:g} s")
+        if self.least and self.share < self.least:
+            found.append(f"{self.run.name}: {self.share:.2f} of the rate, limit {self.least}")
+        return found
+
+
+def most_in(times: Sequence[float], window: float) -> int:
+    """Return the largest number of times in any window, which includes its begin alone."""
+    times = sorted(times)
+    return max((bisect_left(times, at + window) - n for n, at in enumerate(times)), default=0)
+
+
+class RatedLine:
+    """A database, a sink, and queued processes that each have their own folder."""
+
+    def __init__(self, run: Run, server: Server, directory: Path, commands: Path) -> None:
+        self.run, self._directory, self._commands = run, directory, commands
+        self._stack = ExitStack()
+        self._spaces = self._stack.enter_context(Namespaces())
+        self._uri = self._stack.enter_context(fresh(server, keep=False))
+        migrate(self._uri)
+        parts = conninfo_to_dict(server.uri)
+        upstream = [str(parts.get("host") or "127.0.0.1"), str(parts.get("port") or 5432)]
+        line = {
+            "addresses": list(self._spaces.addresses.values()),
+            "namespace": self._spaces.database,
+            "upstream": upstream,
+            "delay": 0.0002,
+        }
+        self._file = directory / "times.json"
+        proxy = self._helper("delay_line", line, ())
+        self._ports = dict(zip(PROGRAMS, proxy.wait("ready")["ports"], strict=True))
+        words = ["ip", "netns", "exec", self._spaces.database]
+        self._sink = self._helper("rate_sink", {"file": str(self._file)}, words)
+        self._port = int(self._sink.wait("ready")["port"])
+        self.products: list[Product] = []
+        self._stack.callback(self.stop)
+
+    def _helper(self, module: str, config: dict[str, object], words: Sequence[str]) -> Helper:
+        helper = Helper(module, config, self._directory / f"{module}.log", words)
+        self._stack.callback(helper.close)
+        return helper
+
+    def close(self) -> None:
+        """End all."""
+        self._stack.close()
+
+    def stop(self) -> None:
+        """Stop queued."""
+        for product in self.products:
+            product.stop()
+        self.products.clear()
+
+    def start(self, number: int, clock: int = 0) -> Product:
+        """Start one queued, whose clock is `clock` seconds ahead."""
+        who = PROGRAMS[number % len(PROGRAMS)]
+        folder = self._directory / f"queued{len(list(self._directory.glob('queued*')))}"
+        folder.mkdir()
+        queued = folder / "queued"
+        words = shlex.join([*self._spaces.words(who), str(self._commands / "queued")])
+        queued.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        queued.chmod(0o755)
+        product = Product(folder, folder, self._uri, [])
+        if clock:
+            product.environment |= {
+                "LD_PRELOAD": _FAKETIME.format(os.uname().machine),
+                "FAKETIME": f"{clock:+d}s",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                "DONT_FAKE_MONOTONIC": "1",
+            }
+        route: dict[str, object] = {"name": "all"}
+        route["to"] = f"{self._spaces.addresses[who]}:{self._port}"
+        if self.run.route:
+            rate = self.run.rate
+            route["rate"] = f"{rate:g}/s" if rate >= 1 else f"{rate * 60:g}/min"
+        (folder / "shaping.yaml").write_text(yaml.safe_dump({"routes": [route]}))
+        uri = across(self._uri, self._spaces.addresses[who], self._ports[who])
+        environment = {"hostname": "a.test", "directory": str(folder), "database": {"uri": uri}}
+        more = {"environment": environment, "shaping": "shaping.yaml"}
+        product.start_queued(1, self._port, more)
+        self.products.append(product)
+        return product
+
+    def begin(self) -> None:
+        """Put mail for the whole run into the database."""
+        run = self.run
+        mails = round(run.rate * (run.seconds + 15)) + 20
+        with psycopg.connect(self._uri, autocommit=True) as db:
+            db.execute("SET search_path = pgmta")
+            if run.route:
+                db.execute(_PLAIN.format(mails).encode())
+                db.execute("NOTIFY pgmta_queue")
+                return
+            db.execute(_TEMPLATE)
+            row = db.execute("SELECT campaign_create('c', 'ses', 'news')").fetchone()
+            assert row is not None
+            db.execute(_RECIPIENTS, (row[0], mails))
+            db.execute(
+                "SELECT campaign_start(%s, %s, %s)",
+                (row[0], run.rate, 2 if run.fault == "jobs" else 1),
+            )
+
+    def times(self) -> tuple[list[float], int]:
+        """Return when mail began, and the most connections. Raises HelperError."""
+        self._sink.tell("report")
+        report = self._sink.wait("report")
+        if report["faults"]:
+            raise HelperError(str(report["faults"][:3]))
+        return json.loads(self._file.read_text()), int(report["connections"])
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and notice processes that end."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            for product in self.products:
+                product.check()
+            time.sleep(min(left, 0.2))
+
+
+def _stop(line: RatedLine) -> None:
+    """Stop one process for a while, and go on."""
+    _, process, _ = line.products[0].running[0]
+    process.send_signal(signal.SIGSTOP)
+    line.wait(STOPPED)
+    process.send_signal(signal.SIGCONT)
+
+
+def _restart(line: RatedLine) -> None:
+    """End one process after the other, one of them by force, and start others."""
+    for place, number in enumerate((signal.SIGTERM, signal.SIGKILL)):
+        product = line.products.pop(0)
+        product.end(product.running[0][1].pid, number, 30)
+        line.start(place)
+        line.wait(2)
+
+
+FAULTS: dict[str, Callable[[RatedLine], None]] = {"stop": _stop, "restart": _restart}
+
+
+def measure(run: Run, server: Server, directory: Path, commands: Path) -> Outcome:
+    """Do one run. Raises HelperError, DaemonError, OSError."""
+    folder = directory / run.name.replace("/", "-").replace(" ", "-")
+    folder.mkdir()
+    line = RatedLine(run, server, folder, commands)
+    try:
+        for number in range(run.processes):
+            clock = CLOCKS[number % len(CLOCKS)] if run.fault == "clock" else 0
+            line.start(number, clock)
+        line.begin()
+        line.wait(QUIET if run.rate >= 1 else 2 / run.rate)
+        if fault := FAULTS.get(run.fault):
+            fault(line)
+            line.wait(QUIET)
+        else:
+            line.wait(run.seconds - 5)
+        times, connections = line.times()
+    finally:
+        line.close()
+    times.sort()
+    first = times[0] + (2 if run.rate >= 1 else 0)  # the first connections open
+    last = first + run.seconds if not run.fault or run.fault == "jobs" else times[-1]
+    last = min(last, times[-1])
+    within = sum(first <= at < last for at in times)
+    share = within / (last - first) / run.rate
+    return Outcome(run, most_in(times, run.window), share, len(times), connections)

@@ -1,0 +1,33 @@
+"""Rates as configurations and commands write them: 50/s, 600/min."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(?:\s*/\s*(s|min|h|d))?", re.ASCII)
+_SECONDS = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+_MOST = 100_000  # per second: that of the table of budgets
+
+
+def parse_rate(value: Any) -> float:
+    """Return a number per second of 50, 50/s, 600/min, 100/h or 1000/d. Raises ValueError."""
+    match = None if isinstance(value, bool) else _RATE.fullmatch(str(value).strip())
+    rate = float(match[1]) / _SECONDS[match[2]] if match else 0.0
+    if not 0 < rate <= _MOST:
+        raise ValueError(f"expected a number per s, min, h or d, such as 50/s, not {value!r}")
+    return rate
+
+
+def rate_text(rate: float) -> str:
+    """Return a rate in the unit in which it is shortest."""
+    for unit in ("s", "min", "h"):
+        number = rate * _SECONDS[unit]
+        if number >= 1 and abs(number - round(number)) < 1e-6 * number:
+            return f"{round(number):,}/{unit}".replace(",", "")
+    return f"{rate:.6g}/s" if rate >= 1 else f"{rate * 60:.6g}/min"
+
+
+Rate = Annotated[float, BeforeValidator(parse_rate)]

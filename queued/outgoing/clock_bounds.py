@@ -1,0 +1,36 @@
+"""The clock of the database, as the monotonic clock of this process."""
+
+from __future__ import annotations
+
+_DRIFT = 0.001  # seconds per second by which the two may drift apart
+
+
+class ClockBounds:
+    """Learns how far the monotonic clock of this process is ahead, from answers of the database.
+
+    An answer that was long under way says little: the bounds of earlier ones count too, and only
+    become wider. Once they contradict an answer, a clock was set, and that answer alone counts.
+    """
+
+    def __init__(self) -> None:
+        self._low, self._high = float("-inf"), float("inf")
+        self._seen = 0.0
+
+    def see(self, asked: float, answered: float, present: float) -> None:
+        """Learn that the database's clock said `present` between two times of ours."""
+        wider = _DRIFT * (answered - self._seen)
+        low, high = asked - present, answered - present
+        if low > self._high + wider or high < self._low - wider:
+            self._low, self._high = low, high
+        else:
+            self._low = max(self._low - wider, low)
+            self._high = min(self._high + wider, high)
+        self._seen = answered
+
+    def latest(self, moment: float) -> float:
+        """Return the latest time of ours that a time of the database may be."""
+        return moment + self._high
+
+    def earliest(self, moment: float) -> float:
+        """Return the earliest time of ours that it may be."""
+        return moment + self._low

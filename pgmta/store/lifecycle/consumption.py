@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 from pgmta.errors import StoreUnavailable
+from pgmta.postgres.link import Link
 from pgmta.postgres.resources import Resources
 from pgmta.store.queries import queries
 
@@ -33,12 +34,9 @@ class Consumptions:
     """
 
     def __init__(self, resources: Resources, connections: int) -> None:
-        self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
-        self._links = [
-            resources.link(f"tokens {number}", _SETTINGS) for number in range(connections)
-        ]
+        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for number in reversed(range(connections)):
-            self._free.put_nowait(number)
+            self._free.put_nowait(resources.link(f"tokens {number}", _SETTINGS))
 
     async def consume(self, secret: bytes, action: str) -> Consumption:
         """Consume the token of a secret whose signature is right."""
@@ -48,6 +46,11 @@ class Consumptions:
     async def failed(self, secret: bytes) -> None:
         """Count a wrong code for the token of recovery with this secret, if there is one."""
         await self._run("failed", {"secret": secret})
+
+    async def locked(self, secret: bytes) -> bool:
+        """Return whether too many codes were wrong for the token with this secret."""
+        ((found,),) = await self._run("locked", {"secret": secret})
+        return bool(found)
 
     async def unsubscribe(self, campaign: int, number: int) -> bool:
         """Suppress the address of a campaign's recipient; return False if there is none."""
@@ -67,10 +70,10 @@ class Consumptions:
     async def _run(self, name: str, fields: dict[str, Any]) -> list[tuple[Any, ...]]:
         try:
             async with asyncio.timeout(_PATIENCE):
-                number = await self._free.get()
+                link = await self._free.get()
                 try:
-                    return await self._links[number].run(_SQL[name], fields)
+                    return await link.run(_SQL[name], fields)
                 finally:
-                    self._free.put_nowait(number)
+                    self._free.put_nowait(link)
         except TimeoutError:
             raise StoreUnavailable(f"no answer within {_PATIENCE:g} s") from None

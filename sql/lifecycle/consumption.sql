@@ -73,10 +73,15 @@ CREATE FUNCTION recover(name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINE
 #variable_conflict use_column
 DECLARE
     found bigint;
+    status text;
 BEGIN
     FOREACH found IN ARRAY coalesce(account_named(recover.name), '{}') LOOP
+        -- of clients that ask together the second sees the token of the first: the next statement has a new
+        -- snapshot. A bound application does not lock its accounts
+        PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(found));
+        status := account_lock(found);
         -- the owner gets one mail, however often a client asks
-        CONTINUE WHEN account_lock(found) IS DISTINCT FROM 'active' OR EXISTS (
+        CONTINUE WHEN status IS DISTINCT FROM 'active' OR EXISTS (
             SELECT FROM tokens AS t WHERE t.account = found AND t.action = 'password_recovery'
                 AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch() AND t.created_at > epoch() - 60);
         INSERT INTO tokens (action, account) VALUES ('password_recovery', found);

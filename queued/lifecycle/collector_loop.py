@@ -87,8 +87,12 @@ class CollectorLoop:
         drained = False
         paid = 0.0  # by the monotonic clock: the budget allows nothing before
         singles = 0  # tokens that are tried one by one
+        left: list[int] = []  # tokens of which a batch got none: others have locked them
         while True:
             tokens = await self._within(self._store.waiting())
+            if tokens and tokens == left:
+                await self._rest(connection, self._poll)
+            left = []
             now = time.monotonic()
             timing.see(tokens, now)
             reason = timing.reason(now) if drained and not singles else "connect"
@@ -109,6 +113,7 @@ class CollectorLoop:
                 singles = singles - 1 if singles else self._collector.limit
                 continue
             self._failures, singles = 0, max(singles - 1, 0)
+            left = [] if batch.taken or batch.refused or batch.wait is not None else tokens
             if batch.taken or batch.refused:
                 self._log.info("collected", tokens=batch.taken, reason=reason)
             for token, fault in batch.refused:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -101,6 +103,50 @@ def test_slow_clients_and_too_many(tmp_path: Path) -> None:
             assert client.recv(1) == b""  # after a second
             client.close()
         until(lambda: web.ask("GET", "/healthy").status == 200)
+
+
+def test_a_body_that_stays_away_behind_another_request(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, NOWHERE, limits={"request": "1s"}) as web,
+        socket.create_connection(("127.0.0.1", web.port), 20) as client,
+    ):
+        begun = b"POST /v1/tokens/verify HTTP/1.1\r\nContent-Type: application/json\r\n"
+        client.sendall(b"GET /healthy HTTP/1.1\r\n\r\n" + begun + b"Content-Length: 9\r\n\r\n")
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        assert client.recv(1) == b""  # after a second
+
+
+@pytest.mark.slow
+def test_a_client_that_takes_no_answer_is_given_up(tmp_path: Path) -> None:
+    limits = {"address_connections": 1}
+    with serving(tmp_path, NOWHERE, limits=limits) as web, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.settimeout(20)
+        client.connect(("127.0.0.1", web.port))
+        with suppress(ConnectionError):
+            for _ in range(4000):  # more answers than the buffers of the system have
+                client.sendall(b"GET /style.css HTTP/1.1\r\n\r\n" * 5)
+        until(lambda: raw(web, b"GET /healthy HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 "))
+
+
+def test_requests_that_wait_for_the_database_are_bounded(
+    web: Web, accounts: psycopg.Connection, database: str
+) -> None:
+    body = json.dumps({"purpose": "recover", "token": forged(), "code": "12345"}).encode()
+    head = f"POST /v1/tokens/verify HTTP/1.1\r\nContent-Length: {len(body)}\r\n".encode()
+    with (
+        psycopg.connect(database) as other,
+        socket.create_connection(("127.0.0.1", web.port), 20) as client,
+    ):
+        other.execute("LOCK TABLE lifecycle.tokens")
+        client.sendall(head + b"Content-Type: application/json\r\n\r\n" + body)
+        waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        until(lambda: column(accounts, waits) == [True])
+        with pytest.raises(ConnectionError):
+            for _ in range(1000):
+                client.sendall(b"GET / HTTP/1.1\r\n\r\n" * 1000)
+            client.recv(1)
+            raise AssertionError("it takes 18 MB")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ class Door(RequestHandler):
         self._admitted = False
         self._wire: asyncio.Transport | None = None  # aiohttp forgets its own before it is closed
         self.peer = ""
+        self.unit: Network | None = None
+        """The address whose connections count this one; None if it is not bounded."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it with 503."""
@@ -173,7 +175,7 @@ class Doors(web.Server):
 
     def admit(self, door: Door) -> bool:
         """Count a connection; return False if there are too many."""
-        unit = self._unit(door)
+        unit = address_of(door.peer) if self.clients.is_bounded(door.peer) else None
         if len(self._open) >= self.limits.connections:
             return False
         if unit:
@@ -181,19 +183,16 @@ class Doors(web.Server):
                 return False
             self._counts[unit] += 1
         self._open.add(door)
+        door.unit = unit
         return True
 
     def release(self, door: Door) -> None:
         """Forget a connection that was counted."""
         self._open.discard(door)
-        unit = self._unit(door)
-        if unit and unit in self._counts:
-            self._counts[unit] -= 1
-            if self._counts[unit] <= 0:
-                del self._counts[unit]
-
-    def _unit(self, door: Door) -> Network | None:
-        return address_of(door.peer) if self.clients.is_bounded(door.peer) else None
+        if door.unit:
+            self._counts[door.unit] -= 1
+            if self._counts[door.unit] <= 0:
+                del self._counts[door.unit]
 
     async def sweep(self) -> None:
         """Close the connections whose requests take too long, until cancelled."""

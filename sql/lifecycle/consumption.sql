@@ -68,6 +68,14 @@ COMMENT ON FUNCTION token_failed IS
     'Counts a wrong code for a token of recovery, and returns whether there is one that is not locked. The code is part '
     'of the signature, so who verifies it calls this.';
 
+CREATE FUNCTION token_locked(secret bytea) RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    SELECT count(*) > 0 FROM tokens AS t WHERE t.secret = token_locked.secret AND t.failures >= 5
+$$;
+COMMENT ON FUNCTION token_locked IS
+    'Whether too many codes were wrong for a token. Who says that a code is right asks this before, so that nobody learns '
+    'a code while wrong ones can''t be counted.';
+
 CREATE FUNCTION recover(name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column

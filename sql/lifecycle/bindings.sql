@@ -86,7 +86,7 @@ BEGIN
         RETURNS TABLE (id bigint, email text, login text, status text)
         LANGUAGE plpgsql STABLE ROWS 10 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
         BEGIN
-            -- of an account with two rows nobody knows whose the mailbox is
+            -- an account with two rows may have the mailbox of another owner
             %1$s RETURN QUERY SELECT a.id, CASE WHEN count(*) = 1 THEN min(a.email) END, min(a.login), min(a.status)
                 FROM %2$s AS a WHERE a.id = ANY (ids) GROUP BY a.id; %4$s
         END $b$;

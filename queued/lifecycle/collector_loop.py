@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Coroutine
@@ -87,15 +88,17 @@ class CollectorLoop:
         drained = False
         paid = 0.0  # by the monotonic clock: the budget allows nothing before
         singles = 0  # tokens that are tried one by one
+        vain: list[int] = []  # tokens of which others have locked those that were to be taken
         while True:
             tokens = await self._within(self._store.waiting())
             now = time.monotonic()
             timing.see(tokens, now)
             reason = timing.reason(now) if drained and not singles else "connect"
-            if not (tokens and reason and now >= paid):
+            if tokens == vain or not (tokens and reason and now >= paid):
                 singles = singles if tokens else 0
                 drained = drained or self._drained(not tokens)
-                until = max(timing.due, paid) - now
+                until = math.inf if tokens == vain else max(timing.due, paid) - now
+                vain = []
                 await self._rest(connection, min(max(until, _APART), self._poll))
                 continue
             limit = 1 if singles else self._collector.limit
@@ -115,6 +118,8 @@ class CollectorLoop:
                 self._log.warning("no mail", token=token, reason=fault)
             if batch.wait is not None:
                 paid = time.monotonic() + batch.wait - _EARLY
+            elif not (batch.taken or batch.refused):
+                vain = tokens
             drained = drained or self._drained(batch.taken + len(batch.refused) < limit)
 
     def _drained(self, done: bool) -> bool:

@@ -6,7 +6,8 @@ LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION account_rows IS 'Accounts by id.';
 
-CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp AS $$
     SELECT array_agg(a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR a.email = name
 $$;
 COMMENT ON FUNCTION account_named IS 'The ids of the accounts with a login or mailbox; null if there is none.';
@@ -15,10 +16,13 @@ CREATE FUNCTION account_status(account bigint) RETURNS text STABLE
 RETURN (SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account);
 COMMENT ON FUNCTION account_status IS 'The status of an account; null if there is none.';
 
-CREATE FUNCTION account_lock(account bigint) RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION account_lock(account bigint) RETURNS text LANGUAGE sql VOLATILE
+    SET search_path = pg_catalog, pg_temp AS $$
     SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account FOR NO KEY UPDATE
 $$;
-COMMENT ON FUNCTION account_lock IS 'The same; the status stays until the transaction ends.';
+COMMENT ON FUNCTION account_lock IS
+    'The same; the status of one of lifecycle.accounts stays until the transaction ends. That of a bound application may '
+    'change: its function decides whether it activates.';
 
 CREATE FUNCTION account_activate(account bigint) RETURNS boolean LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp AS $$

@@ -47,6 +47,7 @@ class Door(RequestHandler):
         self._serving = False
         self._admitted = False
         self.peer = ""
+        self.unit: Network | None = None  # by which it is counted, whatever SIGHUP changes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it with 503."""
@@ -157,27 +158,24 @@ class Doors(web.Server):
 
     def admit(self, door: Door) -> bool:
         """Count a connection; return False if there are too many."""
-        unit = self._unit(door)
+        unit = address_of(door.peer) if self.clients.is_bounded(door.peer) else None
         if len(self._open) >= self.limits.connections:
             return False
         if unit:
             if self._counts[unit] >= self.limits.address_connections:
                 return False
             self._counts[unit] += 1
+        door.unit = unit
         self._open.add(door)
         return True
 
     def release(self, door: Door) -> None:
         """Forget a connection that was counted."""
         self._open.discard(door)
-        unit = self._unit(door)
-        if unit and unit in self._counts:
-            self._counts[unit] -= 1
-            if self._counts[unit] <= 0:
-                del self._counts[unit]
-
-    def _unit(self, door: Door) -> Network | None:
-        return address_of(door.peer) if self.clients.is_bounded(door.peer) else None
+        if door.unit:
+            self._counts[door.unit] -= 1
+            if not self._counts[door.unit]:
+                del self._counts[door.unit]
 
     async def sweep(self) -> None:
         """Close the connections whose requests take too long, until cancelled."""

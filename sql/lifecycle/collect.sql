@@ -5,7 +5,8 @@ RETURNS smallint[] IMMUTABLE PARALLEL SAFE
 RETURN array_remove(ARRAY[
     CASE WHEN 'password_recovery' = ANY (actions) THEN token_priority('password_recovery') END,
     CASE WHEN 'activation' = ANY (actions) THEN token_priority('activation') END], NULL);
-COMMENT ON FUNCTION action_levels IS 'The priorities of actions in their order, as waiting_tokens has them; without an argument those of all actions.';
+COMMENT ON FUNCTION action_levels IS
+    'The priorities of actions in their order, as waiting_tokens has them; without an argument those of all actions.';
 
 CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$

@@ -103,6 +103,18 @@ def test_slow_clients_and_too_many(tmp_path: Path) -> None:
         until(lambda: web.ask("GET", "/healthy").status == 200)
 
 
+def test_a_reload_keeps_the_count_of_connections(tmp_path: Path) -> None:
+    limits = {"address_connections": 1, "exempt": []}
+    with serving(tmp_path, NOWHERE, limits=limits) as web:
+        with web.connect() as kept:
+            kept.request("GET", "/healthy")
+            assert kept.getresponse().read()
+            web.reload(web.config | {"limits": {**limits, "exempt": ["127.0.0.1"]}})
+        assert web.ask("GET", "/healthy").status == 200  # after the first one has gone
+        web.reload(web.config)
+        until(lambda: web.ask("GET", "/healthy").status == 200, timeout=5)
+
+
 @pytest.mark.parametrize(
     "octets",
     [

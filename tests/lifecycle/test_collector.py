@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +16,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgmta.compose.token import KeyRings
-from pgmta.config.types import FOLDER
-from pgmta.postgres.link import connect
-from pgmta.store.lifecycle.collections import SESSION, CollectorStatements, TokenBatch
 from pgmta.store.lifecycle.installation import install
-from queued.config import QueuedConfig
 from queued.config.collector import CollectorBudget
-from queued.lifecycle.collector_loop import CollectorLoop
-from queued.lifecycle.outputs import QueueOutput
 from queued.lifecycle.timing import Timing
 from tests.lifecycle.tokens import (
     ACTIONS,
@@ -115,37 +105,6 @@ def test_recoveries_go_first(accounts: psycopg.Connection) -> None:
     rows = accounts.execute("SELECT recipient, priority FROM pgmta.queue ORDER BY id").fetchall()
     assert rows[0] == ("lost1@b.example", 1)
     assert rows[1] == ("u1@b.example", 4)
-
-
-def test_a_locked_token_is_not_asked_for_again_and_again(
-    accounts: psycopg.Connection, database: str, tmp_path: Path
-) -> None:
-    """An operator's open transaction has locked the one token that waits."""
-    config = QueuedConfig.model_validate(settings(tmp_path), context={FOLDER: tmp_path})
-    (collector,) = config.collectors
-    sizes: list[int] = []
-
-    class Counted(QueueOutput):
-        async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
-            batch = await super().put(store, reason, limit)
-            sizes.append(batch.taken)
-            return batch
-
-    output = Counted(collector, lambda: KeyRings.of(config.tokens))
-    loop = CollectorLoop(collector, "test", partial(connect, database, "test", SESSION), output)
-
-    async def run() -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.5):
-                await loop.run()
-
-    add_accounts(accounts, 1)
-    with psycopg.connect(database) as db:
-        db.execute("SELECT FROM lifecycle.tokens FOR UPDATE")
-        asyncio.run(run())
-    assert sizes in ([0], [0, 0])
-    asyncio.run(run())
-    assert sizes[-1] == 1
 
 
 # -- nothing is lost or doubled --

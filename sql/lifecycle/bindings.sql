@@ -81,7 +81,7 @@ BEGIN
     EXECUTE format('GRANT SELECT ON %s TO pgmta_binding', place);
     EXECUTE format('GRANT EXECUTE ON FUNCTION %s(bigint) TO pgmta_binding', call);
     GRANT USAGE ON SCHEMA pgmta, lifecycle TO pgmta_binding;
-    ALTER TABLE lifecycle.tokens DROP CONSTRAINT tokens_account_fkey;
+    ALTER TABLE lifecycle.tokens DROP CONSTRAINT IF EXISTS tokens_account_fkey;  -- another view was bound
     EXECUTE format($f$
         CREATE OR REPLACE FUNCTION lifecycle.account_rows(ids bigint[])
         RETURNS TABLE (id bigint, email text, login text, status text)

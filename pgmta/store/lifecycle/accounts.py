@@ -14,7 +14,7 @@ _INSERT = "INSERT INTO lifecycle.accounts (email, login) VALUES (%s, %s)"
 
 
 def insert_accounts(uri: str, accounts: Iterable[tuple[str, str]]) -> None:
-    """Insert accounts of these mailboxes and logins, each in a transaction of its own.
+    """Insert accounts of these mailboxes and logins, each in a separate transaction.
 
     Raises PgmtaError if the schema is not there, StoreUnavailable and psycopg.Error.
     """

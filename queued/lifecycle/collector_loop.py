@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import Callable, Coroutine
@@ -88,17 +87,19 @@ class CollectorLoop:
         drained = False
         paid = 0.0  # by the monotonic clock: the budget allows nothing before
         singles = 0  # tokens that are tried one by one
-        vain: list[int] = []  # tokens of which others have locked those that were to be taken
+        left: list[int] = []  # tokens of which a batch got none: others have locked them
         while True:
             tokens = await self._within(self._store.waiting())
+            if tokens and tokens == left:
+                await self._rest(connection, self._poll)
+            left = []
             now = time.monotonic()
             timing.see(tokens, now)
             reason = timing.reason(now) if drained and not singles else "connect"
-            if tokens == vain or not (tokens and reason and now >= paid):
+            if not (tokens and reason and now >= paid):
                 singles = singles if tokens else 0
                 drained = drained or self._drained(not tokens)
-                until = math.inf if tokens == vain else max(timing.due, paid) - now
-                vain = []
+                until = max(timing.due, paid) - now
                 await self._rest(connection, min(max(until, _APART), self._poll))
                 continue
             limit = 1 if singles else self._collector.limit
@@ -112,14 +113,13 @@ class CollectorLoop:
                 singles = singles - 1 if singles else self._collector.limit
                 continue
             self._failures, singles = 0, max(singles - 1, 0)
+            left = [] if batch.taken or batch.refused or batch.wait is not None else tokens
             if batch.taken or batch.refused:
                 self._log.info("collected", tokens=batch.taken, reason=reason)
             for token, fault in batch.refused:
                 self._log.warning("no mail", token=token, reason=fault)
             if batch.wait is not None:
                 paid = time.monotonic() + batch.wait - _EARLY
-            elif not (batch.taken or batch.refused):
-                vain = tokens
             drained = drained or self._drained(batch.taken + len(batch.refused) < limit)
 
     def _drained(self, done: bool) -> bool:

@@ -46,8 +46,10 @@ class Door(RequestHandler):
         self._until = 0.0
         self._serving = False
         self._admitted = False
+        self._wire: asyncio.Transport | None = None  # aiohttp forgets its own before it is closed
         self.peer = ""
-        self.unit: Network | None = None  # by which it is counted, whatever SIGHUP changes
+        self.unit: Network | None = None
+        """The address whose connections count this one; None if it is not bounded."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it with 503."""
@@ -57,6 +59,7 @@ class Door(RequestHandler):
             cast(asyncio.Transport, transport).write(_FULL)
             cast(asyncio.Transport, transport).close()
             return
+        self._wire = cast(asyncio.Transport, transport)
         self._until = self._doors.now() + self._doors.limits.request
         super().connection_made(transport)
 
@@ -67,34 +70,48 @@ class Door(RequestHandler):
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count the octets of a header, and begin its time."""
+        """Count the octets since the last answer, and begin the time of a header."""
         if not self._admitted:
             return
-        if not self._serving:
-            if not self._until:
-                self._until = self._doors.now() + self._doors.limits.request
-            self._octets += len(data)
-            if self._octets > _HEADER + self._doors.limits.body:
-                self.force_close()
-                return
+        if not self._serving and not self._until:
+            self._until = self._doors.now() + self._doors.limits.request
+        self._octets += len(data)
+        if self._octets > _HEADER + self._doors.limits.body:  # also of requests that wait
+            self.force_close()
+            return
         super().data_received(data)
 
     def serve(self) -> None:
-        """Note that a header is there."""
+        """Note that a header is there. It may have come with the request before it."""
         self._serving = True
+        if not self._until:
+            self._until = self._doors.now() + self._doors.limits.request
 
     def read(self) -> None:
         """Note that the body is there, so that the time of the answer begins."""
         self._until = self._doors.now() + _ANSWER
 
-    def served(self) -> None:
-        """Note that the answer is made: from now on the connection is idle."""
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send the answer, which the client has to take in time: then the connection is idle."""
+        self._until = self._doors.now() + _ANSWER
+        found = await super().finish_response(request, resp, start_time)
         self._serving = False
         self._octets, self._until = 0, 0.0
+        return found
 
     def late(self, now: float) -> bool:
-        """Return whether a request takes too long."""
+        """Return whether a request takes too long, or the client does not take its last answer."""
+        if not self._until and self._wire and self._wire.is_closing():
+            self._until = now + _ANSWER
         return 0.0 < self._until < now
+
+    def give_up(self) -> None:
+        """Close the connection, whatever the client has not taken yet."""
+        self.force_close()
+        if self._wire:
+            self._wire.abort()
 
     def handle_error(
         self,
@@ -165,8 +182,8 @@ class Doors(web.Server):
             if self._counts[unit] >= self.limits.address_connections:
                 return False
             self._counts[unit] += 1
-        door.unit = unit
         self._open.add(door)
+        door.unit = unit
         return True
 
     def release(self, door: Door) -> None:
@@ -174,7 +191,7 @@ class Doors(web.Server):
         self._open.discard(door)
         if door.unit:
             self._counts[door.unit] -= 1
-            if not self._counts[door.unit]:
+            if self._counts[door.unit] <= 0:
                 del self._counts[door.unit]
 
     async def sweep(self) -> None:
@@ -183,7 +200,7 @@ class Doors(web.Server):
             await asyncio.sleep(_SWEEP)
             now = self.now()
             for door in [door for door in self._open if door.late(now)]:
-                door.force_close()
+                door.give_up()
 
     async def end(self) -> None:
         """Finish the requests that are there, and close all connections."""

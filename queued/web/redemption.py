@@ -35,8 +35,23 @@ class Redemption:
         self._schema = schema
 
     async def verify(self, order: TokenOrder, client: str) -> None:
-        """Check the signature alone. Raises HttpError: 422, 429, 503."""
-        await self._secret(order, client)
+        """Check the signature, and of a recovery the lock. Raises HttpError: 422, 429, 503.
+
+        While the database is away, a right code gets the same answer as a wrong one that it can't
+        count. Otherwise anybody could find it then.
+        """
+        secret = await self._secret(order, client)
+        if order.purpose is not Purpose.RECOVER:
+            return
+        try:
+            self._schema.require()
+            locked = await self._consumptions.locked(secret)
+        except (StoreUnavailable, psycopg.Error) as error:
+            log.warning("a lock could not be looked up", reason=faults.words(error))
+            raise away() from None
+        if locked:
+            self._clients.count_refusal(client)
+            raise self._refused(order, client, "locked")
 
     async def consume(self, order: TokenOrder, client: str) -> Consumption:
         """Consume a token. Raises HttpError: 422, 429, 503."""

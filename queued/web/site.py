@@ -67,17 +67,14 @@ class Site:
         door = request.protocol
         assert isinstance(door, Door)  # noqa: S101 - for the type checker
         door.serve()
+        path = request.path.removeprefix(self._base)
+        handlers = self._programs.get(path) or self._browsers.get(path, {})
         try:
-            path = request.path.removeprefix(self._base)
-            handlers = self._programs.get(path) or self._browsers.get(path, {})
-            try:
-                return await self._choose(handlers, request)(request)
-            except HttpError as error:
-                if path in self._browsers or (not handlers and _is_browser(request)):
-                    return self._page_of(request, error)
-                return self.problem(error)
-        finally:
-            door.served()
+            return await self._choose(handlers, request)(request)
+        except HttpError as error:
+            if path in self._browsers or (not handlers and _is_browser(request)):
+                return self._page_of(request, error)
+            return self.problem(error)
 
     def _choose(self, handlers: Mapping[str, Handler], request: web.BaseRequest) -> Handler:
         if not handlers:

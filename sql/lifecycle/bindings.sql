@@ -45,6 +45,9 @@ DECLARE
     guard text := 'IF pgmta.sees_all_mail() THEN RAISE EXCEPTION ''code of an application does not run for a login '
         'that sees all mail'' USING ERRCODE = ''insufficient_privilege'', HINT = ''Log in as a member of pgmta_queued, '
         'pgmta_web or of the application.''; END IF;';
+    -- functions of the owner go on behind it, and a setting that was changed for the session outlives their own
+    unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) ''pg_catalog, pg_temp'' THEN '
+        'RAISE EXCEPTION ''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';
     fault text;
 BEGIN
     SELECT CASE
@@ -86,20 +89,25 @@ BEGIN
         CREATE OR REPLACE FUNCTION lifecycle.account_rows(ids bigint[])
         RETURNS TABLE (id bigint, email text, login text, status text)
         LANGUAGE plpgsql STABLE ROWS 10 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        BEGIN %1$s RETURN QUERY SELECT a.id, a.email, a.login, a.status FROM %2$s AS a WHERE a.id = ANY (ids); END $b$;
+        BEGIN %1$s RETURN QUERY SELECT a.id, a.email, a.login, a.status FROM %2$s AS a WHERE a.id = ANY (ids); %4$s END $b$;
         CREATE OR REPLACE FUNCTION lifecycle.account_named(name text) RETURNS bigint[]
         LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        BEGIN %1$s RETURN (SELECT array_agg(a.id) FROM %2$s AS a WHERE a.login = name OR a.email = name); END $b$;
+        DECLARE found bigint[];
+        BEGIN %1$s found := (SELECT array_agg(a.id) FROM %2$s AS a WHERE a.login = name OR a.email = name);
+            %4$s RETURN found; END $b$;
         CREATE OR REPLACE FUNCTION lifecycle.account_status(account bigint) RETURNS text
         LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        BEGIN %1$s RETURN (SELECT a.status FROM %2$s AS a WHERE a.id = account); END $b$;
+        DECLARE found text;
+        BEGIN %1$s found := (SELECT a.status FROM %2$s AS a WHERE a.id = account); %4$s RETURN found; END $b$;
         CREATE OR REPLACE FUNCTION lifecycle.account_lock(account bigint) RETURNS text
         LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        BEGIN %1$s RETURN (SELECT a.status FROM %2$s AS a WHERE a.id = account); END $b$;
+        DECLARE found text;
+        BEGIN %1$s found := (SELECT a.status FROM %2$s AS a WHERE a.id = account); %4$s RETURN found; END $b$;
         CREATE OR REPLACE FUNCTION lifecycle.account_activate(account bigint) RETURNS boolean
         LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        BEGIN %1$s RETURN %3$s(account); END $b$;
-        $f$, guard, place, call);
+        DECLARE done boolean;
+        BEGIN %1$s done := %3$s(account); %4$s RETURN done; END $b$;
+        $f$, guard, place, call, unchanged);
     -- the code of the application has the rights of pgmta_binding and of its owner, and no others
     GRANT CREATE ON SCHEMA lifecycle TO pgmta_binding;
     ALTER FUNCTION lifecycle.account_rows(bigint[]) OWNER TO pgmta_binding;

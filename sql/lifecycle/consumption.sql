@@ -68,15 +68,28 @@ COMMENT ON FUNCTION token_failed IS
     'Counts a wrong code for a token of recovery, and returns whether there is one that is not locked. The code is part '
     'of the signature, so who verifies it calls this.';
 
+CREATE FUNCTION token_locked(secret bytea) RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    SELECT count(*) > 0 FROM tokens AS t WHERE t.secret = token_locked.secret AND t.failures >= 5
+$$;
+COMMENT ON FUNCTION token_locked IS
+    'Whether too many codes were wrong for a token. Who says that a code is right asks this before, so that nobody learns '
+    'a code while wrong ones can''t be counted.';
+
 CREATE FUNCTION recover(name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     found bigint;
+    status text;
 BEGIN
     FOREACH found IN ARRAY coalesce(account_named(recover.name), '{}') LOOP
+        -- of clients that ask together the second sees the token of the first: the next statement has a new
+        -- snapshot. A bound application does not lock its accounts
+        PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(found));
+        status := account_lock(found);
         -- the owner gets one mail, however often a client asks
-        CONTINUE WHEN account_lock(found) IS DISTINCT FROM 'active' OR EXISTS (
+        CONTINUE WHEN status IS DISTINCT FROM 'active' OR EXISTS (
             SELECT FROM tokens AS t WHERE t.account = found AND t.action = 'password_recovery'
                 AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch() AND t.created_at > epoch() - 60);
         INSERT INTO tokens (action, account) VALUES ('password_recovery', found);

@@ -89,6 +89,30 @@ def test_code_of_the_application_never_has_the_rights_of_the_owner(
                 app.execute(statement.encode())
 
 
+def test_a_changed_search_path_gives_no_rights_of_the_owner(
+    shop: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    shop.execute(
+        f"SET ROLE {roles['shop']};"
+        "CREATE TABLE shop.tokens (action text, account bigint);"
+        "CREATE FUNCTION shop.name() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RAISE EXCEPTION ''rights of %'', current_user; END';"
+        "CREATE TRIGGER name BEFORE INSERT ON shop.tokens FOR EACH ROW EXECUTE FUNCTION shop.name();"
+        "CREATE FUNCTION shop.never(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT false';"
+        "CREATE OPERATOR shop.<> (FUNCTION = shop.never, LEFTARG = text, RIGHTARG = text);"
+        "CREATE FUNCTION shop.taken(name text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM set_config('search_path', 'shop, pg_catalog', false); RETURN name; END $$;"
+        "CREATE OR REPLACE VIEW shop.mail_accounts AS SELECT id, email, name AS login,"
+        " shop.taken('provisioned') AS status FROM shop.customers;"
+        "RESET ROLE".encode()
+    )
+    with acting(shop, roles["shop"]) as app:
+        app.execute("INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')")
+        for function in ("activate_again(1)", "account_changed(1)"):
+            with pytest.raises(pg_errors.InsufficientPrivilege, match="changed search_path"):
+                app.execute(f"SELECT lifecycle.{function}".encode())
+
+
 def collect_one(db: psycopg.Connection) -> None:
     """Insert a token as the owner, which asks the application for the account."""
     db.execute("INSERT INTO lifecycle.tokens (action, account) VALUES ('activation', 1)")

@@ -136,14 +136,6 @@ class Daemon:
         """Send a signal to the process, not to its children."""
         self.process.send_signal(number)
 
-    def reload(self, config: Config | str) -> None:
-        """Change the file, send SIGHUP, and wait until the process has looked at it."""
-        self.write(config)
-        told = ("configuration read again", "configuration kept as it was")
-        before = sum(len(self.events(event)) for event in told)
-        self.signal(signal.SIGHUP)
-        until(lambda: sum(len(self.events(e)) for e in told) > before, describe="SIGHUP")
-
     def stop(self, timeout: float = PATIENCE) -> None:
         """SIGTERM; the process has to end with 0."""
         self.signal(signal.SIGTERM)
@@ -237,3 +229,11 @@ class Queued(Daemon):
         """Wait until it claims."""
         self.wait_log("ready")
         return self
+
+    def reload(self, config: Config | str) -> None:
+        """Change the file, send SIGHUP, and wait until the process has looked at it."""
+        self.write(config)
+        told = ("configuration read again", "configuration kept as it was")
+        before = sum(len(self.events(event)) for event in told)
+        self.signal(signal.SIGHUP)
+        until(lambda: sum(len(self.events(e)) for e in told) > before, describe="SIGHUP")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 import pytest
+from aiohttp.web import BaseRequest, StreamResponse
 from click.testing import CliRunner
 
 from pgmta.compose.token import Purpose
 from queued.daemon.queued import main
 from queued.web.clients import Clients
+from queued.web.doors import Doors
+from queued.web.http_answers import HttpAnswers
 from queued.web.site import with_proof
 from queued.web.web_config import WebConfig
 from tests.lifecycle.tokens import add_accounts
@@ -103,16 +108,69 @@ def test_slow_clients_and_too_many(tmp_path: Path) -> None:
         until(lambda: web.ask("GET", "/healthy").status == 200)
 
 
-def test_a_reload_keeps_the_count_of_connections(tmp_path: Path) -> None:
-    limits = {"address_connections": 1, "exempt": []}
-    with serving(tmp_path, NOWHERE, limits=limits) as web:
-        with web.connect() as kept:
-            kept.request("GET", "/healthy")
-            assert kept.getresponse().read()
-            web.reload(web.config | {"limits": {**limits, "exempt": ["127.0.0.1"]}})
-        assert web.ask("GET", "/healthy").status == 200  # after the first one has gone
-        web.reload(web.config)
-        until(lambda: web.ask("GET", "/healthy").status == 200, timeout=5)
+async def test_a_reload_loses_no_count_of_connections() -> None:
+    config = WebConfig.model_validate({"limits": {"address_connections": 1}})
+    clients = Clients(config)
+
+    async def never(_: BaseRequest) -> StreamResponse:
+        raise AssertionError
+
+    doors = Doors(never, HttpAnswers(config.public).problem, clients, config.limits)
+    first, second = doors(), doors()
+    first.peer = second.peer = "192.0.2.1"
+    assert doors.admit(first)
+    clients.configure(WebConfig.model_validate({"limits": {"exempt": ["192.0.2.0/24"]}}))
+    doors.release(first)
+    clients.configure(config)
+    assert doors.admit(second)
+
+
+def test_a_body_that_stays_away_behind_another_request(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, NOWHERE, limits={"request": "1s"}) as web,
+        socket.create_connection(("127.0.0.1", web.port), 20) as client,
+    ):
+        begun = b"POST /v1/tokens/verify HTTP/1.1\r\nContent-Type: application/json\r\n"
+        begun += b"Host: x\r\nContent-Length: 9\r\n\r\n"
+        client.sendall(b"GET /healthy HTTP/1.1\r\nHost: x\r\n\r\n" + begun)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        assert client.recv(1) == b""  # after a second
+
+
+@pytest.mark.slow
+def test_a_client_that_takes_no_answer_is_given_up(tmp_path: Path) -> None:
+    limits = {"address_connections": 1, "body": "10MB"}
+    with serving(tmp_path, NOWHERE, limits=limits) as web, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.settimeout(2)
+        client.connect(("127.0.0.1", web.port))
+        with suppress(TimeoutError):
+            for _ in range(4000):  # more answers than the buffers of the system have
+                client.sendall(b"GET /style.css HTTP/1.1\r\nHost: x\r\n\r\n" * 5)
+        asked = b"GET /healthy HTTP/1.0\r\nHost: x\r\n\r\n"
+        assert raw(web, asked).startswith(b"HTTP/1.1 503 ")
+        until(lambda: raw(web, asked).startswith(b"HTTP/1.0 200 "))
+
+
+def test_requests_that_wait_for_the_database_are_bounded(
+    web: Web, accounts: psycopg.Connection, database: str
+) -> None:
+    body = json.dumps({"purpose": "recover", "token": forged(), "code": "12345"}).encode()
+    head = f"POST /v1/tokens/verify HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n".encode()
+    with (
+        psycopg.connect(database) as other,
+        socket.create_connection(("127.0.0.1", web.port), 20) as client,
+    ):
+        other.execute("LOCK TABLE lifecycle.tokens")
+        client.sendall(head + b"Content-Type: application/json\r\n\r\n" + body)
+        waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        until(lambda: column(accounts, waits) == [True])
+        taken = 0
+        with suppress(ConnectionError):
+            for _ in range(1000):
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+                taken += 1
+        assert taken < 300  # what the buffers of the system have
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,11 @@ class Consumptions:
         """Count a wrong code for the token of recovery with this secret, if there is one."""
         await self._run("failed", {"secret": secret})
 
+    async def locked(self, secret: bytes) -> bool:
+        """Return whether too many codes were wrong for the token with this secret."""
+        ((found,),) = await self._run("locked", {"secret": secret})
+        return bool(found)
+
     async def there(self) -> bool:
         """Return whether the schema lifecycle is installed."""
         ((found,),) = await self._run("there", {})

@@ -57,6 +57,17 @@ def test_odd_mail_is_shown_soon(sink: Sink, what: str) -> None:
     assert len(answer.body) < 8 << 20
 
 
+def test_a_long_subject_stops_nobody(sink: Sink) -> None:
+    began = time.monotonic()
+    with Client(sink.port) as client:
+        assert client.reply()[:3] == "220"
+        client.send(b"EHLO c\r\nMAIL FROM:<s@a.example>\r\nRCPT TO:<r@b.example>\r\nDATA\r\n")
+        assert [client.reply()[:3] for _ in range(4)] == ["250", "250", "250", "354"]
+        client.send(b"Subject: " + b"=?utf-8?q?a?= " * 200_000 + b"\r\n")
+        assert client.say(".")[:3] == "250"
+    assert time.monotonic() - began < SLACK
+
+
 def test_of_huge_mail_the_beginning_is_shown(sink: Sink) -> None:
     body = b"--b\n\nhello\n--b\nContent-Disposition: attachment; filename=big\n"
     body += b"Content-Transfer-Encoding: base64\n\n" + (b"A" * 76 + b"\n") * (95 << 20 >> 6)

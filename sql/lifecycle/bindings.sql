@@ -8,9 +8,10 @@ COMMENT ON FUNCTION account_rows IS 'Accounts by id.';
 
 CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg(a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR a.email = name
+    SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR a.email = name
 $$;
-COMMENT ON FUNCTION account_named IS 'The ids of the accounts with a login or mailbox; null if there is none.';
+COMMENT ON FUNCTION account_named IS
+    'The ids of the accounts with a login or mailbox, in the order in which recover() locks them; null if there is none.';
 
 CREATE FUNCTION account_status(account bigint) RETURNS text STABLE
 RETURN (SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account);
@@ -46,8 +47,8 @@ DECLARE
         'that sees all mail'' USING ERRCODE = ''insufficient_privilege'', HINT = ''Log in as a member of pgmta_queued, '
         'pgmta_web or of the application.''; END IF;';
     -- functions of the owner go on behind it, and a setting that was changed for the session outlives their own
-    unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) ''pg_catalog, pg_temp'' THEN '
-        'RAISE EXCEPTION ''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';
+    unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) '
+        '''pg_catalog, pg_temp'' THEN RAISE EXCEPTION ''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';
     fault text;
 BEGIN
     SELECT CASE
@@ -89,11 +90,13 @@ BEGIN
         CREATE OR REPLACE FUNCTION lifecycle.account_rows(ids bigint[])
         RETURNS TABLE (id bigint, email text, login text, status text)
         LANGUAGE plpgsql STABLE ROWS 10 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        BEGIN %1$s RETURN QUERY SELECT a.id, a.email, a.login, a.status FROM %2$s AS a WHERE a.id = ANY (ids); %4$s END $b$;
+        BEGIN %1$s RETURN QUERY SELECT a.id, a.email, a.login, a.status FROM %2$s AS a WHERE a.id = ANY (ids);
+            %4$s END $b$;
         CREATE OR REPLACE FUNCTION lifecycle.account_named(name text) RETURNS bigint[]
         LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
         DECLARE found bigint[];
-        BEGIN %1$s found := (SELECT array_agg(a.id) FROM %2$s AS a WHERE a.login = name OR a.email = name);
+        BEGIN %1$s found := (SELECT array_agg(a.id ORDER BY a.id) FROM %2$s AS a
+                WHERE a.login = name OR a.email = name);
             %4$s RETURN found; END $b$;
         CREATE OR REPLACE FUNCTION lifecycle.account_status(account bigint) RETURNS text
         LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$

@@ -34,8 +34,9 @@ _PARTS = 1000
 _PICTURES = 8 << 20  # octets of the pictures in HTML
 _PICTURE = re.compile(r"image/[a-z0-9.+-]{1,40}")
 _CID = re.compile(r"""(?<=["'(=\s])cid:([^\s"'<>()]{1,200})""", re.IGNORECASE)
-# elements that reach out although a policy forbids it: browsers look up and open hosts by them
-_REACHING = re.compile(r"<(?=(?:link|meta|base)[\s/>])", re.IGNORECASE)
+# elements that reach out although a policy forbids it: browsers look up and open hosts by them. The
+# attribute srcdoc of a frame may have them behind character references
+_REACHING = re.compile(r"<(?=(?:link|meta|base|iframe)[\s/>])", re.IGNORECASE)
 _HEAD = '<!doctype html><base target="_blank">'  # links open windows, not the frame
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 

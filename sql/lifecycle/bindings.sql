@@ -90,8 +90,11 @@ BEGIN
         CREATE OR REPLACE FUNCTION lifecycle.account_rows(ids bigint[])
         RETURNS TABLE (id bigint, email text, login text, status text)
         LANGUAGE plpgsql STABLE ROWS 10 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        BEGIN %1$s RETURN QUERY SELECT a.id, a.email, a.login, a.status FROM %2$s AS a WHERE a.id = ANY (ids);
-            %4$s END $b$;
+        BEGIN
+            -- an account with two rows may have the mailbox of another owner
+            %1$s RETURN QUERY SELECT a.id, CASE WHEN count(*) = 1 THEN min(a.email) END, min(a.login), min(a.status)
+                FROM %2$s AS a WHERE a.id = ANY (ids) GROUP BY a.id; %4$s
+        END $b$;
         CREATE OR REPLACE FUNCTION lifecycle.account_named(name text) RETURNS bigint[]
         LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
         DECLARE found bigint[];

@@ -89,6 +89,24 @@ def test_code_of_the_application_never_has_the_rights_of_the_owner(
                 app.execute(statement.encode())
 
 
+def test_an_account_with_two_rows_gets_no_mail(
+    shop: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    with acting(shop, roles["shop"]) as app:
+        app.execute("INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')")
+        app.execute("SELECT lifecycle.activate_again(1)")
+    shop.execute(
+        f"SET ROLE {roles['shop']};"
+        "CREATE OR REPLACE VIEW shop.mail_accounts AS SELECT id, e AS email, name AS login,"
+        " 'provisioned' AS status FROM shop.customers, unnest(ARRAY[email, 'eve@b.example']) AS e;"
+        "RESET ROLE".encode()
+    )
+    with acting(shop, roles["queued"]) as queued:
+        taken, ((_, reason, _),), _ = collect(queued)
+    assert (taken, reason) == (0, "its account has no usable mailbox")
+    assert column(shop, "SELECT recipient FROM pgmta.queue") == []
+
+
 def test_a_changed_search_path_gives_no_rights_of_the_owner(
     shop: psycopg.Connection, roles: dict[str, str]
 ) -> None:

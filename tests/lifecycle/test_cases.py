@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import psycopg
@@ -13,7 +12,6 @@ from psycopg import errors as pg_errors
 
 from tests.lifecycle.tokens import add_accounts, collect
 from tests.support.rows import column, fetch
-from tests.support.waiting import until
 
 STATUSES = ("provisioned", "active", "suspended", "deleted")
 ACTIONS = ("activation", "password_recovery")
@@ -305,24 +303,6 @@ def test_a_recovery_is_asked_for_once_a_minute_and_says_nothing(
     accounts.execute("UPDATE accounts SET status = 'suspended' WHERE login = 'u2'")
     for name in ("u1", "u1@b.example", "u1", "u2", "nobody", None):
         assert fetch(accounts, "SELECT recover(%s)::text", name) == ("",)
-    assert column(accounts, "SELECT account FROM tokens") == [1]
-
-
-def test_of_clients_that_ask_together_one_gets_a_recovery(
-    accounts: psycopg.Connection, database: str
-) -> None:
-    add_accounts(accounts, 1, status="active")
-    with (
-        psycopg.connect(database) as first,
-        psycopg.connect(database, autocommit=True) as second,
-        ThreadPoolExecutor() as pool,
-    ):
-        first.execute("SELECT lifecycle.recover('u1')")
-        other = pool.submit(second.execute, "SELECT lifecycle.recover('u1')")
-        waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
-        until(lambda: column(accounts, waits, second.info.backend_pid) == ["Lock"])
-        first.commit()
-        other.result()
     assert column(accounts, "SELECT account FROM tokens") == [1]
 
 

@@ -264,26 +264,6 @@ def test_a_row_that_the_database_refuses_is_set_aside(
     until(lambda: fetch(accounts, MAILS) == (4,))
 
 
-def test_tokens_that_others_have_locked_make_no_work(
-    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
-) -> None:
-    add_accounts(accounts, 3)
-    batches = "SELECT coalesce(sum(calls), 0)::integer FROM pg_stat_user_functions"
-    count = f"{batches} WHERE funcname = 'collect'"
-    with psycopg.connect(database) as other:
-        other.execute("SELECT FROM lifecycle.tokens WHERE id <= 2 FOR UPDATE")
-        accounts.execute(
-            f"ALTER DATABASE {accounts.info.dbname} SET track_functions = 'pl'".encode()
-        )
-        daemon = system.queued(**settings(tmp_path), **held(system))
-        daemon.wait_log("waits for tokens")
-        (began,) = fetch(accounts, "SELECT clock_timestamp()")
-        until(lambda: column(accounts, count)[0] > 5)
-        (seconds,) = fetch(accounts, "SELECT extract(epoch FROM clock_timestamp() - %s)", began)
-        assert seconds > 2
-    until(lambda: fetch(accounts, MAILS) == (3,))
-
-
 def test_a_changed_template_stops_and_goes_on(
     accounts: psycopg.Connection, system: System, tmp_path: Path
 ) -> None:

@@ -130,7 +130,7 @@ def test_without_a_database_no_token_is_lost(tmp_path: Path) -> None:
             assert (answer.status, answer.headers["retry-after"]) == (503, "5")
             assert answer.members["status"] == 503
         token = RINGS[RECOVER].sign(os.urandom(32), "12345")
-        for code in ("12345", "54321"):  # or the answers would tell the right one
+        for code in ("12345", "54321"):  # or the answers would show the right one
             assert web.call("verify", RECOVER, token, code).status == 503
         token = RINGS[ACTIVATE].sign(os.urandom(32))
         page = web.post("/activate", token)

@@ -28,6 +28,7 @@ def hostile(trap: Trap) -> str:
 <img src="{at}picture"><img src="picture"><picture><source srcset="{at}picture"></picture>
 <video autoplay src="{at}picture"></video><object data="{at}frame"></object>
 <iframe src="{at}frame"></iframe><iframe srcdoc="<img src={at}picture>"></iframe>
+<iframe srcdoc="&lt;link rel=preconnect href={bare}&gt;"></iframe>
 <form id="form" action="{at}form" target="reply"><input autofocus name="q" value="1">
 <button>Send</button></form><iframe name="reply"></iframe>
 <a href="{at}link">link</a> <a target="_top" href="{at}top">top</a>

@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
+_VISIBLE = re.compile(r"[!-~]+")
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def parse_public_url(value: Any) -> str:
     """Return a URL without a slash at its end, to which a path can be added. Raises ValueError."""
-    text = value if isinstance(value, str) else ""
-    try:
-        parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        host = None
-    if (
-        not host
-        or parts.scheme not in ("http", "https")
-        or not text.isascii()
-        or re.search(r"\s", text)
-    ):
-        raise ValueError(f"{value!r} is no URL such as https://mail.example.com")
-    if parts.query or parts.fragment or "?" in text or "#" in text or parts.username is not None:
+    text, parts = _split(value, "https://mail.example.com")
+    if parts.username is not None or set(text) & set("?#"):
         raise ValueError(f"{value!r} has more than a scheme, a host, a port and a path")
-    if parts.scheme == "http" and host not in _HERE:
+    if parts.scheme == "http" and parts.hostname not in _HERE:
         raise ValueError(f"{value!r}: a link with a token needs https, except on localhost")
     return text.rstrip("/")
 
 
 def parse_return_url(value: Any) -> str:
     """Return the URL of a page of the application, maybe with a query. Raises ValueError."""
-    reason = f"{value!r} is no URL such as https://shop.example/password"
-    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+    text, parts = _split(value, "https://shop.example/password")
+    if parts.username is not None or set(text) & set("#\"'<>\\;,"):
+        raise ValueError(f"{value!r} has a login, a fragment or a character that is not allowed")
+    if parts.scheme == "http" and parts.hostname not in _HERE:
+        raise ValueError(f"{value!r}: a proof needs https, except on localhost")
+    return text
+
+
+def _split(value: Any, example: str) -> tuple[str, SplitResult]:
+    """Return a URL of HTTP in visible ASCII, and its parts. Raises ValueError."""
+    reason = f"{value!r} is no URL such as {example}"
+    if not isinstance(value, str) or not _VISIBLE.fullmatch(value):
         raise ValueError(reason)
     try:
         parts = urlsplit(value)
@@ -43,8 +42,4 @@ def parse_return_url(value: Any) -> str:
         raise ValueError(reason) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ValueError(reason)
-    if parts.username is not None or parts.fragment or set(value) & set(" \"'<>\\;,"):
-        raise ValueError(f"{value!r} has a login, a fragment or a character that is not allowed")
-    if parts.scheme == "http" and parts.hostname not in _HERE:
-        raise ValueError(f"{value!r}: a proof needs https, except on localhost")
-    return value
+    return value, parts

@@ -108,7 +108,9 @@ class Collector(Section):
     recovery: CollectorAction | None = Field(
         default=None, description="mail about recoveries; absent: they are left to others"
     )
-    budget: CollectorBudget | None = Field(default=None, description="absent: no limit")
+    budget: CollectorBudget | None = Field(
+        default=None, description="of output queue; absent: no limit"
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> Collector:
@@ -118,6 +120,8 @@ class Collector(Section):
             raise ValueError("output queue needs url")
         if self.output == "queue" and not self.actions:
             raise ValueError("expected activation, recovery or both")
+        if self.output == "stdout" and self.budget:
+            raise ValueError("output stdout has no budget: it bounds mail")
         return self
 
     @property
@@ -125,6 +129,11 @@ class Collector(Section):
         """The mail by action, as the database names actions."""
         both = {"activation": self.activation, "password_recovery": self.recovery}
         return {name: action for name, action in both.items() if action}
+
+    @property
+    def collected(self) -> list[str]:
+        """The actions whose tokens it takes: all, if none has mail."""
+        return list(self.actions or PURPOSES)
 
     @property
     def budget_key(self) -> str | None:

@@ -220,11 +220,11 @@ def _wrong_dane(config: QueuedConfig) -> list[Problem]:
 
 
 def _no_keys(config: QueuedConfig) -> list[Problem]:
-    """Return the actions of collectors for which there is no key."""
+    """Return the actions of collectors whose tokens no key signs."""
     keys = dict(config.tokens.purposes())
     found: list[Problem] = []
     for number, collector in enumerate(config.collectors):
-        for action in collector.actions:
+        for action in collector.collected:
             if not keys[PURPOSES[action]]:
                 key = "recovery" if action == "password_recovery" else action
                 reason = f"tokens.{PURPOSES[action]} has no key, which signs its links"

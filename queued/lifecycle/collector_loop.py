@@ -47,8 +47,8 @@ class CollectorLoop:
         self._collector = collector
         self._connect = connect
         self._output = output
-        actions = list(collector.actions) or ["password_recovery", "activation"]
-        self._store = CollectorStatements(collector.name, worker, collector.limit, actions)
+        limit, actions = collector.limit, collector.collected
+        self._store = CollectorStatements(collector.name, worker, limit, actions)
         # the statement under way is given up within the time, and its connection closed 5 s later
         self._patience = max(collector.healthcheck - _MARGIN, collector.healthcheck / 2)
         self._poll = min(_POLL, collector.healthcheck / 4)

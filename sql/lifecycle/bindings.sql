@@ -6,19 +6,24 @@ LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp AS $$
 $$;
 COMMENT ON FUNCTION account_rows IS 'Accounts by id.';
 
-CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg(a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR a.email = name
+CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp AS $$
+    SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR a.email = name
 $$;
-COMMENT ON FUNCTION account_named IS 'The ids of the accounts with a login or mailbox; null if there is none.';
+COMMENT ON FUNCTION account_named IS
+    'The ids of the accounts with a login or mailbox, in the order in which recover() locks them; null if there is none.';
 
 CREATE FUNCTION account_status(account bigint) RETURNS text STABLE
 RETURN (SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account);
 COMMENT ON FUNCTION account_status IS 'The status of an account; null if there is none.';
 
-CREATE FUNCTION account_lock(account bigint) RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION account_lock(account bigint) RETURNS text LANGUAGE sql VOLATILE
+    SET search_path = pg_catalog, pg_temp AS $$
     SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account FOR NO KEY UPDATE
 $$;
-COMMENT ON FUNCTION account_lock IS 'The same; the status stays until the transaction ends.';
+COMMENT ON FUNCTION account_lock IS
+    'The same; the status of one of lifecycle.accounts stays until the transaction ends. That of a bound application may '
+    'change: its function decides whether it activates.';
 
 CREATE FUNCTION account_activate(account bigint) RETURNS boolean LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp AS $$
@@ -42,8 +47,8 @@ DECLARE
         'that sees all mail'' USING ERRCODE = ''insufficient_privilege'', HINT = ''Log in as a member of pgmta_queued, '
         'pgmta_web or of the application.''; END IF;';
     -- functions of the owner go on behind it, and a setting that was changed for the session outlives their own
-    unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) ''pg_catalog, pg_temp'' THEN '
-        'RAISE EXCEPTION ''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';
+    unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) '
+        '''pg_catalog, pg_temp'' THEN RAISE EXCEPTION ''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';
     fault text;
 BEGIN
     SELECT CASE
@@ -80,7 +85,7 @@ BEGIN
     EXECUTE format('GRANT SELECT ON %s TO pgmta_binding', place);
     EXECUTE format('GRANT EXECUTE ON FUNCTION %s(bigint) TO pgmta_binding', call);
     GRANT USAGE ON SCHEMA pgmta, lifecycle TO pgmta_binding;
-    ALTER TABLE lifecycle.tokens DROP CONSTRAINT tokens_account_fkey;
+    ALTER TABLE lifecycle.tokens DROP CONSTRAINT IF EXISTS tokens_account_fkey;  -- another view was bound
     EXECUTE format($f$
         CREATE OR REPLACE FUNCTION lifecycle.account_rows(ids bigint[])
         RETURNS TABLE (id bigint, email text, login text, status text)
@@ -93,7 +98,8 @@ BEGIN
         CREATE OR REPLACE FUNCTION lifecycle.account_named(name text) RETURNS bigint[]
         LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
         DECLARE found bigint[];
-        BEGIN %1$s found := (SELECT array_agg(a.id) FROM %2$s AS a WHERE a.login = name OR a.email = name);
+        BEGIN %1$s found := (SELECT array_agg(a.id ORDER BY a.id) FROM %2$s AS a
+                WHERE a.login = name OR a.email = name);
             %4$s RETURN found; END $b$;
         CREATE OR REPLACE FUNCTION lifecycle.account_status(account bigint) RETURNS text
         LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$

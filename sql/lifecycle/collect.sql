@@ -1,10 +1,12 @@
 -- Tokens become mail: a batch is one statement.
 
-CREATE FUNCTION action_levels(actions text[]) RETURNS smallint[] IMMUTABLE PARALLEL SAFE
+CREATE FUNCTION action_levels(actions text[] DEFAULT '{password_recovery,activation}')
+RETURNS smallint[] IMMUTABLE PARALLEL SAFE
 RETURN array_remove(ARRAY[
     CASE WHEN 'password_recovery' = ANY (actions) THEN token_priority('password_recovery') END,
     CASE WHEN 'activation' = ANY (actions) THEN token_priority('activation') END], NULL);
-COMMENT ON FUNCTION action_levels IS 'The priorities of actions in their order.';
+COMMENT ON FUNCTION action_levels IS
+    'The priorities of actions in their order, as waiting_tokens has them; without an argument those of all actions.';
 
 CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
@@ -58,7 +60,9 @@ DECLARE
 BEGIN
     taken := 0;
     IF budget IS NOT NULL THEN
-        SELECT extract(epoch FROM b.next_at - began) INTO wait FROM budgets AS b WHERE b.key = budget AND b.next_at > began;
+        -- before the time: without locks, and without mail that is made in vain
+        SELECT extract(epoch FROM b.next_at - began) INTO wait FROM budgets AS b
+        WHERE b.key = budget AND b.next_at > began;
         IF wait > 0.02 THEN RETURN; END IF;
         wait := NULL;
     END IF;
@@ -79,12 +83,13 @@ BEGIN
             AS faults
     INTO found
     FROM (
-        SELECT p.place, p.at, p.waits, t.id AS token, a.email, mailbox_domain(a.email COLLATE "C") AS domain, o.template_id, o.sender, o.priority,
-            jsonb_build_object('_deadline', to_char(to_timestamp(t.expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::text
-                AS metadata,
+        SELECT p.place, p.at, p.waits, t.id AS token, a.email, mailbox_domain(a.email COLLATE "C") AS domain,
+            o.template_id, o.sender, o.priority,
+            jsonb_build_object('_deadline', to_char(to_timestamp(t.expires_at) AT TIME ZONE 'UTC',
+                'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::text AS metadata,
             jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', a.email)), 'words', w.words,
-                'token', jsonb_build_object('purpose', o.purpose, 'secret', encode(t.secret, 'hex'), 'key', o.key, 'url', o.url,
-                    'code', CASE t.action WHEN 'password_recovery' THEN t.code END)) AS params,
+                'token', jsonb_build_object('purpose', o.purpose, 'secret', encode(t.secret, 'hex'), 'key', o.key,
+                    'url', o.url, 'code', CASE t.action WHEN 'password_recovery' THEN t.code END)) AS params,
             CASE WHEN mailbox_domain(a.email COLLATE "C") IS NULL THEN 'its account has no usable mailbox'
                 ELSE (SELECT format('the word %s: %s', name, submit_word(w.words ->> name, o.words -> name))
                     FROM jsonb_object_keys(w.words) AS name
@@ -93,9 +98,9 @@ BEGIN
         JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
             ON a.id = t.account AND lifecycle.token_fits(t.action, a.status)
         JOIN lifecycle.collect_actions(options) AS o ON o.action = t.action,
-            LATERAL (SELECT coalesce(jsonb_object_agg(word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN a.email
-                    WHEN 'code' THEN t.code WHEN 'minutes' THEN ceil((t.expires_at - extract(epoch FROM began)) / 60)::text END), '{}')
-                    AS words
+            LATERAL (SELECT coalesce(jsonb_object_agg(word, CASE word WHEN 'login' THEN a.login
+                    WHEN 'email' THEN a.email WHEN 'code' THEN t.code
+                    WHEN 'minutes' THEN ceil((t.expires_at - extract(epoch FROM began)) / 60)::text END), '{}') AS words
                 FROM unnest(o.own) AS word) AS w
         WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > extract(epoch FROM clock_timestamp())
         OFFSET 0  -- a fault is looked for once
@@ -104,7 +109,8 @@ BEGIN
     IF budget IS NOT NULL AND granted > 0 THEN
         -- a collector asks a little early, so the batch is ready at its time: a late one loses time
         PERFORM pg_sleep(extract(epoch FROM b.next_at - clock_timestamp())) FROM budgets AS b
-        WHERE b.key = budget AND b.next_at > clock_timestamp() AND b.next_at < clock_timestamp() + interval '20 milliseconds';
+        WHERE b.key = budget AND b.next_at > clock_timestamp()
+            AND b.next_at < clock_timestamp() + interval '20 milliseconds';
         SELECT r.first, r.number INTO next_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;
         IF granted = 0 THEN
             wait := extract(epoch FROM next_at - clock_timestamp());
@@ -124,7 +130,8 @@ BEGIN
             utf8 => ARRAY(SELECT concat(email, sender) ~ '[^\u0001-\u007f]' COLLATE "C"
                 FROM unnest(found.emails[:granted], found.senders[:granted]) AS pair (email, sender)),
             tenants => array_fill(coalesce(options ->> 'tenant', ''), ARRAY[granted]),
-            on_failed => array_fill('remove'::text, ARRAY[granted]), logins => array_fill(session_user::text, ARRAY[granted]),
+            on_failed => array_fill('remove'::text, ARRAY[granted]),
+            logins => array_fill(session_user::text, ARRAY[granted]),
             rets => array_fill('HDRS'::text, ARRAY[granted]), metadata => found.metadata[:granted],
             template_ids => found.template_ids[:granted], params => found.params[:granted]);
         UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp(), message_id = m.mail
@@ -216,7 +223,7 @@ CREATE FUNCTION tokens_printed(
 BEGIN
     UPDATE tokens AS t SET collected_at = clock_timestamp()
     WHERE t.id = ANY (tokens_printed.tokens) AND t.collected_at IS NULL;
-    DELETE FROM waiting_tokens AS w WHERE w.token = ANY (tokens_printed.tokens) AND w.priority IN (0, 3);
+    DELETE FROM waiting_tokens AS w WHERE w.token = ANY (tokens_printed.tokens) AND w.priority = ANY (action_levels());
     INSERT INTO collections (collector, worker, reason, wanted, taken, refused, began_at)
     VALUES (collector, worker, reason, batch, cardinality(tokens_printed.tokens) - refused, refused, began);
 END $$;
@@ -225,6 +232,6 @@ COMMENT ON FUNCTION tokens_printed IS 'Marks tokens that a collector has printed
 CREATE FUNCTION tokens_put_off(token bigint, pause interval) RETURNS void LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + pause
-    WHERE w.token = tokens_put_off.token AND w.priority IN (0, 3)
+    WHERE w.token = tokens_put_off.token AND w.priority = ANY (action_levels())
 $$;
 COMMENT ON FUNCTION tokens_put_off IS 'Lets a token rest that the database refuses, so that the others go on.';

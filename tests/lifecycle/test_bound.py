@@ -137,14 +137,48 @@ def collect_one(db: psycopg.Connection) -> None:
     db.execute("INSERT INTO lifecycle.tokens (action, account) VALUES ('activation', 1)")
 
 
-def test_what_cannot_be_bound(accounts: psycopg.Connection) -> None:
-    accounts.execute("CREATE VIEW public.v AS SELECT 1::bigint AS id, 'x'::text AS email")
-    accounts.execute(
-        "CREATE FUNCTION public.f(bigint) RETURNS boolean LANGUAGE sql AS 'SELECT true'"
+def test_another_view_takes_the_place_of_the_first(
+    shop: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    """While there are no tokens, for example because the first view had a mistake."""
+    shop.execute(
+        f"SET ROLE {roles['shop']}; CREATE VIEW shop.others AS SELECT 7::bigint AS id,"
+        " 'eve@b.example'::text AS email, 'eve'::text AS login, 'provisioned'::text AS status;"
+        "RESET ROLE; SELECT lifecycle.bind('shop.others', 'shop.confirm(bigint)')".encode()
     )
-    for view, function, reason in [
-        ("pgmta.queue", "public.f(bigint)", "is no view"),
-        ("public.v", "public.f(bigint)", "lacks columns"),
+    with acting(shop, roles["shop"]) as app:
+        app.execute("SELECT lifecycle.activate_again(7)")
+    with acting(shop, roles["queued"]) as queued:
+        assert collect(queued)[0] == 1
+
+
+def test_what_cannot_be_bound(shop: psycopg.Connection, roles: dict[str, str]) -> None:
+    role = roles["shop"]
+    shop.execute(
+        "CREATE VIEW public.short AS SELECT 1::bigint AS id, 'x'::text AS email;"
+        "CREATE VIEW public.whole AS SELECT 1::bigint AS id, ''::text AS email, ''::text AS login,"
+        " ''::text AS status;"
+        "CREATE FUNCTION public.ours(bigint) RETURNS boolean LANGUAGE sql SECURITY DEFINER"
+        " AS 'SELECT true';"
+        f"SET ROLE {role};"
+        "CREATE FUNCTION shop.word(text) RETURNS boolean LANGUAGE sql SECURITY DEFINER"
+        " AS 'SELECT true';"
+        "CREATE FUNCTION shop.invoked(bigint) RETURNS boolean LANGUAGE sql AS 'SELECT true';"
+        "RESET ROLE".encode()
+    )
+    confirm, view = "shop.confirm(bigint)", "shop.mail_accounts"
+    for bound, function, reason in [
+        ("shop.customers", confirm, r"shop\.customers is no view"),
+        ("public.short", confirm, r"public\.short lacks columns"),
+        (view, "shop.word(text)", r"shop\.word is no function of a bigint"),
+        (view, "shop.invoked(bigint)", r"shop\.invoked has no SECURITY DEFINER"),
+        (view, "public.ours(bigint)", "who owns the mail too"),
+        ("public.whole", confirm, "have two owners"),
     ]:
         with pytest.raises(pg_errors.ObjectNotInPrerequisiteState, match=reason):
-            accounts.execute("SELECT bind(%s, %s)", (view, function))
+            shop.execute("SELECT lifecycle.bind(%s, %s)", (bound, function))
+    with acting(shop, role) as app:
+        app.execute("INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')")
+        app.execute("SELECT lifecycle.activate_again(1)")
+    with pytest.raises(pg_errors.ObjectNotInPrerequisiteState, match="there are tokens"):
+        shop.execute("SELECT lifecycle.bind(%s, %s)", (view, confirm))

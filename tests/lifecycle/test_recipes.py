@@ -121,6 +121,9 @@ def test_the_commands(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ]:
         result = run.invoke(main, ["lifecycle", command])
         assert (result.exit_code, result.stdout) == (0, f"{output}\n")
+    result = run.invoke(main, ["lifecycle", "demo"])
+    assert result.exit_code == 1
+    assert "run `queuectl lifecycle install`" in result.stderr
     assert run.invoke(main, ["lifecycle", "sql"]).stdout.rstrip() == schema_text().rstrip()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.store.admin.migrate import migrate
+from pgmta.store.lifecycle.installation import install
 from tests.sql.test_roles import ROLES, acting
 from tests.sql.test_surface import one
 from tests.support.database import memory_folder, with_database
@@ -45,6 +46,20 @@ def test_an_owner_without_createrole_gets_everything_but_the_roles(bare_server: 
         assert sorted(one(db, "SELECT grants()")) == sorted(ROLES[1:])
         db.execute("RESET ROLE; SET ROLE pgmta_smtpd")
         assert one(db, "SELECT nextval('message_ids')") == 1
+
+
+def test_lifecycle_gives_rights_to_roles_that_come_later(bare_server: str) -> None:
+    uri = with_database(bare_server, "p0")
+    migrate(acting(uri, "plain"))
+    assert install(acting(uri, "plain"))
+    with psycopg.connect(uri, autocommit=True) as db:
+        db.execute("CREATE ROLE pgmta_web")
+        db.execute("SET ROLE plain")
+        missing = one(db, "SELECT lifecycle.grants()")
+        assert missing == ["pgmta_operator", "pgmta_queued", "pgmta_reader", "pgmta_submit"]
+        db.execute("RESET ROLE; SET ROLE pgmta_web")
+        refused = "SELECT why FROM lifecycle.token_consume('x', 'activation')"
+        assert one(db, refused) == "unknown"
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 from pgmta.errors import StoreUnavailable
+from pgmta.postgres.link import Link
 from pgmta.postgres.resources import Resources
 from pgmta.store.queries import queries
 
@@ -33,12 +34,9 @@ class Consumptions:
     """
 
     def __init__(self, resources: Resources, connections: int) -> None:
-        self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
-        self._links = [
-            resources.link(f"tokens {number}", _SETTINGS) for number in range(connections)
-        ]
+        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for number in reversed(range(connections)):
-            self._free.put_nowait(number)
+            self._free.put_nowait(resources.link(f"tokens {number}", _SETTINGS))
 
     async def consume(self, secret: bytes, action: str) -> Consumption:
         """Consume the token of a secret whose signature is right."""
@@ -62,10 +60,10 @@ class Consumptions:
     async def _run(self, name: str, fields: dict[str, Any]) -> list[tuple[Any, ...]]:
         try:
             async with asyncio.timeout(_PATIENCE):
-                number = await self._free.get()
+                link = await self._free.get()
                 try:
-                    return await self._links[number].run(_SQL[name], fields)
+                    return await link.run(_SQL[name], fields)
                 finally:
-                    self._free.put_nowait(number)
+                    self._free.put_nowait(link)
         except TimeoutError:
             raise StoreUnavailable(f"no answer within {_PATIENCE:g} s") from None

@@ -6,14 +6,12 @@ import mailbox
 import re
 import secrets
 import time
-from contextlib import closing
 from pathlib import Path
-
-import psycopg
 
 from pgmta.command import print_line
 from pgmta.config.loader import load
-from pgmta.errors import PgmtaError, StoreUnavailable
+from pgmta.errors import PgmtaError
+from pgmta.store.lifecycle.accounts import insert_accounts
 from queued.cli.options.queue_command import command, database_of
 from queued.config import QueuedConfig
 
@@ -26,17 +24,7 @@ def demo(config: Path) -> None:
     """Insert three accounts, and print the links of their mail; `make run` has to run."""
     name = secrets.token_hex(3)
     logins = [f"{each}-{name}" for each in ("ann", "bob", "eve")]
-    try:
-        with closing(psycopg.connect(database_of(config), autocommit=True)) as db:
-            for login in logins:
-                db.execute(
-                    "INSERT INTO lifecycle.accounts (email, login) VALUES (%s, %s)",
-                    (f"{login}@example.com", login),
-                )
-    except psycopg.errors.InvalidSchemaName:
-        raise PgmtaError("there is no schema lifecycle: run `queuectl lifecycle install`") from None
-    except psycopg.OperationalError as error:
-        raise StoreUnavailable(str(error).strip()) from error
+    insert_accounts(database_of(config), [(f"{login}@example.com", login) for login in logins])
     print_line(f"inserted the accounts {', '.join(logins)}; waiting for their mail")
     sink = load(config, QueuedConfig).environment.directory.resolve() / "sink"
     links = _links(sink, logins)

@@ -52,7 +52,7 @@ class CollectorLoop:
         # the statement under way is given up within the time, and its connection closed 5 s later
         self._patience = max(collector.healthcheck - _MARGIN, collector.healthcheck / 2)
         self._poll = min(_POLL, collector.healthcheck / 4)
-        self._failures = 0
+        self._pause = _BACK_OFF
         self._log = log.bind(collector=collector.name)
 
     async def run(self) -> None:
@@ -61,9 +61,8 @@ class CollectorLoop:
             try:
                 await self._session()
             except (StoreUnavailable, psycopg.Error, OSError, UnknownKey) as error:
-                pause = min(_BACK_OFF * 2**self._failures, _LONGEST)
-                pause *= random.uniform(0.75, 1.25)  # noqa: S311 - no secret
-                self._failures += 1
+                pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+                self._pause = min(2 * self._pause, _LONGEST)
                 words = faults.words(error)
                 self._log.warning("connects again", reason=words, seconds=round(pause, 2))
                 await asyncio.sleep(pause)
@@ -90,7 +89,9 @@ class CollectorLoop:
         left: list[int] = []  # tokens of which a batch got none: others have locked them
         while True:
             tokens = await self._within(self._store.waiting())
-            if tokens and tokens == left:
+            if not tokens:
+                self._pause = _BACK_OFF  # with tokens only a batch shows that all is well
+            elif tokens == left:
                 await self._rest(connection, self._poll)
             left = []
             now = time.monotonic()
@@ -112,7 +113,7 @@ class CollectorLoop:
                     await self._within(self._store.set_aside(tokens[0], _ASIDE))
                 singles = singles - 1 if singles else self._collector.limit
                 continue
-            self._failures, singles = 0, max(singles - 1, 0)
+            self._pause, singles = _BACK_OFF, max(singles - 1, 0)
             left = [] if batch.taken or batch.refused or batch.wait is not None else tokens
             if batch.taken or batch.refused:
                 self._log.info("collected", tokens=batch.taken, reason=reason)

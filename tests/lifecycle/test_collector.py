@@ -191,6 +191,22 @@ def test_random_kills(private_server: PrivateServer, tmp_path: Path, request) ->
         system.clean()
 
 
+def test_a_collector_that_idles_forgets_old_failures(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    daemon = system.queued(**settings(tmp_path), **held(system))
+    for number in range(1, 4):
+        daemon.wait_log("waits for tokens", count=number)
+        accounts.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE '%collector%'"
+        )
+    daemon.wait_log("waits for tokens", count=4)
+    pauses = [event["seconds"] for event in daemon.events("connects again")]
+    assert len(pauses) == 3
+    assert max(pauses) <= 0.5 * 1.25 + 0.01
+
+
 @pytest.mark.slow
 def test_a_silent_cut_is_found(
     accounts: psycopg.Connection, database: str, system: System, tmp_path: Path

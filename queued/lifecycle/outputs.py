@@ -111,7 +111,7 @@ class LineOutput:
         self._frame = frame
 
     async def check(self, store: CollectorStatements) -> None:
-        """Know nothing that is the same for all tokens."""
+        """Raise nothing: no error is the same for all tokens."""
 
     async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Print a batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import psycopg
@@ -19,16 +20,17 @@ class Readiness:
     def __init__(self, consumptions: Consumptions, schema: Schema) -> None:
         self._consumptions = consumptions
         self._schema = schema
+        self._one = asyncio.Lock()  # who asks meanwhile gets the same answer
         self._reason = ""
-        self._asked = 0.0
+        self._until = 0.0
 
     async def problem(self) -> str:
         """Return why no token can be consumed; '' if they can."""
-        now = time.monotonic()
-        if not self._asked or now - self._asked > _KEPT:
-            self._asked = now
-            self._reason = await self._ask()
-        return self._reason
+        async with self._one:
+            if time.monotonic() >= self._until:
+                self._reason = await self._ask()
+                self._until = time.monotonic() + _KEPT
+            return self._reason
 
     async def _ask(self) -> str:
         if self._schema.problem:

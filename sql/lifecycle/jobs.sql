@@ -13,12 +13,12 @@ CREATE TABLE collections (
 );
 COMMENT ON TABLE collections IS 'The batches of collectors.';
 COMMENT ON COLUMN collections.id IS 'Number of the batch.';
-COMMENT ON COLUMN collections.collector IS 'Name of the collector in queued.yaml.';
-COMMENT ON COLUMN collections.worker IS 'The process: hostname:pid.';
+COMMENT ON COLUMN collections.collector IS 'Name of the collector in queued.yaml, or MAILROOM_QUEUE_NAME.';
+COMMENT ON COLUMN collections.worker IS 'The process: its host or command, pid and a random number.';
 COMMENT ON COLUMN collections.reason IS 'Why it was collected then: limit, timeout or connect.';
 COMMENT ON COLUMN collections.wanted IS 'At most so many tokens were wanted.';
-COMMENT ON COLUMN collections.taken IS 'Tokens whose mail was made.';
-COMMENT ON COLUMN collections.refused IS 'Tokens without mail, because their account has no usable mailbox or name.';
+COMMENT ON COLUMN collections.taken IS 'Tokens whose mail was made, or that were printed.';
+COMMENT ON COLUMN collections.refused IS 'Tokens that can have no mail or no line, by a value of their account.';
 COMMENT ON COLUMN collections.began_at IS 'When the statement began.';
 COMMENT ON COLUMN collections.ended_at IS 'When it was about to commit.';
 COMMENT ON SEQUENCE collections_id_seq IS 'collections.id.';

@@ -35,7 +35,7 @@ COMMENT ON COLUMN tokens.expires_at IS 'It can''t be consumed from then on.';
 COMMENT ON COLUMN tokens.consumed_at IS 'When it was consumed; null: never.';
 COMMENT ON COLUMN tokens.created_at IS 'When it was inserted.';
 COMMENT ON COLUMN tokens.collected_at IS 'When its mail was made, or refused; null: not yet.';
-COMMENT ON COLUMN tokens.message_id IS 'Its mail, messages.id; null: none.';
+COMMENT ON COLUMN tokens.message_id IS 'Its mail, messages.id; null: none, or it was printed.';
 COMMENT ON COLUMN tokens.failures IS 'Wrong codes so far; five lock it.';
 COMMENT ON SEQUENCE tokens_id_seq IS 'tokens.id.';
 COMMENT ON CONSTRAINT tokens_code ON tokens IS 'Five digits.';

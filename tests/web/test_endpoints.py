@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -15,6 +16,9 @@ import psycopg
 import pytest
 
 from pgmta.compose.token import Purpose
+from pgmta.errors import StoreUnavailable
+from pgmta.store.schema import Schema
+from queued.web.readiness import Readiness
 from tests.lifecycle.tokens import KEYS, add_accounts
 from tests.support.daemons import ROOT
 from tests.support.rows import column
@@ -224,3 +228,23 @@ def test_errors_are_problems(
     assert answer.status == answer.members["status"] == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert b"geheim" not in answer.body
+
+
+async def test_who_asks_meanwhile_waits_for_the_same_answer() -> None:
+    class Silent:
+        asked = 0
+        answer = asyncio.Event()
+
+        async def there(self) -> bool:
+            self.asked += 1
+            await self.answer.wait()
+            raise StoreUnavailable("away")
+
+    silent = Silent()
+    readiness = Readiness(silent, Schema())  # type: ignore[arg-type]
+    both = [asyncio.create_task(readiness.problem()) for _ in range(2)]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED, timeout=0.05)
+    assert not any(task.done() for task in both)
+    silent.answer.set()
+    assert await asyncio.gather(*both) == ["The database does not answer."] * 2
+    assert silent.asked == 1

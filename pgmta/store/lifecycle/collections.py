@@ -18,9 +18,9 @@ SESSION = {"plan_cache_mode": "force_generic_plan"}
 
 
 class TokenBatch(NamedTuple):
-    """A batch: how many tokens became mail, which can't and why, and seconds until the budget lets.
+    """A batch: how many tokens became mail or a line, which can't and why, and a `wait` in seconds.
 
-    `wait` is None if the budget was no reason.
+    `wait` says when the budget allows a batch again; it is None if the budget was no reason.
     """
 
     taken: int
@@ -83,18 +83,18 @@ class CollectorStatements:
         await self._run(NOTIFY.encode(), {}, prepare=False)
 
     async def set_aside(self, token: int, seconds: float) -> None:
-        """Let a token rest, so that the others go on."""
+        """Let a token rest for `seconds`, so that the others go on."""
         await self._run(_SQL["set_aside"], {"token": token, "seconds": seconds})
 
     async def lease(self, limit: int, seconds: float) -> list[LeasedToken]:
-        """Lease at most `limit` tokens that are printed."""
+        """Lease at most `limit` tokens to be printed within `seconds`."""
         rows = await self._run(
             _SQL["lease"], {"limit": limit, "actions": self._actions, "lease": seconds}
         )
         return [LeasedToken(*row) for row in rows]
 
     async def printed(self, reason: str, tokens: list[int], refused: int, began: datetime) -> None:
-        """Mark tokens that were printed, or can't be."""
+        """Mark tokens that were printed, or can't be; `refused` is the number of the latter."""
         fields = {"reason": reason, "tokens": tokens, "refused": refused, "began": began}
         await self._run(_SQL["printed"], {**self._fields, **fields})
 

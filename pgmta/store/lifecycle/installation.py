@@ -67,7 +67,7 @@ def remove(uri: str) -> bool:
                     " mail"
                 )
         db.execute("DROP SCHEMA lifecycle CASCADE")
-        # the functions of a bound application were its
+        # the functions that read a bound application belonged to this role
         db.execute("""DO $$ BEGIN
             IF to_regrole('pgmta_binding') IS NOT NULL THEN
                 EXECUTE 'DROP OWNED BY pgmta_binding'; DROP ROLE pgmta_binding;

@@ -118,8 +118,10 @@ class LineOutput:
         began, rings = datetime.now(UTC), self._keys().rings
         leased = await store.lease(limit, _LEASE)
         signed = [(each, rings[Purpose(PURPOSES[each.action])].sign(each.secret, _code(each)))
-                  for each in leased]  # fmt: skip
+                  for each in leased if each.email and each.login]  # fmt: skip
         line, refused = self._frame(signed)
+        refused += [(each.token, "its account has no mailbox or no login")
+                    for each in leased if not (each.email and each.login)]  # fmt: skip
         if line:
             await asyncio.to_thread(self._print, line)
         if leased:

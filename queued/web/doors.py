@@ -15,6 +15,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from pgmta.accounts.networks import address_of
 from pgmta.config.types import Network
+from pgmta.http.origin_request import origin_request
 from pgmta.logs import get
 from queued.web.clients import Clients
 from queued.web.http_answers import HttpError
@@ -152,7 +153,7 @@ class Doors(web.Server):
         clients: Clients,
         limits: WebLimits,
     ) -> None:
-        super().__init__(handler)
+        super().__init__(handler, request_factory=origin_request)
         self.answer = answer
         self.clients = clients
         self.limits = limits

@@ -177,7 +177,10 @@ class MailSite:
             raise _Refusal(404, "This mail was deleted.")
         tabs = _tabs(found)
         view = view if view in tabs else next(iter(tabs))
-        source = await asyncio.to_thread(_source, path) if view == "source" else ""
+        try:
+            source = await asyncio.to_thread(_source, path) if view == "source" else ""
+        except FileNotFoundError:
+            raise _Refusal(404, "This mail was deleted.") from None
         return self._page(
             "mail", mail=summaries[0], base=f"/m/{quote(name)}", tabs=tabs, view=view, found=found,
             source=source, limit=READ, shown=_SHOWN,

@@ -11,6 +11,7 @@ from aiohttp import web
 from aiosmtpd.smtp import SMTP
 
 from pgmta.errors import PgmtaError
+from pgmta.http.origin_request import origin_request
 from pgmta.port_user import bind_problem
 from pgmta.service import Signals
 from smtpd.sink.dissector import Dissector
@@ -47,7 +48,7 @@ async def serve(
     pages = None
     if page:
         site = MailSite(KeptMails(folder), Dissector(), page)
-        pages = web.Server(site.handle, access_log=None)
+        pages = web.Server(site.handle, request_factory=origin_request, access_log=None)
         servers.append(await _listen(pages, _LOOPBACK, page))
     await signals.stop.wait()
     for server in servers:

@@ -61,14 +61,15 @@ COMMENT ON TRIGGER accounts_dated ON accounts IS 'The same status again changes 
 CREATE FUNCTION accounts_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN
+    IF OLD.email <> NEW.email THEN PERFORM mailbox_changed(NEW.id); END IF;
     PERFORM account_changed(NEW.id);
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION accounts_changed IS 'Calls account_changed().';
+COMMENT ON FUNCTION accounts_changed IS 'Calls mailbox_changed() and account_changed().';
 
 CREATE TRIGGER accounts_changed AFTER UPDATE ON accounts FOR EACH ROW
-    WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION accounts_changed();
-COMMENT ON TRIGGER accounts_changed ON accounts IS 'Mail that became wrong is withdrawn.';
+    WHEN (OLD.status <> NEW.status OR OLD.email <> NEW.email) EXECUTE FUNCTION accounts_changed();
+COMMENT ON TRIGGER accounts_changed ON accounts IS 'Mail that became wrong is withdrawn, and links to an earlier mailbox end.';
 
 CREATE FUNCTION truncate_refused() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

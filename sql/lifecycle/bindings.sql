@@ -80,8 +80,11 @@ BEGIN
     EXCEPTION WHEN duplicate_object OR unique_violation THEN
         NULL;
     END;
-    EXECUTE format('GRANT USAGE ON SCHEMA %s TO pgmta_binding', split_part(place, '.', 1));
-    EXECUTE format('GRANT USAGE ON SCHEMA %s TO pgmta_binding', split_part(call, '.', 1));
+    EXECUTE (
+        SELECT format('GRANT USAGE ON SCHEMA %I, %I TO pgmta_binding', v.nspname, f.nspname)
+        FROM pg_class AS c JOIN pg_namespace AS v ON v.oid = c.relnamespace,
+            pg_proc AS p JOIN pg_namespace AS f ON f.oid = p.pronamespace
+        WHERE c.oid = bind.accounts AND p.oid = bind.activate);
     EXECUTE format('GRANT SELECT ON %s TO pgmta_binding', place);
     EXECUTE format('GRANT EXECUTE ON FUNCTION %s(bigint) TO pgmta_binding', call);
     GRANT USAGE ON SCHEMA pgmta, lifecycle TO pgmta_binding;

@@ -91,6 +91,7 @@ BEGIN
                 'token', jsonb_build_object('purpose', o.purpose, 'secret', encode(t.secret, 'hex'), 'key', o.key,
                     'url', o.url, 'code', CASE t.action WHEN 'password_recovery' THEN t.code END)) AS params,
             CASE WHEN mailbox_domain(a.email COLLATE "C") IS NULL THEN 'its account has no usable mailbox'
+                WHEN a.login IS NULL THEN 'its account has no login'
                 ELSE (SELECT format('the word %s: %s', name, submit_word(w.words ->> name, o.words -> name))
                     FROM jsonb_object_keys(w.words) AS name
                     WHERE submit_word(w.words ->> name, o.words -> name) IS NOT NULL LIMIT 1) END AS fault
@@ -199,7 +200,7 @@ DECLARE
     picked picked_token[] := tokens_pick(action_levels(actions), batch);
 BEGIN
     RETURN QUERY
-        SELECT t.id, t.action, a.email, a.login, t.secret, t.code::text, t.expires_at
+        SELECT t.id, t.action, coalesce(a.email, ''), coalesce(a.login, ''), t.secret, t.code::text, t.expires_at
         FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
         JOIN account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
             ON a.id = t.account AND token_fits(t.action, a.status)

@@ -68,9 +68,11 @@ COMMENT ON FUNCTION token_failed IS
     'Counts a wrong code for a token of recovery, and returns whether there is one that is not locked. The code is part '
     'of the signature, so who verifies it calls this.';
 
-CREATE FUNCTION token_locked(secret bytea) RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER
+CREATE FUNCTION token_locked(secret bytea) RETURNS boolean LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-    SELECT count(*) > 0 FROM tokens AS t WHERE t.secret = token_locked.secret AND t.failures >= 5
+    -- a write, because it fails whenever a wrong code could not be counted either
+    WITH asked AS (UPDATE tokens AS t SET failures = t.failures WHERE t.secret = token_locked.secret RETURNING t.failures)
+    SELECT count(*) > 0 FROM asked WHERE failures >= 5
 $$;
 COMMENT ON FUNCTION token_locked IS
     'Whether too many codes were wrong for a token. Who says that a code is right asks this before, so that nobody learns '

@@ -10,7 +10,7 @@ BEGIN
             ('EXECUTE ON FUNCTION collect, collect_actions, tokens_waiting, tokens_lease, tokens_printed, tokens_put_off',
                 '{pgmta_queued}'),
             ('EXECUTE ON FUNCTION token_consume, token_failed, token_locked', '{pgmta_web}'),
-            ('EXECUTE ON FUNCTION recover, activate_again, proof_take, account_changed', '{pgmta_submit}'),
+            ('EXECUTE ON FUNCTION recover, activate_again, proof_take, account_changed, mailbox_changed', '{pgmta_submit}'),
             ('SELECT ON collections, jobs, user_action_queue, waiting_tokens, installation',
                 '{pgmta_queued,pgmta_operator,pgmta_reader}'),
             ('SELECT (id, action, account, expires_at, consumed_at, created_at, collected_at, message_id, failures) ON tokens',

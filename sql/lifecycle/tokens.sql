@@ -130,6 +130,29 @@ COMMENT ON TRIGGER tokens_deleted ON tokens IS 'Also if its account was deleted.
 CREATE TRIGGER tokens_truncated BEFORE TRUNCATE ON tokens EXECUTE FUNCTION truncate_refused();
 COMMENT ON TRIGGER tokens_truncated ON tokens IS 'Mail is withdrawn row by row.';
 
+CREATE FUNCTION mailbox_changed(account bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    mails bigint[];
+BEGIN
+    -- waits for a collector that has one of them; the next statement sees its mail
+    DELETE FROM waiting_tokens AS w USING tokens AS t
+    WHERE t.account = mailbox_changed.account AND w.token = t.id AND w.priority = token_priority(t.action);
+    WITH ended AS (
+        UPDATE tokens AS t SET expires_at = epoch()
+        WHERE t.account = mailbox_changed.account AND t.consumed_at IS NULL AND t.expires_at > epoch()
+        RETURNING t.message_id
+    )
+    SELECT array_agg(message_id ORDER BY message_id) INTO mails FROM ended WHERE message_id IS NOT NULL;
+    PERFORM pgmta.withdraw(id, 'its account has another mailbox') FROM unnest(mails) AS mail (id);
+    DELETE FROM proofs AS p WHERE p.account = mailbox_changed.account;
+END $$;
+COMMENT ON FUNCTION mailbox_changed IS
+    'To be called after the mailbox of an account changed, before account_changed(): who has only the earlier mailbox '
+    'can neither activate nor recover the account. Its tokens end, their mail is withdrawn, and its proofs are deleted. '
+    'A bound application calls it in a trigger of its own.';
+
 CREATE FUNCTION account_changed(account bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column

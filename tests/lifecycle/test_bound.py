@@ -107,6 +107,17 @@ def test_an_account_with_two_rows_gets_no_mail(
     assert column(shop, "SELECT recipient FROM pgmta.queue") == []
 
 
+def test_an_account_without_a_login_gets_no_mail(
+    shop: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    with acting(shop, roles["shop"]) as app:
+        app.execute("INSERT INTO shop.customers (email) VALUES ('ann@b.example')")
+        app.execute("SELECT lifecycle.activate_again(1)")
+    with acting(shop, roles["queued"]) as queued:
+        taken, ((_, reason, _),), _ = collect(queued)
+    assert (taken, reason) == (0, "its account has no login")
+
+
 def test_a_changed_search_path_gives_no_rights_of_the_owner(
     shop: psycopg.Connection, roles: dict[str, str]
 ) -> None:
@@ -150,6 +161,19 @@ def test_another_view_takes_the_place_of_the_first(
         app.execute("SELECT lifecycle.activate_again(7)")
     with acting(shop, roles["queued"]) as queued:
         assert collect(queued)[0] == 1
+
+
+def test_names_with_dots_are_bound(shop: psycopg.Connection, roles: dict[str, str]) -> None:
+    role = roles["shop"]
+    shop.execute(
+        f'CREATE SCHEMA "a.b" AUTHORIZATION {role}; SET ROLE {role};'
+        ' CREATE VIEW "a.b"."c.d" AS SELECT * FROM shop.mail_accounts; RESET ROLE;'
+        """ SELECT lifecycle.bind('"a.b"."c.d"', 'shop.confirm(bigint)')""".encode()
+    )
+    with acting(shop, role) as app:
+        app.execute("INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')")
+        app.execute("SELECT lifecycle.activate_again(1)")
+    assert column(shop, "SELECT token FROM lifecycle.waiting_tokens") == [1]
 
 
 def test_what_cannot_be_bound(shop: psycopg.Connection, roles: dict[str, str]) -> None:

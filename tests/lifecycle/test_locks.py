@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from tests.lifecycle.test_collector import MAILS, held
 from tests.lifecycle.tokens import add_accounts, settings
@@ -50,3 +51,18 @@ def test_of_clients_that_ask_together_one_gets_a_recovery(
         first.commit()
         other.result()
     assert column(accounts, "SELECT account FROM tokens") == [1]
+
+
+def test_nobody_says_that_a_code_is_right_while_wrong_ones_are_not_counted(
+    accounts: psycopg.Connection, database: str
+) -> None:
+    add_accounts(accounts, 1, status="active")
+    accounts.execute("SELECT recover('u1')")
+    (secret,) = fetch(accounts, "SELECT secret FROM tokens")
+    accounts.execute("SET lock_timeout = '50ms'")
+    with psycopg.connect(database) as other:
+        other.execute("LOCK lifecycle.tokens IN SHARE MODE")
+        for function in ("token_failed", "token_locked"):
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                fetch(accounts, f"SELECT {function}(%s)", secret)
+    assert fetch(accounts, "SELECT token_locked(%s)", secret) == (False,)

@@ -125,6 +125,15 @@ async def test_a_reload_loses_no_count_of_connections() -> None:
     assert doors.admit(second)
 
 
+@pytest.mark.parametrize("host", [b"xn--a", b"[::1", b"a:99999"])
+def test_the_host_of_a_target_is_not_read(tmp_path: Path, host: bytes) -> None:
+    with serving(tmp_path, NOWHERE) as web:
+        request = (
+            b"GET http://" + host + b"/healthy HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        assert raw(web, request).split(b" ", 2)[1] in (b"200", b"400")
+
+
 def test_a_body_that_stays_away_behind_another_request(tmp_path: Path) -> None:
     with (
         serving(tmp_path, NOWHERE, limits={"request": "1s"}) as web,

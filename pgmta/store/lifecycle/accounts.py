@@ -7,10 +7,11 @@ from contextlib import closing
 
 import psycopg
 
-from pgmta.errors import PgmtaError, StoreUnavailable
-from pgmta.postgres.fit_session import writable
+from pgmta.errors import PgmtaError
+from pgmta.postgres.operator import connect_operator
+from pgmta.store.queries import queries
 
-_INSERT = "INSERT INTO lifecycle.accounts (email, login) VALUES (%s, %s)"
+_SQL = queries("accounts")
 
 
 def insert_accounts(uri: str, accounts: Iterable[tuple[str, str]]) -> None:
@@ -18,11 +19,10 @@ def insert_accounts(uri: str, accounts: Iterable[tuple[str, str]]) -> None:
 
     Raises PgmtaError if the schema is not there, StoreUnavailable and psycopg.Error.
     """
-    try:
-        with closing(psycopg.connect(writable(uri), autocommit=True)) as db:
-            for account in accounts:
-                db.execute(_INSERT, account)
-    except psycopg.errors.UndefinedTable:
-        raise PgmtaError("there is no schema lifecycle: run `queuectl lifecycle install`") from None
-    except psycopg.OperationalError as error:
-        raise StoreUnavailable(str(error).strip()) from error
+    with closing(connect_operator(uri)) as db:
+        try:
+            for email, login in accounts:
+                db.execute(_SQL["insert"], {"email": email, "login": login})
+        except psycopg.errors.UndefinedTable:
+            reason = "there is no schema lifecycle: run `queuectl lifecycle install`"
+            raise PgmtaError(reason) from None

@@ -57,6 +57,11 @@ def test_each_answer_protects_its_reader(sink: Sink) -> None:
     assert sink.ask(files[1]).body == (sink.folder / "new" / name).read_bytes()
 
 
+def test_the_host_of_a_target_is_not_read(sink: Sink) -> None:
+    answer = sink.ask("http://xn--a/", Host=f"127.0.0.1:{sink.page}")
+    assert answer.status == 200
+
+
 def test_names_that_strangers_point_here_get_nothing(sink: Sink) -> None:
     for host in ("evil.example", f"evil.example:{sink.page}", "127.0.0.1", "localhost:1", ""):
         answer = sink.ask("/", Host=host)

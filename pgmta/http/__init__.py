@@ -1,0 +1,1 @@
+"""HTTP servers: that of `queued web`, and the page of the sink."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgmta.compose.token import Purpose
+from pgmta.compose.token import KeyRing, KeyRings, Purpose
 from pgmta.errors import StoreUnavailable
 from pgmta.store.schema import Schema
 from queued.web.readiness import Readiness
@@ -241,7 +241,8 @@ async def test_who_asks_meanwhile_waits_for_the_same_answer() -> None:
             raise StoreUnavailable("away")
 
     silent = Silent()
-    readiness = Readiness(silent, Schema())  # type: ignore[arg-type]
+    rings = RINGS | {Purpose.UNSUBSCRIBE: KeyRing(Purpose.UNSUBSCRIBE, [])}
+    readiness = Readiness(KeyRings(rings), silent, Schema())  # type: ignore[arg-type]
     both = [asyncio.create_task(readiness.problem()) for _ in range(2)]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED, timeout=0.05)
     assert not any(task.done() for task in both)

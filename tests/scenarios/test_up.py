@@ -5,8 +5,10 @@ The ports are fixed, so the commands live in a network that no other test sees.
 
 from __future__ import annotations
 
+import csv
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +20,7 @@ import psycopg
 import pytest
 
 from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
+from tests.support.daemons import ROOT
 from tests.support.database import data_folder
 from tests.support.waiting import PATIENCE
 
@@ -25,6 +28,7 @@ BIN = Path(sys.executable).parent
 QUEUECTL = str(BIN / "queuectl")
 CONFIG = ["-c", "etc/dev/queued.yaml"]
 UP = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" up', QUEUECTL]
+PAGE = ROOT / "docs" / "campaigns.md"
 POST = (
     "import sys, urllib.request as u\n"
     "url, *form = sys.argv[1:]\n"
@@ -107,3 +111,32 @@ def test_the_links_of_the_demo_activate_its_accounts(newcomer: Newcomer) -> None
         token = link.partition("=")[2]
         assert newcomer.browse(f"{web}/activate", f"token={token}").startswith(f"{web}/activated")
     assert newcomer.active() == 3
+
+
+def test_a_first_campaign_in_ten_commands(newcomer: Newcomer) -> None:
+    """Those of docs/campaigns.md, from `make run` to the report."""
+    (block,) = re.findall(r"## A first campaign\n.*?```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    up, *commands = block.splitlines()
+    assert (up, len(commands)) == ("make run", 9)
+    shutil.copytree(ROOT / "examples", newcomer.folder / "examples")
+    said = {}
+    for command in commands:
+        program, *words = shlex.split(command)
+        assert program == ".venv/bin/queuectl"
+        said[words[1]] = newcomer.run(QUEUECTL, *words)
+    assert "imported 100 recipients" in said["import"]
+    assert "Hello Ann" in said["preview"]
+    assert "sent 100, failed 0, unknown 0" in said["watch"].splitlines()[-1]
+    with (newcomer.folder / "report.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["state"] for row in rows] == ["sent"] * 100
+    page, web = re.findall(r"http://127\.0\.0\.1:\d+", "".join(newcomer.said))[:2]
+    shown = newcomer.browse(f"{page}/")
+    assert shown.count("spring is in") == 100  # the first page of the list
+    path = re.findall(r'"(/m/[^"]+)"', shown)[0]
+    links = re.findall(r'href="(http[^"]+)"', newcomer.browse(f"{page}{path}/links"))
+    (link,) = [link for link in links if link.startswith(f"{web}/unsubscribe?token=")]
+    token = link.partition("=")[2]
+    assert newcomer.browse(f"{web}/unsubscribe", f"token={token}").startswith(f"{web}/unsub")
+    listed = newcomer.run(QUEUECTL, "suppression", "list", *CONFIG)
+    assert listed.count("@example.com") == 1

@@ -21,7 +21,8 @@ def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> 
     speed = read_rate(rate, "--rate") if rate else None
     with campaign_table(config) as table:
         made = table.start(table.find(tenant, name), speed, jobs)
-    print_line(f"started {name}: {_jobs(len(made))} {', '.join(map(str, made))}")
+    word = "job" if len(made) == 1 else "jobs"
+    print_line(f"started {name}: {word} {', '.join(map(str, made))}")
 
 
 @command()

@@ -93,10 +93,10 @@ def bar_of(state: CampaignState, speed: float) -> str:
     filled = int(share * _BAR)
     left = state.unsent + state.queued
     seconds = state.wait if state.rate and not speed else left / speed if speed else None
-    rest = "" if not left else f", {age(max(seconds, 1.0))} left" if seconds is not None else ", waits"
+    rest = ", waits" if seconds is None else f", {age(max(seconds, 1.0))} left"
     return (
         f"{state.name} [{'#' * filled}{'-' * (_BAR - filled)}] {share:4.0%} "
-        f"{state.ended} of {state.recipients}, {speed:.0f}/s{rest}; "
+        f"{state.ended} of {state.recipients}, {speed:.0f}/s{rest if left else ''}; "
         f"sent {state.sent}, failed {state.errored}, unknown {state.unknown}"
     )
 

@@ -33,6 +33,7 @@ DECLARE
     template templates;
     job campaign_jobs;
     rate double precision := (SELECT b.rate FROM budgets AS b WHERE b.key = 'credential:' || campaign_feed.credential);
+    most double precision := greatest(coalesce(ceil(rate / 2), 200), 2);
     hostname text := (SELECT s.hostname FROM submit_settings AS s);
     room integer;
     scanned integer;
@@ -46,11 +47,12 @@ BEGIN
     WHERE u.credential = campaign_feed.credential FOR UPDATE OF u SKIP LOCKED;
     IF campaign.id IS NULL THEN RETURN; END IF;
     -- a separate statement, whose snapshot has what the last one under the lock has fed
-    -- mail in flight for seconds hangs, or its worker died: it keeps no other mail back
-    room := coalesce(ceil(rate / 2), 200) - (
+    -- mail in flight for long hangs, or its worker died: it keeps no other mail back. But a row waits for its time under
+    -- a lease, for most / rate; with the double of it the feed of such mail is slower than the rate
+    room := most - (
         SELECT count(*) FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
         WHERE r.campaign_id = campaign.id AND r.state = 'queued' AND r.state IN ('queued', 'deferred')
-            AND coalesce(q.lease_since > clock_timestamp() - interval '2 seconds', true));
+            AND coalesce(q.lease_since > clock_timestamp() - make_interval(secs => coalesce(2 + 2 * most / rate, 2)), true));
     IF room <= 0 THEN
         more := true;
         RETURN;
@@ -113,8 +115,9 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION campaign_feed IS
-    'Puts the next mail of a credential''s campaign into the queue: half a second of its rate, or 200 without one, less what '
-    'waits there for its first attempt, or is in flight for at most 2 seconds. Mail, marks and cursor are one commit. Returns how much, and whether more may follow.';
+    'Puts the next mail of a credential''s campaign into the queue: half a second of its rate, at least two, or 200 without one, '
+    'less what waits there, or is in flight for at most 2 seconds and twice the time that the rate needs for as many. Mail, '
+    'marks and cursor are one commit. Returns how much, and whether more may follow.';
 
 CREATE FUNCTION campaign_metadata(campaign campaigns, rated boolean) RETURNS jsonb STABLE
 RETURN jsonb_strip_nulls(jsonb_build_object('campaign', campaign.name, 'credential', campaign.credential,

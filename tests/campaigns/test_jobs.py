@@ -215,6 +215,25 @@ def test_stop_takes_back_what_waits_and_resume_sends_exactly_the_rest(
     assert ids == [job]
 
 
+@pytest.mark.parametrize(("rate", "number", "waits"), [(50.0, 25, 3), (2.0, 2, 4), (0.1, 2, 42)])
+def test_mail_that_waits_for_its_time_takes_room(
+    db: psycopg.Connection, rate: float, number: int, waits: int
+) -> None:
+    """The feed of mail that hangs is slower than the rate, so workers never get more and more."""
+    start(db, make_campaign(db, 100), rate=rate)
+    lease = (
+        "UPDATE queue SET status = 'SENDING', lease_owner = 'w', lease_token = 7,"
+        " lease_since = now() - make_interval(secs => %s), lease_until = now() + interval '1 hour'"
+    )
+    assert feed(db) == number
+    assert feed(db) == 0
+    db.execute(lease, (waits - 1,))
+    assert feed(db) == 0
+    db.execute(lease, (waits,))
+    assert feed(db) == number
+    assert number / waits < rate
+
+
 def test_a_retry_takes_the_failed_and_unknown_ones_on_request(db: psycopg.Connection) -> None:
     campaign = make_campaign(db, 30)
     start(db, campaign)

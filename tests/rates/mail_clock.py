@@ -29,8 +29,8 @@ class MailClock:
         """Return whether it has begun that many mails."""
         return len(self.times[sender]) >= number
 
-    def most(self, sender: str, seconds: float = 1.0) -> int:
-        """Return the largest number of its mails in any window of that length."""
+    def most(self, sender: str, seconds: float = 0.95) -> int:
+        """Return its most mails in any window: a second, less the jitter of this program."""
         times = sorted(self.times[sender])
         return max((bisect_left(times, at + seconds) - n for n, at in enumerate(times)), default=0)
 

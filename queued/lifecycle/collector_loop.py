@@ -121,7 +121,8 @@ class CollectorLoop:
                 self._log.warning("no mail", token=token, reason=fault)
             if batch.wait is not None:
                 paid = time.monotonic() + batch.wait - _EARLY
-            drained = drained or self._drained(batch.taken + len(batch.refused) < limit)
+            # a batch of expired tokens alone says nothing of the others
+            drained = drained or self._drained(0 < batch.taken + len(batch.refused) < limit)
 
     def _drained(self, done: bool) -> bool:
         if done:

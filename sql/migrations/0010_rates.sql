@@ -53,6 +53,23 @@ COMMENT ON FUNCTION budget_reserve IS
     'their number and their distance. `together` reserves them as one batch at the first time. Times that are over '
     'are lost, but for the last ones of a burst. For number 0, `first` is the time to ask again. `pace` is the share of the rate that is used.';
 
+CREATE OR REPLACE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
+RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    WITH changed AS (
+        INSERT INTO budgets AS b (key, rate, month_most, note)
+        VALUES (budget_set.key, budget_set.rate, budget_set.month_most, budget_set.note)
+        ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, month_most = excluded.month_most,
+            note = coalesce(excluded.note, b.note), changed_at = now(), changed_by = SESSION_USER,
+            -- a time that was reserved at a former rate may be far away
+            next_at = CASE WHEN b.rate = excluded.rate THEN b.next_at
+                ELSE least(b.next_at, clock_timestamp() + make_interval(secs => 1 / excluded.rate)) END
+        WHERE (b.rate, b.month_most, b.note)
+            IS DISTINCT FROM (excluded.rate, excluded.month_most, coalesce(excluded.note, b.note))
+        RETURNING true
+    )
+    SELECT count(*) > 0 FROM changed
+$$;
+
 CREATE FUNCTION budget_of_route(key text, rate double precision, burst double precision) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN

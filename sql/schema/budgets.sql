@@ -3,14 +3,14 @@
 CREATE TABLE budgets (
     key text COLLATE "C" PRIMARY KEY CONSTRAINT budgets_key CHECK (key ~ '^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}$'),
     rate double precision NOT NULL CONSTRAINT budgets_rate CHECK (rate > 0 AND rate <= 100000),
-    burst double precision NOT NULL DEFAULT 1 CONSTRAINT budgets_burst CHECK (burst >= 1 AND burst <= 1000000),
     next_at timestamptz NOT NULL DEFAULT '-infinity',
     month_most bigint CONSTRAINT budgets_month_most CHECK (month_most >= 0),
     month date NOT NULL DEFAULT '-infinity',
     month_used bigint NOT NULL DEFAULT 0,
     note text CONSTRAINT budgets_note CHECK (length(note) <= 500),
     changed_at timestamptz NOT NULL DEFAULT now(),
-    changed_by text NOT NULL DEFAULT SESSION_USER
+    changed_by text NOT NULL DEFAULT SESSION_USER,
+    burst double precision NOT NULL DEFAULT 1 CONSTRAINT budgets_burst CHECK (burst >= 1 AND burst <= 1000000)
 ) WITH (fillfactor = 10);  -- each reservation updates its row, within its page
 COMMENT ON TABLE budgets IS 'What may be sent per second and calendar month, over all processes.';
 COMMENT ON COLUMN budgets.key IS 'Name: collector:NAME, credential:NAME, or route:NAME:VALUE of shaping.yaml.';
@@ -82,9 +82,10 @@ RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalo
         ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, month_most = excluded.month_most,
             note = coalesce(excluded.note, b.note), changed_at = now(), changed_by = SESSION_USER,
             -- a time that was reserved at a former rate may be far away
-            next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 / excluded.rate))
-        WHERE (b.rate, b.month_most) IS DISTINCT FROM (excluded.rate, excluded.month_most)
-            OR excluded.note <> b.note
+            next_at = CASE WHEN b.rate = excluded.rate THEN b.next_at
+                ELSE least(b.next_at, clock_timestamp() + make_interval(secs => 1 / excluded.rate)) END
+        WHERE (b.rate, b.month_most, b.note)
+            IS DISTINCT FROM (excluded.rate, excluded.month_most, coalesce(excluded.note, b.note))
         RETURNING true
     )
     SELECT count(*) > 0 FROM changed

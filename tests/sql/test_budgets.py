@@ -79,6 +79,17 @@ def test_the_month_is_that_of_utc_and_never_exceeded(db: psycopg.Connection) -> 
     assert reserve(db, 10)[1] == 0, "the clock went back, and its month is used up"
 
 
+def test_a_note_forgets_no_time(db: psycopg.Connection) -> None:
+    make(db, 0.1)
+    reserve(db, 5, together=True)
+    (before,) = fetch(db, "SELECT next_at FROM budgets")
+    assert fetch(db, "SELECT budget_set('k', 0.1, NULL, 'why')") == (True,)
+    assert fetch(db, "SELECT next_at, note FROM budgets") == (before, "why")
+    make(db, 10)
+    (after,) = fetch(db, "SELECT next_at FROM budgets")
+    assert after < before
+
+
 def test_sessions_share_a_budget(database: str, db: psycopg.Connection) -> None:
     make(db, 200)
     began = datetime.now(UTC)

@@ -147,10 +147,10 @@ class BudgetLine:
         return max(_PAUSE, min(delay - (_AHEAD if not found.number else _AHEAD / 2), _LONGEST))
 
     def _give(self, row: RatedRow, found: Reservation, number: int) -> None:
-        """Give a row its time. That of a burst may be over: it is now."""
-        moment = max(found.first + number * found.step, found.present)
-        late = lateness(found.step)
-        row.at = max(row.at, self._clock.latest(moment))
-        row.until = min(row.until, self._clock.earliest(moment) + late)
+        """Give a row its time. That of a burst may be over: it can be used later too."""
+        moment = found.first + number * found.step
+        end = max(moment + (self.budget.burst - 1) * found.step, found.present)
+        row.at = max(row.at, self._clock.latest(max(moment, found.present)))
+        row.until = min(row.until, self._clock.earliest(end) + lateness(found.step))
         row.have += 1
         self._ready(row)

@@ -53,7 +53,8 @@ BEGIN
         budget.month_used := CASE WHEN this_month > budget.month THEN 0 ELSE budget.month_used END;
         budget.month := greatest(this_month, budget.month);
     END IF;
-    first := greatest(budget.next_at, present - make_interval(secs => (budget.burst - 1) / budget.rate));
+    -- the first time of a burst can be used until `ahead`, for a new connection
+    first := greatest(budget.next_at, present + least(ahead - make_interval(secs => (budget.burst - 1) / budget.rate), '0'));
     step := make_interval(secs => 1 / budget.rate);
     number := greatest(least(wanted, budget.month_most - budget.month_used), 0);
     IF number = 0 AND wanted > 0 THEN
@@ -72,7 +73,7 @@ END $$;
 COMMENT ON FUNCTION budget_reserve IS
     'Reserves the next times of a budget, at most `wanted`, none later than `ahead` from now, and returns the first, '
     'their number and their distance. `together` reserves them as one batch at the first time. Times that are over '
-    'are lost, but for the last ones of a burst. For number 0, `first` is the time to ask again. `pace` is the share of the rate that is used.';
+    'are lost, but for those that mail may still use as a burst: each one for (burst - 1) / rate. For number 0, `first` is the time to ask again. `pace` is the share of the rate that is used.';
 
 CREATE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
 RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$

@@ -51,7 +51,8 @@ class Reservations(BudgetReservations):
             return None
         present = time.monotonic() + AHEAD
         rate = (budget.rate or 20.0) * PACE
-        first = max(self.next_at.get(budget.key, 0.0), present - (budget.burst - 1) / rate)
+        burst = present + min(ahead - (budget.burst - 1) / rate, 0.0)
+        first = max(self.next_at.get(budget.key, 0.0), burst)
         number = min(wanted, 1 + int((present + ahead - first) * rate))
         if first > present + ahead:
             return Reservation(first, 0, 1 / rate, present)
@@ -237,6 +238,18 @@ async def test_mail_with_two_budgets_has_a_time_of_each(stage: Stage) -> None:
     stage.drain()
 
 
+async def test_a_burst_can_wait_for_a_connection(stage: Stage) -> None:
+    """Its first row has half a second, and each further one a step more."""
+    for number in range(6):
+        stage.prepare_one(outgoing(number, rate="2/s", burst=6))
+    await stage.until(5)
+    await eventually(lambda: time.monotonic() > stage.went[0][0] + 0.4)
+    assert [await stage.begin(place).come() for place in range(5)] == [True] * 5
+    await eventually(lambda: time.monotonic() > stage.went[0][0] + 0.6)
+    assert len(stage.went) == 6
+    stage.drain()
+
+
 def answers(dice: random.Random) -> Iterator[tuple[float, float, float, float]]:
     """Yield the offset of the database's clock, and what a question and its answer say."""
     now, offset = 0.0, dice.uniform(-1e9, 1e9)
@@ -263,15 +276,16 @@ def test_a_time_of_the_database_is_never_early_here(seed: int) -> None:
         assert clock.latest(present + 0.25) >= true - 1e-6
 
 
+@pytest.mark.parametrize("burst", [1, 5, 40])
 @pytest.mark.parametrize("rate", [1.0, 2.0, 3.0, 10.0, 50.0, 333.0, 500.0, 1000.0, 10 / 60, 1 / 60])
-def test_no_window_has_more_than_the_rate(rate: float) -> None:
-    """Times at the pace, each late by as much as is allowed, or not at all."""
+def test_no_window_has_more_than_the_rate(rate: float, burst: int) -> None:
+    """Times at the pace, each late by as much as is allowed, or not at all; a burst comes on top."""
     dice = random.Random(7)
     step = 1 / (rate * PACE)
     window = 1.0 if rate >= 1 else 60.0
-    late = budget_line.lateness(step)
+    late = budget_line.lateness(step) + (burst - 1) * step
     for _ in range(5):
         count = int(20 * window / step) + 5
         times = sorted(n * step + late * dice.choice([0, 1, dice.random()]) for n in range(count))
         most = max(bisect_left(times, at + window) - n for n, at in enumerate(times))
-        assert most <= max(round(rate * window), 1)
+        assert most <= max(round(rate * window), 1) + burst - 1

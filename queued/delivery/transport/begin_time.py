@@ -29,7 +29,7 @@ class BeginTime:
         """Is called in place of a result: the transaction has not begun."""
 
     @property
-    def wait(self) -> float | None:
+    def delay(self) -> float | None:
         """Seconds until the time, 0.0 or less at it; None if it is lost or used."""
         now = time.monotonic()
         return None if self._used or now > self._until else self._at - now
@@ -37,13 +37,13 @@ class BeginTime:
     @property
     def soon(self) -> bool:
         """Whether a connection may wait for the time."""
-        wait = self.wait
-        return wait is not None and wait <= _HELD
+        delay = self.delay
+        return delay is not None and delay <= _HELD
 
     async def come(self) -> bool:
         """Wait for the time, and use it; return False if it is lost."""
-        if (wait := self.wait) and wait > 0:
-            await asyncio.sleep(wait + _EARLY)
-        lost = self.wait is None
+        if (delay := self.delay) and delay > 0:
+            await asyncio.sleep(delay + _EARLY)
+        lost = self.delay is None
         self._used = True
         return not lost

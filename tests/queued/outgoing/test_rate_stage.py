@@ -279,7 +279,7 @@ def test_a_time_of_the_database_is_never_early_here(seed: int) -> None:
 @pytest.mark.parametrize("burst", [1, 5, 40])
 @pytest.mark.parametrize("rate", [1.0, 2.0, 3.0, 10.0, 50.0, 333.0, 500.0, 1000.0, 10 / 60, 1 / 60])
 def test_no_window_has_more_than_the_rate(rate: float, burst: int) -> None:
-    """Times at the pace, each late by as much as is allowed, or not at all; a burst comes on top."""
+    """Times at the pace, each late by as much as is allowed, or not at all; a burst is on top."""
     dice = random.Random(7)
     step = 1 / (rate * PACE)
     window = 1.0 if rate >= 1 else 60.0

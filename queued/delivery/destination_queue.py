@@ -354,7 +354,7 @@ class DestinationQueue:
     def _give_back(self, envelope: Envelope) -> None:
         """Let an envelope wait for its time, or for another one."""
         assert envelope.begin  # noqa: S101 - for the type checker
-        self._forget(envelope)
+        self._finish(envelope, None)
         envelope.begin.give_back()
 
     def _put_back(self, envelope: Envelope) -> None:
@@ -368,16 +368,13 @@ class DestinationQueue:
         """Report the same result for all recipients of an envelope, as `_finish` does."""
         self._finish(envelope, [result] * len(envelope.items), carried=carried)
 
-    def _finish(self, envelope: Envelope, results: list[Result], *, carried: bool = True) -> None:
-        """Report the results of an envelope, which a connection has carried or which has waited."""
-        self._forget(envelope, carried=carried)
-        try:
-            self._reporter.report(envelope, results)
-        except Exception as error:
-            log.error("result lost", message=envelope.items[0].message_id, exc_info=error)
+    def _finish(
+        self, envelope: Envelope, results: list[Result] | None, *, carried: bool = True
+    ) -> None:
+        """Report the results of an envelope, which a connection has carried or which has waited.
 
-    def _forget(self, envelope: Envelope, *, carried: bool = True) -> None:
-        """Count an envelope no more."""
+        Without results it is only counted no more.
+        """
         backlog = self.backlog
         backlog.envelopes.discard(envelope)
         backlog.load -= len(envelope.items)
@@ -385,3 +382,9 @@ class DestinationQueue:
             backlog.urgent_load -= len(envelope.items)
         elif carried:
             backlog.ordinary -= 1
+        if results is None:
+            return
+        try:
+            self._reporter.report(envelope, results)
+        except Exception as error:
+            log.error("result lost", message=envelope.items[0].message_id, exc_info=error)

@@ -1,4 +1,4 @@
-"""Looks at the campaigns of a credential, many times a second, while queued works."""
+"""Looks at the campaigns of a credential, often per second, while queued works."""
 
 import threading
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Looks:
 
 @contextmanager
 def looking(uri: str, credential: str) -> Iterator[Looks]:
-    """Look `PER_SECOND` times a second: which jobs have it, and which mail is in the queue."""
+    """Look `PER_SECOND` times per second: which jobs have it, and which mail is in the queue."""
     looks, done = Looks(), threading.Event()
 
     def look() -> None:

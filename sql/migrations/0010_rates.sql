@@ -53,6 +53,22 @@ COMMENT ON FUNCTION budget_reserve IS
     'their number and their distance. `together` reserves them as one batch at the first time. Times that are over '
     'are lost, but for the last ones of a burst. For number 0, `first` is the time to ask again. `pace` is the share of the rate that is used.';
 
+CREATE OR REPLACE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
+RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    WITH changed AS (
+        INSERT INTO budgets AS b (key, rate, month_most, note)
+        VALUES (budget_set.key, budget_set.rate, budget_set.month_most, budget_set.note)
+        ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, month_most = excluded.month_most,
+            note = coalesce(excluded.note, b.note), changed_at = now(), changed_by = SESSION_USER,
+            -- those of a second may be reserved; one at a former rate may be far away
+            next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 + 1 / excluded.rate))
+        WHERE (b.rate, b.month_most) IS DISTINCT FROM (excluded.rate, excluded.month_most)
+            OR excluded.note <> b.note
+        RETURNING true
+    )
+    SELECT count(*) > 0 FROM changed
+$$;
+
 CREATE FUNCTION budget_of_route(key text, rate double precision, burst double precision) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
@@ -64,7 +80,7 @@ BEGIN
         VALUES (budget_of_route.key, budget_of_route.rate, budget_of_route.burst)
         ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, burst = excluded.burst,
             changed_at = now(), changed_by = SESSION_USER,
-            next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 / excluded.rate));
+            next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 + 1 / excluded.rate));
     END IF;
     RETURN key;
 END $$;

@@ -6,8 +6,9 @@ import shlex
 import signal
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +21,11 @@ from bench.daemons import Product
 from bench.database import Server, fresh
 from bench.helper import Helper, HelperError
 from bench.namespaces import PROGRAMS, Namespaces
+from bench.rate_looks import Looks, looking
 from pgmta.store.admin.migrate import migrate
 
+USED, OTHER = "two.example", "a.example"
+"""Credentials, and domains of senders: one has two campaigns."""
 QUIET = 8.0  # seconds before a fault
 STOPPED = 5.0  # seconds of SIGSTOP
 CLOCKS = (2, -2, 0)  # seconds by which the clocks of workers are wrong
@@ -35,6 +39,8 @@ INSERT INTO campaign_recipients (campaign_id, number, recipient, domain)
 SELECT %s, n, 'r' || n || '@d' || n %% 50 || '.example', 'd' || n %% 50 || '.example'
 FROM generate_series(1, %s) AS n
 """
+_CAMPAIGN = "SELECT campaign_create(%s, %s, 'news', sender => %s)"
+_START = "SELECT campaign_start(%s, %s, %s)"
 _PLAIN = """
 SELECT count(submit('x@a.example', ARRAY['r' || n || '@d' || n % 50 || '.example'],
     E'Subject: plain\\r\\n\\r\\nHello\\r\\n'::bytea)) FROM generate_series(1, {}) AS n
@@ -47,32 +53,53 @@ class Run:
 
     rate: float  # per second
     processes: int
-    fault: str = ""  # stop, clock, restart, jobs
+    fault: str = ""  # stop, clock, restart, jobs, rivals
     route: bool = False
     seconds: float = 30.0  # of an undisturbed stretch
 
     @property
-    def name(self) -> str:
-        """The kind of mail, its rate, the processes and the fault."""
+    def kind(self) -> str:
+        """The kind of mail, its rate and the fault."""
         what = "route" if self.route else "campaign"
         rate = f"{self.rate:g}/s" if self.rate >= 1 else f"{self.rate * 60:g}/min"
-        return " ".join(filter(None, (what, rate, f"x {self.processes}", self.fault)))
+        return " ".join(filter(None, (what, rate, self.fault)))
+
+    @property
+    def name(self) -> str:
+        """The same and the processes."""
+        return f"{self.kind} x {self.processes}"
 
     @property
     def window(self) -> float:
         """Seconds of a window in which a rate counts."""
         return 1.0 if self.rate >= 1 else 60.0
 
+    @property
+    def broken(self) -> bool:
+        """Whether a fault interrupts it."""
+        return self.fault in ("stop", "restart")
+
+    def campaigns(self) -> dict[str, float]:
+        """Return the sender of each campaign, and the seconds of mail; its domain: a credential."""
+        if self.fault == "rivals":
+            return {f"first@{USED}": 15, f"second@{USED}": self.seconds, f"third@{OTHER}": 50}
+        return {f"first@{OTHER}": self.seconds + 15}
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """The most mails in a window at the sink, the share of the rate, and connections."""
+    """The most mails in a window at the sink, the share of the rate, and connections.
+
+    `lost` times were reserved, and are not used.
+    """
 
     run: Run
     most: int
     share: float
     sent: int
     connections: int
+    lost: int
+    looks: Looks | None = None
 
     @property
     def allowed(self) -> float:
@@ -81,10 +108,12 @@ class Outcome:
 
     @property
     def least(self) -> float | None:
-        """The least share of the rate; None with a fault."""
-        return (
-            None if self.run.fault not in ("", "jobs") else 0.9 if self.run.processes < 8 else 0.8
-        )
+        """The least share of the rate; None with a fault that interrupts it."""
+        if self.run.broken:
+            return None
+        if self.run.fault == "rivals":
+            return 0.95
+        return 0.9 if self.run.processes < 8 else 0.8
 
     def misses(self) -> list[str]:
         """Return the limits that were missed."""
@@ -92,7 +121,9 @@ class Outcome:
         if self.most > self.allowed + 1e-6:
             found.append(f"{self.run.name}: {self.most} in {self.run.window:g} s")
         if self.least and self.share < self.least:
-            found.append(f"{self.run.name}: {self.share:.2f} of the rate, limit {self.least}")
+            found.append(f"{self.run.name}: {self.share:.3f} of the rate, limit {self.least}")
+        if self.looks and self.looks.both:
+            found.append(f"{self.run.name}: both campaigns in {self.looks.both} looks")
         return found
 
 
@@ -176,29 +207,41 @@ class RatedLine:
     def begin(self) -> None:
         """Put mail for the whole run into the database."""
         run = self.run
-        mails = round(run.rate * (run.seconds + 15)) + 20
         with psycopg.connect(self._uri, autocommit=True) as db:
             db.execute("SET search_path = pgmta")
             if run.route:
-                db.execute(_PLAIN.format(mails).encode())
+                db.execute(_PLAIN.format(round(run.rate * (run.seconds + 15)) + 20).encode())
                 db.execute("NOTIFY pgmta_queue")
                 return
             db.execute(_TEMPLATE)
-            row = db.execute("SELECT campaign_create('c', 'ses', 'news')").fetchone()
-            assert row is not None
-            db.execute(_RECIPIENTS, (row[0], mails))
-            db.execute(
-                "SELECT campaign_start(%s, %s, %s)",
-                (row[0], run.rate, 2 if run.fault == "jobs" else 1),
-            )
+            for sender, seconds in run.campaigns().items():
+                name, _, credential = sender.partition("@")
+                row = db.execute(_CAMPAIGN, (name, credential, sender)).fetchone()
+                assert row is not None
+                db.execute(_RECIPIENTS, (row[0], round(run.rate * seconds) + 20))
+                db.execute(_START, (row[0], run.rate, 2 if run.fault == "jobs" else 1))
 
-    def times(self) -> tuple[list[float], int]:
-        """Return when mail began, and the most connections. Raises HelperError."""
+    def looks(self) -> AbstractContextManager[Looks | None]:
+        """Look at the campaigns of a credential, if there are two."""
+        return looking(self._uri, USED) if self.run.fault == "rivals" else nullcontext()
+
+    def times(self) -> tuple[dict[str, list[float]], int]:
+        """Return when mail of each domain began, and the most connections. Raises HelperError."""
         self._sink.tell("report")
         report = self._sink.wait("report")
         if report["faults"]:
             raise HelperError(str(report["faults"][:3]))
-        return json.loads(self._file.read_text()), int(report["connections"])
+        found = defaultdict[str, list[float]](list)
+        for at, sender in json.loads(self._file.read_text()):
+            found[sender.partition("@")[2]].append(at)
+        return found, int(report["connections"])
+
+    def reserved(self) -> int:
+        """Return how many times were reserved."""
+        with psycopg.connect(self._uri, autocommit=True) as db:
+            row = db.execute("SELECT sum(month_used)::bigint FROM pgmta.budgets").fetchone()
+        assert row is not None
+        return int(row[0])
 
     def wait(self, seconds: float) -> None:
         """Wait, and notice processes that end."""
@@ -226,7 +269,11 @@ def _restart(line: RatedLine) -> None:
         line.wait(2)
 
 
-FAULTS: dict[str, Callable[[RatedLine], None]] = {"stop": _stop, "restart": _restart}
+FAULTS: dict[str, Callable[[RatedLine], None] | None] = {
+    "stop": _stop,
+    "restart": _restart,
+    "clock": None,  # from the start
+}
 
 
 def measure(run: Run, server: Server, directory: Path, commands: Path) -> Outcome:
@@ -239,19 +286,24 @@ def measure(run: Run, server: Server, directory: Path, commands: Path) -> Outcom
             clock = CLOCKS[number % len(CLOCKS)] if run.fault == "clock" else 0
             line.start(number, clock)
         line.begin()
-        line.wait(QUIET if run.rate >= 1 else 2 / run.rate)
-        if fault := FAULTS.get(run.fault):
-            fault(line)
-            line.wait(QUIET)
-        else:
-            line.wait(run.seconds - 5)
+        with line.looks() as looks:
+            line.wait(QUIET if run.rate >= 1 else 2 / run.rate)
+            if fault := FAULTS.get(run.fault):
+                fault(line)
+                line.wait(QUIET if run.rate >= 1 else 10 / run.rate)
+            else:
+                line.wait(run.seconds - 5)
         times, connections = line.times()
+        lost = line.reserved() - sum(map(len, times.values()))
     finally:
         line.close()
-    times.sort()
+    most = max(most_in(each, run.window) for each in times.values())
+    sent = sum(map(len, times.values()))
+    return Outcome(run, most, _share(run, sorted(times[OTHER])), sent, connections, lost, looks)
+
+
+def _share(run: Run, times: list[float]) -> float:
+    """Return the share of the rate that was used in a stretch, or with a fault in all."""
     first = times[0] + (2 if run.rate >= 1 else 0)  # the first connections open
-    last = first + run.seconds if not run.fault or run.fault == "jobs" else times[-1]
-    last = min(last, times[-1])
-    within = sum(first <= at < last for at in times)
-    share = within / (last - first) / run.rate
-    return Outcome(run, most_in(times, run.window), share, len(times), connections)
+    last = times[-1] if run.broken else min(first + run.seconds, times[-1])
+    return sum(first <= at < last for at in times) / (last - first) / run.rate

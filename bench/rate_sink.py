@@ -1,4 +1,4 @@
-"""A next hop on all addresses that notes the time of each MAIL, by the monotonic clock."""
+"""A next hop on all addresses that notes time and sender of each MAIL, by the monotonic clock."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ import uvloop
 
 from bench.helper import listen, say
 from bench.ledger import Ledger
-from bench.sink import Session
+from bench.sink import Session, address_of
 from pgmta.service import tune_memory
 
 
@@ -20,7 +20,7 @@ class Times:
 
     def __init__(self) -> None:
         self.connections = self.open = self.peak = 0
-        self.begun: list[float] = []
+        self.begun: list[tuple[float, str]] = []
         self.faults: list[str] = []
 
     def store(self, sender: bytes, recipients: list[bytes], data: bytes) -> None:
@@ -40,7 +40,8 @@ class TimedSession(Session):
 
     def _command(self, line: bytes) -> bytes:
         if line[:4].upper() == b"MAIL":
-            self.ledger.begun.append(time.monotonic())  # type: ignore[attr-defined]
+            begun = time.monotonic(), address_of(line).decode()
+            self.ledger.begun.append(begun)  # type: ignore[attr-defined]
         return super()._command(line)
 
 

@@ -4585,9 +4585,9 @@ RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalo
         VALUES (budget_set.key, budget_set.rate, budget_set.month_most, budget_set.note)
         ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, month_most = excluded.month_most,
             note = coalesce(excluded.note, b.note), changed_at = now(), changed_by = SESSION_USER,
-            -- a time that was reserved at a former rate may be far away
+            -- those of a second may be reserved; one at a former rate may be far away
             next_at = CASE WHEN b.rate = excluded.rate THEN b.next_at
-                ELSE least(b.next_at, clock_timestamp() + make_interval(secs => 1 / excluded.rate)) END
+                ELSE least(b.next_at, clock_timestamp() + make_interval(secs => 1 + 1 / excluded.rate)) END
         WHERE (b.rate, b.month_most, b.note)
             IS DISTINCT FROM (excluded.rate, excluded.month_most, coalesce(excluded.note, b.note))
         RETURNING true
@@ -4608,7 +4608,7 @@ BEGIN
         VALUES (budget_of_route.key, budget_of_route.rate, budget_of_route.burst)
         ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, burst = excluded.burst,
             changed_at = now(), changed_by = SESSION_USER,
-            next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 / excluded.rate));
+            next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 + 1 / excluded.rate));
     END IF;
     RETURN key;
 END $$;

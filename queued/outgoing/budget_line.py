@@ -15,6 +15,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation
+from queued.delivery.transport.begin_time import LEAD, LONGEST_LEAD
 from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
 
@@ -26,6 +27,7 @@ _PAUSE = 0.1  # seconds between two statements for a budget
 _AGAIN = 1.0  # seconds after the database was away
 _LATE = 0.01  # seconds after its time at which a transaction may begin: the way out takes more
 _LATE_SLOW = 0.3, 1.0  # the same for less than one per second: of their distance, and seconds
+_WAITING = 4  # connections of a process that wait for their time, at most
 _LONGEST = 60.0  # seconds that mail waits here, if claims can't leave it out
 
 log = get("budget")
@@ -40,6 +42,11 @@ def lateness(step: float) -> float:
     return _LATE if step * PACE <= 1.000001 else min(share * step, most)
 
 
+def lead(step: float, *, once: bool) -> float:
+    """Return the seconds before the time of a row at which it needs its connection."""
+    return max(LEAD, min(LONGEST_LEAD, _WAITING * step)) if once else LEAD
+
+
 @dataclass(slots=True, eq=False)
 class RatedRow:
     """A row that needs a time of each of its budgets, and has those of the first `have`."""
@@ -52,6 +59,8 @@ class RatedRow:
     """The time at which it begins, by the monotonic clock."""
     until: float = math.inf
     """The last time at which it may."""
+    lead: float = LEAD
+    """Seconds before its time at which it goes on."""
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
     def lose(self) -> None:
@@ -150,6 +159,7 @@ class BudgetLine:
         """Give a row its time. That of a burst may be over: it can be used later too."""
         moment = found.first + number * found.step
         end = max(moment + (self.budget.burst - 1) * found.step, found.present)
+        row.lead = lead(found.step, once=row.outgoing.items[0].once)
         row.at = max(row.at, self._clock.latest(max(moment, found.present)))
         row.until = min(row.until, self._clock.earliest(end) + lateness(found.step))
         row.have += 1

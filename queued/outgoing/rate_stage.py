@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pgmta.mail.metadata import BUDGET
 from pgmta.store.records.reservations import Budget
 from queued.config import QueuedConfig
-from queued.delivery.transport.begin_time import LEAD, BeginTime
+from queued.delivery.transport.begin_time import BeginTime
 from queued.delivery.transport.result import NOT_BEGUN, postponed
 from queued.outgoing.budget_line import BudgetLine, RatedRow
 from queued.outgoing.clock_bounds import ClockBounds
@@ -159,7 +159,7 @@ class RateStage(OutgoingStage):
         """Let a row go on right before its time, or now if its destination has no connection."""
         last = row.have == len(row.budgets)
         early = last and not self.context.connected(row.outgoing.destination)
-        self._later(row, 0.0 if early else row.at - LEAD - time.monotonic(), last=last)
+        self._later(row, 0.0 if early else row.at - row.lead - time.monotonic(), last=last)
 
     def _later(self, row: RatedRow, delay: float, *, last: bool) -> None:
         go = self._go_on if last else self._next
@@ -185,7 +185,7 @@ class RateStage(OutgoingStage):
             self._hand_back(row)
             return
         self._add(row)
-        delay = row.at - LEAD - time.monotonic()
+        delay = row.at - row.lead - time.monotonic()
         if delay > 0:
             self._later(row, delay, last=True)
         else:

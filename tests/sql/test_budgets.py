@@ -108,13 +108,25 @@ def test_sessions_share_a_budget(database: str, db: psycopg.Connection) -> None:
     assert times[0] >= began - timedelta(seconds=1)
 
 
-def test_a_change_of_the_rate_counts_at_once(db: psycopg.Connection) -> None:
+def test_a_change_of_the_rate_counts_within_a_second(db: psycopg.Connection) -> None:
     assert make(db, 0.001)
-    reserve(db, 1)
+    first, _, _ = reserve(db, 1)
     assert reserve(db, 1)[1] == 0
     assert not make(db, 0.001)
     assert make(db, 100)
-    assert reserve(db, 1)[1] == 1
+    after, number, _ = reserve(db, 1, "1.1 s")
+    assert number == 1
+    assert after < first + timedelta(seconds=2)
+
+
+@pytest.mark.parametrize("change", ["budget_set('k', 100)", "budget_of_route('k', 100, 1)"])
+def test_a_higher_rate_begins_behind_the_times_that_are_reserved(
+    db: psycopg.Connection, change: str
+) -> None:
+    make(db, 50)
+    first, number, step = reserve(db, 1000, "0.9 s")
+    db.execute(f"SELECT {change}".encode())
+    assert reserve(db, 1)[0] >= first + number * step
 
 
 @pytest.mark.parametrize(

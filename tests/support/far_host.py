@@ -25,11 +25,6 @@ class FarHost:
     """A network namespace with a link to this one, where a proxy passes on to PostgreSQL."""
 
     def __init__(self, uri: str) -> None:
-        given = conninfo_to_dict(uri)
-        self._target = (
-            str(given.get("host") or "/var/run/postgresql"),
-            int(given.get("port") or 5432),
-        )
         # networks of tests that run at the same time differ
         network = f"10.197.{secrets.randbelow(256)}"
         place = 4 * secrets.randbelow(64)
@@ -40,6 +35,7 @@ class FarHost:
         self.before = ("ip", "netns", "exec", self._name)
         """The words before a command that runs there."""
         self._sockets: list[socket.socket] = []
+        self._listeners: list[socket.socket] = []
 
     def __enter__(self) -> Self:
         """Make it."""
@@ -51,19 +47,18 @@ class FarHost:
         _ip(*far, "address", "add", f"{self._far}/30", "dev", "net")
         for link in ("net", "lo"):
             _ip(*far, "link", "set", link, "up")
-        self._listener = socket.create_server((self._near, 0))
-        port = self._listener.getsockname()[1]
-        self.uri = make_conninfo(
-            self._uri, host=self._near, port=port, requirepeer="", sslmode="disable"
-        )
-        threading.Thread(target=self._accept, daemon=True).start()
+        given = conninfo_to_dict(self._uri)
+        host, port = given.get("host") or "/var/run/postgresql", given.get("port") or 5432
+        near, at = self.pass_on(str(host), int(port))
+        self.uri = make_conninfo(self._uri, host=near, port=at, requirepeer="", sslmode="disable")
         return self
 
     def __exit__(self, *_: object) -> None:
         """Remove it."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        for each in (self._listener, *self._sockets):
+        for each in self._listeners:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for each in (*self._listeners, *self._sockets):
             each.close()
         _ip("netns", "delete", self._name)
 
@@ -75,11 +70,17 @@ class FarHost:
         """Let packets through again."""
         _ip("link", "set", self._link, "up")
 
-    def _accept(self) -> None:
+    def pass_on(self, host: str, port: int) -> tuple[str, int]:
+        """Return address and port there of a server of this host."""
+        listener = socket.create_server((self._near, 0))
+        self._listeners.append(listener)
+        threading.Thread(target=self._accept, args=(listener, host, port), daemon=True).start()
+        return self._near, int(listener.getsockname()[1])
+
+    def _accept(self, listener: socket.socket, host: str, port: int) -> None:
         with suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
-                host, port = self._target
+                near, _ = listener.accept()
                 if host.startswith("/"):
                     server = socket.socket(socket.AF_UNIX)
                     server.connect(f"{host}/.s.PGSQL.{port}")

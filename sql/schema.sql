@@ -4870,14 +4870,11 @@ COMMENT ON FUNCTION suppression_release IS
 INSERT INTO rights (object, role, privileges) VALUES
     ('suppressions', 'pgmta_operator', 'SELECT'),
     ('suppressions', 'pgmta_reader', 'SELECT'),
-    ('FUNCTION suppressed', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppression_hash', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_address', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_address', 'pgmta_queued', 'EXECUTE'),  -- an index of campaign_recipients calls it
+    ('FUNCTION suppression_address', 'pgmta_operator', 'EXECUTE'),  -- an index of campaign_recipients calls it
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppress', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE');
 
 -- Campaigns: one message to many recipients, their outcomes, and exact counts of these.
@@ -4948,7 +4945,8 @@ CREATE TABLE campaign_recipients (
     -- each recipient changes twice, and the index of those in the queue with it
     fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0
 );
-CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, number) WHERE state IN ('queued', 'deferred');
+CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, state, number)
+    WHERE state IN ('queued', 'deferred');
 COMMENT ON TABLE campaign_recipients IS 'The recipients of campaigns, and what became of each.';
 COMMENT ON COLUMN campaign_recipients.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN campaign_recipients.number IS 'From 1, in the order of the import.';
@@ -4966,7 +4964,8 @@ COMMENT ON COLUMN campaign_recipients.error_code IS 'The SMTP reply code of a fa
 COMMENT ON COLUMN campaign_recipients.error_sub_type IS 'The enhanced status code and the answer class of a failure.';
 COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1.';
 COMMENT ON CONSTRAINT campaign_recipients_state ON campaign_recipients IS 'The states that the column names.';
-COMMENT ON INDEX campaign_recipients_queued IS 'What a campaign has in the queue: stop, reconcile and finalise.';
+COMMENT ON INDEX campaign_recipients_queued IS
+    'What a campaign has in the queue. The feed counts those before their first attempt, beside many that are deferred.';
 
 CREATE TABLE campaign_counts (
     campaign_id bigint NOT NULL,
@@ -5094,14 +5093,11 @@ COMMENT ON COLUMN campaign_sums.bounced IS 'There is no such mailbox.';
 INSERT INTO rights (object, role, privileges) VALUES
     ('campaigns', 'pgmta_operator', 'SELECT'),
     ('campaigns', 'pgmta_reader', 'SELECT'),
-    ('campaigns', 'pgmta_queued', 'SELECT'),
     ('campaign_recipients', 'pgmta_operator',
-        'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code), DELETE'),
+        'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code)'),
     ('campaign_recipients', 'pgmta_reader', 'SELECT'),
-    ('campaign_recipients', 'pgmta_queued', 'SELECT'),
     ('campaign_counts', 'pgmta_operator', 'SELECT'),
     ('campaign_counts', 'pgmta_reader', 'SELECT'),
-    ('campaign_counts', 'pgmta_queued', 'SELECT'),
     ('campaign_sums', 'pgmta_operator', 'SELECT'),
     ('campaign_sums', 'pgmta_reader', 'SELECT'),
     ('campaign_sums', 'pgmta_queued', 'SELECT'),
@@ -5410,13 +5406,11 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('campaign_jobs', 'pgmta_queued', 'SELECT'),
     ('credential_use', 'pgmta_operator', 'SELECT'),
     ('credential_use', 'pgmta_reader', 'SELECT'),
-    ('credential_use', 'pgmta_queued', 'SELECT'),
     ('campaign_active', 'pgmta_operator', 'SELECT'),
     ('campaign_active', 'pgmta_reader', 'SELECT'),
     ('campaign_active', 'pgmta_queued', 'SELECT'),
     ('campaign_statistics', 'pgmta_operator', 'SELECT'),
     ('campaign_statistics', 'pgmta_reader', 'SELECT'),
-    ('campaign_statistics', 'pgmta_queued', 'SELECT'),
     ('FUNCTION campaign_start', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_stop', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_resume', 'pgmta_operator', 'EXECUTE'),
@@ -5588,14 +5582,16 @@ BEGIN
         -- a row under a lease is refused before its transaction, and comes back
         SELECT array_agg(w.id), array_agg(w.number) INTO rows, numbers FROM (
             SELECT q.id, r.number FROM (
-                SELECT p.number, p.message_id, CASE WHEN job.status = 'STOPPED' THEN true ELSE p.state = 'queued'
-                    AND (suppressed(job.tenant, job.scope, ARRAY[p.recipient]))[1] END AS goes
+                SELECT p.number, p.message_id, job.status = 'STOPPED'
+                    OR (suppressed(job.tenant, job.scope, ARRAY[p.recipient]))[1] AS goes
                 FROM campaign_recipients AS p
                 WHERE p.campaign_id = job.campaign_id AND p.number BETWEEN job.first AND job.last
+                    AND p.state = ANY (CASE job.status WHEN 'STOPPED' THEN '{queued,deferred}' ELSE '{queued}' END::text[])
                     AND p.state IN ('queued', 'deferred') OFFSET 0) AS r
             JOIN queue AS q ON q.message_id = r.message_id
+            -- in no order: so a batch ends with the last row that it takes
             WHERE r.goes AND q.lease_token IS NULL AND q.status IN ('QUEUED', 'DEFERRED', 'HOLD')
-            ORDER BY q.id LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
+            LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
         CONTINUE WHEN rows IS NULL;
         PERFORM rows_log(rows, 'cancelled', SESSION_USER::text,
             CASE job.status WHEN 'STOPPED' THEN 'the campaign was stopped' ELSE 'suppressed' END);
@@ -5630,7 +5626,7 @@ BEGIN
             WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last
                 AND r.state IN ('queued', 'deferred')
                 AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id)
-            ORDER BY r.number LIMIT most
+            LIMIT most
         ), ended AS MATERIALIZED (
             SELECT g.number, g.message_id, a.* FROM gone AS g LEFT JOIN LATERAL (
                 SELECT a.event, a.code, a.enhanced, a.class, a.ended_at, a.reply FROM attempts AS a
@@ -5686,6 +5682,9 @@ BEGIN
         logged := logged + 1;
     END LOOP;
     FOR used IN SELECT u.credential, u.campaign_id FROM credential_use AS u ORDER BY u.credential FOR UPDATE SKIP LOCKED LOOP
+        -- an operator who has the campaign may wait for a job that was ended above
+        PERFORM FROM campaigns AS c WHERE c.id = used.campaign_id FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
         -- in a later snapshot: a worker may just have given it to a job
         CONTINUE WHEN EXISTS (
             SELECT FROM campaign_jobs AS j WHERE j.campaign_id = used.campaign_id AND j.status NOT IN ('LOGGED', 'READY'));
@@ -5709,7 +5708,8 @@ BEGIN
         FROM campaigns AS c JOIN campaign_sums AS s ON s.campaign_id = c.id
         WHERE c.halted_at IS NULL AND s.bounced - c.forgiven > 10
             AND (s.bounced - c.forgiven) * 10 > s.sent + s.failed
-            AND EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = c.id)
+            -- those that run, and no sums of the others
+            AND s.campaign_id = ANY (ARRAY(SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.status <> 'LOGGED'))
         ORDER BY c.id FOR NO KEY UPDATE OF c SKIP LOCKED
     LOOP
         UPDATE campaigns AS c SET halted_at = now(),
@@ -5817,7 +5817,7 @@ COMMENT ON FUNCTION campaign_words IS
 
 CREATE FUNCTION campaign_add(campaign bigint, recipients text[], params jsonb[] DEFAULT NULL)
 RETURNS TABLE (place integer, recipient text, problem text) LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$  -- for the length of the lists
 #variable_conflict use_column
 DECLARE
     base integer := campaign_import(campaign);
@@ -5841,12 +5841,12 @@ BEGIN
             FROM unnest(recipients, params) WITH ORDINALITY AS g (recipient, params, place),
                 LATERAL campaign_words(coalesce(g.params, '{}'), wanted) AS w
         ), known AS MATERIALIZED (
-            SELECT suppression_address(r.recipient) AS key FROM campaign_recipients AS r WHERE r.campaign_id = campaign
+            SELECT DISTINCT g.key FROM given AS g JOIN campaign_recipients AS r ON suppression_address(r.recipient) = g.key
+            WHERE r.campaign_id = campaign
         ), judged AS MATERIALIZED (
-            SELECT g.place, g.recipient, g.domain, g.found, coalesce(g.fault, CASE WHEN EXISTS (SELECT FROM known AS k WHERE k.key = g.key)
-                    THEN 'the campaign has it already'
+            SELECT g.place, g.recipient, g.domain, g.found, coalesce(g.fault, CASE WHEN k.key IS NOT NULL THEN 'the campaign has it already'
                 WHEN row_number() OVER (PARTITION BY g.fault IS NULL, g.key ORDER BY g.place) > 1 THEN 'it is there twice' END) AS fault
-            FROM given AS g
+            FROM given AS g LEFT JOIN known AS k ON k.key = g.key
         ), fit AS MATERIALIZED (
             SELECT j.recipient, j.domain, j.found, row_number() OVER (ORDER BY j.place) AS n FROM judged AS j WHERE j.fault IS NULL
         ), added AS (

@@ -6,7 +6,7 @@ from pgmta.store.campaigns.campaign_feed import CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
 
-_BATCH = 1000  # mails of a job that one commit takes out of the queue
+_BATCH = 1000  # recipients of a job in one commit
 _FEW = 2000  # recipients in the queue that each round compares with the queue
 _SELDOM = 30  # rounds between two comparisons of more
 
@@ -27,7 +27,8 @@ class CampaignJobs:
             pass
         self._round += 1
         if self._round % _SELDOM == 0 or await self._feed.waiting() <= _FEW:
-            await self._feed.reconcile(_BATCH)
+            while await self._feed.reconcile(_BATCH) >= _BATCH:
+                pass
         await self._feed.finalise()
 
 

@@ -46,8 +46,7 @@ class Unsubscriptions:
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("a recipient could not unsubscribe", reason=faults.words(error))
             raise away() from None
-        if not known:
-            self._clients.count_refusal(client)
+        if not known:  # a provider follows old links for many: its other clicks must count
             log.info("token refused", action="unsubscribe", why="unknown", client=client)
             raise refusal()
         log.info("unsubscribed", campaign=campaign, number=number, client=client)

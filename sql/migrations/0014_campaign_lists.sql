@@ -49,7 +49,7 @@ COMMENT ON FUNCTION campaign_words IS
 
 CREATE FUNCTION campaign_add(campaign bigint, recipients text[], params jsonb[] DEFAULT NULL)
 RETURNS TABLE (place integer, recipient text, problem text) LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$  -- for the length of the lists
 #variable_conflict use_column
 DECLARE
     base integer := campaign_import(campaign);
@@ -73,12 +73,12 @@ BEGIN
             FROM unnest(recipients, params) WITH ORDINALITY AS g (recipient, params, place),
                 LATERAL campaign_words(coalesce(g.params, '{}'), wanted) AS w
         ), known AS MATERIALIZED (
-            SELECT suppression_address(r.recipient) AS key FROM campaign_recipients AS r WHERE r.campaign_id = campaign
+            SELECT DISTINCT g.key FROM given AS g JOIN campaign_recipients AS r ON suppression_address(r.recipient) = g.key
+            WHERE r.campaign_id = campaign
         ), judged AS MATERIALIZED (
-            SELECT g.place, g.recipient, g.domain, g.found, coalesce(g.fault, CASE WHEN EXISTS (SELECT FROM known AS k WHERE k.key = g.key)
-                    THEN 'the campaign has it already'
+            SELECT g.place, g.recipient, g.domain, g.found, coalesce(g.fault, CASE WHEN k.key IS NOT NULL THEN 'the campaign has it already'
                 WHEN row_number() OVER (PARTITION BY g.fault IS NULL, g.key ORDER BY g.place) > 1 THEN 'it is there twice' END) AS fault
-            FROM given AS g
+            FROM given AS g LEFT JOIN known AS k ON k.key = g.key
         ), fit AS MATERIALIZED (
             SELECT j.recipient, j.domain, j.found, row_number() OVER (ORDER BY j.place) AS n FROM judged AS j WHERE j.fault IS NULL
         ), added AS (

@@ -33,4 +33,4 @@ SELECT EXISTS (SELECT FROM campaign_jobs WHERE status <> 'LOGGED')
 -- name: waiting
 -- How many recipients of open jobs are in the queue.
 SELECT coalesce(sum(s.queued + s.deferred), 0)::bigint FROM campaign_sums AS s
-WHERE s.campaign_id IN (SELECT campaign_id FROM campaign_jobs WHERE status <> 'LOGGED')
+WHERE s.campaign_id = ANY (ARRAY(SELECT campaign_id FROM campaign_jobs WHERE status <> 'LOGGED'))

@@ -160,14 +160,16 @@ BEGIN
         -- a row under a lease is refused before its transaction, and comes back
         SELECT array_agg(w.id), array_agg(w.number) INTO rows, numbers FROM (
             SELECT q.id, r.number FROM (
-                SELECT p.number, p.message_id, CASE WHEN job.status = 'STOPPED' THEN true ELSE p.state = 'queued'
-                    AND (suppressed(job.tenant, job.scope, ARRAY[p.recipient]))[1] END AS goes
+                SELECT p.number, p.message_id, job.status = 'STOPPED'
+                    OR (suppressed(job.tenant, job.scope, ARRAY[p.recipient]))[1] AS goes
                 FROM campaign_recipients AS p
                 WHERE p.campaign_id = job.campaign_id AND p.number BETWEEN job.first AND job.last
+                    AND p.state = ANY (CASE job.status WHEN 'STOPPED' THEN '{queued,deferred}' ELSE '{queued}' END::text[])
                     AND p.state IN ('queued', 'deferred') OFFSET 0) AS r
             JOIN queue AS q ON q.message_id = r.message_id
+            -- in no order: so a batch ends with the last row that it takes
             WHERE r.goes AND q.lease_token IS NULL AND q.status IN ('QUEUED', 'DEFERRED', 'HOLD')
-            ORDER BY q.id LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
+            LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
         CONTINUE WHEN rows IS NULL;
         PERFORM rows_log(rows, 'cancelled', SESSION_USER::text,
             CASE job.status WHEN 'STOPPED' THEN 'the campaign was stopped' ELSE 'suppressed' END);
@@ -202,7 +204,7 @@ BEGIN
             WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last
                 AND r.state IN ('queued', 'deferred')
                 AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id)
-            ORDER BY r.number LIMIT most
+            LIMIT most
         ), ended AS MATERIALIZED (
             SELECT g.number, g.message_id, a.* FROM gone AS g LEFT JOIN LATERAL (
                 SELECT a.event, a.code, a.enhanced, a.class, a.ended_at, a.reply FROM attempts AS a
@@ -258,6 +260,9 @@ BEGIN
         logged := logged + 1;
     END LOOP;
     FOR used IN SELECT u.credential, u.campaign_id FROM credential_use AS u ORDER BY u.credential FOR UPDATE SKIP LOCKED LOOP
+        -- an operator who has the campaign may wait for a job that was ended above
+        PERFORM FROM campaigns AS c WHERE c.id = used.campaign_id FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
         -- in a later snapshot: a worker may just have given it to a job
         CONTINUE WHEN EXISTS (
             SELECT FROM campaign_jobs AS j WHERE j.campaign_id = used.campaign_id AND j.status NOT IN ('LOGGED', 'READY'));
@@ -281,7 +286,8 @@ BEGIN
         FROM campaigns AS c JOIN campaign_sums AS s ON s.campaign_id = c.id
         WHERE c.halted_at IS NULL AND s.bounced - c.forgiven > 10
             AND (s.bounced - c.forgiven) * 10 > s.sent + s.failed
-            AND EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = c.id)
+            -- those that run, and no sums of the others
+            AND s.campaign_id = ANY (ARRAY(SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.status <> 'LOGGED'))
         ORDER BY c.id FOR NO KEY UPDATE OF c SKIP LOCKED
     LOOP
         UPDATE campaigns AS c SET halted_at = now(),

@@ -66,7 +66,8 @@ CREATE TABLE campaign_recipients (
     -- each recipient changes twice, and the index of those in the queue with it
     fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0
 );
-CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, number) WHERE state IN ('queued', 'deferred');
+CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, state, number)
+    WHERE state IN ('queued', 'deferred');
 COMMENT ON TABLE campaign_recipients IS 'The recipients of campaigns, and what became of each.';
 COMMENT ON COLUMN campaign_recipients.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN campaign_recipients.number IS 'From 1, in the order of the import.';
@@ -84,7 +85,8 @@ COMMENT ON COLUMN campaign_recipients.error_code IS 'The SMTP reply code of a fa
 COMMENT ON COLUMN campaign_recipients.error_sub_type IS 'The enhanced status code and the answer class of a failure.';
 COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1.';
 COMMENT ON CONSTRAINT campaign_recipients_state ON campaign_recipients IS 'The states that the column names.';
-COMMENT ON INDEX campaign_recipients_queued IS 'What a campaign has in the queue: stop, reconcile and finalise.';
+COMMENT ON INDEX campaign_recipients_queued IS
+    'What a campaign has in the queue. The feed counts those before their first attempt, beside many that are deferred.';
 
 CREATE TABLE campaign_counts (
     campaign_id bigint NOT NULL,
@@ -212,14 +214,11 @@ COMMENT ON COLUMN campaign_sums.bounced IS 'There is no such mailbox.';
 INSERT INTO rights (object, role, privileges) VALUES
     ('campaigns', 'pgmta_operator', 'SELECT'),
     ('campaigns', 'pgmta_reader', 'SELECT'),
-    ('campaigns', 'pgmta_queued', 'SELECT'),
     ('campaign_recipients', 'pgmta_operator',
-        'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code), DELETE'),
+        'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code)'),
     ('campaign_recipients', 'pgmta_reader', 'SELECT'),
-    ('campaign_recipients', 'pgmta_queued', 'SELECT'),
     ('campaign_counts', 'pgmta_operator', 'SELECT'),
     ('campaign_counts', 'pgmta_reader', 'SELECT'),
-    ('campaign_counts', 'pgmta_queued', 'SELECT'),
     ('campaign_sums', 'pgmta_operator', 'SELECT'),
     ('campaign_sums', 'pgmta_reader', 'SELECT'),
     ('campaign_sums', 'pgmta_queued', 'SELECT'),

@@ -232,12 +232,9 @@ COMMENT ON FUNCTION suppression_release IS
 INSERT INTO rights (object, role, privileges) VALUES
     ('suppressions', 'pgmta_operator', 'SELECT'),
     ('suppressions', 'pgmta_reader', 'SELECT'),
-    ('FUNCTION suppressed', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppression_hash', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_address', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_address', 'pgmta_queued', 'EXECUTE'),  -- an index of campaign_recipients calls it
+    ('FUNCTION suppression_address', 'pgmta_operator', 'EXECUTE'),  -- an index of campaign_recipients calls it
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppress', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE');

@@ -29,6 +29,9 @@ _LATE = 0.01  # seconds after its time at which a transaction may begin: the way
 _LATE_SLOW = 0.3, 1.0  # the same for less than one per second: of their distance, and seconds
 _WAITING = 4  # connections of a process that wait for their time, at most
 _LONGEST = 60.0  # seconds that mail waits here, if claims can't leave it out
+_SECONDS = 2.0  # of the rate that such mail waits here, and
+_SOME = 2  # rows of a slow rate
+_SPREAD = 600.0  # seconds within which the others come again
 
 log = get("budget")
 
@@ -96,6 +99,8 @@ class BudgetLine:
         self._put_off = put_off
         self._ended = ended
         self._task: asyncio.Task[None] | None = None
+        self._step = 0.0  # seconds between two times, as far as it is known
+        self._later = 0.0  # when the last row comes again that was put off
 
     def put(self, row: RatedRow, *, first: bool = False) -> None:
         """Let a row wait for a time, before all others if it has lost one."""
@@ -103,6 +108,7 @@ class BudgetLine:
             self.waiting.appendleft(row)
         else:
             self.waiting.append(row)
+        self._make_room()
         if self._task is None:
             self._task = asyncio.create_task(self._serve())
 
@@ -149,11 +155,26 @@ class BudgetLine:
         for number in range(min(found.number, len(self.waiting))):  # others are lost
             row = self.waiting.popleft()
             self._give(row, found, number)
+        self._step = found.step
+        self._make_room()
         delay = self.next_at - now
         if not found.number and delay > _LONGEST and not self.budget.label:
             for row in self.clear():
                 self._put_off(row, delay)
         return max(_PAUSE, min(delay - (_AHEAD if not found.number else _AHEAD / 2), _LONGEST))
+
+    def _make_room(self) -> None:
+        """Put off the last of many rows that claims can't leave out, so that others get slots."""
+        if self.budget.label or not self._step:
+            return
+        most = max(_SOME, math.ceil(_SECONDS / self._step))
+        now = time.monotonic()
+        while len(self.waiting) > most:
+            first = now + most * self._step
+            self._later = max(self._later, first) + self._step
+            if self._later > now + _SPREAD:  # each time has rows, however many there are
+                self._later = first
+            self._put_off(self.waiting.pop(), min(self._later - now, _SPREAD))
 
     def _give(self, row: RatedRow, found: Reservation, number: int) -> None:
         """Give a row its time. That of a burst may be over: it can be used later too."""

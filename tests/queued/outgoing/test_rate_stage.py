@@ -205,6 +205,23 @@ async def test_many_slow_budgets_leave_slots_to_others(stage: Stage) -> None:
     stage.drain()
 
 
+async def test_a_backlog_of_a_credential_leaves_slots_to_others(stage: Stage) -> None:
+    """Claims can't leave it out, so it comes again at the rate, however much of it there is."""
+    for number in range(300):
+        stage.prepare_one(outgoing(number, CREDENTIAL))
+    await stage.until(1)
+    stage.prepare_one(outgoing(300, CREDENTIAL))
+    step = 1 / (20 * PACE)
+    assert stage.context.rates.load <= (2 + 0.5) / step + 2
+    assert {result.event for _, result in stage.results} == {Event.POSTPONE}
+    again = sorted(result.until for _, result in stage.results if result.until)
+    assert len(again) >= 250
+    assert (again[0] - datetime.now(UTC)).total_seconds() == pytest.approx(2, abs=0.5)
+    assert (again[-1] - again[0]).total_seconds() == pytest.approx(len(again) * step, rel=0.1)
+    assert stage.results[-1][0] == 300, "what comes later goes later"
+    stage.drain()
+
+
 async def test_a_time_that_is_lost_is_not_used_later(stage: Stage) -> None:
     """An early connection gives mail back until its time; after it the mail gets another one."""
     stage.context.connected = lambda _: False

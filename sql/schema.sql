@@ -5246,8 +5246,8 @@ BEGIN
     RETURN stopped;
 END $$;
 COMMENT ON FUNCTION campaign_stop IS
-    'Stops the jobs of a campaign, and returns how many. No transaction begins after the commit. A worker then takes the '
-    'mail that waits out of the queue.';
+    'Stops the jobs of a campaign, and returns how many. After the commit no worker that asks may begin a transaction; one '
+    'that has asked waits at most 20 ms for its time. A worker then takes the mail that waits out of the queue.';
 
 CREATE FUNCTION job_stop(job bigint) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$

@@ -81,7 +81,10 @@ class RateStage(OutgoingStage):
             else:  # it came with other recipients of its message
                 self._postpone(row, min(period.until - now, _SECONDS))
         elif budget.label and self._full(budget):
-            self._hand_back(row)
+            if budget.label in left_out:
+                self._hand_back(row)
+            else:  # claims leave out too many labels: the next one would have it again at once
+                self._postpone(row, _SECONDS)
         else:
             self._add(row)
             self._queue(row)

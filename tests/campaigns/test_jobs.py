@@ -180,6 +180,21 @@ def test_the_check_has_the_moves_of_the_table(
             db.execute(move, (after, job))
 
 
+def test_finalise_waits_for_no_operator(database: str, db: psycopg.Connection) -> None:
+    """The operator may wait for the job that it ends."""
+    campaign = make_campaign(db, 1)
+    start(db, campaign)
+    assert feed(db) == end(db, "delivered") == 1
+    feed(db)
+    db.execute("SET lock_timeout = '5s'")
+    with psycopg.connect(database) as other:
+        other.execute("SELECT campaign_lock(%s)", (campaign,))
+        assert call(db, "campaign_finalise") == 1
+        assert db.execute("SELECT credential FROM credential_use").fetchall()
+    assert call(db, "campaign_finalise") == 0
+    assert not db.execute("SELECT credential FROM credential_use").fetchall()
+
+
 def test_stop_takes_back_what_waits_and_resume_sends_exactly_the_rest(
     db: psycopg.Connection,
 ) -> None:

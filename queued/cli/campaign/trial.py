@@ -11,12 +11,12 @@ import click
 import psycopg
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
-from pgmta.errors import AddressError, ConfigError, PgmtaError
-from pgmta.mail.address import parse_mailbox
+from pgmta.errors import ConfigError, PgmtaError
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
 from queued.cli.campaign.campaign_argument import about_campaign
 from queued.cli.campaign.campaign_recipients import CampaignRecipients, open_recipients
+from queued.cli.campaign.suppression import address_of
 from queued.cli.options.queue_command import command, database_of
 from queued.cli.options.word_options import read_words, word_options
 from queued.cli.recipients.row_check import words_of
@@ -48,10 +48,7 @@ def test(
     a wrong password shows before a million of mails. Exit 1 unless the next hop took it; then it is
     not tried again.
     """
-    try:
-        recipient, _ = parse_mailbox(address, utf8=True)
-    except AddressError as error:
-        raise ConfigError([f"ADDRESS: {error}"]) from None
+    recipient = address_of(address)
     with open_recipients(config, tenant, name) as campaign:
         words = _words(campaign, number, read_words(param, params_file))
         message = campaign.table.test(campaign.id, recipient, words)

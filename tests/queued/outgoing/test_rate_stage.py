@@ -180,6 +180,19 @@ async def test_mail_beyond_two_seconds_is_handed_back_and_left_out(stage: Stage)
     stage.drain()
 
 
+async def test_beyond_the_known_labels_mail_is_put_off(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else claims would have it again at once."""
+    monkeypatch.setattr("queued.outgoing.rate_stage._KNOWN", 0)
+    for number in range(3):
+        stage.prepare_one(outgoing(number, rate="10/min"))
+    ((number, result),) = stage.results
+    assert (number, result.event) == (2, Event.POSTPONE)
+    assert not stage.context.rates.left_out
+    stage.drain()
+
+
 async def test_rows_that_come_although_they_are_left_out_are_put_off(stage: Stage) -> None:
     """They came with other recipients of their message, long after the label was left out."""
     for number in range(5):

@@ -4505,7 +4505,7 @@ INSERT INTO rights (object, role, privileges) VALUES
 
 CREATE TABLE budgets (
     key text COLLATE "C" PRIMARY KEY CONSTRAINT budgets_key CHECK (key ~ '^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}$'),
-    rate double precision NOT NULL CONSTRAINT budgets_rate CHECK (rate > 0 AND rate <= 100000),
+    rate double precision NOT NULL CONSTRAINT budgets_rate CHECK (rate >= 0.000001 AND rate <= 100000),
     next_at timestamptz NOT NULL DEFAULT '-infinity',
     month_most bigint CONSTRAINT budgets_month_most CHECK (month_most >= 0),
     month date NOT NULL DEFAULT '-infinity',
@@ -4530,7 +4530,7 @@ COMMENT ON CONSTRAINT budgets_burst ON budgets IS 'From 1 to 1,000,000.';
 COMMENT ON CONSTRAINT budgets_key ON budgets IS '1 to 100 letters, digits and . _ : @ -';
 COMMENT ON CONSTRAINT budgets_month_most ON budgets IS 'From 0 on.';
 COMMENT ON CONSTRAINT budgets_note ON budgets IS 'Up to 500 characters.';
-COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'Over 0, up to 100,000.';
+COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'From 0.000001 to 100,000.';
 
 CREATE FUNCTION budget_reserve(
     key text, wanted integer, ahead interval DEFAULT interval '1 second', together boolean DEFAULT false,
@@ -4928,7 +4928,7 @@ COMMENT ON CONSTRAINT campaigns_priority ON campaigns IS '0 to 9.';
 
 CREATE TABLE campaign_recipients (
     campaign_id bigint NOT NULL,
-    number integer NOT NULL CONSTRAINT campaign_recipients_number CHECK (number > 0),
+    number integer NOT NULL CONSTRAINT campaign_recipients_number CHECK (number BETWEEN 1 AND 1000000000),
     recipient text NOT NULL,
     domain text COLLATE "C" NOT NULL,
     params jsonb NOT NULL DEFAULT '{}',
@@ -4940,6 +4940,8 @@ CREATE TABLE campaign_recipients (
     answered_at timestamptz,
     error_code text,
     error_sub_type text,
+    CONSTRAINT campaign_recipients_sizes CHECK (
+        octet_length(recipient) <= 254 AND octet_length(domain) <= 255 AND pg_column_size(params) <= 200000),
     PRIMARY KEY (campaign_id, number)
 ) WITH (
     -- each recipient changes twice, and the index of those in the queue with it
@@ -4962,7 +4964,9 @@ COMMENT ON COLUMN campaign_recipients.sent_at IS 'When the next hop took it.';
 COMMENT ON COLUMN campaign_recipients.answered_at IS 'When the outcome was written.';
 COMMENT ON COLUMN campaign_recipients.error_code IS 'The SMTP reply code of a failure, or a word such as suppressed.';
 COMMENT ON COLUMN campaign_recipients.error_sub_type IS 'The enhanced status code and the answer class of a failure.';
-COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1.';
+COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1 to 1,000,000,000.';
+COMMENT ON CONSTRAINT campaign_recipients_sizes ON campaign_recipients IS
+    'Those of a mailbox, of a domain, and far over 65,536 octets of words: one row that does not fit the queue would stop the feed.';
 COMMENT ON CONSTRAINT campaign_recipients_state ON campaign_recipients IS 'The states that the column names.';
 COMMENT ON INDEX campaign_recipients_queued IS
     'What a campaign has in the queue. The feed counts those before their first attempt, beside many that are deferred.';
@@ -5113,6 +5117,7 @@ CREATE TABLE campaign_jobs (
     fed_to integer NOT NULL,
     takes text[] COLLATE "C" NOT NULL DEFAULT '{unsent}' CONSTRAINT campaign_jobs_takes CHECK (
         takes <@ '{unsent,failed,unknown}' AND 'unsent' = ANY (takes)),
+    again_from bigint NOT NULL DEFAULT 0,
     status text COLLATE "C" NOT NULL DEFAULT 'READY',
     former text COLLATE "C",
     created_at timestamptz NOT NULL DEFAULT now(),
@@ -5138,6 +5143,7 @@ COMMENT ON COLUMN campaign_jobs.first IS 'The first campaign_recipients.number.'
 COMMENT ON COLUMN campaign_jobs.last IS 'The last one.';
 COMMENT ON COLUMN campaign_jobs.fed_to IS 'Recipients up to this number were fed, or were not to be.';
 COMMENT ON COLUMN campaign_jobs.takes IS 'The states of the recipients that it sends: unsent, and after a retry failed, and unknown on request.';
+COMMENT ON COLUMN campaign_jobs.again_from IS 'Ids of mail from here on are of the last retry, which takes a failed or unknown recipient once.';
 COMMENT ON COLUMN campaign_jobs.status IS
     'READY: waits; ENQUEUED: has its credential; SENDING: feeds the queue; SENT: all are fed; STOPPED; LOGGED: done.';
 COMMENT ON COLUMN campaign_jobs.former IS 'The status before.';
@@ -5328,7 +5334,7 @@ CREATE FUNCTION campaign_again(jobs bigint[], takes text[]) RETURNS integer LANG
 DECLARE
     changed integer;
 BEGIN
-    UPDATE campaign_jobs AS j SET status = 'READY', fed_to = j.first - 1, takes = takes
+    UPDATE campaign_jobs AS j SET status = 'READY', fed_to = j.first - 1, takes = takes, again_from = nextval('message_ids')
     WHERE j.id = ANY (jobs) AND j.status IN ('STOPPED', 'LOGGED');
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;
@@ -5494,6 +5500,9 @@ BEGIN
         FROM (
             SELECT r.number, r.recipient FROM campaign_recipients AS r
             WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
+                -- a retry takes each once, and leaves mail on hold to the operator who may release it
+                AND (r.state = 'unsent' OR coalesce(r.message_id, 0) < job.again_from
+                    AND coalesce((SELECT false FROM queue AS q WHERE q.message_id = r.message_id LIMIT 1), true))
             ORDER BY r.number LIMIT room) AS p;
         scanned := coalesce(cardinality(picked.numbers), 0);
         IF scanned > 0 THEN
@@ -5688,6 +5697,9 @@ BEGIN
         -- in a later snapshot: a worker may just have given it to a job
         CONTINUE WHEN EXISTS (
             SELECT FROM campaign_jobs AS j WHERE j.campaign_id = used.campaign_id AND j.status NOT IN ('LOGGED', 'READY'));
+        -- an operator who changes it has locked it, and may wait for a job above: the next round does it
+        PERFORM FROM campaigns AS c WHERE c.id = used.campaign_id FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
         UPDATE campaigns AS c SET totals = to_jsonb(s) - 'campaign_id'
         FROM campaign_sums AS s WHERE s.campaign_id = c.id AND c.id = used.campaign_id;
         DELETE FROM credential_use AS u WHERE u.credential = used.credential;

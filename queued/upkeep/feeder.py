@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 
+import psycopg
+
 from pgmta.store.campaigns.campaign_feed import CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import repeat
@@ -32,20 +34,29 @@ class Feeder:
         return self._pause
 
     async def feed(self) -> None:
-        """Do one round. Raises StoreUnavailable, psycopg.Error."""
+        """Do one round. Raises StoreUnavailable, psycopg.Error.
+
+        A campaign that the database refuses keeps no other one back.
+        """
         self._pause = self._idle * random.uniform(0.5, 1.0)  # noqa: S311 - processes take turns
         if not await self._feed.open():
             return
         while await self._feed.take():
             pass
-        fed = 0
+        fed, refused = 0, None
         for credential, rate in await self._feed.active():
-            number, more = await self._feed.feed(credential)
+            try:
+                number, more = await self._feed.feed(credential)
+            except psycopg.Error as error:
+                refused = error
+                continue
             fed += number
             if number or more:
                 self._pause = min(self._pause, _FAST if rate is None else _RATED)
         if fed:
             await self._wake()
+        if refused:
+            raise refused
 
 
 def feed_campaigns(process: QueuedProcess) -> Coroutine[None, None, None]:

@@ -2,6 +2,11 @@
 
 ALTER TABLE budgets ADD burst double precision NOT NULL DEFAULT 1
     CONSTRAINT budgets_burst CHECK (burst >= 1 AND burst <= 1000000);
+-- the distance of two times has to be an interval
+ALTER TABLE budgets DROP CONSTRAINT budgets_rate;
+UPDATE budgets SET rate = greatest(rate, 0.000001);
+ALTER TABLE budgets ADD CONSTRAINT budgets_rate CHECK (rate >= 0.000001 AND rate <= 100000);
+COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'From 0.000001 to 100,000.';
 COMMENT ON COLUMN budgets.key IS 'Name: collector:NAME, credential:NAME, or route:NAME:VALUE of shaping.yaml.';
 COMMENT ON COLUMN budgets.burst IS 'So many at once after a pause; 1: none.';
 COMMENT ON CONSTRAINT budgets_burst ON budgets IS 'From 1 to 1,000,000.';

@@ -27,8 +27,8 @@ SELECT campaign_finalise()
 SELECT campaign_halt()
 
 -- name: open
--- Whether any job is not done.
-SELECT EXISTS (SELECT FROM campaign_jobs WHERE status <> 'LOGGED')
+-- Whether any job is not done, or a credential not free.
+SELECT EXISTS (SELECT FROM campaign_jobs WHERE status <> 'LOGGED') OR EXISTS (SELECT FROM credential_use)
 
 -- name: waiting
 -- How many recipients of open jobs are in the queue.

@@ -2,7 +2,7 @@
 
 CREATE TABLE budgets (
     key text COLLATE "C" PRIMARY KEY CONSTRAINT budgets_key CHECK (key ~ '^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}$'),
-    rate double precision NOT NULL CONSTRAINT budgets_rate CHECK (rate > 0 AND rate <= 100000),
+    rate double precision NOT NULL CONSTRAINT budgets_rate CHECK (rate >= 0.000001 AND rate <= 100000),
     next_at timestamptz NOT NULL DEFAULT '-infinity',
     month_most bigint CONSTRAINT budgets_month_most CHECK (month_most >= 0),
     month date NOT NULL DEFAULT '-infinity',
@@ -27,7 +27,7 @@ COMMENT ON CONSTRAINT budgets_burst ON budgets IS 'From 1 to 1,000,000.';
 COMMENT ON CONSTRAINT budgets_key ON budgets IS '1 to 100 letters, digits and . _ : @ -';
 COMMENT ON CONSTRAINT budgets_month_most ON budgets IS 'From 0 on.';
 COMMENT ON CONSTRAINT budgets_note ON budgets IS 'Up to 500 characters.';
-COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'Over 0, up to 100,000.';
+COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'From 0.000001 to 100,000.';
 
 CREATE FUNCTION budget_reserve(
     key text, wanted integer, ahead interval DEFAULT interval '1 second', together boolean DEFAULT false,

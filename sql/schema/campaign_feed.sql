@@ -72,6 +72,9 @@ BEGIN
         FROM (
             SELECT r.number, r.recipient FROM campaign_recipients AS r
             WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
+                -- a retry takes each once, and leaves mail on hold to the operator who may release it
+                AND (r.state = 'unsent' OR coalesce(r.message_id, 0) < job.again_from
+                    AND coalesce((SELECT false FROM queue AS q WHERE q.message_id = r.message_id LIMIT 1), true))
             ORDER BY r.number LIMIT room) AS p;
         scanned := coalesce(cardinality(picked.numbers), 0);
         IF scanned > 0 THEN
@@ -266,6 +269,9 @@ BEGIN
         -- in a later snapshot: a worker may just have given it to a job
         CONTINUE WHEN EXISTS (
             SELECT FROM campaign_jobs AS j WHERE j.campaign_id = used.campaign_id AND j.status NOT IN ('LOGGED', 'READY'));
+        -- an operator who changes it has locked it, and may wait for a job above: the next round does it
+        PERFORM FROM campaigns AS c WHERE c.id = used.campaign_id FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
         UPDATE campaigns AS c SET totals = to_jsonb(s) - 'campaign_id'
         FROM campaign_sums AS s WHERE s.campaign_id = c.id AND c.id = used.campaign_id;
         DELETE FROM credential_use AS u WHERE u.credential = used.credential;

@@ -8,6 +8,7 @@ CREATE TABLE campaign_jobs (
     fed_to integer NOT NULL,
     takes text[] COLLATE "C" NOT NULL DEFAULT '{unsent}' CONSTRAINT campaign_jobs_takes CHECK (
         takes <@ '{unsent,failed,unknown}' AND 'unsent' = ANY (takes)),
+    again_from bigint NOT NULL DEFAULT 0,
     status text COLLATE "C" NOT NULL DEFAULT 'READY',
     former text COLLATE "C",
     created_at timestamptz NOT NULL DEFAULT now(),
@@ -33,6 +34,7 @@ COMMENT ON COLUMN campaign_jobs.first IS 'The first campaign_recipients.number.'
 COMMENT ON COLUMN campaign_jobs.last IS 'The last one.';
 COMMENT ON COLUMN campaign_jobs.fed_to IS 'Recipients up to this number were fed, or were not to be.';
 COMMENT ON COLUMN campaign_jobs.takes IS 'The states of the recipients that it sends: unsent, and after a retry failed, and unknown on request.';
+COMMENT ON COLUMN campaign_jobs.again_from IS 'Ids of mail from here on are of the last retry, which takes a failed or unknown recipient once.';
 COMMENT ON COLUMN campaign_jobs.status IS
     'READY: waits; ENQUEUED: has its credential; SENDING: feeds the queue; SENT: all are fed; STOPPED; LOGGED: done.';
 COMMENT ON COLUMN campaign_jobs.former IS 'The status before.';
@@ -223,7 +225,7 @@ CREATE FUNCTION campaign_again(jobs bigint[], takes text[]) RETURNS integer LANG
 DECLARE
     changed integer;
 BEGIN
-    UPDATE campaign_jobs AS j SET status = 'READY', fed_to = j.first - 1, takes = takes
+    UPDATE campaign_jobs AS j SET status = 'READY', fed_to = j.first - 1, takes = takes, again_from = nextval('message_ids')
     WHERE j.id = ANY (jobs) AND j.status IN ('STOPPED', 'LOGGED');
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;

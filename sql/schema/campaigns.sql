@@ -49,7 +49,7 @@ COMMENT ON CONSTRAINT campaigns_priority ON campaigns IS '0 to 9.';
 
 CREATE TABLE campaign_recipients (
     campaign_id bigint NOT NULL,
-    number integer NOT NULL CONSTRAINT campaign_recipients_number CHECK (number > 0),
+    number integer NOT NULL CONSTRAINT campaign_recipients_number CHECK (number BETWEEN 1 AND 1000000000),
     recipient text NOT NULL,
     domain text COLLATE "C" NOT NULL,
     params jsonb NOT NULL DEFAULT '{}',
@@ -61,6 +61,8 @@ CREATE TABLE campaign_recipients (
     answered_at timestamptz,
     error_code text,
     error_sub_type text,
+    CONSTRAINT campaign_recipients_sizes CHECK (
+        octet_length(recipient) <= 254 AND octet_length(domain) <= 255 AND pg_column_size(params) <= 200000),
     PRIMARY KEY (campaign_id, number)
 ) WITH (
     -- each recipient changes twice, and the index of those in the queue with it
@@ -83,7 +85,9 @@ COMMENT ON COLUMN campaign_recipients.sent_at IS 'When the next hop took it.';
 COMMENT ON COLUMN campaign_recipients.answered_at IS 'When the outcome was written.';
 COMMENT ON COLUMN campaign_recipients.error_code IS 'The SMTP reply code of a failure, or a word such as suppressed.';
 COMMENT ON COLUMN campaign_recipients.error_sub_type IS 'The enhanced status code and the answer class of a failure.';
-COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1.';
+COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1 to 1,000,000,000.';
+COMMENT ON CONSTRAINT campaign_recipients_sizes ON campaign_recipients IS
+    'Those of a mailbox, of a domain, and far over 65,536 octets of words: one row that does not fit the queue would stop the feed.';
 COMMENT ON CONSTRAINT campaign_recipients_state ON campaign_recipients IS 'The states that the column names.';
 COMMENT ON INDEX campaign_recipients_queued IS
     'What a campaign has in the queue. The feed counts those before their first attempt, beside many that are deferred.';

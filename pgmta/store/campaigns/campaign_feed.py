@@ -29,7 +29,7 @@ class CampaignFeed:
         self._worker = worker
 
     async def open(self) -> bool:
-        """Return whether any job is not done."""
+        """Return whether any job is not done, or a credential not free."""
         ((found,),) = await self._link.run(_SQL["open"], {})
         return bool(found)
 

@@ -172,6 +172,8 @@ CREATE FUNCTION campaign_create(
 DECLARE
     found templates;
     made bigint;
+    broken text;
+    absent text;
 BEGIN
     SELECT t.* INTO found FROM templates AS t
     WHERE t.tenant IN (tenant COLLATE "C", '') AND t.name = template COLLATE "C" AND (version IS NULL OR t.version = version)
@@ -190,6 +192,12 @@ BEGIN
 EXCEPTION WHEN unique_violation THEN
     RAISE EXCEPTION 'there is a campaign % already', to_json(name) USING ERRCODE = 'unique_violation',
         HINT = 'Choose another name, or delete that campaign.';
+WHEN check_violation OR not_null_violation THEN
+    -- not with the values of the row
+    GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME, absent = COLUMN_NAME;
+    PERFORM submit_refuse(coalesce(nullif(absent, ''), substr(broken, length('campaigns_') + 1)), CASE WHEN broken = '' THEN 'it is null'
+        ELSE 'it does not fit' END, NULL, (SELECT obj_description(c.oid, 'pg_constraint') FROM pg_constraint AS c
+            WHERE c.conrelid = 'campaigns'::regclass AND c.conname = broken));
 END $$;
 COMMENT ON FUNCTION campaign_create IS
     'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one.';

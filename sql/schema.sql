@@ -5063,9 +5063,9 @@ BEGIN
     IF found.id IS NULL THEN
         PERFORM submit_no_template(template COLLATE "C", version, tenant);
     ELSIF sender IS NOT NULL AND sender <> '' AND mailbox_domain(sender COLLATE "C") IS NULL THEN
-        PERFORM submit_refuse('sender', 'it is no mailbox');
+        PERFORM submit_refuse('sender', 'it is no mailbox', NULL, 'Give a mailbox alone, or an empty text for none.');
     ELSIF deadline IS NOT NULL AND deadline <= now() THEN
-        PERFORM submit_refuse('deadline', 'it is over');
+        PERFORM submit_refuse('deadline', 'it is over', NULL, 'Give a later time.');
     END IF;
     INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline)
     VALUES (tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline)

@@ -53,7 +53,7 @@ class CampaignState:
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """What may keep the mail of a campaign back.
+    """Reasons why mail of a campaign may wait.
 
     `user_of_credential` is another campaign, `worker` whether one runs, and `later` the number of
     recipients that came after the start. `words` is the reply or the reason with which mail
@@ -112,7 +112,7 @@ class CampaignTable(OperatorLink):
         raise PgmtaError(f"there is no campaign {name}{owner}; {advice}")
 
     def obstacles(self, campaign: int) -> Obstacles:
-        """Return what may keep a campaign's mail back."""
+        """Return reasons why mail of a campaign may wait."""
         row = self._db.execute(_SQL["obstacles"], {"campaign": campaign}).fetchone()
         assert row  # noqa: S101 - for the type checker
         return Obstacles(**row)

@@ -18,7 +18,8 @@ from queued.cli.options.queue_command import Column, command, instant, print_row
 @about_campaign
 @click.option("--rate", help="Mails per s, min, h or d, as 50/s; default: the rate of the "
               "credential, which may be any number.")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="Parts that stop and retry separately.")
+@click.option("--jobs", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="Parts that stop and retry separately.")  # fmt: skip
 def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> None:
     """Begin to send a campaign; the rate becomes that of its credential."""
     speed = read_rate(rate, "--rate") if rate else None

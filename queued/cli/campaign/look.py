@@ -45,7 +45,7 @@ def list_campaigns(config: Path, tenant: str | None, *, as_json: bool) -> None:
 
 @command(name="show", json=True)
 @about_campaign
-@click.option("--recipient", metavar="ADDRESS", help="What became of this recipient.")
+@click.option("--recipient", metavar="ADDRESS", help="Only this recipient, and its outcome.")
 def show_campaign(
     config: Path, name: str, tenant: str, recipient: str | None, *, as_json: bool
 ) -> None:

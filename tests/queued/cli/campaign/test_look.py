@@ -19,7 +19,9 @@ def waits(site: Site, name: str = "news") -> list[str]:
 
 
 def begin_worker(db: psycopg.Connection) -> None:
-    db.execute("INSERT INTO workers (owner, name, action, reach) VALUES ('w', 'w', 'deliver', 'true')")
+    db.execute(
+        "INSERT INTO workers (owner, name, action, reach) VALUES ('w', 'w', 'deliver', 'true')"
+    )
 
 
 def test_before_the_start(site: Site) -> None:
@@ -71,7 +73,8 @@ def test_stopped_halted_and_a_later_list(site: Site, db: psycopg.Connection) -> 
     assert site.said("stop", "news") == "stopped 0 jobs of news: none runs\n"
     site.imported("recipient,name,city\ncid@a.example,Cid,Ulm\n")
     assert waits(site) == [
-        "a further start, for 1 recipients that were imported later: `queuectl campaign start news`",
+        "a further start, for 1 recipients that were imported later: "
+        "`queuectl campaign start news`",
         "an operator, because it was stopped: `queuectl campaign resume news` sends the other 2",
     ]
     db.execute("UPDATE campaigns SET halted_at = now(), halted_reason = '11 of 12'")

@@ -5057,6 +5057,8 @@ CREATE FUNCTION campaign_create(
 DECLARE
     found templates;
     made bigint;
+    broken text;
+    absent text;
 BEGIN
     SELECT t.* INTO found FROM templates AS t
     WHERE t.tenant IN (tenant COLLATE "C", '') AND t.name = template COLLATE "C" AND (version IS NULL OR t.version = version)
@@ -5064,9 +5066,9 @@ BEGIN
     IF found.id IS NULL THEN
         PERFORM submit_no_template(template COLLATE "C", version, tenant);
     ELSIF sender IS NOT NULL AND sender <> '' AND mailbox_domain(sender COLLATE "C") IS NULL THEN
-        PERFORM submit_refuse('sender', 'it is no mailbox');
+        PERFORM submit_refuse('sender', 'it is no mailbox', NULL, 'Give a mailbox alone, or an empty text for none.');
     ELSIF deadline IS NOT NULL AND deadline <= now() THEN
-        PERFORM submit_refuse('deadline', 'it is over');
+        PERFORM submit_refuse('deadline', 'it is over', NULL, 'Give a later time.');
     END IF;
     INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline)
     VALUES (tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline)
@@ -5075,6 +5077,12 @@ BEGIN
 EXCEPTION WHEN unique_violation THEN
     RAISE EXCEPTION 'there is a campaign % already', to_json(name) USING ERRCODE = 'unique_violation',
         HINT = 'Choose another name, or delete that campaign.';
+WHEN check_violation OR not_null_violation THEN
+    -- not with the values of the row
+    GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME, absent = COLUMN_NAME;
+    PERFORM submit_refuse(coalesce(nullif(absent, ''), substr(broken, length('campaigns_') + 1)), CASE WHEN broken = '' THEN 'it is null'
+        ELSE 'it does not fit' END, NULL, (SELECT obj_description(c.oid, 'pg_constraint') FROM pg_constraint AS c
+            WHERE c.conrelid = 'campaigns'::regclass AND c.conname = broken));
 END $$;
 COMMENT ON FUNCTION campaign_create IS
     'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one.';
@@ -5235,7 +5243,7 @@ CREATE FUNCTION campaign_refuse_halted(found campaigns) RETURNS void LANGUAGE pl
 BEGIN
     IF found.halted_at IS NOT NULL THEN
         RAISE EXCEPTION 'the campaign % is halted', to_json(found.name) USING ERRCODE = 'object_not_in_prerequisite_state',
-            DETAIL = found.halted_reason, HINT = 'campaign_resume(id, halted => true) goes on nevertheless.';
+            DETAIL = found.halted_reason, HINT = '`queuectl campaign resume NAME --halted`, or campaign_resume(id, halted => true), goes on nevertheless.';
     END IF;
 END $$;
 COMMENT ON FUNCTION campaign_refuse_halted IS 'Raises an error for a campaign that is halted.';
@@ -5269,7 +5277,7 @@ DECLARE
     found bigint := (SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.id = job);
 BEGIN
     IF found IS NULL THEN
-        RAISE EXCEPTION 'there is no job %', job USING ERRCODE = 'no_data_found', HINT = 'The table campaign_jobs has them.';
+        RAISE EXCEPTION 'there is no job %', job USING ERRCODE = 'no_data_found', HINT = '`queuectl job list`, or the table campaign_jobs, has them.';
     END IF;
     RETURN found;
 END $$;

@@ -7,6 +7,33 @@ FROM campaign_statistics
 WHERE (%(name)s::text IS NULL OR name = %(name)s) AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
 ORDER BY id DESC LIMIT %(most)s
 
+-- name: obstacles
+-- What keeps the mail of a campaign back: its time, its credential, its budget, workers, and a mail that waits.
+SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CASE
+        WHEN b.month = date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') THEN b.month_used ELSE 0 END AS month_is_over,
+    EXISTS (SELECT FROM workers AS w WHERE w.action = 'deliver' AND w.seen_at > now() - interval '1 minute') AS worker,
+    coalesce((SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = c.id)
+        - (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = c.id), 0)::bigint AS later,
+    m.message_id, m.recipient, m.words, m.next_attempt
+FROM campaigns AS c
+LEFT JOIN credential_use AS u ON u.credential = c.credential AND u.campaign_id <> c.id
+LEFT JOIN campaigns AS o ON o.id = u.campaign_id
+LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential
+LEFT JOIN LATERAL (
+    SELECT r.message_id, r.recipient, coalesce(q.hold_reason, q.last_reply) AS words,
+        CASE WHEN q.hold_reason IS NULL THEN q.next_attempt END AS next_attempt
+    FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
+    WHERE r.campaign_id = c.id AND r.state IN ('queued', 'deferred') AND coalesce(q.hold_reason, q.last_reply) IS NOT NULL
+    ORDER BY r.number LIMIT 1
+) AS m ON true
+WHERE c.id = %(campaign)s
+
+-- name: recipient
+-- The recipient of a campaign with this address.
+SELECT number, recipient, state, bounced, message_id, sent_at, answered_at, error_code, error_sub_type
+FROM campaign_recipients WHERE campaign_id = %(campaign)s AND lower(recipient) = lower(%(recipient)s)
+ORDER BY number LIMIT 1
+
 -- name: jobs
 -- The jobs of a campaign, or all open ones.
 SELECT j.id, c.name, j.status, j.first, j.last, j.fed_to, j.changed_at, j.fed_at, j.fed_by

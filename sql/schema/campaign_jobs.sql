@@ -126,7 +126,7 @@ CREATE FUNCTION campaign_refuse_halted(found campaigns) RETURNS void LANGUAGE pl
 BEGIN
     IF found.halted_at IS NOT NULL THEN
         RAISE EXCEPTION 'the campaign % is halted', to_json(found.name) USING ERRCODE = 'object_not_in_prerequisite_state',
-            DETAIL = found.halted_reason, HINT = 'campaign_resume(id, halted => true) goes on nevertheless.';
+            DETAIL = found.halted_reason, HINT = '`queuectl campaign resume NAME --halted`, or campaign_resume(id, halted => true), goes on nevertheless.';
     END IF;
 END $$;
 COMMENT ON FUNCTION campaign_refuse_halted IS 'Raises an error for a campaign that is halted.';
@@ -160,7 +160,7 @@ DECLARE
     found bigint := (SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.id = job);
 BEGIN
     IF found IS NULL THEN
-        RAISE EXCEPTION 'there is no job %', job USING ERRCODE = 'no_data_found', HINT = 'The table campaign_jobs has them.';
+        RAISE EXCEPTION 'there is no job %', job USING ERRCODE = 'no_data_found', HINT = '`queuectl job list`, or the table campaign_jobs, has them.';
     END IF;
     RETURN found;
 END $$;

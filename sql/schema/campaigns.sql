@@ -178,6 +178,8 @@ CREATE FUNCTION campaign_create(
 DECLARE
     found templates;
     made bigint;
+    broken text;
+    absent text;
 BEGIN
     SELECT t.* INTO found FROM templates AS t
     WHERE t.tenant IN (tenant COLLATE "C", '') AND t.name = template COLLATE "C" AND (version IS NULL OR t.version = version)
@@ -185,9 +187,9 @@ BEGIN
     IF found.id IS NULL THEN
         PERFORM submit_no_template(template COLLATE "C", version, tenant);
     ELSIF sender IS NOT NULL AND sender <> '' AND mailbox_domain(sender COLLATE "C") IS NULL THEN
-        PERFORM submit_refuse('sender', 'it is no mailbox');
+        PERFORM submit_refuse('sender', 'it is no mailbox', NULL, 'Give a mailbox alone, or an empty text for none.');
     ELSIF deadline IS NOT NULL AND deadline <= now() THEN
-        PERFORM submit_refuse('deadline', 'it is over');
+        PERFORM submit_refuse('deadline', 'it is over', NULL, 'Give a later time.');
     END IF;
     INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline)
     VALUES (tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline)
@@ -196,6 +198,12 @@ BEGIN
 EXCEPTION WHEN unique_violation THEN
     RAISE EXCEPTION 'there is a campaign % already', to_json(name) USING ERRCODE = 'unique_violation',
         HINT = 'Choose another name, or delete that campaign.';
+WHEN check_violation OR not_null_violation THEN
+    -- not with the values of the row
+    GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME, absent = COLUMN_NAME;
+    PERFORM submit_refuse(coalesce(nullif(absent, ''), substr(broken, length('campaigns_') + 1)), CASE WHEN broken = '' THEN 'it is null'
+        ELSE 'it does not fit' END, NULL, (SELECT obj_description(c.oid, 'pg_constraint') FROM pg_constraint AS c
+            WHERE c.conrelid = 'campaigns'::regclass AND c.conname = broken));
 END $$;
 COMMENT ON FUNCTION campaign_create IS
     'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one.';

@@ -51,6 +51,27 @@ class CampaignState:
         return bool(self.jobs) and set(self.jobs) == {"LOGGED"}
 
 
+@dataclass(frozen=True, slots=True)
+class Obstacles:
+    """Reasons why mail of a campaign may wait.
+
+    `user_of_credential` is another campaign, `worker` whether one runs, and `later` the number of
+    recipients that came after the start. `words` is the reply or the reason with which mail
+    `message_id` waits, and `next_attempt` its time; null: on hold.
+    """
+
+    visible_at: datetime | None
+    user_of_credential: str | None
+    next_at: datetime | None
+    month_is_over: bool | None
+    worker: bool
+    later: int
+    message_id: int | None
+    recipient: str | None
+    words: str | None
+    next_attempt: datetime | None
+
+
 class CampaignTable(OperatorLink):
     """Works over a separate connection. Changes are noted in table `audit` under `who`.
 
@@ -87,7 +108,19 @@ class CampaignTable(OperatorLink):
         names = [each["name"] for each in self._db.execute(_SQL["names"], {"tenant": tenant})]
         near = get_close_matches(name, names, 1)
         advice = f"did you mean {near[0]}?" if near else "`queuectl campaign list` has all"
-        raise PgmtaError(f"there is no campaign {name}; {advice}")
+        owner = f" of tenant {tenant}" if tenant else ""
+        raise PgmtaError(f"there is no campaign {name}{owner}; {advice}")
+
+    def obstacles(self, campaign: int) -> Obstacles:
+        """Return reasons why mail of a campaign may wait."""
+        row = self._db.execute(_SQL["obstacles"], {"campaign": campaign}).fetchone()
+        assert row  # noqa: S101 - for the type checker
+        return Obstacles(**row)
+
+    def recipient(self, campaign: int, recipient: str) -> dict[str, Any] | None:
+        """Return the number, state and outcome of the recipient with an address, in any case."""
+        params = {"campaign": campaign, "recipient": recipient}
+        return self._db.execute(_SQL["recipient"], params).fetchone()
 
     def jobs(self, campaign: int | None, most: int = 1000) -> list[dict[str, Any]]:
         """Return the jobs of a campaign, or those of all that are not done."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
@@ -76,5 +77,9 @@ def set_budget(config: Path, key: str, rate: str, month_most: str | None, note: 
         raise ConfigError([f"--note has {len(note)} characters, at most 500 are kept"])
     most = None if month_most in (None, "none") else int(month_most)
     with closing(BudgetTable(database_of(config))) as table:
+        keys = [row["key"] for row in table.rows()]
         changed = table.set(key, speed, most, note, who(), keep=month_most is None)
-    print_line(f"{key} is {'now' if changed else 'already'} {rate_text(speed)}")
+    new = "" if key in keys else ", a new budget"
+    print_line(f"{key} is {'now' if changed else 'already'} {rate_text(speed)}{new}")
+    if new and (near := get_close_matches(key, keys, 1, 0.8)):
+        print_line(f"did you mean {near[0]}? It has the rate that it had", err=True)

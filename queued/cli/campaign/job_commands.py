@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from pgmta.command import print_json, print_line
+from pgmta.config.rates import rate_text
 from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
+from queued.cli.campaign.waiting import reasons
 from queued.cli.options.queue_command import Column, command, instant, print_rows, read_rate
 
 
@@ -15,14 +18,23 @@ from queued.cli.options.queue_command import Column, command, instant, print_row
 @about_campaign
 @click.option("--rate", help="Mails per s, min, h or d, as 50/s; default: the rate of the "
               "credential, which may be any number.")  # fmt: skip
-@click.option("--jobs", default=1, show_default=True, help="Parts that stop and retry separately.")
+@click.option("--jobs", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="Parts that stop and retry separately.")  # fmt: skip
 def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> None:
     """Begin to send a campaign; the rate becomes that of its credential."""
     speed = read_rate(rate, "--rate") if rate else None
     with campaign_table(config) as table:
-        made = table.start(table.find(tenant, name), speed, jobs)
+        before = table.state(tenant, name)
+        made = table.start(before.id, speed, jobs)
+        after = table.state(tenant, name)
+        waits = reasons(after, table.obstacles(after.id), datetime.now(UTC))
     word = "job" if len(made) == 1 else "jobs"
     print_line(f"started {name}: {word} {', '.join(map(str, made))}")
+    if after.rate and before.rate and after.rate != before.rate:
+        print_line(f"credential {after.credential} has {rate_text(after.rate)} now, "
+                   f"for all its campaigns; before {rate_text(before.rate)}")  # fmt: skip
+    for reason in waits:
+        print_line(f"{name} waits for {reason}")
 
 
 @command()
@@ -30,7 +42,8 @@ def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> 
 def stop(config: Path, name: str, tenant: str) -> None:
     """Stop a campaign: no mail of it begins from now on."""
     with campaign_table(config) as table:
-        print_line(f"stopped {_jobs(table.stop(table.find(tenant, name)))} of {name}")
+        number = table.stop(table.find(tenant, name))
+    print_line(f"stopped {_jobs(number)} of {name}{'' if number else ': none runs'}")
 
 
 _HALTED = click.option(
@@ -45,7 +58,7 @@ def resume(config: Path, name: str, tenant: str, *, halted: bool) -> None:
     """Go on with a campaign that was stopped, with exactly the rest."""
     with campaign_table(config) as table:
         number = table.resume(table.find(tenant, name), halted=halted)
-    print_line(f"resumed {_jobs(number)} of {name}")
+    print_line(f"resumed {_jobs(number)} of {name}{'' if number else ': none is stopped'}")
 
 
 @command()
@@ -56,7 +69,8 @@ def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: bool) 
     """Send again the failed recipients, and the rest, before younger campaigns."""
     with campaign_table(config) as table:
         number = table.retry(table.find(tenant, name), unknown=unknown, halted=halted)
-    print_line(f"{name}: {_jobs(number)} of it tried again")
+    nothing = "" if number else ": none is done or stopped"
+    print_line(f"{name}: {_jobs(number)} of it tried again{nothing}")
 
 
 @command()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pgmta.command import age, print_json, print_line, print_table, redraw_line
+from pgmta.config.rates import rate_text
+from pgmta.errors import PgmtaError
 from pgmta.store.campaigns.campaigns import CampaignState
 from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
+from queued.cli.campaign.waiting import reasons
 from queued.cli.options.queue_command import Column, command, instant, print_rows
 
 _EVERY = 1.0  # seconds between two looks of `watch`
@@ -40,16 +45,24 @@ def list_campaigns(config: Path, tenant: str | None, *, as_json: bool) -> None:
 
 @command(name="show", json=True)
 @about_campaign
-def show_campaign(config: Path, name: str, tenant: str, *, as_json: bool) -> None:
-    """Show how many recipients of a campaign are in each state."""
+@click.option("--recipient", metavar="ADDRESS", help="Only this recipient, and its outcome.")
+def show_campaign(
+    config: Path, name: str, tenant: str, recipient: str | None, *, as_json: bool
+) -> None:
+    """Show how many recipients of a campaign are in each state, and what it waits for."""
     with campaign_table(config) as table:
         state = table.state(tenant, name)
+        if recipient is not None:
+            _show_recipient(state, recipient, table.recipient(state.id, recipient), as_json=as_json)
+            return
+        waits = reasons(state, table.obstacles(state.id), datetime.now(UTC))
     if as_json:
-        print_json(asdict(state))
+        print_json({**asdict(state), "waits_for": waits})
         return
-    rate = f"{state.rate:g}/s" if state.rate else "any number"
+    rate = rate_text(state.rate) if state.rate else "no rate"
+    status = status_of(state) + (": done" if state.done and not state.unsent else "")
     rows: list[list[object]] = [
-        ["status", status_of(state)], ["credential", f"{state.credential}, {rate}"],
+        ["status", status], ["credential", f"{state.credential}, {rate}"],
         ["recipients", state.recipients], ["unsent", state.unsent], ["queued", state.queued],
         ["sent", state.sent], ["errored", state.errored], ["invalid", state.invalid],
         ["unknown", state.unknown], ["bounced", state.bounced],
@@ -58,7 +71,23 @@ def show_campaign(config: Path, name: str, tenant: str, *, as_json: bool) -> Non
         rows.append(["halted", state.halted_reason])
     if state.wait and not state.done:
         rows.append(["estimated wait", age(state.wait)])
+    rows += [["waits for", reason] for reason in waits]
     print_table([f"campaign {name}", ""], [[word, str(value)] for word, value in rows])
+
+
+def _show_recipient(
+    state: CampaignState, address: str, row: dict[str, Any] | None, *, as_json: bool
+) -> None:
+    if row is None:
+        raise PgmtaError(f"{state.name} has no recipient {address}")
+    if as_json:
+        print_json(row)
+        return
+    rows = [[word, instant(row[word]) if word.endswith("_at") else str(row[word])]
+            for word in row if row[word] not in (None, False)]  # fmt: skip
+    print_table([f"campaign {state.name}", ""], [[word.replace("_", " "), at] for word, at in rows])
+    if row["message_id"]:
+        print_line(f"`queuectl explain {row['message_id']}` has its attempts")
 
 
 @command()
@@ -81,10 +110,11 @@ def watch(config: Path, name: str, tenant: str) -> None:
                 break
             time.sleep(_EVERY)
             state = table.state(tenant, name)
-    if terminal:
-        print_line("")
+        waits = reasons(state, table.obstacles(state.id), datetime.now(UTC))
     if state.halted_reason:
         print_line(f"{name} is halted: {state.halted_reason}", err=True)
+    for reason in waits:
+        print_line(f"{name} waits for {reason}", err=True)
 
 
 def bar_of(state: CampaignState, speed: float) -> str:

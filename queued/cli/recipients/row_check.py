@@ -44,7 +44,8 @@ class RowCheck:
         names = [name.strip() for name in columns]
         problems = []
         if column not in names:
-            problems.append(f"there is no column {column}; {_nearest(column, names)}")
+            hint = f"{_nearest(column, names)}; --column names another one"
+            problems.append(f"there is no column {column}; {hint}")
         for word in words_of(template):
             if word not in names:
                 hint = _nearest(word, names)

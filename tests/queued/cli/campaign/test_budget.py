@@ -39,7 +39,7 @@ def command(database: str, tmp_path: Path) -> Command:
 def test_set_and_list(db: psycopg.Connection, command: Command) -> None:
     assert command("budget", "list").stdout.splitlines()[1:] == []
     said = command("budget", "set", "credential:ses-1", "50/s", "--month-most", "1000").stdout
-    assert said == "credential:ses-1 is now 50/s\n"
+    assert said == "credential:ses-1 is now 50/s, a new budget\n"
     said = command("budget", "set", "credential:ses-1", "3000/min").stdout
     assert said == "credential:ses-1 is already 50/s\n", "and the sum stays"
     command("budget", "set", "collector:x", "10/min", "--note", "as agreed")
@@ -56,6 +56,9 @@ def test_set_and_list(db: psycopg.Connection, command: Command) -> None:
         "credential:ses-1",
         "collector:x",
     ]
+    slip = command("budget", "set", "credential:ses1", "1/s")
+    assert slip.stdout == "credential:ses1 is now 1/s, a new budget\n"
+    assert slip.stderr == "did you mean credential:ses-1? It has the rate that it had\n"
     nothing = command("budget", "list", "other")
     assert (nothing.exit_code, nothing.stderr) == (1, "error: no budget begins with other\n")
 

@@ -39,10 +39,11 @@ def test_campaigns_that_are_refused(site: Site) -> None:
     for options, reason in (
         (("--template", "nope", "--credential", "c"), "nope"),
         (("--template", "hello", "--credential", "c", "--at", "soon"), "--at 'soon'"),
-        (("--template", "hello", "--credential", ""), "campaigns_credential"),
+        (("--template", "hello", "--credential", ""), "credential: it does not fit"),
         (("--template", "hello", "--credential", "c", "--deadline", "2001-01-01T00:00:00Z"),
          "deadline"),
-        (("--template", "hello", "--credential", "c", "--priority", "10"), "campaigns_priority"),
+        (("--template", "hello", "--credential", "c", "--priority", "10"),
+         "priority: it does not fit"),
     ):  # fmt: skip
         found = site.run("create", "other", *options)
         assert found.exit_code in (1, 2), found.stderr

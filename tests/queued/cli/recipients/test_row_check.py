@@ -79,7 +79,7 @@ def test_columns_that_lack_a_word() -> None:
         RowCheck(TEMPLATE, ["e-mail", "Shop", "address", "titel", "text", "part", "lnk", "text"])
     assert refused.value.problems == [
         "there is no column recipient; it has 'e-mail', 'Shop', 'address', 'titel', 'text', 'part',"
-        " 'lnk', 'text'",
+        " 'lnk', 'text'; --column names another one",
         "the template has the word kind, and no column has it; it has 'e-mail', 'Shop', 'address',"
         " 'titel', 'text', 'part', 'lnk', 'text'",
         "the template has the word link, and no column has it; did you mean 'lnk'?",

@@ -1,0 +1,55 @@
+"""Why a campaign does not move, and which command lets it go on (pure)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pgmta.store.campaigns.campaigns import CampaignState, Obstacles
+from queued.cli.options.queue_command import instant
+
+_SOON = timedelta(seconds=2)  # the distance of two mails is no obstacle below it
+
+
+def reasons(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[str]:
+    """Return what a campaign waits for, a sentence each; none if it moves or is done."""
+    name, command = state.name, "queuectl campaign"
+    if not state.jobs:
+        if not state.recipients:
+            return [f"recipients: `{command} import {name} FILE`"]
+        return [f"its start: `{command} start {name}`"]
+    if state.halted_at:
+        return [f"an operator, after too many bounces: `{command} resume {name} --halted`"]
+    found = []
+    if obstacles.later > 0:
+        found.append(f"a further start, for {obstacles.later} recipients that were imported later: "
+                     f"`{command} start {name}`")  # fmt: skip
+    rest = state.unsent - max(obstacles.later, 0)
+    if rest > 0 and state.jobs.keys() <= {"STOPPED", "LOGGED"}:
+        found.append(f"an operator, because it was stopped: `{command} resume {name}` "
+                     f"sends the other {rest}")  # fmt: skip
+    elif state.jobs.keys() & {"READY", "ENQUEUED", "SENDING", "SENT"}:
+        found += _of_mail(state, obstacles, now)
+    return found
+
+
+def _of_mail(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[str]:
+    budget = f"credential:{state.credential}"
+    found = []
+    if not obstacles.worker:
+        found.append("a worker: none that delivers runs (`queuectl workers`)")
+    if obstacles.visible_at and obstacles.visible_at > now:
+        found.append(f"its time, {instant(obstacles.visible_at)}")
+    elif "READY" in state.jobs and obstacles.user_of_credential:
+        found.append(f"credential {state.credential}, until campaign "
+                     f"{obstacles.user_of_credential} is done or stopped")  # fmt: skip
+    elif obstacles.month_is_over:
+        found.append(f"the next month: {budget} has no more (`queuectl budget set "
+                     f"{budget} RATE --month-most NUMBER`)")  # fmt: skip
+    elif obstacles.next_at and obstacles.next_at > now + _SOON:
+        found.append(f"its rate: {budget} is free at {instant(obstacles.next_at)}")
+    if obstacles.words:
+        when = obstacles.next_attempt
+        until = f"tried again at {instant(when)}" if when else "on hold"
+        found.append(f"message {obstacles.message_id} to {obstacles.recipient}, {until}: "
+                     f"{obstacles.words}")  # fmt: skip
+    return found

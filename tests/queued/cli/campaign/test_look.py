@@ -1,0 +1,112 @@
+"""`queuectl campaign show | start | watch` say what a campaign waits for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+
+from tests.campaigns.campaigns import add_recipients
+from tests.queued.cli.campaign.site import Site
+
+LIST = "recipient,name,city\nann@a.example,Ann,Ulm\nbob@a.example,Bob,Ulm\n"
+
+
+def waits(site: Site, name: str = "news") -> list[str]:
+    found: dict[str, Any] = json.loads(site.said("show", name, "--json"))
+    return list(found["waits_for"])
+
+
+def begin_worker(db: psycopg.Connection) -> None:
+    db.execute(
+        "INSERT INTO workers (owner, name, action, reach) VALUES ('w', 'w', 'deliver', 'true')"
+    )
+
+
+def test_before_the_start(site: Site) -> None:
+    assert waits(site) == ["recipients: `queuectl campaign import news FILE`"]
+    site.imported(LIST)
+    assert waits(site) == ["its start: `queuectl campaign start news`"]
+    assert "waits for" in site.said("show", "news")
+    watched = site.run("watch", "news")
+    assert watched.stderr == "news waits for its start: `queuectl campaign start news`\n"
+
+
+def test_no_worker_and_the_credential(site: Site, db: psycopg.Connection) -> None:
+    site.imported(LIST)
+    site.said("start", "news", "--rate", "6/min")
+    db.execute("SELECT campaign_take()")
+    assert waits(site) == ["a worker: none that delivers runs (`queuectl workers`)"]
+    begin_worker(db)
+    assert waits(site) == []
+    site.create("other")
+    ((other,),) = db.execute("SELECT id FROM campaigns WHERE name = 'other'").fetchall()
+    add_recipients(db, other, 1)
+    reason = "credential ses-1, until campaign news is done or stopped"
+    assert site.said("start", "other", "--rate", "100/s").splitlines()[1:] == [
+        "credential ses-1 has 100/s now, for all its campaigns; before 6/min",
+        f"other waits for {reason}",
+    ]
+    assert waits(site, "other") == [reason]
+
+
+def test_the_budget_and_mail_that_waits(site: Site, db: psycopg.Connection) -> None:
+    site.imported(LIST)
+    site.said("start", "news", "--rate", "1/h")
+    begin_worker(db)
+    db.execute("SELECT campaign_take(), campaign_feed('ses-1', 'w')")
+    db.execute("UPDATE budgets SET next_at = '2100-01-01 00:00Z'")
+    db.execute("UPDATE queue SET last_reply = '4.3.0 campaigns.url is missing', attempts = 1")
+    free, mail = waits(site)
+    assert free == "its rate: credential:ses-1 is free at 2100-01-01 00:00:00+0000"
+    assert mail.startswith("message ")
+    assert mail.endswith(": 4.3.0 campaigns.url is missing")
+    db.execute("SELECT budget_set('credential:ses-1', 1.0, 0)")
+    assert waits(site)[0].startswith("the next month: credential:ses-1 has no more (")
+
+
+def test_stopped_halted_and_a_later_list(site: Site, db: psycopg.Connection) -> None:
+    site.imported(LIST)
+    site.said("start", "news")
+    assert site.said("stop", "news") == "stopped 1 job of news\n"
+    assert site.said("stop", "news") == "stopped 0 jobs of news: none runs\n"
+    site.imported("recipient,name,city\ncid@a.example,Cid,Ulm\n")
+    assert waits(site) == [
+        "a further start, for 1 recipients that were imported later: "
+        "`queuectl campaign start news`",
+        "an operator, because it was stopped: `queuectl campaign resume news` sends the other 2",
+    ]
+    db.execute("UPDATE campaigns SET halted_at = now(), halted_reason = '11 of 12'")
+    assert waits(site) == [
+        "an operator, after too many bounces: `queuectl campaign resume news --halted`"
+    ]
+    refused = site.run("resume", "news")
+    assert refused.exit_code == 1
+    assert "`queuectl campaign resume NAME --halted`" in refused.stderr
+
+
+def test_one_recipient(site: Site) -> None:
+    site.imported(LIST)
+    found = json.loads(site.said("show", "news", "--recipient", "BOB@a.example", "--json"))
+    assert (found["number"], found["state"], found["message_id"]) == (2, "unsent", None)
+    assert "bob@a.example" in site.said("show", "news", "--recipient", "bob@a.example")
+    refused = site.run("show", "news", "--recipient", "dan@a.example")
+    assert refused.stderr == "error: news has no recipient dan@a.example\n"
+
+
+def test_a_tenant_without_the_campaign(site: Site) -> None:
+    refused = site.run("show", "news", "--tenant", "shop")
+    assert refused.stderr == (
+        "error: there is no campaign news of tenant shop; `queuectl campaign list` has all\n"
+    )
+
+
+def test_names_that_do_not_fit(site: Site) -> None:
+    for name, credential, said in (
+        ("a b", "ses-1", "name: it does not fit; A letter, then up to 63 letters"),
+        ("ok", "ses 1", "credential: it does not fit; 1 to 64 letters"),
+    ):
+        refused = site.run("create", name, "--template", "hello", "--credential", credential)
+        assert refused.exit_code == 1
+        assert refused.stderr.startswith(f"error: {said}")

@@ -143,8 +143,10 @@ class RateStage(OutgoingStage):
         self._loads[budget] = load = self._loads[budget] - 1
         if not load:
             del self._loads[budget]
-        period = self.context.rates.left_out.get(budget.label)
-        if period and period.until == math.inf and load <= _most(budget) // 2:
+        rates = self.context.rates
+        period = rates.left_out.get(budget.label)
+        room = period and (period.until == math.inf or rates.load <= rates.most // 2)
+        if room and load <= _most(budget) // 2:
             self._claim_again(budget.label)
 
     def _queue(self, row: RatedRow, *, first: bool = False) -> None:

@@ -193,6 +193,22 @@ async def test_beyond_the_known_labels_mail_is_put_off(
     stage.drain()
 
 
+async def test_a_fast_rate_that_fills_its_slots_is_claimed_again_when_half_are_free(
+    stage: Stage,
+) -> None:
+    """Not only a second later: one process would send 100 per second."""
+    stage.context.rates.most = 100
+    for number in range(150):
+        stage.prepare_one(outgoing(number, rate="1000/s"))
+    assert [number for number, _ in stage.results] == [*range(100, 150)]
+    assert set(stage.context.rates.left_out) == {"rate n"}
+    began = time.monotonic()
+    await stage.until(51)
+    assert time.monotonic() - began < 0.8
+    assert not stage.context.rates.left_out
+    stage.drain()
+
+
 async def test_rows_that_come_although_they_are_left_out_are_put_off(stage: Stage) -> None:
     """They came with other recipients of their message, long after the label was left out."""
     for number in range(5):

@@ -41,7 +41,9 @@ FROM generate_series(%(first)s::integer, %(last)s) AS n
 """
 _SINGLE = f"""
 SELECT submit('app@b.example', ARRAY['t' || n || '@d' || n * 7 %% {DOMAINS} || '.example'],
-    convert_to(E'Subject: Your code\r\n\r\n' || repeat(E'0123456789\r\n', 100), 'UTF8'), wake => true)
+    convert_to(
+        E'Subject: Your code\r\n\r\n' || repeat(E'0123456789\r\n', 100), 'UTF8'),
+    wake => true)
 FROM generate_series(%s::integer, %s) AS n
 """
 _DUE = """
@@ -51,7 +53,7 @@ SELECT count(*) FROM queue WHERE priority = 7 AND next_attempt <= now()
 
 
 class Thread(threading.Thread):
-    """Repeats work every so many seconds, until stopped."""
+    """Repeats work every `every` seconds, until stopped."""
 
     def __init__(self, every: float, work: Callable[[], None]) -> None:
         super().__init__(daemon=True)

@@ -19,7 +19,7 @@ ABOUT = f"""Measure a campaign without a rate: one queued with default settings,
 
 A template of 4 KB with two words goes to --recipients of {DOMAINS} domains. Stretches of --seconds
 alternate: the campaign alone, and beside single mail at --rate. "show" is its look at the database,
-four times a second. Then the campaign is stopped, resumed to its end, and retried: the next hop
+4 per second. Then the campaign is stopped, resumed to its end, and retried: the next hop
 refused each {REFUSED}th recipient at first. The books are compared with the next hop after each of
 these. {EXIT}a limit was missed."""
 WARM = 5.0  # seconds before the first stretch

@@ -5248,8 +5248,8 @@ BEGIN
     RETURN stopped;
 END $$;
 COMMENT ON FUNCTION campaign_stop IS
-    'Stops the jobs of a campaign, and returns how many. No transaction begins after the commit. A worker then takes the '
-    'mail that waits out of the queue.';
+    'Stops the jobs of a campaign, and returns how many. No transaction begins from a quarter of a second after the commit. A '
+    'worker then takes the mail that waits out of the queue.';
 
 CREATE FUNCTION job_stop(job bigint) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -5467,6 +5467,8 @@ DECLARE
 BEGIN
     fed := 0;
     more := false;
+    -- no transaction begins before a later commit, which waits for the disk for both
+    PERFORM set_config('synchronous_commit', 'off', true);
     -- another worker that feeds it goes on alone: the room is counted under this lock
     SELECT c.* INTO campaign FROM credential_use AS u JOIN campaigns AS c ON c.id = u.campaign_id
     WHERE u.credential = campaign_feed.credential FOR UPDATE OF u SKIP LOCKED;

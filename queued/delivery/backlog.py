@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
+from pgmta.model import Item
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.transport import Channel
 
@@ -78,6 +80,11 @@ class Backlog:
             self.ordinary += 1
             return self.waiting.popleft()
         return None
+
+    def following(self, number: int) -> list[Item]:
+        """Return the rows of the next `number` envelopes that are not urgent and have no time."""
+        envelopes = islice(self.waiting, number)
+        return [item for each in envelopes if each.begin is None for item in each.items]
 
     @property
     def earlier(self) -> int:

@@ -288,7 +288,8 @@ class DestinationQueue:
                 self._leave(envelope, [*range(channel.most_recipients, len(envelope.items))])
             try:
                 once = any(item.once for item in envelope.items)
-                begun = not once or await envelope.guard.begin(envelope.items)
+                following = backlog.following(len(self._open)) if once else []
+                begun = not once or await envelope.guard.begin(envelope.items, following)
                 came = not (begin and begun) or await begin.come()
                 results = await channel.send(envelope) if begun and came else []
             except Exception as error:

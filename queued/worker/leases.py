@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -10,11 +11,13 @@ import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
+from pgmta.mail.metadata import CAMPAIGN
 from pgmta.model import Item
 from pgmta.store.queue.lease import RowLeases
 
 _MARGIN = 1.0  # seconds before its end at which a lease no longer counts, at most
 _BEATS = 3  # renewals in the time of a lease
+_AHEAD = 0.25  # seconds for which a transaction of a campaign may begin after its row was marked
 
 log = get("lease")
 
@@ -24,7 +27,9 @@ class _Beginnings:
     """Rows with `once` that one statement marks, and the ids of those that may begin."""
 
     items: list[Item] = field(default_factory=list)
-    begun: set[int] | None = None  # None: not written yet
+    begun: set[int] = field(default_factory=set)
+    until: float = math.inf  # when it counts no more
+    written: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Leases:
@@ -42,7 +47,8 @@ class Leases:
         self._until: dict[int, float] = {}
         self._again: dict[int, Item] = {}
         self._beginnings = _Beginnings()  # of the next statement
-        self._writing = asyncio.Lock()
+        self._batches: dict[int, _Beginnings] = {}  # by row id, until its transaction begins
+        self._writer: asyncio.Task[None] | None = None
 
     def watch(self) -> asyncio.Event:
         """Return a new event, which is set whenever a slot becomes free."""
@@ -78,6 +84,7 @@ class Leases:
             return None
         del self.items[item.id]
         del self._until[item.id]
+        self._batches.pop(item.id, None)
         self.reserved.discard(item.id)
         return self._again.pop(item.id, None)
 
@@ -86,26 +93,47 @@ class Leases:
         limit = time.monotonic() + min(_MARGIN, self._leases.seconds / (2 * _BEATS))
         return all(self._until.get(item.id, 0.0) > limit for item in items)
 
-    async def begin(self, items: list[Item]) -> bool:
+    async def begin(self, items: list[Item], following: list[Item]) -> bool:
         """Note in the database that the transaction of rows with `once` begins.
 
         Returns False if a lease may be lost: then no command of the transaction may be sent. One
-        statement serves all transactions that came while the last one was under way.
+        statement serves all transactions that came while the last one was under way. Rows of
+        campaigns among the `following` ones are marked too, so that they need not wait.
         """
-        items = [item for item in items if item.once]
-        batch = self._beginnings
-        batch.items += items
-        async with self._writing:
-            if batch.begun is None:
-                if batch is self._beginnings:
-                    self._beginnings = _Beginnings()
-                try:
-                    batch.begun = await self._leases.mark_begun(batch.items)
-                except (StoreUnavailable, psycopg.Error) as error:
-                    log.warning("rows with once can't begin", rows=len(batch.items),
-                                reason=str(error))  # fmt: skip
-                    batch.begun = set()
-        return self.valid(items) and all(item.id in batch.begun for item in items)
+        batches = {item.id: self._mark(item) for item in items if item.once}
+        for item in following:
+            if item.metadata and CAMPAIGN in item.metadata:
+                self._mark(item)
+        for batch in {id(batch): batch for batch in batches.values()}.values():
+            await batch.written.wait()
+        for row in batches:
+            self._batches.pop(row, None)
+        return self.valid(items) and all(row in batch.begun for row, batch in batches.items())
+
+    def _mark(self, item: Item) -> _Beginnings:
+        """Return the batch that marks a row, or has marked it not long ago."""
+        known = self._batches.get(item.id)
+        if known and time.monotonic() < known.until:
+            return known
+        batch = self._batches[item.id] = self._beginnings
+        batch.items.append(item)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
+        return batch
+
+    async def _write(self) -> None:
+        """Mark rows, as long as there are any."""
+        while self._beginnings.items:
+            batch, self._beginnings = self._beginnings, _Beginnings()
+            batch.until = time.monotonic() + _AHEAD
+            try:
+                batch.begun = await self._leases.mark_begun(batch.items)
+            except (StoreUnavailable, psycopg.Error) as error:
+                log.warning("rows with once can't begin", rows=len(batch.items), reason=str(error))
+            except Exception as error:
+                log.error("rows with once can't begin", rows=len(batch.items), exc_info=error)
+            batch.written.set()
+        self._writer = None
 
     async def keep(self) -> None:
         """Renew the leases of rows that are not settled; runs until cancelled."""

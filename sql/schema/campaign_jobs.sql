@@ -141,8 +141,8 @@ BEGIN
     RETURN stopped;
 END $$;
 COMMENT ON FUNCTION campaign_stop IS
-    'Stops the jobs of a campaign, and returns how many. No transaction begins after the commit. A worker then takes the '
-    'mail that waits out of the queue.';
+    'Stops the jobs of a campaign, and returns how many. No transaction begins from a quarter of a second after the commit. A '
+    'worker then takes the mail that waits out of the queue.';
 
 CREATE FUNCTION job_stop(job bigint) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$

@@ -12,7 +12,7 @@ class Always:
         """Say yes."""
         return True
 
-    async def begin(self, items: list[Item]) -> bool:
+    async def begin(self, items: list[Item], following: list[Item]) -> bool:
         """Say yes."""
         return self.valid(items)
 

@@ -17,8 +17,11 @@ class LeaseGuard(Protocol):
     def valid(self, items: list[Item]) -> bool:
         """Return whether all these rows are certainly still leased to this worker."""
 
-    async def begin(self, items: list[Item]) -> bool:
-        """Note durably that the transaction of rows with `once` begins; return whether it may."""
+    async def begin(self, items: list[Item], following: list[Item]) -> bool:
+        """Note durably that the transaction of rows with `once` begins; return whether it may.
+
+        The `following` rows are those of the next transactions.
+        """
 
 
 @dataclass(slots=True, eq=False)

@@ -34,14 +34,17 @@ VALUES ('news', 1, 'news@a.example', 'News <news@a.example>', 'News from {{city}
     '{"name": ["body", "subject"], "city": ["body", "subject"]}')
 """
 _RECIPIENTS = f"""
-INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params)
+INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, state)
 SELECT %(campaign)s, n, 'r' || n || '@d' || n %% {DOMAINS} || '.example',
-    'd' || n %% {DOMAINS} || '.example', jsonb_build_object('name', 'N' || n, 'city', 'City ' || n)
+    'd' || n %% {DOMAINS} || '.example', jsonb_build_object('name', 'N' || n, 'city', 'City ' || n),
+    CASE WHEN n <= %(done)s THEN 'sent' ELSE 'unsent' END
 FROM generate_series(%(first)s::integer, %(last)s) AS n
 """
 _SINGLE = f"""
 SELECT submit('app@b.example', ARRAY['t' || n || '@d' || n * 7 %% {DOMAINS} || '.example'],
-    convert_to(E'Subject: Your code\r\n\r\n' || repeat(E'0123456789\r\n', 100), 'UTF8'), wake => true)
+    convert_to(
+        E'Subject: Your code\r\n\r\n' || repeat(E'0123456789\r\n', 100), 'UTF8'),
+    wake => true)
 FROM generate_series(%s::integer, %s) AS n
 """
 _DUE = """
@@ -51,7 +54,7 @@ SELECT count(*) FROM queue WHERE priority = 7 AND next_attempt <= now()
 
 
 class Thread(threading.Thread):
-    """Repeats work every so many seconds, until stopped."""
+    """Repeats work every `every` seconds, until stopped."""
 
     def __init__(self, every: float, work: Callable[[], None]) -> None:
         super().__init__(daemon=True)
@@ -82,9 +85,11 @@ class Thread(threading.Thread):
 class CampaignLine:
     """A database with a campaign, a sink, and one queued."""
 
-    def __init__(self, server: Server, directory: Path, recipients: int, singles: int) -> None:
+    def __init__(
+        self, server: Server, directory: Path, recipients: int, done: int, singles: int
+    ) -> None:
         self._server, self._directory = server, directory
-        self.recipients, self._singles = recipients, singles
+        self.recipients, self.done, self._singles = recipients, done, singles
         self.stack = ExitStack()
         self.notes: list[str] = []
         self.shows: list[float] = []  # seconds of each look of `show`
@@ -106,7 +111,7 @@ class CampaignLine:
         self.campaign = self.ask("SELECT campaign_create('news', 'ses-1', 'news')")
         for first in range(1, self.recipients + 1, STEP):
             last = min(self.recipients, first + STEP - 1)
-            span = {"campaign": self.campaign, "first": first, "last": last}
+            span = {"campaign": self.campaign, "first": first, "last": last, "done": self.done}
             self.db.execute(_RECIPIENTS.encode(), span)
         log(f"{self.recipients:,} recipients")
         rest(self.uri)

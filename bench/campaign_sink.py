@@ -22,8 +22,8 @@ REFUSAL = b"550 5.7.1 Not now\r\n"
 FILES = {"begun": "d", "arrived": "d", "copies": "B", "singles": "d", "refused": "B"}
 """The files of a report, and the types of their arrays.
 
-`begun` has the last MAIL of each recipient, `arrived` when each mail of the campaign came, in this
-order, `singles` when each single mail came, by its number.
+`begun` has the time of the last MAIL of each recipient. `arrived` has the times of all mail of the
+campaign, in order. `singles` has that of each single mail.
 """
 
 

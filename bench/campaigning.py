@@ -19,7 +19,7 @@ ABOUT = f"""Measure a campaign without a rate: one queued with default settings,
 
 A template of 4 KB with two words goes to --recipients of {DOMAINS} domains. Stretches of --seconds
 alternate: the campaign alone, and beside single mail at --rate. "show" is its look at the database,
-four times a second. Then the campaign is stopped, resumed to its end, and retried: the next hop
+4 per second. Then the campaign is stopped, resumed to its end, and retried: the next hop
 refused each {REFUSED}th recipient at first. The books are compared with the next hop after each of
 these. {EXIT}a limit was missed."""
 WARM = 5.0  # seconds before the first stretch
@@ -147,14 +147,15 @@ class Campaigning:
         wrong = {
             "twice": sum(each > 1 for each in copies),
             "refused twice": sum(each > 1 for each in times),
-            "not in the books": sum(copies) - state.sent,
+            "not in the books": sum(copies) + line.done - state.sent,
             "not in the counts": sent - state.sent,
             "queued": state.queued,
             "unknown": state.unknown,
         }
         if refused is not None:
+            every = line.recipients // REFUSED - line.done // REFUSED
             wrong["unsent"] = state.unsent
-            wrong["failed"] = state.errored - refused * (line.recipients // REFUSED)
+            wrong["failed"] = state.errored - refused * every
         self.problems += report["faults"]
         self.problems += [f"{when}: {number} {what}" for what, number in wrong.items() if number]
 
@@ -162,6 +163,7 @@ class Campaigning:
 @relay_options("uri")
 @click.command(context_settings=HELP, help=ABOUT)
 @click.option("--recipients", default=1_000_000, type=click.IntRange(1000), help="Recipients.")
+@click.option("--done", default=0, type=click.IntRange(0), help="Of these, sent before.")
 @click.option("--seconds", default=20.0, type=click.FloatRange(1), help="Of a stretch.")
 @click.option("--pairs", default=5, type=click.IntRange(1), help="Pairs of stretches.")
 @click.option("--rate", default=10.0, type=click.FloatRange(0.1), help="Single mails per second.")
@@ -169,6 +171,7 @@ class Campaigning:
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(
     recipients: int,
+    done: int,
     seconds: float,
     pairs: int,
     rate: float,
@@ -178,9 +181,11 @@ def main(
 ) -> None:
     """Read the options, measure, show."""
     with failing():
-        directory, server, about = opened(uri, what=f"{recipients} recipients; {hardware()}; ")
+        directory, server, about = opened(
+            uri, what=f"{recipients} recipients, {done} done; {hardware()}; "
+        )
         singles = int(pairs * (seconds + 1) * rate) + 10
-        with CampaignLine(server, directory, recipients, singles) as line:
+        with CampaignLine(server, directory, recipients, done, singles) as line:
             measures = Campaigning(line, seconds, pairs, rate)
             measures.run()
             for note in line.notes:

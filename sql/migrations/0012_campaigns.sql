@@ -539,6 +539,8 @@ DECLARE
 BEGIN
     fed := 0;
     more := false;
+    -- no transaction begins before a later commit, which waits for the disk for both
+    PERFORM set_config('synchronous_commit', 'off', true);
     -- another worker that feeds it goes on alone: the room is counted under this lock
     SELECT c.* INTO campaign FROM credential_use AS u JOIN campaigns AS c ON c.id = u.campaign_id
     WHERE u.credential = campaign_feed.credential FOR UPDATE OF u SKIP LOCKED;

@@ -273,6 +273,24 @@ def test_a_retry_takes_the_failed_and_unknown_ones_on_request(db: psycopg.Connec
     assert feed(db) == 3
 
 
+def test_a_retry_goes_before_a_younger_job_of_the_campaign(db: psycopg.Connection) -> None:
+    campaign = make_campaign(db, 800)
+    older, _ = start(db, campaign, jobs=2)
+    assert (feed(db), end(db, "failed", 150, "policy"), end(db, "delivered")) == (200, 150, 50)
+    assert (feed(db), end(db, "delivered")) == (200, 200)
+    assert feed(db) == 200  # of the younger job
+    call(db, "campaign_finalise")
+    assert call(db, "job_retry", older) == 1
+    assert end(db, "delivered", 160) == 160
+    assert feed(db) == 160
+    query = (
+        "SELECT campaign_path(metadata) = ARRAY[%s, number, %s]::bigint[], number <= 400"
+        " FROM queue JOIN campaign_recipients USING (message_id) ORDER BY queue.id OFFSET 40"
+    )
+    rows = db.execute(query, (campaign, older)).fetchall()
+    assert rows == [(True, True)] * 150 + [(False, False)] * 10
+
+
 def test_what_leaves_the_queue_otherwise_is_found_in_the_log(db: psycopg.Connection) -> None:
     campaign = make_campaign(db, 8)
     start(db, campaign)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 
 import psycopg
@@ -33,6 +34,23 @@ def test_each_recipient_gets_one_mail(system: System, db: psycopg.Connection) ->
     assert set(got.values()) == {1}
     assert len(got) == 1000
     assert b"Subject: Hello N" in (hop.kept[0].content or b"")
+    system.stop()
+
+
+def test_nothing_begins_a_second_after_a_stop(system: System, db: psycopg.Connection) -> None:
+    hop = system.hop()
+    system.queued(hop)
+    campaign = make_campaign(db, 20_000)
+    start(db, campaign)
+    hop.wait_kept(300)
+    db.execute("SELECT campaign_stop(%s)", (campaign,))
+    stopped = time.monotonic()
+    until(lambda: is_done(db, campaign) and time.monotonic() > stopped + 1)
+    begun = len(hop.transactions)
+    until(lambda: time.monotonic() > stopped + 3)
+    assert len(hop.transactions) == begun
+    found = books(db, campaign)
+    assert found == {"sent": len(hop.kept), "unsent": 20_000 - len(hop.kept)}
     system.stop()
 
 

@@ -10,7 +10,7 @@ import click
 from pgmta.command import print_json, print_line
 from pgmta.config.rates import rate_text
 from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
-from queued.cli.campaign.obstacles import reasons
+from queued.cli.campaign.campaign_waits import reasons
 from queued.cli.options.queue_command import Column, command, instant, print_rows, read_rate
 
 

@@ -16,7 +16,7 @@ from pgmta.config.rates import rate_text
 from pgmta.errors import PgmtaError
 from pgmta.store.campaigns.campaigns import CampaignState
 from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
-from queued.cli.campaign.obstacles import reasons
+from queued.cli.campaign.campaign_waits import reasons
 from queued.cli.options.queue_command import Column, command, instant, print_rows
 
 _EVERY = 1.0  # seconds between two looks of `watch`

@@ -129,4 +129,7 @@ def _parameter(value: str, name: str, wanted: str) -> str:
     """Return a parameter of a field of MIME, '' if it is not there."""
     message = Message()
     message[name] = value
-    return str(message.get_param(wanted, "", name))
+    try:
+        return str(message.get_param(wanted, "", name))
+    except (TypeError, ValueError):  # parts of a parameter without order (RFC 2231)
+        return ""

@@ -161,9 +161,11 @@ BEGIN
         UPDATE campaign_recipients AS r SET bounced = true
         WHERE r.campaign_id = path[1] AND r.number = path[2] AND NOT r.bounced AND r.recipient = returned_facts.recipient;
     END IF;
+    -- mail by SQL may have anything there, and a refusal would keep what came back
     PERFORM suppressions_put(ARRAY[recipient], ARRAY[tenant], ARRAY[''],
         ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END],
-        ARRAY[coalesce('campaign ' || path[1], 'message ' || message)]);
+        ARRAY[coalesce('campaign ' || path[1], 'message ' || message)])
+    WHERE mailbox_domain(recipient COLLATE "C") IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION returned_facts IS
     'Suppresses the recipient of a message that came back for good, or about which its recipient complained, and marks '

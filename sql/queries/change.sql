@@ -39,7 +39,7 @@ UPDATE audit SET finished_at = now() WHERE id = %(audit)s
 -- rows that have it already. Rows under a lease are in flight: their outcome decides. A locked row comes
 -- with a later batch.
 WITH found AS MATERIALIZED (
-    SELECT id, status = 'DELETE' AND held_by IS NOT NULL AS cancelled FROM queue
+    SELECT id, status = 'DELETE' AND held_by IS NOT NULL AS cancelled, once AND begun = lease_token AS begun FROM queue
     WHERE {takes} AND (lease_until IS NULL OR lease_until < now())
         AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
     LIMIT %(batch)s
@@ -54,11 +54,12 @@ SELECT (SELECT count(*) FROM found),
 
 -- name: remove
 -- One batch of a worker's deletion: the rows go at once, each with a last entry in the log. cancel() has
--- left its login and reason in rows that were in flight.
+-- left its login and reason in rows that were in flight. If the worker died in a transaction, its outcome is unknown.
 {found}, logged AS MATERIALIZED (
     SELECT rows_log(ARRAY(SELECT id FROM found WHERE NOT cancelled), 'deleted', %(who)s,
             coalesce(%(details)s::jsonb ->> 'reason', ''))
-        + rows_log(ARRAY(SELECT id FROM found WHERE cancelled), 'cancelled') AS rows
+        + rows_log(ARRAY(SELECT id FROM found WHERE cancelled), 'cancelled')
+        + 0 * rows_log(ARRAY(SELECT id FROM found WHERE begun), 'unknown') AS rows
 ), gone AS (
     DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM found)) AND (SELECT rows FROM logged) > 0
 )

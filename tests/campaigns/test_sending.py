@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.campaigns.campaigns import books, make_campaign, statuses
+from tests.support.nexthop import holding_at
 from tests.support.system import System
 from tests.support.waiting import until
 
@@ -51,6 +52,25 @@ def test_nothing_begins_a_second_after_a_stop(system: System, db: psycopg.Connec
     assert len(hop.transactions) == begun
     found = books(db, campaign)
     assert found == {"sent": len(hop.kept), "unsent": 20_000 - len(hop.kept)}
+    system.stop()
+
+
+def test_a_row_that_is_taken_out_while_its_worker_dies_is_unknown(
+    system: System, db: psycopg.Connection
+) -> None:
+    """The next hop may have the mail, so that a retry must not send it."""
+    hop = system.hop(holding_at("end of data"))
+    campaign = make_campaign(db, 1)
+    start(db, campaign)
+    daemon = system.queued(hop)
+    until(lambda: any(each.content for each in hop.transactions))
+    db.execute("SELECT cancel(message_id) FROM queue")
+    daemon.kill()
+    db.execute("UPDATE queue SET lease_until = now() - interval '1 s'")
+    system.queued(hop)
+    until(lambda: is_done(db, campaign))
+    assert books(db, campaign) == {"unknown": 1}
+    assert system.events("r1@h.example").count("unknown") == 1
     system.stop()
 
 

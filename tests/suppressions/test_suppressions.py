@@ -145,3 +145,13 @@ def test_other_roles_change_nothing(db: psycopg.Connection, role: str) -> None:
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             db.execute(statement.encode())
+
+
+def test_what_came_back_for_no_mailbox_suppresses_nothing(
+    db: psycopg.Connection, campaign: Campaign
+) -> None:
+    """A row by SQL may have any recipient: a refusal would keep its DSN in the queue."""
+    query = "SELECT returned_facts(1, %s, '', '{}', true, false)"
+    for recipient in ("postmaster", f"{'x' * 300}@h.example", "a\tb@h.example", "ann@h.example"):
+        db.execute(query, (recipient,))
+    assert campaign.reasons() == ["ann@h.example bounced"]

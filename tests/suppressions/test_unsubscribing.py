@@ -112,6 +112,7 @@ def test_scanners_change_nothing(web: Web, campaign: Campaign) -> None:
         assert web.ask(method, link, ONE_CLICK, Content_Type=FORM).status == 405
     other = [("", FORM), ("x=y", FORM), (ONE_CLICK, "text/plain"), ("{}", "application/json"),
              multipart(("List-Unsubscribe", "Two-Clicks")), ("junk", "multipart/form-data"),
+             ("--x", "multipart/form-data; boundary*00=x; boundary*=x"),
              ("List-Unsubscribe=", FORM)]  # fmt: skip
     for body, kind in other:
         assert click(web, token(campaign.id, 1), body, kind).status in (400, 415)

@@ -15,7 +15,12 @@ DECLARE
     campaign bigint;
     removed integer;
 BEGIN
-    FOR campaign IN SELECT c.id FROM campaigns AS c WHERE campaign_over(c.id, age) ORDER BY c.id LOOP
+    FOR campaign IN
+        SELECT c.id FROM campaigns AS c
+        -- not those whose recipients are gone; by min(), because EXISTS may read the whole table
+        WHERE (SELECT min(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = c.id) > 0 AND campaign_over(c.id, age)
+        ORDER BY c.id
+    LOOP
         DELETE FROM campaign_recipients AS r WHERE r.campaign_id = campaign AND r.number = ANY (ARRAY(
             SELECT o.number FROM campaign_recipients AS o WHERE o.campaign_id = campaign
             ORDER BY o.number LIMIT batch FOR UPDATE SKIP LOCKED));

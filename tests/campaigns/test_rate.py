@@ -44,12 +44,11 @@ def done(db: psycopg.Connection, campaign: int, recipients: int) -> bool:
     return found.get("sent", 0) + found.get("unknown", 0) == recipients
 
 
-@pytest.mark.parametrize(
-    ("rate", "processes", "share"), [(50, 1, 0.9), (50, 3, 0.9), (400, 2, 0.8)]
-)
+@pytest.mark.parametrize(("rate", "processes"), [(50, 1), (50, 3), (400, 2)])
 def test_no_second_has_more_than_the_rate(
-    system: System, db: psycopg.Connection, rate: int, processes: int, share: float
+    system: System, db: psycopg.Connection, rate: int, processes: int
 ) -> None:
+    """bench/rates shows how much of the rate is used."""
     clock = MailClock()
     hop = system.hop(clock)
     for _ in range(processes):
@@ -58,8 +57,6 @@ def test_no_second_has_more_than_the_rate(
     start(db, campaign, rate, jobs=2)
     wait_mail(clock, rate * 10)
     assert clock.most(SENDER, WINDOW) <= rate
-    times = clock.times[SENDER]
-    assert rate * 9 / (times[-1] - times[rate]) >= share * rate
     until(lambda: books(db, campaign) == {"sent": rate * 10})
     system.stop()
 
@@ -110,7 +107,7 @@ def test_workers_that_end_and_begin_exceed_it_at_no_time(
     clock = MailClock()
     hop = system.hop(clock)
     system.queued(hop)
-    campaign = make_campaign(db, 600)
+    campaign = make_campaign(db, 3000)  # more than is sent while processes start
     start(db, campaign, 50, jobs=2)
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
         wait_mail(clock, 40)

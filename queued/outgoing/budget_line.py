@@ -38,13 +38,8 @@ def lateness(step: float) -> float:
 
     With less than one per second no window of a minute has more than the rate.
     """
-    return _LATE if step * PACE <= 1.000001 else lateness_slow(step)
-
-
-def lateness_slow(step: float) -> float:
-    """Return the share of the distance of two times that a slow rate, or a burst, may be late."""
     share, most = _LATE_SLOW
-    return min(share * step, most)
+    return _LATE if step * PACE <= 1.000001 else min(share * step, most)
 
 
 def lead(step: float, *, once: bool) -> float:
@@ -161,13 +156,9 @@ class BudgetLine:
         return max(_PAUSE, min(delay - (_AHEAD if not found.number else _AHEAD / 2), _LONGEST))
 
     def _give(self, row: RatedRow, found: Reservation, number: int) -> None:
-        """Give a row its time. That of a burst may be over: it is now, if not a little later."""
-        moment = found.first + number * found.step
+        """Give a row its time. That of a burst may be over: it is now."""
+        moment = max(found.first + number * found.step, found.present)
         late = lateness(found.step)
-        if moment < found.present:
-            moment = found.present
-            if self.budget.burst > 1:
-                late = max(late, lateness_slow(found.step))
         row.lead = lead(found.step, once=row.outgoing.items[0].once)
         row.at = max(row.at, self._clock.latest(moment))
         row.until = min(row.until, self._clock.earliest(moment) + late)

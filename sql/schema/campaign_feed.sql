@@ -11,6 +11,9 @@ BEGIN
             AND NOT EXISTS (SELECT FROM credential_use AS u WHERE u.credential = c.credential AND u.campaign_id <> c.id)
         ORDER BY j.id LIMIT 1 FOR UPDATE OF j SKIP LOCKED
     LOOP
+        -- who feeds or frees it may wait for a job that is locked here, also for one that is no longer READY: a later round
+        PERFORM FROM credential_use AS u WHERE u.credential = job.credential FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM credential_use AS u WHERE u.credential = job.credential);
         INSERT INTO credential_use AS u (credential, campaign_id) VALUES (job.credential, job.campaign)
         ON CONFLICT (credential) DO UPDATE SET since = u.since WHERE u.campaign_id = excluded.campaign_id;
         IF FOUND THEN

@@ -9,8 +9,16 @@ BEGIN
         SELECT j.id, c.credential, c.id AS campaign FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
         WHERE j.status = 'READY' AND coalesce(c.visible_at, '-infinity') <= clock_timestamp() AND c.halted_at IS NULL
             AND NOT EXISTS (SELECT FROM credential_use AS u WHERE u.credential = c.credential AND u.campaign_id <> c.id)
+            -- another worker may have locked an older job, to give it the same credential
+            AND (EXISTS (SELECT FROM credential_use AS u WHERE u.campaign_id = c.id) OR NOT EXISTS (
+                SELECT FROM campaign_jobs AS k JOIN campaigns AS d ON d.id = k.campaign_id
+                WHERE k.status = 'READY' AND k.id < j.id AND d.id <> c.id AND d.credential = c.credential
+                    AND coalesce(d.visible_at, '-infinity') <= clock_timestamp() AND d.halted_at IS NULL))
         ORDER BY j.id LIMIT 1 FOR UPDATE OF j SKIP LOCKED
     LOOP
+        -- who feeds or frees it may wait for a job that is locked here, also for one that is no longer READY: a later round
+        PERFORM FROM credential_use AS u WHERE u.credential = job.credential FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM credential_use AS u WHERE u.credential = job.credential);
         INSERT INTO credential_use AS u (credential, campaign_id) VALUES (job.credential, job.campaign)
         ON CONFLICT (credential) DO UPDATE SET since = u.since WHERE u.campaign_id = excluded.campaign_id;
         IF FOUND THEN

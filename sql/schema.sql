@@ -5420,6 +5420,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('campaign_jobs', 'pgmta_queued', 'SELECT'),
     ('credential_use', 'pgmta_operator', 'SELECT'),
     ('credential_use', 'pgmta_reader', 'SELECT'),
+    ('credential_use', 'pgmta_queued', 'SELECT'),
     ('campaign_active', 'pgmta_operator', 'SELECT'),
     ('campaign_active', 'pgmta_reader', 'SELECT'),
     ('campaign_active', 'pgmta_queued', 'SELECT'),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -280,15 +280,24 @@ class ShapingRoute(MailConditions):
         return domain & self.of_path & self.of_row
 
 
+type SecretName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
 class Shaping(Section):
     """The whole of shaping.yaml."""
 
     logins: dict[str, ShapingLogin] = Field(default={}, description="names and passwords")
+    secrets: dict[SecretName, Path] = Field(
+        default={},
+        description="files whose only line is a secret, relative to shaping.yaml, that other users "
+        "can't read; the transport http has them as words {{secrets.NAME}}",
+    )
     routes: list[ShapingRoute] = Field(
         default=[], description="the first that matches says where mail goes"
     )
     verp: ShapingVerp = Field(default=ShapingVerp())
     _passwords: dict[str, str] = PrivateAttr(default={})
+    _secrets: dict[str, str] = PrivateAttr(default={})
     _verp_keys: list[bytes] = PrivateAttr(default=[])
 
     @property
@@ -300,6 +309,11 @@ class Shaping(Section):
         """Return the password of a login; empty until `read_passwords` has read it."""
         return self._passwords.get(login, "")
 
+    @property
+    def secret_values(self) -> Mapping[str, str]:
+        """The secrets by name; empty ones until `read_passwords` has read them."""
+        return {name: self._secrets.get(name, "") for name in self.secrets}
+
     def read_passwords(self, folder: Path) -> list[Problem]:
         """Read passwords and keys; their files are relative to `folder`. Return the mistakes."""
         problems: list[Problem] = []
@@ -308,6 +322,11 @@ class Shaping(Section):
                 self._passwords[name] = read_password(folder / login.password_file)
             except ValueError as error:
                 problems.append((("logins", name, "password_file"), str(error)))
+        for name, file in self.secrets.items():
+            try:
+                self._secrets[name] = read_password(folder / file)
+            except ValueError as error:
+                problems.append((("secrets", name), str(error)))
         for number, file in enumerate(self.verp.keys):
             try:
                 self._verp_keys.append(read_verp_key(folder / file))
@@ -365,6 +384,10 @@ class Shaping(Section):
             for key in ("to", "port", "implicit", "tls", "login"):
                 if key in route.model_fields_set:
                     yield key, f"is for smtp and lmtp; {route.transport} has `parameters`"
+            for name in sorted(getattr(route.parameters, "secret_names", ())):
+                if name not in self.secrets:
+                    advice = hint(name, self.secrets) if self.secrets else "there are no secrets"
+                    yield "parameters", f"no secret {name!r}; {advice}"
             return
         if route.parameters:
             yield "parameters", "are for other transports than smtp and lmtp"

@@ -147,6 +147,8 @@ def judge(
         wait = delay(retry, item.attempts, chance, answer_class, first=first)
         if first and wait > left:  # the usual wait may leave time for an attempt
             wait = delay(retry, item.attempts, chance, answer_class)
+        if result.until:  # the next hop said when
+            wait = max(wait, (result.until - now).total_seconds())
         wait, problem = _until_deadline(item, wait, now)
         note = f" ({problem})" if problem else ""
         given_up = True

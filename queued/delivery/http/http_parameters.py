@@ -189,7 +189,7 @@ class HttpParameters:
 
     @cached_property
     def key(self) -> str:
-        """A text that differs between parameters and shows no secret."""
+        """Return a text that differs between parameters and shows no secret."""
         used = {name: self.secrets.get(name, "") for name in sorted(self.secret_names)}
         words = json.dumps([self.settings.model_dump(mode="json"), used]).encode()
         digest = hashlib.blake2s(words, key=_KEY, digest_size=12).hexdigest()
@@ -206,7 +206,7 @@ class HttpParameters:
 
     @cached_property
     def secret_names(self) -> frozenset[str]:
-        """The names of the secrets that its words need."""
+        """Return the names of the secrets that its words need."""
         begin = "secrets."
         return frozenset(w[len(begin) :] for w in self.settings.words if w.startswith(begin))
 

@@ -116,7 +116,7 @@ def write_json(document: Any, values: Values) -> bytes:
     """Return a document as JSON in UTF-8.
 
     A text that is one word alone has its value, also a number. A key whose word has no value is
-    left out, and so is a mapping or list that has nothing left.
+    left out. So is a mapping or list that has nothing left.
     """
     return json.dumps(_filled(document, values), ensure_ascii=False, separators=(",", ":")).encode(
         "utf-8", "replace"

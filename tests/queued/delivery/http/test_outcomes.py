@@ -1,4 +1,4 @@
-"""What each answer of a provider means: unknown only after the last octet of a request."""
+"""Answers of a provider and their results: unknown only after the last octet of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answer of a provider means for the mail (pure)."""
+"""Answers of a provider, and their results for the mail (pure)."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def result_of(settings: HttpSettings, answer: Answer, host: str, now: datetime) 
     """Return the result of an answer to a whole request.
 
     A status from 500 on, and one in `defer`, says nothing about the mail: it is tried again. So
-    does a redirect, which is not followed. Other statuses refuse the mail for good. A success whose
-    document can't be read leaves open whether the provider has the mail, if a path has to say.
+    does a redirect, which is not followed. Other statuses refuse the mail for good. If a
+    path has to say whether the provider has the mail, a document that can't be read leaves it open.
     """
     document = answer.document() if settings.success.path or _paths(settings) else None
     event = _event(settings, answer, document)

@@ -142,7 +142,7 @@ class HttpConnection:
         self._writer.transport.abort()
 
     async def wait_closed(self, seconds: float) -> None:
-        """Wait until the connection has ended, for so many seconds at most."""
+        """Wait until the connection has ended, for at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._writer.wait_closed()

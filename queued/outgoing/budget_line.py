@@ -19,6 +19,9 @@ from queued.delivery.transport.begin_time import LEAD, LONGEST_LEAD
 from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
 
+SECONDS = 2.0
+"""Seconds of a rate whose rows wait in a worker."""
+
 PACE = 0.97
 """The share of a rate that is used: with `_LATE` no window of a second has more than the rate."""
 
@@ -29,11 +32,15 @@ _LATE = 0.01  # seconds after its time at which a transaction may begin: the way
 _LATE_SLOW = 0.3, 1.0  # the same for less than one per second: of their distance, and seconds
 _WAITING = 4  # connections of a process that wait for their time, at most
 _LONGEST = 60.0  # seconds that mail waits here, if claims can't leave it out
-_SECONDS = 2.0  # of the rate that such mail waits here, and
-_SOME = 2  # rows of a slow rate
+_SOME = 2  # rows of a slow rate that wait nevertheless, so that no time is lost
 _SPREAD = 600.0  # seconds within which the others come again
 
 log = get("budget")
+
+
+def most_waiting(rate: float, burst: float = 1.0) -> int:
+    """Return how many rows of a budget wait in a worker; `rate` is per second."""
+    return max(_SOME, math.ceil(rate * SECONDS + burst - 1))
 
 
 def lateness(step: float) -> float:
@@ -167,7 +174,7 @@ class BudgetLine:
         """Put off the last of many rows that claims can't leave out, so that others get slots."""
         if self.budget.label or not self._step:
             return
-        most = max(_SOME, math.ceil(_SECONDS / self._step))
+        most = most_waiting(1 / self._step)
         now = time.monotonic()
         while len(self.waiting) > most:
             first = now + most * self._step

@@ -16,7 +16,7 @@ from pgmta.store.records.reservations import Budget
 from queued.config import QueuedConfig
 from queued.delivery.transport.begin_time import BeginTime
 from queued.delivery.transport.result import NOT_BEGUN, postponed
-from queued.outgoing.budget_line import BudgetLine, RatedRow
+from queued.outgoing.budget_line import SECONDS, BudgetLine, RatedRow, most_waiting
 from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import (
@@ -28,8 +28,6 @@ from queued.outgoing.stage import (
 )
 from queued.routing.route_rate import budgets_of
 
-_SECONDS = 2.0  # of a rate that wait here: what comes later is left out of claims
-_SOME = 2  # rows of a slow rate that wait here nevertheless, so that no time is lost
 _UNDER_WAY = 1.0  # seconds of a claim that is under way, or gets its rows here
 _KNOWN = 1000  # labels that a claim can leave out, at most
 
@@ -79,12 +77,12 @@ class RateStage(OutgoingStage):
             if now < period.since + _UNDER_WAY:
                 self._hand_back(row)
             else:  # it came with other recipients of its message
-                self._postpone(row, min(period.until - now, _SECONDS))
+                self._postpone(row, min(period.until - now, SECONDS))
         elif budget.label and self._full(budget):
             if budget.label in left_out:
                 self._hand_back(row)
             else:  # claims leave out too many labels: the next one would have it again at once
-                self._postpone(row, _SECONDS)
+                self._postpone(row, SECONDS)
         else:
             self._add(row)
             self._queue(row)
@@ -101,15 +99,15 @@ class RateStage(OutgoingStage):
         if rates.load >= rates.most:
             self._make_room(now)
         if rates.load >= rates.most:
-            self._leave_out(budget.label, now + _SECONDS / 2)
+            self._leave_out(budget.label, now + SECONDS / 2)
             return True
         return False
 
     def _make_room(self, now: float) -> None:
         """Hand back the rows whose time is far away, and leave such mail out until it is near."""
         for line in self._lines.values():
-            if line.budget.label and line.waiting and line.next_at > now + _SECONDS:
-                self._leave_out(line.budget.label, line.next_at - _SECONDS / 2)
+            if line.budget.label and line.waiting and line.next_at > now + SECONDS:
+                self._leave_out(line.budget.label, line.next_at - SECONDS / 2)
                 for row in line.clear():
                     self._remove(row)
                     self._hand_back(row)
@@ -233,4 +231,4 @@ class RateStage(OutgoingStage):
 
 def _most(budget: Budget) -> int:
     """Return how many rows of a budget wait here."""
-    return max(_SOME, math.ceil((budget.rate or 0.0) * _SECONDS + budget.burst - 1))
+    return most_waiting(budget.rate or 0.0, budget.burst)

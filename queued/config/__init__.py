@@ -14,8 +14,8 @@ from queued.config.shaping import (
     ShapingHost,
     ShapingLogin,
     ShapingRoute,
-    ShapingVerp,
 )
+from queued.config.shaping_secrets import ShapingVerp
 from queued.config.signing import (
     SIGNED,
     Signing,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,22 +23,18 @@ from pydantic_core import PydanticCustomError
 from pgmta.config.loader import Problem, dotted
 from pgmta.config.rates import Rate
 from pgmta.config.types import (
-    Period,
     Section,
     Whole,
-    checked,
     hint,
     is_address,
     listed,
     parse_host_port,
 )
-from pgmta.mail.address import parse_mailbox
-from pgmta.mail.text import unsafe
-from pgmta.secret_file import read_secret
 from pgmta.selection import Selection
 from queued.config.mail_conditions import MailConditions, Patterns, domain_term
 from queued.config.retry import Retry, RouteRetry
 from queued.config.rewriting import ShapingRewrite
+from queued.config.shaping_secrets import ShapingVerp, read_password, read_verp_key
 
 
 class ShapingHost(Section):
@@ -75,8 +71,6 @@ class ShapingHost(Section):
 
 type Mechanism = Literal["SCRAM-SHA-256", "PLAIN", "LOGIN"]
 
-_MOST = 1024  # octets of a password
-
 
 class ShapingLogin(Section):
     """A user of next hops. Its password is in a file, so that no configuration shows it."""
@@ -91,73 +85,6 @@ class ShapingLogin(Section):
         min_length=1,
         description="the first that the next hop offers is used",
     )
-
-
-def read_password(path: Path) -> str:
-    """Return the password in a file.
-
-    Raises ValueError if the file can't be read, gives others too many rights, or has no password.
-    """
-    content = read_secret(path, _MOST + 2)
-    line = content.removesuffix(b"\n").removesuffix(b"\r")
-    if not line:
-        raise ValueError(f"{path} is empty")
-    if len(line) > _MOST:
-        raise ValueError(f"{path} has more than {_MOST} octets")
-    try:
-        password = line.decode()
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8") from None
-    if any(unsafe(char) for char in password):
-        raise ValueError(f"{path} has more than one line, or a control character")
-    return password
-
-
-_LEAST = 32  # octets of a key
-_DAY = 86400.0
-_OLDEST = 365 * _DAY  # an address has its day modulo 1,024
-
-
-def _age(seconds: float) -> float:
-    if seconds % _DAY or not seconds:
-        raise ValueError("should be whole days, such as 14d")
-    if seconds > _OLDEST:
-        raise ValueError("an age is at most 365d")
-    return seconds
-
-
-def _forward(value: Any) -> Any:
-    if value is None or value == "sender":
-        return value
-    expected = "expected an address, sender or null: "
-    return checked(expected, parse_mailbox, str(value), utf8=True)[0]
-
-
-class ShapingVerp(Section):
-    """VERP addresses of all routes."""
-
-    keys: Annotated[list[Path], BeforeValidator(listed)] = Field(
-        default=[],
-        max_length=2,
-        description="one or two files, relative to shaping.yaml, that other users can't read: the "
-        "first makes addresses, both are believed",
-    )
-    age: Annotated[Period, AfterValidator(_age)] = Field(
-        default=14 * 86400.0, description="mail to an older address fails; whole days"
-    )
-    forward: Annotated[str | None, BeforeValidator(_forward)] = Field(
-        default=None,
-        description="address that gets what comes back; sender: that of the message; null: it is "
-        "only recorded",
-    )
-
-
-def read_verp_key(path: Path) -> bytes:
-    """Return the key in a file. Raises ValueError, as `read_password`, and if it is too short."""
-    key = read_password(path).encode()
-    if len(key) < _LEAST:
-        raise ValueError(f"{path} has fewer than {_LEAST} octets: run `openssl rand -hex 32`")
-    return key
 
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -280,15 +207,24 @@ class ShapingRoute(MailConditions):
         return domain & self.of_path & self.of_row
 
 
+type SecretName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
 class Shaping(Section):
     """The whole of shaping.yaml."""
 
     logins: dict[str, ShapingLogin] = Field(default={}, description="names and passwords")
+    secrets: dict[SecretName, Path] = Field(
+        default={},
+        description="files whose only line is a secret, relative to shaping.yaml, that other users "
+        "can't read; the transport http has them as words {{secrets.NAME}}",
+    )
     routes: list[ShapingRoute] = Field(
         default=[], description="the first that matches says where mail goes"
     )
     verp: ShapingVerp = Field(default=ShapingVerp())
     _passwords: dict[str, str] = PrivateAttr(default={})
+    _secrets: dict[str, str] = PrivateAttr(default={})
     _verp_keys: list[bytes] = PrivateAttr(default=[])
 
     @property
@@ -300,6 +236,11 @@ class Shaping(Section):
         """Return the password of a login; empty until `read_passwords` has read it."""
         return self._passwords.get(login, "")
 
+    @property
+    def secret_values(self) -> Mapping[str, str]:
+        """The secrets by name; empty ones until `read_passwords` has read them."""
+        return {name: self._secrets.get(name, "") for name in self.secrets}
+
     def read_passwords(self, folder: Path) -> list[Problem]:
         """Read passwords and keys; their files are relative to `folder`. Return the mistakes."""
         problems: list[Problem] = []
@@ -308,6 +249,11 @@ class Shaping(Section):
                 self._passwords[name] = read_password(folder / login.password_file)
             except ValueError as error:
                 problems.append((("logins", name, "password_file"), str(error)))
+        for name, file in self.secrets.items():
+            try:
+                self._secrets[name] = read_password(folder / file)
+            except ValueError as error:
+                problems.append((("secrets", name), str(error)))
         for number, file in enumerate(self.verp.keys):
             try:
                 self._verp_keys.append(read_verp_key(folder / file))
@@ -365,6 +311,10 @@ class Shaping(Section):
             for key in ("to", "port", "implicit", "tls", "login"):
                 if key in route.model_fields_set:
                     yield key, f"is for smtp and lmtp; {route.transport} has `parameters`"
+            for name in sorted(getattr(route.parameters, "secret_names", ())):
+                if name not in self.secrets:
+                    advice = hint(name, self.secrets) if self.secrets else "there are no secrets"
+                    yield "parameters", f"no secret {name!r}; {advice}"
             return
         if route.parameters:
             yield "parameters", "are for other transports than smtp and lmtp"

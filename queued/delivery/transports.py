@@ -8,6 +8,8 @@ from typing import Any
 
 from queued.config import Delivery
 from queued.config.queued_config import Parsers
+from queued.delivery.http.http_parameters import parse_parameters
+from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.destination import TransportParameters
@@ -30,7 +32,11 @@ class TransportKind:
 
 _SMTP = TransportKind(SmtpTransport)
 
-TRANSPORTS: dict[str, TransportKind] = {"smtp": _SMTP, "lmtp": _SMTP}
+TRANSPORTS: dict[str, TransportKind] = {
+    "smtp": _SMTP,
+    "lmtp": _SMTP,
+    "http": TransportKind(HttpTransport, parse_parameters),
+}
 """A new transport is a folder, and an entry here."""
 
 

@@ -15,6 +15,7 @@ from pgmta.report_row import ReportRow
 from pgmta.selection import Selection, Term, domain_as_stored
 from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_term
 from queued.delivery.dns.hop import Hop
+from queued.delivery.http.http_parameters import HttpParameters
 from queued.delivery.smtp.smtp_parameters import SmtpLogin, SmtpParameters
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination, TransportParameters
@@ -262,12 +263,16 @@ def _routes(shaping: Shaping) -> list[Route]:
     }
     keys = _verp_keys(shaping)
     return [
-        Route.of(entry, number, _parameters(entry, logins), keys)
+        Route.of(entry, number, _parameters(entry, logins, shaping.secret_values), keys)
         for number, entry in enumerate(shaping.routes)
     ]
 
 
-def _parameters(entry: ShapingRoute, logins: Mapping[str, SmtpLogin]) -> TransportParameters:
+def _parameters(
+    entry: ShapingRoute, logins: Mapping[str, SmtpLogin], secrets: Mapping[str, str]
+) -> TransportParameters:
+    if isinstance(entry.parameters, HttpParameters):
+        return entry.parameters.with_secrets(secrets)
     if entry.transport not in SMTP:
         return cast(TransportParameters, entry.parameters)
     usual = _IMPLICIT if entry.implicit else _PORTS[entry.transport]

@@ -147,7 +147,7 @@ def judge(
         wait = delay(retry, item.attempts, chance, answer_class, first=first)
         if first and wait > left:  # the usual wait may leave time for an attempt
             wait = delay(retry, item.attempts, chance, answer_class)
-        wait, problem = _until_deadline(item, wait, now)
+        wait, problem = _until_deadline(item, max(wait, _asked_for(result, now)), now)
         note = f" ({problem})" if problem else ""
         given_up = True
         if most and item.attempts >= most:
@@ -164,6 +164,11 @@ def judge(
         outcome.reply = Reply(result.reply.code, stored(result.reply.text, note))
     outcome.delay, outcome.answer_class = wait, answer_class
     return outcome
+
+
+def _asked_for(result: Result, now: datetime) -> float:
+    """Return the seconds for which the next hop wants no further attempt."""
+    return (result.until - now).total_seconds() if result.until else 0.0
 
 
 def _until_deadline(item: Item, wait: float, now: datetime) -> tuple[float, str]:

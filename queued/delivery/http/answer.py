@@ -1,0 +1,141 @@
+"""Answers of a provider, and their results for the mail (pure)."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from pgmta.errors import Stage
+from pgmta.mail.text import printable
+from pgmta.model import Reply
+from pgmta.states import Event
+from queued.delivery.http.answer_path import find, parse_path, shown
+from queued.delivery.http.http_parameters import HttpSettings
+from queued.delivery.transport.result import Result
+
+LARGEST = 64 << 10
+"""Octets of an answer that are read. The rest is not waited for."""
+
+_LATEST = 7 * 86400.0  # seconds of Retry-After, at most
+_TEXT = 300  # characters of an answer that are kept
+_CODES = {Event.DELIVERED: 250, Event.DEFER: 451, Event.FAIL: 554}
+_ENHANCED = {Event.DEFER: "4.3.0", Event.FAIL: "5.3.0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer: its status line, its fields by lower-case names, and the start of its body.
+
+    `whole` says whether the body is all there.
+    """
+
+    status: int
+    reason: str
+    fields: Mapping[str, str]
+    body: bytes
+    whole: bool
+
+    def document(self) -> Any:
+        """Return the JSON document; None if it is none, or not whole."""
+        body = self.body
+        if self.fields.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
+            body = _unzipped(body)
+        try:
+            return json.loads(body) if self.whole and body else None
+        except (ValueError, RecursionError):
+            return None
+
+
+def _unzipped(body: bytes) -> bytes:
+    """Return the octets, if they are at most LARGEST; none otherwise."""
+    unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        found = unzip.decompress(body, LARGEST)
+    except zlib.error:
+        return b""
+    return found if unzip.eof else b""
+
+
+def result_of(settings: HttpSettings, answer: Answer, host: str, now: datetime) -> Result:
+    """Return the result of an answer to a whole request.
+
+    A status from 500 on, and one in `defer`, says nothing about the mail: it is tried again. So
+    does a redirect, which is not followed. Other statuses refuse the mail for good. An answer that
+    needs a value at a path, and has no JSON document, leaves the outcome unknown.
+    """
+    document = answer.document() if settings.success.path or _paths(settings) else None
+    event = _event(settings, answer, document)
+    text = _words(settings, answer, document, event)
+    result = Result(event, Reply(_CODES.get(event, 0), text), host, Stage.END_OF_DATA)
+    if event is Event.DEFER and (wait := retry_after(answer.fields.get("retry-after"), now)):
+        result.until = now + timedelta(seconds=wait)
+    return result
+
+
+def _paths(settings: HttpSettings) -> list[str]:
+    return [path for path in (settings.id, settings.error, settings.error_sub_type) if path]
+
+
+def _event(settings: HttpSettings, answer: Answer, document: Any) -> Event:
+    status, success = answer.status, settings.success
+    good = status in success.status if success.status else 200 <= status <= 299
+    if not good:
+        passes = status in settings.defer or not 400 <= status <= 499
+        return Event.DEFER if passes else Event.FAIL
+    if not success.path:
+        return Event.DELIVERED
+    if document is None:
+        return Event.UNKNOWN
+    value = find(document, parse_path(success.path))
+    if any(_same(value, each) for each in success.later):
+        return Event.DEFER
+    if success.values:
+        return Event.DELIVERED if any(_same(value, v) for v in success.values) else Event.FAIL
+    return Event.FAIL if value is None else Event.DELIVERED
+
+
+def _same(value: Any, wanted: str | bool | int) -> bool:
+    return type(value) is type(wanted) and value == wanted
+
+
+def _words(settings: HttpSettings, answer: Answer, document: Any, event: Event) -> str:
+    """Return the text of the reply: status, id or error, and of an error the start of the body."""
+    said = [f"HTTP {answer.status} {printable(answer.reason)}".rstrip()]
+
+    def add(name: str, path: str | None) -> None:
+        if path and (value := shown(find(document, parse_path(path)))):
+            said.append(f"{name}={printable(value)[:_TEXT]}")
+
+    if event is Event.DELIVERED:
+        add("id", settings.id)
+        if settings.id_header and (found := answer.fields.get(settings.id_header.lower())):
+            said.append(f"id={printable(found)[:_TEXT]}")
+        return " ".join(said)
+    add("error", settings.error)
+    add("error_sub_type", settings.error_sub_type)
+    if len(said) == 1 and answer.body and "content-encoding" not in answer.fields:
+        said.append(printable(" ".join(answer.body.decode("utf-8", "replace").split()))[:_TEXT])
+    return f"{_ENHANCED.get(event, '4.3.0')} {' '.join(said)}"
+
+
+def retry_after(value: str | None, now: datetime) -> float:
+    """Return the seconds of a field Retry-After, at most a week (RFC 9110, section 10.2.3).
+
+    It is 0.0 without a value that can be read.
+    """
+    if not value:
+        return 0.0
+    text = value.strip()
+    if text.isascii() and text.isdigit() and len(text) <= 9:
+        return min(float(text), _LATEST)
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return min(max((at - now).total_seconds(), 0.0), _LATEST)

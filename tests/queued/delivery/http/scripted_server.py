@@ -1,0 +1,89 @@
+"""An HTTP server that reads whole requests, and answers with octets of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+HANG = b"hang"
+CUT = b""
+type Script = Callable[[int], list[bytes]]
+
+
+@dataclass
+class Got:
+    """A request as it came."""
+
+    line: str
+    fields: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class ScriptedServer:
+    """Answers the n-th request with the parts of `script(n)`.
+
+    CUT closes the connection, HANG answers no more. With `early` it answers before it has read the
+    body, with `deaf` it closes once the header has come.
+    """
+
+    script: Script
+    early: bool = False
+    deaf: bool = False
+    port: int = 0
+    connections: int = 0
+    got: list[Got] = field(default_factory=list)
+    writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection."""
+        self.connections += 1
+        self.writers.add(writer)
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                line, *rest = head.decode("latin-1").split("\r\n")
+                pairs = (each.split(": ", 1) for each in rest if each)
+                fields = {name.lower(): value for name, value in pairs}
+                if self.deaf:
+                    return
+                if not self.early:
+                    body = await reader.readexactly(int(fields.get("content-length", "0")))
+                    self.got.append(Got(line, fields, body))
+                for part in self.script(len(self.got)):
+                    if part == HANG:
+                        await reader.read()  # until the client gives up
+                        return
+                    if part == CUT:
+                        return
+                    writer.write(part)
+                    await writer.drain()
+                if self.early:
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(
+    server: ScriptedServer, context: ssl.SSLContext | None = None
+) -> AsyncIterator[ScriptedServer]:
+    """Serve at a free port of the loopback."""
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
+    server.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listener.close()
+        for writer in server.writers:
+            writer.close()
+
+
+def said(status: str, body: bytes = b"", *fields: str) -> list[bytes]:
+    """Return a whole answer."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields]
+    return ["\r\n".join(lines).encode() + b"\r\n\r\n" + body]

@@ -1,0 +1,161 @@
+"""Answers of a provider and their results: unknown only after the last octet of a request."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from pgmta.errors import DeliveryError
+from pgmta.model import Item, Message
+from pgmta.states import Event
+from queued.config import Delivery
+from queued.delivery.http.answer import retry_after
+from queued.delivery.http.http_parameters import parse_parameters
+from queued.delivery.http.http_transport import HttpTransport
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import Result
+from tests.queued.delivery.http.scripted_server import (
+    CUT,
+    HANG,
+    ScriptedServer,
+    said,
+    serving,
+)
+from tests.support.leases import ALWAYS
+from tests.support.waiting import let_others_run
+
+NOW = datetime.now(UTC)
+CONTENT = b"From: s@a.example\r\nSubject: x\r\n\r\nbody\r\n"
+DELIVERED, DEFER, FAIL, UNKNOWN = Event.DELIVERED, Event.DEFER, Event.FAIL, Event.UNKNOWN
+BODY = {"json": {"to": "{{recipient}}", "subject": "{{subject}}"}}
+QUICK = {"timeouts": {"connect": "2s", "request": "500ms", "answer": "500ms"}}
+PATH = {"success": {"path": "status", "values": ["queued"], "later": ["busy"]}}
+
+
+def envelope(number: int = 1, recipient: str = "r@b.example", content: bytes = CONTENT) -> Envelope:
+    item = Item(number, number, "s@a.example", recipient, "b.example", 1, NOW, number)
+    message = Message(number, len(content), False, "", 0, None)
+    return Envelope([item], message, item.sender, b"", len(content), False, content, ALWAYS, NOW)
+
+
+async def send(
+    server: ScriptedServer, mails: Sequence[Envelope] = (), **given: Any
+) -> list[Result]:
+    """Send mails over one channel."""
+    async with serving(server):
+        url = f"http://127.0.0.1:{server.port}/v1/send"
+        settings = {"url": url, **BODY, **QUICK, **given}
+        transport = HttpTransport("mta.example", Delivery())
+        channel = await transport.open(Destination("http", parse_parameters(settings)))
+        results = []
+        for mail in mails or [envelope()]:
+            try:
+                results += await channel.send(mail)
+            except DeliveryError as error:
+                results.append(Result.from_error(error, channel.name))
+        channel.close()
+        await channel.wait_closed()
+        return results
+
+
+JSON = "Content-Type: application/json"
+ANSWERS: list[tuple[str, list[bytes], dict[str, Any], Event, str]] = [
+    ("2xx", said("202 Accepted"), {}, DELIVERED, "HTTP 202 Accepted"),
+    ("id", said("200 OK", b'{"id": 7}'), {"id": "id"}, DELIVERED, "HTTP 200 OK id=7"),
+    ("2xx that means no", said("200 OK", b'{"status": "bad"}'), PATH, FAIL, "HTTP 200 OK"),
+    ("2xx, later", said("200 OK", b'{"status": "busy"}'), PATH, DEFER, "HTTP 200 OK"),
+    ("2xx without JSON", said("200 OK", b"<html>"), PATH, UNKNOWN, "HTTP 200 OK"),
+    ("4xx", said("422 No", b'{"code": "bad_to"}'), {"error": "code"}, FAIL, "error=bad_to"),
+    ("401", said("401 Unauthorized"), {}, DEFER, "HTTP 401"),
+    ("408", said("408 Request Timeout"), {}, DEFER, "HTTP 408"),
+    ("429", said("429 Slow", b"", "Retry-After: 7"), {}, DEFER, "HTTP 429"),
+    ("5xx", said("503 Down", b"try later"), {}, DEFER, "try later"),
+    ("redirect", said("302 Found", b"", "Location: http://127.0.0.1:1/"), {}, DEFER, "HTTP 302"),
+    ("slow", [b"HTTP/1.1 200 OK\r\nContent-Le", HANG], {}, UNKNOWN, "timeout"),
+    ("cut before the answer", [CUT], {}, UNKNOWN, "closed"),
+    ("cut within the answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1", CUT], {}, UNKNOWN,
+     "peer closed"),
+    ("100-continue", [b"HTTP/1.1 100 Continue\r\n\r\n", *said("200 OK")], {}, DELIVERED, "200"),
+    ("1xx without end", [b"HTTP/1.1 103 Early\r\n\r\n" * 12], {}, UNKNOWN, "without end"),
+    ("endless header", [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 40_000, HANG], {}, UNKNOWN, ""),
+    ("no HTTP", [b"220 mail.example ESMTP\r\n", CUT], {}, UNKNOWN, ""),
+    ("10 MB", said("200 OK", b"x" * 10_000_000), {}, DELIVERED, "HTTP 200"),
+    ("gzip", said("200 OK", gzip.compress(b'{"status": "queued"}'), "Content-Encoding: gzip"),
+     PATH, DELIVERED, "HTTP 200"),
+    ("a bomb", said("200 OK", gzip.compress(b" " * 9_000_000), "Content-Encoding: gzip"),
+     PATH, UNKNOWN, "HTTP 200"),
+    ("closes after it", said("200 OK", b"", "Connection: close"), {}, DELIVERED, "HTTP 200"),
+    ("until the end", [b"HTTP/1.1 200 OK\r\n\r\nbody", CUT], {}, DELIVERED, "HTTP 200"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parts", "given", "event", "text"), [row[1:] for row in ANSWERS],
+                         ids=[row[0] for row in ANSWERS])  # fmt: skip
+async def test_each_answer(
+    parts: list[bytes], given: dict[str, Any], event: Event, text: str
+) -> None:
+    server = ScriptedServer(lambda _: parts)
+    (result,) = await send(server, **given)
+    assert (result.event, text in result.reply.text) == (event, True), result
+    assert result.reply.code == {DELIVERED: 250, DEFER: 451, FAIL: 554, UNKNOWN: 0}[event]
+    assert result.host == f"127.0.0.1:{server.port}"
+    assert json.loads(server.got[0].body) == {"to": "r@b.example", "subject": "x"}
+
+
+async def test_before_the_last_octet_nothing_is_unknown() -> None:
+    large = envelope(content=CONTENT + b"x" * 5_000_000)
+    for server in (
+        ScriptedServer(lambda _: [CUT], deaf=True),
+        ScriptedServer(lambda _: said("413 Too large"), early=True),
+        ScriptedServer(lambda _: [HANG], early=True),
+    ):
+        (result,) = await send(server, [large], json={"raw": "{{message_base64}}"})
+        assert result.event is DEFER, result
+
+
+async def test_a_connection_is_kept_and_made_anew() -> None:
+    server = ScriptedServer(lambda n: said("200 OK", b"", *["Connection: close"] * (n == 2)))
+    results = await send(server, [envelope(n) for n in range(1, 5)])
+    assert [each.event for each in results] == [DELIVERED] * 4
+    assert server.connections == 2
+
+
+async def test_retry_after_in_both_forms() -> None:
+    now = datetime(2026, 11, 27, tzinfo=UTC)
+    later = format_datetime(now.replace(minute=5), usegmt=True)
+    assert retry_after("7", now) == 7
+    assert retry_after(later, now) == 300
+    assert retry_after("999999999", now) == 7 * 86400
+    for text in (None, "", "soon", "-1", "1e9", "²", format_datetime(NOW.replace(year=1999))):
+        assert retry_after(text, now) == 0.0
+    (result,) = await send(ScriptedServer(lambda _: said("503 No", b"", "Retry-After: 7")))
+    assert result.until is not None
+    assert 6 <= (result.until - datetime.now(UTC)).total_seconds() <= 7
+
+
+async def test_endpoints_take_turns_by_weight() -> None:
+    first, second = (ScriptedServer(lambda _: said("200 OK")) for _ in range(2))
+    async with serving(second):
+        async with serving(first):
+            urls = [
+                {"url": f"http://127.0.0.1:{server.port}/{{{{row_id}}}}", "weight": weight}
+                for server, weight in ((first, 3), (second, 1))
+            ]
+            parameters = parse_parameters({"url": urls, **BODY, **QUICK})
+            transport = HttpTransport("mta.example", Delivery())
+            channel = await transport.open(Destination("http", parameters))
+            for number in range(400):
+                await channel.send(envelope(number))
+            # opening took the first turn
+            assert abs(len(first.got) - 300) <= 1
+        await let_others_run(50)
+        (result,) = await channel.send(envelope(9))  # the first one is gone
+        assert (result.event, result.host) == (DELIVERED, f"127.0.0.1:{second.port}")
+        channel.abort()

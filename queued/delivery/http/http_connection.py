@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable
 
 import h11
@@ -11,6 +12,8 @@ import h11
 from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
 from queued.delivery.http.answer import LARGEST, Answer
+from queued.delivery.transport.connection_facts import ConnectionFacts
+from queued.delivery.transport.transcript import NOTE
 
 _READ = 16384  # octets
 _PRELIMINARY = 10  # answers of 1xx before the answer itself
@@ -25,9 +28,14 @@ class HttpConnection:
     """
 
     def __init__(
-        self, place: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        place: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        facts: ConnectionFacts,
     ) -> None:
         self.place = place
+        self.facts = facts
         self.last_out = False
         self.requests = 0
         self._reader = reader
@@ -160,26 +168,47 @@ def _answer(response: h11.Response, body: bytes, *, whole: bool) -> Answer:
 
 
 async def connect(
-    host: str, port: int, address: str, context: ssl.SSLContext | None, seconds: float
+    host: str, port: int, facts: ConnectionFacts, context: ssl.SSLContext | None, seconds: float
 ) -> HttpConnection:
-    """Open a connection to an address of a host. Raises DeliveryError."""
+    """Open a connection to the address of `facts`, which get its times. Raises DeliveryError."""
+    address = facts.address
     where = f"{host}[{address}]:{port}" if host != address else f"{host}:{port}"
+    began = time.monotonic()
     try:
         async with asyncio.timeout(seconds):
-            reader, writer = await asyncio.open_connection(
-                address, port, ssl=context, server_hostname=host if context else None, limit=_READ
-            )
+            reader, writer = await asyncio.open_connection(address, port, limit=_READ)
+            facts.connect_seconds = time.monotonic() - began
+            if context:
+                await _start_tls(writer, context, host, facts)
     except TimeoutError:
-        raise DeliveryError(f"4.4.1 connect to {where}: timeout", Stage.CONNECT) from None
+        stage = Stage.TLS if facts.connect_seconds else Stage.CONNECT
+        raise DeliveryError(f"4.4.1 connect to {where}: timeout", stage) from None
     except ssl.SSLCertVerificationError as error:
-        raise DeliveryError(
-            f"4.7.5 TLS with {host}: {printable(error.verify_message)[:_SHOWN]}", Stage.TLS
-        ) from None
+        why = printable(error.verify_message)[:_SHOWN]
+        raise DeliveryError(f"4.7.5 TLS with {host}: {why}", Stage.TLS) from None
     except ssl.SSLError as error:
         raise DeliveryError(f"4.7.5 TLS with {host}: {_why(error)}", Stage.TLS) from None
     except OSError as error:
-        raise DeliveryError(f"4.4.1 connect to {where}: {_why(error)}", Stage.CONNECT) from None
-    return HttpConnection(f"{host}:{port}", reader, writer)
+        stage = Stage.TLS if facts.connect_seconds else Stage.CONNECT
+        raise DeliveryError(f"4.4.1 connect to {where}: {_why(error)}", stage) from None
+    return HttpConnection(f"{host}:{port}", reader, writer, facts)
+
+
+async def _start_tls(
+    writer: asyncio.StreamWriter, context: ssl.SSLContext, host: str, facts: ConnectionFacts
+) -> None:
+    began = time.monotonic()
+    try:
+        await writer.start_tls(context, server_hostname=host)
+    except BaseException:
+        writer.transport.abort()
+        raise
+    facts.tls_seconds = time.monotonic() - began
+    found = writer.get_extra_info("ssl_object")
+    facts.tls_version, facts.tls_cipher = found.version() or "", found.cipher()[0]
+    facts.tls_verified = "pkix"
+    note = f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}"
+    facts.dialogue.append((time.monotonic(), NOTE, note))
 
 
 def _why(error: Exception) -> str:

@@ -48,14 +48,17 @@ def envelope(number: int = 1, recipient: str = "r@b.example", content: bytes = C
 async def send(
     server: ScriptedServer, mails: Sequence[Envelope] = (), **given: Any
 ) -> list[Result]:
-    """Send mails over one channel."""
+    """Send mails over one channel, or another one once it is closed."""
     async with serving(server):
         url = f"http://127.0.0.1:{server.port}/v1/send"
         settings = {"url": url, **BODY, **QUICK, **given}
         transport = HttpTransport("mta.example", Delivery())
-        channel = await transport.open(Destination("http", parse_parameters(settings)))
+        destination = Destination("http", parse_parameters(settings))
+        channel = await transport.open(destination)
         results = []
         for mail in mails or [envelope()]:
+            if channel.closed:
+                channel = await transport.open(destination)
             try:
                 results += await channel.send(mail)
             except DeliveryError as error:

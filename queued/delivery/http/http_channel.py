@@ -130,10 +130,10 @@ class HttpChannel:
         words = MailWords(envelope.message, octets, endpoints.parameters.secrets)
         target, item = endpoints.targets[place], envelope.items[0]
         try:
-            request, body = endpoints.writer.write(target, words, item)
+            request = endpoints.writer.write(target, words, item)
         except Unplaceable as error:
             return Result(Event.FAIL, Reply(0, f"5.6.0 {error}"), connection.place, Stage.DATA)
-        note = f"{settings.method} to {connection.place}, {len(body)} octets"
+        note = f"{settings.method} to {connection.place}, {len(request)} octets"
         said.append((time.monotonic(), NOTE, note))
 
         def ready() -> None:
@@ -141,7 +141,7 @@ class HttpChannel:
                 raise DeliveryError("lease lost before the end of the request", Stage.LEASE)
 
         try:
-            await connection.send(request, body, settings.timeouts.request, ready)
+            await connection.send(request, settings.timeouts.request, ready)
         except DeliveryError as error:
             error.host = connection.place
             said.append((time.monotonic(), NOTE, error.line))

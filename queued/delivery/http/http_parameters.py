@@ -43,7 +43,15 @@ def _header(name: str) -> str:
     return name
 
 
+def _field_value(given: Any) -> str:
+    text = _text(given)
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("a header field is printable ASCII")
+    return text
+
+
 type Worded = Annotated[str, BeforeValidator(_text)]
+type FieldText = Annotated[str, BeforeValidator(_field_value)]
 type AnswerPath = Annotated[str, BeforeValidator(_path)]
 type FieldName = Annotated[str, Field(pattern=f"^{_FIELD}$"), AfterValidator(_header)]
 type Status = Annotated[Whole, Field(ge=200, le=599)]
@@ -74,7 +82,8 @@ class HttpEndpoint(Section):
             raise ValueError(f"{self.url!r}: expected https://host/path, without a login")
         if not host_name(host) and ":" not in host and not host.replace(".", "").isdigit():
             raise ValueError(f"{host!r} is no name of a host")
-        if not (text.parts[0] + "".join(text.parts[2::2])).isascii() or " " in self.url:
+        plain = "".join(text.parts[::2])
+        if not plain.isascii() or not plain.isprintable() or " " in self.url:
             raise ValueError(f"{self.url!r}: has a blank, or is not ASCII")
         if parts.fragment:
             raise ValueError(f"{self.url!r} has a fragment")
@@ -129,7 +138,7 @@ class HttpSettings(Section):
         min_length=1, max_length=20, description="a URL, or a list of them, each with a weight"
     )
     method: Literal["POST", "PUT", "GET"] = "POST"
-    headers: dict[FieldName, Worded] = Field(default={}, description="fields, with words")
+    headers: dict[FieldName, FieldText] = Field(default={}, description="fields, with words")
     basic: HttpLogin | None = Field(default=None, description="user and password")
     json_: Any = Field(default=None, alias="json", description="document, whose texts have words")
     form: dict[str, Worded] | None = Field(

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote_plus, urlsplit
 
-import h11
-
 from pgmta.model import Item
 from queued.delivery.http.http_parameters import HttpEndpoint, HttpSettings
 from queued.delivery.http.mail_words import MailWords
@@ -62,8 +60,11 @@ class RequestWriter:
         self._multipart = _pairs(settings.multipart)
         self._body = None if settings.body is None else Text.parse(settings.body)
 
-    def write(self, target: Target, words: MailWords, item: Item) -> tuple[h11.Request, bytes]:
-        """Return a request and its body. Raises Unplaceable if a value can't be at its place."""
+    def write(self, target: Target, words: MailWords, item: Item) -> bytes:
+        """Return a request (RFC 9112, section 2.1).
+
+        Raises Unplaceable if a value can't be at its place.
+        """
 
         def value(word: str) -> Any:
             return words.value(item, word)
@@ -80,10 +81,8 @@ class RequestWriter:
         if body or self._method != "GET":
             fields.append(("Content-Length", str(len(body))))
         path = target.path.fill(value, in_url)
-        try:
-            return h11.Request(method=self._method, target=path, headers=fields), body
-        except h11.LocalProtocolError as error:
-            raise Unplaceable(str(error)) from None
+        lines = [f"{self._method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields)]
+        return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
     def _content(self, value: Callable[[str], Any], words: MailWords) -> tuple[str, bytes]:
         if self._json is not None:

@@ -37,7 +37,10 @@ CASES: list[tuple[str, dict[str, Any], list[str], str | None]] = [
     ("over-removed", OVER | GONE, ["failed"], None),
 ]
 """The beginning of a name is what the next hop does at its first attempt."""
-NEXT: dict[str, Any] = {"retry": {"intervals": ["100ms"], "unknown": "retry"}, "bounces": {"gather": "0s"}}
+NEXT: dict[str, Any] = {
+    "retry": {"intervals": ["100ms"], "unknown": "retry"},
+    "bounces": {"gather": "0s"},
+}
 
 
 class Way:

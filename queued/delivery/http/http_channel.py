@@ -157,7 +157,8 @@ class HttpChannel:
             return Result(Event.UNKNOWN, Reply(0, f"4.4.2 {error.line}"), connection.place,
                           Stage.END_OF_DATA)  # fmt: skip
         said.append((time.monotonic(), NOTE, f"HTTP {answer.status}, {len(answer.body)} octets"))
-        return result_of(settings, answer, connection.place, datetime.now(UTC))
+        hidden = endpoints.parameters.hidden
+        return result_of(settings, answer, connection.place, datetime.now(UTC), hidden)
 
     def close(self) -> None:
         """End all connections."""

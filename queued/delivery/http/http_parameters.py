@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import secrets as random_secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, quote_plus, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -212,6 +213,19 @@ class HttpParameters:
 
     def __str__(self) -> str:
         return ",".join(dict.fromkeys(str(each.hop) for each in self.settings.url))
+
+    @cached_property
+    def hidden(self) -> tuple[str, ...]:
+        """Return the secrets in the forms that requests have them, the longest one first."""
+        forms = (str, partial(quote, safe=""), quote_plus, lambda text: json.dumps(text)[1:-1])
+        found = {form(each) for each in self.secrets.values() for form in forms}
+        if (basic := self.settings.basic) and self.secrets:
+            pair = ":".join(
+                Text.parse(text).fill(lambda word: self.secrets.get(word.partition(".")[2]))
+                for text in (basic.user, basic.password)
+            )
+            found.add(base64.b64encode(pair.encode()).decode())
+        return tuple(sorted(found - {""}, key=len, reverse=True))
 
     @cached_property
     def secret_names(self) -> frozenset[str]:

@@ -14,7 +14,6 @@ from queued.delivery.http.http_parameters import HttpEndpoint, HttpSettings
 from queued.delivery.http.mail_words import MailWords
 from queued.delivery.http.places import (
     Text,
-    Unplaceable,
     in_header,
     in_url,
     parse_json,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -15,7 +17,7 @@ from pgmta.errors import DeliveryError
 from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery
-from queued.delivery.http.answer import retry_after
+from queued.delivery.http.answer import Answer, result_of, retry_after
 from queued.delivery.http.http_parameters import parse_parameters
 from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.transport.destination import Destination
@@ -123,6 +125,23 @@ async def test_before_the_last_octet_nothing_is_unknown() -> None:
     ):
         (result,) = await send(server, [large], json={"raw": "{{message_base64}}"})
         assert result.event is event, result
+
+
+async def test_a_provider_that_repeats_secrets() -> None:
+    """Also where the text is cut."""
+    key = 's3cr"et/Ä' * 20
+    login = {"user": "u", "password": "{{secrets.key}}"}
+    for error in (None, "error"):
+        given = {"url": "https://api.example/", "basic": login, "error": error}
+        parameters = parse_parameters(given).with_secrets({"key": key})
+        basic = base64.b64encode(f"u:{key}".encode()).decode()
+        for value in (key, basic, quote(key, safe=""), f"{'x' * 250}{key}"):
+            body = json.dumps({"error": value}).encode()
+            answer = Answer(422, f"No {value}", {}, body, whole=True)
+            result = result_of(parameters.settings, answer, "h", NOW, parameters.hidden)
+            assert "left out" in result.reply.text
+            assert "s3cr" not in result.reply.text
+            assert basic[:8] not in result.reply.text
 
 
 async def test_a_connection_is_kept_and_made_anew() -> None:

@@ -26,7 +26,7 @@ ABOUT = f"""Measure mail that goes out as HTTP requests with its parts in JSON.
 One queued has 20 kept connections to a provider on this machine. Each of --rounds sends --mails,
 once alone and once beside a provider that hangs with a full queue. Then a provider answers with
 10 MB each time. {EXIT}the rate is under {LEAST_RATE:,.0f}/s, queued takes over {MOST_CPU:.0f} µs
-of CPU a mail, the rate beside the provider that hangs is under {LEAST_BESIDE:.0%}, or the memory
+of CPU per mail, the rate beside the provider that hangs is under {LEAST_BESIDE:.0%}, or the memory
 grows by over {MOST_GROWTH:.0f} MB with such answers."""
 WITHIN = 120.0  # seconds
 LARGE = 10_000_000  # octets of an answer
@@ -147,7 +147,7 @@ def main(uri: str | None, keep: bool, mails: int, size: int, rounds: int, json_:
     pairs = zip(alone, beside, strict=True)
     found = {
         "mails per second": statistics.median(rate for rate, _ in alone),
-        "µs of CPU of queued a mail": statistics.median(spent for _, spent in alone),
+        "µs of CPU of queued per mail": statistics.median(spent for _, spent in alone),
         "rate beside a provider that hangs": statistics.median(b[0] / a[0] for a, b in pairs),
         "MB of growth by answers of 10 MB": growth,
         "connections at a time": report["peak"],
@@ -161,7 +161,7 @@ def main(uri: str | None, keep: bool, mails: int, size: int, rounds: int, json_:
     rate, spent, share, grown, *_ = found.values()
     missed = {
         f"{rate:,.0f} mails/s": rate < LEAST_RATE,
-        f"{spent:.0f} µs a mail": spent > MOST_CPU,
+        f"{spent:.0f} µs per mail": spent > MOST_CPU,
         f"{share:.3f} beside a provider that hangs": share < LEAST_BESIDE,
         f"{grown:.0f} MB of growth": grown > MOST_GROWTH,
     }

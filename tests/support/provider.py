@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -20,12 +21,15 @@ OK = said("202 Accepted", b'{"id": "7"}')
 class Provider:
     """Takes JSON documents; `answering` may be exchanged at any time."""
 
-    def __init__(self, answering: Answering = lambda _: OK) -> None:
+    def __init__(
+        self, answering: Answering = lambda _: OK, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.answering = answering
+        self.tls = tls
         self._server = ScriptedServer(self._answer)
         self._thread = LoopThread()
         self._stack = AsyncExitStack()
-        self._thread.do(self._stack.enter_async_context(serving(self._server)))
+        self._thread.do(self._stack.enter_async_context(serving(self._server, tls)))
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +49,8 @@ class Provider:
     @property
     def url(self) -> str:
         """For routes."""
-        return f"http://127.0.0.1:{self._server.port}/v1/send"
+        host = "https://localhost" if self.tls else "http://127.0.0.1"
+        return f"{host}:{self._server.port}/v1/send"
 
     @property
     def got(self) -> list[Got]:

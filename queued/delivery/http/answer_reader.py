@@ -5,14 +5,14 @@ from __future__ import annotations
 import httptools
 
 from pgmta.mail.text import printable
-from queued.delivery.http.answer import LARGEST, Answer
+from queued.delivery.http.http_answer import LARGEST, HttpAnswer
 
 _PRELIMINARY = 10  # answers of 1xx before the answer itself
 _HEADER = 16384  # octets of the header of an answer
 
 
 class AnswerError(Exception):
-    """What came is no answer by HTTP/1.1 (RFC 9112), or one without end."""
+    """Octets are no answer by HTTP/1.1 (RFC 9112), or one without end."""
 
 
 class AnswerReader:
@@ -23,7 +23,7 @@ class AnswerReader:
         self._begin()
 
     def _begin(self) -> None:
-        self.answer: Answer | None = None
+        self.answer: HttpAnswer | None = None
         """The answer, once it is read; `next` begins another one."""
         self.kept = False
         """Whether the server keeps the connection after the answer."""
@@ -80,7 +80,7 @@ class AnswerReader:
 
     def _done(self, body: bytes, *, whole: bool) -> None:
         reason = self._reason.decode("latin-1")
-        self.answer = Answer(self._status, reason, self._fields, body, whole)
+        self.answer = HttpAnswer(self._status, reason, self._fields, body, whole)
 
     # -- callbacks of the parser --
 

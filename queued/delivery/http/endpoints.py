@@ -45,7 +45,7 @@ class Endpoints:
         return sorted(places, key=self.rests)
 
     def rests(self, place: int) -> bool:
-        """Whether a connection to the endpoint has failed within the last 30 seconds."""
+        """Return whether a connection to the endpoint has failed within the last 30 seconds."""
         return self._rests[place] > time.monotonic()
 
     def failed(self, place: int) -> None:

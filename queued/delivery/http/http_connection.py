@@ -10,7 +10,7 @@ from typing import cast
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
-from queued.delivery.http.answer import Answer
+from queued.delivery.http.http_answer import HttpAnswer
 from queued.delivery.http.answer_reader import AnswerError, AnswerReader
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.transcript import NOTE
@@ -81,7 +81,7 @@ class HttpConnection(asyncio.Protocol):
         self.last_out = True
         transport.write(request[-1:])
 
-    async def answer(self, seconds: float) -> Answer:
+    async def answer(self, seconds: float) -> HttpAnswer:
         """Return the answer to the request. Raises DeliveryError without one.
 
         The connection ends unless the answer is whole, and both sides keep it.

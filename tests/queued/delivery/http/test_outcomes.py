@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -17,7 +18,7 @@ from pgmta.errors import DeliveryError
 from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery
-from queued.delivery.http.answer import Answer, result_of, retry_after
+from queued.delivery.http.http_answer import HttpAnswer, result_of, retry_after
 from queued.delivery.http.http_parameters import parse_parameters
 from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.transport.destination import Destination
@@ -30,6 +31,7 @@ from tests.queued.delivery.http.scripted_server import (
     said,
     serving,
 )
+from tests.support.daemons import ROOT
 from tests.support.leases import ALWAYS
 from tests.support.waiting import let_others_run
 
@@ -114,6 +116,15 @@ async def test_each_answer(
     assert json.loads(server.got[0].body) == {"to": "r@b.example", "subject": "x"}
 
 
+def test_the_table_of_the_docs() -> None:
+    text = (ROOT / "docs/http.md").read_text().partition("## Answers and outcomes")[2]
+    rows = re.findall(r"^\| (.+?) \| (\w+) \|$", text.partition("\n\n- ")[0], re.MULTILINE)
+    found = {answer: outcome for answer, outcome in rows if outcome != "outcome"}
+    assert {name: found.get(name) for name, *_ in ANSWERS} == {
+        name: event.value for name, _, _, event, _ in ANSWERS
+    }
+
+
 async def test_before_the_last_octet_nothing_is_unknown() -> None:
     large = envelope(content=CONTENT + b"x" * 5_000_000)
     for server, event in (
@@ -137,7 +148,7 @@ async def test_a_provider_that_repeats_secrets() -> None:
         basic = base64.b64encode(f"u:{key}".encode()).decode()
         for value in (key, basic, quote(key, safe=""), f"{'x' * 250}{key}"):
             body = json.dumps({"error": value}).encode()
-            answer = Answer(422, f"No {value}", {}, body, whole=True)
+            answer = HttpAnswer(422, f"No {value}", {}, body, whole=True)
             result = result_of(parameters.settings, answer, "h", NOW, parameters.hidden)
             assert "left out" in result.reply.text
             assert "s3cr" not in result.reply.text

@@ -29,7 +29,7 @@ _ENHANCED = {Event.DEFER: "4.3.0", Event.FAIL: "5.3.0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An answer: its status line, its fields by lower-case names, and the start of its body.
 
     `whole` says whether the body is all there.
@@ -63,7 +63,7 @@ def _unzipped(body: bytes) -> bytes:
 
 
 def result_of(
-    settings: HttpSettings, answer: Answer, host: str, now: datetime, hidden: Sequence[str] = ()
+    settings: HttpSettings, answer: HttpAnswer, host: str, now: datetime, hidden: Sequence[str] = ()
 ) -> Result:
     """Return the result of an answer to a whole request.
 
@@ -85,7 +85,7 @@ def _paths(settings: HttpSettings) -> list[str]:
     return [path for path in (settings.id, settings.error, settings.error_sub_type) if path]
 
 
-def _event(settings: HttpSettings, answer: Answer, document: Any) -> Event:
+def _event(settings: HttpSettings, answer: HttpAnswer, document: Any) -> Event:
     status, success = answer.status, settings.success
     good = status in success.status if success.status else 200 <= status <= 299
     if not good:
@@ -108,7 +108,7 @@ def _same(value: Any, wanted: str | bool | int) -> bool:
 
 
 def _words(
-    settings: HttpSettings, answer: Answer, document: Any, event: Event, hidden: Sequence[str]
+    settings: HttpSettings, answer: HttpAnswer, document: Any, event: Event, hidden: Sequence[str]
 ) -> str:
     """Return the text of the reply: status, id or error, and of an error the start of the body."""
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from pgmta.states import Event
-from queued.delivery.http.http_answer import result_of
 from queued.delivery.http.endpoints import Endpoints
+from queued.delivery.http.http_answer import result_of
 from queued.delivery.http.http_connection import HttpConnection
 from queued.delivery.http.http_request import Target
 from queued.delivery.http.mail_words import MailWords

@@ -10,8 +10,8 @@ from typing import cast
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
-from queued.delivery.http.http_answer import HttpAnswer
 from queued.delivery.http.answer_reader import AnswerError, AnswerReader
+from queued.delivery.http.http_answer import HttpAnswer
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.transcript import NOTE
 

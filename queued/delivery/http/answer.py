@@ -64,9 +64,10 @@ def _unzipped(body: bytes) -> bytes:
 def result_of(settings: HttpSettings, answer: Answer, host: str, now: datetime) -> Result:
     """Return the result of an answer to a whole request.
 
-    A status from 500 on, and one in `defer`, says nothing about the mail: it is tried again. So
-    does a redirect, which is not followed. Other statuses refuse the mail for good. An answer that
-    needs a value at a path, and has no JSON document, leaves the outcome unknown.
+    A status from 500 on, one in `defer`, and an error in `error_later` say nothing about the mail:
+    it is tried again. So does a redirect, which is not followed. Other statuses refuse the mail for
+    good. An answer that needs a value at a path, and has no JSON document, leaves the outcome
+    unknown.
     """
     document = answer.document() if settings.success.path or _paths(settings) else None
     event = _event(settings, answer, document)
@@ -78,14 +79,15 @@ def result_of(settings: HttpSettings, answer: Answer, host: str, now: datetime) 
 
 
 def _paths(settings: HttpSettings) -> list[str]:
-    return [path for path in (settings.id, settings.error, settings.error_sub_type) if path]
+    given = (settings.id, settings.error, settings.error_sub_type, settings.error_text)
+    return [path for path in given if path]
 
 
 def _event(settings: HttpSettings, answer: Answer, document: Any) -> Event:
     status, success = answer.status, settings.success
     good = status in success.status if success.status else 200 <= status <= 299
     if not good:
-        passes = status in settings.defer or not 400 <= status <= 499
+        passes = status in settings.defer or not 400 <= status <= 499 or _later(settings, document)
         return Event.DEFER if passes else Event.FAIL
     if not success.path:
         return Event.DELIVERED
@@ -97,6 +99,13 @@ def _event(settings: HttpSettings, answer: Answer, document: Any) -> Event:
     if success.values:
         return Event.DELIVERED if any(_same(value, v) for v in success.values) else Event.FAIL
     return Event.FAIL if value is None else Event.DELIVERED
+
+
+def _later(settings: HttpSettings, document: Any) -> bool:
+    if not (settings.error and settings.error_later):
+        return False
+    code = find(document, parse_path(settings.error))
+    return any(_same(code, each) for each in settings.error_later)
 
 
 def _same(value: Any, wanted: str | bool | int) -> bool:
@@ -118,6 +127,7 @@ def _words(settings: HttpSettings, answer: Answer, document: Any, event: Event) 
         return " ".join(said)
     add("error", settings.error)
     add("error_sub_type", settings.error_sub_type)
+    add("error_text", settings.error_text)
     if len(said) == 1 and answer.body and "content-encoding" not in answer.fields:
         said.append(printable(" ".join(answer.body.decode("utf-8", "replace").split()))[:_TEXT])
     return f"{_ENHANCED.get(event, '4.3.0')} {' '.join(said)}"

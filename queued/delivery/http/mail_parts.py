@@ -34,6 +34,8 @@ class MailParts:
 
     def __init__(self, octets: bytes) -> None:
         self._mail = BytesParser(policy=email.policy.compat32).parsebytes(octets)
+        self._fields = [(name.lower(), name, value) for name, value in self._mail.raw_items()]
+        self._mailboxes: dict[str, list[dict[str, str | None]]] = {}
 
     def field(self, name: str) -> str | None:
         """Return the decoded value of the first field of a name, on one line; None if none."""
@@ -52,8 +54,8 @@ class MailParts:
         """
         return [
             {"name": name, "value": _encoded(value)}
-            for name, value in self._mail.raw_items()
-            if name.lower() not in _OTHERS and not name.lower().startswith(_GROUPS)
+            for lower, name, value in self._fields
+            if lower not in _OTHERS and not lower.startswith(_GROUPS)
         ]
 
     @cached_property
@@ -66,13 +68,13 @@ class MailParts:
 
     def mailboxes(self, name: str) -> list[dict[str, str | None]]:
         """Return the mailboxes of the fields of a name; a name is None if there is none."""
-        values = [_unfolded(v) for n, v in self._mail.raw_items() if n.lower() == name]
-        pairs = [(_words(box), address) for box, address in getaddresses(values, strict=False)]
-        return [
-            {"name": box or None, "address": address, "mailbox": mailbox(box, address)}
-            for box, address in pairs
-            if "@" in address
-        ]
+        found = self._mailboxes.get(name)
+        if found is None:
+            values = [_unfolded(value) for lower, _, value in self._fields if lower == name]
+            pairs = getaddresses(values, strict=False) if values else []
+            found = [_box(_words(box), address) for box, address in pairs if "@" in address]
+            self._mailboxes[name] = found
+        return found
 
     @cached_property
     def text(self) -> str | None:
@@ -124,6 +126,10 @@ class MailParts:
         )
 
 
+def _box(name: str, address: str) -> dict[str, str | None]:
+    return {"name": name or None, "address": address, "mailbox": mailbox(name, address)}
+
+
 def mailbox(name: str | None, address: str) -> str:
     """Return a mailbox as a text (RFC 5322, section 3.4), whose name may have any characters."""
     if not name:
@@ -144,6 +150,8 @@ def _unfolded(value: str) -> str:
 def _decoded(name: str, value: str) -> str:
     """Return the value of a field, as `email` reads it."""
     line = _unfolded(value)
+    if "=?" not in line:
+        return line
     with suppress(Exception):  # the parser of `email` raises various errors for odd fields
         line = str(email.policy.default.header_factory(name, line))
     return _CONTROLS.sub(" ", line)

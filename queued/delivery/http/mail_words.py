@@ -88,12 +88,25 @@ class MailWords:
         return MailParts(self.octets)
 
     def _part(self, item: Item, word: str) -> Any:
-        mail = self._mail
         match word:
             case "message":
                 return self.octets.decode("utf-8", "replace")
             case "message_base64":
                 return base64.b64encode(self.octets).decode()
+            case "recipient_digits":
+                return item.recipient.removeprefix("+") or None
+            case "recipient_name":
+                return self._recipient_name(item)
+            case "recipient_mailbox":
+                return mailbox(self._recipient_name(item), item.recipient)
+            case "from" | "from_name" | "from_address":
+                return self._from(word)
+            case "segments":
+                return None
+        return self._of_mail(self._mail, word)
+
+    def _of_mail(self, mail: MailParts, word: str) -> Any:
+        match word:
             case "text" | "sms":
                 return mail.text
             case "html" | "texts" | "headers" | "header_map" | "attachments":
@@ -103,16 +116,8 @@ class MailWords:
                 return [e for e in mail.attachments if bool(e["cid"]) == wanted] or None
             case "subject":
                 return mail.field("Subject") or ""
-            case "from" | "from_name" | "from_address":
-                return self._from(word)
             case "to" | "cc" | "reply_to":
                 return mail.mailboxes(word.replace("_", "-")) or None
-            case "recipient_name":
-                return self._recipient_name(item)
-            case "recipient_mailbox":
-                return mailbox(self._recipient_name(item), item.recipient)
-            case "recipient_digits":
-                return item.recipient.removeprefix("+") or None
         return None
 
     def _from(self, word: str) -> str | None:

@@ -32,6 +32,7 @@ from queued.cli.commands.show import (
 )
 from queued.cli.options.queue_command import command, database_of, instant
 from queued.config import QueuedConfig, read_config
+from queued.delivery.transports import parsers
 from queued.routing.retry_until import end_of
 from queued.routing.route_rate import budgets_of
 from queued.routing.routes import Routes
@@ -241,7 +242,7 @@ def add_retry_end(
     settings: QueuedConfig | None = None
     routes: Routes | None = None
     try:
-        settings = read_config(config, passwords=False)
+        settings = read_config(config, parsers(), passwords=False)
         routes = Routes(settings.routes, settings.routing)
     except ConfigError as error:
         for problem in error.problems:

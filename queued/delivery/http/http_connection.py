@@ -1,185 +1,240 @@
-"""A kept connection to an HTTP server, by h11: whether the last octet of a request is out."""
+"""A kept connection to an HTTP server: whether the last octet of a request is out."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable
-
-import h11
+from typing import cast
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
-from queued.delivery.http.answer import LARGEST, Answer
+from queued.delivery.http.answer_reader import AnswerError, AnswerReader
+from queued.delivery.http.http_answer import HttpAnswer
+from queued.delivery.transport.connection_facts import ConnectionFacts
+from queued.delivery.transport.transcript import NOTE
 
-_READ = 16384  # octets
-_PRELIMINARY = 10  # answers of 1xx before the answer itself
-_HEADER = 16384  # octets of the header of an answer
 _SHOWN = 200  # characters of a reason
+_CLOSED = "connection closed by the server"
 
 
-class HttpConnection:
+class HttpConnection(asyncio.Protocol):
     """Sends one request after the other. `place` is the host with its port.
 
     The server can act on a request only after `last_out`, when its last octet is handed over.
     """
 
-    def __init__(
-        self, place: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, place: str, facts: ConnectionFacts) -> None:
         self.place = place
+        self.facts = facts
         self.last_out = False
         self.requests = 0
-        self._reader = reader
-        self._writer = writer
-        writer.transport.set_write_buffer_limits(high=0)  # so that drain() waits for all octets
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEADER)
+        self._reader = AnswerReader()
+        self._transport: asyncio.Transport | None = None
+        self._over = ""  # why no octets come any more
+        self._paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The transport of asyncio, once the connection is made."""
+        assert self._transport  # noqa: S101 - for the type checker
+        return self._transport
 
     @property
     def closed(self) -> bool:
         """Whether no further request can be sent."""
-        return (
-            self._writer.transport.is_closing()
-            or self._reader.at_eof()
-            or self._http.our_state is not h11.IDLE
-        )
+        return bool(self._over) or self.transport.is_closing()
 
-    async def send(
-        self,
-        request: h11.Request,
-        body: bytes,
-        seconds: float,
-        ready: Callable[[], None],
-    ) -> None:
-        """Send a request; `ready` is asked before its last octet, and raises to prevent it.
+    async def send(self, request: bytes, seconds: float, ready: Callable[[], None]) -> None:
+        """Send a whole request; `ready` is asked before its last octet, and raises to prevent it.
 
-        Raises DeliveryError if the server has not the whole request.
+        Raises DeliveryError if the server has not the whole request. A refusal that comes before
+        the last octet is the answer, and prevents it too.
         """
         self.requests += 1
-        http = self._http
-        octets = http.send(request) or b""
-        if body:
-            octets += http.send(h11.Data(data=body)) or b""
-        octets += http.send(h11.EndOfMessage()) or b""
+        transport = self.transport
         try:
-            async with asyncio.timeout(seconds):
-                self._writer.write(octets[:-1])
-                await self._writer.drain()
-                await asyncio.sleep(0)  # the end of a kept connection may have come
+            transport.write(request[:-1])
+            await asyncio.sleep(0)  # the end of a kept connection may have come
+            if self._paused:
+                async with asyncio.timeout(seconds):
+                    while self._paused and not self._over and not self._reader.answer:
+                        await self._wait()
         except TimeoutError:
             self.abort()
             raise DeliveryError("4.4.2 timeout while the request was sent", Stage.DATA) from None
-        except OSError as error:
+        early = self._reader.answer
+        if early and early.status >= 400:
+            return
+        if self._over or early:
             self.abort()
-            raise DeliveryError(f"4.4.2 {_why(error)}", Stage.DATA) from None
-        if self._reader.at_eof():
-            self.abort()
-            raise DeliveryError("4.4.2 connection closed by the server", Stage.DATA)
+            why = self._over or "an answer before the end of the request"
+            raise DeliveryError(f"4.4.2 {why}", Stage.DATA)
         try:
             ready()
         except BaseException:
             self.abort()
             raise
         self.last_out = True
-        self._writer.write(octets[-1:])
+        transport.write(request[-1:])
 
-    async def answer(self, seconds: float) -> Answer:
+    async def answer(self, seconds: float) -> HttpAnswer:
         """Return the answer to the request. Raises DeliveryError without one.
 
         The connection ends unless the answer is whole, and both sides keep it.
         """
+        reader = self._reader
         try:
-            async with asyncio.timeout(seconds):
-                found = await self._read_answer()
+            if reader.answer is None:
+                async with asyncio.timeout(seconds):
+                    while reader.answer is None and not self._over:
+                        await self._wait()
         except TimeoutError:
             self.abort()
             raise DeliveryError("timeout before the answer", Stage.END_OF_DATA) from None
-        except (OSError, h11.RemoteProtocolError) as error:
-            self.abort()
-            raise DeliveryError(_why(error), Stage.END_OF_DATA) from None
         except BaseException:
             self.abort()
             raise
-        self.last_out = False
-        if found.whole and self._http.their_state is h11.DONE and self._http.our_state is h11.DONE:
-            self._http.start_next_cycle()
+        found = reader.answer
+        if found is None:
+            self.abort()
+            raise DeliveryError(self._over, Stage.END_OF_DATA)
+        if found.whole and reader.kept and self.last_out and not self._over:
+            reader.next()
         else:
             self.abort()
+        self.last_out = False
         return found
 
-    async def _read_answer(self) -> Answer:
-        preliminary = 0
-        response: h11.Response | None = None
-        body = bytearray()
-        while True:
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
-                data = await self._reader.read(_READ)
-                if not data and response is None:
-                    raise h11.RemoteProtocolError("connection closed before the answer")
-                self._http.receive_data(data)
-            elif isinstance(event, h11.InformationalResponse):
-                preliminary += 1
-                if preliminary > _PRELIMINARY:
-                    raise h11.RemoteProtocolError("answers of 1xx without end")
-            elif isinstance(event, h11.Response):
-                response = event
-            elif isinstance(event, h11.Data):
-                body += event.data
-                if len(body) > LARGEST and response:
-                    return _answer(response, bytes(body[:LARGEST]), whole=False)
-            elif isinstance(event, h11.EndOfMessage) and response:
-                return _answer(response, bytes(body), whole=True)
-            else:
-                raise h11.RemoteProtocolError("connection closed within the answer")
+    async def _wait(self) -> None:
+        """Wait until the protocol has news."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
 
     def close(self) -> None:
         """End the connection."""
-        self._writer.close()
+        self.transport.close()
 
     def abort(self) -> None:
         """Drop the connection at once."""
-        self._writer.transport.abort()
+        if self._transport:
+            self._transport.abort()
 
     async def wait_closed(self, seconds: float) -> None:
         """Wait until the connection has ended, for at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
-                await self._writer.wait_closed()
-        except (OSError, TimeoutError):
+                await self._ended.wait()
+        except TimeoutError:
             self.abort()
 
+    def use(self, transport: asyncio.Transport) -> None:
+        """Use this transport from now on; it holds back no octets, so that `last_out` is true."""
+        transport.set_write_buffer_limits(high=0)
+        self._transport = transport
 
-def _answer(response: h11.Response, body: bytes, *, whole: bool) -> Answer:
-    fields = {
-        name.decode("ascii", "replace").lower(): value.decode("latin-1")
-        for name, value in response.headers
-    }
-    reason = response.reason.decode("latin-1")
-    return Answer(response.status_code, reason, fields, body, whole)
+    # -- callbacks of asyncio --
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self.use(cast(asyncio.Transport, transport))
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of an answer."""
+        if self.closed:
+            return
+        if not self.requests:
+            self._end("octets before the first request")
+            return
+        try:
+            self._reader.feed(data)
+        except AnswerError as error:
+            self._end(str(error))
+        else:
+            if self._reader.answer:
+                self._news()
+
+    def eof_received(self) -> None:
+        """Note the end of the octets."""
+        self._reader.end()
+        self._end(_CLOSED)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Note the end of the connection."""
+        self._reader.end()
+        self._end(_why(error) if error else _CLOSED)
+        self._ended.set()
+
+    def pause_writing(self) -> None:
+        """Note that octets wait for the server."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """Note that all octets are handed over."""
+        self._paused = False
+        self._news()
+
+    def _end(self, why: str) -> None:
+        if why == _CLOSED and self._reader.begun:
+            why = "connection closed within the answer"
+        self._over = self._over or why
+        self._news()
+
+    def _news(self) -> None:
+        if self._waiter and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 async def connect(
-    host: str, port: int, address: str, context: ssl.SSLContext | None, seconds: float
+    host: str, port: int, facts: ConnectionFacts, context: ssl.SSLContext | None, seconds: float
 ) -> HttpConnection:
-    """Open a connection to an address of a host. Raises DeliveryError."""
+    """Open a connection to the address of `facts`, which get its times. Raises DeliveryError."""
+    address = facts.address
     where = f"{host}[{address}]:{port}" if host != address else f"{host}:{port}"
+    began = time.monotonic()
+    made = HttpConnection(f"{host}:{port}", facts)
     try:
         async with asyncio.timeout(seconds):
-            reader, writer = await asyncio.open_connection(
-                address, port, ssl=context, server_hostname=host if context else None, limit=_READ
-            )
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: made, address, port)
+            facts.connect_seconds = time.monotonic() - began
+            if context:
+                await _start_tls(made, context, host)
     except TimeoutError:
-        raise DeliveryError(f"4.4.1 connect to {where}: timeout", Stage.CONNECT) from None
+        stage = Stage.TLS if facts.connect_seconds else Stage.CONNECT
+        problem = DeliveryError(f"4.4.1 connect to {where}: timeout", stage)
     except ssl.SSLCertVerificationError as error:
-        raise DeliveryError(
-            f"4.7.5 TLS with {host}: {printable(error.verify_message)[:_SHOWN]}", Stage.TLS
-        ) from None
+        why = printable(error.verify_message)[:_SHOWN]
+        problem = DeliveryError(f"4.7.5 TLS with {host}: {why}", Stage.TLS)
     except ssl.SSLError as error:
-        raise DeliveryError(f"4.7.5 TLS with {host}: {_why(error)}", Stage.TLS) from None
+        problem = DeliveryError(f"4.7.5 TLS with {host}: {_why(error)}", Stage.TLS)
     except OSError as error:
-        raise DeliveryError(f"4.4.1 connect to {where}: {_why(error)}", Stage.CONNECT) from None
-    return HttpConnection(f"{host}:{port}", reader, writer)
+        stage = Stage.TLS if facts.connect_seconds else Stage.CONNECT
+        problem = DeliveryError(f"4.4.1 connect to {where}: {_why(error)}", stage)
+    except BaseException:
+        made.abort()
+        raise
+    else:
+        return made
+    made.abort()
+    raise problem from None
+
+
+async def _start_tls(made: HttpConnection, context: ssl.SSLContext, host: str) -> None:
+    facts = made.facts
+    began = time.monotonic()
+    plain = made.transport
+    found = await asyncio.get_running_loop().start_tls(plain, made, context, server_hostname=host)
+    made.use(cast(asyncio.Transport, found))
+    facts.tls_seconds = time.monotonic() - began
+    session = made.transport.get_extra_info("ssl_object")
+    facts.tls_version, facts.tls_cipher = session.version() or "", session.cipher()[0]
+    facts.tls_verified = "pkix"
+    note = f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}"
+    facts.dialogue.append((time.monotonic(), NOTE, note))
 
 
 def _why(error: Exception) -> str:

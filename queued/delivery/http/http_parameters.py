@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import secrets as random_secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, quote_plus, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -44,7 +45,15 @@ def _header(name: str) -> str:
     return name
 
 
+def _field_value(given: Any) -> str:
+    text = _text(given)
+    if not text.isascii() or not text.isprintable():
+        raise ValueError("a header field is printable ASCII")
+    return text
+
+
 type Worded = Annotated[str, BeforeValidator(_text)]
+type FieldText = Annotated[str, BeforeValidator(_field_value)]
 type AnswerPath = Annotated[str, BeforeValidator(_path)]
 type FieldName = Annotated[str, Field(pattern=f"^{_FIELD}$"), AfterValidator(_header)]
 type Status = Annotated[Whole, Field(ge=200, le=599)]
@@ -75,7 +84,8 @@ class HttpEndpoint(Section):
             raise ValueError(f"{self.url!r}: expected https://host/path, without a login")
         if not host_name(host) and ":" not in host and not host.replace(".", "").isdigit():
             raise ValueError(f"{host!r} is no name of a host")
-        if not (text.parts[0] + "".join(text.parts[2::2])).isascii() or " " in self.url:
+        plain = "".join(text.parts[::2])
+        if not plain.isascii() or not plain.isprintable() or " " in self.url:
             raise ValueError(f"{self.url!r}: has a blank, or is not ASCII")
         if parts.fragment:
             raise ValueError(f"{self.url!r} has a fragment")
@@ -153,7 +163,7 @@ class HttpSettings(Section):
         min_length=1, max_length=20, description="a URL, or a list of them, each with a weight"
     )
     method: Literal["POST", "PUT", "GET"] = "POST"
-    headers: dict[FieldName, Worded] = Field(default={}, description="fields, with words")
+    headers: dict[FieldName, FieldText] = Field(default={}, description="fields, with words")
     basic: HttpLogin | None = Field(default=None, description="user and password")
     json_: Any = Field(default=None, alias="json", description="document, whose texts have words")
     form: dict[str, Worded] | None = Field(
@@ -242,6 +252,19 @@ class HttpParameters:
 
     def __str__(self) -> str:
         return ",".join(dict.fromkeys(str(each.hop) for each in self.settings.url))
+
+    @cached_property
+    def hidden(self) -> tuple[str, ...]:
+        """Return the secrets in the forms that requests have them, the longest one first."""
+        forms = (str, partial(quote, safe=""), quote_plus, lambda text: json.dumps(text)[1:-1])
+        found = {form(each) for each in self.secrets.values() for form in forms}
+        if (basic := self.settings.basic) and self.secrets:
+            pair = ":".join(
+                Text.parse(text).fill(lambda word: self.secrets.get(word.partition(".")[2]))
+                for text in (basic.user, basic.password)
+            )
+            found.add(base64.b64encode(pair.encode()).decode())
+        return tuple(sorted(found - {""}, key=len, reverse=True))
 
     @cached_property
     def secret_names(self) -> frozenset[str]:

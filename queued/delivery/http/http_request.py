@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote_plus, urlsplit
 
-import h11
-
 from pgmta.model import Item
 from queued.delivery.http.http_parameters import HttpEndpoint, HttpField, HttpSettings
 from queued.delivery.http.mail_words import MailWords
 from queued.delivery.http.places import (
     Text,
-    Unplaceable,
     Values,
     in_header,
     in_url,
@@ -120,8 +117,11 @@ class RequestWriter:
         self._has_parts = settings.multipart is not None
         self._body = None if settings.body is None else Text.parse(settings.body)
 
-    def write(self, target: Target, words: MailWords, item: Item) -> tuple[h11.Request, bytes]:
-        """Return a request and its body. Raises Unplaceable if a value can't be at its place."""
+    def write(self, target: Target, words: MailWords, item: Item) -> bytes:
+        """Return a request (RFC 9112, section 2.1).
+
+        Raises Unplaceable if a value can't be at its place.
+        """
 
         def value(word: str) -> Any:
             return words.value(item, word)
@@ -138,10 +138,8 @@ class RequestWriter:
         if body or self._method != "GET":
             fields.append(("Content-Length", str(len(body))))
         path = target.path.fill(value, in_url)
-        try:
-            return h11.Request(method=self._method, target=path, headers=fields), body
-        except h11.LocalProtocolError as error:
-            raise Unplaceable(str(error)) from None
+        lines = [f"{self._method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields)]
+        return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
     def _content(self, value: Callable[[str], Any], words: MailWords) -> tuple[str, bytes]:
         if self._json is not None:

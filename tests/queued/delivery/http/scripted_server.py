@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 HANG = b"hang"
 CUT = b""
+HELD = b"held"
 type Script = Callable[[int], list[bytes]]
 
 
@@ -26,8 +29,9 @@ class Got:
 class ScriptedServer:
     """Answers the n-th request with the parts of `script(n)`.
 
-    CUT closes the connection, HANG answers no more. With `early` it answers before it has read the
-    body, with `deaf` it closes once the header has come.
+    CUT closes the connection, HANG answers no more, HELD waits for `released`. With `early` it
+    answers before it has read the body, and reads nothing of it. With `deaf` it closes once the
+    header has come.
     """
 
     script: Script
@@ -37,6 +41,8 @@ class ScriptedServer:
     connections: int = 0
     got: list[Got] = field(default_factory=list)
     writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection."""
@@ -52,7 +58,15 @@ class ScriptedServer:
                 if not self.early:
                     body = await reader.readexactly(int(fields.get("content-length", "0")))
                     self.got.append(Got(line, fields, body))
+                if self.early:
+                    cast(asyncio.Transport, writer.transport).pause_reading()
                 for part in self.script(len(self.got)):
+                    if part == HELD:
+                        await self.released.wait()
+                        continue
+                    if part == HANG and self.early:
+                        await self.over.wait()
+                        return
                     if part == HANG:
                         await reader.read()  # until the client gives up
                         return
@@ -73,11 +87,15 @@ async def serving(
     server: ScriptedServer, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[ScriptedServer]:
     """Serve at a free port of the loopback."""
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # so that little is underway
+    place.bind(("127.0.0.1", 0))
+    listener = await asyncio.start_server(server.serve, sock=place, ssl=context)
     server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server
     finally:
+        server.over.set()
         listener.close()
         for writer in server.writers:
             writer.close()

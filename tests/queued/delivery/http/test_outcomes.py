@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -15,7 +18,7 @@ from pgmta.errors import DeliveryError
 from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery
-from queued.delivery.http.answer import retry_after
+from queued.delivery.http.http_answer import HttpAnswer, result_of, retry_after
 from queued.delivery.http.http_parameters import parse_parameters
 from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.transport.destination import Destination
@@ -28,6 +31,7 @@ from tests.queued.delivery.http.scripted_server import (
     said,
     serving,
 )
+from tests.support.daemons import ROOT
 from tests.support.leases import ALWAYS
 from tests.support.waiting import let_others_run
 
@@ -48,14 +52,17 @@ def envelope(number: int = 1, recipient: str = "r@b.example", content: bytes = C
 async def send(
     server: ScriptedServer, mails: Sequence[Envelope] = (), **given: Any
 ) -> list[Result]:
-    """Send mails over one channel."""
+    """Send mails over one channel, or another one once it is closed."""
     async with serving(server):
         url = f"http://127.0.0.1:{server.port}/v1/send"
         settings = {"url": url, **BODY, **QUICK, **given}
         transport = HttpTransport("mta.example", Delivery())
-        channel = await transport.open(Destination("http", parse_parameters(settings)))
+        destination = Destination("http", parse_parameters(settings))
+        channel = await transport.open(destination)
         results = []
         for mail in mails or [envelope()]:
+            if channel.closed:
+                channel = await transport.open(destination)
             try:
                 results += await channel.send(mail)
             except DeliveryError as error:
@@ -81,7 +88,7 @@ ANSWERS: list[tuple[str, list[bytes], dict[str, Any], Event, str]] = [
     ("slow", [b"HTTP/1.1 200 OK\r\nContent-Le", HANG], {}, UNKNOWN, "timeout"),
     ("cut before the answer", [CUT], {}, UNKNOWN, "closed"),
     ("cut within the answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1", CUT], {}, UNKNOWN,
-     "peer closed"),
+     "within the answer"),
     ("100-continue", [b"HTTP/1.1 100 Continue\r\n\r\n", *said("200 OK")], {}, DELIVERED, "200"),
     ("1xx without end", [b"HTTP/1.1 103 Early\r\n\r\n" * 12], {}, UNKNOWN, "without end"),
     ("endless header", [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 40_000, HANG], {}, UNKNOWN, ""),
@@ -109,15 +116,43 @@ async def test_each_answer(
     assert json.loads(server.got[0].body) == {"to": "r@b.example", "subject": "x"}
 
 
+def test_the_table_of_the_docs() -> None:
+    text = (ROOT / "docs/http.md").read_text().partition("## Answers and outcomes")[2]
+    rows = re.findall(r"^\| (.+?) \| (\w+) \|$", text.partition("\n\n- ")[0], re.MULTILINE)
+    found = {answer: outcome for answer, outcome in rows if outcome != "outcome"}
+    assert {name: found.get(name) for name, *_ in ANSWERS} == {
+        name: event.value for name, _, _, event, _ in ANSWERS
+    }
+
+
 async def test_before_the_last_octet_nothing_is_unknown() -> None:
     large = envelope(content=CONTENT + b"x" * 5_000_000)
-    for server in (
-        ScriptedServer(lambda _: [CUT], deaf=True),
-        ScriptedServer(lambda _: said("413 Too large"), early=True),
-        ScriptedServer(lambda _: [HANG], early=True),
+    for server, event in (
+        (ScriptedServer(lambda _: [CUT], deaf=True), DEFER),
+        (ScriptedServer(lambda _: said("200 OK"), early=True), DEFER),
+        (ScriptedServer(lambda _: said("413 Too large"), early=True), FAIL),
+        (ScriptedServer(lambda _: said("503 Down"), early=True), DEFER),
+        (ScriptedServer(lambda _: [HANG], early=True), DEFER),
     ):
         (result,) = await send(server, [large], json={"raw": "{{message_base64}}"})
-        assert result.event is DEFER, result
+        assert result.event is event, result
+
+
+async def test_a_provider_that_repeats_secrets() -> None:
+    """Also where the text is cut."""
+    key = 's3cr"et/Ä' * 20
+    login = {"user": "u", "password": "{{secrets.key}}"}
+    for error in (None, "error"):
+        given = {"url": "https://api.example/", "basic": login, "error": error}
+        parameters = parse_parameters(given).with_secrets({"key": key})
+        basic = base64.b64encode(f"u:{key}".encode()).decode()
+        for value in (key, basic, quote(key, safe=""), f"{'x' * 250}{key}"):
+            body = json.dumps({"error": value}).encode()
+            answer = HttpAnswer(422, f"No {value}", {}, body, whole=True)
+            result = result_of(parameters.settings, answer, "h", NOW, parameters.hidden)
+            assert "left out" in result.reply.text
+            assert "s3cr" not in result.reply.text
+            assert basic[:8] not in result.reply.text
 
 
 async def test_a_connection_is_kept_and_made_anew() -> None:

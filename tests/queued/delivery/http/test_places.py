@@ -43,14 +43,22 @@ def request(
     octets: bytes = b"", metadata: dict[str, Any] | None = None, recipient: str = "r@b.example",
     **given: Any,
 ) -> tuple[h11.Request, bytes]:  # fmt: skip
-    """Write a request."""
+    """Write a request, and read it as a server does."""
     parameters: HttpParameters = parse_parameters({"url": URL, **given})
     item = Item(7, 5, "s@a.example", recipient, "b.example", 1, NOW, 1,
                 metadata=json.dumps(metadata) if metadata else None)  # fmt: skip
     message = Message(5, len(octets), False, "", 0, None)
     words = MailWords(message, octets or mail(), SECRETS)
     target = Target.of(parameters.settings.url[0])
-    return RequestWriter(parameters.settings).write(target, words, item)
+    server = h11.Connection(h11.SERVER)
+    server.receive_data(RequestWriter(parameters.settings).write(target, words, item))
+    head, body = server.next_event(), b""
+    assert isinstance(head, h11.Request)
+    while isinstance(part := server.next_event(), h11.Data):
+        body += part.data
+    assert isinstance(part, h11.EndOfMessage)
+    assert server.trailing_data == (b"", False)
+    return head, body
 
 
 def fields(of: h11.Request) -> dict[str, str]:

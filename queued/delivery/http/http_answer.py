@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -22,13 +22,14 @@ LARGEST = 64 << 10
 """Octets of an answer that are read. The rest is not waited for."""
 
 _LATEST = 7 * 86400.0  # seconds of Retry-After, at most
+_HIDDEN = "(left out)"
 _TEXT = 300  # characters of an answer that are kept
 _CODES = {Event.DELIVERED: 250, Event.DEFER: 451, Event.FAIL: 554}
 _ENHANCED = {Event.DEFER: "4.3.0", Event.FAIL: "5.3.0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An answer: its status line, its fields by lower-case names, and the start of its body.
 
     `whole` says whether the body is all there.
@@ -61,17 +62,20 @@ def _unzipped(body: bytes) -> bytes:
     return found if unzip.eof else b""
 
 
-def result_of(settings: HttpSettings, answer: Answer, host: str, now: datetime) -> Result:
+def result_of(
+    settings: HttpSettings, answer: HttpAnswer, host: str, now: datetime, hidden: Sequence[str] = ()
+) -> Result:
     """Return the result of an answer to a whole request.
 
     A status from 500 on, one in `defer`, and an error in `error_later` say nothing about the mail:
     it is tried again. So does a redirect, which is not followed. Other statuses refuse the mail for
     good. An answer that needs a value at a path, and has no JSON document, leaves the outcome
-    unknown.
+    unknown. The texts in `hidden` are left out of the reply, because a provider may repeat what it
+    got.
     """
     document = answer.document() if settings.success.path or _paths(settings) else None
     event = _event(settings, answer, document)
-    text = _words(settings, answer, document, event)
+    text = _words(settings, answer, document, event, hidden)
     result = Result(event, Reply(_CODES.get(event, 0), text), host, Stage.END_OF_DATA)
     if event is Event.DEFER and (wait := retry_after(answer.fields.get("retry-after"), now)):
         result.until = now + timedelta(seconds=wait)
@@ -83,7 +87,7 @@ def _paths(settings: HttpSettings) -> list[str]:
     return [path for path in given if path]
 
 
-def _event(settings: HttpSettings, answer: Answer, document: Any) -> Event:
+def _event(settings: HttpSettings, answer: HttpAnswer, document: Any) -> Event:
     status, success = answer.status, settings.success
     good = status in success.status if success.status else 200 <= status <= 299
     if not good:
@@ -112,25 +116,30 @@ def _same(value: Any, wanted: str | bool | int) -> bool:
     return type(value) is type(wanted) and value == wanted
 
 
-def _words(settings: HttpSettings, answer: Answer, document: Any, event: Event) -> str:
+def _words(
+    settings: HttpSettings, answer: HttpAnswer, document: Any, event: Event, hidden: Sequence[str]
+) -> str:
     """Return the text of the reply: status, id or error, and of an error the start of the body."""
-    said = [f"HTTP {answer.status} {printable(answer.reason)}".rstrip()]
 
-    def add(name: str, path: str | None) -> None:
-        if path and (value := shown(find(document, parse_path(path)))):
-            said.append(f"{name}={printable(value)[:_TEXT]}")
+    def clean(text: str) -> str:
+        for each in hidden:
+            text = text.replace(each, _HIDDEN)
+        return printable(text)[:_TEXT]
 
+    def at(name: str, path: str | None) -> list[str]:
+        value = shown(find(document, parse_path(path))) if path else ""
+        return [f"{name}={clean(value)}"] if value else []
+
+    status = f"HTTP {answer.status} {clean(answer.reason)}".rstrip()
     if event is Event.DELIVERED:
-        add("id", settings.id)
-        if settings.id_header and (found := answer.fields.get(settings.id_header.lower())):
-            said.append(f"id={printable(found)[:_TEXT]}")
-        return " ".join(said)
-    add("error", settings.error)
-    add("error_sub_type", settings.error_sub_type)
-    add("error_text", settings.error_text)
-    if len(said) == 1 and answer.body and "content-encoding" not in answer.fields:
-        said.append(printable(" ".join(answer.body.decode("utf-8", "replace").split()))[:_TEXT])
-    return f"{_ENHANCED.get(event, '4.3.0')} {' '.join(said)}"
+        named = answer.fields.get(settings.id_header.lower(), "") if settings.id_header else ""
+        ids = [f"id={clean(named)}"] if named else at("id", settings.id)
+        return " ".join([status, *ids])
+    said = [*at("error", settings.error), *at("error_sub_type", settings.error_sub_type)]
+    said += at("error_text", settings.error_text)
+    if not said and answer.body and "content-encoding" not in answer.fields:
+        said = [" ".join(clean(answer.body.decode("utf-8", "replace")).split())]
+    return " ".join([_ENHANCED.get(event, "4.3.0"), status, *said])
 
 
 def retry_after(value: str | None, now: datetime) -> float:

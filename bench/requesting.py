@@ -1,0 +1,172 @@
+"""The command bench/http: rate and CPU of mail that goes to HTTP providers."""
+
+import os
+import statistics
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import click
+import psycopg
+import yaml
+
+from bench import cpu
+from bench.columns import aligned, number
+from bench.corpus import make_body
+from bench.daemons import Product
+from bench.database import Server, fresh
+from bench.helper import Helper, HelperError
+from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
+from bench.progress import log
+
+LEAST_RATE, MOST_CPU, LEAST_BESIDE, MOST_GROWTH = 1000.0, 300.0, 0.95, 20.0
+ABOUT = f"""Measure mail that goes out as HTTP requests with its parts in JSON.
+
+One queued has 20 kept connections to a provider on this machine. Each of --rounds sends --mails,
+once alone and once beside a provider that hangs with a full queue. Then a provider answers with
+10 MB each time. {EXIT}the rate is under {LEAST_RATE:,.0f}/s, queued takes over {MOST_CPU:.0f} µs
+of CPU per mail, the rate beside the provider that hangs is under {LEAST_BESIDE:.0%}, or the memory
+grows by over {MOST_GROWTH:.0f} MB with such answers."""
+WITHIN = 120.0  # seconds
+LARGE = 10_000_000  # octets of an answer
+_FILL = """
+SELECT pgmta.submit('s' || n || '@a.example', ARRAY['r' || n || '@' || %b], %b, wake => true)
+FROM generate_series(1, %b) AS n
+"""
+_LEFT = "SELECT NOT EXISTS (SELECT FROM pgmta.queue WHERE domain = %b)"
+
+
+def _content(size: int) -> bytes:
+    head = b"From: Ann <a@a.example>\r\nTo: b@b.example\r\nSubject: Your order 4711\r\n"
+    mime = b"MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
+    return head + b"Message-ID: <1@a.example>\r\n" + mime + make_body(1, size)
+
+
+class Requesting:
+    """A queued with three providers: one is good, one hangs, and one has large answers."""
+
+    def __init__(self, server: Server, directory: Path, size: int) -> None:
+        self.server, self.directory = server, directory
+        self.content = _content(size)
+        self.stack = ExitStack()
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Self:
+        uri = self.stack.enter_context(fresh(self.server, keep=False))
+        product = Product(commands_of(None), self.directory, uri, self.notes)
+        product.migrate()
+        self.stack.callback(product.stop)
+        self.good = self._provider("good")
+        routes = [
+            self._route("good.example", self.good),
+            self._route("hangs.example", self._provider("hangs", hangs=True)),
+            self._route("large.example", self._provider("large", octets=LARGE)),
+        ]
+        shaping = self.directory / "shaping.yaml"
+        shaping.write_text(yaml.safe_dump({"routes": routes}))
+        self.groups = {"queued": product.start_queued(1, 25, {"shaping": str(shaping)})}
+        self.db = self.stack.enter_context(psycopg.connect(uri, autocommit=True))
+        cpu.settle(self.groups)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+        # rows that are deleted while they are in flight
+        self.notes[:] = [each for each in self.notes if "row had moved on" not in each]
+
+    def _provider(self, name: str, **config: Any) -> Helper:
+        helper = Helper("http_sink", config, self.directory / f"{name}.log")
+        self.stack.callback(helper.close)
+        return helper
+
+    def _route(self, domain: str, provider: Helper) -> dict[str, Any]:
+        words = {"to": "{{recipient}}", "subject": "{{subject}}", "text": "{{text}}"}
+        parameters = {
+            "url": f"http://127.0.0.1:{provider.wait('ready')['port']}/v1/send",
+            "headers": {"Authorization": "Bearer key", "Idempotency-Key": "{{key}}"},
+            "json": {**words, "from": "{{from}}"},
+            "id": "id",
+        }
+        return {"domain": domain, "transport": "http", "parameters": parameters}
+
+    def send(self, domain: str, mails: int) -> tuple[float, float]:
+        """Send mails; return their rate per second, and µs of CPU of queued for each."""
+        with self.db.transaction():
+            self.db.execute(_FILL, (domain, self.content, mails))
+            before = cpu.snapshot(self.groups)
+        while not self.db.execute(_LEFT, (domain,)).fetchall()[0][0]:
+            time.sleep(0.02)
+            if time.monotonic() - before.at > WITHIN:
+                raise HelperError(f"mail for {domain} is still in the queue")
+        after = cpu.snapshot(self.groups)
+        used = after.groups["queued"] - before.groups["queued"]
+        return mails / (after.at - before.at), used / mails * 1e6
+
+    def block(self, mails: int) -> None:
+        """Fill the queue with mail for the provider that hangs, and wait until it has some."""
+        self.db.execute(_FILL, ("hangs.example", self.content, mails))
+        time.sleep(2)
+
+    def unblock(self) -> None:
+        """Take the mail for the provider that hangs out of the queue."""
+        self.db.execute("DELETE FROM pgmta.queue WHERE domain = 'hangs.example'")
+        time.sleep(1)
+
+    def growth(self) -> float:
+        """Return the MB that queued grows by between 50 and 400 large answers."""
+        self.send("large.example", 50)
+        before = cpu.memory(self.groups)["queued"]
+        self.send("large.example", 350)
+        return cpu.memory(self.groups)["queued"] - before
+
+
+@relay_options("uri", "keep")
+@click.command(context_settings=HELP, help=ABOUT)
+@click.option("--mails", default=5000, type=click.IntRange(100), help="Mails of a round.")
+@click.option("--size", default=2048, type=click.IntRange(16), help="Octets of a text.")
+@click.option("--rounds", default=5, type=click.IntRange(1), help="Rounds; medians count.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def main(uri: str | None, keep: bool, mails: int, size: int, rounds: int, json_: bool) -> None:
+    """Measure, print, compare."""
+    with failing():
+        what = f"{len(os.sched_getaffinity(0))} cores; "
+        directory, server, about = opened(uri, keep, what)
+        with Requesting(server, directory, size) as run:
+            run.send("good.example", mails)  # warms up
+            alone, beside = [], []
+            for turn in range(rounds):
+                alone.append(run.send("good.example", mails))
+                run.block(1000)
+                beside.append(run.send("good.example", mails))
+                run.unblock()
+                log(f"round {turn + 1}: {alone[-1][0]:,.0f}/s, beside {beside[-1][0]:,.0f}/s")
+            growth = run.growth()
+            run.good.tell("report")
+            report = run.good.wait("report")
+    pairs = zip(alone, beside, strict=True)
+    found = {
+        "mails per second": statistics.median(rate for rate, _ in alone),
+        "µs of CPU of queued per mail": statistics.median(spent for _, spent in alone),
+        "rate beside a provider that hangs": statistics.median(b[0] / a[0] for a, b in pairs),
+        "MB of growth by answers of 10 MB": growth,
+        "connections at a time": report["peak"],
+        "connections in all": report["connections"],
+    }
+    if json_:
+        click.echo(dump({"about": about, **found}))
+    else:
+        lines = [["", "measured"], *([name, number(value)] for name, value in found.items())]
+        click.echo(f"{about}\n\n{aligned(lines)}\n")
+    rate, spent, share, grown, *_ = found.values()
+    missed = {
+        f"{rate:,.0f} mails/s": rate < LEAST_RATE,
+        f"{spent:.0f} µs per mail": spent > MOST_CPU,
+        f"{share:.3f} beside a provider that hangs": share < LEAST_BESIDE,
+        f"{grown:.0f} MB of growth": grown > MOST_GROWTH,
+    }
+    finish(run.notes, [text for text, miss in missed.items() if miss])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Reads the answers of a connection by httptools: bounded, with answers of 1xx before each."""
+
+from __future__ import annotations
+
+import httptools
+
+from pgmta.mail.text import printable
+from queued.delivery.http.http_answer import LARGEST, HttpAnswer
+
+_PRELIMINARY = 10  # answers of 1xx before the answer itself
+_HEADER = 16384  # octets of the header of an answer
+
+
+class AnswerError(Exception):
+    """Octets are no answer by HTTP/1.1 (RFC 9112), or one without end."""
+
+
+class AnswerReader:
+    """Reads one answer after the other from octets, as they come."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.answer: HttpAnswer | None = None
+        """The answer, once it is read; `next` begins another one."""
+        self.kept = False
+        """Whether the server keeps the connection after the answer."""
+        self._octets = 0  # of headers that are not whole yet, and of 1xx
+        self._before = 0
+        self._stray = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._reason = b""
+        self._fields: dict[str, str] = {}
+        self._body = bytearray()
+        self._status = 0  # once the header is read
+
+    def next(self) -> None:
+        """Begin with the answer to another request."""
+        self._begin()
+
+    def feed(self, data: bytes) -> None:
+        """Read octets. Raises AnswerError."""
+        for at in range(0, len(data), _HEADER):
+            self._feed_part(data[at : at + _HEADER])
+            if self.answer and not self.answer.whole:
+                return
+
+    def _feed_part(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            raise AnswerError(f"no HTTP: {printable(str(error))[:100]}") from None
+        if self._stray:
+            raise AnswerError("an answer without a request")
+        if self._before > _PRELIMINARY:
+            raise AnswerError("answers of 1xx without end")
+        if self.answer:
+            return
+        if not self._status:
+            self._octets += len(data)
+            if self._octets > _HEADER:
+                raise AnswerError("a header without end")
+        elif len(self._body) > LARGEST:
+            self._done(bytes(self._body[:LARGEST]), whole=False)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a part of the answer has come."""
+        return bool(self._status or self._octets)
+
+    def end(self) -> None:
+        """Note that no more octets come; an answer without a length ends so."""
+        bounded = {"content-length", "transfer-encoding"} & self._fields.keys()
+        if self._status >= 200 and not self.answer and not bounded:
+            self._done(bytes(self._body), whole=True)
+
+    def _done(self, body: bytes, *, whole: bool) -> None:
+        reason = self._reason.decode("latin-1")
+        self.answer = HttpAnswer(self._status, reason, self._fields, body, whole)
+
+    # -- callbacks of the parser --
+
+    def on_message_begin(self) -> None:
+        """Begin with an answer."""
+        if self.answer:
+            self._stray = True
+        else:
+            self._clear()
+
+    def on_status(self, reason: bytes) -> None:
+        """Take a part of the reason phrase."""
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field; of several with one name the first counts, and trailers do not."""
+        if not self._status:
+            self._fields.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        """Take the status."""
+        self._status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        """Take a part of the body."""
+        if len(self._body) <= LARGEST:
+            self._body += data
+
+    def on_message_complete(self) -> None:
+        """Take the end of an answer."""
+        if self._stray or self.answer:
+            return
+        if self._status < 200:
+            self._before += 1
+            self._status = 0
+            return
+        self.kept = self._parser.should_keep_alive()
+        whole = len(self._body) <= LARGEST
+        self._done(bytes(self._body[:LARGEST]), whole=whole)

@@ -1,0 +1,190 @@
+"""A channel of the transport `http`: a connection to each endpoint, and a request for each row."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from pgmta.errors import DeliveryError, Stage
+from pgmta.model import Reply
+from pgmta.states import Event
+from queued.delivery.http.endpoints import Endpoints
+from queued.delivery.http.http_answer import result_of
+from queued.delivery.http.http_connection import HttpConnection
+from queued.delivery.http.http_request import Target
+from queued.delivery.http.mail_words import MailWords
+from queued.delivery.http.places import Unplaceable
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import Result
+from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
+
+_CLOSING = 2.0  # seconds for the end of a connection
+
+type Connect = Callable[[Target], Awaitable[HttpConnection]]
+"""Returns a connection to a target. Raises DeliveryError."""
+
+
+class HttpChannel:
+    """Connections to the endpoints of a destination, of which each request takes one in turn.
+
+    No request waits for an endpoint while another one is connected.
+    """
+
+    most_recipients = 1
+    unwelcome = False
+
+    def __init__(self, connect: Connect, endpoints: Endpoints, most: int) -> None:
+        self.name = str(endpoints.parameters)
+        self.transactions = 0
+        self.vain = False
+        self._connect = connect
+        self._endpoints = endpoints
+        self._most = most
+        self._connections: dict[int, HttpConnection] = {}
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._asked: HttpConnection | None = None
+        self._dead = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether no connection is left."""
+        return self._dead or not self._usable()
+
+    @property
+    def spent(self) -> bool:
+        """Whether it had as many requests as a connection may have."""
+        return self.transactions >= self._most
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the provider may have a request whose answer is not known."""
+        return bool(self._asked and self._asked.last_out)
+
+    def _usable(self) -> list[int]:
+        return [place for place, each in self._connections.items() if not each.closed]
+
+    async def open_first(self) -> None:
+        """Connect to the first endpoint that can be reached. Raises DeliveryError."""
+        problems: list[DeliveryError] = []
+        for place in self._endpoints.in_order():
+            try:
+                self._connections[place] = await self._connect(self._endpoints.targets[place])
+            except DeliveryError as error:
+                self._endpoints.failed(place)
+                problems.append(error)
+            else:
+                return
+        if len(problems) == 1:
+            raise problems[0]
+        lines = "; ".join(dict.fromkeys(error.line for error in problems))
+        raise DeliveryError(lines, problems[-1].stage, host=problems[-1].host)
+
+    def _open_others(self, usable: list[int]) -> None:
+        """Begin connections to the endpoints that have none."""
+        for place, target in enumerate(self._endpoints.targets):
+            begun = place in usable or place in self._under_way
+            if not begun and not self._endpoints.rests(place):
+                self._under_way[place] = asyncio.create_task(self._open_other(place, target))
+
+    async def _open_other(self, place: int, target: Target) -> None:
+        try:
+            self._connections[place] = await self._connect(target)
+        except DeliveryError:
+            self._endpoints.failed(place)
+        finally:
+            del self._under_way[place]
+
+    async def send(self, envelope: Envelope) -> list[Result]:
+        """Send the request of a row, and return the result of its answer.
+
+        Raises DeliveryError if nothing of the mail can be there.
+        """
+        began = time.monotonic()
+        self.vain = False
+        self.transactions += 1
+        usable = self._usable()
+        if not usable:
+            self.vain = self._dead = True
+            raise DeliveryError("4.4.2 connection closed by the server", Stage.DATA)
+        place = usable[0]
+        if len(self._endpoints.targets) > 1:
+            self._open_others(usable)
+            place = self._endpoints.take_turn(usable)
+        connection = self._asked = self._connections[place]
+        said: deque[Entry] = deque(maxlen=ENTRIES)
+        result = await self._ask(envelope, place, connection, said)
+        result.facts, result.said = connection.facts, (connection.facts.dialogue, said)
+        connection.facts = connection.facts.kept()
+        result.seconds = time.monotonic() - began
+        return [result]
+
+    async def _ask(
+        self, envelope: Envelope, place: int, connection: HttpConnection, said: deque[Entry]
+    ) -> Result:
+        endpoints, settings = self._endpoints, self._endpoints.parameters.settings
+        kept = connection.requests > 0
+        octets = envelope.trace + await _whole(envelope)
+        words = MailWords(envelope.message, octets, endpoints.parameters.secrets)
+        target, item = endpoints.targets[place], envelope.items[0]
+        try:
+            request = endpoints.writer.write(target, words, item)
+        except Unplaceable as error:
+            return Result(Event.FAIL, Reply(0, f"5.6.0 {error}"), connection.place, Stage.DATA)
+        note = f"{settings.method} to {connection.place}, {len(request)} octets"
+        said.append((time.monotonic(), NOTE, note))
+
+        def ready() -> None:
+            if not envelope.guard.valid(envelope.items):
+                raise DeliveryError("lease lost before the end of the request", Stage.LEASE)
+
+        try:
+            await connection.send(request, settings.timeouts.request, ready)
+        except DeliveryError as error:
+            error.host = connection.place
+            said.append((time.monotonic(), NOTE, error.line))
+            error.facts = connection.facts
+            connection.facts.dialogue.extend(said)
+            self.vain = kept and error.stage is not Stage.LEASE
+            self._dead = self.vain and not self._usable()
+            raise
+        try:
+            answer = await connection.answer(settings.timeouts.answer)
+        except DeliveryError as error:
+            said.append((time.monotonic(), NOTE, error.line))
+            return Result(Event.UNKNOWN, Reply(0, f"4.4.2 {error.line}"), connection.place,
+                          Stage.END_OF_DATA)  # fmt: skip
+        said.append((time.monotonic(), NOTE, f"HTTP {answer.status}, {len(answer.body)} octets"))
+        hidden = endpoints.parameters.hidden
+        return result_of(settings, answer, connection.place, datetime.now(UTC), hidden)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._end()
+        for each in self._connections.values():
+            each.close()
+
+    def abort(self) -> None:
+        """Drop all connections at once."""
+        self._end()
+        for each in self._connections.values():
+            each.abort()
+
+    def _end(self) -> None:
+        self._dead = True
+        for task in self._under_way.values():
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of the connections, for a few seconds at most."""
+        await asyncio.gather(*(each.wait_closed(_CLOSING) for each in self._connections.values()))
+
+
+async def _whole(envelope: Envelope) -> bytes:
+    """Return the content. Raises DeliveryError if it can't be read."""
+    content = envelope.content
+    if isinstance(content, bytes):
+        return content
+    return b"".join([part async for part in content])

@@ -67,10 +67,11 @@ def result_of(
 ) -> Result:
     """Return the result of an answer to a whole request.
 
-    A status from 500 on, and one in `defer`, says nothing about the mail: it is tried again. So
-    does a redirect, which is not followed. Other statuses refuse the mail for good. An answer that
-    needs a value at a path, and has no JSON document, leaves the outcome unknown. The texts in
-    `hidden` are left out of the reply, because a provider may repeat what it got.
+    A status from 500 on, one in `defer`, and an error in `error_later` say nothing about the mail:
+    it is tried again. So does a redirect, which is not followed. Other statuses refuse the mail for
+    good. An answer that needs a value at a path, and has no JSON document, leaves the outcome
+    unknown. The texts in `hidden` are left out of the reply, because a provider may repeat what it
+    got.
     """
     document = answer.document() if settings.success.path or _paths(settings) else None
     event = _event(settings, answer, document)
@@ -82,14 +83,15 @@ def result_of(
 
 
 def _paths(settings: HttpSettings) -> list[str]:
-    return [path for path in (settings.id, settings.error, settings.error_sub_type) if path]
+    given = (settings.id, settings.error, settings.error_sub_type, settings.error_text)
+    return [path for path in given if path]
 
 
 def _event(settings: HttpSettings, answer: HttpAnswer, document: Any) -> Event:
     status, success = answer.status, settings.success
     good = status in success.status if success.status else 200 <= status <= 299
     if not good:
-        passes = status in settings.defer or not 400 <= status <= 499
+        passes = status in settings.defer or not 400 <= status <= 499 or _later(settings, document)
         return Event.DEFER if passes else Event.FAIL
     if not success.path:
         return Event.DELIVERED
@@ -101,6 +103,13 @@ def _event(settings: HttpSettings, answer: HttpAnswer, document: Any) -> Event:
     if success.values:
         return Event.DELIVERED if any(_same(value, v) for v in success.values) else Event.FAIL
     return Event.FAIL if value is None else Event.DELIVERED
+
+
+def _later(settings: HttpSettings, document: Any) -> bool:
+    if not (settings.error and settings.error_later):
+        return False
+    code = find(document, parse_path(settings.error))
+    return any(_same(code, each) for each in settings.error_later)
 
 
 def _same(value: Any, wanted: str | bool | int) -> bool:
@@ -127,6 +136,7 @@ def _words(
         ids = [f"id={clean(named)}"] if named else at("id", settings.id)
         return " ".join([status, *ids])
     said = [*at("error", settings.error), *at("error_sub_type", settings.error_sub_type)]
+    said += at("error_text", settings.error_text)
     if not said and answer.body and "content-encoding" not in answer.fields:
         said = [" ".join(clean(answer.body.decode("utf-8", "replace")).split())]
     return " ".join([_ENHANCED.get(event, "4.3.0"), status, *said])

@@ -14,11 +14,12 @@ from urllib.parse import quote, quote_plus, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pgmta.config.types import Period, Section, Whole, listed
+from pgmta.config.types import Period, Section, Whole, hint, listed
 from queued.delivery.dns.hop import Hop
 from queued.delivery.dns.hosts import host_name
 from queued.delivery.http.answer_path import parse_path
-from queued.delivery.http.mail_words import KNOWN, PREFIXES
+from queued.delivery.http.interface import described
+from queued.delivery.http.mail_words import FILES, KNOWN, LISTS, PREFIXES
 from queued.delivery.http.places import Text, check_words, parse_json, words_of
 
 _KEY = random_secrets.token_bytes(16)  # so that a key of a destination is no test for secrets
@@ -132,6 +133,29 @@ class HttpLogin(Section):
     password: Worded = Field(description="a word such as {{secrets.key}}")
 
 
+class HttpField(Section):
+    """Fields of multipart/form-data, one for each element of a list."""
+
+    each: str = Field(description="a word whose value is a list, such as files, inline or headers")
+    value: Worded | None = Field(
+        default=None, description="value of the field; without it the field is a file"
+    )
+    name: Worded = Field(default="{{name}}", description="name of the file")
+    type: Worded = Field(default="{{type}}", description="its media type")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.value is None and self.each not in FILES:
+            raise ValueError(f"{self.each!r} has no files; {hint(self.each, FILES)}")
+        return self
+
+    def words(self, field: str) -> list[str]:
+        """Return its words, with the list before them; `field` is the name of the field."""
+        texts = (field, self.name, self.type) if self.value is None else (field, self.value)
+        inner = (word for text in texts for word in Text.parse(text).words)
+        return [f"{self.each}:{word}" for word in ("", *inner)]
+
+
 class HttpSettings(Section):
     """Keys of `parameters`."""
 
@@ -145,8 +169,10 @@ class HttpSettings(Section):
     form: dict[str, Worded] | None = Field(
         default=None, description="names and values, as a browser sends them"
     )
-    multipart: dict[str, Worded] | None = Field(
-        default=None, description="the same as multipart/form-data; {{message}} is a file"
+    multipart: dict[str, HttpField | Worded] | None = Field(
+        default=None,
+        description="the same as multipart/form-data; {{message}} is a file; a mapping with the "
+        "key each makes a field or file of each element of a list, whose names may have its words",
     )
     body: Worded | None = Field(default=None, description="a text, such as {{message}}")
     success: HttpSuccess = Field(default=HttpSuccess())
@@ -158,6 +184,12 @@ class HttpSettings(Section):
     id_header: FieldName | None = Field(default=None, description="or the field that has it")
     error: AnswerPath | None = Field(default=None, description="error code in the answer")
     error_sub_type: AnswerPath | None = Field(default=None, description="what it says more exactly")
+    error_text: AnswerPath | None = Field(default=None, description="what it says in words")
+    error_later: Annotated[list[str | bool | int], BeforeValidator(listed)] = Field(
+        default=[],
+        description="values of `error` with a status from 400 to 499 that say nothing about the "
+        "mail: it is tried again",
+    )
     timeouts: HttpTimeouts = Field(default=HttpTimeouts())
     private: bool = Field(
         default=False, description="addresses of `delivery.forbidden` may be asked too"
@@ -174,7 +206,9 @@ class HttpSettings(Section):
         if self.basic and any(name.lower() == "authorization" for name in self.headers):
             raise ValueError("basic and headers.Authorization: one of them is enough")
         parse_json(self.json_)
-        check_words(self.words, KNOWN, PREFIXES)
+        check_words(self.words, KNOWN, PREFIXES, LISTS)
+        if self.error_later and not self.error:
+            raise ValueError("error_later: needs the path `error`")
         plain = [each for each in self.url if each.url.startswith("http:")]
         if plain and any(word.startswith("secrets.") for word in self.words):
             raise ValueError(f"{plain[0].url}: a secret goes over https only")
@@ -184,9 +218,14 @@ class HttpSettings(Section):
     def words(self) -> list[str]:
         """All words that a request needs."""
         texts = [each.url for each in self.url] + list(self.headers.values())
-        texts += [self.body or "", *(self.form or {}).values(), *(self.multipart or {}).values()]
+        texts += [self.body or "", *(self.form or {}).values()]
         texts += [self.basic.user, self.basic.password] if self.basic else []
         found = [word for text in texts for word in Text.parse(text).words]
+        for name, each in (self.multipart or {}).items():
+            if isinstance(each, str):
+                found += Text.parse(each).words
+            else:
+                found += each.words(name)
         return found + list(words_of(parse_json(self.json_)))
 
 
@@ -239,5 +278,5 @@ class HttpParameters:
 
 
 def parse_parameters(given: Any) -> HttpParameters:
-    """Read the section. Raises ValueError."""
-    return HttpParameters(HttpSettings.model_validate(given))
+    """Read the section, with the description that its key `interface` names. Raises ValueError."""
+    return HttpParameters(HttpSettings.model_validate(described(given)))

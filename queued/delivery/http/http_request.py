@@ -6,17 +6,19 @@ import base64
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote_plus, urlsplit
 
 from pgmta.model import Item
-from queued.delivery.http.http_parameters import HttpEndpoint, HttpSettings
+from queued.delivery.http.http_parameters import HttpEndpoint, HttpField, HttpSettings
 from queued.delivery.http.mail_words import MailWords
 from queued.delivery.http.places import (
     Text,
+    Values,
     in_header,
     in_url,
     parse_json,
+    within,
     write_json,
 )
 
@@ -46,6 +48,58 @@ class Target:
                    Text((rest, *text.parts[1:])))  # fmt: skip
 
 
+_ESCAPED = {'"': "%22", "\r": "%0D", "\n": "%0A"}
+"""As browsers write names in multipart/form-data (HTML, section 4.10.21.8)."""
+
+
+class FormPart(NamedTuple):
+    """A field of multipart/form-data (RFC 7578); with a file name it is a file."""
+
+    name: str
+    content: bytes
+    file: str | None = None
+    type: str = ""
+
+    def octets(self) -> bytes:
+        """Return its header and content. Raises Unplaceable."""
+        head = f'Content-Disposition: form-data; name="{_escaped(self.name)}"'
+        if self.file is not None:
+            head += f'; filename="{_escaped(self.file)}"\r\nContent-Type: {in_header(self.type)}'
+        return head.encode() + b"\r\n\r\n" + self.content
+
+
+def _escaped(name: str) -> str:
+    return "".join(_ESCAPED.get(char, char) for char in name)
+
+
+class FieldMaker(NamedTuple):
+    """Makes a field or file of each element of a list."""
+
+    word: str
+    key: Text
+    value: Text | None
+    file: Text
+    type: Text
+
+    @classmethod
+    def of(cls, name: str, given: HttpField) -> FieldMaker:
+        """Return one of its settings, which were checked."""
+        value = None if given.value is None else Text.parse(given.value)
+        return cls(given.each, Text.parse(name), value, Text.parse(given.name),
+                   Text.parse(given.type))  # fmt: skip
+
+    def fields(self, values: Values) -> list[FormPart]:
+        """Return the parts, none if the list has no value."""
+        return [self._field(within(row, values)) for row in values(self.word) or ()]
+
+    def _field(self, values: Values) -> FormPart:
+        key = self.key.fill(values)
+        if self.value is not None:
+            return FormPart(key, self.value.fill(values).encode())
+        content = base64.b64decode(values("content") or "")
+        return FormPart(key, content, self.file.fill(values), self.type.fill(values))
+
+
 class RequestWriter:
     """Writes requests of one destination."""
 
@@ -56,7 +110,11 @@ class RequestWriter:
         self._basic = (Text.parse(basic.user), Text.parse(basic.password)) if basic else None
         self._json = None if settings.json_ is None else parse_json(settings.json_)
         self._form = _pairs(settings.form)
-        self._multipart = _pairs(settings.multipart)
+        self._multipart = [
+            (name, Text.parse(each) if isinstance(each, str) else FieldMaker.of(name, each))
+            for name, each in (settings.multipart or {}).items()
+        ]
+        self._has_parts = settings.multipart is not None
         self._body = None if settings.body is None else Text.parse(settings.body)
 
     def write(self, target: Target, words: MailWords, item: Item) -> bytes:
@@ -90,30 +148,27 @@ class RequestWriter:
             pairs = ((name, text.fill(value)) for name, text in self._form if _there(text, value))
             body = "&".join(f"{quote_plus(name)}={quote_plus(text)}" for name, text in pairs)
             return "application/x-www-form-urlencoded", body.encode()
-        if self._multipart is not None:
+        if self._has_parts:
             return self._parts(value, words)
         if self._body is not None:
             if self._body.lone == "message":
                 return "message/rfc822", words.octets
-            return "text/plain; charset=utf-8", self._body.fill(value).encode("utf-8", "replace")
+            return "text/plain; charset=utf-8", self._body.fill(value).encode()
         return "", b""
 
     def _parts(self, value: Callable[[str], Any], words: MailWords) -> tuple[str, bytes]:
         """Return a multipart body (RFC 7578)."""
+        parts: list[FormPart] = []
+        for name, text in self._multipart:
+            if isinstance(text, FieldMaker):
+                parts += text.fields(value)
+            elif text.lone in _OCTETS:
+                parts.append(FormPart(name, words.octets, "message.eml", "message/rfc822"))
+            elif _there(text, value):
+                parts.append(FormPart(name, text.fill(value).encode()))
         edge = secrets.token_hex(16)
-        out = bytearray()
-        for name, text in self._multipart or ():
-            if not _there(text, value):
-                continue
-            escaped = name.replace("\\", "\\\\").replace('"', "%22")
-            out += f'--{edge}\r\nContent-Disposition: form-data; name="{escaped}"'.encode()
-            if text.lone in _OCTETS:
-                out += b'; filename="message.eml"\r\nContent-Type: message/rfc822\r\n\r\n'
-                out += words.octets
-            else:
-                out += b"\r\n\r\n" + text.fill(value).encode("utf-8", "replace")
-            out += b"\r\n"
-        return f"multipart/form-data; boundary={edge}", bytes(out) + f"--{edge}--\r\n".encode()
+        body = b"".join(f"--{edge}\r\n".encode() + each.octets() + b"\r\n" for each in parts)
+        return f"multipart/form-data; boundary={edge}", body + f"--{edge}--\r\n".encode()
 
 
 def _pairs(given: dict[str, str] | None) -> list[tuple[str, Text]] | None:

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import base64
-import email.policy
 import json
-import re
 from collections.abc import Mapping
-from email.message import EmailMessage
-from email.parser import BytesParser
-from email.utils import getaddresses
 from functools import cached_property
 from typing import Any
 
 from pgmta.mail.metadata import values_of
 from pgmta.model import Item, Message
+from queued.delivery.http.mail_parts import MailParts, mailbox
 
-_LISTS = ("attachments:", "to:", "cc:", "reply_to:")
-PREFIXES = ("secrets.", "metadata.", "params.", "header.", *_LISTS)
+PREFIXES = ("secrets.", "metadata.", "params.", "header.")
 """The beginnings of words that go on with a name."""
 
+_MAILBOX = ("name", "address", "mailbox")
+_FILE = ("name", "type", "content", "cid", "cid_url", "disposition")
+FILES = ("attachments", "files", "inline")
+"""The words of lists of files: all attachments, and those without and with a `cid`."""
+
+LISTS: Mapping[str, tuple[str, ...]] = {
+    "to": _MAILBOX, "cc": _MAILBOX, "reply_to": _MAILBOX, "texts": ("type", "content"),
+    "headers": ("name", "value"), **dict.fromkeys(FILES, _FILE),
+}  # fmt: skip
+"""The words whose value is a list, and the words of its elements."""
+
 ROW = ("recipient", "sender", "domain", "message_id", "row_id", "attempt", "tenant", "key")
-PARTS = ("subject", "text", "html", "from", "from_name", "from_address", "to", "cc", "reply_to",
-         "attachments", "message", "message_base64", "sms", "segments")  # fmt: skip
+PARTS = ("subject", "text", "html", "from", "from_name", "from_address", "recipient_name",
+         "recipient_mailbox", "recipient_digits", "header_map", "message", "message_base64", "sms",
+         "segments", *LISTS)  # fmt: skip
 KNOWN = (*ROW, *PARTS)
 """All other words. `key` is the same at each attempt for a row, and no other row has it."""
-
-_POLICY = email.policy.SMTP.clone(utf8=True)
-_END = re.compile(r"[\r\n]+\Z")
 
 
 class MailWords:
@@ -48,12 +52,11 @@ class MailWords:
             return self._of_row(item, word)
         kind, dot, name = word.partition(".")
         if not dot:
-            return self._part(word)
+            return self._part(item, word)
         if kind == "secrets":
             return self._secrets[name]
         if kind == "header":
-            found = self._mail.get(name)
-            return None if found is None else str(found)
+            return self._mail.field(name)
         source = values_of(item.metadata or "{}") if kind == "metadata" else self._params
         found = source.get(name)
         return found if isinstance(found, str | int | float | bool) else None
@@ -81,53 +84,51 @@ class MailWords:
         return words if isinstance(words, dict) else {}
 
     @cached_property
-    def _mail(self) -> EmailMessage:
-        return BytesParser(_class=EmailMessage, policy=_POLICY).parsebytes(self.octets)
+    def _mail(self) -> MailParts:
+        return MailParts(self.octets)
 
-    def _part(self, word: str) -> Any:
+    def _part(self, item: Item, word: str) -> Any:
         match word:
             case "message":
                 return self.octets.decode("utf-8", "replace")
             case "message_base64":
                 return base64.b64encode(self.octets).decode()
+            case "recipient_digits":
+                return item.recipient.removeprefix("+") or None
+            case "recipient_name":
+                return self._recipient_name(item)
+            case "recipient_mailbox":
+                return mailbox(self._recipient_name(item), item.recipient)
+            case "from" | "from_name" | "from_address":
+                return self._from(word)
+            case "segments":
+                return None
+        return self._of_mail(self._mail, word)
+
+    def _of_mail(self, mail: MailParts, word: str) -> Any:
+        match word:
             case "text" | "sms":
-                return self._body("plain")
-            case "html":
-                return self._body("html")
+                return mail.text
+            case "html" | "texts" | "headers" | "header_map" | "attachments":
+                return getattr(mail, word) or None
+            case "files" | "inline":
+                wanted = word == "inline"
+                return [e for e in mail.attachments if bool(e["cid"]) == wanted] or None
             case "subject":
-                return str(self._mail.get("Subject", ""))
-            case "from":
-                return str(self._mail.get("From", "")) or None
-            case "from_name" | "from_address":
-                name, address = next(iter(self._addresses("From")), ("", ""))
-                return (name if word == "from_name" else address) or None
+                return mail.field("Subject") or ""
             case "to" | "cc" | "reply_to":
-                found = self._addresses(word.replace("_", "-"))
-                return [{"name": name or None, "address": each} for name, each in found] or None
-            case "attachments":
-                return [_attachment(each) for each in self._mail.iter_attachments()] or None
+                return mail.mailboxes(word.replace("_", "-")) or None
         return None
 
-    def _addresses(self, name: str) -> list[tuple[str, str]]:
-        return getaddresses([str(each) for each in self._mail.get_all(name, [])])
-
-    def _body(self, kind: str) -> str | None:
-        part = self._mail.get_body((kind,))
-        if part is None:
+    def _from(self, word: str) -> str | None:
+        first = next(iter(self._mail.mailboxes("from")), None)
+        if first is None:
             return None
-        text: str = part.get_content()
-        return text.replace("\r\n", "\n")
+        key = {"from_name": "name", "from_address": "address"}.get(word, "mailbox")
+        return first[key]
 
-
-def _attachment(part: Any) -> dict[str, Any]:
-    content = part.get_payload(decode=True) or b""
-    if not isinstance(content, bytes) or part.get_content_maintype() == "message":
-        content = part.as_bytes().partition(b"\r\n\r\n")[2]
-    cid = str(part.get("Content-ID", "")).strip("<> ")
-    return {
-        "name": part.get_filename() or "attachment",
-        "type": part.get_content_type(),
-        "content": base64.b64encode(content).decode(),
-        "cid": cid or None,
-        "disposition": "inline" if cid else "attachment",
-    }
+    def _recipient_name(self, item: Item) -> str | None:
+        """Return the name that the mail gives to the recipient."""
+        boxes = self._mail.mailboxes("to") + self._mail.mailboxes("cc")
+        folded = item.recipient.lower()
+        return next((e["name"] for e in boxes if (e["address"] or "").lower() == folded), None)

@@ -66,7 +66,7 @@ def _text(word: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return value
+        return value.encode("utf-8", "replace").decode()  # without lone surrogates
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -131,7 +131,7 @@ def _filled(document: Any, values: Values) -> Any:
         return document.fill(values)
     if isinstance(document, Each):
         rows: Sequence[Mapping[str, Any]] = values(document.word) or ()
-        found = [_filled(document.item, _within(row, values)) for row in rows]
+        found = [_filled(document.item, within(row, values)) for row in rows]
         return found or _LEFT_OUT
     if isinstance(document, dict):
         made = {key: _filled(each, values) for key, each in document.items()}
@@ -144,7 +144,8 @@ def _filled(document: Any, values: Values) -> Any:
     return document
 
 
-def _within(row: Mapping[str, Any], values: Values) -> Values:
+def within(row: Mapping[str, Any], values: Values) -> Values:
+    """Return values that are first those of an element of a list."""
     return lambda word: row[word] if word in row else values(word)
 
 
@@ -153,7 +154,7 @@ def words_of(document: Any) -> Iterator[str]:
     if isinstance(document, Text):
         yield from document.words
     elif isinstance(document, Each):
-        yield document.word
+        yield f"{document.word}:"
         yield from (f"{document.word}:{word}" for word in words_of(document.item))
     elif isinstance(document, dict):
         for each in document.values():
@@ -163,9 +164,26 @@ def words_of(document: Any) -> Iterator[str]:
             yield from words_of(each)
 
 
-def check_words(words: Iterable[str], known: Iterable[str], prefixes: Iterable[str]) -> None:
-    """Raise ValueError for a word that is neither known nor begins with one of the prefixes."""
+def check_words(
+    words: Iterable[str],
+    known: Iterable[str],
+    prefixes: Iterable[str],
+    lists: Mapping[str, Iterable[str]],
+) -> None:
+    """Raise ValueError for a word that is neither known nor begins with one of the prefixes.
+
+    `lists` are the words whose value is a list, and the words of its elements.
+    """
     known, prefixes = set(known), tuple(prefixes)
     for word in words:
-        if word not in known and not word.startswith(prefixes):
-            raise ValueError(f"no word {word!r}; {hint(word, sorted(known))}")
+        before, colon, name = word.partition(":")
+        if colon and "." not in before:
+            if before not in lists:
+                raise ValueError(f"each: {before!r} is no list; {hint(before, sorted(lists))}")
+            here, word = known.union(lists[before]), name
+            if not name:
+                continue
+        else:
+            here = known
+        if word not in here and not word.startswith(prefixes):
+            raise ValueError(f"no word {word!r}; {hint(word, sorted(here))}")

@@ -1,0 +1,238 @@
+"""The parts of a mail as a reader sees them: texts, attachments, mailboxes, further fields."""
+
+from __future__ import annotations
+
+import base64
+import email.policy
+import re
+from contextlib import suppress
+from email.errors import MessageError
+from email.header import Header, decode_header, make_header
+from email.message import Message
+from email.parser import BytesParser
+from email.utils import getaddresses
+from functools import cached_property
+
+_WHOLE = email.policy.SMTP.clone(refold_source="none", utf8=True)
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+")
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\U0010ffff-]+"
+_PLAIN = re.compile(rf"{_ATOM}(?: {_ATOM})*")
+_OTHERS = {
+    "from", "sender", "to", "cc", "bcc", "reply-to", "subject", "date", "message-id",
+    "mime-version", "return-path", "received", "received-spf", "delivered-to", "dkim-signature",
+    "domainkey-signature", "authentication-results",
+}  # fmt: skip
+_ADDRESSES = {"from", "sender", "to", "cc", "reply-to"}
+_GROUPS = ("content-", "resent-", "arc-")
+
+
+class MailParts:
+    """Reads the parts of a message; each of them is read when it is first asked for.
+
+    No message raises an error: what can't be decoded has replacement characters.
+    """
+
+    def __init__(self, octets: bytes) -> None:
+        self._mail = BytesParser(policy=email.policy.compat32).parsebytes(octets)
+        self._fields = [(name.lower(), name, value) for name, value in self._mail.raw_items()]
+        self._mailboxes: dict[str, list[dict[str, str | None]]] = {}
+
+    def field(self, name: str) -> str | None:
+        """Return the decoded value of the first field of a name, on one line; None if none."""
+        folded = name.lower()
+        if folded in _ADDRESSES:
+            return ", ".join(str(each["mailbox"]) for each in self.mailboxes(folded)) or None
+        return next(
+            (_decoded(n, v) for n, v in self._mail.raw_items() if n.lower() == folded), None
+        )
+
+    @cached_property
+    def headers(self) -> list[dict[str, str]]:
+        """Return further fields: those without a word, which no relay and no provider writes.
+
+        Their values are ASCII, with encoded words.
+        """
+        return [
+            {"name": name, "value": _encoded(value)}
+            for lower, name, value in self._fields
+            if lower not in _OTHERS and not lower.startswith(_GROUPS)
+        ]
+
+    @cached_property
+    def header_map(self) -> dict[str, str]:
+        """Return the further fields by name; of fields with one name the first."""
+        found: dict[str, tuple[str, str]] = {}
+        for each in self.headers:
+            found.setdefault(each["name"].lower(), (each["name"], each["value"]))
+        return dict(found.values())
+
+    def mailboxes(self, name: str) -> list[dict[str, str | None]]:
+        """Return the mailboxes of the fields of a name; a name is None if there is none."""
+        found = self._mailboxes.get(name)
+        if found is None:
+            values = [_unfolded(value) for lower, _, value in self._fields if lower == name]
+            pairs = getaddresses(values, strict=False) if values else []
+            found = [_box(_words(box), address) for box, address in pairs if "@" in address]
+            self._mailboxes[name] = found
+        return found
+
+    @cached_property
+    def text(self) -> str | None:
+        """Return the plain text, with LF; None if there is none."""
+        return self._texts[0]
+
+    @cached_property
+    def html(self) -> str | None:
+        """Return the HTML, with LF; None if there is none."""
+        return self._texts[1]
+
+    @property
+    def texts(self) -> list[dict[str, str]]:
+        """Return plain text and HTML, in this order, as far as they have a character."""
+        pairs = ("text/plain", self.text), ("text/html", self.html)
+        return [{"type": kind, "content": text} for kind, text in pairs if text]
+
+    @cached_property
+    def attachments(self) -> list[dict[str, str | None]]:
+        """Return all other parts. One that HTML shows has a `cid`."""
+        html = self.html or ""
+        bodies = self._bodies
+        return [_attachment(part, html) for part in self._leaves if part not in bodies.values()]
+
+    @cached_property
+    def _leaves(self) -> list[Message]:
+        return _leaves(self._mail)
+
+    @cached_property
+    def _bodies(self) -> dict[str, Message]:
+        """Return the first text of each kind that is no attachment."""
+        found: dict[str, Message] = {}
+        for part in self._leaves:
+            kind = part.get_content_type()
+            if part.get_content_maintype() == "multipart":
+                kind = "text/plain"  # it has no boundary, so readers show its text
+            named = part.get_content_disposition() == "attachment" or part.get_filename()
+            if kind in ("text/plain", "text/html") and (not named or part is self._mail):
+                found.setdefault(kind, part)
+        return found
+
+    @cached_property
+    def _texts(self) -> tuple[str | None, str | None]:
+        bodies = self._bodies
+        plain, html = bodies.get("text/plain"), bodies.get("text/html")
+        return (
+            None if plain is None else _text(plain),
+            None if html is None else _text(html),
+        )
+
+
+def _box(name: str, address: str) -> dict[str, str | None]:
+    return {"name": name or None, "address": address, "mailbox": mailbox(name, address)}
+
+
+def mailbox(name: str | None, address: str) -> str:
+    """Return a mailbox as a text (RFC 5322, section 3.4), whose name may have any characters."""
+    if not name:
+        return address
+    if not _PLAIN.fullmatch(name) or "=?" in name:
+        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+        name = f'"{escaped}"'
+    return f"{name} <{address}>"
+
+
+def _unfolded(value: str) -> str:
+    """Return the source of a field on one line, with octets beyond ASCII as UTF-8."""
+    octets = value.encode("utf-8", "surrogateescape")
+    line = octets.decode("utf-8", "replace").replace("\r\n", "").replace("\n", "")
+    return _CONTROLS.sub(" ", line)
+
+
+def _decoded(name: str, value: str) -> str:
+    """Return the value of a field, as `email` reads it."""
+    line = _unfolded(value)
+    if "=?" not in line:
+        return line
+    with suppress(Exception):  # the parser of `email` raises various errors for odd fields
+        line = str(email.policy.default.header_factory(name, line))
+    return _CONTROLS.sub(" ", line)
+
+
+def _encoded(value: str) -> str:
+    line = _unfolded(value)
+    return line if line.isascii() else Header(line, "utf-8", maxlinelen=10**6).encode()
+
+
+def _words(text: str) -> str:
+    """Return a text with its encoded words decoded (RFC 2047)."""
+    if "=?" in text:
+        with suppress(LookupError, ValueError, MessageError):
+            text = str(make_header(decode_header(text)))
+    return _CONTROLS.sub(" ", text)
+
+
+def _leaves(part: Message) -> list[Message]:
+    payload = part.get_payload()
+    if part.get_content_maintype() != "multipart" or not isinstance(payload, list):
+        return [part]
+    return [leaf for each in payload if isinstance(each, Message) for leaf in _leaves(each)]
+
+
+def _text(part: Message) -> str:
+    octets = _octets(part)
+    text = octets.decode("utf-8", "replace")
+    for charset in (part.get_content_charset() or "utf-8", "utf-8", "windows-1252"):
+        with suppress(LookupError, ValueError):
+            text = octets.decode(charset)
+            break
+    text = text.replace("\r\n", "\n")
+    if str(part.get_param("format", "")).lower() == "flowed":
+        return unflowed(text, delsp=str(part.get_param("delsp", "")).lower() == "yes")
+    return text
+
+
+def unflowed(text: str, *, delsp: bool) -> str:
+    """Return a text of `format=flowed` with one line per paragraph (RFC 3676, section 4)."""
+    made: list[str] = []
+    open_at = -1  # depth of quotes of a line that goes on
+    *lines, last = text.split("\n")
+    for line in [*lines, *([last] if last else [])]:
+        content = line.lstrip(">")
+        depth = len(line) - len(content)
+        content = content.removeprefix(" ")
+        signature = content == "-- "
+        goes_on = content.endswith(" ") and not signature
+        if goes_on and delsp:
+            content = content[:-1]
+        if depth == open_at and content and not signature:
+            made[-1] += content
+        else:
+            made.append(f"{'>' * depth}{' ' if depth else ''}{content}")
+        open_at = depth if goes_on else -1
+    return "\n".join(made) + ("\n" if lines and not last else "")
+
+
+def _octets(part: Message) -> bytes:
+    """Return the decoded content of a part; that of a message is the whole message."""
+    payload = part.get_payload()
+    if isinstance(payload, list):
+        inner = payload[0] if payload else None
+        if part.get_content_type() == "message/rfc822" and isinstance(inner, Message):
+            return bytes(inner.as_bytes(policy=_WHOLE))
+        return bytes(part.as_bytes(policy=_WHOLE).partition(b"\r\n\r\n")[2])
+    content = part.get_payload(decode=True)
+    return content if isinstance(content, bytes) else b""
+
+
+def _attachment(part: Message, html: str) -> dict[str, str | None]:
+    kind = part.get_content_type()
+    cid = _unfolded(str(part.get("Content-ID", ""))).strip(" \t<>")
+    inline = cid and (part.get_content_disposition() != "attachment" or f"cid:{cid}" in html)
+    name = _words(_unfolded(part.get_filename() or ""))
+    return {
+        "name": name or ("attachment.eml" if kind == "message/rfc822" else "attachment"),
+        "type": kind,
+        "content": base64.b64encode(_octets(part)).decode(),
+        "cid": cid if inline else None,
+        "cid_url": f"cid:{cid}" if inline else None,
+        "disposition": "inline" if inline else "attachment",
+    }

@@ -63,6 +63,12 @@ class Segments:
         """The name of the alphabet."""
         return "UCS-2" if self.others else "GSM-7"
 
+    def __str__(self) -> str:
+        unit = "units" if self.others else "septets"
+        why = f", because of {' '.join(self.others)}" if self.others else ""
+        number = f"{self.number} segment{'s' if self.number > 1 else ''}"
+        return f"{number}, {self.length} {unit} of {self.alphabet}{why}"
+
 
 def segments_of(text: str) -> Segments:
     """Return the segments of a text; no character is in two of them."""

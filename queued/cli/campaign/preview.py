@@ -9,8 +9,10 @@ import click
 from pgmta.compose.composed_message import parts_for
 from pgmta.compose.parts import Parts
 from pgmta.compose.token import KeyRing, KeyRings, Purpose, TokenKey
+from pgmta.command import print_line
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
+from pgmta.mail.telephone import is_number, segments_of
 from queued.cli.campaign.campaign_argument import about_campaign
 from queued.cli.campaign.campaign_recipients import CampaignRecipients, open_recipients
 from queued.cli.options.queue_command import command
@@ -30,13 +32,16 @@ def preview(
 ) -> None:
     """Print the mail that recipient NUMBER of campaign NAME gets; the first one without a number.
 
-    Date, Message-ID and the token that unsubscribes are examples. Nothing is stored or sent.
+    Date, Message-ID and the token that unsubscribes are examples. Nothing is stored or sent. For a
+    telephone number stderr has the segments of the text.
     """
     with open_recipients(config, tenant, name) as campaign:
         found = campaign.recipient(number)
         url = load(config, QueuedConfig).campaigns.url or _NO_URL
         parts = composed(campaign, found.recipient, found.params, number, url)
     show_parts(parts, view=view, opened=opened, as_json=as_json)
+    if is_number(found.recipient) and not as_json:
+        print_line(f"SMS: {segments_of(parts.body or '')}", err=True)
 
 
 def composed(

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from pgmta.compose.submitted_mail import Attachment, Mail, TemplateMail
-from pgmta.errors import ConfigError, SubmissionError
+from pgmta.errors import AddressError, ConfigError, SubmissionError
+from pgmta.mail.telephone import is_number, number_of
 from queued.cli.options.mail_options import mail_arguments, mail_options, print_submitted
 from queued.cli.options.queue_command import command, parse_pairs
 from queued.cli.options.word_options import read_words, word_options
@@ -30,7 +31,7 @@ _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "
 
 
 @command(json=True)
-@click.option("--to", multiple=True, metavar="MAILBOX", help="bob@example.com or 'Bob <bob@…>'.")
+@click.option("--to", multiple=True, metavar="MAILBOX", help="bob@example.com, 'Bob <bob@…>', or +491701234567.")
 @click.option("--cc", multiple=True, metavar="MAILBOX", help="Gets a copy.")
 @click.option("--bcc", multiple=True, metavar="MAILBOX", help="Gets a copy; no reader sees it.")
 @click.option("--from", "from_", metavar="MAILBOX", help="Who writes.  [default: the sender]")
@@ -58,6 +59,7 @@ def send(
     """Compose mail from parts or a template, put it into the queue, and print its id."""
     parts = {name: options.pop(name) for name in _PARTS}
     of_template = {name: options.pop(name) for name in _OF_TEMPLATE}
+    to = tuple(map(_recipient, to))
     given = {**mail_arguments(options), "attachments": _attachments(attach, picture)}
     _refuse(of_template if template is None else parts,
             "with --template" if template is None else "without --template")  # fmt: skip
@@ -77,6 +79,14 @@ def send(
         raise ConfigError([f"{flag}:{rest}" if error.argument else rest]) from None
 
 
+def _recipient(text: str) -> str:
+    """Return a telephone number in E.164, and other text as it is. Raises ConfigError."""
+    try:
+        return number_of(text) if is_number(text) else text
+    except AddressError as error:
+        raise ConfigError([f"--to: {error}"]) from None
+
+
 def _refuse(options: dict[str, Any], when: str) -> None:
     """Refuse options that have no effect. Raises ConfigError."""
     names = {**_PARTS, **_OF_TEMPLATE}
@@ -92,10 +102,13 @@ def _mail(to: tuple[str, ...], parts: dict[str, Any], given: dict[str, Any]) -> 
             raise ConfigError(["--from: it is missing, and --sender too"])
         named = _ADDRESS.search(from_)
         sender = named[1] if named else from_
-    if parts["subject"] is None:
-        raise ConfigError(["--subject: it is missing"])
+    subject = parts["subject"]
+    if subject is None:
+        if not any(map(is_number, to)):
+            raise ConfigError(["--subject: it is missing"])
+        subject = ""
     return Mail(
-        sender=sender, to=to, subject=parts["subject"], body=_text("--text", parts["text"]),
+        sender=sender, to=to, subject=subject, body=_text("--text", parts["text"]),
         html=_text("--html", parts["html"]), cc=parts["cc"], bcc=parts["bcc"],
         reply_to=parts["reply_to"], from_=from_, headers=parse_pairs(parts["header"], "--header"),
         **given,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from pgmta.errors import DeliveryError, Stage
+from pgmta.mail.telephone import NUMBER_DOMAIN, segments_of
 from pgmta.model import Reply
 from pgmta.states import Event
 from queued.delivery.http.endpoints import Endpoints
@@ -129,6 +130,11 @@ class HttpChannel:
         octets = envelope.trace + await _whole(envelope)
         words = MailWords(envelope.message, octets, endpoints.parameters.secrets)
         target, item = endpoints.targets[place], envelope.items[0]
+        if item.domain == NUMBER_DOMAIN:
+            number = segments_of(words.sms).number
+            if number > settings.segments:
+                why = f"5.3.4 the text has {number} segments, at most {settings.segments}"
+                return Result(Event.FAIL, Reply(0, why), connection.place, Stage.DATA)
         try:
             request = endpoints.writer.write(target, words, item)
         except Unplaceable as error:

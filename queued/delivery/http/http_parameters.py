@@ -190,6 +190,9 @@ class HttpSettings(Section):
         description="values of `error` with a status from 400 to 499 that say nothing about the "
         "mail: it is tried again",
     )
+    segments: Whole = Field(
+        default=10, ge=1, le=255, description="of the text for a telephone number, at most"
+    )
     timeouts: HttpTimeouts = Field(default=HttpTimeouts())
     private: bool = Field(
         default=False, description="addresses of `delivery.forbidden` may be asked too"

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from pgmta.mail.metadata import values_of
+from pgmta.mail.telephone import segments_of
 from pgmta.model import Item, Message
 from queued.delivery.http.mail_parts import MailParts, mailbox
 
@@ -84,6 +85,11 @@ class MailWords:
         return words if isinstance(words, dict) else {}
 
     @cached_property
+    def sms(self) -> str:
+        """The plain text without line ends at its end."""
+        return (self._mail.text or "").rstrip("\n")
+
+    @cached_property
     def _mail(self) -> MailParts:
         return MailParts(self.octets)
 
@@ -101,13 +107,15 @@ class MailWords:
                 return mailbox(self._recipient_name(item), item.recipient)
             case "from" | "from_name" | "from_address":
                 return self._from(word)
+            case "sms":
+                return self.sms or None
             case "segments":
-                return None
+                return segments_of(self.sms).number
         return self._of_mail(self._mail, word)
 
     def _of_mail(self, mail: MailParts, word: str) -> Any:
         match word:
-            case "text" | "sms":
+            case "text":
                 return mail.text
             case "html" | "texts" | "headers" | "header_map" | "attachments":
                 return getattr(mail, word) or None

@@ -12,9 +12,11 @@ from email.message import Message
 from email.parser import BytesParser
 from email.utils import getaddresses
 from functools import cached_property
+from inspect import signature
 
 _WHOLE = email.policy.SMTP.clone(refold_source="none", utf8=True)
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+")
+_HAS_STRICT = "strict" in signature(getaddresses).parameters  # not in early 3.12
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\U0010ffff-]+"
 _PLAIN = re.compile(rf"{_ATOM}(?: {_ATOM})*")
 _OTHERS = {
@@ -71,7 +73,7 @@ class MailParts:
         found = self._mailboxes.get(name)
         if found is None:
             values = [_unfolded(value) for lower, _, value in self._fields if lower == name]
-            pairs = getaddresses(values, strict=False) if values else []
+            pairs = _pairs(values)
             found = [_box(_words(box), address) for box, address in pairs if "@" in address]
             self._mailboxes[name] = found
         return found
@@ -109,10 +111,9 @@ class MailParts:
         found: dict[str, Message] = {}
         for part in self._leaves:
             kind = part.get_content_type()
-            if part.get_content_maintype() == "multipart":
+            if kind.startswith("multipart/"):
                 kind = "text/plain"  # it has no boundary, so readers show its text
-            named = part.get_content_disposition() == "attachment" or part.get_filename()
-            if kind in ("text/plain", "text/html") and (not named or part is self._mail):
+            if kind in ("text/plain", "text/html") and (part is self._mail or not _named(part)):
                 found.setdefault(kind, part)
         return found
 
@@ -124,6 +125,13 @@ class MailParts:
             None if plain is None else _text(plain),
             None if html is None else _text(html),
         )
+
+
+def _pairs(values: list[str]) -> list[tuple[str, str]]:
+    """Return names and addresses; the strict reader of newer Pythons drops odd fields."""
+    if not values:
+        return []
+    return getaddresses(values, strict=False) if _HAS_STRICT else getaddresses(values)
 
 
 def _box(name: str, address: str) -> dict[str, str | None]:
@@ -177,6 +185,16 @@ def _leaves(part: Message) -> list[Message]:
     return [leaf for each in payload if isinstance(each, Message) for leaf in _leaves(each)]
 
 
+def _named(part: Message) -> bool:
+    """Return whether a part is a file."""
+    if (
+        "Content-Disposition" not in part
+        and "name" not in str(part.get("Content-Type", "")).lower()
+    ):
+        return False
+    return part.get_content_disposition() == "attachment" or bool(part.get_filename())
+
+
 def _text(part: Message) -> str:
     octets = _octets(part)
     text = octets.decode("utf-8", "replace")
@@ -185,7 +203,8 @@ def _text(part: Message) -> str:
             text = octets.decode(charset)
             break
     text = text.replace("\r\n", "\n")
-    if str(part.get_param("format", "")).lower() == "flowed":
+    flowed = "flowed" in str(part.get("Content-Type", "")).lower()
+    if flowed and str(part.get_param("format", "")).lower() == "flowed":
         return unflowed(text, delsp=str(part.get_param("delsp", "")).lower() == "yes")
     return text
 

@@ -770,7 +770,7 @@ DECLARE
     added text COLLATE "C";
     settings submit_settings;
     -- The collation of an argument is the caller's, who may compare addresses without case.
-    sender_domain text := mailbox_domain(sender COLLATE "C");
+    sender_domain text := nullif(mailbox_domain(sender COLLATE "C"), 'sms');
     domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
     chunks integer[];
     octets integer;
@@ -1125,7 +1125,7 @@ DECLARE
     copies jsonb := submit_mailboxes('cc', cc COLLATE "C");
     hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
 BEGIN
-    IF field IS NOT NULL OR subject !~ '\S' COLLATE "C" THEN
+    IF field IS NOT NULL OR subject !~ '\S' COLLATE "C" AND main #>> '{0,1}' !~ '^\+[0-9]+$' COLLATE "C" IS NOT FALSE THEN
         PERFORM submit_refuse('subject', coalesce(field, 'it is empty'), NULL, 'Give one line of up to 2,000 characters.');
     ELSIF coalesce(body, html) IS NULL THEN
         PERFORM submit_refuse('body', 'there is neither body nor html', NULL, 'Give plain text, html or both.');
@@ -1204,7 +1204,7 @@ DECLARE
     octets bigint;
     chunks integer[];
     recipients text[] := ARRAY(SELECT pair ->> 1 FROM jsonb_array_elements(mailboxes) AS pair);
-    sender_domain text := mailbox_domain(sender COLLATE "C");
+    sender_domain text := nullif(mailbox_domain(sender COLLATE "C"), 'sms');
     domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
     settings submit_settings;
 BEGIN
@@ -1222,6 +1222,12 @@ BEGIN
         PERFORM submit_refuse('to', 'there are over 1000 recipients', NULL, 'Submit the mail several times.');
     ELSIF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
+    END IF;
+    IF domains[1] = 'sms' AND NOT has_body THEN
+        PERFORM submit_refuse(CASE WHEN template_id IS NULL THEN 'body' ELSE 'template' END, 'there is no plain text', NULL,
+            'A telephone number gets the plain text alone.');
+    ELSIF domains[1] = 'sms' AND cardinality(attachments) > 0 THEN
+        PERFORM submit_refuse('attachments', 'a telephone number gets none');
     END IF;
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
@@ -1295,7 +1301,8 @@ BEGIN
     IF mailboxes IS NULL THEN PERFORM submit_refuse(argument, 'it is null'); END IF;
     -- mostly a single address without a name
     IF cardinality(mailboxes) = 1 AND right(mailboxes[array_lower(mailboxes, 1)], 1) <> '>' COLLATE "C"
-            AND mailbox_domain(mailboxes[array_lower(mailboxes, 1)] COLLATE "C") IS NOT NULL THEN
+            AND mailbox_domain(mailboxes[array_lower(mailboxes, 1)] COLLATE "C") <> (CASE
+                WHEN argument IN ('to', 'recipient') THEN '' ELSE 'sms' END) THEN
         RETURN jsonb_build_array(jsonb_build_array('', mailboxes[array_lower(mailboxes, 1)]));
     ELSIF cardinality(mailboxes) = 0 OR argument IN ('sender', 'from', 'reply_to', 'recipient')
             AND coalesce(mailboxes[array_lower(mailboxes, 1)], '') = '' THEN
@@ -1304,7 +1311,7 @@ BEGIN
     IF cardinality(mailboxes) = 1 THEN  -- or one with a name that needs no quotes
         names := regexp_match(mailboxes[array_lower(mailboxes, 1)] COLLATE "C",
             '^([^\u0001-\u001f\u007f"<>\\]+)<([^<>]+)>$');
-        IF length(names[1]) <= 255 AND mailbox_domain(names[2] COLLATE "C") IS NOT NULL THEN
+        IF length(names[1]) <= 255 AND mailbox_domain(names[2] COLLATE "C") <> 'sms' THEN
             RETURN jsonb_build_array(jsonb_build_array(btrim(names[1]), names[2]));
         END IF;
     END IF;
@@ -1318,7 +1325,8 @@ BEGIN
                 AS unquoted) AS quoted
     )
     SELECT jsonb_agg(jsonb_build_array(name, address) ORDER BY place),
-        min(place) FILTER (WHERE submit_field(name, 255) IS NOT NULL OR mailbox_domain(address COLLATE "C") IS NULL),
+        min(place) FILTER (WHERE submit_field(name, 255) IS NOT NULL OR coalesce(mailbox_domain(address COLLATE "C"), 'sms') = 'sms'
+            AND NOT (argument IN ('to', 'recipient') AND mailbox_domain(address COLLATE "C") IS NOT NULL)),
         array_agg(name ORDER BY place), array_agg(coalesce(address, given) ORDER BY place)
     INTO pairs, bad, names, addresses FROM parsed;
     IF bad IS NOT NULL THEN
@@ -1434,7 +1442,7 @@ CREATE FUNCTION submit_word(value text, places jsonb) RETURNS text LANGUAGE sql 
     SELECT CASE WHEN places ?| '{field,name}' AND submit_field(value, 998) IS NOT NULL
             THEN 'a word of a header field: ' || submit_field(value, 998)
         WHEN places ? 'name' AND length(value) > 255 THEN 'a word of a name is over 255 characters'
-        WHEN places ? 'address' AND (mailbox_domain(value COLLATE "C") IS NULL OR value ~ '[^\u0001-\u007f]' COLLATE "C")
+        WHEN places ? 'address' AND (coalesce(mailbox_domain(value COLLATE "C"), 'sms') = 'sms' OR value ~ '[^\u0001-\u007f]' COLLATE "C")
             THEN 'a word is no mailbox in ASCII'
         WHEN places ? 'url' AND value !~ ('^[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9[]'
             '[]A-Za-z0-9._~:/?#[@!$&''()*+,;=%-]*$' COLLATE "C") THEN 'a word is no URL with http or https'
@@ -1932,6 +1940,7 @@ DECLARE
     groups text := '([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)';
     written text COLLATE "C";
 BEGIN
+    IF address ~ '^\+[1-9][0-9]{6,14}$' COLLATE "C" THEN RETURN 'sms'; END IF;  -- E.164
     IF octet_length(address) > 254 OR length(address) - length(domain) > 65 THEN RETURN NULL; END IF;
     IF address !~ concat('^', atom, '(\.', atom, ')*@', names, '$') COLLATE "C" THEN
         -- no dot-string and name, as nearly all are
@@ -1957,7 +1966,7 @@ BEGIN
         END IF;
         IF domain !~ concat('^', names, '$') COLLATE "C" THEN RETURN NULL; END IF;
     END IF;
-    RETURN CASE WHEN domain !~ '[^.]{64}' THEN lower(domain) END;
+    RETURN CASE WHEN domain !~ '[^.]{64}' THEN nullif(lower(domain), 'sms') END;
 END $$;
 COMMENT ON FUNCTION mailbox_domain_any IS 'mailbox_domain of an address in any notation.';
 
@@ -1965,10 +1974,11 @@ COMMENT ON FUNCTION mailbox_domain_any IS 'mailbox_domain of an address in any n
 CREATE FUNCTION mailbox_domain(address text) RETURNS text IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN length(address) <= 63 AND address ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@'
         '[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$' COLLATE "C")
-    THEN lower(split_part(address COLLATE "C", '@', 2)) ELSE mailbox_domain_any(address) END;
+    THEN nullif(lower(split_part(address COLLATE "C", '@', 2)), 'sms') ELSE mailbox_domain_any(address) END;
 COMMENT ON FUNCTION mailbox_domain IS
     'The domain of a mailbox (RFC 5321, section 4.1.2) in lower case, or an address literal; null if the text is no '
-    'mailbox. A domain beyond ASCII has to be written in A-labels.';
+    'mailbox. A domain beyond ASCII has to be written in A-labels. That of a telephone number such as +491701234567 is sms, '
+    'and no mailbox has it.';
 
 CREATE FUNCTION submit_envelope(sender text, recipients text[],
     OUT addresses text[], OUT sender_domain text, OUT domains text[]) LANGUAGE plpgsql AS $$
@@ -1978,7 +1988,7 @@ BEGIN
     IF sender = '' THEN
         sender_domain := '';
     ELSE
-        sender_domain := mailbox_domain(sender);
+        sender_domain := nullif(mailbox_domain(sender), 'sms');
         IF sender_domain IS NULL THEN PERFORM submit_refuse_mailbox('sender', sender, 'Address: '); END IF;
     END IF;
     IF recipients IS NULL OR cardinality(recipients) = 0 THEN
@@ -2005,6 +2015,8 @@ BEGIN
         PERFORM submit_refuse_mailbox('recipients', (SELECT address
                 FROM unnest(recipients) WITH ORDINALITY AS given (address, place) WHERE place = bad),
             format('Recipient %s of %s: ', bad, cardinality(recipients)));
+    ELSIF 'sms' = ANY (domains) AND 'sms' <> ANY (domains) THEN
+        PERFORM submit_refuse('recipients', 'there are telephone numbers and mailboxes', NULL, 'Submit a message for each kind.');
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_envelope IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
@@ -2179,11 +2191,14 @@ DECLARE  -- variables, because CONTEXT shows a whole statement
     reason text := CASE WHEN address IS NULL THEN 'an address is null'
         WHEN too_long THEN 'an address is over 254 octets'
         WHEN head ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
+        WHEN head ~ '^[+]?[0-9 .()-]+$' COLLATE "C" THEN 'a telephone number is not in E.164'
         WHEN head !~ '@' THEN 'an address has no domain'
+        WHEN lower(domain) = 'sms' THEN 'the domain sms is that of telephone numbers'
         WHEN length(head) - length(domain) > 65 THEN 'a local part is over 64 characters'
         ELSE 'an address is malformed' END;
     detail text := place || coalesce(to_json(left(head, 100))::text, 'null');
     hint text := CASE WHEN too_long THEN NULL
+        WHEN head ~ '^[+]?[0-9 .()-]+$' COLLATE "C" THEN 'Write it such as +491701234567.'
         WHEN domain ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'Write the domain in A-labels: xn--…'
         WHEN head ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END;
 BEGIN
@@ -5636,6 +5651,11 @@ COMMENT ON FUNCTION campaign_withdraw IS
     'Takes mail of stopped jobs out of the queue, and mail for suppressed addresses, at most so much a job, and returns how '
     'much. Its recipients are unsent, or invalid.';
 
+CREATE FUNCTION reply_word(reply text, name text) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN reply ~ '^[245][.\d]+ HTTP \d' COLLATE "C"
+    THEN substring(reply FROM concat(' ', name, '=(.+?)(?: error_sub_type=| error_text=| \(given up |$)')) END;
+COMMENT ON FUNCTION reply_word IS 'The error code or sub type of a provider in a reply by HTTP, as queued writes it.';
+
 CREATE FUNCTION campaign_reconcile(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
@@ -5669,8 +5689,10 @@ BEGIN
                 sent_at = CASE WHEN e.event = 'delivered' THEN e.ended_at END, answered_at = e.ended_at,
                 bounced = e.event = 'failed' AND campaign_bounces(e.class),
                 error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.reply = 'suppressed' THEN 'suppressed'
-                    WHEN e.code > 0 THEN e.code::text ELSE e.event END,
-                error_sub_type = nullif(concat_ws(' ', nullif(e.enhanced, ''), e.class), '')
+                    ELSE coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
+                        nullif(e.code, 0)::text, e.event) END,
+                error_sub_type = coalesce(reply_word(e.reply, 'error_sub_type'),
+                    nullif(concat_ws(' ', nullif(e.enhanced, ''), e.class), ''))
             FROM ended AS e
             WHERE r.campaign_id = job.campaign_id AND r.number = e.number AND r.message_id = e.message_id
                 AND r.state IN ('queued', 'deferred')

@@ -8,6 +8,7 @@ from typing import Any
 from pgmta.compose.own_fields import name_problem, text_problem, value_problem
 from pgmta.errors import AddressError
 from pgmta.mail.address import parse_mailbox
+from pgmta.mail.telephone import is_number
 
 TAILS = ("", "related", "mixed", "both", "mixed 8bit", "both 8bit")
 """Values of `Parts.tail`."""
@@ -104,6 +105,8 @@ def _mailbox(key: str, value: object) -> NamedMailbox:
     name, address = value
     if problem := text_problem(name):
         raise ValueError(f"{key}: a name {problem}")
+    if key == "to" and is_number(address):
+        return name, address
     try:
         parse_mailbox(address, utf8=True)
     except AddressError:  # its text has the address

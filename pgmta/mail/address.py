@@ -10,6 +10,7 @@ from functools import lru_cache
 import idna
 
 from pgmta.errors import AddressError
+from pgmta.mail.telephone import NUMBER_DOMAIN, is_number, number_of
 from pgmta.mail.text import unsafe
 
 MAX_ADDRESS = 254
@@ -98,7 +99,27 @@ def parse_mailbox(text: str, *, utf8: bool = False) -> tuple[str, str]:
         raise AddressError(f"address is over {MAX_ADDRESS} octets")
     if not _LOCAL.fullmatch(local):
         raise AddressError(f"malformed local part in {text!r}")
-    return text, normalise_domain(domain)
+    normal = normalise_domain(domain)
+    if normal == NUMBER_DOMAIN:
+        raise AddressError(f"{text!r}: sms is the domain of telephone numbers; write the number")
+    return text, normal
+
+
+def canonical(address: str, domain: str) -> str:
+    """Return a parsed recipient with its normalised domain, as suppressions have it."""
+    local, at, _ = address.rpartition("@")
+    return f"{local}@{domain}" if at else address
+
+
+def parse_recipient(text: str) -> tuple[str, str]:
+    """Return a mailbox or telephone number in its form for the queue, and its domain.
+
+    A mailbox beyond ASCII has its domain in A-labels. Raises AddressError.
+    """
+    if is_number(text):
+        return number_of(text), NUMBER_DOMAIN
+    address, domain = parse_mailbox(text, utf8=True)
+    return address if address.isascii() else canonical(address, domain), domain
 
 
 def unquoted(local: str) -> str:

@@ -12,15 +12,17 @@ from stringzilla import find
 from pgmta.errors import DeliveryError, Stage
 from pgmta.logs import get
 from pgmta.mail.newlines import Mode, NewlineGuard, check
+from pgmta.mail.telephone import NUMBER_DOMAIN
 from pgmta.model import Item, Reply
 from pgmta.states import Event
-from queued.config import QueuedConfig
+from queued.config import SMTP, QueuedConfig
 from queued.delivery.transport.result import Result
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 
 log = get("worker")
 
+_NO_ROUTE = "5.1.2 no route takes telephone numbers: it has `domain: sms` and `transport: http`"
 # Whole fields (RFC 5322, section 2.2), no empty line, no bare CR or LF, no NUL.
 _FIELDS = re.compile(
     rb"(?:[!-9;-~]++[ \t]*+:[^\r\n\0]*+\r\n(?:[ \t]++[^ \t\r\n\0][^\r\n\0]*+\r\n)*+)*+"
@@ -75,9 +77,13 @@ class CheckStage(OutgoingStage):
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message with the rows that can be sent."""
-        transport = self.context.transports.find_transport(outgoing.destination.transport)
+        name = outgoing.destination.transport
+        transport = self.context.transports.find_transport(name)
         items = outgoing.items
-        if unfit := transport.find_unfit(items):
+        unfit = transport.find_unfit(items)
+        if name in SMTP:
+            unfit |= {item.id: _NO_ROUTE for item in items if item.domain == NUMBER_DOMAIN}
+        if unfit:
             for item in items:
                 if item.id in unfit:
                     self._refuse(item, unfit[item.id], outgoing)

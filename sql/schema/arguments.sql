@@ -12,6 +12,7 @@ DECLARE
     groups text := '([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)';
     written text COLLATE "C";
 BEGIN
+    IF address ~ '^\+[1-9][0-9]{6,14}$' COLLATE "C" THEN RETURN 'sms'; END IF;  -- E.164
     IF octet_length(address) > 254 OR length(address) - length(domain) > 65 THEN RETURN NULL; END IF;
     IF address !~ concat('^', atom, '(\.', atom, ')*@', names, '$') COLLATE "C" THEN
         -- no dot-string and name, as nearly all are
@@ -37,7 +38,7 @@ BEGIN
         END IF;
         IF domain !~ concat('^', names, '$') COLLATE "C" THEN RETURN NULL; END IF;
     END IF;
-    RETURN CASE WHEN domain !~ '[^.]{64}' THEN lower(domain) END;
+    RETURN CASE WHEN domain !~ '[^.]{64}' THEN nullif(lower(domain), 'sms') END;
 END $$;
 COMMENT ON FUNCTION mailbox_domain_any IS 'mailbox_domain of an address in any notation.';
 
@@ -45,10 +46,11 @@ COMMENT ON FUNCTION mailbox_domain_any IS 'mailbox_domain of an address in any n
 CREATE FUNCTION mailbox_domain(address text) RETURNS text IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN length(address) <= 63 AND address ~ ('^[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@'
         '[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$' COLLATE "C")
-    THEN lower(split_part(address COLLATE "C", '@', 2)) ELSE mailbox_domain_any(address) END;
+    THEN nullif(lower(split_part(address COLLATE "C", '@', 2)), 'sms') ELSE mailbox_domain_any(address) END;
 COMMENT ON FUNCTION mailbox_domain IS
     'The domain of a mailbox (RFC 5321, section 4.1.2) in lower case, or an address literal; null if the text is no '
-    'mailbox. A domain beyond ASCII has to be written in A-labels.';
+    'mailbox. A domain beyond ASCII has to be written in A-labels. That of a telephone number such as +491701234567 is sms, '
+    'and no mailbox has it.';
 
 CREATE FUNCTION submit_envelope(sender text, recipients text[],
     OUT addresses text[], OUT sender_domain text, OUT domains text[]) LANGUAGE plpgsql AS $$
@@ -58,7 +60,7 @@ BEGIN
     IF sender = '' THEN
         sender_domain := '';
     ELSE
-        sender_domain := mailbox_domain(sender);
+        sender_domain := nullif(mailbox_domain(sender), 'sms');
         IF sender_domain IS NULL THEN PERFORM submit_refuse_mailbox('sender', sender, 'Address: '); END IF;
     END IF;
     IF recipients IS NULL OR cardinality(recipients) = 0 THEN
@@ -85,6 +87,8 @@ BEGIN
         PERFORM submit_refuse_mailbox('recipients', (SELECT address
                 FROM unnest(recipients) WITH ORDINALITY AS given (address, place) WHERE place = bad),
             format('Recipient %s of %s: ', bad, cardinality(recipients)));
+    ELSIF 'sms' = ANY (domains) AND 'sms' <> ANY (domains) THEN
+        PERFORM submit_refuse('recipients', 'there are telephone numbers and mailboxes', NULL, 'Submit a message for each kind.');
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_envelope IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
@@ -259,11 +263,14 @@ DECLARE  -- variables, because CONTEXT shows a whole statement
     reason text := CASE WHEN address IS NULL THEN 'an address is null'
         WHEN too_long THEN 'an address is over 254 octets'
         WHEN head ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
+        WHEN head ~ '^[+]?[0-9 .()-]+$' COLLATE "C" THEN 'a telephone number is not in E.164'
         WHEN head !~ '@' THEN 'an address has no domain'
+        WHEN lower(domain) = 'sms' THEN 'the domain sms is that of telephone numbers'
         WHEN length(head) - length(domain) > 65 THEN 'a local part is over 64 characters'
         ELSE 'an address is malformed' END;
     detail text := place || coalesce(to_json(left(head, 100))::text, 'null');
     hint text := CASE WHEN too_long THEN NULL
+        WHEN head ~ '^[+]?[0-9 .()-]+$' COLLATE "C" THEN 'Write it such as +491701234567.'
         WHEN domain ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'Write the domain in A-labels: xn--…'
         WHEN head ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END;
 BEGIN

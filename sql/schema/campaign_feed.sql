@@ -199,6 +199,11 @@ COMMENT ON FUNCTION campaign_withdraw IS
     'Takes mail of stopped jobs out of the queue, and mail for suppressed addresses, at most so much a job, and returns how '
     'much. Its recipients are unsent, or invalid.';
 
+CREATE FUNCTION reply_word(reply text, name text) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN reply ~ '^[245][.\d]+ HTTP \d' COLLATE "C"
+    THEN substring(reply FROM concat(' ', name, '=(.+?)(?: error_sub_type=| error_text=| \(given up |$)')) END;
+COMMENT ON FUNCTION reply_word IS 'The error code or sub type of a provider in a reply by HTTP, as queued writes it.';
+
 CREATE FUNCTION campaign_reconcile(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
@@ -232,8 +237,10 @@ BEGIN
                 sent_at = CASE WHEN e.event = 'delivered' THEN e.ended_at END, answered_at = e.ended_at,
                 bounced = e.event = 'failed' AND campaign_bounces(e.class),
                 error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.reply = 'suppressed' THEN 'suppressed'
-                    WHEN e.code > 0 THEN e.code::text ELSE e.event END,
-                error_sub_type = nullif(concat_ws(' ', nullif(e.enhanced, ''), e.class), '')
+                    ELSE coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
+                        nullif(e.code, 0)::text, e.event) END,
+                error_sub_type = coalesce(reply_word(e.reply, 'error_sub_type'),
+                    nullif(concat_ws(' ', nullif(e.enhanced, ''), e.class), ''))
             FROM ended AS e
             WHERE r.campaign_id = job.campaign_id AND r.number = e.number AND r.message_id = e.message_id
                 AND r.state IN ('queued', 'deferred')

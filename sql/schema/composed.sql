@@ -19,7 +19,7 @@ DECLARE
     copies jsonb := submit_mailboxes('cc', cc COLLATE "C");
     hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
 BEGIN
-    IF field IS NOT NULL OR subject !~ '\S' COLLATE "C" THEN
+    IF field IS NOT NULL OR subject !~ '\S' COLLATE "C" AND main #>> '{0,1}' !~ '^\+[0-9]+$' COLLATE "C" IS NOT FALSE THEN
         PERFORM submit_refuse('subject', coalesce(field, 'it is empty'), NULL, 'Give one line of up to 2,000 characters.');
     ELSIF coalesce(body, html) IS NULL THEN
         PERFORM submit_refuse('body', 'there is neither body nor html', NULL, 'Give plain text, html or both.');
@@ -98,7 +98,7 @@ DECLARE
     octets bigint;
     chunks integer[];
     recipients text[] := ARRAY(SELECT pair ->> 1 FROM jsonb_array_elements(mailboxes) AS pair);
-    sender_domain text := mailbox_domain(sender COLLATE "C");
+    sender_domain text := nullif(mailbox_domain(sender COLLATE "C"), 'sms');
     domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
     settings submit_settings;
 BEGIN
@@ -116,6 +116,12 @@ BEGIN
         PERFORM submit_refuse('to', 'there are over 1000 recipients', NULL, 'Submit the mail several times.');
     ELSIF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
+    END IF;
+    IF domains[1] = 'sms' AND NOT has_body THEN
+        PERFORM submit_refuse(CASE WHEN template_id IS NULL THEN 'body' ELSE 'template' END, 'there is no plain text', NULL,
+            'A telephone number gets the plain text alone.');
+    ELSIF domains[1] = 'sms' AND cardinality(attachments) > 0 THEN
+        PERFORM submit_refuse('attachments', 'a telephone number gets none');
     END IF;
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
@@ -189,7 +195,8 @@ BEGIN
     IF mailboxes IS NULL THEN PERFORM submit_refuse(argument, 'it is null'); END IF;
     -- mostly a single address without a name
     IF cardinality(mailboxes) = 1 AND right(mailboxes[array_lower(mailboxes, 1)], 1) <> '>' COLLATE "C"
-            AND mailbox_domain(mailboxes[array_lower(mailboxes, 1)] COLLATE "C") IS NOT NULL THEN
+            AND mailbox_domain(mailboxes[array_lower(mailboxes, 1)] COLLATE "C") <> (CASE
+                WHEN argument IN ('to', 'recipient') THEN '' ELSE 'sms' END) THEN
         RETURN jsonb_build_array(jsonb_build_array('', mailboxes[array_lower(mailboxes, 1)]));
     ELSIF cardinality(mailboxes) = 0 OR argument IN ('sender', 'from', 'reply_to', 'recipient')
             AND coalesce(mailboxes[array_lower(mailboxes, 1)], '') = '' THEN
@@ -198,7 +205,7 @@ BEGIN
     IF cardinality(mailboxes) = 1 THEN  -- or one with a name that needs no quotes
         names := regexp_match(mailboxes[array_lower(mailboxes, 1)] COLLATE "C",
             '^([^\u0001-\u001f\u007f"<>\\]+)<([^<>]+)>$');
-        IF length(names[1]) <= 255 AND mailbox_domain(names[2] COLLATE "C") IS NOT NULL THEN
+        IF length(names[1]) <= 255 AND mailbox_domain(names[2] COLLATE "C") <> 'sms' THEN
             RETURN jsonb_build_array(jsonb_build_array(btrim(names[1]), names[2]));
         END IF;
     END IF;
@@ -212,7 +219,8 @@ BEGIN
                 AS unquoted) AS quoted
     )
     SELECT jsonb_agg(jsonb_build_array(name, address) ORDER BY place),
-        min(place) FILTER (WHERE submit_field(name, 255) IS NOT NULL OR mailbox_domain(address COLLATE "C") IS NULL),
+        min(place) FILTER (WHERE submit_field(name, 255) IS NOT NULL OR coalesce(mailbox_domain(address COLLATE "C"), 'sms') = 'sms'
+            AND NOT (argument IN ('to', 'recipient') AND mailbox_domain(address COLLATE "C") IS NOT NULL)),
         array_agg(name ORDER BY place), array_agg(coalesce(address, given) ORDER BY place)
     INTO pairs, bad, names, addresses FROM parsed;
     IF bad IS NOT NULL THEN
@@ -328,7 +336,7 @@ CREATE FUNCTION submit_word(value text, places jsonb) RETURNS text LANGUAGE sql 
     SELECT CASE WHEN places ?| '{field,name}' AND submit_field(value, 998) IS NOT NULL
             THEN 'a word of a header field: ' || submit_field(value, 998)
         WHEN places ? 'name' AND length(value) > 255 THEN 'a word of a name is over 255 characters'
-        WHEN places ? 'address' AND (mailbox_domain(value COLLATE "C") IS NULL OR value ~ '[^\u0001-\u007f]' COLLATE "C")
+        WHEN places ? 'address' AND (coalesce(mailbox_domain(value COLLATE "C"), 'sms') = 'sms' OR value ~ '[^\u0001-\u007f]' COLLATE "C")
             THEN 'a word is no mailbox in ASCII'
         WHEN places ? 'url' AND value !~ ('^[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9[]'
             '[]A-Za-z0-9._~:/?#[@!$&''()*+,;=%-]*$' COLLATE "C") THEN 'a word is no URL with http or https'

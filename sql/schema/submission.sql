@@ -53,7 +53,7 @@ DECLARE
     added text COLLATE "C";
     settings submit_settings;
     -- The collation of an argument is the caller's, who may compare addresses without case.
-    sender_domain text := mailbox_domain(sender COLLATE "C");
+    sender_domain text := nullif(mailbox_domain(sender COLLATE "C"), 'sms');
     domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
     chunks integer[];
     octets integer;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ from pgmta.postgres.binary import Bigints, Booleans, Instants, Integers, Texts
 from pgmta.states import Event, after
 
 _BOUNCES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
+_HTTP = re.compile(
+    r"(?:^|\d )HTTP (\d{3}) .*?(?:error=(.+?))?(?: error_sub_type=(.+?))?(?: error_text=.*)?"
+    r"(?: \(given up.*\))?$"
+)
+"""Status, error code and sub type in a reply by HTTP, as `reply_word()` of SQL finds them."""
 _STATES = {Event.DELIVERED: "sent", Event.FAIL: "failed", Event.DEFER: "deferred"}
 
 
@@ -64,9 +70,16 @@ def _bounced(outcome: Outcome) -> bool:
 
 
 def _codes(outcome: Outcome) -> tuple[str, str]:
-    """Return the reply code of a failure, and its enhanced status code and class."""
+    """Return the reply code of a failure, and its enhanced status code and class.
+
+    By HTTP they are the error code and sub type of the provider, as far as its answer has them.
+    """
     if outcome.event is Event.DELIVERED:
         return "", ""
     enhanced = found[0] if (found := ENHANCED.match(outcome.reply.text)) else ""
+    sub_type = f"{enhanced} {outcome.answer_class}".strip()
+    if found := _HTTP.search(outcome.reply.text):
+        status, code, exact = found.groups()
+        return code or status, exact or sub_type
     code = outcome.reply.code
-    return str(code) if code else outcome.event.value, f"{enhanced} {outcome.answer_class}".strip()
+    return str(code) if code else outcome.event.value, sub_type

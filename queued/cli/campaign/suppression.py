@@ -16,7 +16,7 @@ import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import AddressError, ConfigError, PgmtaError
-from pgmta.mail.address import parse_mailbox
+from pgmta.mail.address import canonical, parse_recipient
 from pgmta.store.changes.suppressions import (
     ALL_TENANTS,
     REASONS,
@@ -51,12 +51,11 @@ def suppression() -> None:
 
 
 def address_of(text: str) -> str:
-    """Return an address with its domain in A-labels. Raises ConfigError."""
+    """Return an address with its domain in A-labels, or a number. Raises ConfigError."""
     try:
-        address, domain = parse_mailbox(text.strip(), utf8=True)
+        return canonical(*parse_recipient(text.strip()))
     except AddressError as error:
         raise ConfigError([str(error)]) from None
-    return f"{address.rpartition('@')[0]}@{domain}"
 
 
 def _table(config: Path) -> closing[SuppressionTable]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 
 from pgmta.errors import AddressError, ConfigError
-from pgmta.mail.address import parse_mailbox
+from pgmta.mail.address import canonical, parse_recipient
 from pgmta.store.changes.suppressions import REASONS, Suppression
 
 _COLUMNS = ("address", "tenant", "scope", "reason", "source", "at", "until")
@@ -67,13 +67,13 @@ def _columns(cells: list[str]) -> list[str]:
 
 def _read(cells: dict[str, str], line: int, default: Suppression) -> Suppression | BadLine:
     try:
-        address, domain = parse_mailbox(cells.get("address", ""), utf8=True)
+        address = canonical(*parse_recipient(cells.get("address", "")))
         reason = cells.get("reason") or default.reason
         if reason not in REASONS:
             raise ValueError(f"{reason[:64]!r} is none of {', '.join(REASONS)}")
         return replace(
             default,
-            address=f"{address.rpartition('@')[0]}@{domain}",
+            address=address,
             tenant=cells.get("tenant") or default.tenant,
             scope=cells.get("scope") or default.scope,
             reason=reason,

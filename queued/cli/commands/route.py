@@ -18,7 +18,8 @@ from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.config.environment import Environment
 from pgmta.config.types import HostPort
 from pgmta.errors import AddressError, DeliveryError, StoreUnavailable
-from pgmta.mail.address import normalise_domain, parse_mailbox
+from pgmta.mail.address import normalise_domain, parse_recipient
+from pgmta.mail.telephone import is_number
 from pgmta.model import Item, StsPolicy
 from pgmta.postgres.embedded.embedded_server import OWNER
 from pgmta.postgres.locate import running
@@ -167,7 +168,9 @@ async def _survey(
 
 def _domain(address: str, name: str) -> str:
     try:
-        return parse_mailbox(address, utf8=True)[1] if "@" in address else normalise_domain(address)
+        if "@" in address or is_number(address):
+            return parse_recipient(address)[1]
+        return normalise_domain(address)
     except AddressError as error:
         raise click.BadParameter(str(error), param_hint=name) from None
 

@@ -12,7 +12,7 @@ from pgmta.compose.composed_message import UNSUBSCRIBE
 from pgmta.compose.template import Template
 from pgmta.compose.words import fault
 from pgmta.errors import AddressError, ConfigError
-from pgmta.mail.address import parse_mailbox
+from pgmta.mail.address import parse_recipient
 from pgmta.mail.text import UNSTORABLE
 
 RECIPIENT = "recipient"
@@ -66,11 +66,9 @@ class RowCheck:
         if len(cells) != self._width:
             raise ValueError(f"it has {len(cells)} cells, and there are {self._width} columns")
         try:
-            recipient, domain = parse_mailbox(cells[self._recipient].strip(_BLANKS), utf8=True)
+            recipient, domain = parse_recipient(cells[self._recipient].strip(_BLANKS))
         except AddressError as error:
             raise ValueError(str(error)) from None
-        if not recipient.isascii():  # suppressions have domains in A-labels
-            recipient = f"{recipient.rpartition('@')[0]}@{domain}"
         words = {}
         for word, index, places in self._words:
             words[word] = text = cells[index]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from pgmta.command import print_line
 from pgmta.compose.composed_message import parts_for
 from pgmta.compose.parts import Parts
 from pgmta.compose.token import KeyRing, KeyRings, Purpose, TokenKey
-from pgmta.command import print_line
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
 from pgmta.mail.telephone import is_number, segments_of

@@ -31,7 +31,12 @@ _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "
 
 
 @command(json=True)
-@click.option("--to", multiple=True, metavar="MAILBOX", help="bob@example.com, 'Bob <bob@…>', or +491701234567.")
+@click.option(
+    "--to",
+    multiple=True,
+    metavar="MAILBOX",
+    help="bob@example.com, 'Bob <bob@…>', or +491701234567.",
+)
 @click.option("--cc", multiple=True, metavar="MAILBOX", help="Gets a copy.")
 @click.option("--bcc", multiple=True, metavar="MAILBOX", help="Gets a copy; no reader sees it.")
 @click.option("--from", "from_", metavar="MAILBOX", help="Who writes.  [default: the sender]")

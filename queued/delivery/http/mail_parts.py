@@ -10,11 +10,13 @@ from email.errors import MessageError
 from email.header import Header, decode_header, make_header
 from email.message import Message
 from email.parser import BytesParser
-from email.utils import getaddresses
+from email.utils import collapse_rfc2231_value, getaddresses
 from functools import cached_property
+from inspect import signature
 
 _WHOLE = email.policy.SMTP.clone(refold_source="none", utf8=True)
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+")
+_HAS_STRICT = "strict" in signature(getaddresses).parameters  # not in early 3.12
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\U0010ffff-]+"
 _PLAIN = re.compile(rf"{_ATOM}(?: {_ATOM})*")
 _SIMPLE = re.compile(
@@ -77,10 +79,7 @@ class MailParts:
         found = self._mailboxes.get(name)
         if found is None:
             values = [_unfolded(value) for lower, _, value in self._fields if lower == name]
-            if len(values) == 1 and (plain := _SIMPLE.fullmatch(values[0])):
-                pairs = [(plain[1] or "", plain[2] or plain[3])]
-            else:
-                pairs = getaddresses(values, strict=False) if values else []
+            pairs = _pairs(values)
             found = [_box(_words(box), address) for box, address in pairs if "@" in address]
             self._mailboxes[name] = found
         return found
@@ -118,9 +117,9 @@ class MailParts:
         found: dict[str, Message] = {}
         for part in self._leaves:
             kind = part.get_content_type()
-            if part.get_content_maintype() == "multipart":
+            if kind.startswith("multipart/"):
                 kind = "text/plain"  # it has no boundary, so readers show its text
-            if kind in ("text/plain", "text/html") and (part is self._mail or not _is_file(part)):
+            if kind in ("text/plain", "text/html") and (part is self._mail or not _named(part)):
                 found.setdefault(kind, part)
         return found
 
@@ -134,8 +133,13 @@ class MailParts:
         )
 
 
-def _is_file(part: Message) -> bool:
-    return part.get_content_disposition() == "attachment" or bool(part.get_filename())
+def _file_name(part: Message) -> str:
+    """Return the name of a file, '' without one; `get_filename` takes quotes in it away."""
+    found = part.get_param("filename", header="content-disposition")
+    found = part.get_param("name") if found is None else found
+    if isinstance(found, tuple):
+        found = collapse_rfc2231_value(found)
+    return str(found or "").strip()
 
 
 def _parsed(octets: bytes) -> Message:
@@ -152,6 +156,15 @@ def _parsed(octets: bytes) -> Message:
         return BytesParser(policy=email.policy.compat32).parsebytes(octets)
     message.set_payload(octets[end + 2 :].decode("ascii", "surrogateescape"))
     return message
+
+
+def _pairs(values: list[str]) -> list[tuple[str, str]]:
+    """Return names and addresses; the strict reader of newer Pythons drops odd fields."""
+    if not values:
+        return []
+    if len(values) == 1 and (plain := _SIMPLE.fullmatch(values[0])):
+        return [(plain[1] or "", plain[2] or plain[3])]
+    return getaddresses(values, strict=False) if _HAS_STRICT else getaddresses(values)
 
 
 def _box(name: str, address: str) -> dict[str, str | None]:
@@ -205,6 +218,16 @@ def _leaves(part: Message) -> list[Message]:
     return [leaf for each in payload if isinstance(each, Message) for leaf in _leaves(each)]
 
 
+def _named(part: Message) -> bool:
+    """Return whether a part is a file."""
+    if (
+        "Content-Disposition" not in part
+        and "name" not in str(part.get("Content-Type", "")).lower()
+    ):
+        return False
+    return part.get_content_disposition() == "attachment" or bool(_file_name(part))
+
+
 def _text(part: Message) -> str:
     octets = _octets(part)
     text = octets.decode("utf-8", "replace")
@@ -213,7 +236,7 @@ def _text(part: Message) -> str:
             text = octets.decode(charset)
             break
     text = text.replace("\r\n", "\n")
-    flowed = "format" in str(part.get("Content-Type", "")).lower()
+    flowed = "flowed" in str(part.get("Content-Type", "")).lower()
     if flowed and str(part.get_param("format", "")).lower() == "flowed":
         return unflowed(text, delsp=str(part.get_param("delsp", "")).lower() == "yes")
     return text
@@ -256,7 +279,7 @@ def _attachment(part: Message, html: str) -> dict[str, str | None]:
     kind = part.get_content_type()
     cid = _unfolded(str(part.get("Content-ID", ""))).strip(" \t<>")
     inline = cid and (part.get_content_disposition() != "attachment" or f"cid:{cid}" in html)
-    name = _words(_unfolded(part.get_filename() or ""))
+    name = _words(_unfolded(_file_name(part)))
     return {
         "name": name or ("attachment.eml" if kind == "message/rfc822" else "attachment"),
         "type": kind,

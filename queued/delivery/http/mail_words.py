@@ -30,7 +30,7 @@ LISTS: Mapping[str, tuple[str, ...]] = {
 ROW = ("recipient", "sender", "domain", "message_id", "row_id", "attempt", "tenant", "key")
 PARTS = ("subject", "text", "html", "from", "from_name", "from_address", "recipient_name",
          "recipient_mailbox", "recipient_digits", "header_map", "message", "message_base64", "sms",
-         "segments", *LISTS)  # fmt: skip
+         "segments", "sms_type", *LISTS)  # fmt: skip
 KNOWN = (*ROW, *PARTS)
 """All other words. `key` is the same at each attempt for a row, and no other row has it."""
 
@@ -126,6 +126,8 @@ class MailWords:
                 return mail.field("Subject") or ""
             case "to" | "cc" | "reply_to":
                 return mail.mailboxes(word.replace("_", "-")) or None
+            case "sms_type":
+                return "unicode" if segments_of(self.sms).others else "text"
         return None
 
     def _from(self, word: str) -> str | None:

@@ -122,11 +122,11 @@ REQUESTS: dict[str, Any] = {
     ],
     "twilio": [
         Field("To", b"+4917012345678"), Field("From", b"+15005550006"),
-        Field("Body", "Hi €\n".encode()),
+        Field("Body", "Hi €".encode()),
     ],
     "vonage": [
-        Field("to", b"4917012345678"), Field("from", b"Shop"), Field("text", "Hi €\n".encode()),
-        Field("type", b"unicode"), Field("client-ref", b"pgmta-5-7"),
+        Field("to", b"4917012345678"), Field("from", b"Shop"), Field("text", "Hi €".encode()),
+        Field("type", b"text"), Field("client-ref", b"pgmta-5-7"),
     ],
 }  # fmt: skip
 
@@ -164,6 +164,12 @@ def test_each_request(name: str) -> None:
     path, field, value = PATHS[name]
     assert got.line == f"POST {path} HTTP/1.1"
     assert got.fields[field] == value
+
+
+def test_a_text_beyond_gsm_7_bit_is_unicode() -> None:
+    with Provider("vonage", OK) as provider:
+        _, got = provider.send(envelope(sms("мир"), "+4917012345678", b""))
+    assert Field("type", b"unicode") in form_of(got)
 
 
 # answers of the sources, and their results

@@ -442,6 +442,11 @@ CREATE OR REPLACE FUNCTION submit_word(value text, places jsonb) RETURNS text LA
             THEN 'a word of a header field has other characters than A-Z, a-z, 0-9 and . _ ~ -' END
 $$;
 
+ALTER TABLE suppressions DROP CONSTRAINT suppressions_address, ADD CONSTRAINT suppressions_address CHECK (
+        address = lower(address COLLATE "C") AND octet_length(address) <= 254
+        AND address ~ '^([^[:cntrl:]]+@[^@[:space:][:cntrl:]]+|[+][1-9][0-9]{6,14}|hmac:[0-9a-f]{64})$');
+COMMENT ON CONSTRAINT suppressions_address ON suppressions IS 'A mailbox without upper case, a telephone number, or a keyed hash.';
+
 DO $$
 BEGIN
     IF grants() <> '{}' THEN

@@ -3,7 +3,7 @@
 CREATE TABLE suppressions (
     address text COLLATE "C" NOT NULL CONSTRAINT suppressions_address CHECK (
         address = lower(address COLLATE "C") AND octet_length(address) <= 254
-        AND address ~ '^([^[:cntrl:]]+@[^@[:space:][:cntrl:]]+|hmac:[0-9a-f]{64})$'),
+        AND address ~ '^([^[:cntrl:]]+@[^@[:space:][:cntrl:]]+|[+][1-9][0-9]{6,14}|hmac:[0-9a-f]{64})$'),
     tenant text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT suppressions_tenant CHECK (
         octet_length(tenant) <= 64 AND tenant ~ '^([*]|[A-Za-z0-9][A-Za-z0-9._@+-]*)?$'),
     scope text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT suppressions_scope CHECK (
@@ -28,7 +28,7 @@ COMMENT ON COLUMN suppressions.source IS 'Where the fact came from, such as camp
 COMMENT ON COLUMN suppressions.at IS 'When it happened: of two facts the newer one wins.';
 COMMENT ON COLUMN suppressions.until IS 'When it ends by itself; null: never.';
 COMMENT ON COLUMN suppressions.released_at IS 'When an operator released it; null: it holds.';
-COMMENT ON CONSTRAINT suppressions_address ON suppressions IS 'A mailbox without upper case, or a keyed hash.';
+COMMENT ON CONSTRAINT suppressions_address ON suppressions IS 'A mailbox without upper case, a telephone number, or a keyed hash.';
 COMMENT ON CONSTRAINT suppressions_reason ON suppressions IS 'The five reasons.';
 COMMENT ON CONSTRAINT suppressions_scope ON suppressions IS 'Up to 64 letters, digits and . _ -, or empty.';
 COMMENT ON CONSTRAINT suppressions_source ON suppressions IS 'Up to 200 characters, none of which is a control.';

@@ -31,12 +31,7 @@ _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "
 
 
 @command(json=True)
-@click.option(
-    "--to",
-    multiple=True,
-    metavar="MAILBOX",
-    help="bob@example.com, 'Bob <bob@…>', or +491701234567.",
-)
+@click.option("--to", multiple=True, metavar="MAILBOX", help="bob@example.com, 'Bob <bob@…>' …")
 @click.option("--cc", multiple=True, metavar="MAILBOX", help="Gets a copy.")
 @click.option("--bcc", multiple=True, metavar="MAILBOX", help="Gets a copy; no reader sees it.")
 @click.option("--from", "from_", metavar="MAILBOX", help="Who writes.  [default: the sender]")
@@ -61,7 +56,10 @@ def send(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Compose mail from parts or a template, put it into the queue, and print its id."""
+    """Compose mail from parts or a template, put it into the queue, and print its id.
+
+    A recipient may be a telephone number, such as +491701234567, which gets the text by SMS.
+    """
     parts = {name: options.pop(name) for name in _PARTS}
     of_template = {name: options.pop(name) for name in _OF_TEMPLATE}
     to = tuple(map(_recipient, to))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 _STEP = re.compile(r"\.?([A-Za-z_@$][\w@$-]*)|\[(\d{1,4})\]")
 
 
+@lru_cache(maxsize=1024)
 def parse_path(text: str) -> tuple[str | int, ...]:
     """Return the steps of a path. Raises ValueError."""
     steps: list[str | int] = []

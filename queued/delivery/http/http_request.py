@@ -106,6 +106,7 @@ class RequestWriter:
     def __init__(self, settings: HttpSettings) -> None:
         self._method = settings.method
         self._headers = [(name, Text.parse(text)) for name, text in settings.headers.items()]
+        self._has_type = "content-type" in {name.lower() for name in settings.headers}
         basic = settings.basic
         self._basic = (Text.parse(basic.user), Text.parse(basic.password)) if basic else None
         self._json = None if settings.json_ is None else parse_json(settings.json_)
@@ -129,8 +130,7 @@ class RequestWriter:
         kind, body = self._content(value, words)
         fields = [("Host", target.field), ("User-Agent", "pgmta"), ("Accept-Encoding", "identity")]
         fields += [(name, text.fill(value, in_header)) for name, text in self._headers]
-        given = {name.lower() for name, _ in self._headers}
-        if kind and "content-type" not in given:
+        if kind and not self._has_type:
             fields.append(("Content-Type", kind))
         if self._basic:
             pair = ":".join(text.fill(value) for text in self._basic)

@@ -86,7 +86,7 @@ class MailWords:
 
     @cached_property
     def sms(self) -> str:
-        """The plain text without line ends at its end."""
+        """Return the plain text without line ends at its end."""
         return (self._mail.text or "").rstrip("\n")
 
     @cached_property

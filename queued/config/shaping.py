@@ -252,6 +252,8 @@ class Shaping(Section):
         for name, file in self.secrets.items():
             try:
                 self._secrets[name] = read_password(folder / file)
+                if not self._secrets[name].isascii():  # header fields can't have it
+                    raise ValueError(f"{folder / file} has other characters than ASCII")
             except ValueError as error:
                 problems.append((("secrets", name), str(error)))
         for number, file in enumerate(self.verp.keys):

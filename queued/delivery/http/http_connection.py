@@ -102,10 +102,9 @@ class HttpConnection(asyncio.Protocol):
         if found is None:
             self.abort()
             raise DeliveryError(self._over, Stage.END_OF_DATA)
-        if found.whole and reader.kept and self.last_out and not self._over:
-            reader.next()
-        else:
+        if not (found.whole and reader.kept and self.last_out) or self._over:
             self.abort()
+        reader.next()  # so that a connection in a cycle keeps no answer
         self.last_out = False
         return found
 

@@ -11,7 +11,7 @@ from typing import Any
 from pgmta.mail.text import UNSTORABLE, printable
 from pgmta.store.records.callbacks import ProviderEvent
 from queued.delivery.http.answer_path import find, parse_path, shown
-from queued.web.callback_proof import CallbackRequest, Malformed
+from queued.web.callback_proof import BodyMalformed, CallbackRequest
 from queued.web.callback_settings import CallbackEvents
 
 _KEY = re.compile(r"(?<![\w-])pgmta-([1-9]\d{0,18})-([1-9]\d{0,18})(?![\w-])", re.ASCII)
@@ -50,7 +50,7 @@ class EventReader:
         self._time = [parse_path(path) for path in settings.time]
 
     def read(self, request: CallbackRequest, now: datetime) -> ReadEvents:
-        """Return the events of a request. Raises Malformed if the body has no list of events."""
+        """Return the events of a request. Raises BodyMalformed if the body has no list of events."""
         found = ReadEvents([])
         for each in self._list(request):
             if not isinstance(each, dict):
@@ -81,7 +81,7 @@ class EventReader:
         if isinstance(document, dict):
             return [document]
         if not isinstance(document, list):
-            raise Malformed("no list of events")
+            raise BodyMalformed("no list of events")
         return document
 
     def _kind_of(self, event: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ _FIELDS = 1000  # of a form
 _PORTS = {"https": 443, "http": 80}
 
 
-class Malformed(ValueError):
+class BodyMalformed(ValueError):
     """A body is neither JSON nor a form, as it should be."""
 
 
@@ -44,20 +44,20 @@ class CallbackRequest:
 
     @cached_property
     def document(self) -> Any:
-        """Return the JSON of the body. Raises Malformed."""
+        """Return the JSON of the body. Raises BodyMalformed."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
-            raise Malformed("no JSON") from None
+            raise BodyMalformed("no JSON") from None
 
     @cached_property
     def fields(self) -> list[tuple[str, str]]:
-        """Return the fields of the form. Raises Malformed."""
+        """Return the fields of the form. Raises BodyMalformed."""
         try:
             text = self.body.decode()
             return parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS)
         except ValueError:
-            raise Malformed("no form") from None
+            raise BodyMalformed("no form") from None
 
     def value(self, place: str) -> str:
         """Return the text at header.NAME, query.NAME or json.PATH, '' if there is none."""
@@ -106,7 +106,7 @@ class Prover:
                 return False
             signatures = self._signatures(request.value(str(proof.signature)))
             messages = self._messages(request)
-        except Malformed:
+        except BodyMalformed:
             return False
         found = [
             verify(signature, message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import psycopg
@@ -16,7 +17,7 @@ from pgmta.postgres import faults
 from pgmta.store.records.callbacks import CallbackNotes, NoteOutcome
 from pgmta.store.schema import Schema
 from queued.web.callback_events import EventReader, ReadEvents
-from queued.web.callback_proof import CallbackRequest, Malformed, Prover
+from queued.web.callback_proof import BodyMalformed, CallbackRequest, Prover
 from queued.web.callback_settings import CallbackSettings
 from queued.web.http_answers import HttpError, away
 from queued.web.requests import read_octets
@@ -27,6 +28,15 @@ _ROOM = 64 << 20  # octets of bodies that are read at the same time
 _PATIENCE = 8.0  # seconds: below the time of an answer
 
 log = get("web")
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCallback:
+    """A request that was proven: its name, settings and events."""
+
+    name: str
+    settings: CallbackSettings
+    read: ReadEvents
 
 
 class _Provider:
@@ -54,8 +64,8 @@ class CallbackReceipts:
         self._most = most
         self._providers = {name: _Provider(each) for name, each in callbacks.items()}
 
-    async def take(self, request: web.BaseRequest, path: str) -> tuple[str, ReadEvents]:
-        """Return name and events of a proven request. Raises HttpError: 400, 403, 404, 413, 503.
+    async def take(self, request: web.BaseRequest, path: str) -> TakenCallback:
+        """Return the events of a proven request. Raises HttpError: 400, 403, 404, 413, 503.
 
         `path` is that of the request, without the path of `public.url`.
         """
@@ -75,12 +85,12 @@ class CallbackReceipts:
             raise self._unproven(name)
         try:
             found = provider.reader.read(asked, now)
-        except Malformed as error:
+        except BodyMalformed as error:
             log.warning("a callback can't be read", callback=name, reason=str(error))
             raise HttpError(400, f"The body has {error}.") from None
         if len(found.events) > _MOST:
             raise HttpError(413, f"The body has more than {_MOST} events.")
-        return name, found
+        return TakenCallback(name, provider.settings, found)
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         octets = min(request.content_length or self._most, self._most)
@@ -96,18 +106,18 @@ class CallbackReceipts:
         log.info("a callback is not proven", callback=name)
         return HttpError(403, "The callback is not proven.")
 
-    async def note(self, name: str, found: ReadEvents, client: str) -> None:
+    async def note(self, taken: TakenCallback, client: str) -> None:
         """Note the events. Raises HttpError 503, after which the provider repeats all of them."""
-        settings = self._providers[name].settings
+        name, settings, read = taken.name, taken.settings, taken.read
         try:
             self._schema.require()
             async with asyncio.timeout(_PATIENCE):
-                outcomes = await self._notes.note(settings.hosts, settings.tenants, found.events)
+                outcomes = await self._notes.note(settings.hosts, settings.tenants, read.events)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("a callback was not noted", callback=name, reason=faults.words(error))
             raise away() from None
         counts = Counter(outcomes)
-        log.info("callback", callback=name, client=client, foreign=found.foreign,
-                 strange=found.strange, **{each: counts[each] for each in NoteOutcome})  # fmt: skip
+        log.info("callback", callback=name, client=client, foreign=read.foreign,
+                 strange=read.strange, **{each: counts[each] for each in NoteOutcome})  # fmt: skip
         if counts[NoteOutcome.EARLY]:
             raise HttpError(503, "An outcome is not in the log yet.", {"Retry-After": "5"})

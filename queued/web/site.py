@@ -123,8 +123,8 @@ class Site:
         return self._answers.make(json.dumps(members).encode(), JSON)
 
     async def _callback(self, request: web.BaseRequest) -> web.StreamResponse:
-        name, found = await self._callbacks.take(request, request.path.removeprefix(self._base))
-        await self._callbacks.note(name, found, self.client_of(request))
+        taken = await self._callbacks.take(request, request.path.removeprefix(self._base))
+        await self._callbacks.note(taken, self.client_of(request))
         return self._answers.make(b'{"status": "taken"}', JSON)
 
     async def _healthy(self, _: web.BaseRequest) -> web.StreamResponse:

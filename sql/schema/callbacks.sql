@@ -9,8 +9,6 @@ CREATE FUNCTION callbacks_note(
     SET enable_seqscan = off AS $$
 DECLARE
     event record;
-    settled boolean;
-    failed boolean;
     outcomes text[] := array_fill('unknown'::text, ARRAY[cardinality(messages)]);
 BEGIN
     FOR event IN
@@ -47,14 +45,12 @@ BEGIN
             AND a.lease_token = event.lease_token AND CASE event.kind WHEN 'delivered' THEN a.confirmed_at IS NULL
                 WHEN 'complained' THEN a.complained_at IS NULL WHEN 'failed' THEN a.returned_at IS NULL
                 -- whatever came first, there is no such mailbox
-                ELSE a.returned_at IS NULL OR NOT campaign_bounces(a.class) END
-        RETURNING a.returned_at IS NOT NULL INTO failed;
+                ELSE a.returned_at IS NULL OR NOT campaign_bounces(a.class) END;
         IF NOT FOUND THEN
             outcomes[event.place] := 'known';
             CONTINUE;
         END IF;
         outcomes[event.place] := 'new';
-        settled := false;
         IF event.kind = 'delivered' AND event.event = 'unknown' THEN
             -- as a late outcome of the worker would; one in flight is settled by its own outcome
             DELETE FROM queue AS q WHERE q.id = (
@@ -62,14 +58,13 @@ BEGIN
                 WHERE w.id = event.row_id AND w.message_id = event.message AND w.lease_until IS NULL
                     AND w.status IN ('QUEUED', 'DEFERRED', 'HOLD') AND coalesce(w.notify !~* 'success', true)
                 FOR UPDATE SKIP LOCKED);
-            settled := FOUND;
             UPDATE attempts AS a SET event = 'delivered'
             WHERE a.message_id = event.message AND a.row_id = event.row_id AND a.ended_at = event.ended_at
                 AND a.lease_token = event.lease_token AND NOT EXISTS (SELECT FROM queue AS q WHERE q.id = event.row_id);
         END IF;
         IF event.kind <> 'complained' THEN
-            PERFORM callback_books(event.message, campaign_path(event.metadata), event.kind, failed, settled,
-                event.code, event.sub_type, event.at);
+            PERFORM callback_books(event.message, campaign_path(event.metadata), event.kind, event.code, event.sub_type,
+                event.at);
         END IF;
         IF event.kind IN ('bounced', 'complained') THEN
             PERFORM returned_facts(event.message, event.recipient, event.tenant, event.metadata, event.kind = 'bounced',
@@ -84,21 +79,18 @@ COMMENT ON FUNCTION callbacks_note IS
     'was noted before); early (the attempt is not in the log yet); or unknown (the log has none). A proof of the caller '
     'comes first.';
 
-CREATE FUNCTION callback_books(
-    message bigint, path bigint[], kind text, failed boolean, settled boolean, code text, sub_type text, at timestamptz
-) RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION callback_books(message bigint, path bigint[], kind text, code text, sub_type text, at timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
-    IF failed THEN
-        UPDATE campaign_recipients AS r SET state = 'failed', answered_at = at,
-            error_code = CASE kind WHEN 'delivered' THEN 'failed' ELSE left(coalesce(nullif(code, ''), kind), 100) END,
-            error_sub_type = CASE WHEN kind <> 'delivered' THEN left(nullif(sub_type, ''), 100) END
-        WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message
-            AND (kind <> 'delivered' AND r.state IN ('sent', 'failed', 'unknown') OR settled AND r.state = 'deferred');
-    ELSE
+    IF kind = 'delivered' THEN
         UPDATE campaign_recipients AS r SET state = 'sent', sent_at = at, answered_at = at, error_code = NULL,
             error_sub_type = NULL
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message AND r.state = 'unknown';
+    ELSE
+        UPDATE campaign_recipients AS r SET state = 'failed', answered_at = at,
+            error_code = left(coalesce(nullif(code, ''), kind), 100), error_sub_type = left(nullif(sub_type, ''), 100)
         WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message
-            AND (r.state = 'unknown' OR settled AND r.state = 'deferred');
+            AND r.state IN ('sent', 'failed', 'unknown');
     END IF;
 END $$;
 COMMENT ON FUNCTION callback_books IS

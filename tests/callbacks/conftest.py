@@ -11,9 +11,15 @@ from tests.suppressions.campaign import Campaign
 
 
 @pytest.fixture
-def provided(db: psycopg.Connection) -> Provided:
+def campaign(db: psycopg.Connection) -> Campaign:
+    """A campaign of the scope news, without recipients."""
+    return Campaign(db)
+
+
+@pytest.fixture
+def provided(campaign: Campaign) -> Provided:
     """Mail of a campaign that a provider took."""
-    return Provided(Campaign(db))
+    return Provided(campaign)
 
 
 @pytest.fixture

@@ -276,7 +276,7 @@ def print_history(history: list[dict[str, Any]]) -> None:
     ]
     if said:
         print_text("\nthe provider said later")
-        for at, recipient, word in sorted(said):
+        for at, recipient, word in sorted(said, key=lambda each: each[0]):
             print_line(f"  {instant(at)}  {recipient}  {word}")
 
 

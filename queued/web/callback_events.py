@@ -50,7 +50,7 @@ class EventReader:
         self._time = [parse_path(path) for path in settings.time]
 
     def read(self, request: CallbackRequest, now: datetime) -> ReadEvents:
-        """Return the events of a request. Raises BodyMalformed if the body has no list of events."""
+        """Return the events of a request. Raises BodyMalformed if there is no list."""
         found = ReadEvents([])
         for each in self._list(request):
             if not isinstance(each, dict):

@@ -32,6 +32,7 @@
 --  campaign_feed Campaigns in the queue: workers feed them, withdraw, reconcile, halt and finalise.
 --  campaign_lists Recipients come into campaigns: the lock of an import, recipients by SQL, and a test mail.
 --  unsubscribing Suppressions and campaigns: mail that waits is withdrawn, and recipients who unsubscribe or bounce.
+--  callbacks    Callbacks: what a provider says later of mail that it took.
 --  forgetting   One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
 --  expiry       Expiry: campaigns, their recipients, templates, tokens and collections are kept for a time, and go in batches.
 --  roles        The schema, the roles of pgmta, and their rights.
@@ -2323,7 +2324,9 @@ CREATE TABLE attempts (
     class text,
     returned_at timestamptz,
     returned text,
-    late text
+    late text,
+    confirmed_at timestamptz,
+    complained_at timestamptz
 ) PARTITION BY RANGE (ended_at);
 COMMENT ON TABLE attempts IS 'Every delivery attempt that began, one row a recipient; partitioned by day (UTC).';
 COMMENT ON COLUMN attempts.ended_at IS 'When the outcome was known (or, for a takeover, given up).';
@@ -2364,11 +2367,16 @@ COMMENT ON COLUMN attempts.class IS
     'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt. Of '
     'a delivery that came back: why, see returned.';
 COMMENT ON COLUMN attempts.returned_at IS
-    'When the mail came back to its VERP address after the next hop had taken it; null: it did not.';
-COMMENT ON COLUMN attempts.returned IS 'Status and reply as the mail that came back reports them.';
+    'When the mail came back to its VERP address after the next hop had taken it, or a callback said that it failed '
+    'later; null: it did not.';
+COMMENT ON COLUMN attempts.returned IS 'Status and reply as the mail that came back, or the callback, reports them.';
 COMMENT ON COLUMN attempts.late IS
     'Why the outcome changed no row: gone (the row was no longer in the queue) or moved on (it had another lease or '
     'none by then); null: it changed its row.';
+COMMENT ON COLUMN attempts.confirmed_at IS
+    'When a provider said by a callback that the recipient''s host has the mail; null: it did not.';
+COMMENT ON COLUMN attempts.complained_at IS
+    'When a provider said by a callback that the recipient complained; null: it did not.';
 COMMENT ON CONSTRAINT attempts_event ON attempts IS 'Those of pgmta/states.py, which a test compares.';
 
 CREATE TABLE attempts_default PARTITION OF attempts DEFAULT;
@@ -2507,7 +2515,8 @@ SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_
     event, nullif(code, 0) AS code, nullif(enhanced, '') AS enhanced, reply,
     nullif(command, '') AS command, nullif(host, '') AS host, worker, sender, domain, row_id,
     tenant, message_id_header, submitted_by, metadata, address, tls_version, tls_cipher, tls_verified,
-    dns_seconds, connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned, late
+    dns_seconds, connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned, late,
+    confirmed_at, complained_at
 FROM attempts;
 COMMENT ON VIEW attempt_history IS
     'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with '
@@ -2546,6 +2555,8 @@ COMMENT ON COLUMN attempt_history.class IS 'As attempts.class.';
 COMMENT ON COLUMN attempt_history.returned_at IS 'As attempts.returned_at.';
 COMMENT ON COLUMN attempt_history.returned IS 'As attempts.returned.';
 COMMENT ON COLUMN attempt_history.late IS 'As attempts.late.';
+COMMENT ON COLUMN attempt_history.confirmed_at IS 'As attempts.confirmed_at.';
+COMMENT ON COLUMN attempt_history.complained_at IS 'As attempts.complained_at.';
 
 CREATE VIEW attempt_rates AS
 SELECT date_trunc('minute', ended_at) AS minute, count(*) AS attempts,
@@ -6061,6 +6072,108 @@ COMMENT ON FUNCTION campaign_complaint IS
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION campaign_complaint', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION unsubscribe', 'pgmta_web', 'EXECUTE');
+
+-- Callbacks: what a provider says later of mail that it took.
+
+CREATE FUNCTION callbacks_note(
+    hosts text[], tenants text[],
+    -- of each event
+    messages bigint[], rows bigint[], kinds text[], codes text[], sub_types text[], words text[], ats timestamptz[]
+) RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    -- a plan that was made while a day was short would read all of it later
+    SET enable_seqscan = off AS $$
+DECLARE
+    event record;
+    outcomes text[] := array_fill('unknown'::text, ARRAY[cardinality(messages)]);
+BEGIN
+    FOR event IN
+        SELECT e.place, e.message, e.row_id, e.kind, e.code, e.sub_type, e.words,
+            CASE e.kind WHEN 'bounced' THEN 'unknown_user' WHEN 'failed' THEN 'other' END AS class,
+            least(greatest(coalesce(e.at, now()), a.started_at), now()) AS at,
+            a.ended_at, a.lease_token, a.event, a.recipient, a.tenant, a.metadata,
+            -- in the snapshot of the log: its outcome comes with the end of the lease
+            a.ended_at IS NULL AND EXISTS (
+                SELECT FROM queue AS q WHERE q.id = e.row_id AND q.message_id = e.message AND q.lease_until IS NOT NULL
+            ) AS early
+        FROM unnest(messages, rows, kinds, codes, sub_types, words, ats) WITH ORDINALITY
+            AS e (message, row_id, kind, code, sub_type, words, at, place)
+        LEFT JOIN LATERAL (
+            SELECT a.started_at, a.ended_at, a.lease_token, a.event, a.recipient, a.tenant, a.metadata FROM attempts AS a
+            WHERE a.message_id = e.message AND a.row_id = e.row_id AND a.event IN ('delivered', 'unknown')
+                AND a.host = ANY (hosts) AND (tenants IS NULL OR a.tenant = ANY (tenants))
+            ORDER BY a.ended_at DESC LIMIT 1
+        ) AS a ON true
+        ORDER BY e.message, e.row_id, e.place  -- all lock in this order
+    LOOP
+        IF event.ended_at IS NULL THEN
+            IF event.early THEN outcomes[event.place] := 'early'; END IF;
+            CONTINUE;
+        END IF;
+        UPDATE attempts AS a SET
+            class = coalesce(event.class, a.class),
+            returned_at = CASE WHEN event.class IS NULL THEN a.returned_at ELSE event.at END,
+            returned = CASE WHEN event.class IS NULL THEN a.returned
+                ELSE left(concat_ws(' ', nullif(event.code, ''), nullif(event.sub_type, ''), nullif(event.words, '')), 1020) END,
+            confirmed_at = CASE event.kind WHEN 'delivered' THEN event.at ELSE a.confirmed_at END,
+            complained_at = CASE event.kind WHEN 'complained' THEN event.at ELSE a.complained_at END
+        WHERE a.message_id = event.message AND a.row_id = event.row_id AND a.ended_at = event.ended_at
+            AND a.lease_token = event.lease_token AND CASE event.kind WHEN 'delivered' THEN a.confirmed_at IS NULL
+                WHEN 'complained' THEN a.complained_at IS NULL WHEN 'failed' THEN a.returned_at IS NULL
+                -- whatever came first, there is no such mailbox
+                ELSE a.returned_at IS NULL OR NOT campaign_bounces(a.class) END;
+        IF NOT FOUND THEN
+            outcomes[event.place] := 'known';
+            CONTINUE;
+        END IF;
+        outcomes[event.place] := 'new';
+        IF event.kind = 'delivered' AND event.event = 'unknown' THEN
+            -- as a late outcome of the worker would; one in flight is settled by its own outcome
+            DELETE FROM queue AS q WHERE q.id = (
+                SELECT w.id FROM queue AS w
+                WHERE w.id = event.row_id AND w.message_id = event.message AND w.lease_until IS NULL
+                    AND w.status IN ('QUEUED', 'DEFERRED', 'HOLD') AND coalesce(w.notify !~* 'success', true)
+                FOR UPDATE SKIP LOCKED);
+            UPDATE attempts AS a SET event = 'delivered'
+            WHERE a.message_id = event.message AND a.row_id = event.row_id AND a.ended_at = event.ended_at
+                AND a.lease_token = event.lease_token AND NOT EXISTS (SELECT FROM queue AS q WHERE q.id = event.row_id);
+        END IF;
+        IF event.kind <> 'complained' THEN
+            PERFORM callback_books(event.message, campaign_path(event.metadata), event.kind, event.code, event.sub_type,
+                event.at);
+        END IF;
+        IF event.kind IN ('bounced', 'complained') THEN
+            PERFORM returned_facts(event.message, event.recipient, event.tenant, event.metadata, event.kind = 'bounced',
+                event.kind = 'complained');
+        END IF;
+    END LOOP;
+    RETURN outcomes;
+END $$;
+COMMENT ON FUNCTION callbacks_note IS
+    'Notes in the log what a provider says of mail that it took: delivered, bounced, failed or complained. The attempt has '
+    'to have gone to one of the hosts, and be of one of the tenants (null: of any). Returns of each event: new; known (it '
+    'was noted before); early (the attempt is not in the log yet); or unknown (the log has none). A proof of the caller '
+    'comes first.';
+
+CREATE FUNCTION callback_books(message bigint, path bigint[], kind text, code text, sub_type text, at timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF kind = 'delivered' THEN
+        UPDATE campaign_recipients AS r SET state = 'sent', sent_at = at, answered_at = at, error_code = NULL,
+            error_sub_type = NULL
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message AND r.state = 'unknown';
+    ELSE
+        UPDATE campaign_recipients AS r SET state = 'failed', answered_at = at,
+            error_code = left(coalesce(nullif(code, ''), kind), 100), error_sub_type = left(nullif(sub_type, ''), 100)
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message
+            AND r.state IN ('sent', 'failed', 'unknown');
+    END IF;
+END $$;
+COMMENT ON FUNCTION callback_books IS
+    'Writes the outcome of a recipient of a campaign that a callback reports: a failure has the last word, and a delivery '
+    'settles an unknown outcome. Mail that was sent again is not touched.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION callbacks_note', 'pgmta_web', 'EXECUTE');
 
 -- One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
 

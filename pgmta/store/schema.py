@@ -19,7 +19,7 @@ TOPICS = (
     "reports", "status", "overview", "conditions", "changes", "rules", "daemons", "accounts",
     "dkim", "tls", "budgets", "suppressions", "campaigns", "campaign_jobs", "campaign_feed",
     "campaign_lists",
-    "unsubscribing", "forgetting", "expiry", "roles",
+    "unsubscribing", "callbacks", "forgetting", "expiry", "roles",
 )  # fmt: skip
 """The files of `sql/schema`, in the order in which a new database runs them."""
 

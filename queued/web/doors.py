@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -32,6 +33,9 @@ _FULL = (
     b"Cache-Control: no-store\r\nConnection: close\r\n\r\n"
 )
 
+_CALLBACK = re.compile(rb"POST [^ \r\n]*/callbacks/")
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?:\r\n|$)", re.IGNORECASE)
+
 _silent = logging.Logger("aiohttp")  # without handlers: lines would have tokens of requests
 _silent.addHandler(logging.NullHandler())
 log = get("web")
@@ -44,6 +48,7 @@ class Door(RequestHandler):
         super().__init__(cast(web.Server, doors), loop=asyncio.get_running_loop(), **options)
         self._doors = doors
         self._octets = 0
+        self._most = 0  # octets of a body
         self._until = 0.0
         self._serving = False
         self._admitted = False
@@ -76,11 +81,18 @@ class Door(RequestHandler):
             return
         if not self._serving and not self._until:
             self._until = self._doors.now() + self._doors.limits.request
+        if not self._octets:
+            self.allow(announced(data))
         self._octets += len(data)
-        if self._octets > _HEADER + self._doors.limits.body:  # also of requests that wait
+        if self._octets > _HEADER + self._most:  # also of requests that wait
             self.force_close()
             return
         super().data_received(data)
+
+    def allow(self, octets: int) -> None:
+        """Let a request have a body of that size, within the limits: callbacks may have more."""
+        limits = self._doors.limits
+        self._most = max(limits.body, min(octets, limits.callback))
 
     def serve(self) -> None:
         """Note that a header is there. It may have come with the request before it."""
@@ -135,6 +147,16 @@ class Door(RequestHandler):
         answer = self._doors.answer(error)
         answer.force_close()
         return answer
+
+
+def announced(begin: bytes) -> int:
+    """Return the length of the body of a callback, if the begin of a request has it; else 0.
+
+    A body may come before its header was served. Other requests wait behind it in its place.
+    """
+    header = begin.partition(b"\r\n\r\n")[0]
+    found = _LENGTH.search(header) if _CALLBACK.match(header) else None
+    return int(found[1]) if found else 0
 
 
 def _place(error: BaseException | None) -> str:

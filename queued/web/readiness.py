@@ -10,6 +10,7 @@ import psycopg
 from pgmta.compose.token import KeyRings, Purpose
 from pgmta.errors import StoreUnavailable
 from pgmta.store.lifecycle.consumption import Consumptions
+from pgmta.store.records.callbacks import CallbackNotes
 from pgmta.store.schema import Schema
 
 _KEPT = 1.0  # seconds: more questions make no more work
@@ -18,9 +19,18 @@ _KEPT = 1.0  # seconds: more questions make no more work
 class Readiness:
     """Asks the database at most once per second."""
 
-    def __init__(self, rings: KeyRings, consumptions: Consumptions, schema: Schema) -> None:
+    def __init__(
+        self,
+        rings: KeyRings,
+        consumptions: Consumptions,
+        notes: CallbackNotes,
+        schema: Schema,
+    ) -> None:
         self.rings = rings
+        self.callbacks = False
+        """Whether there are callbacks to take."""
         self._consumptions = consumptions
+        self._notes = notes
         self._schema = schema
         self._one = asyncio.Lock()  # who asks meanwhile gets the same answer
         self._reason = ""
@@ -43,7 +53,11 @@ class Readiness:
                            if purpose is not Purpose.UNSUBSCRIBE)  # fmt: skip
             if unsubscribes and not await self._consumptions.unsubscribable():
                 return "The login may not unsubscribe recipients."
-            if (unsubscribes and not consumes) or await self._consumptions.there():
+            if self.callbacks and not await self._notes.notable():
+                return "The login may not note callbacks."
+            if not consumes and (unsubscribes or self.callbacks):
+                return ""
+            if await self._consumptions.there():
                 return ""
         except (StoreUnavailable, psycopg.Error):
             return "The database does not answer."

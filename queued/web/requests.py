@@ -42,12 +42,17 @@ async def read_body(request: web.BaseRequest, kinds: str, most: int) -> bytes:
     """Return the body. Raises HttpError for another type, and for a body that is too long."""
     if request.content_type not in kinds.split(", "):
         raise HttpError(415, f"The body has to be {kinds}.", {"Accept": kinds})
-    body = b""
+    return await read_octets(request, most)
+
+
+async def read_octets(request: web.BaseRequest, most: int) -> bytes:
+    """Return the body, of whatever type. Raises HttpError if it is too long."""
+    body = bytearray()
     if (request.content_length or 0) <= most:
         while len(body) <= most and (part := await request.content.readany()):
             body += part
         if len(body) <= most:
-            return body
+            return bytes(body)
     raise HttpError(413, f"The body has more than {most} octets.", {"Connection": "close"})
 
 

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from aiohttp import web
 
 from pgmta.compose.token import Purpose, secret_of
+from queued.web.callback_receipt import PREFIX, CallbackReceipts
 from queued.web.clients import Clients
 from queued.web.doors import Door
 from queued.web.http_answers import CSS, HTML, JSON, HttpAnswers, HttpError
@@ -35,11 +36,13 @@ class Site:
         clients: Clients,
         redemption: Redemption,
         unsubscriptions: Unsubscriptions,
+        callbacks: CallbackReceipts,
         readiness: Readiness,
     ) -> None:
         self._clients = clients
         self._redemption = redemption
         self._unsubscriptions = unsubscriptions
+        self._callbacks = callbacks
         self._readiness = readiness
         self._style = stylesheet()
         self.configure(config)
@@ -49,6 +52,7 @@ class Site:
         self._public = config.public
         self._body = config.limits.body
         self._base = urlsplit(config.public.url).path
+        self._callbacks.configure(config.callbacks, config.public.url, config.limits.callback)
         self._answers = HttpAnswers(config.public)
         self._pages = Pages(self._base)
         self.problem = self._answers.problem
@@ -78,6 +82,9 @@ class Site:
         door.serve()
         path = request.path.removeprefix(self._base)
         handlers = self._programs.get(path) or self._browsers.get(path, {})
+        if path.startswith(PREFIX):
+            handlers = {"POST": self._callback}
+            door.allow(request.content_length or 0)
         try:
             return await self._choose(handlers, request)(request)
         except HttpError as error:
@@ -114,6 +121,11 @@ class Site:
         if found.proof:
             members["proof"] = found.proof
         return self._answers.make(json.dumps(members).encode(), JSON)
+
+    async def _callback(self, request: web.BaseRequest) -> web.StreamResponse:
+        taken = await self._callbacks.take(request, request.path.removeprefix(self._base))
+        await self._callbacks.note(taken, self.client_of(request))
+        return self._answers.make(b'{"status": "taken"}', JSON)
 
     async def _healthy(self, _: web.BaseRequest) -> web.StreamResponse:
         return self._answers.make(b'{"status": "healthy"}', JSON)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    field_validator,
+)
 
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.token_keys import TokenKeys
@@ -17,8 +23,16 @@ from pgmta.config.types import (
     parse_listen_address,
 )
 from pgmta.config.urls import parse_public_url, parse_return_url
+from queued.web.callback_settings import CallbackSettings
 
+CallbackName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 ReturnUrl = Annotated[str, BeforeValidator(parse_return_url)]
+
+
+def _some(size: int) -> int:
+    if size > 16 << 20:
+        raise ValueError("a size of a callback is at most 16MB")
+    return size
 
 
 class WebListener(Section):
@@ -74,6 +88,9 @@ class WebLimits(Section):
     request: Period = Field(default=10.0, description="time for a header and its body")
     idle: Period = Field(default=60.0, description="time that a kept connection may be silent")
     body: Size = Field(default=8 << 10, description="octets of a body, at most")
+    callback: Annotated[Size, AfterValidator(_some)] = Field(
+        default=1 << 20, description="octets of the body of a callback, at most; up to 16MB"
+    )
 
 
 class WebConfig(Section):
@@ -90,6 +107,9 @@ class WebConfig(Section):
         description="networks of proxies; their X-Forwarded-For names the client, from the right",
     )
     limits: WebLimits = Field(default=WebLimits())
+    callbacks: dict[CallbackName, CallbackSettings] = Field(
+        default={}, description="providers that say later what became of mail, by name"
+    )
     connections: Whole = Field(
         default=4, ge=1, le=32, description="connections to PostgreSQL that consume tokens"
     )
@@ -109,7 +129,7 @@ class WebConfig(Section):
         """Notes for the operator, in sentences."""
         found = []
         keys = dict(self.tokens.purposes())
-        if not any(keys.values()):
+        if not any(keys.values()) and not self.callbacks:
             found.append("tokens has no key, so that every token is refused")
         if keys["recover"] and not self.public.recovered:
             found.append("public.recovered is missing, so that there is no page /recover")

@@ -13,7 +13,9 @@ from pgmta.logs import get
 from pgmta.postgres.resources import Resources
 from pgmta.service import Signals, first, report_error, tune_memory
 from pgmta.store.lifecycle.consumption import Consumptions
+from pgmta.store.records.callbacks import CallbackNotes
 from pgmta.store.schema import Schema
+from queued.web.callback_receipt import CallbackReceipts
 from queued.web.clients import Clients
 from queued.web.doors import Doors
 from queued.web.readiness import Readiness
@@ -48,9 +50,17 @@ class WebDaemon:
         rings = KeyRings.of(config.tokens)
         self._redemption = Redemption(rings, self._clients, consumptions, self._schema)
         self._unsubscriptions = Unsubscriptions(rings, self._clients, consumptions, self._schema)
-        self._readiness = Readiness(rings, consumptions, self._schema)
+        notes = CallbackNotes(self._resources)
+        self._readiness = Readiness(rings, consumptions, notes, self._schema)
+        self._readiness.callbacks = bool(config.callbacks)
+        callbacks = CallbackReceipts(notes, self._schema)
         self._site = Site(
-            config, self._clients, self._redemption, self._unsubscriptions, self._readiness
+            config,
+            self._clients,
+            self._redemption,
+            self._unsubscriptions,
+            callbacks,
+            self._readiness,
         )
         self._doors = Doors(
             self._site.handle, lambda error: self._site.problem(error), self._clients, config.limits
@@ -116,6 +126,7 @@ class WebDaemon:
             log.warning("configuration", reason=warning)
         rings = KeyRings.of(config.tokens)
         self._redemption.rings = self._unsubscriptions.rings = self._readiness.rings = rings
+        self._readiness.callbacks = bool(config.callbacks)
         self._clients.configure(config)
         self._site.configure(config)
         self._doors.limits = config.limits

@@ -33,7 +33,9 @@ CREATE TABLE attempts (
     class text,
     returned_at timestamptz,
     returned text,
-    late text
+    late text,
+    confirmed_at timestamptz,
+    complained_at timestamptz
 ) PARTITION BY RANGE (ended_at);
 COMMENT ON TABLE attempts IS 'Every delivery attempt that began, one row a recipient; partitioned by day (UTC).';
 COMMENT ON COLUMN attempts.ended_at IS 'When the outcome was known (or, for a takeover, given up).';
@@ -74,11 +76,16 @@ COMMENT ON COLUMN attempts.class IS
     'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt. Of '
     'a delivery that came back: why, see returned.';
 COMMENT ON COLUMN attempts.returned_at IS
-    'When the mail came back to its VERP address after the next hop had taken it; null: it did not.';
-COMMENT ON COLUMN attempts.returned IS 'Status and reply as the mail that came back reports them.';
+    'When the mail came back to its VERP address after the next hop had taken it, or a callback said that it failed '
+    'later; null: it did not.';
+COMMENT ON COLUMN attempts.returned IS 'Status and reply as the mail that came back, or the callback, reports them.';
 COMMENT ON COLUMN attempts.late IS
     'Why the outcome changed no row: gone (the row was no longer in the queue) or moved on (it had another lease or '
     'none by then); null: it changed its row.';
+COMMENT ON COLUMN attempts.confirmed_at IS
+    'When a provider said by a callback that the recipient''s host has the mail; null: it did not.';
+COMMENT ON COLUMN attempts.complained_at IS
+    'When a provider said by a callback that the recipient complained; null: it did not.';
 COMMENT ON CONSTRAINT attempts_event ON attempts IS 'Those of pgmta/states.py, which a test compares.';
 
 CREATE TABLE attempts_default PARTITION OF attempts DEFAULT;
@@ -217,7 +224,8 @@ SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_
     event, nullif(code, 0) AS code, nullif(enhanced, '') AS enhanced, reply,
     nullif(command, '') AS command, nullif(host, '') AS host, worker, sender, domain, row_id,
     tenant, message_id_header, submitted_by, metadata, address, tls_version, tls_cipher, tls_verified,
-    dns_seconds, connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned, late
+    dns_seconds, connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned, late,
+    confirmed_at, complained_at
 FROM attempts;
 COMMENT ON VIEW attempt_history IS
     'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with '
@@ -256,6 +264,8 @@ COMMENT ON COLUMN attempt_history.class IS 'As attempts.class.';
 COMMENT ON COLUMN attempt_history.returned_at IS 'As attempts.returned_at.';
 COMMENT ON COLUMN attempt_history.returned IS 'As attempts.returned.';
 COMMENT ON COLUMN attempt_history.late IS 'As attempts.late.';
+COMMENT ON COLUMN attempt_history.confirmed_at IS 'As attempts.confirmed_at.';
+COMMENT ON COLUMN attempt_history.complained_at IS 'As attempts.complained_at.';
 
 CREATE VIEW attempt_rates AS
 SELECT date_trunc('minute', ended_at) AS minute, count(*) AS attempts,

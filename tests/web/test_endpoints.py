@@ -242,7 +242,7 @@ async def test_who_asks_meanwhile_waits_for_the_same_answer() -> None:
 
     silent = Silent()
     rings = RINGS | {Purpose.UNSUBSCRIBE: KeyRing(Purpose.UNSUBSCRIBE, [])}
-    readiness = Readiness(KeyRings(rings), silent, Schema())  # type: ignore[arg-type]
+    readiness = Readiness(KeyRings(rings), silent, silent, Schema())  # type: ignore[arg-type]
     both = [asyncio.create_task(readiness.problem()) for _ in range(2)]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED, timeout=0.05)
     assert not any(task.done() for task in both)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, NamedTuple
 
-from pgmta.errors import StoreUnavailable
-from pgmta.postgres.link import Link
+from pgmta.postgres.link_pool import LinkPool
 from pgmta.postgres.resources import Resources
 from pgmta.store.queries import queries
 
 _SQL = queries("consumption")
-_SETTINGS = {"statement_timeout": "5s", "lock_timeout": "3s"}
-_PATIENCE = 8.0  # seconds for a connection and its statement
 
 
 class Consumption(NamedTuple):
@@ -34,9 +30,7 @@ class Consumptions:
     """
 
     def __init__(self, resources: Resources, connections: int) -> None:
-        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
-        for number in reversed(range(connections)):
-            self._free.put_nowait(resources.link(f"tokens {number}", _SETTINGS))
+        self._pool = LinkPool(resources, "tokens", connections)
 
     async def consume(self, secret: bytes, action: str) -> Consumption:
         """Consume the token of a secret whose signature is right."""
@@ -68,12 +62,4 @@ class Consumptions:
         return bool(found)
 
     async def _run(self, name: str, fields: dict[str, Any]) -> list[tuple[Any, ...]]:
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                link = await self._free.get()
-                try:
-                    return await link.run(_SQL[name], fields)
-                finally:
-                    self._free.put_nowait(link)
-        except TimeoutError:
-            raise StoreUnavailable(f"no answer within {_PATIENCE:g} s") from None
+        return await self._pool.run(_SQL[name], fields)

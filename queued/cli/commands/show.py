@@ -257,6 +257,9 @@ _RETURNED: dict[str, Column] = {
 }
 
 
+_SAID = (("confirmed_at", "delivered"), ("complained_at", "complained"))
+
+
 def print_history(history: list[dict[str, Any]]) -> None:
     """Write every attempt, in order, and what came back of delivered mail."""
     print_text("\nhistory" if history else "\nno attempt yet")
@@ -265,6 +268,16 @@ def print_history(history: list[dict[str, Any]]) -> None:
     if returned := [entry for entry in history if entry["returned_at"]]:
         print_text("\ncame back")
         print_rows(returned, _RETURNED)
+    said = [
+        (entry[column], entry["recipient"], word)
+        for column, word in _SAID
+        for entry in history
+        if entry[column]
+    ]
+    if said:
+        print_text("\nthe provider said later")
+        for at, recipient, word in sorted(said, key=lambda each: each[0]):
+            print_line(f"  {instant(at)}  {recipient}  {word}")
 
 
 def _host(entry: dict[str, Any]) -> str:

@@ -1,0 +1,125 @@
+"""Events of a provider, as its callback describes them (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pgmta.mail.text import UNSTORABLE, printable
+from pgmta.store.records.callbacks import ProviderEvent
+from queued.delivery.http.answer_path import find, parse_path, shown
+from queued.web.callback_proof import BodyMalformed, CallbackRequest
+from queued.web.callback_settings import CallbackEvents
+
+_KEY = re.compile(r"(?<![\w-])pgmta-([1-9]\d{0,18})-([1-9]\d{0,18})(?![\w-])", re.ASCII)
+_BIGGEST = (1 << 63) - 1
+_TEXT = 900  # characters of a text that are kept
+_CODE = 100
+_MILLISECONDS = 1e11  # a time from this number on has them
+_WORD = 200
+
+type _Steps = tuple[str | int, ...]
+
+
+@dataclass(slots=True)
+class ReadEvents:
+    """The events of a request, and how many others were ignored.
+
+    `foreign` have no key of ours, and `strange` no kind that is known, or no form of an event.
+    """
+
+    events: list[ProviderEvent]
+    foreign: int = 0
+    strange: int = 0
+
+
+class EventReader:
+    """Reads the events of one provider."""
+
+    def __init__(self, settings: CallbackEvents) -> None:
+        self._settings = settings
+        self._kinds: Mapping[str, str] = settings.kinds
+        self._key = [parse_path(path) for path in settings.key]
+        self._kind = [parse_path(path) for path in settings.kind]
+        self._code = [parse_path(path) for path in settings.code]
+        self._sub_type = [parse_path(path) for path in settings.sub_type]
+        self._text = [parse_path(path) for path in settings.text]
+        self._time = [parse_path(path) for path in settings.time]
+
+    def read(self, request: CallbackRequest, now: datetime) -> ReadEvents:
+        """Return the events of a request. Raises BodyMalformed if there is no list."""
+        found = ReadEvents([])
+        for each in self._list(request):
+            if not isinstance(each, dict):
+                found.strange += 1
+                continue
+            texts = [request.query.get(self._settings.query, "")] if self._settings.query else (
+                _texts(find(each, path)) for path in self._key)  # fmt: skip
+            key = next(filter(None, map(_KEY.search, texts)), None)
+            kind = self._kind_of(each)
+            if not key or max(int(key[1]), int(key[2])) > _BIGGEST:
+                found.foreign += 1
+            elif not kind:
+                found.strange += 1
+            else:
+                found.events.append(ProviderEvent(
+                    int(key[1]), int(key[2]), kind, _first(each, self._code, _CODE),
+                    _first(each, self._sub_type, _CODE), _first(each, self._text, _TEXT),
+                    _time(each, self._time) or now,
+                ))  # fmt: skip
+        return found
+
+    def _list(self, request: CallbackRequest) -> list[Any]:
+        if self._settings.body == "form":
+            return [dict(request.fields)]
+        document = request.document
+        if self._settings.each:
+            document = find(document, parse_path(self._settings.each))
+        if isinstance(document, dict):
+            return [document]
+        if not isinstance(document, list):
+            raise BodyMalformed("no list of events")
+        return document
+
+    def _kind_of(self, event: dict[str, Any]) -> str:
+        """Return our word for the words of the provider: of all, or without the last ones."""
+        words = [word for path in self._kind if (word := shown(find(event, path))[:_WORD])]
+        while words:
+            if kind := self._kinds.get(" ".join(words)):
+                return kind
+            words.pop()
+        return ""
+
+
+def _texts(value: Any) -> str:
+    """Return a value as a text; the texts of a list have blanks between."""
+    if isinstance(value, list):
+        return " ".join(map(shown, value))
+    return shown(value)
+
+
+def _first(event: dict[str, Any], paths: Iterable[_Steps], most: int) -> str:
+    for path in paths:
+        if text := shown(find(event, path)).strip():
+            return UNSTORABLE.sub("", printable(" ".join(text.split())))[:most]
+    return ""
+
+
+def _time(event: dict[str, Any], paths: Iterable[_Steps]) -> datetime | None:
+    for path in paths:
+        value = find(event, path)
+        try:
+            if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
+                at = datetime.fromisoformat(value)
+                return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+            if isinstance(value, str | int | float) and not isinstance(value, bool):
+                seconds = float(value)
+                return datetime.fromtimestamp(
+                    seconds / 1000 if seconds >= _MILLISECONDS else seconds, UTC
+                )
+        except (ValueError, OverflowError, OSError):
+            continue
+    return None

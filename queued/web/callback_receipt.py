@@ -1,0 +1,123 @@
+"""Callbacks of providers: the proof first, then their events into the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import psycopg
+from aiohttp import web
+
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta.store.records.callbacks import CallbackNotes, NoteOutcome
+from pgmta.store.schema import Schema
+from queued.web.callback_events import EventReader, ReadEvents
+from queued.web.callback_proof import BodyMalformed, CallbackRequest, Prover
+from queued.web.callback_settings import CallbackSettings
+from queued.web.http_answers import HttpError, away
+from queued.web.requests import read_octets
+
+PREFIX = "/callbacks/"
+_MOST = 1000  # events of a request
+_ROOM = 64 << 20  # octets of bodies that are read at the same time
+_PATIENCE = 8.0  # seconds: below the time of an answer
+
+log = get("web")
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCallback:
+    """A request that was proven: its name, settings and events."""
+
+    name: str
+    settings: CallbackSettings
+    read: ReadEvents
+
+
+class _Provider:
+    def __init__(self, settings: CallbackSettings) -> None:
+        self.settings = settings
+        self.prover = Prover(settings.proof)
+        self.reader = EventReader(settings.events)
+
+
+class CallbackReceipts:
+    """Takes callbacks by name. A request that is not proven has one answer, whatever the reason.
+
+    No limit counts those: other customers of a provider call from the same addresses.
+    """
+
+    def __init__(self, notes: CallbackNotes, schema: Schema) -> None:
+        self._notes = notes
+        self._schema = schema
+        self._providers: dict[str, _Provider] = {}
+        self._under_way = 0  # octets
+
+    def configure(self, callbacks: Mapping[str, CallbackSettings], url: str, most: int) -> None:
+        """Use other settings, keys, the public URL and octets of a body from now on."""
+        self._url = url
+        self._most = most
+        self._providers = {name: _Provider(each) for name, each in callbacks.items()}
+
+    async def take(self, request: web.BaseRequest, path: str) -> TakenCallback:
+        """Return the events of a proven request. Raises HttpError: 400, 403, 404, 413, 503.
+
+        `path` is that of the request, without the path of `public.url`.
+        """
+        name, _, secret = path.removeprefix(PREFIX).partition("/")
+        provider = self._providers.get(name)
+        if provider is None:
+            raise HttpError(404, "There is no such path.")
+        _, mark, query = request.raw_path.partition("?")
+        headers = {field.lower(): value for field, value in request.headers.items()}
+        asked = CallbackRequest(f"{self._url}{path}{mark}{query}", secret, headers, b"")
+        if not provider.prover.proves_header(asked):
+            raise self._unproven(name)
+        body = await self._body(request)
+        asked = CallbackRequest(asked.url, secret, headers, body)
+        now = datetime.now(UTC)
+        if not provider.prover.proves(asked, now.timestamp()):
+            raise self._unproven(name)
+        try:
+            found = provider.reader.read(asked, now)
+        except BodyMalformed as error:
+            log.warning("a callback can't be read", callback=name, reason=str(error))
+            raise HttpError(400, f"The body has {error}.") from None
+        if len(found.events) > _MOST:
+            raise HttpError(413, f"The body has more than {_MOST} events.")
+        return TakenCallback(name, provider.settings, found)
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        octets = min(request.content_length or self._most, self._most)
+        if self._under_way + octets > _ROOM:
+            raise HttpError(503, "Too much is read at the same time.", {"Retry-After": "5"})
+        self._under_way += octets
+        try:
+            return await read_octets(request, self._most)
+        finally:
+            self._under_way -= octets
+
+    def _unproven(self, name: str) -> HttpError:
+        log.info("a callback is not proven", callback=name)
+        return HttpError(403, "The callback is not proven.")
+
+    async def note(self, taken: TakenCallback, client: str) -> None:
+        """Note the events. Raises HttpError 503, after which the provider repeats all of them."""
+        name, settings, read = taken.name, taken.settings, taken.read
+        try:
+            self._schema.require()
+            async with asyncio.timeout(_PATIENCE):
+                outcomes = await self._notes.note(settings.hosts, settings.tenants, read.events)
+        except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
+            log.warning("a callback was not noted", callback=name, reason=faults.words(error))
+            raise away() from None
+        counts = Counter(outcomes)
+        log.info("callback", callback=name, client=client, foreign=read.foreign,
+                 strange=read.strange, **{each: counts[each] for each in NoteOutcome})  # fmt: skip
+        if counts[NoteOutcome.EARLY]:
+            raise HttpError(503, "An outcome is not in the log yet.", {"Retry-After": "5"})

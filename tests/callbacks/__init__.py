@@ -1,0 +1,1 @@
+"""Callbacks of providers: proofs, events, the log and the books."""

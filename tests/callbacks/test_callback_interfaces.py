@@ -1,0 +1,142 @@
+"""The shipped descriptions read the examples of their sources."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+
+from pgmta.config.types import FOLDER
+from queued.delivery.http.mail_words import ROW
+from queued.web.callback_events import EventReader
+from queued.web.callback_proof import CallbackRequest
+from queued.web.callback_settings import CallbackSettings, interface_files, shipped_callback
+from tests.callbacks.provided import secret_file
+from tests.callbacks.test_callback_proofs import SENDGRID_KEY
+
+KEY = "pgmta-42-7"
+KEYS = {
+    "sendgrid": SENDGRID_KEY,
+    "resend": "whsec_c2VjcmV0IG9mIHRoaXM=",
+    "postmark": "user:a long password",
+}
+MAILGUN: dict[str, Any] = {"user-variables": {"pgmta": KEY}, "timestamp": 1534110422.389832}
+POSTMARK = {"Metadata": {"pgmta": KEY}, "BouncedAt": "2016-04-27T16:28:50.3963933-04:00"}
+NO_ADDRESS = "5.1.1 The email account that you tried to reach does not exist. Please try\n5.1.1"
+RESEND = {"created_at": "2023-10-02T18:11:26.101Z"}
+CASES: list[tuple[str, Any, str]] = [
+    ("sendgrid", {"event": "delivered", "response": "250 OK", "timestamp": 1513299569},
+     "delivered   250 OK 2017-12-15"),
+    ("sendgrid", {"event": "bounce", "type": "bounce", "reason": "500 unknown recipient",
+                  "status": "5.0.0", "timestamp": 1513299569},
+     "bounced 5.0.0  500 unknown recipient 2017-12-15"),
+    ("sendgrid", {"event": "bounce", "type": "blocked", "reason": "unable to get mx info",
+                  "bounce_classification": "Unclassified", "timestamp": 1740300320},
+     "failed  Unclassified unable to get mx info 2025-02-23"),
+    ("sendgrid", {"event": "dropped", "reason": "Bounced Address", "timestamp": 1600112492},
+     "bounced   Bounced Address 2020-09-14"),
+    ("sendgrid", {"event": "dropped", "reason": "Unsubscribed Address", "timestamp": 1600112492},
+     "failed   Unsubscribed Address 2020-09-14"),
+    ("sendgrid", {"event": "spamreport", "timestamp": 1513299569}, "complained    2017-12-15"),
+    ("sendgrid", {"event": "deferred", "response": "400 try again later"}, ""),
+    ("mailgun", {"event-data": MAILGUN | {"event": "delivered", "delivery-status": {
+        "code": 250, "message": "OK"}}}, "delivered 250  OK 2018-08-12"),
+    ("mailgun", {"event-data": MAILGUN | {
+        "event": "failed", "severity": "permanent", "reason": "bounce",
+        "delivery-status": {"code": 550, "message": NO_ADDRESS, "description": ""}}},
+     f"bounced 550 bounce {NO_ADDRESS.replace(chr(10), ' ')} 2018-08-12"),
+    ("mailgun", {"event-data": MAILGUN | {
+        "event": "failed", "severity": "temporary", "reason": "generic"}}, ""),
+    ("mailgun", {"event-data": MAILGUN | {"event": "complained"}}, "complained    2018-08-12"),
+    ("postmark", POSTMARK | {
+        "RecordType": "Bounce", "Type": "HardBounce", "TypeCode": 1,
+        "Details": "smtp;550 5.1.1 The email account that you tried to reach does not exist."},
+     "bounced  HardBounce smtp;550 5.1.1 The email account that you tried to reach does not exist."
+     " 2016-04-27"),
+    ("postmark", {"Metadata": {"pgmta": KEY}, "RecordType": "Delivery",
+                  "DeliveredAt": "2014-08-01T13:28:10.2735393-04:00",
+                  "Details": "Test delivery webhook details"},
+     "delivered   Test delivery webhook details 2014-08-01"),
+    ("postmark", POSTMARK | {"RecordType": "SpamComplaint", "Type": "SpamComplaint"},
+     "complained  SpamComplaint  2016-04-27"),
+    ("postmark", POSTMARK | {"RecordType": "Bounce", "Type": "Transient"}, ""),
+    ("postmark", POSTMARK | {"RecordType": "Open"}, ""),
+    ("resend", RESEND | {"type": "email.delivered", "data": {"tags": {"pgmta": KEY}}},
+     "delivered    2023-10-02"),
+    ("resend", RESEND | {"type": "email.bounced", "data": {"tags": {"pgmta": KEY}, "bounce": {
+        "type": "Permanent", "subType": "Suppressed", "message": "suppressed sending"}}},
+     "bounced  Suppressed suppressed sending 2023-10-02"),
+    ("resend", RESEND | {"type": "email.bounced", "data": {"tags": {"pgmta": KEY}, "bounce": {
+        "message": "sent a hard bounce message"}}},
+     "failed   sent a hard bounce message 2023-10-02"),
+    ("resend", RESEND | {"type": "email.complained", "data": {"tags": {"pgmta": KEY}}},
+     "complained    2023-10-02"),
+    ("resend", RESEND | {"type": "email.delivery_delayed", "data": {"tags": {"pgmta": KEY}}}, ""),
+    ("twilio", {"MessageSid": "SM1", "MessageStatus": "delivered"}, "delivered    2026-01-01"),
+    ("twilio", {"MessageSid": "SM1", "MessageStatus": "undelivered", "ErrorCode": "30003"},
+     "failed 30003   2026-01-01"),
+    ("twilio", {"MessageSid": "SM1", "MessageStatus": "sent"}, ""),
+    ("vonage", {"client-ref": KEY, "status": "delivered", "err-code": "0",
+                "messageId": "0B00000127FDBC63"}, "delivered 0   2026-01-01"),
+    ("vonage", {"client-ref": KEY, "status": "expired", "err-code": "1"},
+     "failed 1   2026-01-01"),
+    ("vonage", {"client-ref": KEY, "status": "buffered", "err-code": "0"}, ""),
+]  # fmt: skip
+
+
+def settings(folder: Path, name: str) -> CallbackSettings:
+    key = secret_file(folder, f"{name}.key", KEYS.get(name, "0123456789abcdef"))
+    given = {"interface": name, "proof": {"keys": key}}
+    return CallbackSettings.model_validate(given, context={FOLDER: folder})
+
+
+@pytest.mark.parametrize(("name", "event", "expected"), CASES)
+def test_examples(tmp_path: Path, name: str, event: dict[str, Any], expected: str) -> None:
+    found = settings(tmp_path, name)
+    if name == "sendgrid":
+        event = event | {"pgmta": KEY}
+    form = found.events.body == "form"
+    body = urlencode(event) if form else json.dumps([event, event] if name == "sendgrid" else event)
+    asked = CallbackRequest(f"https://a.example/x?key={KEY}", "", {}, body.encode())
+    read = EventReader(found.events).read(asked, datetime(2026, 1, 1, tzinfo=UTC))
+    assert read.foreign == 0
+    shown = [
+        f"{e.kind} {e.code} {e.sub_type} {e.text} {e.at:%Y-%m-%d}" for e in read.events
+    ]  # fmt: skip
+    wanted = [expected] * (2 if name == "sendgrid" else 1) if expected else []
+    assert shown == wanted
+    assert {(e.message_id, e.row_id) for e in read.events} == ({(42, 7)} if expected else set())
+
+
+@pytest.mark.parametrize("name", interface_files())
+def test_each_names_its_source(name: str, tmp_path: Path) -> None:
+    import queued.web.callback_settings as module
+
+    text = (Path(module.__file__).parent / "interfaces" / f"{name}.yaml").read_text("utf-8")
+    words = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+    assert words.startswith("Source: ")
+    assert "Not tried against the provider." in words
+    assert yaml.safe_load(text) == shipped_callback(name)
+    assert settings(tmp_path, name).hosts
+    assert "key" in ROW
+    assert name in {case[0] for case in CASES}
+
+
+def test_other_keys_go_over_a_description(tmp_path: Path) -> None:
+    key = secret_file(tmp_path, "a.key", "user:a long password")
+    given = {
+        "interface": "sendgrid", "hosts": ["api.eu.sendgrid.com", "h:8443"],
+        "proof": {"by": "basic", "keys": [key]},
+        "events": {"key": "other", "kinds": {"dropped": "bounced", "blocked": "failed"}},
+    }  # fmt: skip
+    found = CallbackSettings.model_validate(given, context={FOLDER: tmp_path})
+    assert found.hosts == ["api.eu.sendgrid.com:443", "h:8443"]
+    assert (found.proof.by, found.proof.message) == ("basic", None)
+    assert found.events.key == ["other"]
+    assert found.events.kinds["dropped"] == "bounced"
+    assert found.events.kinds["delivered"] == "delivered"

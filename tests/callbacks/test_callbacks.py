@@ -59,6 +59,7 @@ def test_late_failures_out_of_order_repeated_and_forged(web: Web, provided: Prov
         (None, True, False), ("other", True, False), ("unknown_user", True, False),
         (None, True, True),
     ]  # fmt: skip
+    web.wait_log("callback", 5)
     first, second, *_ = web.events("callback")
     assert (first["new"], first["known"], second["new"]) == (3, 0, 4)
     assert SECRET not in web.story()
@@ -79,7 +80,7 @@ def test_what_is_ignored_and_what_is_malformed(web: Web, provided: Provided) -> 
          "text": "a\x00b\ud800" + "x" * 5000, "at": "1e999", "code": 1e400, "sub": True},
     ]  # fmt: skip
     assert call(web, odd).status == 200
-    (line,) = web.events("callback")
+    line = web.wait_log("callback")
     assert (line["new"], line["unknown"], line["foreign"], line["strange"]) == (1, 1, 4, 7)
     assert provided.log(number)[0] == "other"
     for bad in (b"", b"{", b'"text"', b"7", b"[" * 100_000, b"\xff", b"9" * 10_000):
@@ -146,7 +147,7 @@ def test_one_event_that_postgresql_refuses(
                " WHEN (NEW.message_id = 2) EXECUTE FUNCTION no()")  # fmt: skip
     assert call(web, [{"key": provided.key(n), "event": "ok"} for n in numbers]).status == 200
     assert [provided.log(n)[1] for n in numbers] == [True, False, True]
-    assert web.events("callback")[-1]["refused"] == 1
+    assert web.wait_log("callback")["refused"] == 1
 
 
 def test_ready_without_tokens(web: Web, for_web: str, db: psycopg.Connection) -> None:

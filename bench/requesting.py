@@ -21,19 +21,34 @@ from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened
 from bench.progress import log
 
 LEAST_RATE, MOST_CPU, LEAST_BESIDE, MOST_GROWTH = 1000.0, 300.0, 0.95, 20.0
+LEAST_SMS = 1000.0
 ABOUT = f"""Measure mail that goes out as HTTP requests with its parts in JSON.
 
 One queued has 20 kept connections to a provider on this machine. Each of --rounds sends --mails,
 once alone and once beside a provider that hangs with a full queue. Then a provider answers with
-10 MB each time. {EXIT}the rate is under {LEAST_RATE:,.0f}/s, queued takes over {MOST_CPU:.0f} µs
-of CPU per mail, the rate beside the provider that hangs is under {LEAST_BESIDE:.0%}, or the memory
-grows by over {MOST_GROWTH:.0f} MB with such answers."""
+10 MB each time, and a campaign of --mails SMS is sent. {EXIT}one of the rates is under
+{LEAST_RATE:,.0f}/s, queued takes over {MOST_CPU:.0f} µs of CPU per mail, the rate beside the
+provider that hangs is under {LEAST_BESIDE:.0%}, or the memory grows by over {MOST_GROWTH:.0f} MB
+with such answers."""
 WITHIN = 120.0  # seconds
+PARTS = {"to": "{{recipient}}", "from": "{{from}}", "subject": "{{subject}}", "text": "{{text}}"}
 LARGE = 10_000_000  # octets of an answer
 _FILL = """
 SELECT pgmta.submit('s' || n || '@a.example', ARRAY['r' || n || '@' || %b], %b, wake => true)
 FROM generate_series(1, %b) AS n
 """
+_TEMPLATE = """
+INSERT INTO pgmta.templates (tenant, name, version, sender, from_field, subject, body, words)
+VALUES ('', 'code', 1, 'a@a.example', 'a@a.example', 'code', 'Hello {{name}}, your code is 4711.',
+    '{"name": ["body"]}')
+"""
+_CAMPAIGN = "SELECT pgmta.campaign_create('codes', 'sms', 'code')"
+_NUMBERS = """
+INSERT INTO pgmta.campaign_recipients (campaign_id, number, recipient, domain, params)
+SELECT %s, n, '+49170' || lpad(n::text, 8, '0'), 'sms', jsonb_build_object('name', 'Ann')
+FROM generate_series(1, %s) AS n
+"""
+_DONE = "SELECT sent::integer FROM pgmta.campaign_statistics WHERE name = 'codes'"
 _LEFT = "SELECT NOT EXISTS (SELECT FROM pgmta.queue WHERE domain = %b)"
 
 
@@ -62,6 +77,7 @@ class Requesting:
             self._route("good.example", self.good),
             self._route("hangs.example", self._provider("hangs", hangs=True)),
             self._route("large.example", self._provider("large", octets=LARGE)),
+            self._route("sms", self._provider("sms"), {"to": "{{recipient}}", "text": "{{sms}}"}),
         ]
         shaping = self.directory / "shaping.yaml"
         shaping.write_text(yaml.safe_dump({"routes": routes}))
@@ -80,12 +96,13 @@ class Requesting:
         self.stack.callback(helper.close)
         return helper
 
-    def _route(self, domain: str, provider: Helper) -> dict[str, Any]:
-        words = {"to": "{{recipient}}", "subject": "{{subject}}", "text": "{{text}}"}
+    def _route(
+        self, domain: str, provider: Helper, words: dict[str, str] = PARTS
+    ) -> dict[str, Any]:
         parameters = {
             "url": f"http://127.0.0.1:{provider.wait('ready')['port']}/v1/send",
             "headers": {"Authorization": "Bearer key", "Idempotency-Key": "{{key}}"},
-            "json": {**words, "from": "{{from}}"},
+            "json": words,
             "id": "id",
         }
         return {"domain": domain, "transport": "http", "parameters": parameters}
@@ -112,6 +129,19 @@ class Requesting:
         """Take the mail for the provider that hangs out of the queue."""
         self.db.execute("DELETE FROM pgmta.queue WHERE domain = 'hangs.example'")
         time.sleep(1)
+
+    def campaign(self, messages: int) -> float:
+        """Send a campaign by SMS without a rate; return how many go per second."""
+        self.db.execute(_TEMPLATE)
+        (campaign,) = self.db.execute(_CAMPAIGN).fetchall()[0]
+        self.db.execute(_NUMBERS, (campaign, messages))
+        began = time.monotonic()
+        self.db.execute("SELECT pgmta.campaign_start(%s)", (campaign,))
+        while self.db.execute(_DONE).fetchall()[0][0] < messages:
+            time.sleep(0.05)
+            if time.monotonic() - began > WITHIN:
+                raise HelperError("the campaign is not done")
+        return messages / (time.monotonic() - began)
 
     def growth(self) -> float:
         """Return the MB that queued grows by between 50 and 400 large answers."""
@@ -141,11 +171,13 @@ def main(uri: str | None, keep: bool, mails: int, size: int, rounds: int, json_:
                 beside.append(run.send("good.example", mails))
                 run.unblock()
                 log(f"round {turn + 1}: {alone[-1][0]:,.0f}/s, beside {beside[-1][0]:,.0f}/s")
+            sms = run.campaign(mails)
             growth = run.growth()
             run.good.tell("report")
             report = run.good.wait("report")
     pairs = zip(alone, beside, strict=True)
     found = {
+        "SMS of a campaign per second": sms,
         "mails per second": statistics.median(rate for rate, _ in alone),
         "µs of CPU of queued per mail": statistics.median(spent for _, spent in alone),
         "rate beside a provider that hangs": statistics.median(b[0] / a[0] for a, b in pairs),
@@ -158,8 +190,9 @@ def main(uri: str | None, keep: bool, mails: int, size: int, rounds: int, json_:
     else:
         lines = [["", "measured"], *([name, number(value)] for name, value in found.items())]
         click.echo(f"{about}\n\n{aligned(lines)}\n")
-    rate, spent, share, grown, *_ = found.values()
+    sms, rate, spent, share, grown, *_ = found.values()
     missed = {
+        f"{sms:,.0f} SMS/s": sms < LEAST_SMS,
         f"{rate:,.0f} mails/s": rate < LEAST_RATE,
         f"{spent:.0f} µs per mail": spent > MOST_CPU,
         f"{share:.3f} beside a provider that hangs": share < LEAST_BESIDE,

@@ -258,8 +258,9 @@ def test_the_shipped_file_has_every_option(folder: Path) -> None:
     plain = re.sub(r"^( *)#(?=[^\s#])", r"\1", text, flags=re.MULTILINE)
     (folder / "shaping.yaml").write_text(plain, encoding="utf-8")
     os.rename(folder / "password", folder / "relay1.password")
-    (folder / "verp.key").write_text("k" * 32)
-    (folder / "verp.key").chmod(0o600)
+    for name in ("verp.key", "provider.key"):
+        (folder / name).write_text("k" * 32)
+        (folder / name).chmod(0o600)
     data = yaml.safe_load(plain)
     (data["logins"],) = data["logins"].values()
     for route in data["routes"]:

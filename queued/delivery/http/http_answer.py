@@ -154,7 +154,7 @@ def retry_after(value: str | None, now: datetime) -> float:
         return min(float(text), _LATEST)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):  # an offset beyond a timedelta, for one
         return 0.0
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return min(max((at - now).total_seconds(), 0.0), _LATEST)

@@ -92,7 +92,9 @@ class HttpChannel:
 
     async def _open_other(self, place: int, target: Target) -> None:
         try:
-            self._connections[place] = await self._connect(target)
+            made = self._connections[place] = await self._connect(target)
+            if self._dead:  # since the connection was made
+                made.abort()
         except DeliveryError:
             self._endpoints.failed(place)
         finally:
@@ -160,11 +162,14 @@ class HttpChannel:
             answer = await connection.answer(settings.timeouts.answer)
         except DeliveryError as error:
             said.append((time.monotonic(), NOTE, error.line))
+            connection.settled()
             return Result(Event.UNKNOWN, Reply(0, f"4.4.2 {error.line}"), connection.place,
                           Stage.END_OF_DATA)  # fmt: skip
         said.append((time.monotonic(), NOTE, f"HTTP {answer.status}, {len(answer.body)} octets"))
         hidden = endpoints.parameters.hidden
-        return result_of(settings, answer, connection.place, datetime.now(UTC), hidden)
+        result = result_of(settings, answer, connection.place, datetime.now(UTC), hidden)
+        connection.settled()
+        return result
 
     def close(self) -> None:
         """End all connections."""

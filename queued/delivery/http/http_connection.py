@@ -29,7 +29,9 @@ class HttpConnection(asyncio.Protocol):
         self.place = place
         self.facts = facts
         self.last_out = False
+        """Whether the server may act on a request whose result is not known yet."""
         self.requests = 0
+        self._asked = False  # a request is under way, so that octets may come
         self._reader = AnswerReader()
         self._transport: asyncio.Transport | None = None
         self._over = ""  # why no octets come any more
@@ -52,9 +54,11 @@ class HttpConnection(asyncio.Protocol):
         """Send a whole request; `ready` is asked before its last octet, and raises to prevent it.
 
         Raises DeliveryError if the server has not the whole request. A refusal that comes before
-        the last octet is the answer, and prevents it too.
+        the last octet is the answer, and prevents it too. On a kept connection it may be about its
+        end instead (RFC 9112, section 9.5), so that counts as the end.
         """
         self.requests += 1
+        self._asked = True
         transport = self.transport
         try:
             transport.write(request[:-1])
@@ -67,7 +71,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             raise DeliveryError("4.4.2 timeout while the request was sent", Stage.DATA) from None
         early = self._reader.answer
-        if early and early.status >= 400:
+        if early and early.status >= 400 and self.requests == 1:
             return
         if self._over or early:
             self.abort()
@@ -84,7 +88,7 @@ class HttpConnection(asyncio.Protocol):
     async def answer(self, seconds: float) -> HttpAnswer:
         """Return the answer to the request. Raises DeliveryError without one.
 
-        The connection ends unless the answer is whole, and both sides keep it.
+        The connection ends unless the answer is whole, and both sides keep it. `settled` follows.
         """
         reader = self._reader
         try:
@@ -105,8 +109,12 @@ class HttpConnection(asyncio.Protocol):
         if not (found.whole and reader.kept and self.last_out) or self._over:
             self.abort()
         reader.next()  # so that a connection in a cycle keeps no answer
-        self.last_out = False
+        self._asked = False
         return found
+
+    def settled(self) -> None:
+        """Note that the result of the request is known."""
+        self.last_out = False
 
     async def _wait(self) -> None:
         """Wait until the protocol has news."""
@@ -145,8 +153,8 @@ class HttpConnection(asyncio.Protocol):
         """Read a part of an answer."""
         if self.closed:
             return
-        if not self.requests:
-            self._end("octets before the first request")
+        if not self._asked:
+            self._end("octets without a request")
             return
         try:
             self._reader.feed(data)

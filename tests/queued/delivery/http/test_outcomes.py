@@ -162,13 +162,41 @@ async def test_a_connection_is_kept_and_made_anew() -> None:
     assert server.connections == 2
 
 
+async def test_octets_of_an_idle_connection_are_no_answer() -> None:
+    """Servers say 408 or 400 when they close a connection that waited."""
+    late = said("400 Bad Request")
+    server = ScriptedServer(lambda n: [*said("200 OK"), *(late if n == 1 else [])])
+    results = await send(server, [envelope(n) for n in range(1, 4)])
+    assert [each.event for each in results] == [DELIVERED] * 3
+    assert server.connections == 2
+
+
+async def test_an_error_of_ours_after_the_last_octet_leaves_it_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> Result:
+        raise RuntimeError
+
+    monkeypatch.setattr("queued.delivery.http.http_channel.result_of", broken)
+    async with serving(ScriptedServer(lambda _: said("200 OK"))) as server:
+        parameters = parse_parameters({"url": f"http://127.0.0.1:{server.port}/", **BODY})
+        channel = await HttpTransport("mta.example", Delivery()).open(
+            Destination("http", parameters)
+        )
+        with pytest.raises(RuntimeError):
+            await channel.send(envelope())
+        assert channel.in_doubt
+        channel.abort()
+
+
 async def test_retry_after_in_both_forms() -> None:
     now = datetime(2026, 11, 27, tzinfo=UTC)
     later = format_datetime(now.replace(minute=5), usegmt=True)
     assert retry_after("7", now) == 7
     assert retry_after(later, now) == 300
     assert retry_after("999999999", now) == 7 * 86400
-    for text in (None, "", "soon", "-1", "1e9", "²", format_datetime(NOW.replace(year=1999))):
+    odd = "Fri, 27 Nov 2026 00:00:00 +99999999999999999999"
+    for text in (odd, None, "", "soon", "-1", "1e9", "²", format_datetime(NOW.replace(year=1999))):
         assert retry_after(text, now) == 0.0
     (result,) = await send(ScriptedServer(lambda _: said("503 No", b"", "Retry-After: 7")))
     assert result.until is not None

@@ -4,46 +4,158 @@ from __future__ import annotations
 
 import click
 
-from pgmta.command import version_option
-from pgmta.logs import keep_off_stdout
-from queued.cli.campaign.budget import budget
-from queued.cli.campaign.campaign import campaign
-from queued.cli.campaign.forget import forget
-from queued.cli.campaign.job_commands import job
-from queued.cli.campaign.suppression import suppression
-from queued.cli.commands.change import COMMANDS as CHANGES
-from queued.cli.commands.classify import classify
-from queued.cli.commands.count import count
-from queued.cli.commands.dkim import dkim
-from queued.cli.commands.explain import explain
-from queued.cli.commands.find import find
-from queued.cli.commands.list import list_rows
-from queued.cli.commands.migration import migrate
-from queued.cli.commands.partition import partition
-from queued.cli.commands.route import route
-from queued.cli.commands.rules import rule
-from queued.cli.commands.send import send
-from queued.cli.commands.show import show
-from queued.cli.commands.submission import cancel, status, submit
-from queued.cli.commands.template import template
-from queued.cli.commands.trace import trace
-from queued.cli.commands.up import up
-from queued.cli.commands.user import user
-from queued.cli.commands.workers import workers
-from queued.cli.lifecycle.collect import collect
-from queued.cli.lifecycle.lifecycle import lifecycle
-from queued.cli.lifecycle.token_commands import token
+from pgmta.version_option import version_option
+from queued.cli.lazy_group import LazyCommand, LazyGroup
 
-COMMANDS: list[click.Command] = [
-    *CHANGES, budget, campaign, cancel, classify, collect, count, dkim, explain, find, forget, job,
-    lifecycle,
-    list_rows, migrate, partition, route,
-    rule, send, show, status, submit, suppression, template, token, trace, up, user, workers,
-]  # fmt: skip
+COMMANDS: dict[str, LazyCommand] = {
+    "bounce": LazyCommand(
+        "queued.cli.commands.change:bounce",
+        "Give rows up: queued sends each sender a DSN.",
+    ),
+    "budget": LazyCommand(
+        "queued.cli.campaign.budget:budget",
+        "List and set budgets: what may be sent per second and month, over all processes.",
+    ),
+    "campaign": LazyCommand(
+        "queued.cli.campaign.campaign:campaign",
+        "Send one message to many recipients, at the rate of a credential.",
+    ),
+    "cancel": LazyCommand(
+        "queued.cli.commands.submission:cancel",
+        "Stop mail that is not delivered yet.",
+    ),
+    "classify": LazyCommand(
+        "queued.cli.commands.classify:classify",
+        "Show the answer class of REPLY, and the rule that decided.",
+    ),
+    "collect": LazyCommand(
+        "queued.cli.lifecycle.collect:collect",
+        "Print the tokens that wait, a line per batch, until SIGTERM or SIGINT.",
+    ),
+    "count": LazyCommand(
+        "queued.cli.commands.count:count",
+        "Count rows by a column; with --since attempts, also those of mail that left.",
+    ),
+    "delete": LazyCommand(
+        "queued.cli.commands.change:delete",
+        "Ask queued to delete rows.",
+    ),
+    "dkim": LazyCommand(
+        "queued.cli.commands.dkim:dkim",
+        "Make, list and test the keys that sign mail (DKIM).",
+    ),
+    "explain": LazyCommand(
+        "queued.cli.commands.explain:explain",
+        "Explain a message: status, worker, what it waits for, every attempt, DSNs.",
+    ),
+    "find": LazyCommand(
+        "queued.cli.commands.find:find",
+        "Find mail by addresses, Message-ID or metadata, also when it has left the queue.",
+    ),
+    "forget": LazyCommand(
+        "queued.cli.campaign.forget:forget",
+        "Remove all about the person with ADDRESS: mail that waits, log, transcripts, campaigns.",
+    ),
+    "hold": LazyCommand(
+        "queued.cli.commands.change:hold",
+        "Put rows on hold.",
+    ),
+    "job": LazyCommand(
+        "queued.cli.campaign.job_commands:job",
+        "List, stop, resume and retry parts of campaigns.",
+    ),
+    "lifecycle": LazyCommand(
+        "queued.cli.lifecycle.lifecycle:lifecycle",
+        "Install or remove the schema `lifecycle`: accounts, tokens and the mail about them.",
+    ),
+    "list": LazyCommand(
+        "queued.cli.commands.list:list_rows",
+        "List rows of the queue, oldest first.",
+    ),
+    "migrate": LazyCommand(
+        "queued.cli.commands.migration:migrate",
+        "Bring the schema up to date.",
+    ),
+    "partition": LazyCommand(
+        "queued.cli.commands.partition:partition",
+        "Show, check and change the partitions of the queue.",
+    ),
+    "quarantine": LazyCommand(
+        "queued.cli.commands.change:quarantine",
+        "Put rows on hold in a quarantine, held rows too.",
+    ),
+    "release": LazyCommand(
+        "queued.cli.commands.change:release",
+        "Give held rows back to the queue, due now, or at the time of scheduled mail.",
+    ),
+    "retry": LazyCommand(
+        "queued.cli.commands.change:retry",
+        "Make waiting rows due now.",
+    ),
+    "route": LazyCommand(
+        "queued.cli.commands.route:route",
+        "Show where the mail for an address goes: route, hosts, TLS policy.",
+    ),
+    "rule": LazyCommand(
+        "queued.cli.commands.rules:rule",
+        "Hold mail by standing rules, also mail that comes later.",
+    ),
+    "send": LazyCommand(
+        "queued.cli.commands.send:send",
+        "Compose mail from parts or a template, put it into the queue, and print its id.",
+    ),
+    "set": LazyCommand(
+        "queued.cli.commands.change:set_values",
+        "Set priority or metadata of rows.",
+    ),
+    "show": LazyCommand(
+        "queued.cli.commands.show:show",
+        "Show a message: headers, recipients, next attempt, every attempt so far, and DSNs.",
+    ),
+    "status": LazyCommand(
+        "queued.cli.commands.submission:status",
+        "Show the state of each recipient of messages, also of those that have left the queue.",
+    ),
+    "submit": LazyCommand(
+        "queued.cli.commands.submission:submit",
+        "Put the message in FILE into the queue, and print its id.",
+    ),
+    "suppression": LazyCommand(
+        "queued.cli.campaign.suppression:suppression",
+        "Add, release and list addresses that get no mail of campaigns.",
+    ),
+    "template": LazyCommand(
+        "queued.cli.commands.template:template",
+        "Store, show and try templates of composed mail.",
+    ),
+    "token": LazyCommand(
+        "queued.cli.lifecycle.token_commands:token",
+        "Make keys of signed tokens, and verify tokens without a database.",
+    ),
+    "trace": LazyCommand(
+        "queued.cli.commands.trace:trace",
+        "Keep the transcript of every attempt that matches, and print it as it comes.",
+    ),
+    "up": LazyCommand(
+        "queued.cli.commands.up:up",
+        "Run the database, smtpd, one queued and a development sink until Ctrl-C.",
+    ),
+    "user": LazyCommand(
+        "queued.cli.commands.user:user",
+        "Add, change and list the users who may log in to smtpd.",
+    ),
+    "workers": LazyCommand(
+        "queued.cli.commands.workers:workers",
+        "Show workers, what each matches and its lag, and rows that no worker matches.",
+    ),
+}
+"""All commands. A test compares each line with the help text of its command."""
 
 
-@click.group(commands=COMMANDS)
+@click.group(cls=LazyGroup, lazy=COMMANDS)
 @version_option("queuectl")
 def main() -> None:
     """Show and change the queue."""
+    from pgmta.logs import keep_off_stdout  # --help alone needs no logs, which take 0.2 s
+
     keep_off_stdout()

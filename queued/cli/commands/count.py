@@ -33,7 +33,7 @@ _OF_ROWS = ("status", "age", "priority", "hold_reason")
 )
 @filter_options
 def count(config: Path, by: str | None, since: str | None, as_json: bool, **filters: Any) -> None:
-    """Count rows by the values of a column; with --since attempts, also those of mail that left."""
+    """Count rows by a column; with --since attempts, also those of mail that left."""
     by = by or ("event" if since else "status")
     columns = LOGGED if since else (*COLUMNS, LAST_CLASS)
     if by not in columns and not by.startswith("metadata."):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
 import yaml
 from click.testing import CliRunner
 
+from queued.cli.lazy_group import LazyCommand, LazyGroup
 from queued.cli.queuectl import COMMANDS
 from tests.exercises.command.daemons import daemons
 
@@ -15,7 +15,8 @@ from tests.exercises.command.daemons import daemons
 def test_queuectl_has_a_command_that_is_listed(database: str, tmp_path: Path) -> None:
     config = tmp_path / "queued.yaml"
     config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-    queuectl = click.Group("queuectl", commands=[*COMMANDS, daemons])
+    listed = LazyCommand("tests.exercises.command.daemons:daemons", daemons.get_short_help_str())
+    queuectl = LazyGroup("queuectl", lazy={**COMMANDS, "daemons": listed})
     found = CliRunner().invoke(queuectl, ["daemons", "-c", str(config)])
     assert (found.exit_code, found.stdout.split()) == (0, ["PROGRAM", "HOST", "VERSION"])
     assert "Show the daemons that run." in CliRunner().invoke(queuectl, ["--help"]).stdout

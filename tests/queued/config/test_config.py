@@ -225,7 +225,10 @@ def test_every_command_and_option_has_a_help_text() -> None:
         options = [option for option in command.params if isinstance(option, click.Option)]
         bare.extend(f"{name} {option.opts[-1]}" for option in options if not option.help)
         if isinstance(command, click.Group):
-            for child, inner in command.commands.items():
+            context = click.Context(command)
+            for child in command.list_commands(context):
+                inner = command.get_command(context, child)
+                assert inner
                 walk(inner, f"{name} {child}")
 
     mains = [smtpd.cli.main, queued.daemon.queued.main, queued.cli.queuectl.main]

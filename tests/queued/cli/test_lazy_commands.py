@@ -1,0 +1,34 @@
+"""Commands are imported when they are used, and the help of queuectl has their lines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from queued.cli.queuectl import COMMANDS
+
+HEAVY = ("psycopg", "pydantic", "structlog", "dns", "aiohttp", "cryptography")
+PROGRAM = """
+import sys
+from queued.cli.queuectl import main
+try:
+    main(["--help"])
+finally:
+    print("loaded:", *(name for name in sys.argv[1:] if name in sys.modules))
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_is_that_of_the_command(name: str) -> None:
+    command = COMMANDS[name].load()
+    assert (command.name, command.get_short_help_str(100)) == (name, COMMANDS[name].line)
+
+
+def test_the_help_imports_no_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *HEAVY], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("Usage:")
+    assert done.stdout.splitlines()[-1] == "loaded:"

@@ -50,6 +50,13 @@ def config_option(
     )
 
 
+def version_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option --version of the command `name`: the version of the installed pgmta."""
+    return click.version_option(
+        package_name="pgmta", prog_name=name, message="%(prog)s (pgmta) %(version)s"
+    )
+
+
 attached_option = click.option(
     "--attached", is_flag=True, hidden=True, help="End when standard input ends."
 )

@@ -15,12 +15,11 @@ import click
 import uvloop
 
 from pgmta import logs, signals
-from pgmta.command import attached_option, config_option, print_line, reporting
+from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import load, mistakes
 from pgmta.errors import ConfigError, FormerDatabase
 from pgmta.postgres.embedded.database import SMTPD
 from pgmta.postgres.locate import resolve
-from pgmta.version_option import version_option
 from smtpd.config import SmtpdConfig
 from smtpd.process import privileges
 from smtpd.process.risks import container_gateway, risks

@@ -16,12 +16,12 @@ from pgmta.command import (
     print_json,
     print_line,
     reporting,
+    version_option,
 )
 from pgmta.store.changes.change import BATCH, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.filters import filter_condition
-from pgmta.version_option import version_option
 from queued.cli.commands.change import EXIT_INTERRUPTED, apply_change, seconds
 from queued.cli.options.queue_command import CONFIG, database_of, who
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from pgmta.version_option import version_option
 from queued.cli.lazy_group import LazyCommand, LazyGroup
 
 COMMANDS: dict[str, LazyCommand] = {
@@ -153,7 +152,9 @@ COMMANDS: dict[str, LazyCommand] = {
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
-@version_option("queuectl")
+@click.version_option(  # as version_option(), whose module imports psycopg
+    package_name="pgmta", prog_name="queuectl", message="%(prog)s (pgmta) %(version)s"
+)
 def main() -> None:
     """Show and change the queue."""
     from pgmta.logs import keep_off_stdout  # --help alone needs no logs, which take 0.2 s

@@ -10,7 +10,7 @@ import psycopg
 import uvloop
 
 from pgmta import logs
-from pgmta.command import attached_option, config_option, print_line, reporting
+from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import Key, dotted, mistakes
 from pgmta.config.types import hint
 from pgmta.daemon_role import NO_QUEUE, QUEUED
@@ -19,7 +19,6 @@ from pgmta.postgres.faults import outage
 from pgmta.postgres.link import Link
 from pgmta.service import Signals, first
 from pgmta.store.queue.conditions import case_hint, condition_problems
-from pgmta.version_option import version_option
 from pgmta.waiting import Waiting
 from queued.config import QueuedConfig, read_config
 from queued.daemon.daemon import Daemon

@@ -34,7 +34,10 @@ def commands(command: click.Command, path: str) -> dict[str, click.Command]:
     """Return a command and all below it that are not hidden, by their words."""
     found = {path: command}
     if isinstance(command, click.Group):
-        for name, child in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child
             if not child.hidden:
                 found |= commands(child, f"{path} {name}")
     return found

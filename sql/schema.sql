@@ -1224,12 +1224,7 @@ BEGIN
     ELSIF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
     END IF;
-    IF domains[1] = 'sms' AND NOT has_body THEN
-        PERFORM submit_refuse(CASE WHEN template_id IS NULL THEN 'body' ELSE 'template' END, 'there is no plain text', NULL,
-            'A telephone number gets the plain text alone.');
-    ELSIF domains[1] = 'sms' AND cardinality(attachments) > 0 THEN
-        PERFORM submit_refuse('attachments', 'a telephone number gets none');
-    END IF;
+    IF domains[1] = 'sms' THEN PERFORM submit_sms(template_id IS NOT NULL, params, has_body, attachments); END IF;
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(coalesce(given, to_jsonb(sender)), params,
@@ -1330,14 +1325,16 @@ BEGIN
             AND NOT (argument IN ('to', 'recipient') AND mailbox_domain(address COLLATE "C") IS NOT NULL)),
         array_agg(name ORDER BY place), array_agg(coalesce(address, given) ORDER BY place)
     INTO pairs, bad, names, addresses FROM parsed;
-    IF bad IS NOT NULL THEN
+    IF bad IS NOT NULL AND argument IN ('to', 'recipient') AND submit_numbers(mailboxes) <> mailboxes THEN
+        RETURN submit_mailboxes(argument, submit_numbers(mailboxes));
+    ELSIF bad IS NOT NULL THEN
         fault := submit_field(names[bad], 255);
         IF fault IS NOT NULL THEN
             PERFORM submit_refuse(argument, 'a name: ' || fault, format('Mailbox %s of %s: %s', bad,
                 cardinality(mailboxes), to_json(left(names[bad], 100))), 'A name has up to 255 characters in one line.');
         END IF;
         IF argument <> 'sender' AND octet_length(addresses[bad]) <= 254
-                AND addresses[bad] ~ '[<>,; ]' AND addresses[bad] !~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
+                AND addresses[bad] ~ '[<>,; ]' AND addresses[bad] !~ '[\u0001-\u001f\u007f]|^[0-9+ .()-]+$' COLLATE "C" THEN
             PERFORM submit_refuse(argument, 'an address is malformed', format('Mailbox %s of %s: %s', bad,
                 cardinality(mailboxes), to_json(left(mailboxes[array_lower(mailboxes, 1) + bad - 1], 100))),
                 'Each mailbox is bob@example.com or Bob <bob@example.com>, and one alone.');
@@ -1349,6 +1346,22 @@ END $$;
 COMMENT ON FUNCTION submit_mailboxes IS
     'Pairs of name and address of mailboxes such as Bob <bob@example.com>, as JSON; null if there are none. Raises '
     'the error of a bad one.';
+
+CREATE FUNCTION submit_sms(by_template boolean, params jsonb, has_body boolean, attachments submit_attachment[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    lost text := CASE WHEN cardinality(attachments) > 0 THEN 'attachments' WHEN by_template THEN NULL
+        WHEN params ->> 'subject' ~ '\S' THEN 'subject' ELSE (
+            SELECT part FROM unnest('{html,cc,reply_to,headers}'::text[]) AS part WHERE params ? part LIMIT 1) END;
+BEGIN
+    IF NOT has_body OR params ->> 'body' !~ '\S' THEN
+        PERFORM submit_refuse(CASE WHEN by_template THEN 'template' ELSE 'body' END, 'there is no plain text', NULL,
+            'A telephone number gets the plain text alone.');
+    ELSIF lost IS NOT NULL THEN
+        PERFORM submit_refuse(lost, 'a telephone number gets none', NULL, 'It gets the plain text alone.');
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_sms IS 'Raises the error of mail for a telephone number that is more than its plain text.';
 
 CREATE FUNCTION submit_own_headers(headers jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -1633,8 +1646,8 @@ CREATE FUNCTION is_plain(mail jsonb, mailboxes text, message_size bigint) RETURN
     SELECT length(mailboxes) < 4000  -- many recipients take their time in any way
         AND without_names(mailboxes) ~ (replace('^("ADDRESS")*\|"ADDRESS"\["ADDRESS"(, "ADDRESS")*\]$', 'ADDRESS',
             '[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*') COLLATE "C")
-        -- a name is of at most 63 characters, without escapes and without a blank in front
-        AND mailboxes !~ '[^"<>]{64}|[\\\u007f]|" ' COLLATE "C"
+        -- a name is of at most 63 characters, without escapes and without a blank in front; sms is no domain of mail
+        AND mailboxes !~ '[^"<>]{64}|[\\\u007f]|" |@sms[">]' COLLATE "C"
         AND strpos(mail ->> 'sender', '<') = 0
         AND mail - '{sender,to,cc,bcc,reply_to,from,subject,body,html,priority,metadata,tenant,on_failed,once}'::text[] = '{}'
         AND length((mail -> 'subject')::text) <= 2000
@@ -2012,7 +2025,9 @@ BEGIN
             ORDER BY left(address, length(domain) * -1), domain, place
         ) AS different;
     END IF;
-    IF bad IS NOT NULL THEN
+    IF bad IS NOT NULL AND submit_numbers(recipients) <> recipients THEN
+        SELECT e.* INTO addresses, sender_domain, domains FROM submit_envelope(sender, submit_numbers(recipients)) AS e;
+    ELSIF bad IS NOT NULL THEN
         PERFORM submit_refuse_mailbox('recipients', (SELECT address
                 FROM unnest(recipients) WITH ORDINALITY AS given (address, place) WHERE place = bad),
             format('Recipient %s of %s: ', bad, cardinality(recipients)));
@@ -2021,6 +2036,15 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_envelope IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
+
+CREATE FUNCTION submit_numbers(recipients text[]) RETURNS text[] IMMUTABLE LANGUAGE sql AS $$
+    SELECT array_agg(CASE WHEN recipient ~ '^[ (]*[+][0-9 .()-]+$' COLLATE "C"
+        THEN regexp_replace(recipient, '[ .()-]', '', 'g') ELSE recipient END ORDER BY place)
+    FROM unnest(recipients) WITH ORDINALITY AS given (recipient, place)
+$$;
+COMMENT ON FUNCTION submit_numbers IS
+    'Recipients with telephone numbers in E.164, without visual separators (RFC 3966, section 5.1.1) and blanks. '
+    'pgmta/mail/telephone.py has the same.';
 
 -- PL/pgSQL prepares each expression anew in each transaction, so there are few.
 CREATE FUNCTION submit_header(content bytea, size_limit bigint) RETURNS text LANGUAGE plpgsql AS $$
@@ -2192,14 +2216,15 @@ DECLARE  -- variables, because CONTEXT shows a whole statement
     reason text := CASE WHEN address IS NULL THEN 'an address is null'
         WHEN too_long THEN 'an address is over 254 octets'
         WHEN head ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
-        WHEN head ~ '^[+]?[0-9 .()-]+$' COLLATE "C" THEN 'a telephone number is not in E.164'
+        WHEN head ~ '^[ (]*([+]|tel:)|^[0-9 .()-]+$' COLLATE "C" AND head !~ '@' THEN 'a telephone number is not in E.164'
         WHEN head !~ '@' THEN 'an address has no domain'
         WHEN lower(domain) = 'sms' THEN 'the domain sms is that of telephone numbers'
         WHEN length(head) - length(domain) > 65 THEN 'a local part is over 64 characters'
         ELSE 'an address is malformed' END;
     detail text := place || coalesce(to_json(left(head, 100))::text, 'null');
     hint text := CASE WHEN too_long THEN NULL
-        WHEN head ~ '^[+]?[0-9 .()-]+$' COLLATE "C" THEN 'Write it such as +491701234567.'
+        WHEN head ~ '^[ (]*([+]|tel:)|^[0-9 .()-]+$' COLLATE "C" AND head !~ '@'
+            THEN 'Write it with its country code, such as +491701234567.'
         WHEN domain ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'Write the domain in A-labels: xn--…'
         WHEN head ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END;
 BEGIN
@@ -4978,7 +5003,7 @@ CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, sta
 COMMENT ON TABLE campaign_recipients IS 'The recipients of campaigns, and what became of each.';
 COMMENT ON COLUMN campaign_recipients.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN campaign_recipients.number IS 'From 1, in the order of the import.';
-COMMENT ON COLUMN campaign_recipients.recipient IS 'The mailbox.';
+COMMENT ON COLUMN campaign_recipients.recipient IS 'The mailbox or telephone number.';
 COMMENT ON COLUMN campaign_recipients.domain IS 'Its domain, as queue.domain.';
 COMMENT ON COLUMN campaign_recipients.params IS 'The words of the template.';
 COMMENT ON COLUMN campaign_recipients.state IS
@@ -4988,8 +5013,10 @@ COMMENT ON COLUMN campaign_recipients.bounced IS 'There is no such mailbox, by t
 COMMENT ON COLUMN campaign_recipients.message_id IS 'messages.id of its last mail.';
 COMMENT ON COLUMN campaign_recipients.sent_at IS 'When the next hop took it.';
 COMMENT ON COLUMN campaign_recipients.answered_at IS 'When the outcome was written.';
-COMMENT ON COLUMN campaign_recipients.error_code IS 'The SMTP reply code of a failure, or a word such as suppressed.';
-COMMENT ON COLUMN campaign_recipients.error_sub_type IS 'The enhanced status code and the answer class of a failure.';
+COMMENT ON COLUMN campaign_recipients.error_code IS
+    'The SMTP reply code of a failure, the error code of a provider or the status of HTTP, or a word such as suppressed.';
+COMMENT ON COLUMN campaign_recipients.error_sub_type IS
+    'The enhanced status code and the answer class of a failure, or the sub type of the provider.';
 COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1 to 1,000,000,000.';
 COMMENT ON CONSTRAINT campaign_recipients_sizes ON campaign_recipients IS
     'Those of a mailbox, of a domain, and far over 65,536 octets of words: one row that does not fit the queue would stop the feed.';

@@ -98,6 +98,11 @@ class Template:
         ]
         return self._parts(values, to, tail)
 
+    @property
+    def has_text(self) -> bool:
+        """Whether there is a plain text."""
+        return self._body is not None
+
     def masked(self, to: Sequence[NamedMailbox], tail: str = "") -> Parts:
         """Return the parts with `{{word}}` for each word."""
         return self._parts([f"{{{{{word}}}}}" for word, _ in self._fillings], to, tail)

@@ -13,6 +13,7 @@ NUMBER_DOMAIN = "sms"
 _NUMBER = re.compile(r"\+[1-9][0-9]{6,14}")
 _SEPARATORS = re.compile(r"[-.() ]")  # visual separators of RFC 3966, section 5.1.1, and blanks
 _DIGITS = re.compile(r"\+?[0-9]+")
+_MEANT = re.compile(r"[ (]*\+|tel:", re.IGNORECASE)  # RFC 3966
 
 
 def number_of(text: str) -> str:
@@ -20,7 +21,7 @@ def number_of(text: str) -> str:
 
     Blanks and visual separators are left out. A national number names no country, so it is refused.
     """
-    plain = _SEPARATORS.sub("", text)
+    plain = _unseparated(text)
     if _NUMBER.fullmatch(plain):
         return plain
     if plain.startswith("+0"):
@@ -33,17 +34,27 @@ def number_of(text: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is meant as a telephone number: digits, and no @."""
-    return "@" not in text and bool(_DIGITS.fullmatch(_SEPARATORS.sub("", text)))
+    """Return whether a text is meant as a telephone number: no @, and digits or a + in front."""
+    return "@" not in text and bool(_MEANT.match(text) or _DIGITS.fullmatch(_unseparated(text)))
 
 
-_BASIC = frozenset(
+def _unseparated(text: str) -> str:
+    return _SEPARATORS.sub("", text)
+
+
+# the basic character table and its extension (3GPP TS 23.038, section 6.2.1)
+_BASIC = (
     "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     "ÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
 )
-_EXTENDED = frozenset("\f^{}\\[~]|€")  # each takes two septets
+_EXTENSION = "\f^{}\\[~]|€"  # each takes two septets
+_GSM = frozenset(_BASIC + _EXTENSION)
+_TWO_SEPTETS = re.compile(f"[{re.escape(_EXTENSION)}]")
+_TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
+_FIRST = "\U0010ffff"  # stands for the first of two septets or units, which no segment ends with
 _WHOLE_SEPTETS, _SEPTETS = 160, 153
 _WHOLE_UNITS, _UNITS = 70, 67
+_SHOWN = 10  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +83,18 @@ class Segments:
 
 def segments_of(text: str) -> Segments:
     """Return the segments of a text; no character is in two of them."""
-    others = "".join(dict.fromkeys(c for c in text if c not in _BASIC and c not in _EXTENDED))
-    if others:
-        sizes = [1 + (char > "\uffff") for char in text]
-        most, each = _WHOLE_UNITS, _UNITS
+    others = ""
+    if found := set(text) - _GSM:
+        others = "".join(sorted(found, key=text.index)[:_SHOWN])
+        units, most, each = _TWO_UNITS.sub(_FIRST + " ", text), _WHOLE_UNITS, _UNITS
     else:
-        sizes = [1 + (char in _EXTENDED) for char in text]
-        most, each = _WHOLE_SEPTETS, _SEPTETS
-    length = sum(sizes)
+        units, most, each = _TWO_SEPTETS.sub(_FIRST + " ", text), _WHOLE_SEPTETS, _SEPTETS
+    length = len(units)
     if length <= most:
-        return Segments(1, length, others[:10])
-    number, left = 0, 0
-    for size in sizes:
-        if size > left:
-            number, left = number + 1, each
-        left -= size
-    return Segments(number, length, others[:10])
+        return Segments(1, length, others)
+    number = start = 0
+    while start < length:
+        number, start = number + 1, start + each
+        if start < length and units[start - 1] == _FIRST:
+            start -= 1
+    return Segments(number, length, others)

@@ -11,6 +11,7 @@ import psycopg
 
 from pgmta.errors import DeliveryError, StoreUnavailable
 from pgmta.logs import get
+from pgmta.mail.telephone import NUMBER_DOMAIN
 from pgmta.model import Reply
 from pgmta.states import Event
 from queued.config import QueuedConfig
@@ -64,6 +65,8 @@ class SignStage(OutgoingStage):
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return mail that needs no signature; take the other, and let it go on with one."""
+        if outgoing.items[0].domain == NUMBER_DOMAIN:  # a provider of SMS gets the text alone
+            return outgoing
         (rules, rows), *others = self.signers.rules.parts(outgoing.items)
         if not others:
             return self._take(outgoing, rules)

@@ -83,7 +83,9 @@ BEGIN
             ORDER BY left(address, length(domain) * -1), domain, place
         ) AS different;
     END IF;
-    IF bad IS NOT NULL THEN
+    IF bad IS NOT NULL AND submit_numbers(recipients) <> recipients THEN
+        SELECT e.* INTO addresses, sender_domain, domains FROM submit_envelope(sender, submit_numbers(recipients)) AS e;
+    ELSIF bad IS NOT NULL THEN
         PERFORM submit_refuse_mailbox('recipients', (SELECT address
                 FROM unnest(recipients) WITH ORDINALITY AS given (address, place) WHERE place = bad),
             format('Recipient %s of %s: ', bad, cardinality(recipients)));
@@ -92,6 +94,15 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_envelope IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
+
+CREATE FUNCTION submit_numbers(recipients text[]) RETURNS text[] IMMUTABLE LANGUAGE sql AS $$
+    SELECT array_agg(CASE WHEN recipient ~ '^[ (]*[+][0-9 .()-]+$' COLLATE "C"
+        THEN regexp_replace(recipient, '[ .()-]', '', 'g') ELSE recipient END ORDER BY place)
+    FROM unnest(recipients) WITH ORDINALITY AS given (recipient, place)
+$$;
+COMMENT ON FUNCTION submit_numbers IS
+    'Recipients with telephone numbers in E.164, without visual separators (RFC 3966, section 5.1.1) and blanks. '
+    'pgmta/mail/telephone.py has the same.';
 
 -- PL/pgSQL prepares each expression anew in each transaction, so there are few.
 CREATE FUNCTION submit_header(content bytea, size_limit bigint) RETURNS text LANGUAGE plpgsql AS $$
@@ -263,14 +274,15 @@ DECLARE  -- variables, because CONTEXT shows a whole statement
     reason text := CASE WHEN address IS NULL THEN 'an address is null'
         WHEN too_long THEN 'an address is over 254 octets'
         WHEN head ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
-        WHEN head ~ '^[+]?[0-9 .()-]+$' COLLATE "C" THEN 'a telephone number is not in E.164'
+        WHEN head ~ '^[ (]*([+]|tel:)|^[0-9 .()-]+$' COLLATE "C" AND head !~ '@' THEN 'a telephone number is not in E.164'
         WHEN head !~ '@' THEN 'an address has no domain'
         WHEN lower(domain) = 'sms' THEN 'the domain sms is that of telephone numbers'
         WHEN length(head) - length(domain) > 65 THEN 'a local part is over 64 characters'
         ELSE 'an address is malformed' END;
     detail text := place || coalesce(to_json(left(head, 100))::text, 'null');
     hint text := CASE WHEN too_long THEN NULL
-        WHEN head ~ '^[+]?[0-9 .()-]+$' COLLATE "C" THEN 'Write it such as +491701234567.'
+        WHEN head ~ '^[ (]*([+]|tel:)|^[0-9 .()-]+$' COLLATE "C" AND head !~ '@'
+            THEN 'Write it with its country code, such as +491701234567.'
         WHEN domain ~ '[^\u0001-\u007f]' COLLATE "C" THEN 'Write the domain in A-labels: xn--…'
         WHEN head ~ '[<>,; ]' THEN 'Give the mailbox alone: no display name, no angle brackets.' END;
 BEGIN

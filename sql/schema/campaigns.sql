@@ -73,7 +73,7 @@ CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, sta
 COMMENT ON TABLE campaign_recipients IS 'The recipients of campaigns, and what became of each.';
 COMMENT ON COLUMN campaign_recipients.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN campaign_recipients.number IS 'From 1, in the order of the import.';
-COMMENT ON COLUMN campaign_recipients.recipient IS 'The mailbox.';
+COMMENT ON COLUMN campaign_recipients.recipient IS 'The mailbox or telephone number.';
 COMMENT ON COLUMN campaign_recipients.domain IS 'Its domain, as queue.domain.';
 COMMENT ON COLUMN campaign_recipients.params IS 'The words of the template.';
 COMMENT ON COLUMN campaign_recipients.state IS
@@ -83,8 +83,10 @@ COMMENT ON COLUMN campaign_recipients.bounced IS 'There is no such mailbox, by t
 COMMENT ON COLUMN campaign_recipients.message_id IS 'messages.id of its last mail.';
 COMMENT ON COLUMN campaign_recipients.sent_at IS 'When the next hop took it.';
 COMMENT ON COLUMN campaign_recipients.answered_at IS 'When the outcome was written.';
-COMMENT ON COLUMN campaign_recipients.error_code IS 'The SMTP reply code of a failure, or a word such as suppressed.';
-COMMENT ON COLUMN campaign_recipients.error_sub_type IS 'The enhanced status code and the answer class of a failure.';
+COMMENT ON COLUMN campaign_recipients.error_code IS
+    'The SMTP reply code of a failure, the error code of a provider or the status of HTTP, or a word such as suppressed.';
+COMMENT ON COLUMN campaign_recipients.error_sub_type IS
+    'The enhanced status code and the answer class of a failure, or the sub type of the provider.';
 COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1 to 1,000,000,000.';
 COMMENT ON CONSTRAINT campaign_recipients_sizes ON campaign_recipients IS
     'Those of a mailbox, of a domain, and far over 65,536 octets of words: one row that does not fit the queue would stop the feed.';

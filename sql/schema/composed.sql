@@ -117,12 +117,7 @@ BEGIN
     ELSIF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
     END IF;
-    IF domains[1] = 'sms' AND NOT has_body THEN
-        PERFORM submit_refuse(CASE WHEN template_id IS NULL THEN 'body' ELSE 'template' END, 'there is no plain text', NULL,
-            'A telephone number gets the plain text alone.');
-    ELSIF domains[1] = 'sms' AND cardinality(attachments) > 0 THEN
-        PERFORM submit_refuse('attachments', 'a telephone number gets none');
-    END IF;
+    IF domains[1] = 'sms' THEN PERFORM submit_sms(template_id IS NOT NULL, params, has_body, attachments); END IF;
     SELECT * INTO settings FROM submit_settings;
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(coalesce(given, to_jsonb(sender)), params,
@@ -223,14 +218,16 @@ BEGIN
             AND NOT (argument IN ('to', 'recipient') AND mailbox_domain(address COLLATE "C") IS NOT NULL)),
         array_agg(name ORDER BY place), array_agg(coalesce(address, given) ORDER BY place)
     INTO pairs, bad, names, addresses FROM parsed;
-    IF bad IS NOT NULL THEN
+    IF bad IS NOT NULL AND argument IN ('to', 'recipient') AND submit_numbers(mailboxes) <> mailboxes THEN
+        RETURN submit_mailboxes(argument, submit_numbers(mailboxes));
+    ELSIF bad IS NOT NULL THEN
         fault := submit_field(names[bad], 255);
         IF fault IS NOT NULL THEN
             PERFORM submit_refuse(argument, 'a name: ' || fault, format('Mailbox %s of %s: %s', bad,
                 cardinality(mailboxes), to_json(left(names[bad], 100))), 'A name has up to 255 characters in one line.');
         END IF;
         IF argument <> 'sender' AND octet_length(addresses[bad]) <= 254
-                AND addresses[bad] ~ '[<>,; ]' AND addresses[bad] !~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
+                AND addresses[bad] ~ '[<>,; ]' AND addresses[bad] !~ '[\u0001-\u001f\u007f]|^[0-9+ .()-]+$' COLLATE "C" THEN
             PERFORM submit_refuse(argument, 'an address is malformed', format('Mailbox %s of %s: %s', bad,
                 cardinality(mailboxes), to_json(left(mailboxes[array_lower(mailboxes, 1) + bad - 1], 100))),
                 'Each mailbox is bob@example.com or Bob <bob@example.com>, and one alone.');
@@ -242,6 +239,22 @@ END $$;
 COMMENT ON FUNCTION submit_mailboxes IS
     'Pairs of name and address of mailboxes such as Bob <bob@example.com>, as JSON; null if there are none. Raises '
     'the error of a bad one.';
+
+CREATE FUNCTION submit_sms(by_template boolean, params jsonb, has_body boolean, attachments submit_attachment[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    lost text := CASE WHEN cardinality(attachments) > 0 THEN 'attachments' WHEN by_template THEN NULL
+        WHEN params ->> 'subject' ~ '\S' THEN 'subject' ELSE (
+            SELECT part FROM unnest('{html,cc,reply_to,headers}'::text[]) AS part WHERE params ? part LIMIT 1) END;
+BEGIN
+    IF NOT has_body OR params ->> 'body' !~ '\S' THEN
+        PERFORM submit_refuse(CASE WHEN by_template THEN 'template' ELSE 'body' END, 'there is no plain text', NULL,
+            'A telephone number gets the plain text alone.');
+    ELSIF lost IS NOT NULL THEN
+        PERFORM submit_refuse(lost, 'a telephone number gets none', NULL, 'It gets the plain text alone.');
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_sms IS 'Raises the error of mail for a telephone number that is more than its plain text.';
 
 CREATE FUNCTION submit_own_headers(headers jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

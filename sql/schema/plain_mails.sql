@@ -35,8 +35,8 @@ CREATE FUNCTION is_plain(mail jsonb, mailboxes text, message_size bigint) RETURN
     SELECT length(mailboxes) < 4000  -- many recipients take their time in any way
         AND without_names(mailboxes) ~ (replace('^("ADDRESS")*\|"ADDRESS"\["ADDRESS"(, "ADDRESS")*\]$', 'ADDRESS',
             '[A-Za-z0-9_+=-]+(\.[A-Za-z0-9_+=-]+)*@[a-z0-9]+((-+|\.)[a-z0-9]+)*') COLLATE "C")
-        -- a name is of at most 63 characters, without escapes and without a blank in front
-        AND mailboxes !~ '[^"<>]{64}|[\\\u007f]|" ' COLLATE "C"
+        -- a name is of at most 63 characters, without escapes and without a blank in front; sms is no domain of mail
+        AND mailboxes !~ '[^"<>]{64}|[\\\u007f]|" |@sms[">]' COLLATE "C"
         AND strpos(mail ->> 'sender', '<') = 0
         AND mail - '{sender,to,cc,bcc,reply_to,from,subject,body,html,priority,metadata,tenant,on_failed,once}'::text[] = '{}'
         AND length((mail -> 'subject')::text) <= 2000

@@ -13,10 +13,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+import pgmta
 from queued.cli.queuectl import main
 from tests.campaigns.campaigns import books, statuses
 from tests.queued.delivery.http.scripted_server import CUT, said
 from tests.support.daemons import Daemon
+from tests.support.dkim import Keys
 from tests.support.nexthop import holding_at
 from tests.support.provider import OK, Provider
 from tests.support.system import System
@@ -42,7 +44,12 @@ def queuectl(daemon: Daemon, *words: str, code: int = 0, name: int = 2) -> str:
 def shaping(folder: Path, provider: Provider) -> str:
     parameters = {
         "url": provider.url,
-        "json": {"to": "{{recipient}}", "text": "{{sms}}", "segments": "{{segments}}"},
+        "json": {
+            "to": "{{recipient}}",
+            "text": "{{sms}}",
+            "segments": "{{segments}}",
+            "signature": "{{header.DKIM-Signature}}",
+        },
         "error": "code",
         "error_sub_type": "status",
         "segments": 2,
@@ -91,7 +98,13 @@ def test_a_campaign(system: System, db: psycopg.Connection, tmp_path: Path) -> N
         assert "Hello Ann, your code is 4." in preview
         assert "SMS: 1 segment, 27 septets of GSM-7" in preview
         queuectl(daemon, "campaign", "start", "codes", "--rate", f"{RATE}/s")
+        until(lambda: len(provider.documents) > RATE)
+        queuectl(daemon, "campaign", "stop", "codes")
         until(lambda: statuses(db, 1) == ["LOGGED"], 60)
+        left = books(db, 1)["unsent"]
+        assert 0 < left < 200 - RATE
+        queuectl(daemon, "campaign", "resume", "codes")
+        until(lambda: set(statuses(db, 1)) == {"LOGGED"} and "unsent" not in books(db, 1), 60)
         got = Counter(each["to"] for each in provider.documents)
         assert set(got.values()) == {1}
         assert {each["text"] for each in provider.documents if each["to"] == number(8)} == {
@@ -109,7 +122,7 @@ def test_a_campaign(system: System, db: psycopg.Connection, tmp_path: Path) -> N
         "SELECT recipient, state, error_code, error_sub_type FROM campaign_recipients"
         " WHERE state IN ('failed', 'invalid')"
     ).fetchall()
-    found = {row[0]: row[1:] for row in rows}
+    found = {row[0]: tuple(row[1:]) for row in rows}
     assert found.pop(number(7)) == ("invalid", "suppressed", None)
     state, _, sub_type = found.pop(number(5))
     assert (state, sub_type.split()[0]) == ("failed", "5.3.4")
@@ -121,19 +134,25 @@ def test_a_campaign(system: System, db: psycopg.Connection, tmp_path: Path) -> N
 
 
 def test_single_numbers(system: System, tmp_path: Path) -> None:
-    """By command and by SQL; without a route nothing asks DNS for `sms`."""
+    """By command, Python and SQL, unsigned; without a route nothing asks DNS for `sms`."""
     hop = system.hop(holding_at("MAIL"))
     with Provider() as provider:
-        daemon = system.queued(shaping=shaping(tmp_path, provider))
+        daemon = system.queued(
+            shaping=shaping(tmp_path, provider), signing={"keys": [Keys(tmp_path).entry("e")]}
+        )
         queuectl(daemon, "send", "--from", "shop@a.example", "--to", "+49 170 1234567",
                  "--text", "Grüße {} €", name=1)  # fmt: skip
+        with pgmta.SyncClient(system.uri) as client:
+            client.send(pgmta.Mail(sender="shop@a.example", to=["+49 (170) 123-4566"], subject="",
+                                   body="Hello"))  # fmt: skip
         (told,) = system.ask("SELECT submit_mail('shop@a.example', '{+491701234568}', '', 'Hi')"
                              " AS id")  # fmt: skip
         system.ask("NOTIFY pgmta_queue")
-        until(lambda: len(provider.documents) == 2)
+        until(lambda: len(provider.documents) == 3)
         assert {each["to"]: each["text"] for each in provider.documents} == {
-            "+491701234567": "Grüße {} €", "+491701234568": "Hi",
+            "+491701234567": "Grüße {} €", "+491701234566": "Hello", "+491701234568": "Hi",
         }  # fmt: skip
+        assert not any("signature" in each for each in provider.documents)
         system.wait_empty()
         (delivered,) = system.attempts("+491701234568")
         assert delivered["message_id"] == told["id"]
@@ -143,6 +162,30 @@ def test_single_numbers(system: System, tmp_path: Path) -> None:
     (row,) = system.wait_queue(lambda rows: rows and rows[0]["status"] == "HOLD")
     assert "no route takes telephone numbers" in row["last_reply"]
     assert hop.connections == 0
+    system.stop()
+
+
+def test_what_can_not_be_sent(system: System, db: psycopg.Connection, tmp_path: Path) -> None:
+    """A message without plain text asks no provider, and its DSN names the number."""
+    hop = system.hop()
+    with Provider() as provider:
+        daemon = system.queued(hop, shaping=shaping(tmp_path, provider), bounces={"gather": 0})
+        content = "From: a@a.example\r\nContent-Type: text/html\r\n\r\n<p>x</p>\r\n"
+        db.execute("SELECT submit('a@a.example', '{+49 170 1234567}', %s, on_failed => 'bounce',"
+                   " wake => true)", [content.encode()])  # fmt: skip
+        (report,) = hop.wait_kept(1)
+        assert b"\r\nFinal-Recipient: X-E164; +491701234567\r\n" in (report.content or b"")
+        assert b"; 5.6.0 there is no plain text\r\n" in (report.content or b"")
+        template = tmp_path / "page.html"
+        template.write_text("---\nfrom: a@a.example\nsubject: x\n---\n<p>x</p>\n")
+        queuectl(daemon, "template", "put", str(template))
+        queuectl(daemon, "campaign", "create", "pages", "--template", "page",
+                 "--credential", "twilio")  # fmt: skip
+        (tmp_path / "list.csv").write_text("recipient\n+491701234567\ntel:+491701234567\n")
+        output = queuectl(daemon, "campaign", "import", "pages", str(tmp_path / "list.csv"), code=1)
+        assert "list.csv:2: +491701234567: the template has no plain text" in output
+        assert "list.csv:3: 'tel:+491701234567' is no telephone number; write it" in output
+        assert not provider.documents
     system.stop()
 
 
@@ -158,6 +201,20 @@ def test_single_numbers(system: System, tmp_path: Path) -> None:
         ("submit_mail('s@a.example', '{+491701234567}', '', 'x', attachments => ARRAY[("
          "'a', 'text/plain', ''::bytea, NULL)]::submit_attachment[])",
          "attachments", "a telephone number gets none"),
+        ("submit_mail('s@a.example', '{+491701234567}', 'Hi', 'x')",
+         "subject", "a telephone number gets none"),
+        ("submit_mail('s@a.example', '{+491701234567}', '', 'x', '<p>x</p>')",
+         "html", "a telephone number gets none"),
+        ("submit_mail('s@a.example', '{+491701234567}', '', 'x', reply_to => 'c@a.example')",
+         "reply_to", "a telephone number gets none"),
+        ("submit_mail('s@a.example', '{+491701234567}', '', 'x', headers => '{\"X-A\": \"b\"}')",
+         "headers", "a telephone number gets none"),
+        ("submit_mail('s@a.example', '{+491701234567}', '', ' ')", "body",
+         "there is no plain text"),
+        ("submit_mail('s@a.example', '{+49170x}', '', 'x')", "to", "not in E.164"),
+        ("submit_mail('s@a.example', '{tel:+491701234567}', '', 'x')", "to", "not in E.164"),
+        ("submit_mail('s@a.example', '{0049 170 1234567}', '', 'x')", "to", "not in E.164"),
+        ("submit_mail('s@a.example', '{+٤٩١٧٠١٢٣٤٥٦٧}', '', 'x')", "to", "not in E.164"),
         ("submit_mail('+491701234567', '{b@b.example}', 'x', 'y')", "sender", ""),
         ("submit_mail('s@a.example', '{b@b.example}', 'x', 'y', \"from\" => '+491701234567')",
          "from", ""),

@@ -38,11 +38,13 @@ ADDRESSES = [
     "a" * 53 + "@b.example", "a" * 55 + "@b.example", "a" * 65 + "@b.example", f"{ADDRESS} ",
     "a@-b.example", "a@b-.example", "a@b..example", "a.@b.example", "a[]@b.example",
     "a@b_c.example", "a@b.example|", "a!b@b.example", "é@b.example",
-    "a@[192.0.2.1]", "", "a", None, 7, [ADDRESS],
+    "a@[192.0.2.1]", "", "a", None, 7, [ADDRESS], "a@sms", "B <a@sms>", "a@sms.example",
+    "+491701234567", "+49 (170) 1234567", "A <+491701234567>",
 ]  # fmt: skip
 NEAR: dict[str, list[Any]] = {
     "sender": [
         f"Shop <{ADDRESS}>", f"<{ADDRESS}>", "", None, 7, [ADDRESS], f"{ADDRESS}|", "a" * 64,
+        "a@sms", "+491701234567",
     ],
     "to": [
         *[[f"{name}<{ADDRESS}>"] for name in NAMES], *[[each] for each in ADDRESSES],
@@ -51,7 +53,7 @@ NEAR: dict[str, list[Any]] = {
         [f"r{n}@b.example" for n in range(1001)], ADDRESS, None, [], {},
     ],
     "from": [
-        "", None, [ADDRESS], f"{ADDRESS}, b@b.example", f'"A" <{ADDRESS}>', "<>", "Bob", 7,
+        "", None, [ADDRESS], f"{ADDRESS}, b@b.example", "a@sms", f'"A" <{ADDRESS}>', "<>", "Bob", 7,
         f"A <{ADDRESS}>x",
     ],
     "subject": [

@@ -13,11 +13,15 @@ from pgmta.postgres.binary import Bigints, Booleans, Instants, Integers, Texts
 from pgmta.states import Event, after
 
 _BOUNCES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
-_HTTP = re.compile(
-    r"(?:^|\d )HTTP (\d{3}) .*?(?:error=(.+?))?(?: error_sub_type=(.+?))?(?: error_text=.*)?"
-    r"(?: \(given up.*\))?$"
+_STATUS = re.compile(r"[245]\.[\d.]+ HTTP (\d{3})\b")
+"""The status in a reply by HTTP, which has the error code and sub type of the provider behind it.
+
+SQL reads such replies by `reply_word()`.
+"""
+_CODE, _SUB_TYPE = (
+    re.compile(rf" {name}=(.+?)(?: error_sub_type=| error_text=| \(given up |$)")
+    for name in ("error", "error_sub_type")
 )
-"""Status, error code and sub type in a reply by HTTP, as `reply_word()` of SQL finds them."""
 _STATES = {Event.DELIVERED: "sent", Event.FAIL: "failed", Event.DEFER: "deferred"}
 
 
@@ -78,8 +82,9 @@ def _codes(outcome: Outcome) -> tuple[str, str]:
         return "", ""
     enhanced = found[0] if (found := ENHANCED.match(outcome.reply.text)) else ""
     sub_type = f"{enhanced} {outcome.answer_class}".strip()
-    if found := _HTTP.search(outcome.reply.text):
-        status, code, exact = found.groups()
-        return code or status, exact or sub_type
-    code = outcome.reply.code
-    return str(code) if code else outcome.event.value, sub_type
+    code = str(outcome.reply.code) if outcome.reply.code else outcome.event.value
+    text = outcome.reply.text
+    if not (found := _STATUS.match(text)):
+        return code, sub_type
+    own, exact = _CODE.search(text), _SUB_TYPE.search(text)
+    return own[1] if own else found[1], exact[1] if exact else sub_type

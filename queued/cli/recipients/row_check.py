@@ -13,6 +13,7 @@ from pgmta.compose.template import Template
 from pgmta.compose.words import fault
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import parse_recipient
+from pgmta.mail.telephone import NUMBER_DOMAIN
 from pgmta.mail.text import UNSTORABLE
 
 RECIPIENT = "recipient"
@@ -56,6 +57,7 @@ class RowCheck:
         if problems:
             raise ConfigError(problems)
         self._width = len(names)
+        self._has_text = template.has_text
         self._recipient = names.index(column)
         self._words = [
             (word, names.index(word), tuple(template.words[word])) for word in words_of(template)
@@ -69,6 +71,8 @@ class RowCheck:
             recipient, domain = parse_recipient(cells[self._recipient].strip(_BLANKS))
         except AddressError as error:
             raise ValueError(str(error)) from None
+        if domain == NUMBER_DOMAIN and not self._has_text:
+            raise ValueError(f"{recipient}: the template has no plain text, which is the SMS")
         words = {}
         for word, index, places in self._words:
             words[word] = text = cells[index]

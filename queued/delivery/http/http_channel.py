@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from pgmta.errors import DeliveryError, Stage
-from pgmta.mail.telephone import NUMBER_DOMAIN, segments_of
+from pgmta.mail.telephone import NUMBER_DOMAIN
 from pgmta.model import Reply
 from pgmta.states import Event
 from queued.delivery.http.endpoints import Endpoints
@@ -132,11 +132,8 @@ class HttpChannel:
         octets = envelope.trace + await _whole(envelope)
         words = MailWords(envelope.message, octets, endpoints.parameters.secrets)
         target, item = endpoints.targets[place], envelope.items[0]
-        if item.domain == NUMBER_DOMAIN:
-            number = segments_of(words.sms).number
-            if number > settings.segments:
-                why = f"5.3.4 the text has {number} segments, at most {settings.segments}"
-                return Result(Event.FAIL, Reply(0, why), connection.place, Stage.DATA)
+        if item.domain == NUMBER_DOMAIN and (why := _unfit(words, settings.segments)):
+            return Result(Event.FAIL, Reply(0, why), connection.place, Stage.DATA)
         try:
             request = endpoints.writer.write(target, words, item)
         except Unplaceable as error:
@@ -191,6 +188,14 @@ class HttpChannel:
     async def wait_closed(self) -> None:
         """Wait for the end of the connections, for a few seconds at most."""
         await asyncio.gather(*(each.wait_closed(_CLOSING) for each in self._connections.values()))
+
+
+def _unfit(words: MailWords, most: int) -> str:
+    """Return why a telephone number can't get the text; '' if it can."""
+    if not words.sms.strip():
+        return "5.6.0 there is no plain text"
+    number = words.segments.number
+    return f"5.3.4 the text has {number} segments, at most {most}" if number > most else ""
 
 
 async def _whole(envelope: Envelope) -> bytes:

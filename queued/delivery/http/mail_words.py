@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from pgmta.mail.metadata import values_of
-from pgmta.mail.telephone import segments_of
+from pgmta.mail.telephone import Segments, segments_of
 from pgmta.model import Item, Message
 from queued.delivery.http.mail_parts import MailParts, mailbox
 
@@ -90,6 +90,11 @@ class MailWords:
         return (self._mail.text or "").rstrip("\n")
 
     @cached_property
+    def segments(self) -> Segments:
+        """Return the segments of that text."""
+        return segments_of(self.sms)
+
+    @cached_property
     def _mail(self) -> MailParts:
         return MailParts(self.octets)
 
@@ -110,7 +115,7 @@ class MailWords:
             case "sms":
                 return self.sms or None
             case "segments":
-                return segments_of(self.sms).number
+                return self.segments.number
         return self._of_mail(self._mail, word)
 
     def _of_mail(self, mail: MailParts, word: str) -> Any:
@@ -127,7 +132,7 @@ class MailWords:
             case "to" | "cc" | "reply_to":
                 return mail.mailboxes(word.replace("_", "-")) or None
             case "sms_type":
-                return "unicode" if segments_of(self.sms).others else "text"
+                return "unicode" if self.segments.others else "text"
         return None
 
     def _from(self, word: str) -> str | None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from pgmta.config.types import without_port
+from pgmta.mail.telephone import is_number
 from pgmta.mail.text import printable
 
 _LINE = 76  # octets after which a line is folded (RFC 5322, section 2.1.1)
@@ -74,8 +75,11 @@ def from_xtext(value: str) -> str:
 def typed_address(address: str, *, utf8: bool, kind: str = "") -> str:
     """Return `rfc822; address`, or `utf-8; address` for one beyond ASCII (RFC 6533, section 3).
 
-    Without `utf8` the address is in ASCII: other characters have the form of utf-8-addr-xtext.
+    Without `utf8` the address is in ASCII: other characters have the form of utf-8-addr-xtext. No
+    type is registered for telephone numbers.
     """
+    if is_number(address):
+        return f"X-E164; {text_of(address, utf8=False)}"
     if address.isascii() and kind != "utf-8":
         return f"{kind or 'rfc822'}; {text_of(address, utf8=False)}"
     address = text_of(address, utf8=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from pgmta.errors import AddressError
 from pgmta.mail.address import parse_mailbox, parse_recipient
 from pgmta.mail.telephone import is_number, number_of, segments_of
+from tests.support.rows import fetch
 
 GOOD = {
     "+491701234567": "+491701234567",
@@ -105,3 +107,10 @@ def test_segments_have_room_for_the_text(text: str) -> None:
         assert (found.number - 1) * (each - 1) < found.length <= found.number * each
     if found.alphabet == "UCS-2":
         assert found.length == len(text.encode("utf-16-le")) // 2
+
+
+def test_sql_reads_numbers_as_python_does(db: psycopg.Connection) -> None:
+    for text in (*GOOD, *BAD):
+        (found,) = fetch(db, "SELECT submit_numbers(ARRAY[%s])", text)
+        domain = db.execute("SELECT mailbox_domain(%s)", (found[0],)).fetchall()[0][0]
+        assert (found[0], domain) == (GOOD[text], "sms") if text in GOOD else domain is None

@@ -130,6 +130,7 @@ class Item:
     message_id_header: str | None = None  # of the message
     submitted_by: str | None = None  # likewise
     origin: Origin | None = None  # likewise
+    client: str = ""  # address|helo|protocol of who handed the message over by SMTP
     spans: RowSpans | None = field(default=None, compare=False)  # only of a recorded trace
 
 

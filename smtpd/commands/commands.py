@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from aiosmtpd.smtp import Session
@@ -12,6 +10,7 @@ from aiosmtpd.smtp import Session
 from pgmta.accounts.login import Login
 from pgmta.errors import AddressError
 from pgmta.mail.address import split_path
+from pgmta.mail.trace_field import trace_field
 from pgmta.model import Origin
 from smtpd.commands.listener import SmtpListener
 from smtpd.commands.parameters import Dsn, separated
@@ -22,7 +21,6 @@ from smtpd.protocol.transaction import Transaction
 from smtpd.server.server import Server
 from smtpd.tls.tls_facts import TlsFacts
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
 _FUNCTION = {(False, False): "", (True, False): "S", (False, True): "A", (True, True): "SA"}
 
 
@@ -209,7 +207,7 @@ class Commands:
         if tls or login or transaction.envelope.smtp_utf8:
             utf8 = transaction.envelope.smtp_utf8
             name = _protocol(name, utf8=utf8, tls=tls, login=bool(login))
-        self.trace = received(self.session.host_name, self._client, self._hostname, name)
+        self.trace = trace_field(self.session.host_name, self._client, self._hostname, name)
         self.transaction = transaction
         if transaction.priority_given is None:
             return reply
@@ -319,15 +317,3 @@ def _protocol(name: str, *, utf8: bool, tls: TlsFacts | None, login: bool) -> st
     if extended:
         name += _FUNCTION[bool(tls), login]
     return f"{name} ({tls.version} {tls.cipher})\r\n\t" if tls else name
-
-
-@lru_cache(maxsize=1024)
-def received(helo: str, client: str, hostname: str, protocol: str) -> str:
-    """Return a folded Received field up to the message id; `client` is an IP address.
-
-    The name that the client gave is cut down to the characters of a host name.
-    """
-    literal = f"[IPv6:{client}]" if ":" in client else f"[{client}]"
-    name = _UNSAFE.sub("?", helo)[:255] or "unknown"
-    gap = "" if protocol.endswith("\t") else " "
-    return f"Received: from {name} ({literal})\r\n\tby {hostname} (pgmta) with {protocol}{gap}id "

@@ -31,7 +31,7 @@ SELECT trace, submitted_by, origin FROM messages WHERE id = %(id)s
 SELECT started_at, ended_at, event, attempt, code, enhanced, reply, command, host, worker, sender,
     recipient, row_id, lease_token, address, tls_version, tls_cipher, tls_verified, dns_seconds,
     connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned, submitted_by,
-    confirmed_at, complained_at
+    confirmed_at, complained_at, host(client) AS client, client_helo, client_protocol
 FROM attempts WHERE message_id = %(id)s ORDER BY ended_at, row_id
 
 -- name: transcripts

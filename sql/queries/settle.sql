@@ -88,6 +88,7 @@ SELECT attempts_log(%(worker)s,
         %(classes)b::text[], %(started)b::timestamptz[], %(ended)b::timestamptz[], %(seconds)b::real[],
         %(tenant)b::text[], %(message_id_header)b::text[], %(submitted_by)b::text[], %(metadata)b::text[],
         %(places)b::smallint[], %(facts)b::text[], %(times)b::real[], again => %(again)s,
+        clients => %(client)b::text[],
         changed => ARRAY(SELECT id FROM changed)) AS rows
 
 -- name: campaign

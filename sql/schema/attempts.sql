@@ -35,7 +35,10 @@ CREATE TABLE attempts (
     returned text,
     late text,
     confirmed_at timestamptz,
-    complained_at timestamptz
+    complained_at timestamptz,
+    client inet,
+    client_helo text,
+    client_protocol text
 ) PARTITION BY RANGE (ended_at);
 COMMENT ON TABLE attempts IS 'Every delivery attempt that began, one row a recipient; partitioned by day (UTC).';
 COMMENT ON COLUMN attempts.ended_at IS 'When the outcome was known (or, for a takeover, given up).';
@@ -86,6 +89,10 @@ COMMENT ON COLUMN attempts.confirmed_at IS
     'When a provider said by a callback that the recipient''s host has the mail; null: it did not.';
 COMMENT ON COLUMN attempts.complained_at IS
     'When a provider said by a callback that the recipient complained; null: it did not.';
+COMMENT ON COLUMN attempts.client IS 'IP address of the client that handed the message over by SMTP; null: none did.';
+COMMENT ON COLUMN attempts.client_helo IS 'The name that the client gave in EHLO, HELO or LHLO.';
+COMMENT ON COLUMN attempts.client_protocol IS
+    'The protocol of the session (RFC 3848), with the version and the cipher of TLS.';
 COMMENT ON CONSTRAINT attempts_event ON attempts IS 'Those of pgmta/states.py, which a test compares.';
 
 CREATE TABLE attempts_default PARTITION OF attempts DEFAULT;
@@ -117,7 +124,9 @@ CREATE FUNCTION attempts_log(
     -- the answer to the first commit was lost with its connection
     again boolean DEFAULT false,
     -- the rows that the outcomes changed: those of the other attempts were late; null: all changed
-    changed bigint[] DEFAULT NULL
+    changed bigint[] DEFAULT NULL,
+    -- of each attempt: address|helo|protocol
+    clients text[] DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -143,7 +152,8 @@ BEGIN
     INSERT INTO pgmta.attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
         event, sender, recipient, domain, worker, host, command, enhanced, reply, class,
         tenant, message_id_header, submitted_by, metadata, address, tls_version,
-        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds, late)
+        tls_cipher, tls_verified, dns_seconds, connect_seconds, tls_seconds, transaction_seconds, late,
+        client, client_helo, client_protocol)
     SELECT coalesce(ended[n], now()), started[n], row_ids[n], message_ids[n], tokens[n], numbers[n],
         coalesce(codes[n], 0), coalesce(events[n], 'delivered'), senders[n], recipients[n], domains[n],
         coalesce(workers[n], attempts_log.worker), coalesce(facts[places[n] + 1], ''), coalesce(commands[n], ''),
@@ -152,7 +162,8 @@ BEGIN
         nullif(facts[places[n] + 2], ''), nullif(facts[places[n] + 3], ''), nullif(facts[places[n] + 4], ''),
         nullif(facts[places[n] + 5], ''), nullif(times[places[n] + 1], 0),
         nullif(times[places[n] + 2] + times[places[n] + 3], 0), nullif(times[places[n] + 4], 0),
-        nullif(seconds[n], 0), late[n]
+        nullif(seconds[n], 0), late[n], nullif(split_part(clients[n], '|', 1), '')::inet,
+        nullif(split_part(clients[n], '|', 2), ''), nullif(split_part(clients[n], '|', 3), '')
     FROM generate_subscripts(row_ids, 1) AS n WHERE coalesce(events[n] NOT IN ('handed back', 'postponed'), true);
     GET DIAGNOSTICS logged = ROW_COUNT;
     RETURN logged;
@@ -160,6 +171,20 @@ END $$;
 COMMENT ON FUNCTION attempts_log IS
     'Writes attempts to the log, and returns how many. An attempt without an event was delivered; one '
     'that was handed back or postponed never began.';
+
+CREATE FUNCTION trace_client(trace text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    found CONSTANT text[] := regexp_match(trace,
+        '^Received: from ([A-Za-z0-9.:_\[\]?-]+) \(\[(?:IPv6:)?([0-9A-Fa-f.:]+)\]\)\s+by \S+ \(pgmta\) with '
+        '([A-Z0-9]+(?: \([^()|\r\n]*\))?)\s');
+BEGIN
+    RETURN host(found[2]::inet) || '|' || found[1] || '|' || found[3];
+EXCEPTION WHEN invalid_text_representation THEN
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION trace_client IS
+    'Who handed over the message with this trace field, as address|helo|protocol; null: no client of SMTP. '
+    'pgmta/mail/trace_field.py finds the same.';
 
 CREATE FUNCTION rows_log(ids bigint[], event text, who text DEFAULT NULL, reason text DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql AS $$
@@ -176,7 +201,8 @@ BEGIN
         array_agg(CASE event WHEN 'unknown' THEN coalesce(q.lease_since, now()) ELSE now() END), '{}', '{}',
         array_agg(q.tenant), array_agg(m.message_id_header), array_agg(m.submitted_by),
         array_agg(nullif(q.metadata, '{}')::text),
-        workers => array_agg(coalesce(who, CASE event WHEN 'unknown' THEN q.lease_owner ELSE q.held_by END, '')))
+        workers => array_agg(coalesce(who, CASE event WHEN 'unknown' THEN q.lease_owner ELSE q.held_by END, '')),
+        clients => array_agg(pgmta.trace_client(m.trace)))
     FROM pgmta.queue AS q LEFT JOIN pgmta.messages AS m ON m.id = q.message_id
     WHERE q.id = ANY (ids));
 END $$;
@@ -225,7 +251,7 @@ SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_
     nullif(command, '') AS command, nullif(host, '') AS host, worker, sender, domain, row_id,
     tenant, message_id_header, submitted_by, metadata, address, tls_version, tls_cipher, tls_verified,
     dns_seconds, connect_seconds, tls_seconds, transaction_seconds, class, returned_at, returned, late,
-    confirmed_at, complained_at
+    confirmed_at, complained_at, client, client_helo, client_protocol
 FROM attempts;
 COMMENT ON VIEW attempt_history IS
     'Every attempt, to be read. By message_id or recipient it uses an index, whatever the length of the log; with '
@@ -266,6 +292,9 @@ COMMENT ON COLUMN attempt_history.returned IS 'As attempts.returned.';
 COMMENT ON COLUMN attempt_history.late IS 'As attempts.late.';
 COMMENT ON COLUMN attempt_history.confirmed_at IS 'As attempts.confirmed_at.';
 COMMENT ON COLUMN attempt_history.complained_at IS 'As attempts.complained_at.';
+COMMENT ON COLUMN attempt_history.client IS 'As attempts.client.';
+COMMENT ON COLUMN attempt_history.client_helo IS 'As attempts.client_helo.';
+COMMENT ON COLUMN attempt_history.client_protocol IS 'As attempts.client_protocol.';
 
 CREATE VIEW attempt_rates AS
 SELECT date_trunc('minute', ended_at) AS minute, count(*) AS attempts,
@@ -353,6 +382,9 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('attempts', 'pgmta_reader', 'SELECT'),
     ('FUNCTION attempts_log', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION rows_log', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION trace_client', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION trace_client', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION trace_client', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION attempt_returned', 'pgmta_queued', 'EXECUTE'),
     ('attempt_history', 'pgmta_operator', 'SELECT'),
     ('attempt_history', 'pgmta_reader', 'SELECT'),

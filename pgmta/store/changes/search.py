@@ -1,9 +1,10 @@
-"""Finds mail by its addresses, Message-ID, metadata or numbers, in the queue and in the log."""
+"""Finds mail by addresses, Message-ID, client, metadata or numbers, in the queue and in the log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Any
 
 from pgmta.postgres.operator import connect_operator
@@ -26,6 +27,8 @@ class Wanted:
     tenant: Sequence[str] = ()
     message_id_header: Sequence[str] = ()
     metadata: Sequence[str] = ()
+    clients: Sequence[str] = ()
+    """Addresses or networks of the clients that handed mail over by SMTP."""
     rows: Sequence[tuple[int, int]] = ()
     """Pairs of the numbers of a message and of a row."""
 
@@ -50,7 +53,13 @@ class Wanted:
             f"{prefix}message_id = {message} AND {prefix}{row_id} = {row}"
             for message, row in self.rows
         )
-        return (addresses & rest).condition(prefix) + (f" AND ({rows})" if rows else "")
+        parts = [(addresses & rest).condition(prefix)]
+        if self.clients:
+            among = ", ".join(f"'{_network(text)}'" for text in self.clients)
+            parts.append(f"{prefix}client <<= ANY (ARRAY[{among}]::inet[])")
+        if rows:
+            parts.append(f"({rows})")
+        return " AND ".join(parts)
 
 
 def find(uri: str, wanted: Wanted, since: float, limit: int) -> list[dict[str, Any]]:
@@ -64,6 +73,13 @@ def find(uri: str, wanted: Wanted, since: float, limit: int) -> list[dict[str, A
         rows = db.execute(waiting, {"limit": limit}).fetchall()
         gone = _SQL["gone"].fill(where=bracketed(wanted.in_log()))
         return rows + db.execute(gone, {"limit": limit, "since": since}).fetchall()
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ip_network(text.strip(), strict=False))
+    except ValueError:
+        raise ValueError(f"--client: {text!r} is no IP address, and no network") from None
 
 
 def _address(field: str, texts: Sequence[str]) -> Term | None:

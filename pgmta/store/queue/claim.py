@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from pgmta.mail.trace_field import client_of
 from pgmta.model import Item, Labelled, Message, Rated
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, bracketed, queries
@@ -280,6 +281,8 @@ class Claims:
                 item.message_id_header = message.message_id_header
                 item.submitted_by = message.submitted_by
                 item.origin = message.origin
+                client = client_of(message.trace)
+                item.client = "|".join(client) if client else ""
         return found
 
     def _compose(self) -> None:

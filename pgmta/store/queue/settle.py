@@ -32,7 +32,7 @@ _SETTLE = [_SQL["settle"].fill(log=_LOG, transcripts="", campaign=told) for told
 _WITH_TRANSCRIPTS = [
     _SQL["settle"].fill(log=_LOG, transcripts=_SAID, campaign=told) for told in ("", _TOLD)
 ]
-_OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata")
+_OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata", "client")
 _ENHANCED = ENHANCED.match
 _WIDTH = 5  # facts of a connection in each of two arrays
 # the last one fills up

@@ -30,6 +30,9 @@ from queued.routing.routes import return_addresses
     multiple=True,
     help="Message-ID of the header, * for any text.",
 )
+@click.option(
+    "--client", multiple=True, metavar="IP", help="Client that handed it over: address or network."
+)
 @click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds mail without K.")
 @click.option(
     "--verp", multiple=True, metavar="ADDRESS", help="VERP address, as a host saw the sender."
@@ -48,21 +51,22 @@ def find(
     sender: tuple[str, ...],
     tenant: tuple[str, ...],
     message_id_header: tuple[str, ...],
+    client: tuple[str, ...],
     metadata: tuple[str, ...],
     verp: tuple[str, ...],
     since: str,
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find mail by addresses, Message-ID or metadata, also when it has left the queue.
+    """Find mail by addresses, Message-ID, client or metadata, also when it has left the queue.
 
     Each line is a recipient: its status in the queue, or the last event in the log. In the log an
     address without * is compared as given, or with its domain in lower case.
     """
     named = _named_rows(config, verp) if verp else []
-    wanted = Wanted(recipient, sender, tenant, message_id_header, metadata, named)
-    if not (recipient or sender or tenant or message_id_header or metadata or verp):
-        options = "--recipient, --sender, --tenant, --message-id, --metadata or --verp"
+    wanted = Wanted(recipient, sender, tenant, message_id_header, metadata, client, named)
+    if not (recipient or sender or tenant or message_id_header or client or metadata or verp):
+        options = "--recipient, --sender, --tenant, --message-id, --client, --metadata or --verp"
         raise ConfigError([f"find needs {options}"])
     try:
         seconds = parse_duration(since)
@@ -83,6 +87,7 @@ _COLUMNS: dict[str, Column] = {
     "AT": lambda row: instant(row["at"]),
     "SENDER": lambda row: f"<{row['sender']}>",
     "RECIPIENT": "recipient",
+    "CLIENT": lambda row: row["client"] or "-",
     "MESSAGE-ID": lambda row: row["message_id_header"] or "-",
     "REPLY OR REASON": lambda row: shorten(why(row) or "-"),
 }

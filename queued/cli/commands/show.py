@@ -5,7 +5,6 @@ from __future__ import annotations
 import email.parser
 import email.policy
 import json
-import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,11 @@ from pgmta.command import print_json, print_line, print_text
 from pgmta.compose.composed_message import composed_header
 from pgmta.compose.mime import MessageIdentity
 from pgmta.errors import PgmtaError
+from pgmta.mail.trace_field import ClientFacts, client_of
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
 from queued.rewriting.edited import EDITED, EDITORS, edited_or_stored
-
-# smtpd/commands/commands.py writes the field, and replaces other characters of the name
-_RECEIVED = re.compile(
-    r"Received: from (?P<helo>[A-Za-z0-9.:_\[\]?-]+) "
-    r"\(\[(?:IPv6:)?(?P<address>[0-9A-Fa-f.:]+)\]\)\s+"
-    r"by \S+ \(pgmta\) with (?P<protocol>[A-Z0-9]+(?: \([^()\r\n]*\))?)\s"
-)
-
 
 type Came = dict[str, str | None]
 """User, client, helo (the name that the client gave), protocol and origin."""
@@ -99,18 +91,19 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
 
 
 def arrival(message: dict[str, Any] | None, history: list[dict[str, Any]]) -> Came:
-    """Return who submitted a message, and from where; None for each fact that is unknown.
-
-    The log of attempts keeps the user. Only the message has the client.
-    """
-    users = [entry["submitted_by"] for entry in history if entry["submitted_by"]]
+    """Return who submitted a message, and from where; None for each fact that is unknown."""
     user = message["submitted_by"] if message else None
-    found = _RECEIVED.match(message["trace"]) if message else None
+    client = client_of(message["trace"]) if message else None
+    for entry in history:
+        user = user or entry["submitted_by"]
+        if not client and entry["client"]:
+            names = "client", "client_helo", "client_protocol"
+            client = ClientFacts(*(str(entry[name]) for name in names))
     return {
-        "user": user or (users[0] if users else None),
-        "client": found["address"] if found else None,
-        "helo": found["helo"] if found else None,
-        "protocol": found["protocol"] if found else None,
+        "user": user,
+        "client": client.address if client else None,
+        "helo": client.helo if client else None,
+        "protocol": client.protocol if client else None,
         "origin": message["origin"] if message else None,
     }
 
@@ -126,8 +119,6 @@ def print_arrival(came: Came) -> None:
         parts.append(f"origin {came['origin']}")
     if parts:
         print_line(f"came from {', '.join(parts)}")
-    if not came["client"] and not came["origin"]:  # the message is gone
-        print_line("mail by SMTP has its client in the log of smtpd: line `accepted` with this id")
 
 
 def print_origin(reports: MessageReports) -> None:

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgmta.mail.address import normalise_domain
-from smtpd.commands.commands import received
+from pgmta.mail.trace_field import trace_field
 from smtpd.config import Relay
 from smtpd.policy import Policy
 from smtpd.session.composition import trace_date
@@ -112,7 +112,7 @@ def test_received_is_one_field_whatever_the_client_calls_itself(
     helo: str, client: str, protocol: str, message_id: int, moment: datetime, hours: int
 ) -> None:
     now = moment.replace(tzinfo=timezone(timedelta(hours=hours)))
-    beginning = received(helo, client, "mx.example", protocol)
+    beginning = trace_field(helo, client, "mx.example", protocol)
     date = trace_date(int(now.timestamp()))
     field = f"{beginning}{message_id};\r\n\t{date}\r\n"
     match = FIELD.fullmatch(field)

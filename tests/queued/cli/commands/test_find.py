@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from pgmta.mail.trace_field import trace_field
 from queued.cli.options.queue_command import database_of
 from queued.cli.queuectl import main
 
@@ -84,6 +85,21 @@ def test_mail_is_found_by_its_tenant(config: Path, db: psycopg.Connection) -> No
     waits, gone = (2, "HOLD", "eve@c.example"), (3, "delivered", "Bob@b.example")
     assert found(config, "--tenant", "shop") == [waits, gone]
     assert found(config, "--tenant", "S*p", "--sender", "") == [waits]
+
+
+@pytest.mark.usefixtures("mail")
+def test_mail_is_found_by_its_client(config: Path, db: psycopg.Connection) -> None:
+    trace = trace_field("me.example", "192.0.2.7", "mx.example", "ESMTP") + "1;"
+    db.execute("UPDATE messages SET trace = %s WHERE id = 1", (trace,))
+    db.execute("UPDATE attempts SET client = '2001:db8::7' WHERE row_id = 90")
+    waits, gone = (1, "QUEUED", "Bob@b.example"), (3, "delivered", "Bob@b.example")
+    assert found(config, "--client", "192.0.2.7") == [waits]
+    assert found(config, "--client", "192.0.2.0/24", "--client", "2001:DB8::/32") == [waits, gone]
+    assert found(config, "--client", "192.0.2.8") == []
+    assert found(config, "--client", "192.0.2.7", "--sender", "x") == []
+    assert "  192.0.2.7  " in run(config, "--client", "192.0.2.7").stdout
+    refused = run(config, "--client", "192.0.2.7' OR true")
+    assert (refused.exit_code, "no IP address" in refused.stderr) == (2, True)
 
 
 def test_nothing_found_and_mistakes(config: Path) -> None:

@@ -43,6 +43,10 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.dkim:dkim",
         "Make, list and test the keys that sign mail (DKIM).",
     ),
+    "doctor": LazyCommand(
+        "queued.cli.doctor.doctor:doctor",
+        "Check database, queue, files, host and DNS, and print a remedy for what is wrong.",
+    ),
     "explain": LazyCommand(
         "queued.cli.commands.explain:explain",
         "Explain a message: status, worker, what it waits for, every attempt, DSNs.",

@@ -21,20 +21,7 @@ from queued.cli.options.queue_command import Column, age_of, command, database_o
 def workers(config: Path, check: bool, as_json: bool) -> None:
     """Show workers, what each matches and its lag, and rows that no worker matches."""
     with closing(Overview(database_of(config))) as overview:
-        entries = overview.workers()
-        rules = overview.rules()
-        deliver = _distinct(entries)
-        counts = overview.matches(
-            [entry["takes"] for entry in entries],
-            deliver,
-            [rule["takes"] for rule in rules],
-            [*(f"worker {e['name']}" for e in entries), *(f"rule {r['name']}" for r in rules)],
-        )
-    for number, entry in enumerate(entries):
-        entry["matches"] = counts[f"n{number}"]
-        entry["due"] = counts[f"due{number}"]
-        entry["lag"] = counts[f"lag{number}"]
-    warnings = [*_warnings(entries, rules, counts), *map(str, overview.faults)]
+        entries, rules, counts, warnings = look_at_workers(overview)
     if as_json:
         print_json({
             "workers": entries, "rules": rules, "unmatched": counts["unmatched"],
@@ -47,6 +34,30 @@ def workers(config: Path, check: bool, as_json: bool) -> None:
             print_line(f"warning: {warning}", err=True)
     if check and counts["unmatched"]:
         sys.exit(EXIT_FAILURE)
+
+
+type Looked = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any], list[str]]
+"""Workers, rules, the counts of their rows, and warnings."""
+
+
+def look_at_workers(overview: Overview) -> Looked:
+    """Count the rows of each worker and rule, in one scan of the queue.
+
+    Raises psycopg.Error.
+    """
+    entries = overview.workers()
+    rules = overview.rules()
+    counts = overview.matches(
+        [entry["takes"] for entry in entries],
+        _distinct(entries),
+        [rule["takes"] for rule in rules],
+        [*(f"worker {e['name']}" for e in entries), *(f"rule {r['name']}" for r in rules)],
+    )
+    for number, entry in enumerate(entries):
+        entry["matches"] = counts[f"n{number}"]
+        entry["due"] = counts[f"due{number}"]
+        entry["lag"] = counts[f"lag{number}"]
+    return entries, rules, counts, [*_warnings(entries, rules, counts), *map(str, overview.faults)]
 
 
 _COLUMNS: dict[str, Column] = {

@@ -1,0 +1,1 @@
+"""`queuectl doctor`: checks of database, queue, host and Internet, with remedies."""

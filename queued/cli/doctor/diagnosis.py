@@ -1,0 +1,39 @@
+"""What a check of `queuectl doctor` found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+type Severity = Literal["error", "warning", "unknown", "ok"]
+"""`error`: mail is lost, late or not sent. `warning`: it soon may be. `unknown`: not checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The result of a check, and what to do about it; the remedy is '' if nothing is wrong."""
+
+    check: str
+    severity: Severity
+    finding: str
+    remedy: str = ""
+
+
+type Check = Callable[[], Iterator[Diagnosis]]
+"""A check yields what is wrong; a check that yields nothing found nothing wrong."""
+
+
+def error(check: str, finding: str, remedy: str) -> Diagnosis:
+    """Return a diagnosis of what loses, delays or stops mail."""
+    return Diagnosis(check, "error", finding, remedy)
+
+
+def warning(check: str, finding: str, remedy: str) -> Diagnosis:
+    """Return a diagnosis of what may do so soon."""
+    return Diagnosis(check, "warning", finding, remedy)
+
+
+def unknown(check: str, finding: str, remedy: str = "") -> Diagnosis:
+    """Return a diagnosis of what could not be checked."""
+    return Diagnosis(check, "unknown", finding, remedy)

@@ -1,0 +1,124 @@
+"""The command `queuectl doctor`: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import psycopg
+
+from pgmta.command import EXIT_FAILURE, print_json, print_line, progress
+from pgmta.errors import ConfigError, PgmtaError, StoreUnavailable
+from pgmta.store.admin.examination import Examination
+from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown
+from queued.cli.doctor.host_checks import HostChecks
+from queued.cli.doctor.internet_checks import InternetChecks
+from queued.cli.doctor.queue_checks import QueueChecks
+from queued.cli.doctor.server_checks import ServerChecks
+from queued.cli.options.queue_command import command, database_of
+from queued.config import QueuedConfig, read_config
+from queued.delivery.transports import parsers
+
+_MAILDROP = Path("/var/spool/pgmta/maildrop")
+
+
+@command(json=True)
+@click.option(
+    "--smtpd", type=click.Path(path_type=Path), metavar="FILE",
+    help="The smtpd.yaml; default: the one beside queued.yaml, if there is one.",
+)  # fmt: skip
+@click.option("--no-network", is_flag=True, help="Ask no name servers, and connect to no host.")
+@click.option(
+    "--probe", default="gmail.com", show_default=True, metavar="DOMAIN",
+    help="Domain whose MX hosts are tried, unless mail went out lately.",
+)  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Also name the checks that found nothing.")
+def doctor(
+    config: Path, smtpd: Path | None, no_network: bool, probe: str, every: bool, as_json: bool
+) -> None:
+    """Check database, queue, files, host and DNS, and print a remedy for what is wrong.
+
+    It changes nothing. Exits with 1 if there is an error or a warning. A count of the queue takes a
+    second per million rows.
+    """
+    if smtpd and not smtpd.exists():
+        raise ConfigError([f"--smtpd: there is no file {smtpd}"])
+    beside = smtpd or config.with_name("smtpd.yaml")
+    found = list(_examined(config, beside, "" if no_network else probe))
+    if as_json:
+        print_json([asdict(each) for each in found])
+    else:
+        _print(found, every=every)
+    if any(each.severity in ("error", "warning") for each in found):
+        sys.exit(EXIT_FAILURE)
+
+
+def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
+    """Run all checks, and yield what they find; a check that finds nothing is ok."""
+    settings: QueuedConfig | None = None
+    with suppress(ConfigError):  # the check of the file names the mistakes
+        settings = read_config(config, parsers(), passwords=False)
+    folder = settings.environment.directory if settings else config.parent
+    checks: dict[str, Check] = HostChecks(config, smtpd, _folders(settings, folder)).all()
+    examination: Examination | None = None
+    if settings:
+        try:
+            uri = database_of(config)
+            examination = Examination(uri)
+        except (StoreUnavailable, ConfigError) as fault:
+            yield error(
+                "database", str(fault), "start PostgreSQL, or mend environment.database.uri"
+            )
+    try:
+        if settings and examination:
+            checks |= ServerChecks(examination).all()
+            checks |= QueueChecks(
+                examination, uri, settings.retention.orphans, smtpd=smtpd.exists()
+            ).all()
+        if settings and probe:
+            checks |= InternetChecks(config, settings, examination, probe).all()
+        with progress("checks", len(checks)) as advance:
+            for name, check in checks.items():
+                yield from _run(name, check)
+                advance(1)
+    finally:
+        if examination:
+            examination.close()
+
+
+def _run(name: str, check: Check) -> Iterator[Diagnosis]:
+    nothing = True
+    try:
+        for each in check():
+            nothing = False
+            yield each
+    except psycopg.errors.InsufficientPrivilege as fault:
+        yield unknown(name, f"this login may not: {fault.diag.message_primary}")
+    except psycopg.errors.QueryCanceled:
+        yield unknown(name, "the question took more than 10 s")
+    except (psycopg.Error, PgmtaError) as fault:
+        yield unknown(name, " ".join(str(fault).split()))
+    else:
+        if nothing:
+            yield Diagnosis(name, "ok", "nothing wrong")
+
+
+def _folders(settings: QueuedConfig | None, folder: Path) -> list[Path]:
+    """Return the folders of this host that grow: the embedded server's, and the maildrop."""
+    embedded = settings and not settings.environment.database.uri
+    return [*([folder] if embedded else []), *([_MAILDROP] if _MAILDROP.exists() else [])]
+
+
+def _print(found: list[Diagnosis], *, every: bool) -> None:
+    order = ("error", "warning", "unknown", "ok")
+    for each in sorted(found, key=lambda each: order.index(each.severity)):
+        if each.severity != "ok" or every:
+            print_line(f"{each.severity:<8} {each.check}: {each.finding}")
+            if each.remedy:
+                print_line(f"{'':<8} -> {each.remedy}")
+    counts = {word: sum(each.severity == word for each in found) for word in order}
+    print_line(", ".join(f"{number} {word}" for word, number in counts.items()))

@@ -1,0 +1,127 @@
+"""Checks of the queue: daemons, workers, rules, partitions, and mail that does not move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from pgmta.command import age
+from pgmta.store.admin.examination import Examination
+from pgmta.store.changes.overview import Overview
+from pgmta.store.queue import partitions
+from pgmta.store.schema import migrations, mismatch
+from queued.cli.commands.workers import look_at_workers
+from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
+
+_LATE = 300.0  # seconds for which a row may be due
+_MANY = 20  # attempts that say something
+
+
+class QueueChecks:
+    """Checks over one connection. Each method raises psycopg.Error, PgmtaError."""
+
+    def __init__(self, examination: Examination, uri: str, orphans: float, *, smtpd: bool) -> None:
+        self._ask = examination.ask
+        self._uri = uri
+        self._orphans = orphans
+        self._needed = ("smtpd", "queued") if smtpd else ("queued",)
+
+    def all(self) -> dict[str, Check]:
+        """Return the checks by name."""
+        return {
+            "schema": self.schema,
+            "daemons": self.daemons,
+            "workers": self.workers,
+            "partitions": self.partitions,
+            "due mail": self.due_mail,
+            "outcomes": self.outcomes,
+            "orphans": self.orphans,
+        }
+
+    def schema(self) -> Iterator[Diagnosis]:
+        """Compare the schema of the database with this program, and with the daemons."""
+        known = list(migrations())
+        there = {row["name"] for row in self._ask("schema")}
+        if reason := mismatch(known, there):
+            yield error("schema", reason, "run `queuectl migrate`, or the version that fits")
+        for row in self._ask("daemons"):
+            if row["alive"] and row["schema"] not in there:
+                yield error(
+                    "schema",
+                    f"{row['program']} {row['version']} on {row['host']} (pid {row['pid']}) knows "
+                    f"{row['schema']}, which the database does not have",
+                    "run `queuectl migrate`, or restart that process",
+                )
+
+    def daemons(self) -> Iterator[Diagnosis]:
+        """Look whether both daemons run, and whether one stopped without a word."""
+        rows = self._ask("daemons")
+        for program in self._needed:
+            if not any(row["program"] == program and row["alive"] for row in rows):
+                yield error(
+                    "daemons", f"no {program} runs", f"start {program}; its log says why it ended"
+                )
+        for row in _silent(rows):
+            yield warning(
+                "daemons",
+                f"{row['program']} on {row['host']} (pid {row['pid']}) is silent since a minute",
+                "look whether it runs and reaches PostgreSQL; if it is gone, nothing is to be done",
+            )
+
+    def workers(self) -> Iterator[Diagnosis]:
+        """Look for rows that no worker takes, and for conditions that fail."""
+        with closing(Overview(self._uri)) as overview:
+            _, _, _, warnings = look_at_workers(overview)
+        for text in warnings:
+            yield error("workers", text, "`queuectl workers` shows what each one takes")
+
+    def partitions(self) -> Iterator[Diagnosis]:
+        """Look for mistakes in the partitions of the queue and of the log."""
+        with partitions.opened(self._uri) as db:
+            found = partitions.check(db, None)
+        for each in found:
+            if each.severity == "problem":
+                yield error("partitions", f"{each.object}: {each.finding}", each.remedy)
+
+    def due_mail(self) -> Iterator[Diagnosis]:
+        """Look how long mail waits beyond its time."""
+        seconds = self._ask("oldest_due")[0]["seconds"]
+        if seconds is not None and seconds > _LATE:
+            yield error(
+                "due mail",
+                f"a row is due for {age(seconds)}, and no worker has taken it",
+                "`queuectl workers`; `queuectl list --age '>5m' --limit 1`, `queuectl explain ID`",
+            )
+
+    def outcomes(self) -> Iterator[Diagnosis]:
+        """Look whether mail is delivered at all."""
+        row = self._ask("outcomes")[0]
+        if row["attempts"] >= _MANY and row["delivered"] * 10 < row["attempts"]:
+            yield error(
+                "outcomes",
+                f"of {row['attempts']} attempts in half an hour {row['delivered']} delivered",
+                "`queuectl count --by class --since 30m`, then `queuectl route DOMAIN`",
+            )
+        if row["unknown"] >= _MANY and row["unknown"] * 20 > row["attempts"]:
+            yield warning(
+                "outcomes",
+                f"{row['unknown']} attempts in half an hour ended as unknown: mail may come twice",
+                "SELECT * FROM pgmta.duplicates; has the reasons",
+            )
+
+    def orphans(self) -> Iterator[Diagnosis]:
+        """Look for bodies that nobody removes."""
+        number = self._ask("orphans", age=self._orphans)[0]["number"]
+        if number:
+            many = "1000 or more" if number >= 1000 else str(number)
+            yield warning(
+                "orphans",
+                f"{many} bodies have no row, and no queued has removed them",
+                "start queued; its duty `orphans` runs each hour",
+            )
+
+
+def _silent(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    """Return processes that ended without a word, unless their host runs the same again."""
+    living = {(row["program"], row["host"]) for row in rows if row["alive"]}
+    return [r for r in rows if not r["alive"] and (r["program"], r["host"]) not in living]

@@ -1,0 +1,209 @@
+"""Checks of the PostgreSQL server: settings, roles, activity, tables and clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from pgmta.command import age
+from pgmta.store.admin.examination import Examination
+from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
+
+_LEAST_VERSION = 150000
+_CLOCK = 2.0  # seconds
+_FULL = 0.9  # of the connections
+_OLD = 1_000_000_000  # transactions, of about 2 * 10^9
+_KEPT = 1 << 30  # octets of WAL
+_LONG = 300.0  # seconds of a transaction
+_DEAD = 200_000  # rows, and more than three times the others
+
+
+class ServerChecks:
+    """Checks over one connection. Each method raises psycopg.Error."""
+
+    def __init__(self, examination: Examination) -> None:
+        self._ask = examination.ask
+        self._examination = examination
+
+    def all(self) -> dict[str, Check]:
+        """Return the checks by name."""
+        return {
+            "version": self.version,
+            "durability": self.durability,
+            "roles": self.roles,
+            "autovacuum": self.autovacuum,
+            "connections": self.connections,
+            "transactions": self.transactions,
+            "replication slots": self.slots,
+            "bloat": self.bloat,
+            "transaction age": self.transaction_age,
+            "indexes": self.indexes,
+            "triggers": self.triggers,
+            "clock": self.clock,
+            "days": self.days,
+        }
+
+    def version(self) -> Iterator[Diagnosis]:
+        """Look at the version."""
+        if self._examination.version < _LEAST_VERSION:
+            number = self._examination.version // 10_000
+            yield error("version", f"PostgreSQL {number} is too old", "upgrade to 15 or newer")
+
+    def durability(self) -> Iterator[Diagnosis]:
+        """Look at the settings that decide whether a committed message survives a crash."""
+        settings = {row["name"]: row["setting"] for row in self._ask("settings")}
+        for name in ("fsync", "full_page_writes"):
+            if settings[name] != "on":
+                yield error(
+                    "durability",
+                    f"{name} is {settings[name]}: a crash of the host loses or spoils mail",
+                    f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();",
+                )
+        if settings["synchronous_commit"] in ("off", "local"):
+            yield error(
+                "durability",
+                "synchronous_commit does not wait for the disk: a crash loses accepted mail",
+                "ALTER SYSTEM RESET synchronous_commit; SELECT pg_reload_conf();",
+            )
+        for row in self._ask("roles_async"):
+            yield error(
+                "durability",
+                f"the role {row['role']} has a synchronous_commit that loses mail in a crash",
+                f"ALTER ROLE {row['role']} RESET synchronous_commit;",
+            )
+        if settings["transaction_read_only"] == "on":
+            yield error(
+                "durability",
+                "the server takes no writes: a standby, or default_transaction_read_only is on",
+                "name the primary in environment.database.uri, or reset the setting",
+            )
+
+    def roles(self) -> Iterator[Diagnosis]:
+        """Look for roles that a migration could not make."""
+        if missing := [row["role"] for row in self._ask("missing_roles")]:
+            yield error(
+                "roles",
+                f"the server lacks the roles {', '.join(missing)}",
+                "a superuser creates them (NOLOGIN), and the owner calls SELECT pgmta.grants();",
+            )
+
+    def autovacuum(self) -> Iterator[Diagnosis]:
+        """Look whether autovacuum runs."""
+        settings = {row["name"]: row["setting"] for row in self._ask("settings")}
+        for name in ("autovacuum", "track_counts"):
+            if settings[name] != "on":
+                yield error(
+                    "autovacuum",
+                    f"{name} is off: the queue grows, and claims get slow",
+                    f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();",
+                )
+        for row in self._ask("unvacuumed"):
+            yield error(
+                "autovacuum",
+                f"autovacuum is off for the table {row['name']}",
+                f"ALTER TABLE pgmta.{row['name']} RESET (autovacuum_enabled);",
+            )
+
+    def connections(self) -> Iterator[Diagnosis]:
+        """Look whether the connections run out."""
+        ((used, most),) = (row.values() for row in self._ask("connections"))
+        if used >= _FULL * most:
+            yield warning(
+                "connections",
+                f"{used} of {most} connections are in use",
+                "raise max_connections (a restart), or end programs that keep idle connections",
+            )
+
+    def transactions(self) -> Iterator[Diagnosis]:
+        """Look for transactions that nobody ends."""
+        if not self._ask("sees_all")[0]["sees"]:
+            yield unknown(
+                "transactions",
+                "this login does not see how long others' transactions last",
+                "GRANT pg_read_all_stats TO the login of queued.yaml",
+            )
+        for row in self._ask("long_transactions", least=_LONG):
+            yield warning(
+                "transactions",
+                f"a transaction of {row['login']} ({row['program'] or 'no name'}, {row['state']}) "
+                f"lasts {age(row['seconds'])}: rows that are gone stay in the tables",
+                f"end its program, or SELECT pg_terminate_backend({row['pid']});",
+            )
+        for row in self._ask("prepared", least=_LONG):
+            yield warning(
+                "transactions",
+                f"the prepared transaction {row['name']} waits for {age(row['seconds'])}",
+                f"COMMIT PREPARED or ROLLBACK PREPARED '{row['name']}';",
+            )
+
+    def slots(self) -> Iterator[Diagnosis]:
+        """Look for replication slots without a reader."""
+        for row in self._ask("slots"):
+            if row["octets"] >= _KEPT:
+                yield warning(
+                    "replication slots",
+                    f"the slot {row['name']} has no reader, and keeps {row['octets'] >> 20} MB",
+                    f"start its reader, or SELECT pg_drop_replication_slot('{row['name']}');",
+                )
+
+    def bloat(self) -> Iterator[Diagnosis]:
+        """Look for tables that vacuum does not keep up with."""
+        for row in self._ask("bloat", least=_DEAD):
+            yield warning(
+                "bloat",
+                f"the table {row['name']} has {row['dead']} dead rows beside {row['live']}, "
+                f"{row['octets'] >> 20} MB",
+                f"end old transactions, then VACUUM pgmta.{row['name']};",
+            )
+
+    def transaction_age(self) -> Iterator[Diagnosis]:
+        """Look how near the server is to the end of its transaction numbers."""
+        number = self._ask("age")[0]["age"]
+        if number > _OLD:
+            yield error(
+                "transaction age",
+                f"the oldest row is {number / 1e6:.0f} million transactions old; at 2,000 million "
+                "PostgreSQL takes no more mail",
+                "end old transactions and slots, then VACUUM; as superuser",
+            )
+
+    def indexes(self) -> Iterator[Diagnosis]:
+        """Look for indexes that are not used."""
+        for row in self._ask("invalid_indexes"):
+            yield error(
+                "indexes",
+                f"the index {row['name']} is invalid, so no statement uses it",
+                f"REINDEX INDEX CONCURRENTLY pgmta.{row['name']};",
+            )
+
+    def triggers(self) -> Iterator[Diagnosis]:
+        """Look for triggers that somebody switched off."""
+        for row in self._ask("disabled_triggers"):
+            yield error(
+                "triggers",
+                f"the trigger {row['name']} of {row['of']} is off: bodies go too early, or never",
+                f"ALTER TABLE pgmta.{row['of']} ENABLE TRIGGER {row['name']};",
+            )
+
+    def clock(self) -> Iterator[Diagnosis]:
+        """Compare the clock of the server with that of this host."""
+        before = time.time()
+        there = self._ask("clock")[0]["now"]
+        after = time.time()
+        apart = there - after if there > after else before - there
+        if apart > _CLOCK:
+            side = "ahead of" if there > after else "behind"
+            yield warning(
+                "clock",
+                f"the clock of PostgreSQL is {age(apart)} {side} that of this host",
+                "run a time service (chrony or systemd-timesyncd) on both",
+            )
+
+    def days(self) -> Iterator[Diagnosis]:
+        """Look whether tomorrow's partitions of the logs are there."""
+        for row in self._ask("missing_days"):
+            yield error(
+                "days",
+                f"the log {row['log']} has no partition for tomorrow",
+                f"start queued, or SELECT pgmta.days_make('{row['log']}', 7);",
+            )

@@ -1,0 +1,119 @@
+-- name: settings
+-- Settings of the server that decide whether mail is safe.
+SELECT name, setting, source FROM pg_settings
+WHERE name IN ('autovacuum', 'fsync', 'full_page_writes', 'synchronous_commit', 'track_counts', 'transaction_read_only')
+
+-- name: roles_async
+-- Roles of pgmta, and logins with their rights, whose own setting gives up the durability of a commit.
+SELECT DISTINCT r.rolname AS role
+FROM pg_db_role_setting AS s JOIN pg_roles AS r ON r.oid = s.setrole
+CROSS JOIN LATERAL unnest(s.setconfig) AS one (text)
+WHERE one.text IN ('synchronous_commit=off', 'synchronous_commit=local') AND s.setdatabase IN (0,
+    (SELECT oid FROM pg_database WHERE datname = current_database()))
+    AND EXISTS (SELECT FROM pg_roles AS ours WHERE ours.rolname IN ('pgmta_smtpd', 'pgmta_queued', 'pgmta_submit')
+        AND pg_has_role(r.oid, ours.oid, 'MEMBER'))
+ORDER BY 1
+
+-- name: missing_roles
+-- Roles of the table rights that the server lacks.
+SELECT DISTINCT role FROM rights
+WHERE role <> 'PUBLIC' AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role) ORDER BY role
+
+-- name: connections
+-- Connections in use, and how many the server allows to logins without special rights.
+SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS used,
+    current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer AS most
+
+-- name: long_transactions
+-- Transactions that keep vacuum from rows that went meanwhile. Times of others need the role pg_read_all_stats.
+SELECT pid, usename AS login, application_name AS program, state,
+    extract(epoch FROM now() - xact_start)::float8 AS seconds
+FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+    AND xact_start < now() - make_interval(secs => %(least)s)
+ORDER BY xact_start LIMIT 5
+
+-- name: sees_all
+-- Whether this login sees what others do.
+SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees
+
+-- name: prepared
+-- Prepared transactions that nobody ends.
+SELECT gid AS name, extract(epoch FROM now() - prepared)::float8 AS seconds FROM pg_prepared_xacts
+WHERE database = current_database() AND prepared < now() - make_interval(secs => %(least)s) ORDER BY prepared LIMIT 5
+
+-- name: slots
+-- Replication slots without a reader, which keep WAL or old rows.
+SELECT slot_name AS name, CASE WHEN pg_is_in_recovery() THEN 0 ELSE
+    coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0) END::bigint AS octets
+FROM pg_replication_slots WHERE NOT active ORDER BY 2 DESC LIMIT 5
+
+-- name: bloat
+-- Tables of pgmta with many dead rows, far more than an autovacuum leaves.
+SELECT relname AS name, n_dead_tup AS dead, n_live_tup AS live, pg_total_relation_size(relid) AS octets
+FROM pg_stat_user_tables
+WHERE schemaname = 'pgmta' AND n_dead_tup > %(least)s AND n_dead_tup > 3 * n_live_tup ORDER BY n_dead_tup DESC LIMIT 5
+
+-- name: age
+-- Transactions until PostgreSQL takes no more writes, at 2 * 10^9.
+SELECT age(datfrozenxid)::bigint AS age FROM pg_database WHERE datname = current_database()
+
+-- name: invalid_indexes
+-- Indexes that no statement uses, because their making was broken off.
+SELECT c.relname AS name FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+WHERE c.relnamespace = 'pgmta'::regnamespace AND NOT i.indisvalid ORDER BY 1
+
+-- name: disabled_triggers
+-- Triggers that somebody switched off. Without them bodies go too early or never.
+SELECT t.tgname AS name, c.relname AS of FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+WHERE c.relnamespace = 'pgmta'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'D' ORDER BY 2, 1
+
+-- name: unvacuumed
+-- Tables of pgmta for which somebody switched autovacuum off.
+SELECT relname AS name FROM pg_class
+WHERE relnamespace = 'pgmta'::regnamespace AND reloptions && '{autovacuum_enabled=false,autovacuum_enabled=off}' ORDER BY 1
+
+-- name: clock
+-- The clock of the server, in seconds since 1970.
+SELECT extract(epoch FROM clock_timestamp())::float8 AS now
+
+-- name: missing_days
+-- Logs without a partition for tomorrow.
+SELECT log FROM unnest(ARRAY['attempts', 'transcripts', 'reports']) AS log
+WHERE to_regclass('pgmta.' || log || to_char((now() AT TIME ZONE 'UTC')::date + 1, '_YYYYMMDD')) IS NULL
+
+-- name: daemons
+-- The processes of the last day.
+SELECT program, host, pid, version, schema, seen_at > now() - interval '1 minute' AS alive FROM daemons
+ORDER BY program, host, pid
+
+-- name: oldest_due
+-- Seconds for which the row that is due the longest has been due, by priority: one step in the index queue_due.
+SELECT max(extract(epoch FROM now() - pick.next_attempt))::float8 AS seconds
+FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
+    SELECT next_attempt FROM queue
+    WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND queue.priority = level.priority
+        AND next_attempt AT TIME ZONE 'UTC' <= now() AT TIME ZONE 'UTC'
+    ORDER BY next_attempt AT TIME ZONE 'UTC' LIMIT 1
+) AS pick
+
+-- name: outcomes
+-- Attempts of the last half hour, from the log.
+SELECT count(*) AS attempts, count(*) FILTER (WHERE event = 'delivered') AS delivered,
+    count(*) FILTER (WHERE event = 'unknown') AS unknown FROM attempts
+WHERE ended_at > now() - interval '30 minutes' AND event IN ('delivered', 'deferred', 'failed', 'unknown')
+
+-- name: orphans
+-- Bodies without a row, older than the retention by an hour; at most 1000 are counted.
+SELECT count(*) AS number FROM (
+    SELECT FROM messages AS m WHERE received_at < now() - make_interval(secs => %(age)s + 3600)
+        AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = m.id) LIMIT 1000) AS found
+
+-- name: reached
+-- Whether an attempt of the last day had a connection to port 25.
+SELECT EXISTS (SELECT FROM attempts WHERE ended_at > now() - interval '1 day' AND host LIKE '%%:25'
+    AND connect_seconds IS NOT NULL) AS reached
+
+-- name: schema
+-- The migrations that the database has.
+SELECT name FROM schema_migrations

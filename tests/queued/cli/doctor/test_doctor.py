@@ -1,0 +1,316 @@
+"""`queuectl doctor` finds each fault that is planted, names a remedy, and finds nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from click.testing import CliRunner
+from psycopg.conninfo import make_conninfo
+
+from queued.cli.doctor import host_checks, server_checks
+from queued.cli.doctor.doctor import doctor
+from tests.support.certificates import authority
+from tests.support.name_server import Zone, serve_zone
+from tests.support.rows import message, row
+
+NOISE = {"durability", "daemons", "workers"}
+"""The server of tests runs without fsync, and a test of one fault starts no daemons."""
+
+
+class Doctor:
+    """An installation without daemons, and what the command says about it."""
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.folder = folder
+        self.uri = uri
+        self.settings: dict[str, Any] = {"environment": {"database": {"uri": uri}}}
+
+    def ask(self, *words: str) -> dict[str, list[dict[str, str]]]:
+        config = self.folder / "queued.yaml"
+        config.write_text(yaml.safe_dump(self.settings))
+        result = CliRunner().invoke(doctor, ["-c", str(config), "--json", *words])
+        assert result.exit_code in (0, 1), result.output
+        found: dict[str, list[dict[str, str]]] = {}
+        for each in json.loads(result.stdout):
+            found.setdefault(each["check"], []).append(each)
+        return found
+
+    def wrong(self, *words: str) -> dict[str, list[dict[str, str]]]:
+        """The errors and warnings, by check."""
+        return {
+            name: bad
+            for name, every in self.ask(*words).items()
+            if (bad := [each for each in every if each["severity"] in ("error", "warning")])
+        }
+
+
+@pytest.fixture
+def patient(tmp_path: Path, database: str) -> Doctor:
+    return Doctor(tmp_path, database)
+
+
+LIVING = """
+INSERT INTO daemons (process, program, host, pid, version, schema)
+SELECT p, p, 'h.example', 1, '1', (SELECT max(name) FROM schema_migrations) FROM unnest('{queued,smtpd}'::text[]) AS p;
+INSERT INTO workers (owner, name, action, reach) VALUES ('queued', 'all', 'deliver', 'true');
+"""
+DUE = "INSERT INTO messages (id, size, trace, body) VALUES (7, 1, '', 'x')"
+ATTEMPTS = """
+INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender, recipient, domain,
+    worker, host, command, enhanced, reply)
+SELECT now(), n, n, n, 1, 450, '{}', 's@a.example', 'r@b.example', 'b.example', '', '', '', '', ''
+FROM generate_series(1, 30) AS n
+"""
+TOMORROW = "(now() AT TIME ZONE 'UTC')::date + 1"
+
+PLANTED = {
+    "commits do not wait": (
+        "ALTER DATABASE {database} SET synchronous_commit = off",
+        "durability", "does not wait for the disk",
+    ),
+    "a login's commits do not wait": (
+        "CREATE ROLE {role} IN ROLE pgmta_queued; "
+        "ALTER ROLE {role} IN DATABASE {database} SET synchronous_commit = off",
+        "durability", "has a synchronous_commit",
+    ),
+    "no writes": (
+        "ALTER DATABASE {database} SET default_transaction_read_only = on",
+        "durability", "takes no writes",
+    ),
+    "a role is missing": (
+        "INSERT INTO rights VALUES ('messages', 'pgmta_ghost', 'SELECT')", "roles", "pgmta_ghost",
+    ),
+    "a table without autovacuum": (
+        "ALTER TABLE messages SET (autovacuum_enabled = off)", "autovacuum", "the table messages",
+    ),
+    "an invalid index": (
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'messages_pkey'::regclass",
+        "indexes", "messages_pkey",
+    ),
+    "a trigger is off": (
+        "ALTER TABLE queue DISABLE TRIGGER messages_refcount", "triggers", "messages_refcount",
+    ),
+    "no partition for tomorrow": (
+        "DO $$ BEGIN EXECUTE 'DROP TABLE attempts_' || to_char(" + TOMORROW + ", 'YYYYMMDD'); END $$",
+        "days", "the log attempts",
+    ),
+    "a migration is missing": (
+        "DELETE FROM schema_migrations WHERE name LIKE '0019%'", "schema", "queuectl migrate",
+    ),
+    "the database is newer": (
+        "INSERT INTO schema_migrations VALUES ('9999_later.sql', '')", "schema", "9999_later",
+    ),
+    "a daemon knows another schema": (
+        "UPDATE daemons SET schema = '9998_x.sql' WHERE program = 'queued'", "schema", "9998_x",
+    ),
+    "no queued": (
+        "DELETE FROM daemons WHERE program = 'queued'", "daemons", "no queued runs",
+    ),
+    "a silent daemon": (
+        "INSERT INTO daemons (process, program, host, pid, version, schema, seen_at) VALUES "
+        "('old', 'queued', 'gone.example', 7, '1', '', now() - interval '1 hour')",
+        "daemons", "gone.example",
+    ),
+    "no worker": ("DELETE FROM workers", "workers", "no delivering worker runs"),
+    "a row without a worker": (
+        "UPDATE workers SET condition = 'priority > 8'; " + DUE + "; INSERT INTO queue "
+        "(message_id, sender, recipient, domain) VALUES (7, '', 'r@b.example', 'b.example')",
+        "workers", "matched by no worker",
+    ),
+    "a failing rule": (
+        "INSERT INTO rules (name, action, condition, reason, origin, created_by) VALUES "
+        "('odd', 'hold', '1 / (priority - 5) > 0', 'x', 'operator', 'me'); " + DUE + "; INSERT INTO queue "
+        "(message_id, sender, recipient, domain) VALUES (7, '', 'r@b.example', 'b.example')",
+        "workers", "division by zero",
+    ),
+    "a leaf without settings": (
+        "ALTER TABLE queue_hold RESET (fillfactor, autovacuum_vacuum_threshold)",
+        "partitions", "queue_hold: lacks the settings",
+    ),
+    "mail is late": (
+        DUE + "; INSERT INTO queue (message_id, sender, recipient, domain, next_attempt) "
+        "VALUES (7, '', 'r@b.example', 'b.example', now() - interval '1 hour')",
+        "due mail", "is due for 1h",
+    ),
+    "nothing is delivered": (ATTEMPTS.format("deferred"), "outcomes", "of 30 attempts"),
+    "unknown outcomes": (ATTEMPTS.format("unknown"), "outcomes", "ended as unknown"),
+    "orphans": (
+        "INSERT INTO messages (id, received_at, size, trace, body) "
+        "VALUES (8, now() - interval '3 days', 1, '', 'x')",
+        "orphans", "1 bodies have no row",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_fault_in_the_database(
+    name: str, patient: Doctor, db: psycopg.Connection, request: pytest.FixtureRequest
+) -> None:
+    statement, check, words = PLANTED[name]
+    role = f"doctor_{secrets.token_hex(4)}"
+    request.addfinalizer(lambda: db.execute(f"DROP ROLE IF EXISTS {role}".encode()))
+    db.execute(LIVING.encode())
+    before = patient.wrong("--no-network")
+    planted = statement.replace("{database}", db.info.dbname).replace("{role}", role)
+    db.execute(planted.encode())
+    after = patient.wrong("--no-network")
+    added = [
+        each for every in after.values() for each in every if each not in before.get(each["check"], [])
+    ]
+    assert any(each["check"] == check and words in f"{each['finding']} {each['remedy']}" for each in added), added
+    assert all(each["remedy"] for each in added)
+    assert not before.keys() - {"durability"}
+
+
+def test_faults_of_the_whole_server(
+    patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no test may do to a server that others use: the answers of the server are changed."""
+    db.execute(LIVING.encode())
+    slot = f"doctor_{secrets.token_hex(4)}"
+    db.execute("SELECT pg_create_physical_replication_slot(%s, true)", (slot,))
+    try:
+        monkeypatch.setattr(server_checks, "_KEPT", 0)
+        monkeypatch.setattr(server_checks, "_LONG", 0.0)
+        monkeypatch.setattr(server_checks, "_FULL", 0.0)
+        monkeypatch.setattr(server_checks, "_OLD", 0)
+        monkeypatch.setattr(server_checks, "_CLOCK", 60.0)
+        monkeypatch.setattr(server_checks, "_LEAST_VERSION", 10**9)
+        real = time.time
+        clock = SimpleNamespace(time=lambda: real() + 3600)
+        monkeypatch.setattr(server_checks, "time", clock)
+        with psycopg.connect(patient.uri) as other:
+            other.execute("SELECT 1")
+            found = patient.wrong("--no-network")
+    finally:
+        db.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    assert any(slot in each["finding"] for each in found["replication slots"])
+    assert "a transaction of" in found["transactions"][0]["finding"]
+    assert "connections are in use" in found["connections"][0]["finding"]
+    assert "million transactions" in found["transaction age"][0]["finding"]
+    assert "1h behind" in found["clock"][0]["finding"]
+    assert "too old" in found["version"][0]["finding"]
+    assert {each["finding"].split()[0] for each in found["durability"]} <= {"fsync", "full_page_writes", "synchronous_commit"}
+
+
+def test_bloat_is_what_vacuum_left(
+    patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_checks, "_DEAD", 10)
+    db.execute("ALTER TABLE templates SET (autovacuum_enabled = off)")
+    for number in range(50):
+        message(db, number)
+    db.execute("CREATE TABLE pgmta.ballast AS SELECT generate_series(1, 100) AS n; DELETE FROM pgmta.ballast")
+    db.execute("SELECT pg_stat_force_next_flush()")
+    found = patient.wrong("--no-network")
+    assert "the table ballast has 100 dead rows" in found["bloat"][0]["finding"]
+    assert "the table templates" in found["autovacuum"][0]["finding"]
+
+
+def test_faults_of_files_and_disks(patient: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = patient.folder
+    expired = authority().issue("mx.example", days=(-90, -1))
+    (certificate, key) = expired.write(folder, "old")
+    smtpd = {
+        "environment": {"database": {"uri": patient.uri}, "hostname": "mx.example"},
+        "listen": [{"address": "127.0.0.1", "port": 0, "tls": {"certificate": str(certificate), "key": str(key)}}],
+    }
+    (folder / "smtpd.yaml").write_text(yaml.safe_dump(smtpd))
+    patient.settings["delivry"] = {}
+    found = patient.wrong("--no-network")
+    assert "delivery" in found["queued.yaml"][0]["finding"]
+    assert any("old" in each["finding"] and "expired" in each["finding"] for each in found["smtpd.yaml"])
+    del patient.settings["delivry"]
+    real = os.statvfs(folder)
+    small = SimpleNamespace(f_bavail=10, f_frsize=4096, f_blocks=10**6, f_files=10, f_favail=10)
+    monkeypatch.setattr(host_checks.os, "statvfs", lambda _: small)
+    checks = host_checks.HostChecks(folder / "queued.yaml", folder / "none", [folder / "var"])
+    (found_disk,) = checks.disk()
+    assert found_disk.severity == "error"
+    assert real.f_blocks
+
+
+def test_a_database_that_is_away(patient: Doctor) -> None:
+    patient.settings["environment"]["database"]["uri"] = "postgresql://postgres@127.0.0.1:1/none"
+    (found,) = patient.wrong("--no-network")["database"]
+    assert found["severity"] == "error"
+    assert "environment.database.uri" in found["remedy"]
+
+
+def test_a_login_that_sees_little_is_told_so(patient: Doctor, db: psycopg.Connection) -> None:
+    db.execute(LIVING.encode())
+    uri = make_conninfo(patient.uri, options="-c role=pgmta_operator")
+    patient.settings["environment"]["database"]["uri"] = uri
+    found = patient.ask("--no-network")
+    (transactions,) = found["transactions"]
+    assert (transactions["severity"], "pg_read_all_stats" in transactions["remedy"]) == ("unknown", True)
+    assert found["due mail"][0]["severity"] == "ok"
+
+
+@pytest.fixture
+def zone(patient: Doctor) -> Iterator[Callable[[Zone], None]]:
+    """A function that gives the installation a name server with a zone."""
+    servers = []
+
+    def use(records: Zone) -> None:
+        server = serve_zone(records)
+        servers.append(server)
+        patient.settings["delivery"] = {"dns": {"servers": [server.__enter__().where]}}
+
+    yield use
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+def test_faults_that_others_see(patient: Doctor, zone: Callable[[Zone], None], db: psycopg.Connection) -> None:
+    patient.settings["environment"]["hostname"] = "mx.example"
+    patient.settings["signing"] = {"table": True}
+    zone({
+        "big.example": {"MX": ["10 mx.big.example."]},
+        "mx.big.example": {"A": ["127.0.0.9"]},
+        "mx.example": {"A": ["8.8.8.8"], "AAAA": []},
+        "8.8.8.8.in-addr.arpa": {"PTR": ["other.example."]},
+    })
+    found = patient.wrong("--probe", "big.example")
+    assert "leads to other.example" in found["reverse name"][0]["finding"]
+    assert "PTR record" in found["reverse name"][0]["remedy"]
+    assert "mx.big.example" in found["port 25"][0]["finding"] or "127.0.0.9" in found["port 25"][0]["finding"]
+    assert "587" in found["port 25"][0]["remedy"]
+    assert "there is no key" in found["DKIM"][0]["finding"]
+    patient.settings["delivery"]["dns"] = {"servers": ["127.0.0.1:1"], "timeout": "500ms"}
+    assert "do not answer" in patient.wrong("--probe", "big.example")["DNS"][0]["finding"]
+    row(db, message(db, 1))
+    db.execute(
+        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender, recipient,"
+        " domain, worker, host, command, enhanced, reply, connect_seconds) VALUES (now(), 1, 1, 1, 1, 250, 'delivered',"
+        " '', 'r@b.example', 'b.example', '', 'mx.big.example:25', '', '', '', 0.1)"
+    )
+    assert "port 25" not in patient.wrong("--probe", "big.example")
+    patient.settings["routes"] = {"*": "relay.example:587"}
+    assert not patient.ask("--probe", "big.example").keys() & {"DNS", "port 25", "reverse name"}
+
+
+def test_the_output_for_people(patient: Doctor, db: psycopg.Connection) -> None:
+    db.execute(LIVING.encode())
+    db.execute("DELETE FROM daemons WHERE program = 'queued'")
+    config = patient.folder / "queued.yaml"
+    config.write_text(yaml.safe_dump(patient.settings))
+    result = CliRunner().invoke(doctor, ["-c", str(config), "--no-network"])
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 1
+    assert "error    daemons: no queued runs" in lines
+    assert lines[lines.index("error    daemons: no queued runs") + 1].startswith("         -> start queued")
+    assert lines[-1].endswith(" ok")
+    assert not any(line.startswith("ok") for line in lines)
+    every = CliRunner().invoke(doctor, ["-c", str(config), "--no-network", "--all"]).stdout
+    assert "ok       bloat: nothing wrong" in every.splitlines()

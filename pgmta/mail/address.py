@@ -105,7 +105,7 @@ def parse_mailbox(text: str, *, utf8: bool = False) -> tuple[str, str]:
     return text, normal
 
 
-def canonical(address: str, domain: str) -> str:
+def with_domain(address: str, domain: str) -> str:
     """Return a parsed recipient with its normalised domain, as suppressions have it."""
     local, at, _ = address.rpartition("@")
     return f"{local}@{domain}" if at else address
@@ -119,7 +119,7 @@ def parse_recipient(text: str) -> tuple[str, str]:
     if is_number(text):
         return number_of(text), NUMBER_DOMAIN
     address, domain = parse_mailbox(text, utf8=True)
-    return address if address.isascii() else canonical(address, domain), domain
+    return address if address.isascii() else with_domain(address, domain), domain
 
 
 def unquoted(local: str) -> str:

@@ -88,7 +88,7 @@ class Prover:
         if self._proof.by == "basic":
             given = _login(request.headers.get("authorization", ""))
         elif self._proof.by == "secret_url":
-            given = request.secret.encode()
+            given = _octets(request.secret)
         else:
             return not request.secret
         if self._proof.by == "basic" and request.secret:
@@ -153,12 +153,18 @@ class Prover:
             case "body":
                 return request.body
             case "url":
-                return url.encode()
+                return _octets(url)
             case "form":
-                return "".join(
-                    f"{name}{value}" for name, value in sorted(set(request.fields))
-                ).encode()
-        return request.value(word).encode("utf-8", "surrogateescape")
+                return _octets("".join(map("".join, sorted(set(request.fields)))))
+        return _octets(request.value(word))
+
+
+def _octets(text: str) -> bytes:
+    """Return the octets of a text. Those of a stranger may have lone surrogates."""
+    try:
+        return text.encode("utf-8", "surrogateescape")  # a header or URL beyond UTF-8
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")  # from JSON
 
 
 def _login(field: str) -> bytes:

@@ -77,9 +77,12 @@ def _location(given: Any) -> str:
 def _message(given: Any) -> str:
     text = given if isinstance(given, str) else ""
     for word in Text.parse(text).words:
-        if word not in _WORDS and not _LOCATION.fullmatch(word):
+        if word in _WORDS:
+            continue
+        if not _LOCATION.fullmatch(word):
             known = [*_WORDS, "header.NAME", "query.NAME", "json.PATH"]
             raise ValueError(f"no word {word!r}; {hint(word, known)}")
+        _location(word)
     return text
 
 

@@ -16,7 +16,7 @@ import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import AddressError, ConfigError, PgmtaError
-from pgmta.mail.address import canonical, parse_recipient
+from pgmta.mail.address import parse_recipient, with_domain
 from pgmta.store.changes.suppressions import (
     ALL_TENANTS,
     REASONS,
@@ -53,7 +53,7 @@ def suppression() -> None:
 def address_of(text: str) -> str:
     """Return an address with its domain in A-labels, or a number. Raises ConfigError."""
     try:
-        return canonical(*parse_recipient(text.strip()))
+        return with_domain(*parse_recipient(text.strip()))
     except AddressError as error:
         raise ConfigError([str(error)]) from None
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 
 from pgmta.errors import AddressError, ConfigError
-from pgmta.mail.address import canonical, parse_recipient
+from pgmta.mail.address import parse_recipient, with_domain
 from pgmta.store.changes.suppressions import REASONS, Suppression
 
 _COLUMNS = ("address", "tenant", "scope", "reason", "source", "at", "until")
@@ -67,7 +67,7 @@ def _columns(cells: list[str]) -> list[str]:
 
 def _read(cells: dict[str, str], line: int, default: Suppression) -> Suppression | BadLine:
     try:
-        address = canonical(*parse_recipient(cells.get("address", "")))
+        address = with_domain(*parse_recipient(cells.get("address", "")))
         reason = cells.get("reason") or default.reason
         if reason not in REASONS:
             raise ValueError(f"{reason[:64]!r} is none of {', '.join(REASONS)}")

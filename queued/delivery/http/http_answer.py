@@ -68,10 +68,10 @@ def result_of(
     """Return the result of an answer to a whole request.
 
     A status from 500 on, one in `defer`, and an error in `error_later` say nothing about the mail:
-    it is tried again. So does a redirect, which is not followed. Other statuses refuse the mail for
-    good. An answer that needs a value at a path, and has no JSON document, leaves the outcome
-    unknown. The texts in `hidden` are left out of the reply, because a provider may repeat what it
-    got.
+    it is tried again. So do a redirect, which is not followed, and a status from 200 to 299 that is
+    not in `success`. Other statuses refuse the mail for good. An answer that needs a value at a
+    path, and has no JSON document, leaves the outcome unknown. The texts in `hidden` are left out
+    of the reply, because a provider may repeat what it got.
     """
     document = answer.document() if settings.success.path or _paths(settings) else None
     event = _event(settings, answer, document)

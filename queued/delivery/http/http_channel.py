@@ -23,6 +23,7 @@ from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
 
 _CLOSING = 2.0  # seconds for the end of a connection
+_LARGE = 1 << 18  # octets of a mail whose parts take 20 ms or more to read
 
 type Connect = Callable[[Target], Awaitable[HttpConnection]]
 """Returns a connection to a target. Raises DeliveryError."""
@@ -135,7 +136,10 @@ class HttpChannel:
         if item.domain == NUMBER_DOMAIN and (why := _unfit(words, settings.segments)):
             return Result(Event.FAIL, Reply(0, why), connection.place, Stage.DATA)
         try:
-            request = endpoints.writer.write(target, words, item)
+            if len(octets) < _LARGE:
+                request = endpoints.writer.write(target, words, item)
+            else:  # other mail goes on meanwhile
+                request = await asyncio.to_thread(endpoints.writer.write, target, words, item)
         except Unplaceable as error:
             return Result(Event.FAIL, Reply(0, f"5.6.0 {error}"), connection.place, Stage.DATA)
         note = f"{settings.method} to {connection.place}, {len(request)} octets"

@@ -16,6 +16,7 @@ from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.transcript import NOTE
 
 _SHOWN = 200  # characters of a reason
+_LOOK = 0.01  # seconds between looks at octets that wait for the server
 _CLOSED = "connection closed by the server"
 
 
@@ -34,8 +35,8 @@ class HttpConnection(asyncio.Protocol):
         self._asked = False  # a request is under way, so that octets may come
         self._reader = AnswerReader()
         self._transport: asyncio.Transport | None = None
+        self._below: asyncio.Transport | None = None  # the transport that TLS writes to
         self._over = ""  # why no octets come any more
-        self._paused = False
         self._waiter: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
 
@@ -63,10 +64,10 @@ class HttpConnection(asyncio.Protocol):
         try:
             transport.write(request[:-1])
             await asyncio.sleep(0)  # the end of a kept connection may have come
-            if self._paused:
+            if self._unsent():
                 async with asyncio.timeout(seconds):
-                    while self._paused and not self._over and not self._reader.answer:
-                        await self._wait()
+                    while self._unsent() and not self._over and not self._reader.answer:
+                        await asyncio.wait((self._next_news(),), timeout=_LOOK)
         except TimeoutError:
             self.abort()
             raise DeliveryError("4.4.2 timeout while the request was sent", Stage.DATA) from None
@@ -95,7 +96,7 @@ class HttpConnection(asyncio.Protocol):
             if reader.answer is None:
                 async with asyncio.timeout(seconds):
                     while reader.answer is None and not self._over:
-                        await self._wait()
+                        await self._next_news()
         except TimeoutError:
             self.abort()
             raise DeliveryError("timeout before the answer", Stage.END_OF_DATA) from None
@@ -116,10 +117,19 @@ class HttpConnection(asyncio.Protocol):
         """Note that the result of the request is known."""
         self.last_out = False
 
-    async def _wait(self) -> None:
-        """Wait until the protocol has news."""
+    def _unsent(self) -> int:
+        """Return the number of octets that the system does not have yet.
+
+        No callback says so: with TLS, `resume_writing` of asyncio and uvloop comes while the
+        transport below holds octets. With a limit of 0 it comes for each second write alone.
+        """
+        below = self._below.get_write_buffer_size() if self._below else 0
+        return self.transport.get_write_buffer_size() + below
+
+    def _next_news(self) -> asyncio.Future[None]:
+        """Return a future that is done once the protocol has news."""
         self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
+        return self._waiter
 
     def close(self) -> None:
         """End the connection."""
@@ -138,16 +148,15 @@ class HttpConnection(asyncio.Protocol):
         except TimeoutError:
             self.abort()
 
-    def use(self, transport: asyncio.Transport) -> None:
-        """Use this transport from now on; it holds back no octets, so that `last_out` is true."""
-        transport.set_write_buffer_limits(high=0)
-        self._transport = transport
+    def use_tls(self, transport: asyncio.Transport) -> None:
+        """Use this transport from now on, which writes to the one so far."""
+        self._below, self._transport = self._transport, transport
 
     # -- callbacks of asyncio --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
-        self.use(cast(asyncio.Transport, transport))
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Read a part of an answer."""
@@ -174,15 +183,6 @@ class HttpConnection(asyncio.Protocol):
         self._reader.end()
         self._end(_why(error) if error else _CLOSED)
         self._ended.set()
-
-    def pause_writing(self) -> None:
-        """Note that octets wait for the server."""
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        """Note that all octets are handed over."""
-        self._paused = False
-        self._news()
 
     def _end(self, why: str) -> None:
         if why == _CLOSED and self._reader.begun:
@@ -235,7 +235,7 @@ async def _start_tls(made: HttpConnection, context: ssl.SSLContext, host: str) -
     began = time.monotonic()
     plain = made.transport
     found = await asyncio.get_running_loop().start_tls(plain, made, context, server_hostname=host)
-    made.use(cast(asyncio.Transport, found))
+    made.use_tls(cast(asyncio.Transport, found))
     facts.tls_seconds = time.monotonic() - began
     session = made.transport.get_extra_info("ssl_object")
     facts.tls_version, facts.tls_cipher = session.version() or "", session.cipher()[0]

@@ -20,7 +20,7 @@ from queued.delivery.dns.hosts import host_name
 from queued.delivery.http.answer_path import parse_path
 from queued.delivery.http.interface import described
 from queued.delivery.http.mail_words import FILES, KNOWN, LISTS, PREFIXES
-from queued.delivery.http.places import Text, check_words, parse_json, words_of
+from queued.delivery.http.places import Text, UsedWord, check_words, parse_json, words_of
 
 _KEY = random_secrets.token_bytes(16)  # so that a key of a destination is no test for secrets
 _FIELD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}"
@@ -117,6 +117,13 @@ class HttpSuccess(Section):
         default=[], description="values at the path that mean: not now, try again"
     )
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("values", "later"):
+            if getattr(self, name) and not self.path:
+                raise ValueError(f"{name}: needs the path")
+        return self
+
 
 class HttpTimeouts(Section):
     """How long each phase of a request may take."""
@@ -149,11 +156,11 @@ class HttpField(Section):
             raise ValueError(f"{self.each!r} has no files; {hint(self.each, FILES)}")
         return self
 
-    def words(self, field: str) -> list[str]:
-        """Return its words, with the list before them; `field` is the name of the field."""
+    def words(self, field: str) -> list[UsedWord]:
+        """Return its words; `field` is the name of the field."""
         texts = (field, self.name, self.type) if self.value is None else (field, self.value)
         inner = (word for text in texts for word in Text.parse(text).words)
-        return [f"{self.each}:{word}" for word in ("", *inner)]
+        return [UsedWord(word, self.each) for word in ("", *inner)]
 
 
 class HttpSettings(Section):
@@ -213,23 +220,29 @@ class HttpSettings(Section):
         if self.error_later and not self.error:
             raise ValueError("error_later: needs the path `error`")
         plain = [each for each in self.url if each.url.startswith("http:")]
-        if plain and any(word.startswith("secrets.") for word in self.words):
+        if plain and self.secret_names:
             raise ValueError(f"{plain[0].url}: a secret goes over https only")
         return self
 
     @property
-    def words(self) -> list[str]:
+    def words(self) -> list[UsedWord]:
         """All words that a request needs."""
         texts = [each.url for each in self.url] + list(self.headers.values())
         texts += [self.body or "", *(self.form or {}).values()]
         texts += [self.basic.user, self.basic.password] if self.basic else []
-        found = [word for text in texts for word in Text.parse(text).words]
+        found = [UsedWord(word) for text in texts for word in Text.parse(text).words]
         for name, each in (self.multipart or {}).items():
             if isinstance(each, str):
-                found += Text.parse(each).words
+                found += map(UsedWord, Text.parse(each).words)
             else:
                 found += each.words(name)
         return found + list(words_of(parse_json(self.json_)))
+
+    @property
+    def secret_names(self) -> frozenset[str]:
+        """The names of the secrets among its words."""
+        begin = "secrets."
+        return frozenset(w.name[len(begin) :] for w in self.words if w.name.startswith(begin))
 
 
 @dataclass(frozen=True)
@@ -272,8 +285,7 @@ class HttpParameters:
     @cached_property
     def secret_names(self) -> frozenset[str]:
         """Return the names of the secrets that its words need."""
-        begin = "secrets."
-        return frozenset(w[len(begin) :] for w in self.settings.words if w.startswith(begin))
+        return self.settings.secret_names
 
     def with_secrets(self, secrets: Mapping[str, str]) -> HttpParameters:
         """Return the same with the secrets that it needs."""

@@ -50,9 +50,7 @@ class MailParts:
         folded = name.lower()
         if folded in _ADDRESSES:
             return ", ".join(str(each["mailbox"]) for each in self.mailboxes(folded)) or None
-        return next(
-            (_decoded(n, v) for n, v in self._mail.raw_items() if n.lower() == folded), None
-        )
+        return next((_decoded(n, v) for lower, n, v in self._fields if lower == folded), None)
 
     @cached_property
     def headers(self) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pgmta.config.types import hint
@@ -149,13 +149,20 @@ def within(row: Mapping[str, Any], values: Values) -> Values:
     return lambda word: row[word] if word in row else values(word)
 
 
-def words_of(document: Any) -> Iterator[str]:
-    """Yield the words of a parsed document; those of an `each` have its name before them."""
+class UsedWord(NamedTuple):
+    """A word of a request; within an `each`, `within` is the word of its list."""
+
+    name: str
+    within: str = ""
+
+
+def words_of(document: Any) -> Iterator[UsedWord]:
+    """Yield the words of a parsed document; an `each` itself has one without a name."""
     if isinstance(document, Text):
-        yield from document.words
+        yield from map(UsedWord, document.words)
     elif isinstance(document, Each):
-        yield f"{document.word}:"
-        yield from (f"{document.word}:{word}" for word in words_of(document.item))
+        yield UsedWord("", document.word)
+        yield from (UsedWord(word.name, document.word) for word in words_of(document.item))
     elif isinstance(document, dict):
         for each in document.values():
             yield from words_of(each)
@@ -165,7 +172,7 @@ def words_of(document: Any) -> Iterator[str]:
 
 
 def check_words(
-    words: Iterable[str],
+    words: Iterable[UsedWord],
     known: Iterable[str],
     prefixes: Iterable[str],
     lists: Mapping[str, Iterable[str]],
@@ -175,15 +182,9 @@ def check_words(
     `lists` are the words whose value is a list, and the words of its elements.
     """
     known, prefixes = set(known), tuple(prefixes)
-    for word in words:
-        before, colon, name = word.partition(":")
-        if colon and "." not in before:
-            if before not in lists:
-                raise ValueError(f"each: {before!r} is no list; {hint(before, sorted(lists))}")
-            here, word = known.union(lists[before]), name
-            if not name:
-                continue
-        else:
-            here = known
-        if word not in here and not word.startswith(prefixes):
-            raise ValueError(f"no word {word!r}; {hint(word, sorted(here))}")
+    for name, of in words:
+        if of and of not in lists:
+            raise ValueError(f"each: {of!r} is no list; {hint(of, sorted(lists))}")
+        here = known.union(lists[of]) if of else known
+        if name and name not in here and not name.startswith(prefixes):
+            raise ValueError(f"no word {name!r}; {hint(name, sorted(here))}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.states import Event
@@ -14,10 +16,18 @@ from queued.config import Delivery
 from queued.delivery.http.http_parameters import parse_parameters
 from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.transport.destination import Destination
-from tests.queued.delivery.http.scripted_server import HANG, ScriptedServer, said, serving
-from tests.queued.delivery.http.test_outcomes import BODY, QUICK, envelope
+from queued.delivery.transport.envelope import Envelope
+from tests.queued.delivery.http.scripted_server import (
+    CUT,
+    HANG,
+    ScriptedServer,
+    said,
+    serving,
+)
+from tests.queued.delivery.http.test_outcomes import BODY, CONTENT, QUICK, envelope
 from tests.support.certificates import Certificate
 from tests.support.name_server import NameServer, Zone, serving_names
+from tests.support.waiting import let_others_run
 
 NAMES: Zone = {
     "api.example": {"A": ["127.0.0.1"], "AAAA": []},
@@ -76,6 +86,46 @@ async def test_a_certificate_has_to_fit(
                 await way.open(to)
     assert (caught.value.stage, caught.value.permanent) == (Stage.TLS, False)
     assert server.got == []
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_the_last_octet_waits_with_tls_too(
+    tmp_path: Path, authority: Certificate, run: Callable[[Any], None]
+) -> None:
+    """Callbacks of both loops come late for the octets of TLS, each in its own way."""
+    made = authority.issue("api.example", days=(-1, 90))
+    large = envelope(content=CONTENT + b"x" * 5_000_000)
+
+    async def send(way: HttpTransport, server: ScriptedServer, *mails: Envelope) -> None:
+        async with serving(server, made.server(tmp_path)):
+            url = f"https://api.example:{server.port}/v1"
+            document = {"raw": "{{message_base64}}"}
+            channel = await way.open(destination(url, private=True, json=document))
+            try:
+                for mail in mails:
+                    (result,) = await channel.send(mail)
+                    assert result.event is Event.DELIVERED
+            finally:
+                channel.abort()
+                await channel.wait_closed()
+
+    async def send_all() -> None:
+        with serving_names(NAMES) as names:
+            way = transport(tmp_path, authority, names)
+            for server in (
+                ScriptedServer(lambda _: [HANG], early=True),
+                ScriptedServer(lambda _: [CUT], deaf=True),
+                ScriptedServer(lambda _: said("200 OK"), early=True),
+            ):
+                with pytest.raises(DeliveryError) as caught:
+                    await send(way, server, large)
+                assert caught.value.stage is Stage.DATA
+            kept = ScriptedServer(lambda _: said("200 OK"))
+            await send(way, kept, *(envelope(n) for n in range(1, 4)), large, envelope(5))
+            assert (kept.connections, len(kept.got)) == (1, 5)
+            await let_others_run(50)
+
+    run(send_all())
 
 
 async def test_no_private_address_by_dns(tmp_path: Path, authority: Certificate) -> None:

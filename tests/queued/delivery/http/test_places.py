@@ -84,6 +84,15 @@ def test_header_fields_refuse_what_they_cannot_have(value: str) -> None:
         request(metadata={"v": value}, headers={"X-V": "{{metadata.v}}"}, body="x")
 
 
+@pytest.mark.parametrize("value", [".", ".."])
+def test_a_value_leads_to_no_other_path(value: str) -> None:
+    url = f"{URL}/{{{{metadata.v}}}}/send"
+    with pytest.raises(Unplaceable, match="leads elsewhere"):
+        request(metadata={"v": value}, url=url, body="x")
+    made, _ = request(metadata={"v": f"{value}/x"}, url=f"{url}?q={{{{metadata.v}}}}", body="x")
+    assert made.target == f"/v1/send/{value}%2Fx/send?q={value}%2Fx".encode()
+
+
 def test_numbers_lists_and_words_without_a_value() -> None:
     _, body = request(
         metadata={"n": 5, "yes": True, "list": [1]},
@@ -134,6 +143,13 @@ def test_secrets_are_in_requests_alone() -> None:
     assert "s3cret" not in f"{filled} {filled!r} {filled.key}"
     assert filled.key != parameters.key
     assert parameters.secret_names == {"key", "user"}
+    for body in (
+        {"json": [{"each": "headers", "item": "{{secrets.key}}"}]},
+        {"multipart": {"x": {"each": "headers", "value": "{{secrets.key}}"}}},
+    ):
+        assert parse_parameters({"url": URL, **body}).secret_names == {"key"}
+        with pytest.raises(ValidationError, match="https only"):
+            parse_parameters({"url": "http://api.example/", **body})
 
 
 @pytest.mark.parametrize(
@@ -151,6 +167,8 @@ def test_secrets_are_in_requests_alone() -> None:
         ({"method": "GET", "body": "x"}, "a GET has no body"),
         ({"url": "http://api.example/", "body": "{{secrets.key}}"}, "https only"),
         ({"success": {"path": "a..b"}}, "no path"),
+        ({"success": {"values": ["queued"]}}, "values: needs the path"),
+        ({"json": {"each": "recipient", "item": "x"}}, "'recipient' is no list"),
         ({"success": {"status": 700}}, "less than or equal to 599"),
     ],
 )

@@ -7,6 +7,8 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +19,14 @@ import yaml
 from click.testing import CliRunner
 from psycopg.conninfo import make_conninfo
 
+from pgmta.store.admin.examination import Examination
 from queued.cli.doctor import host_checks, server_checks
 from queued.cli.doctor.doctor import doctor
-from tests.support.certificates import authority
-from tests.support.name_server import Zone, serve_zone
+from queued.cli.doctor.queue_checks import QueueChecks
+from queued.cli.doctor.server_checks import ServerChecks
+from tests.support.certificates import Certificate
+from tests.support.name_server import Zone, serving_names
 from tests.support.rows import message, row
-
-NOISE = {"durability", "daemons", "workers"}
-"""The server of tests runs without fsync, and a test of one fault starts no daemons."""
 
 
 class Doctor:
@@ -45,6 +47,18 @@ class Doctor:
             found.setdefault(each["check"], []).append(each)
         return found
 
+    def wrong_there(self) -> dict[str, list[dict[str, str]]]:
+        """The same by the checks of the database alone, which take no further process."""
+        examination = Examination(self.uri)
+        checks = ServerChecks(examination).all()
+        checks |= QueueChecks(examination, self.uri, 86400.0, smtpd=True).all()
+        found: dict[str, list[dict[str, str]]] = {}
+        with closing(examination):
+            for name, check in checks.items():
+                if bad := [asdict(each) for each in check()]:
+                    found[name] = bad
+        return found
+
     def wrong(self, *words: str) -> dict[str, list[dict[str, str]]]:
         """The errors and warnings, by check."""
         return {
@@ -61,17 +75,26 @@ def patient(tmp_path: Path, database: str) -> Doctor:
 
 LIVING = """
 INSERT INTO daemons (process, program, host, pid, version, schema)
-SELECT p, p, 'h.example', 1, '1', (SELECT max(name) FROM schema_migrations) FROM unnest('{queued,smtpd}'::text[]) AS p;
+SELECT p, p, 'h.example', 1, '1', (SELECT max(name) FROM schema_migrations)
+FROM unnest('{queued,smtpd}'::text[]) AS p;
 INSERT INTO workers (owner, name, action, reach) VALUES ('queued', 'all', 'deliver', 'true');
 """
 DUE = "INSERT INTO messages (id, size, trace, body) VALUES (7, 1, '', 'x')"
 ATTEMPTS = """
-INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender, recipient, domain,
-    worker, host, command, enhanced, reply)
+INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender,
+    recipient, domain, worker, host, command, enhanced, reply)
 SELECT now(), n, n, n, 1, 450, '{}', 's@a.example', 'r@b.example', 'b.example', '', '', '', '', ''
 FROM generate_series(1, 30) AS n
 """
-TOMORROW = "(now() AT TIME ZONE 'UTC')::date + 1"
+ROW = (
+    "INSERT INTO queue (message_id, sender, recipient, domain) "
+    "VALUES (7, '', 'r@b.example', 'b.example')"
+)
+DROP_A_DAY = """
+DO $$ BEGIN
+    EXECUTE 'DROP TABLE attempts_' || to_char((now() AT TIME ZONE 'UTC')::date + 1, 'YYYYMMDD');
+END $$
+"""
 
 PLANTED = {
     "commits do not wait": (
@@ -101,8 +124,7 @@ PLANTED = {
         "ALTER TABLE queue DISABLE TRIGGER messages_refcount", "triggers", "messages_refcount",
     ),
     "no partition for tomorrow": (
-        "DO $$ BEGIN EXECUTE 'DROP TABLE attempts_' || to_char(" + TOMORROW + ", 'YYYYMMDD'); END $$",
-        "days", "the log attempts",
+        DROP_A_DAY, "days", "the log attempts",
     ),
     "a migration is missing": (
         "DELETE FROM schema_migrations WHERE name LIKE '0019%'", "schema", "queuectl migrate",
@@ -123,14 +145,12 @@ PLANTED = {
     ),
     "no worker": ("DELETE FROM workers", "workers", "no delivering worker runs"),
     "a row without a worker": (
-        "UPDATE workers SET condition = 'priority > 8'; " + DUE + "; INSERT INTO queue "
-        "(message_id, sender, recipient, domain) VALUES (7, '', 'r@b.example', 'b.example')",
+        f"UPDATE workers SET condition = 'priority > 8'; {DUE}; {ROW}",
         "workers", "matched by no worker",
     ),
     "a failing rule": (
         "INSERT INTO rules (name, action, condition, reason, origin, created_by) VALUES "
-        "('odd', 'hold', '1 / (priority - 5) > 0', 'x', 'operator', 'me'); " + DUE + "; INSERT INTO queue "
-        "(message_id, sender, recipient, domain) VALUES (7, '', 'r@b.example', 'b.example')",
+        f"('odd', 'hold', '1 / (priority - 5) > 0', 'x', 'operator', 'me'); {DUE}; {ROW}",
         "workers", "division by zero",
     ),
     "a leaf without settings": (
@@ -160,14 +180,19 @@ def test_a_fault_in_the_database(
     role = f"doctor_{secrets.token_hex(4)}"
     request.addfinalizer(lambda: db.execute(f"DROP ROLE IF EXISTS {role}".encode()))
     db.execute(LIVING.encode())
-    before = patient.wrong("--no-network")
+    before = patient.wrong_there()
     planted = statement.replace("{database}", db.info.dbname).replace("{role}", role)
     db.execute(planted.encode())
-    after = patient.wrong("--no-network")
+    after = patient.wrong_there()
     added = [
-        each for every in after.values() for each in every if each not in before.get(each["check"], [])
+        each
+        for every in after.values()
+        for each in every
+        if each not in before.get(each["check"], [])
     ]
-    assert any(each["check"] == check and words in f"{each['finding']} {each['remedy']}" for each in added), added
+    assert any(
+        each["check"] == check and words in f"{each['finding']} {each['remedy']}" for each in added
+    ), added
     assert all(each["remedy"] for each in added)
     assert not before.keys() - {"durability"}
 
@@ -191,7 +216,7 @@ def test_faults_of_the_whole_server(
         monkeypatch.setattr(server_checks, "time", clock)
         with psycopg.connect(patient.uri) as other:
             other.execute("SELECT 1")
-            found = patient.wrong("--no-network")
+            found = patient.wrong_there()
     finally:
         db.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
     assert any(slot in each["finding"] for each in found["replication slots"])
@@ -200,7 +225,11 @@ def test_faults_of_the_whole_server(
     assert "million transactions" in found["transaction age"][0]["finding"]
     assert "1h behind" in found["clock"][0]["finding"]
     assert "too old" in found["version"][0]["finding"]
-    assert {each["finding"].split()[0] for each in found["durability"]} <= {"fsync", "full_page_writes", "synchronous_commit"}
+    assert {each["finding"].split()[0] for each in found["durability"]} <= {
+        "fsync",
+        "full_page_writes",
+        "synchronous_commit",
+    }
 
 
 def test_bloat_is_what_vacuum_left(
@@ -208,28 +237,29 @@ def test_bloat_is_what_vacuum_left(
 ) -> None:
     monkeypatch.setattr(server_checks, "_DEAD", 10)
     db.execute("ALTER TABLE templates SET (autovacuum_enabled = off)")
-    for number in range(50):
-        message(db, number)
-    db.execute("CREATE TABLE pgmta.ballast AS SELECT generate_series(1, 100) AS n; DELETE FROM pgmta.ballast")
+    db.execute(
+        "CREATE TABLE pgmta.ballast AS SELECT generate_series(1, 100) AS n; DELETE FROM pgmta.ballast"
+    )
     db.execute("SELECT pg_stat_force_next_flush()")
-    found = patient.wrong("--no-network")
+    found = patient.wrong_there()
     assert "the table ballast has 100 dead rows" in found["bloat"][0]["finding"]
     assert "the table templates" in found["autovacuum"][0]["finding"]
 
 
 def test_faults_of_files_and_disks(patient: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = patient.folder
-    expired = authority().issue("mx.example", days=(-90, -1))
-    (certificate, key) = expired.write(folder, "old")
+    expired = Certificate.root().issue("mx.example", days=(-90, -1))
+    (certificate, key) = expired.files(folder)
     smtpd = {
         "environment": {"database": {"uri": patient.uri}, "hostname": "mx.example"},
-        "listen": [{"address": "127.0.0.1", "port": 0, "tls": {"certificate": str(certificate), "key": str(key)}}],
+        "listen": [{"address": "127.0.0.1", "port": 0}],
+        "certificates": [{"certificate": str(certificate), "key": str(key)}],
     }
     (folder / "smtpd.yaml").write_text(yaml.safe_dump(smtpd))
     patient.settings["delivry"] = {}
     found = patient.wrong("--no-network")
     assert "delivery" in found["queued.yaml"][0]["finding"]
-    assert any("old" in each["finding"] and "expired" in each["finding"] for each in found["smtpd.yaml"])
+    assert any("expired" in each["finding"] for each in found["smtpd.yaml"])
     del patient.settings["delivry"]
     real = os.statvfs(folder)
     small = SimpleNamespace(f_bavail=10, f_frsize=4096, f_blocks=10**6, f_files=10, f_favail=10)
@@ -253,47 +283,55 @@ def test_a_login_that_sees_little_is_told_so(patient: Doctor, db: psycopg.Connec
     patient.settings["environment"]["database"]["uri"] = uri
     found = patient.ask("--no-network")
     (transactions,) = found["transactions"]
-    assert (transactions["severity"], "pg_read_all_stats" in transactions["remedy"]) == ("unknown", True)
+    assert (transactions["severity"], "pg_read_all_stats" in transactions["remedy"]) == (
+        "unknown",
+        True,
+    )
     assert found["due mail"][0]["severity"] == "ok"
 
 
 @pytest.fixture
 def zone(patient: Doctor) -> Iterator[Callable[[Zone], None]]:
     """A function that gives the installation a name server with a zone."""
-    servers = []
+    with ExitStack() as stack:
 
-    def use(records: Zone) -> None:
-        server = serve_zone(records)
-        servers.append(server)
-        patient.settings["delivery"] = {"dns": {"servers": [server.__enter__().where]}}
+        def use(records: Zone) -> None:
+            server = stack.enter_context(serving_names(records))
+            patient.settings["delivery"] = {"dns": {"servers": [server.where]}}
 
-    yield use
-    for server in servers:
-        server.__exit__(None, None, None)
+        yield use
 
 
-def test_faults_that_others_see(patient: Doctor, zone: Callable[[Zone], None], db: psycopg.Connection) -> None:
+def test_faults_that_others_see(
+    patient: Doctor, zone: Callable[[Zone], None], db: psycopg.Connection
+) -> None:
     patient.settings["environment"]["hostname"] = "mx.example"
     patient.settings["signing"] = {"table": True}
-    zone({
-        "big.example": {"MX": ["10 mx.big.example."]},
-        "mx.big.example": {"A": ["127.0.0.9"]},
-        "mx.example": {"A": ["8.8.8.8"], "AAAA": []},
-        "8.8.8.8.in-addr.arpa": {"PTR": ["other.example."]},
-    })
+    zone(
+        {
+            "big.example": {"MX": ["10 mx.big.example."]},
+            "mx.big.example": {"A": ["127.0.0.9"]},
+            "mx.example": {"A": ["8.8.8.8"], "AAAA": []},
+            "8.8.8.8.in-addr.arpa": {"PTR": ["other.example."]},
+        }
+    )
     found = patient.wrong("--probe", "big.example")
     assert "leads to other.example" in found["reverse name"][0]["finding"]
     assert "PTR record" in found["reverse name"][0]["remedy"]
-    assert "mx.big.example" in found["port 25"][0]["finding"] or "127.0.0.9" in found["port 25"][0]["finding"]
+    assert (
+        "mx.big.example" in found["port 25"][0]["finding"]
+        or "127.0.0.9" in found["port 25"][0]["finding"]
+    )
     assert "587" in found["port 25"][0]["remedy"]
     assert "there is no key" in found["DKIM"][0]["finding"]
     patient.settings["delivery"]["dns"] = {"servers": ["127.0.0.1:1"], "timeout": "500ms"}
     assert "do not answer" in patient.wrong("--probe", "big.example")["DNS"][0]["finding"]
     row(db, message(db, 1))
     db.execute(
-        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender, recipient,"
-        " domain, worker, host, command, enhanced, reply, connect_seconds) VALUES (now(), 1, 1, 1, 1, 250, 'delivered',"
-        " '', 'r@b.example', 'b.example', '', 'mx.big.example:25', '', '', '', 0.1)"
+        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
+        " sender, recipient, domain, worker, host, command, enhanced, reply, connect_seconds)"
+        " VALUES (now(), 1, 1, 1, 1, 250, 'delivered', '', 'r@b.example', 'b.example', '',"
+        " 'mx.big.example:25', '', '', '', 0.1)"
     )
     assert "port 25" not in patient.wrong("--probe", "big.example")
     patient.settings["routes"] = {"*": "relay.example:587"}
@@ -309,7 +347,9 @@ def test_the_output_for_people(patient: Doctor, db: psycopg.Connection) -> None:
     lines = result.stdout.splitlines()
     assert result.exit_code == 1
     assert "error    daemons: no queued runs" in lines
-    assert lines[lines.index("error    daemons: no queued runs") + 1].startswith("         -> start queued")
+    assert lines[lines.index("error    daemons: no queued runs") + 1].startswith(
+        "         -> start queued"
+    )
     assert lines[-1].endswith(" ok")
     assert not any(line.startswith("ok") for line in lines)
     every = CliRunner().invoke(doctor, ["-c", str(config), "--no-network", "--all"]).stdout

@@ -88,7 +88,7 @@ class Prover:
         if self._proof.by == "basic":
             given = _login(request.headers.get("authorization", ""))
         elif self._proof.by == "secret_url":
-            given = request.secret.encode()
+            given = request.secret.encode("utf-8", "replace")
         else:
             return not request.secret
         if self._proof.by == "basic" and request.secret:
@@ -106,7 +106,7 @@ class Prover:
                 return False
             signatures = self._signatures(request.value(str(proof.signature)))
             messages = self._messages(request)
-        except BodyMalformed:
+        except (BodyMalformed, UnicodeEncodeError):  # lone surrogates, which nobody signs
             return False
         found = [
             verify(signature, message)
@@ -153,7 +153,7 @@ class Prover:
             case "body":
                 return request.body
             case "url":
-                return url.encode()
+                return url.encode("utf-8", "surrogateescape")
             case "form":
                 return "".join(
                     f"{name}{value}" for name, value in sorted(set(request.fields))

@@ -103,6 +103,7 @@ def test_the_vectors_of_twilio(
     assert not one.proves(request(body + b"&x=1", url, X_Twilio_Signature=sign), 0.0)
     assert not one.proves(request(body, url + "&x=1", X_Twilio_Signature=sign), 0.0)
     assert not one.proves(request(b"\xff", url, X_Twilio_Signature=sign), 0.0)
+    assert not one.proves(request(body, url + "&x=\udcff\ud800", X_Twilio_Signature=sign), 0.0)
 
 
 def test_the_vector_of_twilio_with_a_name_twice(
@@ -150,7 +151,8 @@ def test_a_signature_of_mailgun_is_in_the_body(tmp_path: Path) -> None:
         1534108637,
     )
     assert not one.proves(request((body % ("x" + token, digits)).encode()), 1534108637)
-    for bad in (b"{", b"[" * 100_000, b"[]", b"null", b'{"signature": "x"}'):
+    lone = (body % (r"\ud800", digits)).encode()
+    for bad in (b"{", b"[" * 100_000, b"[]", b"null", b'{"signature": "x"}', lone):
         assert not one.proves(request(bad), 1534108637)
 
 
@@ -181,7 +183,7 @@ def test_logins_and_secret_urls(tmp_path: Path) -> None:
     assert basic.proves(request(), 0.0)
     by_url = prover(tmp_path, ["abcdefghijklmnop"], by="secret_url")
     assert by_url.proves_header(request(secret="abcdefghijklmnop"))
-    for secret in ("", "abcdefghijklmno", "abcdefghijklmnop/", "ABCDEFGHIJKLMNOP", "é"):
+    for secret in ("", "abcdefghijklmno", "abcdefghijklmnop/", "ABCDEFGHIJKLMNOP", "é", "\udcff"):
         assert not by_url.proves_header(request(secret=secret))
 
 

@@ -14,6 +14,7 @@ from queued.delivery.http.http_parameters import HttpEndpoint, HttpField, HttpSe
 from queued.delivery.http.mail_words import MailWords
 from queued.delivery.http.places import (
     Text,
+    Unplaceable,
     Values,
     in_header,
     in_url,
@@ -22,6 +23,7 @@ from queued.delivery.http.places import (
     write_json,
 )
 
+_DOTS = {".", ".."}  # segments that lead to another path (RFC 3986, section 5.2.4)
 _OCTETS = ("message",)  # words whose value is a file in a multipart body
 
 
@@ -138,6 +140,8 @@ class RequestWriter:
         if body or self._method != "GET":
             fields.append(("Content-Length", str(len(body))))
         path = target.path.fill(value, in_url)
+        if target.path.words and not _DOTS.isdisjoint(path.partition("?")[0].split("/")):
+            raise Unplaceable("a value is a step to another path of the URL")
         lines = [f"{self._method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields)]
         return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 

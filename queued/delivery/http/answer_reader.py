@@ -9,6 +9,7 @@ from queued.delivery.http.http_answer import LARGEST, HttpAnswer
 
 _PRELIMINARY = 10  # answers of 1xx before the answer itself
 _HEADER = 16384  # octets of the header of an answer
+_WHOLE = 16 * LARGEST  # octets of an answer with what is around its chunks, and trailers
 
 
 class AnswerError(Exception):
@@ -27,7 +28,7 @@ class AnswerReader:
         """The answer, once it is read; `next` begins another one."""
         self.kept = False
         """Whether the server keeps the connection after the answer."""
-        self._octets = 0  # of headers that are not whole yet, and of 1xx
+        self._octets = 0
         self._before = 0
         self._stray = False
         self._clear()
@@ -52,7 +53,7 @@ class AnswerReader:
     def _feed_part(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise AnswerError(f"no HTTP: {printable(str(error))[:100]}") from None
         if self._stray:
             raise AnswerError("an answer without a request")
@@ -60,11 +61,11 @@ class AnswerReader:
             raise AnswerError("answers of 1xx without end")
         if self.answer:
             return
+        self._octets += len(data)
         if not self._status:
-            self._octets += len(data)
             if self._octets > _HEADER:
                 raise AnswerError("a header without end")
-        elif len(self._body) > LARGEST:
+        elif len(self._body) > LARGEST or self._octets > _WHOLE:
             self._done(bytes(self._body[:LARGEST]), whole=False)
 
     @property

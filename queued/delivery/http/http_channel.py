@@ -133,15 +133,21 @@ class HttpChannel:
         octets = envelope.trace + await _whole(envelope)
         words = MailWords(envelope.message, octets, endpoints.parameters.secrets)
         target, item = endpoints.targets[place], envelope.items[0]
-        if item.domain == NUMBER_DOMAIN and (why := _unfit(words, settings.segments)):
-            return Result(Event.FAIL, Reply(0, why), connection.place, Stage.DATA)
         try:
-            if len(octets) < _LARGE:
+            number = item.domain == NUMBER_DOMAIN
+            why = _unfit(words, settings.segments) if number else ""
+            if why:
+                request = b""
+            elif len(octets) < _LARGE:
                 request = endpoints.writer.write(target, words, item)
             else:  # other mail goes on meanwhile
                 request = await asyncio.to_thread(endpoints.writer.write, target, words, item)
         except Unplaceable as error:
-            return Result(Event.FAIL, Reply(0, f"5.6.0 {error}"), connection.place, Stage.DATA)
+            why = f"5.6.0 {error}"
+        except RecursionError:  # parts, comments of an address, or metadata
+            why = "5.6.0 the mail is nested too deeply"
+        if why:
+            return Result(Event.FAIL, Reply(0, why), connection.place, Stage.DATA)
         note = f"{settings.method} to {connection.place}, {len(request)} octets"
         said.append((time.monotonic(), NOTE, note))
 

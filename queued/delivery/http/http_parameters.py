@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
+import re
 import secrets as random_secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote, quote_plus, urlsplit
 
@@ -23,6 +25,7 @@ from queued.delivery.http.mail_words import FILES, KNOWN, LISTS, PREFIXES
 from queued.delivery.http.places import Text, UsedWord, check_words, parse_json, words_of
 
 _KEY = random_secrets.token_bytes(16)  # so that a key of a destination is no test for secrets
+_ENCODED = re.compile("%[0-9A-F]{2}")
 _FIELD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}"
 _OURS = {"host", "content-length", "transfer-encoding", "connection", "expect", "upgrade", "te"}
 
@@ -245,6 +248,17 @@ class HttpSettings(Section):
         return frozenset(w.name[len(begin) :] for w in self.words if w.name.startswith(begin))
 
 
+def _forms(text: str) -> Iterator[str]:
+    """Yield a text as URLs, forms, JSON and HTML may have it."""
+    for quoted in (quote(text, safe=""), quote_plus(text)):
+        yield from (quoted, _ENCODED.sub(lambda octet: octet[0].lower(), quoted))
+    for plain in (text, html.escape(text)):
+        yield plain
+        for ascii_only in (True, False):
+            inner = json.dumps(plain, ensure_ascii=ascii_only)[1:-1]
+            yield from (inner, inner.replace("/", "\\/"))  # as PHP writes it
+
+
 @dataclass(frozen=True)
 class HttpParameters:
     """The parameters of a destination; `secrets` are the values of the words `secrets.NAME`."""
@@ -272,14 +286,15 @@ class HttpParameters:
     @cached_property
     def hidden(self) -> tuple[str, ...]:
         """Return the secrets in the forms that requests have them, the longest one first."""
-        forms = (str, partial(quote, safe=""), quote_plus, lambda text: json.dumps(text)[1:-1])
-        found = {form(each) for each in self.secrets.values() for form in forms}
+        plain = set(self.secrets.values())
+        plain.update(base64.b64encode(each.encode()).decode() for each in self.secrets.values())
         if (basic := self.settings.basic) and self.secrets:
             pair = ":".join(
                 Text.parse(text).fill(lambda word: self.secrets.get(word.partition(".")[2]))
                 for text in (basic.user, basic.password)
             )
-            found.add(base64.b64encode(pair.encode()).decode())
+            plain.add(base64.b64encode(pair.encode()).decode())
+        found = {form for each in plain for form in _forms(each)}
         return tuple(sorted(found - {""}, key=len, reverse=True))
 
     @cached_property

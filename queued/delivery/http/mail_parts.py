@@ -6,8 +6,9 @@ import base64
 import email.policy
 import re
 from contextlib import suppress
+from email.charset import Charset
 from email.errors import MessageError
-from email.header import Header, decode_header, make_header
+from email.header import decode_header, make_header
 from email.message import Message
 from email.parser import BytesParser
 from email.utils import collapse_rfc2231_value, getaddresses
@@ -16,6 +17,8 @@ from inspect import signature
 
 _WHOLE = email.policy.SMTP.clone(refold_source="none", utf8=True)
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+")
+_UTF8 = Charset("utf-8")
+_LONGEST = 16384  # characters that are decoded: `email` takes the square of their number
 _HAS_STRICT = "strict" in signature(getaddresses).parameters  # not in early 3.12
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\U0010ffff-]+"
 _PLAIN = re.compile(rf"{_ATOM}(?: {_ATOM})*")
@@ -37,7 +40,8 @@ _GROUPS = ("content-", "resent-", "arc-")
 class MailParts:
     """Reads the parts of a message; each of them is read when it is first asked for.
 
-    No message raises an error: what can't be decoded has replacement characters.
+    What can't be decoded has replacement characters. Raises RecursionError for parts, or
+    comments of an address, that are nested too deeply.
     """
 
     def __init__(self, octets: bytes) -> None:
@@ -189,7 +193,7 @@ def _unfolded(value: str) -> str:
 def _decoded(name: str, value: str) -> str:
     """Return the value of a field, as `email` reads it."""
     line = _unfolded(value)
-    if "=?" not in line:
+    if "=?" not in line or len(line) > _LONGEST:
         return line
     with suppress(Exception):  # the parser of `email` raises various errors for odd fields
         line = str(email.policy.default.header_factory(name, line))
@@ -198,12 +202,12 @@ def _decoded(name: str, value: str) -> str:
 
 def _encoded(value: str) -> str:
     line = _unfolded(value)
-    return line if line.isascii() else Header(line, "utf-8", maxlinelen=10**6).encode()
+    return line if line.isascii() else _UTF8.header_encode(line)
 
 
 def _words(text: str) -> str:
     """Return a text with its encoded words decoded (RFC 2047)."""
-    if "=?" in text:
+    if "=?" in text and len(text) <= _LONGEST:
         with suppress(LookupError, ValueError, MessageError):
             text = str(make_header(decode_header(text)))
     return _CONTROLS.sub(" ", text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import random
+import time
+from email.header import decode_header, make_header
 from email.message import EmailMessage
 from email.policy import SMTP
 
@@ -134,3 +136,14 @@ def test_no_message_raises_an_error(octets: bytes, seed: int) -> None:
     for name in ("from", "to", "reply-to"):
         values.append(found.mailboxes(name))
     assert "\r" not in repr([found.field("Subject"), found.headers])
+
+
+def test_long_fields_take_no_square_of_their_length() -> None:
+    """Measured before: 100 s for 150 KB, in which no other mail went out."""
+    words = "=?utf-8?q?a?= " * 20_000
+    began = time.process_time()
+    found = mail(f"X-A: {'ä ' * 50_000}", f"Subject: {words}", "", "x")
+    (field,) = found.headers
+    assert str(make_header(decode_header(field["value"]))) == "ä " * 50_000
+    assert found.field("Subject") == words
+    assert time.process_time() - began < 5

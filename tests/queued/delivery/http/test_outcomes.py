@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import html
 import json
 import re
 from collections.abc import Sequence
@@ -72,6 +73,7 @@ async def send(
         return results
 
 
+TRAILER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: "
 JSON = "Content-Type: application/json"
 ANSWERS: list[tuple[str, list[bytes], dict[str, Any], Event, str]] = [
     ("2xx", said("202 Accepted"), {}, DELIVERED, "HTTP 202 Accepted"),
@@ -92,6 +94,9 @@ ANSWERS: list[tuple[str, list[bytes], dict[str, Any], Event, str]] = [
     ("100-continue", [b"HTTP/1.1 100 Continue\r\n\r\n", *said("200 OK")], {}, DELIVERED, "200"),
     ("1xx without end", [b"HTTP/1.1 103 Early\r\n\r\n" * 12], {}, UNKNOWN, "without end"),
     ("endless header", [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 40_000, HANG], {}, UNKNOWN, ""),
+    ("endless trailer", [TRAILER, *[b"x" * 16_000] * 100, HANG], {}, DELIVERED, "HTTP 200"),
+    ("another protocol", [b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+                          *said("200 OK")], {}, UNKNOWN, "no HTTP"),
     ("no HTTP", [b"220 mail.example ESMTP\r\n", CUT], {}, UNKNOWN, ""),
     ("10 MB", said("200 OK", b"x" * 10_000_000), {}, DELIVERED, "HTTP 200"),
     ("gzip", said("200 OK", gzip.compress(b'{"status": "queued"}'), "Content-Encoding: gzip"),
@@ -146,13 +151,32 @@ async def test_a_provider_that_repeats_secrets() -> None:
         given = {"url": "https://api.example/", "basic": login, "error": error}
         parameters = parse_parameters(given).with_secrets({"key": key})
         basic = base64.b64encode(f"u:{key}".encode()).decode()
-        for value in (key, basic, quote(key, safe=""), f"{'x' * 250}{key}"):
-            body = json.dumps({"error": value}).encode()
+        alone = base64.b64encode(key.encode()).decode()
+        lower = re.sub("%..", lambda octet: octet[0].lower(), quote(key, safe=""))
+        escaped, behind = html.escape(key), f"{'x' * 250}{key}"
+        forms = (key, basic, quote(key, safe=""), lower, alone, escaped, behind)
+        bodies = [json.dumps({"error": value}) for value in forms]
+        bodies += [json.dumps({"error": key}, ensure_ascii=False), bodies[0].replace("/", r"\/")]
+        bodies += [bodies[1].replace("/", r"\/")]
+        for body in (each.encode() for each in bodies):
+            value = json.loads(body)["error"]
             answer = HttpAnswer(422, f"No {value}", {}, body, whole=True)
             result = result_of(parameters.settings, answer, "h", NOW, parameters.hidden)
             assert "left out" in result.reply.text
             assert "s3cr" not in result.reply.text
             assert basic[:8] not in result.reply.text
+            assert alone[:8] not in result.reply.text
+
+
+async def test_mail_that_is_nested_too_deeply_fails() -> None:
+    nested = b"Content-Type: message/rfc822\r\n\r\n" * 5000
+    comments = b"From: s@a.example\r\nTo: " + b"(" * 20_000 + b"\r\n\r\nbody\r\n"
+    words = {"json": {"to": "{{recipient_mailbox}}", "attachments": "{{attachments}}"}}
+    server = ScriptedServer(lambda _: said("200 OK"))
+    results = await send(server, [envelope(1, content=nested), envelope(2, content=comments),
+                                  envelope(3)], **words)  # fmt: skip
+    assert [each.event for each in results] == [FAIL, FAIL, DELIVERED]
+    assert results[0].reply.text == "5.6.0 the mail is nested too deeply"
 
 
 async def test_a_connection_is_kept_and_made_anew() -> None:

@@ -176,3 +176,12 @@ def test_mistakes(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match="1 validation error") as caught:
         parse_parameters({"url": URL, **given})
     assert reason in str(caught.value)
+
+
+def test_no_value_leads_to_another_path() -> None:
+    url = "https://api.example/v1/{{metadata.a}}{{metadata.b}}/send?x={{metadata.a}}"
+    for a, b in (("..", ""), (".", "."), (".", "")):
+        with pytest.raises(Unplaceable, match="another path"):
+            request(metadata={"a": a, "b": b}, url=url)
+    head, _ = request(metadata={"a": "..", "b": "%2e/"}, url=url)
+    assert head.target == b"/v1/..%252e%2F/send?x=.."

@@ -34,8 +34,8 @@ class HttpConnection(asyncio.Protocol):
         self._asked = False  # a request is under way, so that octets may come
         self._reader = AnswerReader()
         self._transport: asyncio.Transport | None = None
+        self._under: asyncio.Transport | None = None  # what has the octets of TLS
         self._over = ""  # why no octets come any more
-        self._paused = False
         self._waiter: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
 
@@ -50,6 +50,12 @@ class HttpConnection(asyncio.Protocol):
         """Whether no further request can be sent."""
         return bool(self._over) or self.transport.is_closing()
 
+    @property
+    def _held(self) -> int:
+        """Return how many octets are not with the system yet."""
+        under = self._under.get_write_buffer_size() if self._under else 0
+        return self.transport.get_write_buffer_size() + under
+
     async def send(self, request: bytes, seconds: float, ready: Callable[[], None]) -> None:
         """Send a whole request; `ready` is asked before its last octet, and raises to prevent it.
 
@@ -63,9 +69,9 @@ class HttpConnection(asyncio.Protocol):
         try:
             transport.write(request[:-1])
             await asyncio.sleep(0)  # the end of a kept connection may have come
-            if self._paused:
+            if self._held:
                 async with asyncio.timeout(seconds):
-                    while self._paused and not self._over and not self._reader.answer:
+                    while self._held and not self._over and not self._reader.answer:
                         await self._wait()
         except TimeoutError:
             self.abort()
@@ -139,9 +145,9 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def use(self, transport: asyncio.Transport) -> None:
-        """Use this transport from now on; it holds back no octets, so that `last_out` is true."""
+        """Use this transport, over the one so far; both tell at once whether octets wait."""
         transport.set_write_buffer_limits(high=0)
-        self._transport = transport
+        self._under, self._transport = self._transport, transport
 
     # -- callbacks of asyncio --
 
@@ -175,13 +181,14 @@ class HttpConnection(asyncio.Protocol):
         self._end(_why(error) if error else _CLOSED)
         self._ended.set()
 
+    # TLS of asyncio and uvloop calls these two in turn, also if no octet waits: only news.
+
     def pause_writing(self) -> None:
-        """Note that octets wait for the server."""
-        self._paused = True
+        """Look again whether octets wait."""
+        self._news()
 
     def resume_writing(self) -> None:
-        """Note that all octets are handed over."""
-        self._paused = False
+        """Look again whether octets wait."""
         self._news()
 
     def _end(self, why: str) -> None:

@@ -145,7 +145,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def use(self, transport: asyncio.Transport) -> None:
-        """Use this transport, over the one so far; both tell at once whether octets wait."""
+        """Use this transport, over the one so far; both report at once whether octets wait."""
         transport.set_write_buffer_limits(high=0)
         self._under, self._transport = self._transport, transport
 

@@ -137,7 +137,7 @@ async def test_no_request_waits_for_a_silent_endpoint(
 async def test_a_kept_connection_with_tls_never_waits_in_vain(
     tmp_path: Path, authority: Certificate
 ) -> None:
-    """Answers come in one to four parts, each in a record of its own."""
+    """Answers come in one to four parts, each in an own record."""
 
     def script(number: int) -> list[bytes]:
         parts = [b"HTTP/1.1 200 OK\r\n", b"X-A: 1\r\n", b"Content-Length: 2\r\n\r\n", b"ok"]

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pgmta.config.types import FOLDER, hint
+from pgmta.config.types import FOLDER, SectionError, hint
 from pgmta.errors import ConfigError
 
 type Key = tuple[str | int, ...]
@@ -116,8 +116,7 @@ def _validate[M: BaseModel](
     try:
         return model.model_validate(data, context=context)
     except ValidationError as error:
-        for detail in error.errors():
-            _explain(detail, model, lines, bad)
+        _explain_all(error, model, lines, bad, ())
         raise bad.error() from None
 
 
@@ -215,8 +214,21 @@ def _line_of(key: Key, lines: Lines) -> int | None:
     return lines.get(key)
 
 
-def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _Mistakes) -> None:
-    path = _as_written(detail["loc"])
+def _explain_all(
+    error: ValidationError, model: type[BaseModel], lines: Lines, bad: _Mistakes, begin: Key
+) -> None:
+    """Note all mistakes of the section at `begin`."""
+    for detail in error.errors():
+        path = _as_written(detail["loc"])
+        inner = detail.get("ctx", {}).get("error")
+        if isinstance(inner, SectionError):
+            _explain_all(inner.error, inner.model, lines, bad, (*begin, *path))
+        else:
+            reason = _reason(detail, path, model)
+            bad.add(_line_of((*begin, *path), lines), dotted((*begin, *path)), reason)
+
+
+def _reason(detail: ErrorDetails, path: Key, model: type[BaseModel]) -> str:
     reason = detail["msg"].removeprefix("Value error, ")
     for subject in ("Input ", "List ", "String "):
         reason = reason.removeprefix(subject)
@@ -239,7 +251,7 @@ def _explain(detail: ErrorDetails, model: type[BaseModel], lines: Lines, bad: _M
         reason = "expected true or false"
     elif detail["type"] == "path_type":
         reason = "expected a path"
-    bad.add(_line_of(path, lines), dotted(path), reason)
+    return reason
 
 
 def _as_written(loc: Key) -> Key:

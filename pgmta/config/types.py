@@ -20,6 +20,7 @@ from pydantic import (
     ConfigDict,
     Strict,
     TypeAdapter,
+    ValidationError,
     ValidationInfo,
 )
 
@@ -35,6 +36,15 @@ LONGEST = 36525 * 86400.0
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+(?=\s*[KMGT]))?)\s*(?:([KMGT])(?:I?B)?|B)?", re.IGNORECASE)
 _BYTES = TypeAdapter(ByteSize)
+
+
+class SectionError(ValueError):
+    """Has the mistakes of a section that another model has read: the model, and its error."""
+
+    def __init__(self, model: type[BaseModel], error: ValidationError) -> None:
+        super().__init__(str(error))
+        self.model = model
+        self.error = error
 
 
 def hint(word: str, known: Iterable[str]) -> str:

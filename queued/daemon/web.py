@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @attached_option
 @reporting
 def web(config: Path, only_check: bool, attached: bool) -> None:
-    """Serve the pages and endpoints of tokens until SIGTERM or SIGINT.
+    """Serve pages and endpoints of tokens, and callbacks of providers, until SIGTERM.
 
     SIGHUP reads the file and its keys again. `environment`, `listen`, `connections` and `log` need
     a restart.

@@ -155,7 +155,8 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
     _ship(smtpd_config, queued_config, *([WEB] if web else []))
     if lifecycle:  # the file names them
         make_keys(queued_config.parent.parent.parent / "var")
-    environment = load(queued_config, QueuedConfig).environment
+    config = load(queued_config, QueuedConfig)
+    environment = config.environment
     directory = environment.directory.resolve()
     with _only_one(directory, f"smtpd on port {port}, sink on port {sink_port}") as held:
         optional = [*([_SUBMISSION] if first else []), *([WEB_PORT] if web else [])]
@@ -181,13 +182,20 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             ("database", _database(environment.database.uri, directory)),
             ("smtpd", f"127.0.0.1:{port}, takes mail from this machine"),
             *(("smtpd", line) for line in submission[:1]),
-            ("queued", f"delivers everything to 127.0.0.1:{sink_port}"),
+            ("queued", _way(config, queued_config, sink_port)),
             ("sink", f"http://127.0.0.1:{page_port} shows the mail, which is in {sink}/new"),
             *([("web", f"http://127.0.0.1:{WEB_PORT} takes the links of `{_DEMO}`")] * web),
         ]
         hints = [_hint(port), *submission[1:]]
         status = asyncio.run(_run(children, port, lines, hints))
     sys.exit(status)
+
+
+def _way(config: QueuedConfig, path: Path, sink_port: int) -> str:
+    """Return where queued delivers to; shaping.yaml may send mail to the world."""
+    if config.shaping:
+        return f"delivers by the routes of {config.shaping} and {path}"
+    return f"delivers everything to 127.0.0.1:{sink_port}"
 
 
 def _ship(*configs: Path) -> None:

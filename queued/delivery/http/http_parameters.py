@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote, quote_plus, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from pgmta.config.types import Period, Section, Whole, hint, listed
+from pgmta.config.types import Period, Section, SectionError, Whole, hint, listed
 from queued.delivery.dns.hop import Hop
 from queued.delivery.dns.hosts import host_name
 from queued.delivery.http.answer_path import parse_path
@@ -309,4 +309,8 @@ class HttpParameters:
 
 def parse_parameters(given: Any) -> HttpParameters:
     """Read the section, with the description that its key `interface` names. Raises ValueError."""
-    return HttpParameters(HttpSettings.model_validate(described(given)))
+    try:
+        settings = HttpSettings.model_validate(described(given))
+    except ValidationError as error:
+        raise SectionError(HttpSettings, error) from None
+    return HttpParameters(settings)

@@ -31,12 +31,13 @@ class ScriptedServer:
 
     CUT closes the connection, HANG answers no more, HELD waits for `released`. With `early` it
     answers before it has read the body, and reads nothing of it. With `deaf` it closes once the
-    header has come.
+    header has come. `pause` are seconds after each part.
     """
 
     script: Script
     early: bool = False
     deaf: bool = False
+    pause: float = 0.0
     port: int = 0
     connections: int = 0
     got: list[Got] = field(default_factory=list)
@@ -74,6 +75,8 @@ class ScriptedServer:
                         return
                     writer.write(part)
                     await writer.drain()
+                    if self.pause:
+                        await asyncio.sleep(self.pause)  # noqa: TID251 - a record for each part
                 if self.early:
                     return
         except (asyncio.IncompleteReadError, ConnectionError):

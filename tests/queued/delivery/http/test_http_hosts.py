@@ -182,3 +182,42 @@ async def test_no_request_waits_for_a_silent_endpoint(
             channel.abort()
     assert len(good.got) == 50
     assert silent.connections == 1  # it rests
+
+
+async def test_a_kept_connection_with_tls_never_waits_in_vain(
+    tmp_path: Path, authority: Certificate
+) -> None:
+    """Answers come in one to four parts, each in an own record."""
+
+    def script(number: int) -> list[bytes]:
+        parts = [b"HTTP/1.1 200 OK\r\n", b"X-A: 1\r\n", b"Content-Length: 2\r\n\r\n", b"ok"]
+        most = number % 4
+        return [b"".join(parts[: 4 - most]), *parts[4 - most :]]
+
+    server = ScriptedServer(script, pause=0.005)
+    with serving_names(NAMES) as names:
+        way = transport(tmp_path, authority, names)
+        async with serving(server, authority.issue("api.example").server(tmp_path)):
+            to = destination(f"https://api.example:{server.port}/v1", private=True)
+            channel = await way.open(to)
+            for number in range(24):
+                (result,) = await channel.send(envelope(number))
+                assert result.event is Event.DELIVERED
+            channel.abort()
+    assert server.connections == 1
+
+
+async def test_the_last_octet_waits_for_a_reader_with_tls(
+    tmp_path: Path, authority: Certificate
+) -> None:
+    server = ScriptedServer(lambda _: [HANG], early=True)
+    with serving_names(NAMES) as names:
+        way = transport(tmp_path, authority, names)
+        async with serving(server, authority.issue("api.example").server(tmp_path)):
+            url = f"https://api.example:{server.port}/v1"
+            to = destination(url, private=True, json=None, body="{{message}}")
+            channel = await way.open(to)
+            big = envelope(content=b"Subject: x\r\n\r\n" + b"x" * 8_000_000)
+            with pytest.raises(DeliveryError, match="timeout while the request was sent"):
+                await channel.send(big)
+            assert not channel.in_doubt

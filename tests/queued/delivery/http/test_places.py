@@ -7,6 +7,7 @@ import json
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -14,13 +15,17 @@ import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from pgmta.config.loader import load
+from pgmta.config.types import SectionError
+from pgmta.errors import ConfigError
 from pgmta.model import Item, Message
+from queued.config.shaping import Shaping
 from queued.delivery.http.http_parameters import HttpParameters, parse_parameters
 from queued.delivery.http.http_request import RequestWriter, Target
 from queued.delivery.http.mail_words import MailWords
 from queued.delivery.http.places import Unplaceable
+from queued.delivery.transports import parsers
 
 NOW = datetime.now(UTC)
 URL = "https://api.example/v1/send"
@@ -173,15 +178,26 @@ def test_secrets_are_in_requests_alone() -> None:
     ],
 )
 def test_mistakes(given: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValidationError, match="1 validation error") as caught:
+    with pytest.raises(SectionError, match="1 validation error") as caught:
         parse_parameters({"url": URL, **given})
     assert reason in str(caught.value)
 
 
-def test_no_value_leads_to_another_path() -> None:
-    url = "https://api.example/v1/{{metadata.a}}{{metadata.b}}/send?x={{metadata.a}}"
-    for a, b in (("..", ""), (".", "."), (".", "")):
-        with pytest.raises(Unplaceable, match="another path"):
-            request(metadata={"a": a, "b": b}, url=url)
-    head, _ = request(metadata={"a": "..", "b": "%2e/"}, url=url)
-    assert head.target == b"/v1/..%252e%2F/send?x=.."
+def test_mistakes_have_the_line_of_their_key(tmp_path: Path) -> None:
+    file = tmp_path / "shaping.yaml"
+    file.write_text(
+        "routes:\n- transport: http\n  parameters:\n    url: https://api.example/\n"
+        "    sucess: {path: a}\n    timeouts: {answr: 1s}\n"
+        "- transport: http\n  parameters:\n    url: htps://api.example/\n"
+        "- transport: http\n  parameters:\n    interface: resend\n    bdy: x\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(file, Shaping, transports=parsers())
+    begin = f"{file}:"
+    assert str(caught.value).splitlines() == [
+        f"{begin}5: routes[0].parameters.sucess: unknown key; did you mean 'success'?",
+        f"{begin}6: routes[0].parameters.timeouts.answr: unknown key; did you mean 'answer'?",
+        f"{begin}9: routes[1].parameters.url[0]: 'htps://api.example/': "
+        "expected https://host/path, without a login",
+        f"{begin}13: routes[2].parameters.bdy: unknown key; did you mean 'body'?",
+    ]

@@ -45,7 +45,7 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "doctor": LazyCommand(
         "queued.cli.doctor.doctor:doctor",
-        "Check database, queue, files, host and DNS, and print a remedy for what is wrong.",
+        "Check database, queue, files, host and DNS, and print a remedy for each fault.",
     ),
     "explain": LazyCommand(
         "queued.cli.commands.explain:explain",
@@ -53,7 +53,7 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "find": LazyCommand(
         "queued.cli.commands.find:find",
-        "Find mail by addresses, Message-ID or metadata, also when it has left the queue.",
+        "Find mail by addresses, Message-ID, client or metadata, also when it has left the queue.",
     ),
     "forget": LazyCommand(
         "queued.cli.campaign.forget:forget",

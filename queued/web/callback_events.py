@@ -49,10 +49,16 @@ class EventReader:
         self._text = [parse_path(path) for path in settings.text]
         self._time = [parse_path(path) for path in settings.time]
 
-    def read(self, request: CallbackRequest, now: datetime) -> ReadEvents:
-        """Return the events of a request. Raises BodyMalformed if there is no list."""
+    def read(self, request: CallbackRequest, now: datetime, most: int) -> ReadEvents | None:
+        """Return the events of a request; None if it has more than `most`, of whatever kind.
+
+        Raises BodyMalformed if there is no list.
+        """
         found = ReadEvents([])
-        for each in self._list(request):
+        every = self._list(request)
+        if len(every) > most:
+            return None
+        for each in every:
             if not isinstance(each, dict):
                 found.strange += 1
                 continue

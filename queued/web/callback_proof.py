@@ -106,7 +106,7 @@ class Prover:
                 return False
             signatures = self._signatures(request.value(str(proof.signature)))
             messages = self._messages(request)
-        except (BodyMalformed, UnicodeEncodeError):  # lone surrogates, which nobody signs
+        except (BodyMalformed, UnicodeEncodeError):  # lone surrogates, which no provider signs
             return False
         found = [
             verify(signature, message)

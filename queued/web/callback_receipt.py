@@ -24,6 +24,7 @@ from queued.web.requests import read_octets
 
 PREFIX = "/callbacks/"
 _MOST = 1000  # events of a request
+_LISTED = 10_000  # the same with those of others
 _ROOM = 64 << 20  # octets of bodies that are read at the same time
 _PATIENCE = 8.0  # seconds: below the time of an answer
 
@@ -64,7 +65,7 @@ class CallbackReceipts:
         self._most = most
         self._providers = {name: _Provider(each) for name, each in callbacks.items()}
 
-    async def take(self, request: web.BaseRequest, path: str) -> TakenCallback:
+    async def take(self, request: web.BaseRequest, path: str, client: str) -> TakenCallback:
         """Return the events of a proven request. Raises HttpError: 400, 403, 404, 413, 503.
 
         `path` is that of the request, without the path of `public.url`.
@@ -77,33 +78,39 @@ class CallbackReceipts:
         headers = {field.lower(): value for field, value in request.headers.items()}
         asked = CallbackRequest(f"{self._url}{path}{mark}{query}", secret, headers, b"")
         if not provider.prover.proves_header(asked):
-            raise self._unproven(name)
+            raise self._unproven(name, client)
         body = await self._body(request)
         asked = CallbackRequest(asked.url, secret, headers, body)
         now = datetime.now(UTC)
         if not provider.prover.proves(asked, now.timestamp()):
-            raise self._unproven(name)
+            raise self._unproven(name, client)
         try:
-            found = provider.reader.read(asked, now)
+            found = provider.reader.read(asked, now, _LISTED)
         except BodyMalformed as error:
-            log.warning("a callback can't be read", callback=name, reason=str(error))
+            log.warning("a callback can't be read", callback=name, client=client, reason=str(error))
             raise HttpError(400, f"The body has {error}.") from None
-        if len(found.events) > _MOST:
+        if found is None or len(found.events) > _MOST:
             raise HttpError(413, f"The body has more than {_MOST} events.")
         return TakenCallback(name, provider.settings, found)
 
     async def _body(self, request: web.BaseRequest) -> bytes:
-        octets = min(request.content_length or self._most, self._most)
-        if self._under_way + octets > _ROOM:
-            raise HttpError(503, "Too much is read at the same time.", {"Retry-After": "5"})
-        self._under_way += octets
-        try:
-            return await read_octets(request, self._most)
-        finally:
-            self._under_way -= octets
+        taken = 0
 
-    def _unproven(self, name: str) -> HttpError:
-        log.info("a callback is not proven", callback=name)
+        def count(octets: int) -> None:
+            # what has come, because what a stranger announces costs nothing
+            nonlocal taken
+            if self._under_way + octets > _ROOM:
+                raise HttpError(503, "Too much is read at the same time.", {"Retry-After": "5"})
+            taken += octets
+            self._under_way += octets
+
+        try:
+            return await read_octets(request, self._most, count)
+        finally:
+            self._under_way -= taken
+
+    def _unproven(self, name: str, client: str) -> HttpError:
+        log.info("a callback is not proven", callback=name, client=client)
         return HttpError(403, "The callback is not proven.")
 
     async def note(self, taken: TakenCallback, client: str) -> None:
@@ -114,7 +121,8 @@ class CallbackReceipts:
             async with asyncio.timeout(_PATIENCE):
                 outcomes = await self._notes.note(settings.hosts, settings.tenants, read.events)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
-            log.warning("a callback was not noted", callback=name, reason=faults.words(error))
+            reason = faults.words(error)
+            log.warning("a callback was not noted", callback=name, client=client, reason=reason)
             raise away() from None
         counts = Counter(outcomes)
         log.info("callback", callback=name, client=client, foreign=read.foreign,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from email.message import Message
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import parse_qs, parse_qsl
@@ -45,12 +46,18 @@ async def read_body(request: web.BaseRequest, kinds: str, most: int) -> bytes:
     return await read_octets(request, most)
 
 
-async def read_octets(request: web.BaseRequest, most: int) -> bytes:
-    """Return the body, of whatever type. Raises HttpError if it is too long."""
+async def read_octets(
+    request: web.BaseRequest, most: int, count: Callable[[int], None] = lambda octets: None
+) -> bytes:
+    """Return the body, of whatever type. Raises HttpError if it is too long.
+
+    `count` gets the octets of each part as it comes, and may raise.
+    """
     body = bytearray()
     if (request.content_length or 0) <= most:
         while len(body) <= most and (part := await request.content.readany()):
             body += part
+            count(len(part))
         if len(body) <= most:
             return bytes(body)
     raise HttpError(413, f"The body has more than {most} octets.", {"Connection": "close"})

@@ -123,8 +123,9 @@ class Site:
         return self._answers.make(json.dumps(members).encode(), JSON)
 
     async def _callback(self, request: web.BaseRequest) -> web.StreamResponse:
-        taken = await self._callbacks.take(request, request.path.removeprefix(self._base))
-        await self._callbacks.note(taken, self.client_of(request))
+        client = self.client_of(request)
+        taken = await self._callbacks.take(request, request.path.removeprefix(self._base), client)
+        await self._callbacks.note(taken, client)
         return self._answers.make(b'{"status": "taken"}', JSON)
 
     async def _healthy(self, _: web.BaseRequest) -> web.StreamResponse:

@@ -38,7 +38,7 @@ ORDER BY xact_start LIMIT 5
 SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees
 
 -- name: prepared
--- Prepared transactions that nobody ends.
+-- Prepared transactions that do not end.
 SELECT gid AS name, extract(epoch FROM now() - prepared)::float8 AS seconds FROM pg_prepared_xacts
 WHERE database = current_database() AND prepared < now() - make_interval(secs => %(least)s) ORDER BY prepared LIMIT 5
 
@@ -64,12 +64,12 @@ SELECT c.relname AS name FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.inde
 WHERE c.relnamespace = 'pgmta'::regnamespace AND NOT i.indisvalid ORDER BY 1
 
 -- name: disabled_triggers
--- Triggers that somebody switched off. Without them bodies go too early or never.
+-- Triggers that are switched off. Without them bodies go too early or never.
 SELECT t.tgname AS name, c.relname AS of FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
 WHERE c.relnamespace = 'pgmta'::regnamespace AND NOT t.tgisinternal AND t.tgenabled = 'D' ORDER BY 2, 1
 
 -- name: unvacuumed
--- Tables of pgmta for which somebody switched autovacuum off.
+-- Tables of pgmta for which autovacuum is switched off.
 SELECT relname AS name FROM pg_class
 WHERE relnamespace = 'pgmta'::regnamespace AND reloptions && '{autovacuum_enabled=false,autovacuum_enabled=off}' ORDER BY 1
 

@@ -103,7 +103,8 @@ def test_examples(tmp_path: Path, name: str, event: dict[str, Any], expected: st
     form = found.events.body == "form"
     body = urlencode(event) if form else json.dumps([event, event] if name == "sendgrid" else event)
     asked = CallbackRequest(f"https://a.example/x?key={KEY}", "", {}, body.encode())
-    read = EventReader(found.events).read(asked, datetime(2026, 1, 1, tzinfo=UTC))
+    read = EventReader(found.events).read(asked, datetime(2026, 1, 1, tzinfo=UTC), 10)
+    assert read
     assert read.foreign == 0
     shown = [
         f"{e.kind} {e.code} {e.sub_type} {e.text} {e.at:%Y-%m-%d}" for e in read.events

@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,19 @@ def test_bodies_are_bounded(web: Web, provided: Provided) -> None:
         client.sendall(slow[20:])
         client.sendall(b"x" * 900_000)  # a header in two parts
         assert client.recv(100).startswith(b"HTTP/1.1 403 ")
+
+
+def test_what_strangers_announce_keeps_no_callback_out(web: Web, provided: Provided) -> None:
+    key = provided.key(provided.take())
+    head = b"POST /callbacks/hook HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n"
+    with ExitStack() as strangers:
+        for _ in range(70):
+            connection = socket.create_connection(("127.0.0.1", web.port), 20)
+            strangers.enter_context(connection).sendall(head + b"x")
+        assert call(web, {"key": key, "event": "ok"}).status == 200
+    many = [{"event": "ok"}] * 10_001
+    assert call(web, many).status == 413  # of others
+    assert call(web, many[:10_000]).status == 200
 
 
 def test_a_row_in_flight_is_repeated_and_then_noted(

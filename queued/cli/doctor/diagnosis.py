@@ -1,4 +1,4 @@
-"""What a check of `queuectl doctor` found."""
+"""The results of the checks of `queuectl doctor`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Diagnosis:
 
 
 type Check = Callable[[], Iterator[Diagnosis]]
-"""A check yields what is wrong; a check that yields nothing found nothing wrong."""
+"""A check yields the faults that it finds."""
 
 
 def error(check: str, finding: str, remedy: str) -> Diagnosis:

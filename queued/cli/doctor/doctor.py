@@ -1,4 +1,4 @@
-"""The command `queuectl doctor`: what is wrong, and what to do about it."""
+"""The command `queuectl doctor`: faults, each with a remedy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAILDROP = Path("/var/spool/pgmta/maildrop")
 def doctor(
     config: Path, smtpd: Path | None, no_network: bool, probe: str, every: bool, as_json: bool
 ) -> None:
-    """Check database, queue, files, host and DNS, and print a remedy for what is wrong.
+    """Check database, queue, files, host and DNS, and print a remedy for each fault.
 
     It changes nothing. Exits with 1 if there is an error or a warning. A count of the queue takes a
     second per million rows.

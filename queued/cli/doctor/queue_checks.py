@@ -110,7 +110,7 @@ class QueueChecks:
             )
 
     def orphans(self) -> Iterator[Diagnosis]:
-        """Look for bodies that nobody removes."""
+        """Look for bodies that no queued removes."""
         number = self._ask("orphans", age=self._orphans)[0]["number"]
         if number:
             many = "1000 or more" if number >= 1000 else str(number)

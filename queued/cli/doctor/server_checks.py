@@ -115,7 +115,7 @@ class ServerChecks:
             )
 
     def transactions(self) -> Iterator[Diagnosis]:
-        """Look for transactions that nobody ends."""
+        """Look for transactions that do not end."""
         if not self._ask("sees_all")[0]["sees"]:
             yield unknown(
                 "transactions",
@@ -177,7 +177,7 @@ class ServerChecks:
             )
 
     def triggers(self) -> Iterator[Diagnosis]:
-        """Look for triggers that somebody switched off."""
+        """Look for triggers that are switched off."""
         for row in self._ask("disabled_triggers"):
             yield error(
                 "triggers",

@@ -9,7 +9,7 @@ from queued.delivery.http.http_answer import LARGEST, HttpAnswer
 
 _PRELIMINARY = 10  # answers of 1xx before the answer itself
 _HEADER = 16384  # octets of the header of an answer
-_WHOLE = 16 * LARGEST  # octets of an answer with what is around its chunks, and trailers
+_WHOLE = 16 * LARGEST  # octets of an answer with the frames of its chunks, and trailers
 
 
 class AnswerError(Exception):

@@ -68,9 +68,10 @@ def result_of(
     """Return the result of an answer to a whole request.
 
     A status from 500 on, one in `defer`, and an error in `error_later` say nothing about the mail:
-    it is tried again. So do a redirect, which is not followed, and a status from 200 to 299 that is
-    not in `success`. Other statuses refuse the mail for good. An answer that needs a value at a
-    path, and has no JSON document, leaves the outcome unknown. The texts in `hidden` are left out
+    it is tried again. So does a redirect, which is not followed. Other statuses refuse the mail for
+    good. Another status from 200 to 299 leaves the outcome unknown: the provider may have taken the
+    mail. So does an answer that needs a value at a path, and has no
+    JSON document. The texts in `hidden` are left out
     of the reply, because a provider may repeat what it got.
     """
     document = answer.document() if settings.success.path or _paths(settings) else None
@@ -91,6 +92,8 @@ def _event(settings: HttpSettings, answer: HttpAnswer, document: Any) -> Event:
     status, success = answer.status, settings.success
     good = status in success.status if success.status else 200 <= status <= 299
     if not good:
+        if 200 <= status <= 299 and status not in settings.defer:
+            return Event.UNKNOWN
         passes = status in settings.defer or not 400 <= status <= 499 or _later(settings, document)
         return Event.DEFER if passes else Event.FAIL
     if not success.path:

@@ -51,12 +51,6 @@ class HttpConnection(asyncio.Protocol):
         """Whether no further request can be sent."""
         return bool(self._over) or self.transport.is_closing()
 
-    @property
-    def _held(self) -> int:
-        """Return how many octets are not with the system yet."""
-        under = self._under.get_write_buffer_size() if self._under else 0
-        return self.transport.get_write_buffer_size() + under
-
     async def send(self, request: bytes, seconds: float, ready: Callable[[], None]) -> None:
         """Send a whole request; `ready` is asked before its last octet, and raises to prevent it.
 

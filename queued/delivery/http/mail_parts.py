@@ -15,9 +15,13 @@ from email.utils import collapse_rfc2231_value, getaddresses
 from functools import cached_property
 from inspect import signature
 
+from queued.delivery.http.places import Unplaceable
+
 _WHOLE = email.policy.SMTP.clone(refold_source="none", utf8=True)
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+")
 _UTF8 = Charset("utf-8")
+# `email` takes the square of the length of a field with parameters
+_LONG_MIME = re.compile(rb"^content-[a-z-]++[ \t]*+:(?:[^\n]|\n(?=[ \t])){65536}", re.I | re.M)
 _LONGEST = 16384  # characters that are decoded: `email` takes the square of their number
 _HAS_STRICT = "strict" in signature(getaddresses).parameters  # not in early 3.12
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\U0010ffff-]+"
@@ -40,11 +44,14 @@ _GROUPS = ("content-", "resent-", "arc-")
 class MailParts:
     """Reads the parts of a message; each of them is read when it is first asked for.
 
-    What can't be decoded has replacement characters. Raises RecursionError for parts, or
-    comments of an address, that are nested too deeply.
+    Octets that no charset decodes are replacement characters. Raises RecursionError for parts, or
+    comments of an address, that are nested too deeply; Unplaceable for a field Content-Type, or
+    another one of MIME, of more than 64 KB.
     """
 
     def __init__(self, octets: bytes) -> None:
+        if _LONG_MIME.search(octets):
+            raise Unplaceable("a field of MIME has more than 64 KB")
         self._mail = _parsed(octets)
         self._fields = [(name.lower(), name, value) for name, value in self._mail.raw_items()]
         self._mailboxes: dict[str, list[dict[str, str | None]]] = {}

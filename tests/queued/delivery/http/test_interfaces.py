@@ -175,7 +175,7 @@ def test_a_text_beyond_gsm_7_bit_is_unicode() -> None:
 # answers of the sources, and their results
 ANSWERS: list[tuple[str, str, Any, Event, str]] = [
     ("sendgrid", "202 Accepted\r\nX-Message-Id: 14c5d75ce93", None, DELIVERED, "id=14c5d75ce93"),
-    ("sendgrid", "200 OK", None, DEFER, "HTTP 200"),
+    ("sendgrid", "200 OK", None, UNKNOWN, "HTTP 200"),
     ("sendgrid", "400 BAD REQUEST",
      {"errors": [{"field": "identifier1", "message": "error message explained"}]}, FAIL,
      "error_sub_type=identifier1 error_text=error message explained"),

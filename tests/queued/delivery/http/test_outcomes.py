@@ -80,6 +80,7 @@ ANSWERS: list[tuple[str, list[bytes], dict[str, Any], Event, str]] = [
     ("id", said("200 OK", b'{"id": 7}'), {"id": "id"}, DELIVERED, "HTTP 200 OK id=7"),
     ("2xx that means no", said("200 OK", b'{"status": "bad"}'), PATH, FAIL, "HTTP 200 OK"),
     ("2xx, later", said("200 OK", b'{"status": "busy"}'), PATH, DEFER, "HTTP 200 OK"),
+    ("2xx, another", said("202 Accepted"), {"success": {"status": [200]}}, UNKNOWN, "HTTP 202 Acc"),
     ("2xx without JSON", said("200 OK", b"<html>"), PATH, UNKNOWN, "HTTP 200 OK"),
     ("4xx", said("422 No", b'{"code": "bad_to"}'), {"error": "code"}, FAIL, "error=bad_to"),
     ("401", said("401 Unauthorized"), {}, DEFER, "HTTP 401"),

@@ -153,7 +153,7 @@ def test_secrets_are_in_requests_alone() -> None:
         {"multipart": {"x": {"each": "headers", "value": "{{secrets.key}}"}}},
     ):
         assert parse_parameters({"url": URL, **body}).secret_names == {"key"}
-        with pytest.raises(ValidationError, match="https only"):
+        with pytest.raises(SectionError, match="https only"):
             parse_parameters({"url": "http://api.example/", **body})
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 import sys
 from typing import Any, cast
 
@@ -62,7 +63,11 @@ async def serve(config: dict[str, Any]) -> None:
     counts = Counts(config)
     loop = asyncio.get_running_loop()
     place = socket.create_server(("127.0.0.1", 0), backlog=256)
-    server = await loop.create_server(lambda: Requests(counts), sock=place)
+    tls = None
+    if "certificate" in config:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(config["certificate"], config["key"])
+    server = await loop.create_server(lambda: Requests(counts), sock=place, ssl=tls)
 
     def obey(command: str) -> None:
         if command == "report":

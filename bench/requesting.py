@@ -12,6 +12,7 @@ import psycopg
 import yaml
 
 from bench import cpu
+from bench.certificate import make_certificate
 from bench.columns import aligned, number
 from bench.corpus import make_body
 from bench.daemons import Product
@@ -61,8 +62,9 @@ def _content(size: int) -> bytes:
 class Requesting:
     """A queued with three providers: one is good, one hangs, and one has large answers."""
 
-    def __init__(self, server: Server, directory: Path, size: int) -> None:
+    def __init__(self, server: Server, directory: Path, size: int, *, tls: bool) -> None:
         self.server, self.directory = server, directory
+        self.certificate = make_certificate(directory, "provider") if tls else None
         self.content = _content(size)
         self.stack = ExitStack()
         self.notes: list[str] = []
@@ -81,7 +83,10 @@ class Requesting:
         ]
         shaping = self.directory / "shaping.yaml"
         shaping.write_text(yaml.safe_dump({"routes": routes}))
-        self.groups = {"queued": product.start_queued(1, 25, {"shaping": str(shaping)})}
+        settings: dict[str, Any] = {"shaping": str(shaping)}
+        if self.certificate:
+            settings["delivery"] = {"tls": {"ca": str(self.certificate[0])}}
+        self.groups = {"queued": product.start_queued(1, 25, settings)}
         self.db = self.stack.enter_context(psycopg.connect(uri, autocommit=True))
         cpu.settle(self.groups)
         return self
@@ -92,6 +97,8 @@ class Requesting:
         self.notes[:] = [each for each in self.notes if "row had moved on" not in each]
 
     def _provider(self, name: str, **config: Any) -> Helper:
+        if self.certificate:
+            config |= zip(("certificate", "key"), map(str, self.certificate), strict=True)
         helper = Helper("http_sink", config, self.directory / f"{name}.log")
         self.stack.callback(helper.close)
         return helper
@@ -99,8 +106,10 @@ class Requesting:
     def _route(
         self, domain: str, provider: Helper, words: dict[str, str] = PARTS
     ) -> dict[str, Any]:
+        scheme = "https" if self.certificate else "http"
         parameters = {
-            "url": f"http://127.0.0.1:{provider.wait('ready')['port']}/v1/send",
+            "url": f"{scheme}://localhost:{provider.wait('ready')['port']}/v1/send",
+            "private": True,
             "headers": {"Authorization": "Bearer key", "Idempotency-Key": "{{key}}"},
             "json": words,
             "id": "id",
@@ -156,13 +165,16 @@ class Requesting:
 @click.option("--mails", default=5000, type=click.IntRange(100), help="Mails of a round.")
 @click.option("--size", default=2048, type=click.IntRange(16), help="Octets of a text.")
 @click.option("--rounds", default=5, type=click.IntRange(1), help="Rounds; medians count.")
+@click.option("--tls", is_flag=True, help="Ask by https.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
-def main(uri: str | None, keep: bool, mails: int, size: int, rounds: int, json_: bool) -> None:
+def main(
+    uri: str | None, keep: bool, mails: int, size: int, rounds: int, tls: bool, json_: bool
+) -> None:
     """Measure, print, compare."""
     with failing():
         what = f"{len(os.sched_getaffinity(0))} cores; "
         directory, server, about = opened(uri, keep, what)
-        with Requesting(server, directory, size) as run:
+        with Requesting(server, directory, size, tls=tls) as run:
             run.send("good.example", mails)  # warms up
             alone, beside = [], []
             for turn in range(rounds):

@@ -30,13 +30,15 @@ lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file size
 	@$(BIN)/python scripts/check-owners
 	@$(BIN)/python scripts/check-words
 	@$(BIN)/python scripts/docs --check
+	@$(BIN)/python scripts/man --check
 	@$(BIN)/python scripts/schema --check
 
 bench: writable $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU per message, ratios
 	@bench/peers $(ARGS)
 
-docs: writable $(VENV)/.dev  ## regenerate the reference pages and sql/schema.sql from the code
+docs: writable $(VENV)/.dev  ## regenerate the reference pages, man pages, completion and sql/schema.sql from the code
 	@$(BIN)/python scripts/docs
+	@$(BIN)/python scripts/man
 	@$(BIN)/python scripts/schema
 
 schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql from sql/schema

@@ -16,37 +16,47 @@ from typing import Any, NoReturn
 
 import click
 import psycopg
-from click.core import ParameterSource
 
+from pgmta.config.config_place import LOCAL, SYSTEM, VARIABLE, config_places, find_config
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.text import json_escaped, printable, printable_lines
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+ERROR = "error: "
+"""The beginning of each error of a command on stderr."""
+
 EXIT_PIPE = 128 + signal.SIGPIPE
 _WIDEST = 120  # characters of a column
 _SHOW = 2.0  # seconds between two lines of progress
 
 
 def config_option(
-    default: str, *, needed: bool = True
+    name: str, *, needed: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option -c / --config; a `needed` file that is not given has to be the default."""
+    """Return the option -c / --config for the file `name`, which is found if it is not given.
 
-    def check(context: click.Context, parameter: click.Parameter, value: Path) -> Path:
-        source = context.get_parameter_source(str(parameter.name))
-        if needed and source is ParameterSource.DEFAULT and not value.exists():
-            raise click.UsageError(f"there is no {value} in this folder: give -c FILE")
-        return value
+    A `needed` file has to be in one of its places (`config_places`). One that is not needed is then
+    the last of them.
+    """
+
+    def find(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path:
+        found = value or find_config(name)
+        if found:
+            return found
+        places = config_places(name)
+        if needed or VARIABLE in os.environ:
+            where = f" ({VARIABLE})" if VARIABLE in os.environ else ""
+            looked = " and ".join(map(str, places))
+            raise click.UsageError(f"there is no {looked}{where}: give -c FILE")
+        return places[-1]
 
     return click.option(
         "-c",
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
-        default=default,
-        show_default=True,
-        callback=check,
-        help="Configuration file.",
+        callback=find,
+        help=f"Configuration file.  [default: {name} in {VARIABLE}, else {SYSTEM}, else {LOCAL}]",
     )
 
 
@@ -85,7 +95,8 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except ConfigError as error:
-            print_text(str(error), err=True)
+            for problem in error.problems:
+                print_text(f"{ERROR}{problem}", err=True)
             sys.exit(EXIT_USAGE)
         except psycopg.errors.UndefinedTable:
             print_line("error: the database has no queue yet: run `queuectl migrate`", err=True)

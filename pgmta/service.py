@@ -1,4 +1,4 @@
-"""Parts of every daemon: signals as events, waits for events and tasks, memory settings."""
+"""Parts of every daemon: signals, waits, memory settings, notes to systemd."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import ctypes
 import gc
 import os
+import socket
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +17,7 @@ from pgmta.logs import get
 
 _STDIN = 0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_SOCKET, _PERIOD, _OWNER = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"  # sd_notify(3)
 _KEPT = 32 << 20  # octets free at the top of the heap that stay with a process
 
 log = get("service")
@@ -109,3 +112,47 @@ def tune_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, _KEPT)
         mallopt(_M_MMAP_THRESHOLD, _KEPT)
+
+
+class ServiceManager:
+    """The systemd that has started this process; without NOTIFY_SOCKET notes go nowhere.
+
+    The variables leave the environment, so that no child sends notes for its parent.
+    """
+
+    def __init__(self) -> None:
+        address = os.environ.pop(_SOCKET, "")
+        period, owner = os.environ.pop(_PERIOD, ""), os.environ.pop(_OWNER, "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        ours = owner in ("", str(os.getpid())) and period.isdecimal()
+        self._period = int(period) / 1e6 if ours and self._address else 0.0
+
+    def ready(self, status: str) -> None:
+        """Say that the daemon serves, also at the end of a reload."""
+        self._send("READY=1", f"STATUS={status}")
+
+    def status(self, text: str) -> None:
+        """Say what the daemon does, for `systemctl status`."""
+        self._send(f"STATUS={text}")
+
+    def reloading(self) -> None:
+        """Say that the configuration is read again; `ready` ends it."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """Say that the daemon ends."""
+        self._send("STOPPING=1", "STATUS=ends its connections")
+
+    async def keep_watch(self) -> None:
+        """Say that the event loop turns, twice per period of the watchdog, until cancelled."""
+        while self._period:
+            self._send("WATCHDOG=1")
+            await asyncio.sleep(self._period / 2)
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)  # a full queue of systemd holds no daemon up
+            sock.connect(self._address)
+            sock.send("\n".join(lines).encode())

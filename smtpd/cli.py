@@ -15,8 +15,16 @@ import click
 import uvloop
 
 from pgmta import logs, signals
-from pgmta.command import attached_option, config_option, print_line, reporting, version_option
+from pgmta.command import (
+    ERROR,
+    attached_option,
+    config_option,
+    print_line,
+    reporting,
+    version_option,
+)
 from pgmta.config.loader import load, mistakes
+from pgmta.console.error_lines import ErrorLinesGroup
 from pgmta.errors import ConfigError, FormerDatabase
 from pgmta.postgres.embedded.database import SMTPD
 from pgmta.postgres.locate import resolve
@@ -29,20 +37,20 @@ from smtpd.recipients.recipient_file import check as check_recipients
 if TYPE_CHECKING:
     from pgmta.postgres.link import Link
 
-_DEFAULT = "etc/smtpd.yaml"
+_FILE = "smtpd.yaml"
 _LOOK = 0.1  # seconds between looks for a signal
 _ANSWER = 5.0  # seconds for an answer of PostgreSQL
 _NAMED = 20  # users whom a check names
 
 
-@click.group()
+@click.group(cls=ErrorLinesGroup)
 @version_option("smtpd")
 def main() -> None:
     """Take mail by SMTP into the queue."""
 
 
 @main.command()
-@config_option(_DEFAULT)
+@config_option(_FILE)
 @click.option("--at-start", is_flag=True, hidden=True, help="A daemon starts and waits for it.")
 @reporting
 def check(config: Path, at_start: bool) -> None:
@@ -108,7 +116,7 @@ def _check_apart(path: Path) -> list[str]:
         sys.exit(0)
     if process.returncode:
         ended = f"{path}: hooks: a module ends the process that imports it ({process.returncode})"
-        raise ConfigError(errors.splitlines() or [ended])
+        raise ConfigError([line.removeprefix(ERROR) for line in errors.splitlines()] or [ended])
     begin = "warning: "
     return [line.removeprefix(begin) for line in errors.splitlines() if line.startswith(begin)]
 
@@ -152,7 +160,7 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
 
 
 @main.command()
-@config_option(_DEFAULT)
+@config_option(_FILE)
 @attached_option
 @reporting
 def run(config: Path, attached: bool) -> None:
@@ -174,7 +182,7 @@ def run(config: Path, attached: bool) -> None:
 
 
 @main.command(hidden=True)
-@config_option(_DEFAULT)
+@config_option(_FILE)
 @click.option("--descriptors", required=True, help="Listening sockets, in the order of `listen`.")
 @reporting
 def serve(config: Path, descriptors: str) -> None:

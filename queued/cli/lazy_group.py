@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from pgmta.console.error_lines import ErrorLinesGroup
+
 
 class LazyCommand(NamedTuple):
     """The place of a command, as `module:attribute`, and its line in the help of the group."""
@@ -23,7 +25,7 @@ class LazyCommand(NamedTuple):
         return found
 
 
-class LazyGroup(click.Group):
+class LazyGroup(ErrorLinesGroup):
     """Imports a command when it is asked for; its help needs none of them."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **more: Any) -> None:

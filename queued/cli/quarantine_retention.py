@@ -18,6 +18,7 @@ from pgmta.command import (
     reporting,
     version_option,
 )
+from pgmta.console.error_lines import ErrorLines
 from pgmta.store.changes.change import BATCH, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.row_change import RowChange
@@ -28,7 +29,7 @@ from queued.cli.options.queue_command import CONFIG, database_of, who
 _DONE = {Action.DELETE.value: "deleted", Action.RELEASE.value: "released"}
 
 
-@click.command()
+@click.command(cls=ErrorLines)
 @config_option(CONFIG)
 @click.argument("quarantine")
 @click.option(

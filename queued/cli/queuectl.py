@@ -63,6 +63,10 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.change:hold",
         "Put rows on hold.",
     ),
+    "init": LazyCommand(
+        "queued.cli.installation.init:init",
+        "Write smtpd.yaml, queued.yaml and shaping.yaml into FOLDER (/etc/pgmta).",
+    ),
     "job": LazyCommand(
         "queued.cli.campaign.job_commands:job",
         "List, stop, resume and retry parts of campaigns.",

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import re2
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from pgmta.config.loader import Lines, Problem, load_lines
+from pgmta.config.loader import Problem, load_lines
 from pgmta.config.types import Section, each_by, hint, listed, some_listed
+from pgmta.config.yaml_file import KeyLines
 from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.shipped import shipped
@@ -238,7 +239,7 @@ class Answers(Section):
         """Return where the rule of this number is: file and line."""
         return self._places[number] if number < len(self._places) else f"rules[{number}]"
 
-    def found_at(self, name: str, lines: Lines) -> Answers:
+    def found_at(self, name: str, lines: KeyLines) -> Answers:
         """Return the same with the places of the rules: the file and their lines."""
         answers = self.model_copy()
         answers._places = [f"{name}:{lines['rules', n]}" for n in range(len(self.rules))]

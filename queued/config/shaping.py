@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from pgmta.config.loader import Problem, dotted
+from pgmta.config.loader import Problem
 from pgmta.config.rates import Rate
 from pgmta.config.types import (
     Section,
@@ -30,6 +30,7 @@ from pgmta.config.types import (
     listed,
     parse_host_port,
 )
+from pgmta.config.yaml_file import dotted
 from pgmta.selection import Selection
 from queued.config.mail_conditions import MailConditions, Patterns, domain_term
 from queued.config.retry import Retry, RouteRetry

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pgmta.errors import ConfigError
 from pgmta.logs import get
 from pgmta.postgres.notify import listen
-from pgmta.service import Signals, first, report_error, tune_memory
+from pgmta.service import ServiceManager, Signals, first, report_error, tune_memory
 from queued.config import QueuedConfig
 from queued.daemon.presence import Presence
 from queued.lifecycle.collectors import collectors
@@ -23,6 +23,8 @@ from queued.worker.turns import TurnKeeper
 
 _FIXED = ("environment", "process", "workers", "collectors", "urgent", "retention", "log")
 """Sections that a running process does not take from a changed file."""
+
+_SERVES = "delivers mail"
 
 log = get("queued")
 
@@ -40,9 +42,11 @@ class Daemon:
         reread: Callable[[], QueuedConfig],
         signals: Signals,
         names: Sequence[str] = (),
+        manager: ServiceManager | None = None,
     ) -> None:
         self._reread = reread
         self._signals = signals
+        self._manager = manager or ServiceManager()
         self.process = process = QueuedProcess(config, uri)
         chosen = [worker for worker in config.workers if not names or worker.name in names]
         self._workers = [make_worker(process, worker) for worker in chosen]
@@ -72,12 +76,17 @@ class Daemon:
         for task in every:
             report_error("worker", task, signals.stop)
         tune_memory()
+        self._manager.status(_SERVES)
         log.info("ready", workers=[worker.name for worker in self._workers])
         while not signals.stop.is_set():
             await first(signals.stop, signals.reload)
             if signals.reload.is_set():
                 signals.reload.clear()
-                self._reload()
+                self._manager.reloading()
+                kept = self._reload()
+                self._manager.ready(f"{_SERVES}; the changed configuration has mistakes" if kept
+                                    else _SERVES)  # fmt: skip
+        self._manager.stopping()
         # the others shall not wait for our turns while we drain, nor for rows that we hand back
         drains = (worker.drain(tasks) for worker, tasks in loops.items())
         await asyncio.gather(self._presence.leave(), *drains)
@@ -116,12 +125,13 @@ class Daemon:
             loop.claimed = watch.claimed
         return [watch.run()]
 
-    def _reload(self) -> None:
+    def _reload(self) -> bool:
+        """Read the file again; return whether the old configuration is kept for its mistakes."""
         try:
             config = self._reread()
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
-            return
+            return True
         for risk in config.signing.risks:
             log.warning("configuration", reason=risk)
         now = self.process.config
@@ -134,3 +144,4 @@ class Daemon:
         for worker in self._workers:
             worker.configure(config)
         log.info("configuration read again")
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,13 +12,15 @@ import uvloop
 
 from pgmta import logs
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
-from pgmta.config.loader import Key, dotted, mistakes
+from pgmta.config.loader import mistakes
 from pgmta.config.types import hint
+from pgmta.config.yaml_file import Key, dotted
+from pgmta.console.error_lines import ErrorLinesGroup
 from pgmta.daemon_role import NO_QUEUE, QUEUED
 from pgmta.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from pgmta.postgres.faults import outage
 from pgmta.postgres.link import Link
-from pgmta.service import Signals, first
+from pgmta.service import ServiceManager, Signals, first
 from pgmta.store.queue.conditions import case_hint, condition_problems
 from pgmta.waiting import Waiting
 from queued.config import QueuedConfig, read_config
@@ -32,7 +35,7 @@ _RETRY = 0.5  # seconds
 _WHERE: Key = ("environment", "database", "where")
 
 
-@click.group()
+@click.group(cls=ErrorLinesGroup)
 @version_option("queued")
 def main() -> None:
     """Deliver mail from the queue."""
@@ -42,7 +45,7 @@ main.add_command(web)
 
 
 @main.command()
-@config_option("etc/queued.yaml")
+@config_option("queued.yaml")
 @reporting
 def check(config: Path) -> None:
     """Check a configuration file; exit 2 with its mistakes, or exit 0.
@@ -104,7 +107,7 @@ def _stored(settings: QueuedConfig) -> set[Key]:
 
 
 @main.command()
-@config_option("etc/queued.yaml")
+@config_option("queued.yaml")
 @click.option(
     "--worker", "names", multiple=True, help="Run only this worker or collector; may be repeated."
 )
@@ -138,6 +141,9 @@ async def _run(
     signals = Signals()
     if attached:
         signals.attach()
+    manager = ServiceManager()
+    watch = asyncio.create_task(manager.keep_watch())
+    manager.ready("waits for PostgreSQL")  # it may be away for longer than systemd waits
     waiting = Waiting("queued")
     while (conditions or settings.collectors) and not signals.stop.is_set():
         try:
@@ -153,4 +159,6 @@ async def _run(
                 raise
             waiting.tell(error)
         await first(signals.stop, timeout=_RETRY)
-    await Daemon(settings, uri, lambda: read_config(path, parsers()), signals, names).run()
+    reread = partial(read_config, path, parsers())
+    await Daemon(settings, uri, reread, signals, names, manager).run()
+    watch.cancel()

@@ -10,8 +10,9 @@ import click
 import uvloop
 
 from pgmta import logs
-from pgmta.command import attached_option, config_option, print_line, reporting
+from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import load
+from pgmta.console.error_lines import ErrorLines
 from pgmta.daemon_role import WEB
 from pgmta.service import Signals
 
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from queued.web.web_config import WebConfig
 
 
-@click.command()
-@config_option("etc/web.yaml")
+@click.command(cls=ErrorLines)
+@config_option("web.yaml")
 @click.option(
     "--check", "only_check", is_flag=True, help="Check the file; exit 2 with its mistakes."
 )
 @attached_option
+@version_option("queued web")
 @reporting
 def web(config: Path, only_check: bool, attached: bool) -> None:
     """Serve pages and endpoints of tokens, and callbacks of providers, until SIGTERM.

@@ -11,7 +11,7 @@ from pgmta.daemon_role import WEB
 from pgmta.errors import ConfigError
 from pgmta.logs import get
 from pgmta.postgres.resources import Resources
-from pgmta.service import Signals, first, report_error, tune_memory
+from pgmta.service import ServiceManager, Signals, first, report_error, tune_memory
 from pgmta.store.lifecycle.consumption import Consumptions
 from pgmta.store.records.callbacks import CallbackNotes
 from pgmta.store.schema import Schema
@@ -27,6 +27,7 @@ from queued.web.web_config import WebConfig, WebListener
 _FIXED = ("environment", "listen", "connections", "log")
 """Sections that a running process does not take from a changed file."""
 _BACKLOG = 512
+_SERVES = "serves pages of tokens"
 
 log = get("web")
 
@@ -79,7 +80,9 @@ class WebDaemon:
             log.warning("configuration", reason=warning)
         sockets = [listen(place) for place in self._config.listen]
         heartbeat = WEB.heartbeat(self._resources.link("heartbeat"), self._schema, host)
+        manager = ServiceManager()
         parts = {
+            "watchdog": asyncio.create_task(manager.keep_watch()),
             "heartbeat": asyncio.create_task(heartbeat.run(lambda: None, asyncio.Event())),
             "connections": asyncio.create_task(self._doors.sweep()),
         }
@@ -90,12 +93,16 @@ class WebDaemon:
             await loop.create_server(self._doors, sock=each, backlog=_BACKLOG) for each in sockets
         ]
         tune_memory()
+        manager.ready(_SERVES)
         log.info("ready", listen=[f"{each.address} {each.port}" for each in self._config.listen])
         while not signals.stop.is_set():
             await first(signals.stop, signals.reload)
             if signals.reload.is_set():
                 signals.reload.clear()
+                manager.reloading()
                 self._reload()
+                manager.ready(_SERVES)
+        manager.stopping()
         for server in servers:
             server.close()
         await self._doors.end()

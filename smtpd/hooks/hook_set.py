@@ -14,7 +14,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from pgmta.config.loader import Key, mistakes
+from pgmta.config.loader import mistakes
+from pgmta.config.yaml_file import Key
 from pgmta.errors import PgmtaError
 from smtpd import config as configuration
 from smtpd.config import SmtpdConfig

@@ -51,6 +51,9 @@ class Keeper:
         self._watches: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()  # some process has
         self._stopping = asyncio.Event()
+        self._said: dict[Process, asyncio.Task[bytes]] = {}
+        self.accepting = asyncio.Event()
+        """Is set once a first process accepts connections."""
 
     async def run(self) -> None:
         """Serve until `stop`; return when the last process has ended. Raises FormerDatabase."""
@@ -93,11 +96,10 @@ class Keeper:
         successor = await self._start()
         if not successor:
             return False
-        assert successor.stdout  # noqa: S101 - for the type checker
         said = b""
         try:
             async with asyncio.timeout(_START):
-                said = await successor.stdout.readline()
+                said = await asyncio.shield(self._said[successor])
         except TimeoutError:
             pass
         finally:
@@ -147,6 +149,9 @@ class Keeper:
             log.error("can't start a process", reason=str(error))
             return None
         self._children.add(child)
+        assert child.stdout  # noqa: S101 - for the type checker
+        self._said[child] = said = asyncio.create_task(child.stdout.readline())
+        said.add_done_callback(self._hear)
         watch = asyncio.create_task(self._watch(child))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
@@ -154,8 +159,13 @@ class Keeper:
             child.terminate()
         return child
 
+    def _hear(self, said: asyncio.Task[bytes]) -> None:
+        if not said.cancelled() and not said.exception() and said.result() == READY:
+            self.accepting.set()
+
     async def _watch(self, child: Process) -> None:
         await child.wait()
+        self._said.pop(child, None)
         self._children.discard(child)
         self._ends.put_nowait(child)
         self._ended.set()

@@ -9,7 +9,7 @@ from pathlib import Path
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
 from pgmta.logs import get
-from pgmta.service import Signals, report_error
+from pgmta.service import ServiceManager, Signals, report_error
 from smtpd.config import SmtpdConfig
 from smtpd.process.keeper import GRACE, Keeper
 from smtpd.process.maildrop_watch import MaildropWatch
@@ -38,6 +38,7 @@ class Master:
         itself.
         """
         signals = Signals()
+        self._manager = ServiceManager()
         if attached:
             signals.attach()
         runs = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
@@ -48,11 +49,13 @@ class Master:
             log.info("listening", **place, processes=self._config.processes)
         reloads = asyncio.create_task(self._reloads(signals.reload))
         maildrop = asyncio.create_task(MaildropWatch(self._config).run())
+        notes = asyncio.gather(self._manager.keep_watch(), self._announce())
         for run in runs:
             report_error("keeper", run, signals.stop)
         report_error("reload", reloads)
         report_error("maildrop", maildrop)
         await signals.stop.wait()
+        self._manager.stopping()
         reloads.cancel()
         maildrop.cancel()
         await asyncio.gather(reloads, maildrop, return_exceptions=True)
@@ -63,16 +66,29 @@ class Master:
             for keeper in self._keepers:
                 keeper.signal(signal.SIGKILL)
             await asyncio.wait(slow)
+        notes.cancel()
+        await asyncio.gather(notes, return_exceptions=True)
         log.info("stopped")
         for run in runs:
             run.result()
+
+    async def _announce(self) -> None:
+        """Notify systemd once every keeper has a process that accepts connections."""
+        for keeper in self._keepers:
+            await keeper.accepting.wait()
+        self._manager.ready(self._serving())
+
+    def _serving(self) -> str:
+        return f"takes mail with {len(self._keepers)} processes"
 
     async def _reloads(self, asked: asyncio.Event) -> None:
         """Replace the processes at each SIGHUP, one after the other."""
         while True:
             await asked.wait()
             asked.clear()
+            self._manager.reloading()
             if not self._read_again():
+                self._manager.ready(f"{self._serving()}; the changed configuration has mistakes")
                 continue
             replaced = 0
             for keeper in self._keepers:
@@ -81,6 +97,7 @@ class Master:
                 else:
                     log.error("process kept as it was: its successor did not start")
             log.info("processes replaced", number=replaced)
+            self._manager.ready(self._serving())
 
     def _read_again(self) -> bool:
         try:

@@ -8,7 +8,7 @@ import socket
 import stat
 from contextlib import suppress
 
-from pgmta.config.loader import Key
+from pgmta.config.yaml_file import Key
 from pgmta.errors import PgmtaError
 from pgmta.port_user import bind_problem
 from smtpd.config import Listener

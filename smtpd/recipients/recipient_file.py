@@ -6,7 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from pgmta.config.loader import Key, mistakes
+from pgmta.config.loader import mistakes
+from pgmta.config.yaml_file import Key
 from pgmta.errors import AddressError, ConfigError
 from pgmta.logs import get
 from pgmta.mail.address import normalise_domain, parse_mailbox, unquoted

@@ -8,7 +8,7 @@ import socket
 from smtpd.sendmail.exits import CONFIG, Exit
 
 FILE = "/etc/pgmta/sendmail.conf"
-"""The file with the settings, unless PGMTA_SENDMAIL_CONF names another."""
+"""The file with the settings, unless the environment names another."""
 _MAILNAME = "/etc/mailname"  # Debian's name of this host in addresses
 
 
@@ -36,7 +36,7 @@ def read() -> Settings:
 
     The environment may set server and directory, too.
     """
-    path = os.environ.get("PGMTA_SENDMAIL_CONF", FILE)
+    path = _path()
     settings = Settings()
     try:
         with open(path, encoding="utf-8") as file:
@@ -58,6 +58,17 @@ def read() -> Settings:
     settings.directory = os.environ.get("PGMTA_SENDMAIL_DIRECTORY", settings.directory)
     _check(path, settings)
     return settings
+
+
+def _path() -> str:
+    """Return PGMTA_SENDMAIL_CONF, else the file in the folder PGMTA_CONFIG, else FILE.
+
+    The current folder does not count: a program may run in one that belongs to another user.
+    """
+    if named := os.environ.get("PGMTA_SENDMAIL_CONF"):
+        return named
+    found = os.path.join(os.environ.get("PGMTA_CONFIG", ""), os.path.basename(FILE))
+    return found if os.path.isabs(found) and os.path.exists(found) else FILE
 
 
 def _check(path: str, settings: Settings) -> None:

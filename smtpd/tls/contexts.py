@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pgmta.config.loader import Key, mistakes
+from pgmta.config.loader import mistakes
+from pgmta.config.yaml_file import Key
 from pgmta.logs import get
 from smtpd.config import Certificate, ClientCertificates, Listener, SmtpdConfig
 from smtpd.tls.identity import CertificateProblem, Identity

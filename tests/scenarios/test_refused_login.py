@@ -81,7 +81,7 @@ def test_check_logs_in(database: str, db: psycopg.Connection, login: str, tmp_pa
         for name, command in (("smtpd", smtpd), ("queued", queued)):
             refused = check(command, uri)
             assert refused.exit_code == 2
-            assert refused.stderr.startswith(f"{path}:3: environment.database.uri: ")
+            assert refused.stderr.startswith(f"error: {path}:3: environment.database.uri: ")
             assert reason.replace("NAME", name) in refused.stderr
     missing = make_conninfo(database, dbname="none of these")
     away = "postgresql://postgres@127.0.0.1:1/x"

@@ -167,7 +167,7 @@ def test_the_command_names_it_too(database: str, db: psycopg.Connection, tmp_pat
         tried += 1
         assert done.exit_code == 2, (bad, done.output)
         option = OPTIONS.get(bad.argument, "--" + bad.argument.replace("_", "-"))
-        assert done.stderr.startswith(f"{option}: "), (bad, done.stderr)
+        assert done.stderr.startswith(f"error: {option}: "), (bad, done.stderr)
         assert len(done.stderr.splitlines()) == 1
     assert tried >= 30
     assert column(db, "SELECT count(*) FROM messages") == [0]

@@ -28,8 +28,8 @@ from pgmta.errors import ConfigError
 from pgmta.postgres.locate import existing, resolve
 from queued.config import QueuedConfig
 
-CONFIG = "etc/queued.yaml"
-"""The configuration of a command that is given none."""
+CONFIG = "queued.yaml"
+"""The name of the configuration of every command."""
 
 
 class _Command(click.Command):

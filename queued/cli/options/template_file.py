@@ -12,8 +12,9 @@ import yaml
 from pydantic import AfterValidator, Field
 
 from pgmta.compose.template import TemplateSource, compile_template
-from pgmta.config.loader import Lines, parse_lines
+from pgmta.config.loader import parse_lines
 from pgmta.config.types import Section
+from pgmta.config.yaml_file import KeyLines
 from pgmta.errors import ConfigError, TemplateError
 from pgmta.store.changes.templates import NamedTemplate
 
@@ -161,12 +162,12 @@ def _read(path: Path) -> _Content:
     return _Content(path, front, "\n".join(lines[start:]), start + 1)
 
 
-def _fields(content: _Content) -> tuple[FrontMatter, Lines]:
+def _fields(content: _Content) -> tuple[FrontMatter, KeyLines]:
     return parse_lines(content.front, content.path, FrontMatter)
 
 
 def _located(
-    error: TemplateError, first: _Content, contents: dict[str, _Content | None], lines: Lines
+    error: TemplateError, first: _Content, contents: dict[str, _Content | None], lines: KeyLines
 ) -> str:
     """Return the mistake with its file and line."""
     content = contents.get(error.part)

@@ -90,7 +90,7 @@ def test_every_mistake_has_its_line_and_the_nearest_name(tmp_path: Path) -> None
     (texts / "README").write_text("is not read")
     result = check(tmp_path, "templates: texts")
     assert result.exit_code == 2, (result.stderr, result.exception)
-    assert result.stderr.splitlines() == [
+    assert [line.removeprefix("error: ") for line in result.stderr.splitlines()] == [
         f"{texts}/cs.txt: is not UTF-8",
         f"{texts}/da.txt:4: has a control character",
         f"{texts}/klingon-language.txt: 'klingon-language' is no language tag;"
@@ -117,7 +117,9 @@ def test_every_mistake_has_its_line_and_the_nearest_name(tmp_path: Path) -> None
 def test_mistakes_in_the_section(tmp_path: Path, bounces: str, reason: str) -> None:
     result = check(tmp_path, bounces)
     assert result.exit_code == 2, (result.stderr, result.exception)
-    assert result.stderr.startswith(f"{tmp_path}/queued.yaml:1: {reason.format(folder=tmp_path)}")
+    assert result.stderr.startswith(
+        f"error: {tmp_path}/queued.yaml:1: {reason.format(folder=tmp_path)}"
+    )
 
 
 def test_own_texts_go_before_the_shipped_ones(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_the_user_has_to_exist(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
     assert result.exit_code == 2
     reason = "no user of this system is called 'nobody-of-this-name'"
-    assert result.stderr == f"{path}:2: user: {reason}\n"
+    assert result.stderr == f"error: {path}:2: user: {reason}\n"
     path.write_text(f"user: {getpass.getuser()}\n")
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
     assert result.exit_code == (2 if os.geteuid() == 0 else 0)  # no database for another user

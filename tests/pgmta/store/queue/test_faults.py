@@ -316,7 +316,7 @@ def test_queued_check_asks_the_database(database: str, server: str, tmp_path: Pa
     assert (good.exit_code, good.output) == (0, f"{path}: ok\n")
     wrong = check(database, "domian = 'x'")
     assert wrong.exit_code == 2
-    place = f"{path}:7: workers[0].where: worker w: "
+    place = f"error: {path}:7: workers[0].where: worker w: "
     reason = "column \"domian\" does not exist, at character 1; did you mean 'domain'?"
     assert wrong.stderr == f"{place}{reason}\n"
     for uri, reason in (

@@ -114,8 +114,8 @@ def test_put_stores_all_or_none(site: Site, db: psycopg.Connection) -> None:
     refused = site.run("put", good, bad, odd)
     assert refused.exit_code == 2
     lines = refused.stderr.splitlines()
-    assert lines[0].startswith(f"{bad}:7: '{{{{Name}}}}' is no word; ")
-    assert lines[1].startswith(f"{odd}:8: {{{{x}}}} is in the name of an attribute")
+    assert lines[0].startswith(f"error: {bad}:7: '{{{{Name}}}}' is no word; ")
+    assert lines[1].startswith(f"error: {odd}:8: {{{{x}}}} is in the name of an attribute")
     assert column(db, "SELECT count(*) FROM templates") == [0]
 
 

@@ -1,0 +1,271 @@
+"""Read YAML files as plain values, with the line of each key, and the files that they include."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pgmta.errors import ConfigError
+
+type Key = tuple[str | int, ...]
+
+INCLUDE = "include"
+"""The key whose files a file includes."""
+
+_DEPTH = 16  # levels; without a limit an alias that contains itself would never end
+_VALUES = 200_000  # of a file, at most, if its text is not longer than that
+_MANY = "too many values; an alias (*NAME) repeats each value of its anchor (&NAME)"
+_TAG = "tag:yaml.org,2002:"
+_WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+_BOOLEANS = yaml.SafeLoader.bool_values  # undocumented; checked with PyYAML 6.0.3
+
+
+class KeyLines(dict[Key, int]):
+    """The line of each key, and the file of a key that another file has included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[Key, Path] = {}
+
+    def nearest(self, key: Key) -> Key:
+        """Return the key, or the nearest section around it that a file has."""
+        while key and key not in self:
+            key = key[:-1]
+        return key
+
+    def take_key(self, key: Key, other: KeyLines) -> None:
+        """Take the place of a key from other lines."""
+        if key in other:
+            self[key] = other[key]
+            self.files.pop(key, None)
+            if key in other.files:
+                self.files[key] = other.files[key]
+
+    def drop(self, key: Key) -> None:
+        """Forget a key, and all keys in it."""
+        for each in [each for each in self if each[: len(key)] == key]:
+            del self[each]
+            self.files.pop(each, None)
+
+
+class Mistakes:
+    """Mistakes of a file and of those that it includes, in the order of their lines."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = path
+        self._problems: list[tuple[str, int, str]] = []  # file, line, text
+        self._keys: set[str] = set()  # of the mistakes so far
+
+    def add(self, line: int | None, key: str, reason: str, file: Path | None = None) -> None:
+        """Note a mistake; `file` is that of the key if another file has included it."""
+        if key and key in self._keys:
+            return  # the first mistake of a key is the cause of the later ones
+        self._keys.add(key)
+        path = file or self.path
+        where = f"{path}:{line}" if line else f"{path}"
+        text = ": ".join(filter(None, (where, key, reason)))
+        self._problems.append((str(file or ""), line or 0, " ".join(text.splitlines())))
+
+    def take(self, others: Mistakes) -> None:
+        """Add the mistakes of an included file."""
+        self._problems += [(str(others.path), line, text) for _, line, text in others._problems]
+        self._keys |= others._keys
+
+    def add_key(self, key: Key, lines: KeyLines, reason: str) -> None:
+        """Note a mistake of a key, at the line that it has."""
+        near = lines.nearest(key)
+        self.add(lines.get(near), dotted(key), reason, lines.files.get(near))
+
+    def __bool__(self) -> bool:
+        return bool(self._problems)
+
+    def error(self) -> ConfigError:
+        """Return all mistakes as one error, in the order of the files."""
+        return ConfigError([text for *_, text in sorted(self._problems, key=lambda p: p[:2])])
+
+
+def read_file(path: Path) -> tuple[dict[str, Any], KeyLines, Mistakes]:
+    """Return the values of a file and of those that it includes, their lines, and mistakes.
+
+    Its own keys go before those of included files, and later files before earlier ones. Mappings
+    are merged, and other values replaced. Raises ConfigError.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: {_reason(error)}"]) from None
+    data, lines, mistakes = read_text(text, path)
+    if INCLUDE in data:
+        data, lines = _included(data, lines, mistakes, (path,))
+    return data, lines, mistakes
+
+
+def _included(
+    own: dict[str, Any], own_lines: KeyLines, mistakes: Mistakes, way: tuple[Path, ...]
+) -> tuple[dict[str, Any], KeyLines]:
+    """Return the values of a file, the last of `way`, upon those of the files that it includes."""
+    path = way[-1]
+    data, lines = dict[str, Any](), KeyLines()
+    names = own.pop(INCLUDE)
+    for number, name in enumerate(names if isinstance(names, list) else [names]):
+        key: Key = (INCLUDE, number) if isinstance(names, list) else (INCLUDE,)
+        line, file = own_lines[key], path if len(way) > 1 else None
+        if not isinstance(name, str) or not name:
+            mistakes.add(line, dotted(key), "expected the path of a file, or a list of paths", file)
+            continue
+        other = path.parent / name
+        if any(other.resolve() == each.resolve() for each in way):
+            mistakes.add(line, dotted(key), f"{other} includes itself", file)
+            continue
+        try:
+            text = other.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            mistakes.add(line, dotted(key), f"{other}: {_reason(error)}", file)
+            continue
+        inner, inner_lines, found = read_text(text, other)
+        mistakes.take(found)
+        if INCLUDE in inner:
+            inner, inner_lines = _included(inner, inner_lines, mistakes, (*way, other))
+        for each in inner_lines:
+            inner_lines.files.setdefault(each, other)
+        _merge(data, lines, inner, inner_lines)
+    own_lines.drop((INCLUDE,))
+    _merge(data, lines, own, own_lines)
+    return data, lines
+
+
+def _merge(
+    data: dict[str, Any],
+    lines: KeyLines,
+    upper: dict[str, Any],
+    upper_lines: KeyLines,
+    at: Key = (),
+) -> None:
+    """Put the values of `upper` into `data`, with their lines."""
+    for name, value in upper.items():
+        key = (*at, name)
+        below = data.get(name)
+        if isinstance(below, dict) and isinstance(value, dict):
+            lines.take_key(key, upper_lines)
+            _merge(below, lines, value, upper_lines, key)
+            continue
+        lines.drop(key)
+        data[name] = value
+        for each in [each for each in upper_lines if each[: len(key)] == key]:
+            lines.take_key(each, upper_lines)
+    if not at:
+        lines.take_key((), upper_lines)
+
+
+def read_text(text: str, path: Path) -> tuple[dict[str, Any], KeyLines, Mistakes]:
+    """Return the same of the text of a file, whose `include` is a key as any other.
+
+    Raises ConfigError.
+    """
+    mistakes = Mistakes(path)
+    lines = KeyLines()
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = _Reader(text, lines, mistakes).read(node) if node is not None else None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if reason == "mapping values are not allowed here":
+            reason += "; a value with `: ` in it needs quotes"
+        mistakes.add(mark.line + 1 if mark else None, "", f"YAML: {reason}")
+        raise mistakes.error() from None
+    except RecursionError:
+        raise ConfigError([f"{path}: YAML: nested too deeply"]) from None
+    except _TooMany as error:
+        mistakes = Mistakes(path)
+        line, key = error.args
+        mistakes.add(line, key, f"YAML: {_MANY}")
+        raise mistakes.error() from None
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        mistakes.add(1, "", "expected a mapping of keys at the top")
+        raise mistakes.error()
+    return data, lines, mistakes
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "is not UTF-8"
+
+
+class _TooMany(Exception):
+    """Has the line and the key at which the aliases of the file have made too many values."""
+
+
+class _Reader:
+    """Reads nodes of YAML as plain values; notes the line of each key, and mistakes.
+
+    Aliases may repeat values, but only some: a few lines can ask for any number.
+    """
+
+    def __init__(self, text: str, lines: KeyLines, bad: Mistakes) -> None:
+        self._lines = lines
+        self._bad = bad
+        self._left = max(_VALUES, len(text))  # without aliases no text has more values
+
+    def read(self, node: yaml.Node, path: Key = ()) -> Any:
+        """Return a node as plain values. Raises RecursionError and _TooMany."""
+        line = node.start_mark.line + 1
+        self._lines.setdefault(path, line)
+        if len(path) > _DEPTH:
+            raise RecursionError
+        self._left -= 1
+        if self._left < 0:
+            raise _TooMany(self._lines[path[:1]], dotted(path[:1]))
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(child, (*path, i)) for i, child in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            return self._scalar(node, path)
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._bad.add(line, dotted(path), "a key is a single word")
+                continue
+            key = str(key_node.value)
+            inner = (*path, key)
+            if key in result:
+                first = self._lines[inner]
+                self._bad.add(line, dotted(inner), f"is written twice, first on line {first}")
+            self._lines[inner] = line
+            result[key] = self.read(value_node, inner)
+        return result
+
+    def _scalar(self, node: yaml.Node, path: Key) -> Any:
+        """Return a value, without YAML's surprising readings of 0525, 1:30 and 2025-01-31."""
+        text = str(node.value)
+        kind = node.tag.removeprefix(_TAG)
+        if kind in ("str", "timestamp", "value"):
+            return text
+        if kind == "null":
+            return None
+        if kind == "bool" and text.lower() in _BOOLEANS:
+            return _BOOLEANS[text.lower()]
+        if kind == "int" and _WHOLE.fullmatch(text):
+            return int(text)
+        if kind == "float":
+            with suppress(ValueError):
+                return float(text)
+        word = {"int": "decimal number", "float": "decimal number", "bool": "boolean"}.get(
+            kind, f"{kind} value"
+        )
+        reason = f"{text[:60]!r} is no plain {word}; write a text in quotes"
+        self._bad.add(node.start_mark.line + 1, dotted(path), reason)
+        return None
+
+
+def dotted(path: Key) -> str:
+    """Return a key as a text: `workers[0].where`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text

@@ -1,0 +1,1 @@
+"""Parts of commands that import click alone."""

@@ -1,0 +1,1 @@
+"""Commands about an installation: its files."""

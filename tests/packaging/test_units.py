@@ -1,0 +1,40 @@
+"""The units of systemd: their exposure, their commands, and reasons for what they leave out."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemons import ROOT
+
+UNITS = sorted((ROOT / "etc" / "systemd").iterdir())
+SERVICES = [path for path in UNITS if path.suffix == ".service"]
+MOST = 2.5
+
+
+@pytest.mark.needs("systemd")
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_the_exposure_is_small(path: Path) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = re.search(r"exposure level for .*: ([0-9.]+)", done.stdout)
+    assert found, (done.stdout, done.stderr)
+    assert float(found[1]) <= MOST
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_is_read(path: Path) -> None:
+    unit = configparser.RawConfigParser(strict=False, comment_prefixes=("#",), delimiters=("=",))
+    unit.optionxform = str  # type: ignore[method-assign,assignment]
+    unit.read(path)
+    assert unit["Unit"]["Description"].startswith("pgmta: ")
+    if path.suffix == ".service":
+        command = unit["Service"]["ExecStart"].split()[0]
+        assert command in (ROOT / "pyproject.toml").read_text()
+        assert "Left out" in path.read_text()

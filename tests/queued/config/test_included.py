@@ -1,0 +1,167 @@
+"""Where configuration files are found, and what they include."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import pgmta.config.config_place
+import queued.daemon.queued
+import smtpd.cli
+from pgmta.config.loader import load, mistakes
+from pgmta.errors import ConfigError
+from queued.cli.queuectl import main as queuectl
+from queued.config import QueuedConfig, read_config
+from smtpd.sendmail.settings import read as read_sendmail
+from tests.support.daemons import ROOT
+
+
+def written(folder: Path, **texts: str) -> Path:
+    """Write files; return the one that includes the others."""
+    for name, text in texts.items():
+        path = folder / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return folder / "queued.yaml"
+
+
+def problems(path: Path) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(path, QueuedConfig)
+    return [text.replace(f"{path.parent}/", "") for text in caught.value.problems]
+
+
+def test_own_keys_go_before_included_ones(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        queued="include: [site.yaml, host.yaml]\n"
+        "delivery:\n  connections: 7\nworkers: [{name: mine}]\n",
+        site="environment: {hostname: site.example}\n"
+        "delivery: {connections: 3, idle: 9s}\nworkers: [{name: a}, {name: b}]\n",
+        host="include: more.yaml\nenvironment: {hostname: host.example}\n",
+        more="environment: {hostname: more.example, directory: data}\nshaping: shaping.yaml\n",
+        shaping="include: routes.yaml\n",
+        routes="routes: [{name: r, domain: a.example, to: mx}]\n",
+    )
+    config = read_config(path)
+    assert (config.delivery.connections, config.delivery.idle) == (7, 9.0)
+    assert config.environment.hostname == "host.example"
+    assert config.environment.directory == tmp_path / "data"
+    assert [worker.name for worker in config.workers] == ["mine"]
+    assert [route.name for route in config.routing.routes] == ["r"]
+
+
+def test_mistakes_name_the_file_of_the_key(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        queued="include: site.yaml\ndelivery:\n  connections: x\n",
+        site="\nprocess: {pol: 3s}\nworkers:\n  - {name: a, concurrency: none}\n"
+        "log: {level: loud}\nlog: {}\n",
+    )
+    found = problems(path)
+    assert found[0].startswith("queued.yaml:3: delivery.connections: ")
+    assert found[1] == "site.yaml:2: process.pol: unknown key; did you mean 'poll'?"
+    assert found[2].startswith("site.yaml:4: workers[0].concurrency: ")
+    assert found[-1] == "site.yaml:6: log: is written twice, first on line 5"
+    later = mistakes(path, [(("process", "poll"), "no"), (("delivery", "idle"), "no")])
+    assert [text.rpartition("/")[2] for text in later.problems] == [
+        "queued.yaml:2: delivery.idle: no", "site.yaml:2: process.poll: no",
+    ]  # fmt: skip
+
+
+def test_a_list_that_replaces_another_has_its_own_lines(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, queued="include: site.yaml\nworkers:\n  - {}\n",
+        site="workers: [{name: a, where: b}, {nme: c}]\n",
+    )  # fmt: skip
+    assert len(load(path, QueuedConfig).workers) == 1
+    [text] = mistakes(path, [(("workers", 0, "where"), "no")]).problems
+    assert text == f"{path}:3: workers[0].where: no"
+
+
+def test_mistakes_of_include(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, queued="\ninclude:\n  - none.yaml\n  - 5\n  - site.yaml\n",
+        site="include: queued.yaml\n",
+    )  # fmt: skip
+    assert problems(path) == [
+        "queued.yaml:3: include[0]: none.yaml: No such file or directory",
+        "queued.yaml:4: include[1]: expected the path of a file, or a list of paths",
+        "site.yaml:1: include: queued.yaml includes itself",
+    ]
+    written(tmp_path, queued="include: site.yaml\n", site="- no mapping\n")
+    assert problems(path) == ["site.yaml:1: expected a mapping of keys at the top"]
+
+
+def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PGMTA_CONFIG goes before /etc/pgmta, and that before etc; the error names the places."""
+    commands = {"queued": queued.daemon.queued.main, "smtpd": smtpd.cli.main}
+
+    def check(name: str) -> Result:
+        return CliRunner().invoke(commands[name], ["check"])
+
+    system = tmp_path / "system"
+    monkeypatch.setattr(pgmta.config.config_place, "SYSTEM", system)
+    monkeypatch.chdir(tmp_path)
+    done = check("smtpd")
+    expected = f"error: there is no {system}/smtpd.yaml and etc/smtpd.yaml: give -c FILE"
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, expected)
+    text = "environment: {database: {uri: 'postgresql://postgres@127.0.0.1:1/x'}}\n"
+    for folder in (tmp_path / "etc", system, tmp_path / "other"):
+        folder.mkdir()
+        for name in commands:
+            (folder / f"{name}.yaml").write_text(text)
+            place = folder / f"{name}.yaml" if folder.name != "etc" else f"etc/{name}.yaml"
+            if folder.name == "other":
+                monkeypatch.setenv("PGMTA_CONFIG", str(folder))
+            assert check(name).stdout == f"{place}: ok\n"
+    monkeypatch.setenv("PGMTA_CONFIG", str(system / "queued.yaml"))
+    assert check("queued").stdout == f"{system}/queued.yaml: ok\n"
+    monkeypatch.setenv("PGMTA_CONFIG", "none")
+    for words in (["list"], ["migrate"]):
+        done = CliRunner().invoke(queuectl, words)
+        assert done.exit_code == 2
+        assert "error: there is no none (PGMTA_CONFIG): give -c FILE\n" in done.stderr
+
+
+def test_errors_have_one_spelling(tmp_path: Path) -> None:
+    path = tmp_path / "queued.yaml"
+    path.write_text("proces: {}\n")
+    for words in (
+        ["list", "-c", str(path)],
+        ["list", "--limt", "3"],
+        ["lst"],
+        ["count", "-c", "x"],
+    ):
+        done = CliRunner().invoke(queuectl, words)
+        assert done.exit_code == 2
+        assert done.stderr.splitlines()[-1].startswith("error: ")
+        assert "Error" not in done.stderr
+
+
+def test_retention_without_an_environment_finds_the_folder(tmp_path: Path) -> None:
+    """The folder of the embedded PostgreSQL is relative to the file, from each current folder."""
+    (tmp_path / "queued.yaml").write_text("environment: {directory: data}\n")
+    done = subprocess.run(
+        [ROOT / "scripts" / "quarantine-retention", "q", "--older", "1d", "-c",
+         os.path.relpath(tmp_path / "queued.yaml", "/")],
+        cwd="/", env={}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"no embedded PostgreSQL in {tmp_path}/data;" in done.stderr, (done, sys.executable)
+
+
+def test_settings_of_sendmail_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sendmail.conf").write_text("timeout = 7\n")
+    monkeypatch.delenv("PGMTA_SENDMAIL_CONF", raising=False)
+    monkeypatch.setenv("PGMTA_CONFIG", str(tmp_path))
+    assert read_sendmail().timeout == "7"
+    monkeypatch.chdir(tmp_path)
+    for elsewhere in (".", "queued.yaml"):
+        monkeypatch.setenv("PGMTA_CONFIG", elsewhere)
+        assert read_sendmail().timeout != "7"

@@ -29,7 +29,7 @@ class SuspensionWatch:
 
     def __init__(self, table: SuspensionTable, schema: Schema) -> None:
         self.mail = SuspendedMail()
-        """What the workers ask."""
+        """The suspensions, which workers and transports ask."""
         self.leased: list[Mapping[int, Item]] = []
         """The rows of each worker, by their ids."""
         self._table = table

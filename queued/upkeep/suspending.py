@@ -79,7 +79,7 @@ class SuspensionDuty:
     """Gives rows back whose suspension has ended, and puts due rows off, a batch in each commit.
 
     Workers put off the rows that they meet first. A process that dies leaves the task open, and the
-    next one does what is left.
+    next one does the rest.
     """
 
     def __init__(self, table: SuspensionTable, times: RowTimes, who: str) -> None:
@@ -89,7 +89,7 @@ class SuspensionDuty:
         self._looked = 0.0  # when it last looked for ended suspensions
 
     async def do_round(self) -> None:
-        """Do what there is to do. Raises StoreUnavailable, psycopg.Error."""
+        """Do the tasks of a round. Raises StoreUnavailable, psycopg.Error."""
         if not (await self._give_back()).waiting:
             return
         for task in await self._table.tasks():

@@ -40,7 +40,7 @@ ON CONFLICT DO NOTHING
 SELECT suspensions_expire(%(who)s)
 
 -- name: tasks
--- What is to be done: suspensions, and domains of them, whose mail is not put off yet.
+-- Suspensions, and domains of them, whose mail is not put off yet.
 SELECT id, kind, value, NULL::text AS domain, suspension_condition(kind, value) AS condition
 FROM suspensions WHERE applied_at IS NULL
 UNION ALL

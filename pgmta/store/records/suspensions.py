@@ -35,7 +35,7 @@ class SuspensionTask:
 
 
 class SuspensionWork(NamedTuple):
-    """What there is to do.
+    """Tasks of the duty.
 
     It says whether the time of a suspension is over, and whether mail is to be put off. `ended` are
     suspensions that have ended while rows wait for them.
@@ -85,7 +85,7 @@ class SuspensionTable:
         await self._link.run(_SQL["logged"], {"suspension": suspension})
 
     async def look(self) -> SuspensionWork:
-        """Return what there is to do."""
+        """Return the tasks."""
         ((over, waiting, ended),) = await self._link.run(_SQL["look"])
         return SuspensionWork(over, waiting, ended)
 
@@ -121,7 +121,7 @@ class SuspensionTable:
     async def put_off(
         self, suspension: int, delays: Mapping[int, float], overdue: Mapping[int, float]
     ) -> int:
-        """Put rows off by their ids, each for so many seconds; return how many.
+        """Put rows off by their ids, each for its seconds; return how many.
 
         `overdue` has the last time of `bounces.delay` that a row has passed.
         """

@@ -26,7 +26,7 @@ from queued.cli.options.queue_command import (
 )
 
 _OF_MAIL = ("domain", "sender", "recipient", "tenant", "metadata", "priority")
-_SINGLE = ("domain", "sender", "tenant")  # of these, one alone is a key of its own
+_SINGLE = ("domain", "sender", "tenant")  # one of these alone is a key
 
 
 @command()

@@ -1,4 +1,4 @@
-"""What commands about one message say of suspensions."""
+"""Find the suspensions of the rows of a message, and say what they are."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def mail_of(row: dict[str, Any]) -> Item:
 def add_suspensions(uri: str, rows: list[dict[str, Any]], routes: Routes | None = None) -> None:
     """Give each row of a message its `suspension`, or None.
 
-    It is the one for which the row was put off, else one that the row will meet at its next
-    attempt. Without `routes` a next hop is not looked for.
+    It is the one for which the row was put off. Else it is one that the next attempt will meet.
+    Without `routes` a next hop is not looked for.
     """
     for row in rows:
         row["suspension"] = None

@@ -52,7 +52,7 @@ class Result:
     The transport sets the `event`, and no other part reads its answers. `reply` is the answer of
     the next hop, or with the code 0 the reason why there is none. Facts, seconds and dialogue are
     those of the transaction, if one began. A row that may not go before
-    `until` has not begun, nor has one that meets a `suspension`, which has a number. With `hold` a
+    `until` has not begun. Nor has one that meets the `suspension` of this number. With `hold` a
     failure is a hold, whatever `on_failed` of the row says.
     """
 

@@ -132,6 +132,21 @@ class Item:
     origin: Origin | None = None  # likewise
     client: str = ""  # address|helo|protocol of who handed the message over by SMTP
     spans: RowSpans | None = field(default=None, compare=False)  # only of a recorded trace
+    suspension: int = 0  # the suspension whose SQL condition it meets; 0: none
+
+
+@dataclass(slots=True, frozen=True)
+class Suspension:
+    """Mail that is not tried for now, as the table `suspensions` has it.
+
+    `domains` are recipient domains whose mail is known to lead to a suspended MX host.
+    """
+
+    id: int
+    kind: str
+    value: str
+    reason: str = ""
+    domains: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -263,3 +278,4 @@ class Outcome:
     report: str = ""  # relayed or delivered: a success that the sender wants to know of
     overdue: float = 0.0  # seconds of a time in `bounces.delay` that passed; 0: none did
     answer_class: str = ""  # an AnswerClass; '': delivered, or no answer was read
+    suspension: int = 0  # for which the row is put off; 0: none

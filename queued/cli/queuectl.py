@@ -95,6 +95,10 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.change:release",
         "Give held rows back to the queue, due now, or at the time of scheduled mail.",
     ),
+    "resume": LazyCommand(
+        "queued.cli.suspension.suspend:resume",
+        "End suspensions: their mail becomes due within a minute, unless it meets another one.",
+    ),
     "retry": LazyCommand(
         "queued.cli.commands.change:retry",
         "Make waiting rows due now.",
@@ -130,6 +134,14 @@ COMMANDS: dict[str, LazyCommand] = {
     "suppression": LazyCommand(
         "queued.cli.campaign.suppression:suppression",
         "Add, release and list addresses that get no mail of campaigns.",
+    ),
+    "suspend": LazyCommand(
+        "queued.cli.suspension.suspend:suspend",
+        "Stop attempts for mail until `queuectl resume`, or for a time. Nothing goes on hold.",
+    ),
+    "suspensions": LazyCommand(
+        "queued.cli.suspension.suspend:suspensions",
+        "List the suspensions, with the rows that were put off for each.",
     ),
     "template": LazyCommand(
         "queued.cli.commands.template:template",

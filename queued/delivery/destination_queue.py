@@ -1,15 +1,15 @@
-"""All mail of one destination, the connections that carry it, and how many these may be."""
+"""All mail of one destination, and the connections that carry it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
-from pgmta.errors import DeliveryError
+from pgmta.errors import DeliveryError, HostSuspended
 from pgmta.logs import get
 from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.backlog import Backlog
+from queued.delivery.connection_pacing import ConnectionPacing
 from queued.delivery.other_hosts import OtherHosts
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
@@ -21,71 +21,12 @@ from queued.delivery.transport.result import (
     Reporter,
     Result,
     internal,
+    suspended,
 )
+from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transport.transport import Channel, Transport, failed
 
 log = get("delivery")
-
-
-_PAUSE = 5.0  # seconds without a further connection after a refused one: others end meanwhile
-_LONGEST = 300.0  # seconds of a pause after many: by then a host's limit may have been lifted
-_AT_ONCE = 4  # connections begun side by side, so that a host's limit refuses at most these
-
-
-class ConnectionPacing:
-    """Begins with `start` connections: mail that the host takes earns one more, as in TCP.
-
-    A refused connection sets the limit to those that the host has admitted, and begins a pause.
-    Each pause is twice as long as the one before, until a connection succeeds. `grow` is called
-    when the pause ends.
-    """
-
-    def __init__(self, grow: Callable[[], None], start: int) -> None:
-        self.limit = start
-        """Connections that the destination may have."""
-        self.pause = 0.0
-        """Seconds of the last pause; 0.0 if a connection succeeded since."""
-        self._grow = grow
-        self._timer: asyncio.TimerHandle | None = None
-
-    def at_once(self, connections: int, admitted: int) -> int:
-        """Return how many connections may be under way at a time.
-
-        `connections` is the number of all, `admitted` of those that the host has greeted.
-        """
-        if not connections:
-            return 1 if self.pause else _AT_ONCE
-        if self._timer:
-            return 0
-        return 1 if self.pause else max(_AT_ONCE, admitted // 2)
-
-    def took_mail(self) -> None:
-        """Allow one more connection, because the host goes on taking mail."""
-        self.limit += 1
-        self._grow()
-
-    def succeeded(self) -> None:
-        """Note that the host has admitted a connection; one begun before a pause does not count."""
-        if not self._timer:
-            self.pause = 0.0
-
-    def refused(self, admitted: int) -> None:
-        """Note that the host has refused a connection while it admits others."""
-        if not self._timer:
-            self.limit = max(1, admitted)
-            self.pause = min(max(_PAUSE, 2 * self.pause), _LONGEST)
-            self._timer = asyncio.get_running_loop().call_later(self.pause, self._over)
-
-    def _over(self) -> None:
-        self._timer = None
-        self.limit += 1  # one connection finds out
-        self._grow()
-
-    def end_pause(self) -> None:
-        """End a pause; `grow` is not called for it."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
 
 
 class DestinationQueue:
@@ -106,8 +47,10 @@ class DestinationQueue:
         reporter: Reporter,
         delivery: Delivery,
         reserved: int = 0,
+        suspended_mail: SuspendedMail | None = None,
     ) -> None:
         self.destination = destination
+        self._suspended = suspended_mail or SuspendedMail()
         self._transport = transport
         self.backlog = Backlog(self._hand_back)
         self._reporter = reporter
@@ -115,7 +58,9 @@ class DestinationQueue:
         self._connecting: set[asyncio.Task[None]] = set()
         self._open: set[Channel] = set()
         self._pacing = ConnectionPacing(self.grow, delivery.start)
-        self._others = OtherHosts(destination, transport, delivery, self.backlog, self._finish)
+        self._others = OtherHosts(
+            destination, transport, delivery, self.backlog, self._finish, self._suspended
+        )
         self._draining = False
         self.configure(delivery, reserved)
 
@@ -253,7 +198,9 @@ class DestinationQueue:
             return
         batch = self.backlog.clear()
         result = Result.from_error(error, "")
-        if batch and not error.permanent:
+        if isinstance(error, HostSuspended):
+            result = suspended(error.suspension)
+        elif batch and not error.permanent:
             self._reporter.unreachable(self.destination, self.domains, result)
         for each in batch:
             self._finish_all(each, result, carried=False)
@@ -277,6 +224,9 @@ class DestinationQueue:
                 break
             if envelope.deadline and envelope.late:
                 self._finish_all(envelope, DEADLINE_OVER)
+                envelope = None
+                continue
+            if self._suspended.active and self._put_off(channel, envelope):
                 envelope = None
                 continue
             begin = envelope.begin
@@ -347,6 +297,17 @@ class DestinationQueue:
         rest.bare |= bare
         if self._draining:
             self._hand_back(rest)
+
+    def _put_off(self, channel: Channel, envelope: Envelope) -> bool:
+        """Put off the recipients that are suspended by now; return whether none is left."""
+        items = envelope.items
+        found = self._suspended.find_places(items, self.destination, channel.name)
+        if not found:
+            return False
+        whole = len(found) == len(items)
+        rest = envelope if whole else self.backlog.split(envelope, [*found], wait=False)
+        self._finish(rest, [suspended(number) for number in found.values()])
+        return whole
 
     def _hand_back(self, envelope: Envelope) -> None:
         self._finish_all(envelope, NOT_BEGUN)

@@ -14,6 +14,7 @@ from queued.delivery.backlog import Backlog
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import CUT_OFF, Again, Result, stored
+from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transport.transport import Channel, Transport, failed
 
 _SAID = 400  # characters of what earlier hosts said that are kept
@@ -78,7 +79,9 @@ class OtherHosts:
         delivery: Delivery,
         backlog: Backlog,
         finish: Finish,
+        suspended: SuspendedMail,
     ) -> None:
+        self._suspended = suspended
         self.delivery = delivery
         self.ending = False
         """Whether nothing new may begin."""
@@ -111,7 +114,7 @@ class OtherHosts:
     async def _open(self, attempt: _HostAttempt) -> Channel | None:
         """Return a channel to a host that was not tried; None if there is none."""
         for channel, timer in list(self._idle.items()):
-            if channel.closed:
+            if channel.closed or self._suspended.find_of_host(self._destination, channel.name):
                 self._end(channel)
             elif channel.name not in attempt.tried:
                 timer.cancel()

@@ -15,6 +15,7 @@ from pgmta.store.records.reservations import BudgetReservations
 from queued.config import QueuedConfig
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
+from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing
 from queued.signing.signers import Signers
@@ -68,6 +69,7 @@ class StageContext:
     connected: Callable[[Destination], bool] = lambda _: True
     reservations: BudgetReservations | None = None
     rates: Rates = field(default_factory=Rates)
+    suspended: SuspendedMail = field(default_factory=SuspendedMail)
     load: int = 0
     """Rows that wait in a stage."""
     room: int

@@ -22,11 +22,13 @@ from queued.outgoing.returned_stage import ReturnedStage
 from queued.outgoing.rewrite_stage import RewriteStage
 from queued.outgoing.sign_stage import SignStage
 from queued.outgoing.stage import OutgoingStage, Prepare, StageContext
+from queued.outgoing.suspension_stage import SuspensionStage
 
 STAGES: list[type[OutgoingStage]] = [
     ReturnedStage,
     ComplaintStage,
     DeadlineStage,
+    SuspensionStage,
     ComposeStage,
     EditStage,
     RewriteStage,

@@ -15,6 +15,7 @@ from pgmta.store.queue.conditions import all_of
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.dkim_keys import DkimKeys
 from pgmta.store.records.sts_policies import StsPolicies
+from pgmta.store.records.suspensions import SuspensionTable
 from pgmta.store.records.tls_reports import TlsReports
 from pgmta.store.records.traces import Traces
 from pgmta.store.schema import Schema
@@ -23,6 +24,7 @@ from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transports import Transports
 from queued.process.space import Reclaimer
+from queued.process.suspension_watch import SuspensionWatch
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
 
@@ -78,6 +80,10 @@ class QueuedProcess:
         self.tls = SharedTlsMemory(self.resources, config.delivery.tls)
         self.transports = Transports(self.host, config.delivery, self.tls.memory)
         keys = DkimKeys(self.resources.link("keys", {"lock_timeout": "2s"}))
+        self.suspended = SuspensionWatch(
+            SuspensionTable(self.resources.link("suspensions")), self.schema
+        )
+        self.smtp.suspended = self.suspended.mail
         self.signers = Signers(Keyring(keys), config.signing)
         self.reported = asyncio.Event()
         """Set when this process has put rows into REPORT."""
@@ -91,7 +97,7 @@ class QueuedProcess:
 
     def tasks(self) -> list[Coroutine[None, None, None]]:
         """Return the work that runs until it is cancelled."""
-        return [self.reclaimer.run(), self.signers.keyring.run()]
+        return [self.reclaimer.run(), self.signers.keyring.run(), self.suspended.run()]
 
     def configure(self, config: QueuedConfig) -> None:
         """Use another configuration from now on."""

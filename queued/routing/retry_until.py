@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pgmta.mail.metadata import KEY, deadline_of
+from pgmta.model import Item
 from pgmta.report_row import ReportRow
 from queued.config import QueuedConfig, Retry
 from queued.routing.routes import Routes
@@ -42,3 +44,25 @@ def end_of(
         if deadline:
             return min(deadline, end) if end else deadline
     return end
+
+
+_LONGEST = 366 * 86400.0  # seconds until a row is looked at again that nothing ends
+
+
+def look_again(item: Item, retry: Retry, delays: Sequence[float], now: datetime) -> float | None:
+    """Return the seconds for which a row that is suspended needs nothing.
+
+    Its age, its deadline or a delay notice (`delays` are their ages in seconds) ends them. None
+    says that its age is over.
+    """
+    age = (now - item.ts).total_seconds()
+    if age >= retry.expire:
+        return None
+    wait = min(retry.expire - age, _LONGEST)
+    if item.metadata and KEY in item.metadata:
+        deadline, _ = deadline_of(item.metadata)
+        if deadline:
+            wait = min(wait, (deadline - now).total_seconds())
+    if item.on_failed == "bounce" and item.sender:
+        wait = min([wait, *(delay - age for delay in delays if delay > age)])
+    return max(wait, 0.0)

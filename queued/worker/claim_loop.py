@@ -17,6 +17,7 @@ from pgmta.model import Item
 from pgmta.service import first
 from pgmta.store.queue.claim import Claims
 from queued.config import Worker
+from queued.process.suspension_watch import SuspensionWatch
 from queued.worker.dispatch import Dispatch
 from queued.worker.due_timer import DueTimer
 from queued.worker.leases import Leases
@@ -34,6 +35,7 @@ class ClaimContext:
     """The parts that the loops of one worker share.
 
     `failing` are loops that can't claim now. There are `spans` only if OpenTelemetry is on.
+    `suspended` finds the mail that operators have suspended.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ClaimContext:
     schedule: TurnSchedule
     failing: set[Claimer] = field(default_factory=set)
     spans: Spans | None = None
+    suspended: SuspensionWatch | None = None
 
 
 class Claimer:
@@ -101,11 +104,14 @@ class Claimer:
         is repeated, after a while if PostgreSQL is away.
         """
         self.returned = 0
+        watch = self._context.suspended
         try:
             if self in self._context.failing:
                 lost = await self.claims.leases.give_back(list(self._leases.items))
                 if lost:
                     log.info("gave back rows of a claim whose answer was lost", rows=lost)
+            if watch and not watch.version:
+                await watch.require()
             overdue = self.schedule.overdue if self.schedule.shared else 0.0
             claimed = time.monotonic()
             async with asyncio.timeout(None) as self._limit:
@@ -130,6 +136,8 @@ class Claimer:
             if spans := self._context.spans:
                 spans.claimed(claim, time.monotonic() - claimed)
             fresh = self._leases.add_claimed(claim.items, claimed, self._reserved)
+            if watch and watch.mail.conditional:
+                await watch.mark(fresh)
             self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
         if self in (failing := self._context.failing):
             failing.remove(self)

@@ -68,16 +68,18 @@ class DeliveryWorker:
         self._dispatch = Dispatch(
             config, contents, self._leases, self._settler, process.transports, process.reclaimer,
             self._observer, process.signers, ReturnedLog(links["returned"]), spans,
-            BudgetReservations(links["rates"], PACE),
+            BudgetReservations(links["rates"], PACE), process.suspended.mail,
         )  # fmt: skip
         rates = self._dispatch.stages.context.rates
         rates.most, rates.wake = worker.concurrency // 2, self._wake_loops
         claims = Claims(
             links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
         )
+        process.suspended.leased.append(self._leases.items)
         context = ClaimContext(
-            worker.name, poll, self._leases, self._dispatch, self.schedule, spans=spans
-        )
+            worker.name, poll, self._leases, self._dispatch, self.schedule, spans=spans,
+            suspended=process.suspended,
+        )  # fmt: skip
         self.loops: list[Claimer] = [ClaimLoop(worker, context, claims)]
         """The loops that wake for mail and claim it: the ordinary one and that of urgent rows."""
         if slots := config.urgent.slots(worker.concurrency):

@@ -17,6 +17,7 @@ from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination, TlsWish
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
+from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing, StoredContent
 from queued.outgoing.stage import StageContext
@@ -45,7 +46,7 @@ class Dispatch:
     """Has a DestinationQueue for each destination with mail or connections, and judges its results.
 
     `signers` sign mail. There are `spans` only if OpenTelemetry is on. `reservations` are of times
-    for mail with a rate.
+    for mail with a rate. `suspended` is the mail that operators have suspended.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Dispatch:
         attempts: ReturnedLog | None = None,
         spans: Spans | None = None,
         reservations: BudgetReservations | None = None,
+        suspended: SuspendedMail | None = None,
     ) -> None:
         self._settler = settler
         self._space = space
@@ -80,6 +82,7 @@ class Dispatch:
             room=_MEMORY,
             connected=self._connected,
             reservations=reservations,
+            suspended=suspended or SuspendedMail(),
         )
         self.stages = Stages(context, guard, self._put)
         """The stages, and in their context the room for content."""
@@ -177,7 +180,8 @@ class Dispatch:
         queue = self._queues.get(destination.key)
         if queue is None:
             transport = self._transports.find_transport(destination.transport)
-            queue = DestinationQueue(destination, transport, self, *self._limits)
+            mail = self.stages.context.suspended
+            queue = DestinationQueue(destination, transport, self, *self._limits, mail)
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
         queue.put_envelope(envelope)

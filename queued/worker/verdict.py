@@ -14,7 +14,14 @@ from pgmta.states import Event
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig, Retry
 from queued.config.answer_index import Answer
-from queued.delivery.transport.result import DEADLINE_OVER, SHORT, Result, stored
+from queued.delivery.transport.result import (
+    DEADLINE_OVER,
+    SHORT,
+    SUSPENDED_TOO_LONG,
+    Result,
+    stored,
+)
+from queued.routing.retry_until import look_again
 from queued.routing.routes import Routes
 
 _KNOWN = 50_000  # rows
@@ -218,6 +225,8 @@ class Judge:
 
     def judge(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
         """Return the outcome of an attempt."""
+        if result.suspension:
+            return self._put_off(item, result, started, now)
         answer = _UNREAD
         if result.event not in _NOT_BEGUN:
             try:
@@ -238,4 +247,17 @@ class Judge:
         )
         if outcome.delay or outcome.event is Event.DEFER:
             outcome.overdue = overdue(outcome, self._delays)
+        return outcome
+
+    def _put_off(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
+        """Return the outcome of a suspended row: it waits for its next time, or has expired."""
+        retry = self._routes.retry(item) or self._retry
+        wait = look_again(item, retry, self._delays, now)
+        if wait is None:
+            outcome = settled(item, Event.FAIL, SUSPENDED_TOO_LONG, started, now)
+            outcome.answer_class = AnswerClass.EXPIRED
+            return outcome
+        outcome = settled(item, Event.POSTPONE, result, started, now)
+        outcome.delay, outcome.suspension = wait, result.suspension
+        outcome.overdue = overdue(outcome, self._delays)
         return outcome

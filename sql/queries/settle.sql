@@ -9,8 +9,8 @@ WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
         %(delays)b::float8[], %(codes)b::smallint[], %(replies)b::text[], %(reports)b::text[], %(overdue)b::real[],
-        %(message_ids)b::bigint[])
-        AS o (id, token, event, status, delay, code, reply, report, overdue, message_id)
+        %(message_ids)b::bigint[]{suspensions})
+        AS o (id, token, event, status, delay, code, reply, report, overdue, message_id{suspension})
 ){transcripts}, gone AS (
     DELETE FROM queue
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE status IS NULL))
@@ -30,7 +30,7 @@ WITH outcome AS MATERIALIZED (
     -- each outcome (docs/decisions/0005).
     UPDATE queue
     SET (status, last_reply, next_attempt, attempts, hold_reason, report_kind, held_by,
-            hold_until, lease_owner, lease_since, lease_token, lease_until) = (
+            hold_until, lease_owner, lease_since, lease_token, lease_until{suspension}) = (
         SELECT CASE WHEN queue.status = 'SENDING' OR o.success THEN coalesce(o.status, 'HOLD')
                 WHEN o.final AND queue.status <> 'DELETE' THEN 'HOLD' ELSE queue.status END,
             coalesce(nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''),
@@ -50,7 +50,7 @@ WITH outcome AS MATERIALIZED (
             CASE WHEN o.success OR (o.event = 'failed' OR o.final) AND queue.status = 'SENDING'
                 THEN %(worker)s ELSE queue.held_by END,
             CASE WHEN NOT o.final AND NOT o.success THEN queue.hold_until END,
-            NULL::text, NULL::timestamptz, NULL::bigint, NULL::timestamptz
+            NULL::text, NULL::timestamptz, NULL::bigint, NULL::timestamptz{mark}
         FROM (
             SELECT *, event = 'delivered' AS success,
                 event = 'unknown' AND status IS DISTINCT FROM 'DEFERRED' AS final FROM outcome
@@ -110,6 +110,10 @@ SELECT attempts_log(%(worker)s,
         WHERE t.message_id = s.message_id AND t.lease_token = s.token AND t.ended_at = s.ended_at
             AND t.row_ids = s.rows::bigint[]))
 )
+
+-- name: mark
+-- Part of settle if rows are put off for suspensions: which they are.
+, CASE WHEN queue.status = 'SENDING' AND o.suspension <> 0 THEN o.suspension ELSE queue.suspension END
 
 -- name: set_aside
 -- Put the row of a refused outcome on hold, with the reason, for example of an operator's trigger. A

@@ -28,10 +28,21 @@ _SQL = queries("settle")
 _LOG, _SAID, _TOLD = _SQL["log"], _SQL["transcripts"], b" " + _SQL["campaign"]
 # by whether there is mail of campaigns
 _DELIVERED = [_SQL["delivered"].fill(log=_LOG, campaign=told) for told in ("", _TOLD)]
-_SETTLE = [_SQL["settle"].fill(log=_LOG, transcripts="", campaign=told) for told in ("", _TOLD)]
-_WITH_TRANSCRIPTS = [
-    _SQL["settle"].fill(log=_LOG, transcripts=_SAID, campaign=told) for told in ("", _TOLD)
-]
+_NO_MARKS = {"suspensions": "", "suspension": "", "mark": ""}
+_MARKS: dict[str, str | bytes] = {
+    "suspensions": ", %(suspensions)b::bigint[]",
+    "suspension": ", suspension",
+    "mark": _SQL["mark"],
+}
+_SETTLE = {
+    (bool(marks), bool(said)): [
+        _SQL["settle"].fill(log=_LOG, transcripts=said, campaign=told, **(marks or _NO_MARKS))
+        for told in ("", _TOLD)
+    ]
+    for marks in ({}, _MARKS)
+    for said in ("", _SAID)
+}
+"""By whether rows are put off for suspensions, and whether there are transcripts."""
 _OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata", "client")
 _ENHANCED = ENHANCED.match
 _WIDTH = 5  # facts of a connection in each of two arrays
@@ -101,12 +112,15 @@ class Settlements:
             values |= campaign_outcomes(told)
             of_campaigns = bool(told)
         statement = _DELIVERED
-        if any(o.dialogue for o in outcomes):
-            statement = _WITH_TRANSCRIPTS
-            values |= _moves(outcomes) | _transcripts(outcomes)
-        elif again or any(o.event is not Event.DELIVERED or o.report for o in outcomes):
-            statement = _SETTLE
+        if again or any(o.event is not Event.DELIVERED or o.report or o.dialogue for o in outcomes):
+            said = any(o.dialogue for o in outcomes)
+            marked = any(o.suspension for o in outcomes)
+            statement = _SETTLE[marked, said]
             values |= _moves(outcomes)
+            if said:
+                values |= _transcripts(outcomes)
+            if marked:
+                values["suspensions"] = Bigints([o.suspension for o in outcomes])
         changed = {row[0] for row in await self._link.run(statement[of_campaigns], values)}
         changed.discard(None)  # the line of the log, if no row changed
         return changed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,7 +15,6 @@ from pgmta.command import age, print_json, print_line
 from pgmta.config.rates import rate_text
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.metadata import KEY as DEADLINE
-from pgmta.model import Item
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.budgets import BudgetTable
 from pgmta.store.changes.listing import Listing
@@ -31,6 +29,12 @@ from queued.cli.commands.show import (
     quarantine_of,
 )
 from queued.cli.options.queue_command import command, database_of, instant
+from queued.cli.suspension.suspended_rows import (
+    add_suspensions,
+    mail_of,
+    suspension_end,
+    suspension_words,
+)
 from queued.config import QueuedConfig, read_config
 from queued.delivery.transports import parsers
 from queued.routing.retry_until import end_of
@@ -75,6 +79,10 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     routes = add_retry_end(config, rows, history)
     if routes:
         add_budgets(uri, routes, rows)
+    add_suspensions(uri, rows, routes)
+    for row in rows:
+        if each := row["suspension"]:
+            row["waits_for"] = f"the end of {suspension_words(each)}"
     if as_json:
         faults = [asdict(fault) for fault in refused]
         print_json({"id": message_id, **came, "recipients": rows, "history": history,
@@ -105,6 +113,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
         if row["rules"]:
             print_line(f"  held by    {', '.join(row['rules'])} (standing rule)")
+        if each := row["suspension"]:
+            print_line(f"  suspended  {suspension_end(each)}")
         for name, error in row["fails"].items():
             print_line(f"  fails here {name}: {error}")
         if row["status"] in WAITING:
@@ -207,7 +217,7 @@ def add_budgets(uri: str, routes: Routes, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["status"] not in _TRIED:
             continue
-        mail = _mail(row)
+        mail = mail_of(row)
         keys = [budget.key for budget in budgets_of(routes.rate(mail), mail)]
         if not keys:
             continue
@@ -219,15 +229,6 @@ def add_budgets(uri: str, routes: Routes, rows: list[dict[str, Any]]) -> None:
         if late and due and late["next_at"] > now:
             at = f"{rate_text(late['rate'])}, and its next time is {instant(late['next_at'])}"
             row["waits_for"] = f"a time of budget {late['key']}: it has {at}"
-
-
-def _mail(row: dict[str, Any]) -> Item:
-    """Return the row as routes see it."""
-    addresses = row["sender"], row["recipient"], row["domain"]
-    mail = Item(row["id"], row["message_id"], *addresses, row["attempts"], row["ts"], 0)
-    mail.tenant, mail.priority = row["tenant"], row["priority"]
-    mail.metadata = json.dumps(row["metadata"])
-    return mail
 
 
 def add_retry_end(
@@ -250,7 +251,7 @@ def add_retry_end(
     for row in rows:
         row["tried_until"] = None
         if settings and routes and row["status"] in _TRIED:
-            mail = _mail(row)
+            mail = mail_of(row)
             own = routes.retry(mail)
             answer_class = classes.get(row["id"]) or ""
             row["tried_until"] = end_of(

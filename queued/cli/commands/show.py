@@ -19,6 +19,7 @@ from pgmta.mail.trace_field import ClientFacts, client_of
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
+from queued.cli.suspension.suspended_rows import add_suspensions, suspension_words
 from queued.rewriting.edited import EDITED, EDITORS, edited_or_stored
 
 type Came = dict[str, str | None]
@@ -36,7 +37,8 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     have a transcript, and those that a trace asked for. Words of a template may be secret: only
     --params prints their values.
     """
-    with closing(Listing(database_of(config))) as listing:
+    uri = database_of(config)
+    with closing(Listing(uri)) as listing:
         message = listing.message(message_id, EDITED if EDITORS else HEAD)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
@@ -44,6 +46,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
         reports = listing.reports(message_id)
         said = listing.transcripts(message_id) if transcript else None
         made_of = listing.parameters(message_id) if params and message else None
+    add_suspensions(uri, rows)
     if not message and not history and not any(reports):
         raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
     composition = _make_content(message, rows) if message else None
@@ -72,9 +75,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     else:
         print_line(f"message {message_id} is done; its content is gone")
     print_senders(rows or history)
-    for name, value in headers:
-        if name.lower() in _SHOWN:
-            print_line(f"  {name}: {value}")
+    _print_headers(headers)
     if composition:
         print_line(f"composed from {composition}")
     if made_of:
@@ -88,6 +89,12 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     print_reports(reports)
     if said is not None:
         _print_transcripts(said, history)
+
+
+def _print_headers(headers: list[tuple[str, str]]) -> None:
+    for name, value in headers:
+        if name.lower() in _SHOWN:
+            print_line(f"  {name}: {value}")
 
 
 def arrival(message: dict[str, Any] | None, history: list[dict[str, Any]]) -> Came:
@@ -225,6 +232,10 @@ def _print_recipients(rows: list[dict[str, Any]]) -> None:
         columns["ON HOLD"] = lambda row: row["hold_reason"] or "-"
     if any(quarantine_of(row) for row in rows):
         columns["QUARANTINE"] = lambda row: quarantine_of(row) or "-"
+    if any(row["suspension"] for row in rows):
+        columns["WAITS FOR"] = lambda row: (
+            suspension_words(row["suspension"]) if row["suspension"] else "-"
+        )
     columns["LAST REPLY"] = lambda row: row["last_reply"] or "-"
     print_rows(rows, columns)
 

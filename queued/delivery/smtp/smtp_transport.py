@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import monotonic
 
 from pgmta.config.types import HostPort
-from pgmta.errors import DeliveryError, NoHostLeft, Stage
+from pgmta.errors import DeliveryError, HostSuspended, NoHostLeft, Stage
 from pgmta.logs import get
 from pgmta.model import Item
 from queued.config import Delivery
@@ -25,6 +25,7 @@ from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import internal
+from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
 
 log = get("delivery")
@@ -110,6 +111,8 @@ class SmtpTransport:
         self._dns = delivery.dns
         self._hostname = hostname
         self._unresponsive = Unresponsive()
+        self.suspended = SuspendedMail()
+        """The suspensions: no connection goes to a suspended MX host."""
         self.configure(delivery)
 
     sends_lines = True
@@ -157,11 +160,19 @@ class SmtpTransport:
     async def open(
         self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
     ) -> ClientSession:
-        """Return a session, as Transport says. Raises DeliveryError with what each host said."""
+        """Return a session, as Transport says.
+
+        Raises DeliveryError with what each host said; HostSuspended if the next host is suspended.
+        """
         tries = Tries()
         began = time.monotonic()
         further: list[Host] = []
+        mail = self.suspended
         async for host in self.hosts_of(destination, tried, earlier, further):
+            if mail.active and (number := mail.find_of_host(destination, host.name)):
+                if not tried:  # else its mail usually goes to another host
+                    mail.learn(number, destination.domain)
+                raise HostSuspended(f"{host.name} is suspended", Stage.MX, suspension=number)
             if session := await self._try(destination, host, tries, began):
                 return session
         if tried and not tries:

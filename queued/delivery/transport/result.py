@@ -52,7 +52,8 @@ class Result:
     The transport sets the `event`, and no other part reads its answers. `reply` is the answer of
     the next hop, or with the code 0 the reason why there is none. Facts, seconds and dialogue are
     those of the transaction, if one began. A row that may not go before
-    `until` has not begun. With `hold` a failure is a hold, whatever `on_failed` of the row says.
+    `until` has not begun. Nor has one that meets the `suspension` of this number. With `hold` a
+    failure is a hold, whatever `on_failed` of the row says.
     """
 
     event: Event
@@ -65,6 +66,7 @@ class Result:
     said: Said | None = field(default=None, compare=False)
     until: datetime | None = None
     hold: bool = False
+    suspension: int = 0
 
     @classmethod
     def from_error(cls, error: DeliveryError, host: str) -> Result:
@@ -95,6 +97,17 @@ DEADLINE_OVER = Result(Event.FAIL, Reply(0, "4.4.7 the deadline of the message i
 def postponed(until: datetime, reason: str) -> Result:
     """Return the result of a row that may not go before a time; `reason` is for operators."""
     return Result(Event.POSTPONE, Reply(0, reason), until=until)
+
+
+SUSPENDED_TOO_LONG = Result(
+    Event.FAIL, Reply(0, "4.4.7 undelivered for too long: such mail is suspended")
+)
+"""The result of a row that reaches its age while its mail is suspended (RFC 3463, section 3.5)."""
+
+
+def suspended(number: int) -> Result:
+    """Return the result of a row that meets the suspension of this number."""
+    return Result(Event.POSTPONE, Reply(0, ""), suspension=number)
 
 
 class Reporter(Protocol):

@@ -13,7 +13,7 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
-from queued.delivery import destination_queue
+from queued.delivery import connection_pacing
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.dns.hop import Hop
 from queued.delivery.smtp.client_session import ClientSession
@@ -134,7 +134,7 @@ def test_limit_of_a_host_costs_little() -> None:
 
 def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """One connection tries again when it is over, and growth goes on when that succeeds."""
-    monkeypatch.setattr(destination_queue, "_PAUSE", 0.05)
+    monkeypatch.setattr(connection_pacing, "_PAUSE", 0.05)
     limit = [1]
     hop = RawHop({"MAIL": lambda number: HANG if limit[0] == 1 else None})
     hop.says["greeting"] = lambda number: DROP if hop.open > limit[0] else None

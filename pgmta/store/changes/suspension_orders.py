@@ -1,0 +1,58 @@
+"""Suspensions as an operator orders, lists and ends them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg_errors
+
+from pgmta.errors import PgmtaError
+from pgmta.postgres.operator import OperatorLink
+from pgmta.store.queries import queries
+
+_SQL = queries("suspension_orders")
+
+
+class SuspensionOrders(OperatorLink):
+    """Works over a separate connection; the functions of the database note each order in `audit`.
+
+    Raises StoreUnavailable when it opens, PgmtaError for what the database refuses.
+    """
+
+    def suspend(
+        self, kind: str, value: str, reason: str, until: datetime | None, tag: str, who: str
+    ) -> int:
+        """Suspend the mail of a key; return the number of the suspension."""
+        params = {"kind": kind, "value": value, "reason": reason, "until": until, "tag": tag}
+        row = self._order("suspend", {**params, "who": who})
+        return int(row["id"])
+
+    def resume(self, number: int, who: str) -> bool:
+        """End a suspension; return False if there is none of this number."""
+        return bool(self._order("resume", {"id": number, "who": who})["done"])
+
+    def _order(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._db.execute(_SQL[name], params).fetchone() or {}
+        except pg_errors.InsufficientPrivilege as error:
+            raise PgmtaError(
+                f"{error.diag.message_primary}: take a file whose login has pgmta_operator"
+            ) from None
+        except (psycopg.DataError, psycopg.ProgrammingError, psycopg.IntegrityError) as error:
+            raise PgmtaError(str(error.diag.message_primary)) from None
+
+    def suspensions(self) -> list[dict[str, Any]]:
+        """Return all in order, with the number of `rows` that wait for each."""
+        return self._db.execute(_SQL["list"]).fetchall()
+
+    def leaving(self) -> int:
+        """Return how many rows still wait for a suspension that has ended."""
+        row = self._db.execute(_SQL["leaving"]).fetchone()
+        return int(row["rows"]) if row else 0
+
+    def marks(self, message_id: int) -> dict[int, int]:
+        """Return the rows of a message that were put off, each with its suspension."""
+        rows = self._db.execute(_SQL["marks"], {"id": message_id}).fetchall()
+        return {row["id"]: row["suspension"] for row in rows}

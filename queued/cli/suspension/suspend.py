@@ -1,0 +1,159 @@
+"""`queuectl suspend`, `resume` and `suspensions`: mail that waits without a hold."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import print_line, shorten
+from pgmta.config.types import hint, parse_duration
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.selection import domain_as_stored
+from pgmta.store.changes.suspension_orders import SuspensionOrders
+from queued.cli.options.filter_options import condition, mail_options
+from queued.cli.options.queue_command import (
+    Column,
+    age_of,
+    command,
+    database_of,
+    instant,
+    print_rows,
+    who,
+)
+
+_OF_MAIL = ("domain", "sender", "recipient", "tenant", "metadata", "priority")
+_SINGLE = ("domain", "sender", "tenant")  # one of these alone is a key
+
+
+@command()
+@click.option("--mx", metavar="HOST", help="MX host of a domain; *.NAME is every host of NAME.")
+@click.option("--next-hop", metavar="HOST", help="Host of a route, or a domain without a route.")
+@click.option("--sender-domain", metavar="DOMAIN", help="Domain of the sender.")
+@mail_options
+@click.option("--where", metavar="SQL", help="Condition on columns of queue.")
+@click.option("--reason", required=True, help="Why, for other operators.")
+@click.option("--tag", default="", help="A name by which `queuectl resume --tag` ends several.")
+@click.option("--for", "length", metavar="DURATION", help="End by itself after this time.")
+@click.option("--until", metavar="TIME", help="End by itself then: 2026-12-01T08:00+01:00.")
+def suspend(
+    config: Path,
+    mx: str | None,
+    next_hop: str | None,
+    sender_domain: str | None,
+    where: str | None,
+    reason: str,
+    tag: str,
+    length: str | None,
+    until: str | None,
+    **mail: Any,
+) -> None:
+    """Stop attempts for mail until `queuectl resume`, or for a time. Nothing goes on hold.
+
+    Attempts stop within a second, also of mail that comes later. Such mail expires, meets its
+    deadline and gets delay notices as before. An attempt under way goes on. Mail for an MX host
+    stops when its host is known: at once for domains that went there within a day.
+    """
+    ends = _end(length, until)
+    uri = database_of(config)
+    named = {"mx": mx, "next-hop": next_hop, "sender-domain": sender_domain}
+    kind, value = _key(uri, named, mail, where)
+    with closing(SuspensionOrders(uri)) as orders:
+        number = orders.suspend(kind, value, reason, ends, tag, who())
+    print_line(f"suspension {number}: {kind} {' '.join(value.split())}")
+    end = f"at {instant(ends)}, or " if ends else ""
+    print_line(f"its mail waits from now on; it ends {end}by `queuectl resume {number}`")
+
+
+def _key(
+    uri: str, named: dict[str, str | None], mail: dict[str, Any], where: str | None
+) -> tuple[str, str]:
+    """Return kind and value of the suspension. Raises ConfigError."""
+    given = {kind: value for kind, value in named.items() if value is not None}
+    filters = [name for name in _OF_MAIL if mail.get(name)]
+    if given and (len(given) > 1 or filters or where):
+        kind = next(iter(given))
+        raise ConfigError([f"--{kind} stands alone: a condition on more is --where"])
+    if given:
+        ((kind, value),) = given.items()
+        return kind, value.strip().lower().rstrip(".")
+    if not filters and not where:
+        raise ConfigError(["a suspension needs a key: --domain, --mx, --next-hop, --sender,"
+                           " --sender-domain, --tenant or --where"])  # fmt: skip
+    if not where and len(filters) == 1 and filters[0] in _SINGLE:
+        ((first, *more), name) = mail[filters[0]], filters[0]
+        if not more and "*" not in first:
+            return name, domain_as_stored(first) if name == "domain" else first.strip()
+    found = condition(uri, {**mail, "where": where})
+    assert found  # noqa: S101 - some filter is given
+    return "condition", found
+
+
+def _end(length: str | None, until: str | None) -> datetime | None:
+    if length and until:
+        raise ConfigError(["--for and --until exclude each other"])
+    if length:
+        try:
+            return datetime.now(UTC) + timedelta(seconds=parse_duration(length))
+        except (ValueError, OverflowError) as error:
+            raise ConfigError([f"--for {length!r}: {error}"]) from None
+    if not until:
+        return None
+    try:
+        end = datetime.fromisoformat(until).astimezone()  # without an offset: of this host
+    except ValueError:
+        raise ConfigError([f"--until {until!r}: expected 2026-12-01T08:00+01:00"]) from None
+    if end <= datetime.now(UTC):
+        raise ConfigError([f"--until {until!r}: that is in the past"])
+    return end
+
+
+@command()
+@click.argument("numbers", metavar="[ID]...", type=int, nargs=-1)
+@click.option("--tag", help="All suspensions with this tag.")
+@click.option("--all", "everything", is_flag=True, help="All suspensions.")
+def resume(config: Path, numbers: tuple[int, ...], tag: str | None, everything: bool) -> None:
+    """End suspensions: their mail becomes due within a minute, unless it meets another one."""
+    if bool(numbers) + bool(tag) + everything != 1:
+        raise ConfigError(["name suspensions by ID, by --tag or by --all"])
+    with closing(SuspensionOrders(database_of(config))) as orders:
+        known = {each["id"]: each for each in orders.suspensions()}
+        chosen = list(numbers) or [
+            number for number, each in known.items() if everything or each["tag"] == tag
+        ]
+        if unknown := [number for number in chosen if number not in known]:
+            raise PgmtaError(f"there is no suspension {unknown[0]}; `queuectl suspensions` has all")
+        if not chosen:
+            tags = sorted({str(each["tag"]) for each in known.values() if each["tag"]})
+            near = f"; {hint(tag, tags)}" if tag and tags else ""
+            raise PgmtaError(f"there is no such suspension{near}")
+        for number in chosen:
+            if orders.resume(number, who()):
+                each = known[number]
+                key = f"{each['kind']} {shorten(each['value'], 60)}"
+                print_line(f"suspension {number} is over ({key}); {each['rows']} rows become due")
+
+
+@command(json=True)
+def suspensions(config: Path, as_json: bool) -> None:
+    """List the suspensions, with the rows that were put off for each."""
+    with closing(SuspensionOrders(database_of(config))) as orders:
+        found = orders.suspensions()
+        leaving = orders.leaving()
+    columns: dict[str, Column] = {
+        "ID": "id",
+        "BY": "kind",
+        "VALUE": lambda each: " ".join(each["value"].split()),
+        "ROWS": lambda each: f"{each['rows']}{'' if each['applied'] else '+'}",
+        "AGE": lambda each: age_of(each["created_at"]),
+        "UNTIL": lambda each: instant(each["until"]) if each["until"] else "-",
+        "WHO": "created_by",
+        "TAG": lambda each: each["tag"] or "-",
+        "REASON": lambda each: shorten(each["reason"], 40),
+    }
+    print_rows(found, columns, as_json=as_json)
+    if leaving and not as_json:
+        print_line(f"{leaving} rows of suspensions that are over become due")

@@ -1,0 +1,83 @@
+"""Find the suspensions of the rows of a message, and say what they are."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Any
+
+from pgmta.command import shorten
+from pgmta.model import Item
+from pgmta.states import WAITING
+from pgmta.store.changes.overview import Overview
+from pgmta.store.changes.suspension_orders import SuspensionOrders
+from queued.cli.options.queue_command import instant
+from queued.delivery.transport.suspended_mail import leads_to
+from queued.routing.routes import Routes
+
+_SHOWN = 60  # characters of a value
+
+
+def mail_of(row: dict[str, Any]) -> Item:
+    """Return a row as routes see it."""
+    addresses = row["sender"], row["recipient"], row["domain"]
+    mail = Item(row["id"], row["message_id"], *addresses, row["attempts"], row["ts"], 0)
+    mail.tenant, mail.priority = row["tenant"], row["priority"]
+    mail.metadata = json.dumps(row["metadata"])
+    return mail
+
+
+def add_suspensions(uri: str, rows: list[dict[str, Any]], routes: Routes | None = None) -> None:
+    """Give each row of a message its `suspension`, or None.
+
+    It is the one for which the row was put off. Else it is one that the next attempt will meet.
+    Without `routes` a next hop is not looked for.
+    """
+    for row in rows:
+        row["suspension"] = None
+    if not rows:
+        return
+    number = rows[0]["message_id"]
+    with closing(SuspensionOrders(uri)) as orders:
+        known = {each["id"]: each for each in orders.suspensions()}
+        marks = orders.marks(number)
+    if not known:
+        return
+    meeting = [each for each in known.values() if each["condition"]]
+    with closing(Overview(uri)) as overview:
+        says = overview.verdict(number, [each["condition"] for each in meeting])
+    for row in rows:
+        if row["status"] not in WAITING:
+            continue
+        found = known.get(marks.get(row["id"], 0))
+        for each, verdict in zip(meeting, says, strict=True):
+            found = found or (each if row["id"] in verdict else None)
+        for each in known.values():
+            found = found or (each if _leads(row, each, routes) else None)
+        if found:
+            row["suspension"] = {key: found[key] for key in _KEYS}
+
+
+_KEYS = ("id", "kind", "value", "reason", "tag", "created_by", "created_at", "until")
+
+
+def _leads(row: dict[str, Any], each: dict[str, Any], routes: Routes | None) -> bool:
+    if each["kind"] == "mx":
+        return row["domain"] in each["domains"]
+    if each["kind"] != "next-hop" or routes is None:
+        return False
+    return leads_to(routes.find(mail_of(row)).destination, each["value"])
+
+
+def suspension_words(each: dict[str, Any]) -> str:
+    """Return a suspension in one phrase."""
+    tag = f", tag {each['tag']}" if each["tag"] else ""
+    key = f"{each['kind']} {shorten(' '.join(each['value'].split()), _SHOWN)}"
+    return f"suspension {each['id']} ({key}{tag}): {each['reason']}"
+
+
+def suspension_end(each: dict[str, Any]) -> str:
+    """Return when a suspension ends, and who made it."""
+    by = f"`queuectl resume {each['id']}`"
+    until = f"until {instant(each['until'])} or {by}" if each["until"] else f"until {by}"
+    return f"{until}; by {each['created_by']}"

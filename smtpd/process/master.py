@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
@@ -15,6 +16,9 @@ from smtpd.process.keeper import GRACE, Keeper
 from smtpd.process.maildrop_watch import MaildropWatch
 from smtpd.process.risks import container_gateway, risks
 from smtpd.process.sockets import listening
+
+if TYPE_CHECKING:
+    from smtpd.process.master_page import MasterPage
 
 log = get("master")
 
@@ -40,6 +44,7 @@ class Master:
         signals = Signals()
         if attached:
             signals.attach()
+        page = await self._serve_page()
         runs = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
         for listener in self._config.listen:
             place = {"address": listener.address, "port": listener.port}
@@ -53,6 +58,8 @@ class Master:
         report_error("reload", reloads)
         report_error("maildrop", maildrop)
         await signals.stop.wait()
+        if page:
+            page.begin_stop()
         reloads.cancel()
         maildrop.cancel()
         await asyncio.gather(reloads, maildrop, return_exceptions=True)
@@ -63,9 +70,21 @@ class Master:
             for keeper in self._keepers:
                 keeper.signal(signal.SIGKILL)
             await asyncio.wait(slow)
+        if page:
+            await page.stop()
         log.info("stopped")
         for run in runs:
             run.result()
+
+    async def _serve_page(self) -> MasterPage | None:
+        """Return the page of figures once it is served. Raises ConfigError."""
+        if not self._config.metrics.listen:
+            return None
+        from smtpd.process.master_page import MasterPage  # and aiohttp, which takes 16 MB
+
+        page = MasterPage(self._keepers)
+        await page.serve(self._config.metrics)
+        return page
 
     async def _reloads(self, asked: asyncio.Event) -> None:
         """Replace the processes at each SIGHUP, one after the other."""
@@ -103,4 +122,5 @@ class Master:
 def _sockets(config: SmtpdConfig) -> dict[str, object]:
     """Return the settings of the sockets, which last as long as the master."""
     places = [(at.address, at.port, at.socket, at.backlog) for at in config.listen]
-    return {"listen": places, "processes": config.processes, "user": config.user}
+    return {"listen": places, "processes": config.processes, "user": config.user,
+            "metrics": config.metrics}  # fmt: skip

@@ -219,6 +219,14 @@ class Rated:
         return f"rate {self.name} {value}" if self.by else f"rate {self.name}"
 
 
+@dataclass(slots=True, frozen=True)
+class NextHop:
+    """Some mail, and the name of its next hop; an empty one: each domain is its own."""
+
+    selection: Selection
+    name: str = ""
+
+
 OTHER_MAIL = "route -"
 """The label of mail whose destination depends on nothing but its domain."""
 

@@ -8,6 +8,7 @@ import gc
 import os
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -37,17 +38,20 @@ class Signals:
         for number in signals.receive(self._received):
             self._event(number).set()
 
-    def attach(self) -> None:
+    def attach(self, asked: Callable[[], None] | None = None) -> None:
         """Take the end of standard input for SIGTERM: a pipe that the parent holds open.
 
-        So the process ends with its parent, after any end of the parent.
+        So the process ends with its parent, after any end of the parent. `asked` is called when
+        the parent writes something.
         """
-        self._loop.add_reader(_STDIN, self._watch)
+        self._loop.add_reader(_STDIN, self._watch, asked)
 
-    def _watch(self) -> None:
+    def _watch(self, asked: Callable[[], None] | None) -> None:
         if not os.read(_STDIN, 512):
             self._loop.remove_reader(_STDIN)
             self.stop.set()
+        elif asked:
+            asked()
 
     def _event(self, number: int) -> asyncio.Event:
         return self.stop if number in signals.STOP else self.reload

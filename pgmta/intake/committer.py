@@ -17,6 +17,7 @@ from pgmta.errors import StoreUnavailable, Undecided
 from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.intake.ids import LOW, Ids
+from pgmta.intake.intake_figures import IntakeFigures
 from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
 from pgmta.postgres.notify import Notifier
@@ -76,6 +77,8 @@ class Committer:
         """They end by `stop` only."""
         self.away = False
         """Whether the last commit failed because PostgreSQL could not do it."""
+        self.figures = IntakeFigures()
+        """Counts of the groups that are durable."""
         self.schema = Schema()
         self.ids = Ids(Enqueue(self._side, self.schema))
 
@@ -130,6 +133,11 @@ class Committer:
         for group in (self._pending, *self._writing):
             oldest += [content.since for content in group if content.chunks <= _LARGE][:1]
         return time.monotonic() - min(oldest) if oldest else 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Complete messages that wait for their commit, or whose commit is under way."""
+        return len(self._pending) + len(self._storing) + sum(map(len, self._writing))
 
     async def probe(self) -> bool:
         """Return whether PostgreSQL takes mail again, by the reservation of message ids."""
@@ -222,6 +230,7 @@ class Committer:
         self._refuse(late, error)
 
     async def _write(self, store: Enqueue, group: list[Content]) -> None:
+        began = time.monotonic()
         if any(content.chunks > _LARGE for content in group):
             store = Enqueue(self._large, self.schema)
         try:
@@ -243,6 +252,7 @@ class Committer:
         else:
             if self.away:
                 self._is_back()
+            self.figures.count_group(group, time.monotonic() - began)
             for content in group:
                 if content.state is _UNDECIDED:
                     log.warning("message is in the queue, and its client got 451",
@@ -276,14 +286,14 @@ class Committer:
             log.warning("database is away", reason=str(error))
         self.away = True
 
-    @staticmethod
-    def _refuse(contents: list[Content], error: Exception) -> None:
+    def _refuse(self, contents: list[Content], error: Exception) -> None:
         """Discard messages of which nothing is stored, and answer their sessions."""
+        self.figures.refused += len(contents)
         for content in contents:
             done = content.done
             content.remove()
             content.done = done
-        Committer._answer(contents, error)
+        self._answer(contents, error)
 
     @staticmethod
     def _answer(contents: list[Content], error: Exception | None) -> None:

@@ -169,6 +169,11 @@ class Link:
         """Whether a statement can be sent at once."""
         return self._connection is not None and not self._connection.broken
 
+    @property
+    def busy(self) -> bool:
+        """Whether a statement is under way."""
+        return self._lock.locked()
+
     async def run(
         self, query: LiteralString | bytes, params: dict[str, Any] | None = None, *, tries: int = 10
     ) -> list[tuple[Any, ...]]:

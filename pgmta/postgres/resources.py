@@ -30,6 +30,11 @@ class Resources:
         """The uses of the connections that are open, once each has been needed."""
         return self._links.keys() | self._others
 
+    def states(self) -> dict[str, int]:
+        """Return how many links are open, and how many of these are busy with a statement."""
+        links = [link for link in self._links.values() if link.connected]
+        return {"open": len(links), "busy": sum(link.busy for link in links)}
+
     async def close(self) -> None:
         """Close the links."""
         for link in self._links.values():

@@ -16,9 +16,9 @@ log = get("schema")
 TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
     "mails", "plain_mails", "mail_objects", "arguments", "days", "attempts", "transcripts",
-    "reports", "status", "overview", "conditions", "changes", "rules", "suspensions", "daemons",
-    "accounts", "dkim", "tls", "budgets", "suppressions", "campaigns", "campaign_jobs",
-    "campaign_feed", "campaign_lists", "unsubscribing", "callbacks",
+    "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
+    "suspensions", "daemons", "accounts", "dkim", "tls", "budgets", "suppressions", "campaigns",
+    "campaign_jobs", "campaign_feed", "campaign_lists", "unsubscribing", "callbacks",
     "forgetting", "expiry", "roles",
 )  # fmt: skip
 """The files of `sql/schema`, in the order in which a new database runs them."""

@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, Strict, field_validator, model_validato
 
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.loader import Problem, load, load_lines, mistakes
+from pgmta.config.metrics import MetricsPage
 from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import Duration, Period, Section, Whole, at_least, is_address
 from queued.config.answer_index import AnswerIndex, shipped_index
@@ -160,6 +161,7 @@ class QueuedConfig(Section):
     )
     campaigns: Campaigns = Field(default=Campaigns())
     retention: Retention = Field(default=Retention())
+    metrics: MetricsPage = Field(default=MetricsPage())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)
     _answering: AnswerIndex | None = PrivateAttr(default=None)

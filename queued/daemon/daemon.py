@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING
 
 from pgmta.errors import ConfigError
 from pgmta.logs import get
@@ -21,7 +22,19 @@ from queued.worker.kinds import make_worker
 from queued.worker.row_watch import RowWatch
 from queued.worker.turns import TurnKeeper
 
-_FIXED = ("environment", "process", "workers", "collectors", "urgent", "retention", "log")
+if TYPE_CHECKING:
+    from queued.daemon.queued_page import QueuedPage
+
+_FIXED = (
+    "environment",
+    "process",
+    "workers",
+    "collectors",
+    "urgent",
+    "retention",
+    "metrics",
+    "log",
+)
 """Sections that a running process does not take from a changed file."""
 
 _SERVES = "delivers mail"
@@ -67,6 +80,7 @@ class Daemon:
         signals, process = self._signals, self.process
         if signals.stop.is_set() or not await self._presence.register():
             return
+        page = await self._serve_page()
         background = [asyncio.create_task(work) for work in self._background()]
         loops = {
             worker: [asyncio.create_task(loop.run()) for loop in worker.loops]
@@ -87,6 +101,8 @@ class Daemon:
                 self._manager.ready(f"{_SERVES}; the changed configuration has mistakes" if kept
                                     else _SERVES)  # fmt: skip
         self._manager.stopping()
+        if page:
+            page.begin_stop()
         # the others shall not wait for our turns while we drain, nor for rows that we hand back
         drains = (worker.drain(tasks) for worker, tasks in loops.items())
         await asyncio.gather(self._presence.leave(), *drains)
@@ -96,9 +112,22 @@ class Daemon:
         await asyncio.gather(*background, return_exceptions=True)
         await self._presence.end()
         await process.close()
+        if page:
+            await page.stop()
         log.info("stopped")
         for task in failed:
             task.result()
+
+    async def _serve_page(self) -> QueuedPage | None:
+        """Return the page of figures once it is served. Raises ConfigError."""
+        settings = self.process.config.metrics
+        if not settings.listen:
+            return None
+        from queued.daemon.queued_page import QueuedPage  # and aiohttp, which takes 16 MB
+
+        page = QueuedPage(settings, self.process, self._presence, self._workers)
+        await page.serve()
+        return page
 
     def _background(self) -> list[Coroutine[None, None, None]]:
         process, presence, turns = self.process, self._presence, self._turns

@@ -85,6 +85,10 @@ class Presence:
         # the last heartbeat says that the traces before it are known
         await self._traces.read_traces()
 
+    async def look(self) -> None:
+        """Look at the schema. Raises StoreUnavailable, psycopg.Error."""
+        await self._heartbeat.learn_schema()
+
     def pause(self) -> float:
         """Return the seconds between two heartbeats."""
         return BEAT

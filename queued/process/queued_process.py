@@ -23,6 +23,8 @@ from queued.config import QueuedConfig, Tls, Worker
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transports import Transports
+from queued.process.delivery_figures import DeliveryFigures
+from queued.process.queue_figures import QueueFigures
 from queued.process.space import Reclaimer
 from queued.process.suspension_watch import SuspensionWatch
 from queued.signing.keyring import Keyring
@@ -85,6 +87,10 @@ class QueuedProcess:
         )
         self.smtp.suspended = self.suspended.mail
         self.signers = Signers(Keyring(keys), config.signing)
+        self.figures = DeliveryFigures()
+        """Counts of claims, attempts and commits."""
+        self.queue_figures = QueueFigures()
+        """The last count of the queue, if the process has a page for it."""
         self.reported = asyncio.Event()
         """Set when this process has put rows into REPORT."""
 

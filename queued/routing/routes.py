@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from pgmta.config.types import HostPort
 from pgmta.mail.address import domains_above
-from pgmta.model import OTHER_MAIL, Item, Labelled, Rated
+from pgmta.model import OTHER_MAIL, Item, Labelled, NextHop, Rated
 from pgmta.report_row import ReportRow
 from pgmta.selection import Selection, Term, domain_as_stored
 from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_term
@@ -24,6 +24,7 @@ from queued.rewriting.verp import ReturnAddresses, VerpKeys
 from queued.routing.route_rate import RouteRate
 
 _KEPT = 10_000  # domains in each cache
+_SHOWN = 200  # characters of the name of a next hop
 _PORTS = {"smtp": 25, "lmtp": 24}
 _IMPLICIT = 465
 
@@ -45,9 +46,13 @@ class Routed:
     rewriting: Rewriting | None = field(default=None, repr=False, compare=False)
     rate: RouteRate | None = field(default=None, repr=False, compare=False)
     group: str = field(init=False, repr=False, compare=False)
+    next_hop: str = field(init=False, repr=False, compare=False)
+    """The name in figures: the hosts of the route, else the recipient's domain."""
 
     def __post_init__(self) -> None:
         key = self.destination.key
+        name = self.destination.domain or str(self.destination.parameters)
+        object.__setattr__(self, "next_hop", name[:_SHOWN])
         group = f"{key} {self.rewriting.name}" if self.rewriting else key
         group = f"{group} {self.rate.rated.name}" if self.rate else group
         object.__setattr__(self, "group", group)
@@ -155,6 +160,37 @@ class Routes:
             rate.rated if rate else Rated(route.labelled.selection)
             for route, rate in zip(self._routes[: last + 1], rates, strict=False)
         ]
+
+    @property
+    def next_hops(self) -> list[NextHop]:
+        """The next hop of some mail, in order: the first selection that has a row names it.
+
+        A row of none has its domain as next hop, as mail by MX has.
+        """
+        found = [
+            NextHop(r.labelled.selection, "" if r.labelled.by_domain else r.routed.next_hop)
+            for r in self._routes
+        ]
+        # an exact domain wins over the longest pattern
+        for pattern in sorted(self._short, key=lambda p: (p[0] == "*", -len(p))):
+            routed = self._by_short_form(pattern)
+            name = "" if routed.destination.domain else routed.next_hop
+            found.append(NextHop(Selection.every(domain_term("domain", [pattern])), name))
+        while found and not found[-1].name:
+            found.pop()
+        return found
+
+    @property
+    def by_mail(self) -> bool:
+        """Whether more than the domain decides on some destination."""
+        return bool(self._labelled)
+
+    def next_hop(self, mail: Mail) -> str:
+        """Return the name of the next hop of mail in figures; its domain if it has no route."""
+        try:
+            return (self.known.get(mail.domain) or self.find(mail)).next_hop
+        except Exception:  # as in `retry`
+            return mail.domain[:_SHOWN]
 
     def find(self, mail: Mail) -> Routed:
         """Return the destination of mail; without any route it is the MX of its domain.

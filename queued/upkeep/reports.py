@@ -11,6 +11,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
+from pgmta.report_row import ReportRow
 from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
@@ -120,9 +121,14 @@ class ReportDuty:
         if len(rows) == _ROWS and (last := rows[-1].message_id) != rows[0].message_id:
             rows = [row for row in rows if row.message_id != last]
             later = [number for number in ids if number >= last]
-        if rows and await self._round.end_batch(rows, self._process.config):
-            await self._reports.announce()
+        await self._end(rows)
         return later
+
+    async def _end(self, rows: list[ReportRow]) -> None:
+        """End these rows, and count and announce their DSNs."""
+        if rows and (dsns := await self._round.end_batch(rows, self._process.config)):
+            self._process.figures.dsns += dsns
+            await self._reports.announce()
 
     async def _report_delays(self) -> None:
         """Report rows that are late; those of one message together."""
@@ -138,5 +144,4 @@ class ReportDuty:
                 rows = [row for row in rows if row.message_id != last]
             rows = [row for row in rows if not self._round.is_postponed(row.message_id)]
             number = len(rows) + len(ended)
-            if rows and await self._round.end_batch(rows, self._process.config):
-                await self._reports.announce()
+            await self._end(rows)

@@ -196,6 +196,11 @@ class Doors(web.Server):
             auto_decompress=False,
         )
 
+    @property
+    def number(self) -> int:
+        """Connections that are open."""
+        return len(self._open)
+
     def admit(self, door: Door) -> bool:
         """Count a connection; return False if there are too many."""
         unit = address_of(door.peer) if self.clients.is_bounded(door.peer) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -18,6 +19,7 @@ from queued.web.pages import Pages, stylesheet
 from queued.web.readiness import Readiness
 from queued.web.redemption import Redemption
 from queued.web.requests import read_form, read_link, read_order, read_unsubscription
+from queued.web.site_figures import SiteFigures
 from queued.web.unsubscription import Unsubscriptions
 from queued.web.web_config import WebConfig
 
@@ -45,6 +47,8 @@ class Site:
         self._callbacks = callbacks
         self._readiness = readiness
         self._style = stylesheet()
+        self.figures = SiteFigures()
+        """The responses so far."""
         self.configure(config)
 
     def configure(self, config: WebConfig) -> None:
@@ -80,6 +84,23 @@ class Site:
         door = request.protocol
         assert isinstance(door, Door)  # noqa: S101 - for the type checker
         door.serve()
+        began = time.monotonic()
+        code = 500
+        try:
+            response = await self._handle(request, door)
+            code = response.status
+        finally:
+            self.figures.count(self._known(request), code, time.monotonic() - began)
+        return response
+
+    def _known(self, request: web.BaseRequest) -> str:
+        """Return the path if there is such a one, for figures."""
+        path = request.path.removeprefix(self._base)
+        if path.startswith(PREFIX):
+            return PREFIX.rstrip("/")
+        return path if path in self._programs or path in self._browsers else "other"
+
+    async def _handle(self, request: web.BaseRequest, door: Door) -> web.StreamResponse:
         path = request.path.removeprefix(self._base)
         handlers = self._programs.get(path) or self._browsers.get(path, {})
         if path.startswith(PREFIX):

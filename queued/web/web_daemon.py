@@ -23,8 +23,9 @@ from queued.web.redemption import Redemption
 from queued.web.site import Site
 from queued.web.unsubscription import Unsubscriptions
 from queued.web.web_config import WebConfig, WebListener
+from queued.web.web_page import WebPage
 
-_FIXED = ("environment", "listen", "connections", "log")
+_FIXED = ("environment", "listen", "connections", "metrics", "log")
 """Sections that a running process does not take from a changed file."""
 _BACKLOG = 512
 _SERVES = "serves pages of tokens"
@@ -92,6 +93,7 @@ class WebDaemon:
         servers = [
             await loop.create_server(self._doors, sock=each, backlog=_BACKLOG) for each in sockets
         ]
+        page = await self._serve_page()
         tune_memory()
         manager.ready(_SERVES)
         log.info("ready", listen=[f"{each.address} {each.port}" for each in self._config.listen])
@@ -103,6 +105,8 @@ class WebDaemon:
                 self._reload()
                 manager.ready(_SERVES)
         manager.stopping()
+        if page:
+            page.begin_stop()
         for server in servers:
             server.close()
         await self._doors.end()
@@ -112,9 +116,19 @@ class WebDaemon:
         await asyncio.gather(*parts.values(), return_exceptions=True)
         await heartbeat.leave()
         await self._resources.close()
+        if page:
+            await page.stop()
         log.info("stopped")
         for task in failed:
             task.result()
+
+    async def _serve_page(self) -> WebPage | None:
+        """Return the page of figures once it is served. Raises ConfigError."""
+        if not (settings := self._config.metrics).listen:
+            return None
+        page = WebPage(settings, self._site, self._doors, self._resources, self._readiness)
+        await page.serve()
+        return page
 
     def _reload(self) -> None:
         try:

@@ -17,6 +17,7 @@ from pgmta.model import Item
 from pgmta.service import first
 from pgmta.store.queue.claim import Claims
 from queued.config import Worker
+from queued.process.delivery_figures import DeliveryFigures
 from queued.process.suspension_watch import SuspensionWatch
 from queued.worker.dispatch import Dispatch
 from queued.worker.due_timer import DueTimer
@@ -45,6 +46,7 @@ class ClaimContext:
     schedule: TurnSchedule
     failing: set[Claimer] = field(default_factory=set)
     spans: Spans | None = None
+    figures: DeliveryFigures = field(default_factory=DeliveryFigures)
     suspended: SuspensionWatch | None = None
 
 
@@ -126,10 +128,12 @@ class Claimer:
             if not self._context.failing:
                 log.warning("can't claim", reason=str(error))
             self._context.failing.add(self)
+            self._context.figures.failed_claims += 1
             await asyncio.sleep(_BACKOFF)
             return want
         finally:
             self._limit = None
+        self._context.figures.count_claim(len(claim.items), time.monotonic() - claimed)
         if claim.items:
             if self.claimed:
                 self.claimed(claim.items)

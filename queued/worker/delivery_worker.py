@@ -48,6 +48,7 @@ class DeliveryWorker:
         self.schedule = TurnSchedule()
         self._drain = config.process.drain
         self._registry = process.registry
+        self._slots = worker.concurrency
         link = process.resources.link
         links = {
             name: link(f"{worker.name} {name}", SESSION | _MORE.get(name, {}))
@@ -61,7 +62,7 @@ class DeliveryWorker:
         spans = Spans(found, worker.name) if found else None
         self._settler = Settler(
             Settlements(links["settle"], owner), self._leases, self._deferred, process.reported.set,
-            spans,
+            spans, process.figures,
         )  # fmt: skip
         contents = Contents(links["content"])
         self._observer = Observer(lines=config.log.attempts)
@@ -79,6 +80,7 @@ class DeliveryWorker:
         context = ClaimContext(
             worker.name, poll, self._leases, self._dispatch, self.schedule, spans=spans,
             suspended=process.suspended,
+            figures=process.figures,
         )  # fmt: skip
         self.loops: list[Claimer] = [ClaimLoop(worker, context, claims)]
         """The loops that wake for mail and claim it: the ordinary one and that of urgent rows."""
@@ -89,12 +91,33 @@ class DeliveryWorker:
                 urgent=level, each=config.urgent.bound, schema=schema,
             )  # fmt: skip
             self.loops.append(UrgentLoop(slots, claims, context, urgent))
+        self._settler.next_hop = self._dispatch.next_hop
         self._set_claims(config)
 
     @property
     def handled(self) -> int:
         """Rows settled since the start."""
         return self._leases.dropped
+
+    @property
+    def slots(self) -> int:
+        """Rows that it may lease at a time."""
+        return self._slots
+
+    @property
+    def leased(self) -> int:
+        """Rows that it has leased."""
+        return len(self._leases.items)
+
+    @property
+    def unsettled(self) -> int:
+        """Outcomes that may not be durable yet."""
+        return len(self._settler.open)
+
+    @property
+    def destinations(self) -> int:
+        """Destinations with mail or connections."""
+        return self._dispatch.number
 
     def _wake_loops(self) -> None:
         for loop in self.loops:

@@ -107,6 +107,15 @@ class Dispatch:
         for queue in self._queues.values():
             queue.configure(*self._limits)
 
+    @property
+    def number(self) -> int:
+        """Destinations with mail or connections."""
+        return len(self._queues)
+
+    def next_hop(self, item: Item) -> str:
+        """Return the name of the next hop of a row, for figures."""
+        return self._routes.next_hop(item)
+
     def dispatch(
         self, items: list[Item], messages: dict[int, Message], reserved: bool = False
     ) -> int:

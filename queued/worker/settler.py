@@ -14,6 +14,7 @@ from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres import faults
 from pgmta.states import Event
 from pgmta.store.queue.settle import Settlements
+from queued.process.delivery_figures import DeliveryFigures
 from queued.worker.leases import Leases
 from queued.worker.spans import Spans
 
@@ -88,12 +89,16 @@ class Settler:
         deferred: Callable[[float], None],
         reported: Callable[[], None] = lambda: None,
         spans: Spans | None = None,
+        figures: DeliveryFigures | None = None,
     ) -> None:
         self._settlements = settlements
         self._leases = leases
         self._deferred = deferred
         self._reported = reported
         self._spans = spans
+        self._figures = figures or DeliveryFigures()
+        self.next_hop: Callable[[Item], str] = _domain
+        """Names the next hop of a row, for figures."""
         self._pending: list[Outcome] = []
         self._writing: list[Outcome] = []
         self._kept: list[Outcome] = []  # refused, and not because of their rows
@@ -212,7 +217,7 @@ class Settler:
         Raises the error with which PostgreSQL refuses them.
         """
         lost: list[Backend] = []
-        began = time.monotonic() if self._spans else 0.0
+        began = time.monotonic()
         while True:
             sent = False
             try:
@@ -235,6 +240,8 @@ class Settler:
                 raise
         if self._spans:
             self._spans.settled(batch, time.monotonic() - began)
+        known = None if self._again else changed
+        self._figures.count_settled(batch, known, self.next_hop, time.monotonic() - began)
         if self._away:
             log.info("database is back")
         self._away = False
@@ -253,6 +260,10 @@ class Settler:
         """Give up the lease of a row that was claimed again while its outcome was not written."""
         now = datetime.now(UTC)
         self.put_outcome(Outcome(item, Event.HAND_BACK, Reply(0, ""), started=now, ended=now))
+
+
+def _domain(item: Item) -> str:
+    return item.domain
 
 
 def _is_reported(outcome: Outcome) -> bool:

@@ -12,6 +12,7 @@ from pgmta.config.authentication import Authentication
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.ingest import Ingest
 from pgmta.config.metadata_source import MetadataSource, parse_key
+from pgmta.config.metrics import MetricsPage
 from pgmta.config.types import FilePath, Period, Section, Whole
 from smtpd.config.hooks import HookLimits, Hooks
 from smtpd.config.limits import Limits
@@ -117,6 +118,7 @@ class SmtpdConfig(Section):
     )
     hook_limits: HookLimits = Field(default=HookLimits())
     maildrop: MaildropSettings = Field(default=MaildropSettings())
+    metrics: MetricsPage = Field(default=MetricsPage())
     log: SmtpdLog = Field(default=SmtpdLog())
 
     def certificates_of(self, listener: Listener) -> list[Certificate]:

@@ -45,8 +45,19 @@ class Hook:
     methods: Methods
     runner: HookRunner
     on_failure: Literal["accept", "defer", "reject"] = "defer"
+    failed_calls: int = field(default=0, init=False)
     _failures: int = field(default=0, init=False)
     _logged: float = field(default=-_EVERY, init=False)
+
+    @property
+    def calls(self) -> int:
+        """Calls of its methods so far."""
+        return self.runner.calls
+
+    @property
+    def seconds(self) -> float:
+        """How long those calls took that have ended."""
+        return self.runner.seconds
 
     def failed(
         self, method: str, error: BaseException, client: str, *, secret: bool = False
@@ -56,6 +67,7 @@ class Hook:
         With `secret` the log has the place of an error and not its text, which may be a password.
         """
         self._failures += 1
+        self.failed_calls += 1
         now = time.monotonic()
         if now < self._logged + _EVERY:
             return

@@ -63,6 +63,10 @@ class HookRunner:
         self._loop = asyncio.get_running_loop()
         self._places: list[_Place] = []
         self._open: dict[HookCall, None] = {}  # sessions wait for these, the oldest first
+        self.calls = 0
+        """Calls so far."""
+        self.seconds = 0.0
+        """How long those took that have ended."""
         self._count = 0  # calls that no thread has given back
         self._overflow: deque[HookCall] = deque()  # all threads are stuck
         self._pool = HookPool(name, threads, self._loop, self._came) if pooled else None
@@ -89,7 +93,14 @@ class HookRunner:
         The error is what the hook raised, HookTimeout after `time` seconds, or HookOverload. A call
         that `asks` the client further questions runs in the thread of the handler.
         """
-        call = HookCall(method, rescue, arguments, done)
+        self.calls += 1
+        began = self._loop.time()
+
+        def timed(answer: Any, error: BaseException | None) -> None:
+            self.seconds += self._loop.time() - began
+            done(answer, error)
+
+        call = HookCall(method, rescue, arguments, timed)
         if self._count >= self._calls or self._stopped:
             self._loop.call_soon(call.finish, HookOverload(f"{self._count} calls are open"))
             return call

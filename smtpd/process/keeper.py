@@ -12,14 +12,14 @@ from pathlib import Path
 
 from pgmta.errors import FormerDatabase
 from pgmta.logs import get
+from pgmta.metrics.series import Values, add, without_gauges
 from pgmta.postgres.locate import handed_down
 from pgmta.service import first
+from smtpd.process.child_pipe import LONGEST, ChildPipe
+from smtpd.server.smtpd_series import CATALOGUE
 
 GRACE = 40.0
 """Seconds for a process to stop; then it is killed."""
-
-READY = b"ready\n"
-"""The line that a serving process writes to its standard output once it accepts connections."""
 
 FORMER = 3
 """Exit code of a serving process: the database is from before the first release."""
@@ -27,6 +27,7 @@ FORMER = 3
 _BACKOFF = (0.1, 5.0)  # seconds before a restart: at first, at most
 _STABLE = 10.0  # seconds after which a process counts as healthy
 _MOST = 2  # processes that may be there when a successor starts: the current and an earlier one
+_LAST = 1.0  # seconds for the last figures of a process that has ended
 _START = 60.0  # seconds that a successor has to become ready
 
 log = get("master")
@@ -46,12 +47,13 @@ class Keeper:
         self._descriptors = descriptors
         self._current: Process | None = None
         self._since = 0.0  # when it started, by the monotonic clock
-        self._children: set[Process] = set()
+        self._children: dict[Process, ChildPipe] = {}
+        self.past: Values = {}
+        """Counts of the processes that have ended."""
         self._ends: asyncio.Queue[Process] = asyncio.Queue()
         self._watches: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()  # some process has
         self._stopping = asyncio.Event()
-        self._said: dict[Process, asyncio.Task[bytes]] = {}
         self.accepting = asyncio.Event()
         """Is set once a first process accepts connections."""
 
@@ -96,16 +98,14 @@ class Keeper:
         successor = await self._start()
         if not successor:
             return False
-        said = b""
+        ready = self._children[successor].ready
         try:
-            async with asyncio.timeout(_START):
-                said = await asyncio.shield(self._said[successor])
-        except TimeoutError:
-            pass
+            await asyncio.wait([ready], timeout=_START)
         finally:
-            if said != READY and successor.returncode is None:
+            serves = ready.done() and ready.result()
+            if not serves and successor.returncode is None:
                 successor.kill()
-        if said != READY or successor.returncode is not None:
+        if not serves or successor.returncode is not None:
             return False
         old = self._current
         self._takes_over(successor)
@@ -134,6 +134,11 @@ class Keeper:
             if child.returncode is None:
                 child.send_signal(number)
 
+    @property
+    def pipes(self) -> list[ChildPipe]:
+        """The pipes of the processes that have not ended."""
+        return list(self._children.values())
+
     async def _start(self) -> Process | None:
         """Start a process; return None if the system has no room for it."""
         try:
@@ -142,16 +147,15 @@ class Keeper:
                 "--descriptors", ",".join(map(str, self._descriptors)),
                 stdin=PIPE,  # its end means that the master has died
                 stdout=PIPE,
+                limit=LONGEST,
                 pass_fds=self._descriptors,
                 env={**os.environ, **handed_down(self._uri)},
             )  # fmt: skip
         except OSError as error:
             log.error("can't start a process", reason=str(error))
             return None
-        self._children.add(child)
-        assert child.stdout  # noqa: S101 - for the type checker
-        self._said[child] = said = asyncio.create_task(child.stdout.readline())
-        said.add_done_callback(self._hear)
+        self._children[child] = pipe = ChildPipe(child)
+        pipe.ready.add_done_callback(self._hear)
         watch = asyncio.create_task(self._watch(child))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
@@ -159,13 +163,15 @@ class Keeper:
             child.terminate()
         return child
 
-    def _hear(self, said: asyncio.Task[bytes]) -> None:
-        if not said.cancelled() and not said.exception() and said.result() == READY:
+    def _hear(self, ready: asyncio.Future[bool]) -> None:
+        if not ready.cancelled() and ready.result():
             self.accepting.set()
 
     async def _watch(self, child: Process) -> None:
         await child.wait()
-        self._said.pop(child, None)
-        self._children.discard(child)
+        pipe = self._children[child]
+        await asyncio.wait([pipe.end], timeout=_LAST)
+        del self._children[child]
+        add(self.past, without_gauges(CATALOGUE, pipe.values))
         self._ends.put_nowait(child)
         self._ended.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
@@ -15,6 +16,9 @@ from smtpd.process.keeper import GRACE, Keeper
 from smtpd.process.maildrop_watch import MaildropWatch
 from smtpd.process.risks import container_gateway, risks
 from smtpd.process.sockets import listening
+
+if TYPE_CHECKING:
+    from smtpd.process.master_page import MasterPage
 
 log = get("master")
 
@@ -41,6 +45,7 @@ class Master:
         self._manager = ServiceManager()
         if attached:
             signals.attach()
+        page = await self._serve_page()
         runs = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
         for listener in self._config.listen:
             place = {"address": listener.address, "port": listener.port}
@@ -56,6 +61,8 @@ class Master:
         report_error("maildrop", maildrop)
         await signals.stop.wait()
         self._manager.stopping()
+        if page:
+            page.begin_stop()
         reloads.cancel()
         maildrop.cancel()
         await asyncio.gather(reloads, maildrop, return_exceptions=True)
@@ -68,6 +75,8 @@ class Master:
             await asyncio.wait(slow)
         notes.cancel()
         await asyncio.gather(notes, return_exceptions=True)
+        if page:
+            await page.stop()
         log.info("stopped")
         for run in runs:
             run.result()
@@ -80,6 +89,16 @@ class Master:
 
     def _serving(self) -> str:
         return f"takes mail with {len(self._keepers)} processes"
+
+    async def _serve_page(self) -> MasterPage | None:
+        """Return the page of figures once it is served. Raises ConfigError."""
+        if not self._config.metrics.listen:
+            return None
+        from smtpd.process.master_page import MasterPage  # and aiohttp, which takes 16 MB
+
+        page = MasterPage(self._keepers)
+        await page.serve(self._config.metrics)
+        return page
 
     async def _reloads(self, asked: asyncio.Event) -> None:
         """Replace the processes at each SIGHUP, one after the other."""
@@ -120,4 +139,5 @@ class Master:
 def _sockets(config: SmtpdConfig) -> dict[str, object]:
     """Return the settings of the sockets, which last as long as the master."""
     places = [(at.address, at.port, at.socket, at.backlog) for at in config.listen]
-    return {"listen": places, "processes": config.processes, "user": config.user}
+    return {"listen": places, "processes": config.processes, "user": config.user,
+            "metrics": config.metrics}  # fmt: skip

@@ -18,7 +18,8 @@ from pgmta.service import Signals, report_error, trim_memory, tune_memory
 from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
-from smtpd.process.keeper import READY
+from smtpd.process.child_pipe import READY
+from smtpd.process.teller import Teller
 from smtpd.server.log import Notice
 from smtpd.server.server import TURNED_AWAY, Server
 from smtpd.session.connection import Connection
@@ -63,7 +64,8 @@ async def serve(
         listener = SmtpListener(config, entry, contexts, mechanisms)
         connection = partial(Connection, shared, listener, phases)
         servers.append(await _listen(connection, socket.socket(fileno=fd), entry.backlog))
-    signals.attach()
+    teller = Teller(master, shared, hooks, heartbeat.learn_schema)
+    signals.attach(teller.ask)
     tune_memory()
     duties["announcement"] = asyncio.create_task(_announce(answered))
     with contextlib.suppress(BrokenPipeError):  # the master has died, and we end as well
@@ -78,6 +80,8 @@ async def serve(
         duty.cancel()
     ends = await asyncio.gather(*duties.values(), return_exceptions=True)
     await heartbeat.leave()
+    if config.metrics.listen:
+        teller.tell()  # the last figures
     if any(isinstance(end, FormerDatabase) for end in ends):
         raise FormerDatabase
 

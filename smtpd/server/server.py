@@ -23,6 +23,7 @@ from smtpd.server.gate import Gate
 from smtpd.server.log import AcceptedLog, Notice, RefusalLog
 from smtpd.server.memory import Memory
 from smtpd.server.scheduler import Scheduler
+from smtpd.server.session_figures import SessionFigures
 
 TURNED_AWAY = 1000
 """Connections beside those within the limits that may wait for their refusal."""
@@ -86,6 +87,8 @@ class Server:
         self._refused = Notice("connections refused")
         self.refusals = RefusalLog()
         """The log of replies that refuse something."""
+        self.figures = SessionFigures()
+        """Counts of sessions, refusals and logins."""
         self.handshakes = 0
         """TLS sessions so far."""
         self.failed_handshakes = Notice("TLS handshakes failed")
@@ -117,6 +120,7 @@ class Server:
             self._note_refused(client, refusal)
         else:
             self._members[member] = client
+            self.figures.count_session()
             self._empty.clear()
         return refusal
 
@@ -138,11 +142,23 @@ class Server:
         return self._limits.exempt(client)
 
     def _note_refused(self, client: str, reply: str) -> None:
+        self.figures.count_turned_away()
         self._refused.note(client=client, reply=reply.format(self.hostname))
 
-    def count_handshake(self) -> None:
-        """Count a TLS session."""
+    @property
+    def open_sessions(self) -> int:
+        """Sessions that are open."""
+        return len(self._members)
+
+    def count_handshake(self, version: str) -> None:
+        """Count a TLS session, such as one with TLSv1.3."""
         self.handshakes += 1
+        self.figures.count_tls(version)
+
+    def note_failed_handshake(self, **values: str) -> None:
+        """Log and count a TLS handshake that failed."""
+        self.figures.count_failed_handshake()
+        self.failed_handshakes.note(**values)
 
     def turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
         """Refuse a connection after a pause: a client that comes again at once is slowed down."""

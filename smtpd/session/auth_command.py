@@ -256,11 +256,14 @@ class AuthCommand:
             self._succeed(login)
 
     def _succeed(self, login: Login) -> None:
+        self._connection.count_login("ok")
         self._session.commands.log_in(login)
         self._session.reply(login.reply or replies.AUTH_OK)
 
     def _fail(self, error: Exception | None) -> None:
         """Reply to a failed login; hang up after some."""
+        unavailable = isinstance(error, AuthUnavailable) and not isinstance(error, TooManyFailures)
+        self._connection.count_login("unavailable" if unavailable else "failed")
         if isinstance(error, AuthRefused):
             self._session.reply(str(error))
         elif error:

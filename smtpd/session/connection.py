@@ -283,6 +283,10 @@ class Connection(asyncio.Protocol):
         self.share.account()
         return True
 
+    def count_login(self, result: str) -> None:
+        """Count a login that ended: ok, failed or unavailable."""
+        self._server.figures.count_login(result)
+
     def delay(self) -> None:
         """Let the next command wait for a second."""
         self._delayed = True

@@ -253,10 +253,11 @@ class Opening:
             connection.connection_lost(error)  # uvloop does not call it during a handshake
             return False
         self._in_handshake = False
-        self._server.count_handshake()
         connection.secured(secured)
         clients = None if self._peer_is_proxy else contexts.clients
-        connection.session.secured(TlsFacts.read(secured.get_extra_info("ssl_object"), clients))
+        facts = TlsFacts.read(secured.get_extra_info("ssl_object"), clients)
+        self._server.count_handshake(facts.version)
+        connection.session.secured(facts)
         return True
 
     def cancel(self, error: Exception | None) -> None:
@@ -265,4 +266,4 @@ class Opening:
             self._timer.cancel()
         if self._in_handshake and not self._server.stopping:
             lost = error or ConnectionResetError("connection lost")
-            self._server.failed_handshakes.note(**self._connection.log_values, reason=reason(lost))
+            self._server.note_failed_handshake(**self._connection.log_values, reason=reason(lost))

@@ -250,6 +250,7 @@ class SmtpSession:
         if reply[0] not in "45":
             return
         commands = self.commands
+        self._server.figures.refuse(reply)
         self._server.refusals.note(
             reply,
             self._connection.log_values,

@@ -1,0 +1,32 @@
+"""The section `metrics` of each daemon's file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from pgmta.config.types import HostPort, Section, Whole, is_address, parse_host_port
+
+
+def _parse_place(value: Any) -> HostPort:
+    place = parse_host_port(value, 0)
+    if not is_address(place.host):
+        raise ValueError(f"{place.host!r} is no IP address to listen on")
+    return place
+
+
+class MetricsPage(Section):
+    """Choose where the figures and the health of a daemon are served. They have no login."""
+
+    listen: Annotated[HostPort, BeforeValidator(_parse_place)] | None = Field(
+        default=None,
+        description="address:port of /metrics, /healthz and /readyz, such as 127.0.0.1:9101; null: "
+        "no such server",
+    )
+    next_hops: Whole = Field(
+        default=100,
+        ge=1,
+        le=5000,
+        description="next hops that have own series; the others share the label `other`",
+    )

@@ -1,0 +1,1 @@
+"""Figures that daemons keep in plain numbers, and their page for Prometheus."""

@@ -1,0 +1,40 @@
+"""Whether the database answers now, for /readyz."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+
+_KEPT = 1.0  # seconds: more questions make no more work
+_PATIENCE = 2.0  # seconds for an answer
+
+
+class DatabaseLook:
+    """Asks at most once per second. `look` raises StoreUnavailable or psycopg.Error."""
+
+    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
+        self._look = look
+        self._one = asyncio.Lock()  # who asks meanwhile gets the same answer
+        self._reason = ""
+        self._until = 0.0
+
+    async def problem(self) -> str:
+        """Return why the database does not answer; '' if it does."""
+        async with self._one:
+            if time.monotonic() >= self._until:
+                self._reason = await self._ask()
+                self._until = time.monotonic() + _KEPT
+            return self._reason
+
+    async def _ask(self) -> str:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._look()
+        except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
+            return " ".join(str(error).split()) or "the database does not answer"
+        return ""

@@ -1,0 +1,110 @@
+"""The rows of the queue by next hop, status and tenant, as a duty counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pgmta.model import NextHop
+from pgmta.postgres.link import Link
+from pgmta.selection import quoted
+from pgmta.store.queries import queries
+
+_SQL = queries("queue_counts")
+_GROUPS = 1000
+_EXACT = 8 << 20  # octets of a partition that is read whole
+_OCTETS = 32 << 20  # octets that are read of all larger ones: about 90,000 rows
+_AGAIN = 48.0  # seconds that counts are young enough: another process has made them
+SETTINGS = {
+    "statement_timeout": "40s",
+    "lock_timeout": "1s",
+    "work_mem": "64MB",
+    "jit": "off",
+    "max_parallel_workers_per_gather": "0",
+}
+"""Of the connection that counts: by itself, and of one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCount:
+    """Rows with one next hop, status and tenant; the first two are None for the rest.
+
+    `oldest` is the age of the oldest row in seconds. `oldest_due` says for how long the first of
+    the due rows is due; None: none is.
+    """
+
+    next_hop: str | None
+    status: str
+    tenant: str | None
+    rows: int
+    due: int
+    oldest: float
+    oldest_due: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCount:
+    """All counts, and their age in seconds; `share` of the largest partition was read.
+
+    `oldest_due` says for how long the first due row of all is due; None: none is.
+    """
+
+    age: float
+    seconds: float
+    share: float
+    oldest_due: float | None
+    groups: Sequence[GroupCount]
+
+
+class QueueCounts:
+    """Counts the queue, and reads the counts. Each raises StoreUnavailable, psycopg.Error."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def count(self, hops: Sequence[NextHop], *, by_mail: bool) -> bool:
+        """Count, unless another process has done so a moment ago; return whether it was done.
+
+        The first of `hops` that has a row names its next hop; a row of none has its domain as next
+        hop. `by_mail` says that more than the domain counts.
+        """
+        fields = {"least": _AGAIN, "exact": _EXACT, "octets": _OCTETS}
+        parts = await self._link.run(_SQL["parts"], fields)
+        if not parts:
+            parts = [("QUEUED", 1.0)]  # it finds out whether the queue is empty, or it has no turn
+        hop = _next_hop(hops)
+        texts = [_part(*each, path=hop if by_mail else "domain") for each in parts]
+        statement = _SQL["count"].fill(
+            parts=b"\nUNION ALL\n".join(texts), next_hop="domain" if by_mail else hop
+        )
+        share = min(each[1] for each in parts)
+        # not by Link.run: the statement differs with the sizes, and is prepared in vain
+        async with self._link.use() as connection:
+            cursor = await connection.execute(
+                statement, {"least": _AGAIN, "most": _GROUPS, "share": share}, prepare=False
+            )
+            return bool(await cursor.fetchall())
+
+    async def read_counts(self) -> QueueCount | None:
+        """Return the last counts; None: there are none yet."""
+        found = await self._link.run(_SQL["read"])
+        if not found:
+            return None
+        groups = [GroupCount(*row) for row in await self._link.run(_SQL["groups"])]
+        age, seconds, share, oldest_due = found[0]
+        return QueueCount(age, seconds, share, oldest_due, groups)
+
+
+def _next_hop(hops: Sequence[NextHop]) -> str:
+    """Return the SQL of the next hop of a row, for a statement with parameters."""
+    cases = "".join(
+        f" WHEN {each.selection.condition()} THEN {quoted(each.name) if each.name else 'domain'}"
+        for each in hops
+    )
+    return f"(CASE{cases} ELSE domain END)".replace("%", "%%") if cases else "domain"
+
+
+def _part(status: str, share: float, *, path: str) -> bytes:
+    sample = f" TABLESAMPLE SYSTEM ({100 * share:.4f})" if share < 1 else ""
+    statuses = "'QUEUED', 'DEFERRED', 'SENDING'" if status == "QUEUED" else f"'{status}'"
+    return _SQL["part"].fill(path=path, statuses=statuses, sample=sample, times=f"{1 / share:.6f}")

@@ -1,0 +1,152 @@
+"""The figures and the health of one process of queued."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from pgmta.config.metrics import MetricsPage
+from pgmta.daemon_role import QUEUED
+from pgmta.metrics.database_look import DatabaseLook
+from pgmta.metrics.exposition import build_values, page, process_values
+from pgmta.metrics.metrics_server import MetricsServer
+from pgmta.metrics.series import Values
+from queued.daemon.presence import Presence
+from queued.process.queue_figures import QueueFigures
+from queued.process.queued_process import QueuedProcess
+from queued.process.queued_series import QUEUED as CATALOGUE
+from queued.worker.delivery_worker import DeliveryWorker
+from queued.worker.kinds import Runner
+
+_Q, _D = "pgmta_queue_", "pgmta_queued_"
+_TENANTS = 20
+_COMPARE = 600.0  # seconds between two comparisons of next hops
+
+
+class QueuedPage:
+    """Reads plain numbers of the process; it asks the database only whether it answers."""
+
+    def __init__(
+        self,
+        settings: MetricsPage,
+        process: QueuedProcess,
+        presence: Presence,
+        runners: Sequence[Runner],
+    ) -> None:
+        self._most = settings.next_hops
+        self._process = process
+        self._runners = runners
+        self._look = DatabaseLook(presence.look)
+        self._compared = time.monotonic()
+        self._stopping = False
+        process.figures.next_hops.most = self._most
+        self._server = MetricsServer(settings, self.scrape, self.problem)
+
+    async def serve(self) -> None:
+        """Answer from now on. Raises ConfigError."""
+        await self._server.start()
+
+    def begin_stop(self) -> None:
+        """Say from now on that the process drains."""
+        self._stopping = True
+
+    async def stop(self) -> None:
+        """End the server."""
+        await self._server.stop()
+
+    async def problem(self) -> str:
+        """Return why the process delivers nothing now; '' if it does."""
+        if self._stopping:
+            return "queued stops"
+        return self._process.schema.problem or await self._look.problem()
+
+    async def scrape(self) -> bytes:
+        """Return the page for Prometheus."""
+        problem = await self.problem()
+        if time.monotonic() > self._compared + _COMPARE:
+            self._compared = time.monotonic()
+            self._process.figures.next_hops.compare()
+        values = process_values() | build_values(QUEUED.name, version("pgmta"), ready=not problem)
+        values |= (
+            self._delivery()
+            | self._workers()
+            | queue_values(self._process.queue_figures, self._most)
+        )
+        states = self._process.resources.states()
+        values["pgmta_database_connections"] = {(n,): float(v) for n, v in states.items()}
+        return page(CATALOGUE, values)
+
+    def _delivery(self) -> Values:
+        seen = self._process.figures
+        numbers = {
+            "claims_total": seen.claims,
+            "claimed_rows_total": seen.claimed,
+            "claim_failures_total": seen.failed_claims,
+            "late_outcomes_total": seen.late,
+            "dsns_total": seen.dsns,
+        }
+        values: Values = {_D + name: {(): float(number)} for name, number in numbers.items()}
+        for name, histogram in (
+            ("claim_seconds", seen.claim_seconds), ("first_attempt_seconds", seen.first_attempt),
+            ("connect_seconds", seen.connect), ("transaction_seconds", seen.transaction),
+            ("settle_seconds", seen.settle_seconds), ("settle_outcomes", seen.settle_outcomes),
+        ):  # fmt: skip
+            values[_D + name] = {(): histogram.value}
+        values[_D + "attempts_total"] = {key: float(n) for key, n in seen.attempts.items()}
+        values[_D + "next_hop_attempts_total"] = {
+            (hop, *key): float(number)
+            for hop, counts in seen.next_hops.shown.items()
+            for key, number in counts.items()
+        }
+        values[_D + "returned_rows_total"] = {(e,): float(n) for e, n in seen.returned.items()}
+        return values
+
+    def _workers(self) -> Values:
+        values: Values = {
+            _D + "handled_rows_total": {(each.name,): float(each.handled) for each in self._runners}
+        }
+        delivering = [each for each in self._runners if isinstance(each, DeliveryWorker)]
+        values[_D + "leased_rows"] = {(each.name,): float(each.leased) for each in delivering}
+        values[_D + "slots"] = {(each.name,): float(each.slots) for each in delivering}
+        for name, number in (
+            ("unsettled_outcomes", sum(each.unsettled for each in delivering)),
+            ("destinations", sum(each.destinations for each in delivering)),
+        ):
+            values[_D + name] = {(): float(number)}
+        return values
+
+
+def queue_values(figures: QueueFigures, most: int) -> Values:
+    """Return the values of the last count; none if there is none yet."""
+    count = figures.count
+    if not count:
+        return {}
+    later, by_status = figures.later, figures.by_status()
+    hops = figures.by_next_hop(most)
+    oldest = 0.0 if count.oldest_due is None else count.oldest_due + later
+    return {
+        _Q + "rows": {(status,): float(rows) for status, (rows, _) in by_status.items()},
+        _Q + "oldest_seconds": {
+            (status,): age + later if rows else 0.0 for status, (rows, age) in by_status.items()
+        },
+        _Q + "due_rows": {(): float(sum(hop.due for hop in hops.values()))},
+        _Q + "oldest_due_seconds": {(): oldest},
+        _Q + "next_hop_rows": {
+            (name, status): float(rows)
+            for name, hop in hops.items()
+            for status, rows in hop.rows.items()
+        },
+        _Q + "next_hop_due_rows": {(name,): float(hop.due) for name, hop in hops.items()},
+        _Q + "next_hop_oldest_due_seconds": {
+            (name,): hop.oldest_due + later
+            for name, hop in hops.items()
+            if hop.oldest_due is not None
+        },
+        _Q + "tenant_rows": {
+            (name,): float(rows) for name, rows in figures.by_tenant(_TENANTS).items()
+        },
+        _Q + "count_age_seconds": {(): count.age + later},
+        _Q + "count_seconds": {(): count.seconds},
+        _Q + "count_share": {(): count.share},
+    }

@@ -1,0 +1,79 @@
+"""The pipes between the master and a serving process: ready, and figures on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.subprocess import Process
+from contextlib import suppress
+
+from pgmta.logs import get
+from pgmta.metrics.series import Values, load
+
+READY = b"ready\n"
+"""The line that a serving process writes to its standard output once it accepts connections."""
+
+PROBLEM = "problem"
+"""The name under which figures say why the process takes no mail; no series has it."""
+
+LONGEST = 1 << 20
+"""Octets of a line at most."""
+
+_PATIENCE = 3.0  # seconds for an answer; then the last one counts
+
+log = get("master")
+
+
+class ChildPipe:
+    """Reads what a serving process says, to its end. One octet on its standard input asks."""
+
+    def __init__(self, child: Process) -> None:
+        loop = asyncio.get_running_loop()
+        self._child = child
+        self.ready: asyncio.Future[bool] = loop.create_future()
+        """Whether the process accepts connections; False once it has ended before that."""
+        self.values: Values = {}
+        """Its last figures."""
+        self._answer: asyncio.Future[None] | None = None
+        self.end = asyncio.create_task(self._read())
+        """Ends with the pipe."""
+
+    async def _read(self) -> None:
+        stdout = self._child.stdout
+        try:
+            while stdout and (line := await stdout.readline()):
+                if line == READY:
+                    if not self.ready.done():
+                        self.ready.set_result(True)
+                    continue
+                self._take(line)
+        except ValueError:
+            log.error("a process says nonsense", pid=self._child.pid)
+        finally:
+            if not self.ready.done():
+                self.ready.set_result(False)
+            self._answered()
+
+    def _take(self, line: bytes) -> None:
+        self.values = load(line)
+        self._answered()
+
+    def _answered(self) -> None:
+        if self._answer and not self._answer.done():
+            self._answer.set_result(None)
+
+    async def ask(self) -> None:
+        """Learn the present figures; those of a process that hangs stay as they were."""
+        stdin = self._child.stdin
+        if not stdin or stdin.is_closing() or self.end.done():
+            return
+        if not self._answer or self._answer.done():
+            self._answer = asyncio.get_running_loop().create_future()
+            stdin.write(b"?")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._answer), _PATIENCE)
+
+    @property
+    def problem(self) -> str:
+        """Why the process takes no mail, as it said last; '' if it does."""
+        reasons = self.values.get(PROBLEM)
+        return next(iter(reasons))[0] if reasons else ""

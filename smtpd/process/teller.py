@@ -1,0 +1,45 @@
+"""Says to the master the figures of a serving process, and whether it can take mail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from pgmta.metrics.database_look import DatabaseLook
+from pgmta.metrics.series import dump
+from smtpd.hooks.hook_set import HookSet
+from smtpd.process.child_pipe import PROBLEM
+from smtpd.server.server import Server
+
+
+class Teller:
+    """Writes a line to the pipe `master` for each question; `look` asks the database."""
+
+    def __init__(
+        self, master: int, server: Server, hooks: HookSet, look: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._master = master
+        self._server = server
+        self._hooks = hooks
+        self._database = DatabaseLook(look)
+        self._answer: asyncio.Task[None] | None = None
+
+    def ask(self) -> None:
+        """Answer soon: the database is asked first, for at most 2 s."""
+        if not self._answer or self._answer.done():
+            self._answer = asyncio.get_running_loop().create_task(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        self.tell(await self._database.problem())
+
+    def tell(self, away: str = "") -> None:
+        """Write the present figures; `away` says why the database does not answer."""
+        from smtpd.server.server_figures import server_problem, server_values  # the library too
+
+        values = server_values(self._server, self._hooks.hooks)
+        if problem := server_problem(self._server) or away:
+            values[PROBLEM] = {(problem,): 1.0}
+        with suppress(BrokenPipeError):  # the master has died
+            os.write(self._master, dump(values))

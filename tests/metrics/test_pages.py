@@ -1,0 +1,139 @@
+"""The pages of running daemons: figures equal the tables, and health follows the database."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.metrics.scraping import Scrape, get, lint
+from tests.support.database import PrivateServer
+from tests.support.nexthop import Do, Transaction
+from tests.support.submit import Client
+from tests.support.system import System
+from tests.support.waiting import free_port, until
+
+MESSAGES = 2000
+SIZE = b"Subject: x\r\n\r\nx\r\n"
+COUNTS = "SELECT status, sum(rows)::int AS rows FROM queue_counts GROUP BY 1 ORDER BY 1"
+ROWS = "SELECT status, count(*)::int AS rows FROM queue GROUP BY 1 ORDER BY 1"
+ATTEMPTS = """
+SELECT event, coalesce(class, '') AS class, count(*)::int AS n FROM attempts GROUP BY 1, 2
+"""
+
+
+def mixed(point: str, line: str, _: Transaction | None) -> Do | None:
+    """A next hop that takes, defers or refuses by the recipient."""
+    if point == "RCPT" and "<defer" in line:
+        return Do(line="451 4.2.2 Mailbox is full")
+    if point == "RCPT" and "<fail" in line:
+        return Do(line="550 5.1.1 No such user")
+    return None
+
+
+def send_mixed(port: int) -> tuple[int, int]:
+    """Send mail of each kind; return the numbers of messages and refused recipients."""
+    refused = 0
+    for start in range(0, MESSAGES, 100):
+        with Client(port) as client:
+            client.command("EHLO client.example")
+            for number in range(start, start + 100):
+                kind = ("ok", "ok", "ok", "defer", "fail")[number % 5]
+                assert client.command("MAIL FROM:<s@example.org>").code == 250
+                if number % 10 == 0:
+                    refused += 1
+                    assert client.command("RCPT TO:<no good>").code == 553
+                assert client.command(f"RCPT TO:<{kind}{number}@{kind}.example>").code == 250
+                assert client.command("DATA").code == 354
+                assert client.finish(SIZE).code == 250
+    return MESSAGES, refused
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_figures_equal_the_tables(system: System) -> None:
+    smtpd_page, page, more = free_port(), free_port(), free_port()
+    hop = system.hop(mixed)
+    listen = [{"port": free_port(), "role": "internal", "on_failed": "hold"}]
+    place = {"listen": f"127.0.0.1:{smtpd_page}"}
+    smtpd = system.smtpd(processes=2, listen=listen, metrics=place)
+    own: dict[str, Any] = {"routes": {"*": hop.target}, "retry": {"intervals": ["1h"]}}
+    system.queued(metrics={"listen": f"127.0.0.1:{page}"}, **own)
+    system.queued(metrics={"listen": f"127.0.0.1:{more}"}, **own)
+    messages, refused = send_mixed(smtpd.port)
+    done = {"DEFERRED": messages // 5, "HOLD": messages // 5}
+    system.wait_queue(lambda rows: Counter(row["status"] for row in rows) == done)
+
+    # one scrape has the sums over both processes
+    seen = Scrape.of(smtpd_page)
+    assert seen.value("pgmta_smtpd_messages_total") == messages
+    assert seen.value("pgmta_smtpd_recipients_total") == messages
+    assert seen.value("pgmta_smtpd_message_bytes_total") == messages * len(SIZE)
+    assert seen.value("pgmta_smtpd_refusals_total", reason="bad_address") == refused
+    assert seen.value("pgmta_smtpd_commit_messages_sum") == messages
+    assert seen.value("pgmta_smtpd_sessions_total") == messages // 100 + 1  # and that of `ready`
+    assert seen.value("pgmta_processes") == 3
+    assert seen.value("pgmta_ready") == 1
+    assert lint(seen.text) == ""
+
+    # the attempts of both queued together are those in the log
+    pages = [Scrape.of(page), Scrape.of(more)]
+    for row in system.ask(ATTEMPTS):
+        labels = {"event": row["event"], "class": row["class"]}
+        for name in ("pgmta_queued_attempts_total", "pgmta_queued_next_hop_attempts_total"):
+            assert sum(each.total(name, **labels) for each in pages) == row["n"], labels
+    attempts = sum(each.total("pgmta_queued_attempts_total") for each in pages)
+    assert attempts == sum(row["n"] for row in system.ask(ATTEMPTS)) == messages
+    claimed = sum(each.value("pgmta_queued_claimed_rows_total") for each in pages)
+    returned = sum(each.total("pgmta_queued_returned_rows_total") for each in pages)
+    assert claimed == messages + returned
+    first = sum(each.value("pgmta_queued_first_attempt_seconds_count") for each in pages)
+    assert first == messages
+    assert all(lint(each.text) == "" for each in pages)
+
+    # the count of the queue comes within a minute, and both pages have it
+    until(lambda: system.ask(COUNTS) == system.ask(ROWS), 70)
+    for port in (page, more):
+
+        def shown(port: int = port) -> dict[str, float]:
+            found = Scrape.of(port)
+            return {name: found.value("pgmta_queue_rows", status=name) for name in done}
+
+        until(lambda shown=shown: shown() == done, 30)  # type: ignore[misc]
+        found = Scrape.of(port)
+        for status, rows in done.items():
+            name = "pgmta_queue_next_hop_rows"
+            assert found.value(name, status=status, next_hop=str(hop.target)) == rows
+        assert found.value("pgmta_queue_count_share") == 1
+        assert found.value("pgmta_queue_count_age_seconds") < 60
+
+    # a process that is replaced stays in the sums
+    smtpd.signal(signal.SIGHUP)
+    smtpd.wait_log("processes replaced")
+    until(lambda: Scrape.of(smtpd_page).value("pgmta_processes") == 3)
+    assert Scrape.of(smtpd_page).value("pgmta_smtpd_messages_total") == messages
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_health_follows_the_database(private_system: System, private_server: PrivateServer) -> None:
+    system = private_system
+    ports = [free_port(), free_port()]
+    for make, port in zip((system.smtpd, system.queued), ports, strict=True):
+        make(metrics={"listen": f"127.0.0.1:{port}"})  # type: ignore[operator]
+    for port in ports:
+        until(lambda port=port: get(port, "/readyz")[0] == 200)  # type: ignore[misc]
+    private_server.crash()
+    for port in ports:
+        until(lambda port=port: get(port, "/readyz")[0] == 503, 20)  # type: ignore[misc]
+        assert get(port, "/healthz")[0] == 200
+        began = time.monotonic()
+        assert Scrape.of(port).value("pgmta_ready") == 0  # and the page comes nevertheless
+        assert time.monotonic() - began < 5
+    private_server.start()
+    for port in ports:
+        until(lambda port=port: get(port, "/readyz")[0] == 200)  # type: ignore[misc]
+        assert Scrape.of(port).value("pgmta_ready") == 1

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
+from typing import Any, Literal
 
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
 
 _SQL = queries("examination")
 _MOST = 10_000  # milliseconds of a question
+
+type Question = Literal[
+    "settings",
+    "roles_async",
+    "missing_roles",
+    "connections",
+    "long_transactions",
+    "sees_all",
+    "prepared",
+    "slots",
+    "bloat",
+    "age",
+    "invalid_indexes",
+    "disabled_triggers",
+    "unvacuumed",
+    "clock",
+    "missing_days",
+    "daemons",
+    "oldest_due",
+    "outcomes",
+    "orphans",
+    "reached",
+    "schema",
+]
 
 
 class Examination(OperatorLink):
@@ -23,7 +45,7 @@ class Examination(OperatorLink):
         super().__init__(uri)
         self._db.execute(f"SET statement_timeout = {_MOST}")
 
-    def ask(self, name: str, **values: Any) -> list[dict[str, Any]]:
+    def ask(self, name: Question, **values: Any) -> list[dict[str, Any]]:
         """Return the rows of a question of examination.sql. Raises psycopg.Error."""
         return self._db.execute(_SQL[name], values or None).fetchall()
 
@@ -31,8 +53,3 @@ class Examination(OperatorLink):
     def version(self) -> int:
         """The version of the server, such as 180001."""
         return self._db.info.server_version
-
-    @property
-    def connection(self) -> psycopg.Connection[dict[str, Any]]:
-        """The connection, for checks of other modules of the store."""
-        return self._db

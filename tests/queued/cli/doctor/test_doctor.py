@@ -19,7 +19,7 @@ import yaml
 from click.testing import CliRunner
 from psycopg.conninfo import make_conninfo
 
-from pgmta.store.admin.examination import Examination
+from pgmta.store.admin.examination import Examination, Question
 from queued.cli.doctor import host_checks, server_checks
 from queued.cli.doctor.queue_checks import QueueChecks
 from queued.cli.doctor.server_checks import ServerChecks
@@ -209,7 +209,7 @@ def test_faults_of_the_whole_server(
     monkeypatch.setattr(server_checks, "time", hour_later)
     real = Examination.ask
 
-    def ask(self: Examination, name: str, **values: Any) -> list[dict[str, Any]]:
+    def ask(self: Examination, name: Question, **values: Any) -> list[dict[str, Any]]:
         rows = real(self, name, **values)
         off = {"fsync", "full_page_writes", "autovacuum"}
         if name == "settings":

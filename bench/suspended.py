@@ -27,8 +27,8 @@ LEAST, LONGEST = 0.97, 60.0
 ABOUT = f"""Measure what suspended mail costs other mail.
 
 Of two databases one has no suspended rows and the other --rows, which the duty of queued has put
-off. In each of --rounds other mail is put into both, and claimed, 200 rows per claim. At the end
-the suspension is resumed. {EXIT}claims beside suspended rows have less than {LEAST} of their rate, or
+off. In each of --rounds other mail is put into both, and claimed, 200 rows per claim. Then the
+suspension is resumed. {EXIT}claims beside suspended rows have less than {LEAST} of their rate, or
 the resume takes over {LONGEST:.0f} s."""
 CLAIM = 200  # rows of a claim
 FILL = """

@@ -220,7 +220,7 @@ class Rated:
 
 
 @dataclass(slots=True, frozen=True)
-class NextHop:
+class NamedHop:
     """Some mail, and the name of its next hop; an empty one: each domain is its own."""
 
     selection: Selection

@@ -27,6 +27,6 @@ class MetricsPage(Section):
     next_hops: Whole = Field(
         default=100,
         ge=1,
-        le=5000,
+        le=1000,
         description="next hops that have own series; the others share the label `other`",
     )

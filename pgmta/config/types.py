@@ -37,6 +37,8 @@ LONGEST = 36525 * 86400.0
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+(?=\s*[KMGT]))?)\s*(?:([KMGT])(?:I?B)?|B)?", re.IGNORECASE)
 _BYTES = TypeAdapter(ByteSize)
 
+_ALIKE = 4  # letters at the begin of two words that are more likely the same
+
 
 class SectionError(ValueError):
     """Has the mistakes of a section that another model has read: the model, and its error."""
@@ -51,8 +53,11 @@ def hint(word: str, known: Iterable[str]) -> str:
     """Return advice on an unknown word: the nearest known word, or all of them."""
     known = list(known)
     folded = {each.lower(): each for each in reversed(known)}
-    close = difflib.get_close_matches(word.lower(), folded, n=1)
-    return f"did you mean {folded[close[0]]!r}?" if close else f"known: {', '.join(known)}"
+    close = difflib.get_close_matches(word.lower(), folded)
+    # retries is rather retry than metrics
+    alike = [each for each in close if each[:_ALIKE] == word.lower()[:_ALIKE]]
+    near = next(iter([*alike, *close]), "")
+    return f"did you mean {folded[near]!r}?" if near else f"known: {', '.join(known)}"
 
 
 class Section(BaseModel):

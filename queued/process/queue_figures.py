@@ -68,10 +68,10 @@ class QueueFigures:
             else:
                 hops.setdefault(group.next_hop, HopRows()).take(group)
         largest = sorted(hops, key=lambda name: sum(hops[name].rows.values()), reverse=True)[:most]
-        for group in self._groups():
-            if group.next_hop is not None and group.next_hop not in set(largest):
-                rest.take(group)
         found = {name: hops[name] for name in largest}
+        for group in self._groups():
+            if group.next_hop is not None and group.next_hop not in found:
+                rest.take(group)
         return {**found, OTHER: rest} if rest.rows else found
 
     def by_tenant(self, most: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from pgmta.config.types import HostPort
 from pgmta.mail.address import domains_above
-from pgmta.model import OTHER_MAIL, Item, Labelled, NextHop, Rated
+from pgmta.model import OTHER_MAIL, Item, Labelled, NamedHop, Rated
 from pgmta.report_row import ReportRow
 from pgmta.selection import Selection, Term, domain_as_stored
 from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_term
@@ -162,20 +162,20 @@ class Routes:
         ]
 
     @property
-    def next_hops(self) -> list[NextHop]:
+    def next_hops(self) -> list[NamedHop]:
         """The next hop of some mail, in order: the first selection that has a row names it.
 
         A row of none has its domain as next hop, as mail by MX has.
         """
         found = [
-            NextHop(r.labelled.selection, "" if r.labelled.by_domain else r.routed.next_hop)
+            NamedHop(r.labelled.selection, "" if r.labelled.by_domain else r.routed.next_hop)
             for r in self._routes
         ]
         # an exact domain wins over the longest pattern
         for pattern in sorted(self._short, key=lambda p: (p[0] == "*", -len(p))):
             routed = self._by_short_form(pattern)
             name = "" if routed.destination.domain else routed.next_hop
-            found.append(NextHop(Selection.every(domain_term("domain", [pattern])), name))
+            found.append(NamedHop(Selection.every(domain_term("domain", [pattern])), name))
         while found and not found[-1].name:
             found.pop()
         return found

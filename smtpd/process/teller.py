@@ -36,7 +36,7 @@ class Teller:
 
     def tell(self, away: str = "") -> None:
         """Write the present figures; `away` says why the database does not answer."""
-        from smtpd.server.server_figures import server_problem, server_values  # the library too
+        from smtpd.process.server_figures import server_problem, server_values  # the library too
 
         values = server_values(self._server, self._hooks.hooks)
         if problem := server_problem(self._server) or away:

@@ -21,6 +21,7 @@ INSTALLED = {
     "dovecot-lmtpd": "/usr/lib/dovecot/lmtp",
     "faketime": "faketime",
     "gsasl": "gsasl",
+    "prometheus": "promtool",
     "swaks": "swaks",
     "msmtp": "msmtp",
     "curl": "curl",

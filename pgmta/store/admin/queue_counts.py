@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgmta.model import NextHop
+from pgmta.model import NamedHop
 from pgmta.postgres.link import Link
 from pgmta.selection import quoted
 from pgmta.store.queries import queries
@@ -62,7 +62,7 @@ class QueueCounts:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    async def count(self, hops: Sequence[NextHop], *, by_mail: bool) -> bool:
+    async def count(self, hops: Sequence[NamedHop], *, by_mail: bool) -> bool:
         """Count, unless another process has done so a moment ago; return whether it was done.
 
         The first of `hops` that has a row names its next hop; a row of none has its domain as next
@@ -95,7 +95,7 @@ class QueueCounts:
         return QueueCount(age, seconds, share, oldest_due, groups)
 
 
-def _next_hop(hops: Sequence[NextHop]) -> str:
+def _next_hop(hops: Sequence[NamedHop]) -> str:
     """Return the SQL of the next hop of a row, for a statement with parameters."""
     cases = "".join(
         f" WHEN {each.selection.condition()} THEN {quoted(each.name) if each.name else 'domain'}"

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
 
 from pgmta.metrics.exposition import process_values
 from pgmta.metrics.series import Values
+from smtpd.hooks.phases import Hook
+from smtpd.server.server import Server
 from smtpd.server.smtpd_series import PREFIX
 
-if TYPE_CHECKING:
-    from smtpd.server.server import Server
 
-
-class CountedHook(Protocol):
-    """A hook, as far as its figures are concerned."""
-
-    name: str
-    failed_calls: int
-
-    @property
-    def calls(self) -> int:
-        """Calls so far."""
-
-    @property
-    def seconds(self) -> float:
-        """How long they took."""
-
-
-def server_values(server: Server, hooks: Iterable[CountedHook]) -> Values:
+def server_values(server: Server, hooks: Iterable[Hook]) -> Values:
     """Return the figures of one process."""
     seen, stored = server.figures, server.committer.figures
     numbers: dict[str, float] = {

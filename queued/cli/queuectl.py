@@ -137,7 +137,7 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "suspend": LazyCommand(
         "queued.cli.suspension.suspend:suspend",
-        "Stop attempts for mail until `queuectl resume`, or for a time. Nothing goes on hold.",
+        "Stop attempts for mail until `queuectl resume`, or for a time.",
     ),
     "suspensions": LazyCommand(
         "queued.cli.suspension.suspend:suspensions",

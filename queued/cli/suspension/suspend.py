@@ -51,7 +51,9 @@ def suspend(
     until: str | None,
     **mail: Any,
 ) -> None:
-    """Stop attempts for mail until `queuectl resume`, or for a time. Nothing goes on hold.
+    """Stop attempts for mail until `queuectl resume`, or for a time.
+
+    Nothing goes on hold.
 
     Attempts stop within a second, also of mail that comes later. Such mail expires, meets its
     deadline and gets delay notices as before. An attempt under way goes on. Mail for an MX host

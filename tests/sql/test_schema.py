@@ -237,7 +237,7 @@ def test_a_database_from_before_the_baseline_is_refused_in_one_line(
         for options in ([], ["--while-daemons-run"]):
             result = CliRunner().invoke(main, ["migrate", "-c", str(config), *options])
             assert result.exit_code == 2
-            assert result.output == f"{FormerDatabase()}\n"
+            assert result.output == f"error: {FormerDatabase()}\n"
         if schema == "pgmta":
             asyncio.run(refused_by_daemons(uri))
         assert dump(uri) == before

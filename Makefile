@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help run test test-all lint bench docs schema lock clean writable
+.PHONY: help run test test-all lint bench docs schema lock deb clean writable
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ lock:  ## resolve the dependencies again (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv, which is not installed" >&2; exit 1; }
 	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build pyproject.toml -o requirements.lock
 	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build --extra dev pyproject.toml -o requirements-dev.lock
+
+deb: writable $(VENV)/.run  ## Debian 13 package in dist/, with its Python libraries
+	@scripts/deb
 
 clean:  ## remove the virtual environment and caches (never var/)
 	@rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,103 @@
+"""The Debian package in a bare Debian 13: installed, used, upgraded with mail, removed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemons import ROOT
+from tests.support.database import data_folder
+from tests.support.debian_root import build_package, make_root, previous_tree, run_in
+
+REFUSED = """
+mv /usr/bin/python3.13 /usr/bin/away
+! dpkg -i /tmp/old.deb
+! dpkg -s pgmta 2>/dev/null
+[ ! -e /usr/lib/pgmta ] && [ ! -e /etc/pgmta ]
+mv /usr/bin/away /usr/bin/python3.13
+"""
+
+FUNCTIONS = r"""
+as_pgmta="setpriv --reuid pgmta --regid pgmta --init-groups --inh-caps=+net_bind_service
+    --ambient-caps=+net_bind_service --"
+unit() { sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/$1.service; }
+start() { $as_pgmta $(unit $1) 2>>/tmp/$1.log & echo $! > /tmp/$1.pid; }
+stop() { kill $(cat /tmp/$1.pid); wait $(cat /tmp/$1.pid) || { tail /tmp/$1.log; return 1; }; }
+within() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; tail /tmp/*.log; return 1; }
+greets() { python3 -c "import smtplib; smtplib.SMTP('127.0.0.1', 25).quit()" 2>/dev/null; }
+mail() { python3 -c "
+import smtplib
+with smtplib.SMTP('127.0.0.1', 25) as session:
+    session.sendmail('a@a.example', ['b@b.example'], 'Subject: $1\r\n\r\nx\r\n')"; }
+caught() { [ "$(find /var/lib/pgmta/sink/new -type f 2>/dev/null | wc -l)" = $1 ]; }
+"""
+
+FIRST = """
+dpkg -i /tmp/old.deb
+for command in smtpd queued queuectl quarantine-retention; do
+    [ "$($command --version)" = "$command (pgmta) 0.1.0" ]
+done
+test -s /usr/share/man/man5/queued.yaml.5.gz
+test -s /usr/share/bash-completion/completions/queuectl
+test -s /usr/share/doc/pgmta/examples/fastapi_shop.py
+smtpd check
+queued check
+printf 'routes: {"*": "127.0.0.1:2526"}\\n' >> /etc/pgmta/queued.yaml
+$as_pgmta queuectl migrate
+start smtpd
+within greets
+mail waits
+$as_pgmta queuectl list | grep -q b@b.example
+stop smtpd
+"""
+
+UPGRADE = """
+dpkg -i /tmp/new.deb </dev/null
+grep -q 2526 /etc/pgmta/queued.yaml
+$as_pgmta queuectl migrate
+$as_pgmta smtpd sink --maildir /var/lib/pgmta/sink & sink=$!
+start smtpd
+start queued
+within greets
+mail flows
+within caught 2
+stop queued
+stop smtpd
+kill $sink
+"""
+
+REMOVAL = """
+dpkg -r pgmta
+[ ! -e /usr/lib/pgmta ] && [ ! -e /usr/bin/smtpd ]
+test -e /etc/pgmta/queued.yaml
+dpkg -P pgmta </dev/null
+[ ! -e /etc/pgmta ]
+ls /var/lib/pgmta/postgres
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    folder = data_folder()
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("root", "mmdebstrap", "bubblewrap")
+@pytest.mark.timeout(1500)
+def test_the_package_in_a_bare_system(folder: Path) -> None:
+    root = make_root(folder)
+    for name, tree, version in (
+        ("old", previous_tree(folder / "tree"), "0.1.0+git1"),
+        ("new", ROOT, "0.1.0+git2"),
+    ):
+        package = build_package(tree, folder / name, version)
+        shutil.move(package, root / "tmp" / f"{name}.deb")
+    refused = run_in(root, REFUSED)
+    assert "pgmta needs Debian 13, whose Python is 3.13: nothing was installed\n" in refused
+    said = run_in(root, FUNCTIONS + FIRST + UPGRADE + REMOVAL)
+    assert "next: queuectl init" in said

@@ -28,6 +28,14 @@ LIBPQ = {
     option.envvar.decode(): "nonsense" for option in Conninfo.get_defaults() if option.envvar
 } | dict.fromkeys(["PGDATA", "PGTZ", "PGDATESTYLE", "PGGEQO", "PGSERVICEFILE"], "nonsense")
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", **LIBPQ}  # about another server
+SHARED = (
+    "man/man1/queuectl.1",
+    "man/man5/smtpd.yaml.5",
+    "bash-completion/completions/queuectl",
+    "zsh/site-functions/_queuectl",
+    "fish/vendor_completions.d/queuectl.fish",
+    "doc/pgmta/examples/fastapi_shop.py",
+)
 DEFAULTS_HOLD = "etc/queued.yaml does not exist: the defaults hold"
 
 
@@ -160,6 +168,8 @@ def test_a_wheel_in_an_empty_folder(tmp_path: Path, empty: Path) -> None:
     commands = install(build("wheel", tree(tmp_path / "tree")), tmp_path / "venv")
     works_in(empty, commands)
     names_itself(empty, commands)
+    for name in SHARED:
+        assert (tmp_path / "venv" / "share" / name).stat().st_size > 0
     greets(empty, commands)
 
 
@@ -190,6 +200,7 @@ def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
         "pgmta/etc/bounces/en.txt",
         "pgmta/etc/shaping.yaml",
         "pgmta/etc/dev/smtpd.yaml",
+        "pgmta/etc/systemd/smtpd.service",
     } < set(names)
     assert "pgmta-0.1.0.dist-info/licenses/LICENSE" in names
     assert not [name for name in names if name.startswith(("sql/", "etc/", "tests/", "bench/"))]

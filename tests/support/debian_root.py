@@ -42,7 +42,7 @@ def build_package(tree: Path, folder: Path, version: str) -> Path:
 
 
 def run_in(root: Path, script: str, *options: str) -> str:
-    """Run a shell script in the system, with a network of its own; return its output."""
+    """Run a shell script in the system, with its network; return its output."""
     done = subprocess.run(
         ["bwrap", "--bind", root, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/run",
          "--unshare-pid", "--unshare-net", "--die-with-parent", "--cap-add", "ALL", "--clearenv",

@@ -2495,7 +2495,8 @@ COMMENT ON FUNCTION attempts_log IS
     'Writes attempts to the log, and returns how many. An attempt without an event was delivered; one '
     'that was handed back or postponed never began.';
 
-CREATE FUNCTION trace_client(trace text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+CREATE FUNCTION trace_client(trace text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found CONSTANT text[] := regexp_match(trace,
         '^Received: from ([A-Za-z0-9.:_\[\]?-]+) \(\[(?:IPv6:)?([0-9A-Fa-f.:]+)\]\)\s+by \S+ \(pgmta\) with '

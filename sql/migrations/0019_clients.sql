@@ -8,7 +8,8 @@ COMMENT ON COLUMN attempts.client_helo IS 'The name that the client gave in EHLO
 COMMENT ON COLUMN attempts.client_protocol IS
     'The protocol of the session (RFC 3848), with the version and the cipher of TLS.';
 
-CREATE FUNCTION trace_client(trace text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+CREATE FUNCTION trace_client(trace text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found CONSTANT text[] := regexp_match(trace,
         '^Received: from ([A-Za-z0-9.:_\[\]?-]+) \(\[(?:IPv6:)?([0-9A-Fa-f.:]+)\]\)\s+by \S+ \(pgmta\) with '

@@ -220,7 +220,7 @@ def test_mistakes_name_line_and_word(tmp_path: Path) -> None:
     )
     result = CliRunner().invoke(main, ["web", "-c", str(file), "--check"])
     assert result.exit_code == 2
-    found = result.stderr.replace(f"{tmp_path}/", "").splitlines()
+    found = result.stderr.replace(f"{tmp_path}/", "").replace("error: ", "").splitlines()
     assert found == [
         "web.yaml:2: callbacks.a: no interface 'sendgird'; did you mean 'sendgrid'?",
         "web.yaml:6: callbacks.b.proof.keys: open.key has the mode 0644: run `chmod 0640` or "

@@ -99,5 +99,5 @@ def test_commands_refuse_it(former: str, tmp_path: Path) -> None:
         (queuectl, ["partition", "list"]),
     ):
         result = CliRunner().invoke(command, [*words, "-c", str(config)])
-        assert (result.output, result.exit_code) == (f"{REASON}\n", 2), words
+        assert (result.output, result.exit_code) == (f"error: {REASON}\n", 2), words
     assert dump(former) == before

@@ -112,6 +112,21 @@ WITNESSES = {
         " UPDATE campaign_recipients SET bounced = true; SELECT count(*) FROM suppressions",
         "1",
     ),
+    "suspensions_valid": (
+        "INSERT INTO suspensions (kind, value, reason) VALUES ('condition', 'nothing = 1', 'r')",
+        "UndefinedColumn",
+    ),
+    "suspensions_changed": (
+        "INSERT INTO suspensions (kind, value, reason) VALUES ('domain', 'b.example', 'r');"
+        " SELECT version FROM suspensions_version",
+        "2",
+    ),
+    "suspension_domains_changed": (
+        "INSERT INTO suspensions (kind, value, reason) VALUES ('mx', 'mx.b.example', 'r');"
+        " INSERT INTO suspension_domains SELECT id, 'b.example' FROM suspensions;"
+        " SELECT version FROM suspensions_version",
+        "3",
+    ),
     "dkim_keys_changed": ("TRUNCATE dkim_keys; SELECT version FROM dkim_keys_version", "2"),
 }
 """By trigger: statements, and the value of the last one or the error of the first that fails."""

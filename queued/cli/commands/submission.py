@@ -70,7 +70,7 @@ def submit(
     try:
         print_submitted(config, mail, as_json=as_json)
     except SubmissionError as error:
-        raise ConfigError([f"error: {error}"]) from None
+        raise ConfigError([str(error)]) from None
 
 
 @command(json=True)

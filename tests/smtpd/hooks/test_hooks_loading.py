@@ -321,7 +321,7 @@ def test_a_module_that_ends_its_process_is_an_error(folder: Path) -> None:
     path.write_text("hooks: [site_ends:Handler]")
     result = CliRunner().invoke(main, ["run", "-c", str(path)])
     reason = "hooks: a module ends the process that imports it (3)"
-    assert (result.exit_code, result.stderr) == (2, f"{path}: {reason}\n")
+    assert (result.exit_code, result.stderr) == (2, f"error: {path}: {reason}\n")
 
 
 @pytest.mark.parametrize("value", ["handlers", "a.b", "a:b:c", "a b:C", ":C", "a:", "a:1", "1a:C"])

@@ -67,7 +67,7 @@ def test_a_large_list_is_stored_in_batches(site: Site, db: psycopg.Connection) -
 def test_the_list_itself_is_not_overwritten(site: Site) -> None:
     path = site.file(HEAD)
     found = site.run("import", "news", path, "--errors", path)
-    assert (found.exit_code, found.stderr) == (2, "--errors: it is FILE itself\n")
+    assert (found.exit_code, found.stderr) == (2, "error: --errors: it is FILE itself\n")
 
 
 def test_a_terminal_has_a_bar(site: Site) -> None:

@@ -85,7 +85,7 @@ def test_without_queued_or_with_wrong_words(site: Site, db: psycopg.Connection) 
         1, "error: news has no recipient 1; import some first\n",
     )  # fmt: skip
     result, _ = tried(site, "no-address")
-    assert (result.exit_code, result.stderr) == (2, "no domain in 'no-address'\n")
+    assert (result.exit_code, result.stderr) == (2, "error: no domain in 'no-address'\n")
     result, _ = tried(site, "me@own.example", "--param", "nam=Ann")
     assert "--param nam: the template has city, name" in result.stderr
     words = ["--param", "name=Ann", "--param", "city=Kiel"]

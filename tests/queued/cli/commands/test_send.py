@@ -78,5 +78,6 @@ def test_what_does_not_go_together_is_named(
 ) -> None:
     Path("odd").write_bytes(b"\xff")
     refused = send("", *words)
+    said = f"error: {said}"
     assert (refused.exit_code, refused.stderr[: len(said)]) == (2, said)
     assert fetch(db, "SELECT count(*) FROM messages") == (0,)

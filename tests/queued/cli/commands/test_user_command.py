@@ -41,7 +41,7 @@ def test_a_user_from_the_first_day_to_the_last(
         return (db.execute(f"SELECT {columns} FROM users".encode()).fetchone() or (None,))[0]
 
     blind = run(config, "add Ann@A.Example", "first one\nfirst one\n")
-    reason = "no terminal to ask for the password: give --stdin or --generate\n"
+    reason = "error: no terminal to ask for the password: give --stdin or --generate\n"
     assert (blind.exit_code, blind.stderr) == (2, reason)
     monkeypatch.setattr(user_options, "_terminal", lambda: True)
     assert run(config, "add Ann@A.Example", "first one\nfirst one\n").exit_code == 0

@@ -85,7 +85,9 @@ class QueuedProcess:
         self.suspended = SuspensionWatch(
             SuspensionTable(self.resources.link("suspensions")), self.schema
         )
-        self.smtp.suspended = self.suspended.mail
+        smtp = self.transports.find_transport("smtp")
+        if isinstance(smtp, SmtpTransport):  # bench/consumer.py has another one
+            smtp.suspended = self.suspended.mail
         self.signers = Signers(Keyring(keys), config.signing)
         self.figures = DeliveryFigures()
         """Counts of claims, attempts and commits."""

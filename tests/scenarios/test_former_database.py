@@ -20,6 +20,7 @@ from tests.support.database import fresh_database, with_database
 from tests.support.waiting import PATIENCE
 
 REASON = str(FormerDatabase())
+SAID = f"error: {REASON}"
 OLD = "INSERT INTO pgmta.daemons VALUES ('p', 'queued', 'h', 1, '0', '0057_names.sql', '-infinity')"
 TABLES = ("CREATE SCHEMA pgmta", FORMER_TABLES.format(schema="pgmta"), OLD)
 
@@ -37,10 +38,10 @@ def former(server: str) -> Iterator[str]:
 def refused(daemon: Daemon) -> None:
     """Wait until the daemon has ended, with one line and the code of a wrong configuration."""
     try:
-        daemon.wait_log(REASON)
+        daemon.wait_log(SAID)
         assert daemon.process.wait(PATIENCE) == 2
         bad = [e["event"] for e in daemon.log if e["level"] not in ("info", "debug")]
-        assert bad == [REASON], daemon.story()
+        assert bad == [SAID], daemon.story()
         assert not daemon.events("serving")
         assert not daemon.events("ready")
     finally:
@@ -77,7 +78,7 @@ def test_daemons_that_waited_for_postgresql_end_when_they_see_it(
                     for statement in TABLES:
                         other.execute(statement.encode())
                 for daemon in daemons:
-                    daemon.wait_log(REASON)
+                    daemon.wait_log(SAID)
                     assert daemon.process.wait(PATIENCE) == 2
             finally:
                 for daemon in daemons:

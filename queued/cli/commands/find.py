@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import click
 
 from pgmta.command import EXIT_FAILURE, print_line, shorten
 from pgmta.config.types import parse_duration
-from pgmta.errors import ConfigError
+from pgmta.errors import AddressError, ConfigError
+from pgmta.mail.telephone import is_number, number_of
 from pgmta.store.changes.search import Wanted
 from pgmta.store.changes.search import find as find_mail
 from queued.cli.commands.show import why
@@ -64,7 +66,15 @@ def find(
     address without * is compared as given, or with its domain in lower case.
     """
     named = _named_rows(config, verp) if verp else []
-    wanted = Wanted(recipient, sender, tenant, message_id_header, metadata, client, named)
+    wanted = Wanted(
+        tuple(map(_as_stored, recipient)),
+        sender,
+        tenant,
+        message_id_header,
+        metadata,
+        client,
+        named,
+    )
     if not (recipient or sender or tenant or message_id_header or client or metadata or verp):
         options = "--recipient, --sender, --tenant, --message-id, --client, --metadata or --verp"
         raise ConfigError([f"find needs {options}"])
@@ -91,6 +101,14 @@ _COLUMNS: dict[str, Column] = {
     "MESSAGE-ID": lambda row: row["message_id_header"] or "-",
     "REPLY OR REASON": lambda row: shorten(why(row) or "-"),
 }
+
+
+def _as_stored(recipient: str) -> str:
+    """Return a telephone number without separators, as the queue has it."""
+    if is_number(recipient):
+        with suppress(AddressError):
+            return number_of(recipient)
+    return recipient
 
 
 def _named_rows(config: Path, addresses: Sequence[str]) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from pgmta.mail.trace_field import trace_field
 from queued.cli.options.queue_command import database_of
 from queued.cli.queuectl import main
+from tests.support.rows import message, row
 
 
 @pytest.fixture
@@ -100,6 +101,11 @@ def test_mail_is_found_by_its_client(config: Path, db: psycopg.Connection) -> No
     assert "  192.0.2.7  " in run(config, "--client", "192.0.2.7").stdout
     refused = run(config, "--client", "192.0.2.7' OR true")
     assert (refused.exit_code, "no IP address" in refused.stderr) == (2, True)
+
+
+def test_a_number_is_found_with_separators(config: Path, db: psycopg.Connection) -> None:
+    row(db, message(db, 5), recipient="+491701234567", domain="sms")
+    assert found(config, "--recipient", "+49 170 1234567") == [(5, "QUEUED", "+491701234567")]
 
 
 def test_nothing_found_and_mistakes(config: Path) -> None:

@@ -13,6 +13,7 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.service import Signals
 from queued.config import QueuedConfig
 from queued.daemon.daemon import Daemon
+from queued.process import suspension_watch
 from queued.worker import left_out
 from tests.support.authority import Authority
 from tests.support.name_server import Says, Zone, serving_names
@@ -58,6 +59,14 @@ CONFIG = {
     "delivery": {"idle": "1h"},
     "urgent": {"priority": None},
 }
+
+
+@pytest.fixture(autouse=True)
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no look at suspensions fall into a trace either."""
+    monkeypatch.setattr(suspension_watch, "_EVERY", 3600.0)
+
+
 BUSY = (
     "SELECT 1 FROM queue UNION ALL SELECT 1 FROM pg_stat_activity"
     " WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid()"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
 import psycopg
@@ -14,22 +15,33 @@ _KEPT = 1.0  # seconds: more questions make no more work
 _PATIENCE = 2.0  # seconds for an answer
 
 
-class DatabaseLook:
-    """Asks at most once per second. `look` raises StoreUnavailable or psycopg.Error."""
+class KeptReason(ABC):
+    """Keeps an answer of the database for a second, for all who ask."""
 
-    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
-        self._look = look
+    def __init__(self) -> None:
         self._one = asyncio.Lock()  # who asks meanwhile gets the same answer
         self._reason = ""
         self._until = 0.0
 
     async def problem(self) -> str:
-        """Return why the database does not answer; '' if it does."""
+        """Return why nothing can be done now; '' if it can."""
         async with self._one:
             if time.monotonic() >= self._until:
                 self._reason = await self._ask()
                 self._until = time.monotonic() + _KEPT
             return self._reason
+
+    @abstractmethod
+    async def _ask(self) -> str:
+        """Ask the database; return the reason, or ''."""
+
+
+class DatabaseLook(KeptReason):
+    """Asks whether the database answers. `look` raises StoreUnavailable or psycopg.Error."""
+
+    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._look = look
 
     async def _ask(self) -> str:
         try:

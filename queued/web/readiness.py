@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 import psycopg
 
 from pgmta.compose.token import KeyRings, Purpose
 from pgmta.errors import StoreUnavailable
+from pgmta.metrics.database_look import KeptReason
 from pgmta.store.lifecycle.consumption import Consumptions
 from pgmta.store.records.callbacks import CallbackNotes
 from pgmta.store.schema import Schema
 
-_KEPT = 1.0  # seconds: more questions make no more work
 
-
-class Readiness:
-    """Asks the database at most once per second."""
+class Readiness(KeptReason):
+    """Asks the database whether tokens can be consumed, and callbacks noted."""
 
     def __init__(
         self,
@@ -26,23 +22,13 @@ class Readiness:
         notes: CallbackNotes,
         schema: Schema,
     ) -> None:
+        super().__init__()
         self.rings = rings
         self.callbacks = False
         """Whether there are callbacks to take."""
         self._consumptions = consumptions
         self._notes = notes
         self._schema = schema
-        self._one = asyncio.Lock()  # who asks meanwhile gets the same answer
-        self._reason = ""
-        self._until = 0.0
-
-    async def problem(self) -> str:
-        """Return why no token can be consumed; '' if they can."""
-        async with self._one:
-            if time.monotonic() >= self._until:
-                self._reason = await self._ask()
-                self._until = time.monotonic() + _KEPT
-            return self._reason
 
     async def _ask(self) -> str:
         if self._schema.problem:

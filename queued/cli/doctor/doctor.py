@@ -62,8 +62,7 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
     settings: QueuedConfig | None = None
     with suppress(ConfigError):  # the check of the file names the mistakes
         settings = read_config(config, parsers(), passwords=False)
-    folder = settings.environment.directory if settings else config.parent
-    checks: dict[str, Check] = HostChecks(config, smtpd, _folders(settings, folder)).all()
+    checks: dict[str, Check] = HostChecks(config, smtpd, _folders(settings)).all()
     examination: Examination | None = None
     if settings:
         try:
@@ -107,10 +106,12 @@ def _run(name: str, check: Check) -> Iterator[Diagnosis]:
             yield Diagnosis(name, "ok", "nothing wrong")
 
 
-def _folders(settings: QueuedConfig | None, folder: Path) -> list[Path]:
+def _folders(settings: QueuedConfig | None) -> list[Path]:
     """Return the folders of this host that grow: the embedded server's, and the maildrop."""
-    embedded = settings and not settings.environment.database.uri
-    return [*([folder] if embedded else []), *([_MAILDROP] if _MAILDROP.exists() else [])]
+    found = [_MAILDROP] if _MAILDROP.exists() else []
+    if settings and not settings.environment.database.uri:
+        found.append(settings.environment.directory)
+    return found
 
 
 def _print(found: list[Diagnosis], *, every: bool) -> None:

@@ -14,13 +14,13 @@ import uvloop
 from pgmta.errors import DeliveryError, PgmtaError
 from pgmta.model import Item
 from pgmta.store.admin.examination import Examination
+from queued.cli.commands.route import RouteMemory
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
 from queued.cli.options.shown_keys import UNPUBLISHED, check_keys, shown_keys
 from queued.config import SMTP, QueuedConfig
 from queued.delivery.dns.dns import Questions
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import survey
-from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.routing.routes import Routes
 
@@ -151,8 +151,7 @@ class InternetChecks:
         config = self._config
 
         async def connect() -> str:
-            memory = TlsMemory(_no_policy, is_broken=_not_broken, note_failure=_forget)
-            smtp = SmtpTransport(self._hostname, config.delivery, memory)
+            smtp = SmtpTransport(self._hostname, config.delivery, RouteMemory().functions)
             destination = self._routes.find(self._mail()).destination
             try:
                 async with asyncio.timeout(_PATIENCE):
@@ -170,15 +169,3 @@ class InternetChecks:
                 f"no connection to a host of {self._probe}: {reason}",
                 "ask your provider to open port 25, or route mail to a relay on port 587",
             )
-
-
-async def _no_policy(_: str) -> None:
-    return None
-
-
-async def _not_broken(_: str) -> bool:
-    return False
-
-
-async def _forget(host: str, reason: str, begun: float) -> None:
-    pass

@@ -120,8 +120,8 @@ class HttpConnection(asyncio.Protocol):
     def _unsent(self) -> int:
         """Return the number of octets that the system does not have yet.
 
-        No callback says so: with TLS, `resume_writing` of asyncio and uvloop comes while the
-        transport below holds octets. With a limit of 0 it comes for each second write alone.
+        With TLS, asyncio and uvloop call `resume_writing` while the transport below still holds
+        octets. So the sizes of both buffers decide.
         """
         below = self._below.get_write_buffer_size() if self._below else 0
         return self.transport.get_write_buffer_size() + below

@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help run test test-all lint bench docs schema lock deb clean writable
+.PHONY: help run test test-all lint bench docs site schema lock deb clean writable
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,7 @@ lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file size
 	@$(BIN)/python scripts/docs --check
 	@$(BIN)/python scripts/man --check
 	@$(BIN)/python scripts/schema --check
+	@$(BIN)/python scripts/yaml-schema --check
 
 bench: writable $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU per message, ratios
 	@bench/peers $(ARGS)
@@ -40,6 +41,10 @@ docs: writable $(VENV)/.dev  ## regenerate the reference pages, man pages, compl
 	@$(BIN)/python scripts/docs
 	@$(BIN)/python scripts/man
 	@$(BIN)/python scripts/schema
+	@$(BIN)/python scripts/yaml-schema
+
+site: writable $(VENV)/.dev  ## site of docs in build/site, with a search
+	@$(BIN)/python scripts/site
 
 schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql from sql/schema
 	@$(BIN)/python scripts/schema
@@ -47,7 +52,7 @@ schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql from sql/schema
 lock:  ## resolve the dependencies again (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv, which is not installed" >&2; exit 1; }
 	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build pyproject.toml -o requirements.lock
-	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build --extra dev pyproject.toml -o requirements-dev.lock
+	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build --extra dev --extra site pyproject.toml -o requirements-dev.lock
 
 deb: writable $(VENV)/.run  ## Debian 13 package in dist/, with its Python libraries
 	@scripts/deb

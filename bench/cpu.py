@@ -63,6 +63,17 @@ def snapshot(groups: Groups) -> Snapshot:
     return Snapshot(time.monotonic(), used, busy)
 
 
+def written(groups: Groups) -> int:
+    """Return the octets that the groups gave to disks so far, with their reaped children."""
+    tree = _tree()
+    octets = 0
+    for roots in groups.values():
+        for process in _members(roots, tree).values():
+            with suppress(psutil.Error):
+                octets += process.io_counters().write_bytes
+    return octets
+
+
 def processes(groups: Groups) -> dict[str, dict[int, float]]:
     """Return the proportional set size in MB of every readable process, by group."""
     tree = _tree()

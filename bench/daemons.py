@@ -63,12 +63,13 @@ class Product:
     running: list[tuple[str, subprocess.Popen[bytes], Path]] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)  # variables of the daemons
     started: int = 0  # processes of queued so far
+    embedded: bool = False  # the daemons start their own server in the directory
 
     def _config(self, name: str, settings: Mapping[str, Any]) -> Path:
         environment = {
             "hostname": "bench.pgmta.test",
             "directory": str(self.directory),
-            "database": {"uri": self.uri},
+            **({} if self.embedded else {"database": {"uri": self.uri}}),
         }
         path = self.directory / f"{name}.yaml"
         path.write_text(

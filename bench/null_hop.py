@@ -22,6 +22,7 @@ class NullTransport:
 
     taken: ClassVar[Counter[int]] = Counter()
     name = "nowhere"
+    best = True
     transactions = 0
     most_recipients = UNLIMITED
     closed = spent = in_doubt = vain = unwelcome = False

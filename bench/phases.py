@@ -167,11 +167,12 @@ class Phase(Place):
         figures["accept ms p50"] = sent["p50"] * 1000
         figures["accept ms p99"] = sent["p99"] * 1000
         if self.sink:
-            pairs = zip(self.times("sent"), self.times("arrived"), strict=True)
-            delays = sorted(end - start for start, end in pairs if start and end)
-            if delays:
-                figures["delivery ms p50"] = delays[len(delays) // 2] * 1000
-                figures["delivery ms p99"] = delays[int(len(delays) * 0.99)] * 1000
+            for what, start in (("delivery", "sent"), ("acknowledged to next hop", "taken")):
+                pairs = zip(self.times(start), self.times("arrived"), strict=True)
+                delays = sorted(end - begin for begin, end in pairs if begin and end)
+                if delays:
+                    figures[f"{what} ms p50"] = delays[len(delays) // 2] * 1000
+                    figures[f"{what} ms p99"] = delays[int(len(delays) * 0.99)] * 1000
             figures["sink connections"] = got["connections"]
             figures["sink connections at once"] = got["peak"]
             figures["recipients/transaction"] = got["received"] / max(1, got["transactions"])

@@ -18,7 +18,7 @@ from bench.progress import log
 from pgmta.postgres.link import Link
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.claim import SESSION, Claims
-from pgmta.store.records.suspensions import SUSPENDING, SuspensionTable
+from pgmta.store.records.suspensions import LOGGED, SUSPENDING, SuspensionTable
 from queued.config import QueuedConfig
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.suspending import RowTimes, SuspensionDuty
@@ -26,11 +26,22 @@ from queued.upkeep.suspending import RowTimes, SuspensionDuty
 LEAST, LONGEST = 0.97, 60.0
 ABOUT = f"""Measure what suspended mail costs other mail.
 
-Of two databases one has no suspended rows and the other --rows, which the duty of queued has put
-off. In each of --rounds other mail is put into both, and claimed, 200 rows per claim. Then the
-suspension is resumed. {EXIT}claims beside suspended rows have less than {LEAST} of their rate, or
-the resume takes over {LONGEST:.0f} s."""
+Of two databases one has no suspended rows and the other --rows of --domains, which the duty of
+queued has put off: by a condition, or by an MX host to which the domains lead. In each of --rounds
+other mail is put into both, and claimed, 200 rows per claim. Then the suspension is resumed.
+{EXIT}claims beside suspended rows have less than {LEAST} of their rate, or the resume takes over
+{LONGEST:.0f} s."""
 CLAIM = 200  # rows of a claim
+SUSPEND = {
+    "condition": "SELECT queue_suspend('condition', $$domain LIKE 'bad%.example'$$, 'bench')",
+    "mx": "SELECT queue_suspend('mx', 'mx.bad.example', 'bench')",
+}
+LEARN = """
+INSERT INTO suspension_domains (suspension_id, domain)
+SELECT id, domain
+FROM suspensions, (SELECT DISTINCT domain FROM queue WHERE domain LIKE 'bad%') AS q
+WHERE kind = 'mx'
+"""
 FILL = """
 WITH made AS (
     INSERT INTO messages (id, size, trace, body)
@@ -41,6 +52,10 @@ INSERT INTO queue (message_id, sender, sender_domain, recipient, domain)
 SELECT id, 's@a.example', 'a.example', 'r@' || domain, domain
 FROM (SELECT id, %(name)s || (id %% %(domains)s) || '.example' AS domain FROM made) AS mail
 """
+
+
+async def _no_hosts(domain: str) -> list[str]:
+    return []
 
 
 class Mail:
@@ -67,12 +82,15 @@ class Mail:
     async def change(self, call: str) -> tuple[float, int]:
         """Begin or end a suspension; return the seconds of the duty, and the rows that wait."""
         self._db.execute(call.encode())
-        link = Link(self._uri, "bench suspending", SUSPENDING)
+        self._db.execute(LEARN.encode())
+        link, logged = (Link(self._uri, "bench", each) for each in (SUSPENDING, LOGGED))
         process = cast(QueuedProcess, SimpleNamespace(config=QueuedConfig()))
         began = time.perf_counter()
-        await SuspensionDuty(SuspensionTable(link), RowTimes(process), "bench").do_round()
+        table, other = SuspensionTable(link), SuspensionTable(logged)
+        await SuspensionDuty(table, RowTimes(process), "bench", other, _no_hosts).do_round()
         seconds = time.perf_counter() - began
         await link.close()
+        await logged.close()
         return seconds, self._db.execute("SELECT FROM queue WHERE suspension > 0").rowcount
 
     async def claim(self, rows: int) -> float:
@@ -95,15 +113,15 @@ class Mail:
         return found / seconds
 
 
-async def measure(plain: Mail, full: Mail, rows: int, rounds: int, mails: int) -> dict[str, Any]:
-    """Return the figures."""
-    log(f"{rows:,} rows")
-    full.fill("bad", rows, 100)
+async def measure(
+    plain: Mail, full: Mail, suspend: str, shape: tuple[int, int], rounds: int, mails: int
+) -> dict[str, Any]:
+    """Return the figures with mail of a shape: rows, and domains."""
+    log(f"{shape[0]:,} rows")
+    full.fill("bad", *shape)
     for each in (plain, full):
         each.vacuum()
-    put_off, waiting = await full.change(
-        "SELECT queue_suspend('condition', $$domain LIKE 'bad%.example'$$, 'bench')"
-    )
+    put_off, waiting = await full.change(suspend)
     log(f"put off {waiting:,} rows in {put_off:.1f} s")
     for each in (plain, full):
         each.vacuum()
@@ -131,17 +149,28 @@ async def measure(plain: Mail, full: Mail, rows: int, rounds: int, mails: int) -
 @relay_options("uri", "keep")
 @click.command(context_settings=HELP, help=ABOUT)
 @click.option("--rows", default=1_000_000, type=click.IntRange(1), help="Suspended rows.")
+@click.option("--kind", default="condition", type=click.Choice([*SUSPEND]), help="What suspends.")
+@click.option("--domains", default=100, type=click.IntRange(1), help="Their domains.")
 @click.option("--rounds", default=10, type=click.IntRange(1), help="Rounds.")
 @click.option("--mails", default=10_000, type=click.IntRange(CLAIM), help="Other mails of a round.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
-def main(uri: str | None, keep: bool, rows: int, rounds: int, mails: int, json_: bool) -> None:
+def main(
+    uri: str | None,
+    keep: bool,
+    rows: int,
+    kind: str,
+    domains: int,
+    rounds: int,
+    mails: int,
+    json_: bool,
+) -> None:
     """Measure, print, compare."""
     with failing(), ExitStack() as stack:
         _, place, about = opened(uri, keep, f"{len(os.sched_getaffinity(0))} cores; ")
         plain, full = (Mail(stack.enter_context(fresh(place, keep))) for _ in range(2))
         stack.callback(plain.close)
         stack.callback(full.close)
-        found = asyncio.run(measure(plain, full, rows, rounds, mails))
+        found = asyncio.run(measure(plain, full, SUSPEND[kind], (rows, domains), rounds, mails))
     if json_:
         click.echo(dump({"about": about, **found}))
     else:

@@ -5,7 +5,7 @@
     curl --json '{"buyer": "ann@example.com", "item": "lamp"}' localhost:8000/orders
     curl localhost:8000/orders/1
 
-pgmta is in that database, and the login has the role pgmta_submit (docs/sqlalchemy.md).
+pgmta is in that database, and the login has the role pgmta_submit (docs/programs/sqlalchemy.md).
 """
 
 import os

@@ -1,7 +1,7 @@
 """pgmta: an MTA whose queue is a PostgreSQL table.
 
-The names in `__all__` are public, and docs/python.md shows how programs use them. Each is imported
-at its first use, so `import pgmta` loads nothing else.
+The names in `__all__` are public, and docs/programs/python.md shows how programs use them.
+Each is imported at its first use, so `import pgmta` loads nothing else.
 """
 
 from __future__ import annotations

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
 import json
 import os
+import re
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,6 +21,7 @@ import click
 import psycopg
 
 from pgmta.config.config_place import LOCAL, SYSTEM, VARIABLE, config_places, find_config
+from pgmta.console.journal import marked_words
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.text import json_escaped, printable, printable_lines
 
@@ -28,6 +32,10 @@ ERROR = "error: "
 
 EXIT_PIPE = 128 + signal.SIGPIPE
 _WIDEST = 120  # characters of a column
+_FORMULA = re.compile(r"[=+\-@\t\r\n]")
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_STATEMENT = re.compile(r"\n(?:QUERY|CONTEXT):")
+_NARROW = re.compile(r"[ -\u02ff\u2010-\u2027]*")  # one column each
 _SHOW = 2.0  # seconds between two lines of progress
 
 
@@ -77,10 +85,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Output for m
 
 
 _RIGHTS = (
-    "docs/sql.md has the roles. A login with pgmta_submit has `queuectl submit`, `queuectl send`, "
-    "`queuectl cancel` and `queuectl status` for its own mail. pgmta_reader looks at all mail, but "
-    "`queuectl show` needs pgmta_operator. So do changes, `queuectl template put` and "
-    "`queuectl user failures`; migrations and partitions need the owner."
+    "docs/programs/sql.md has the roles. A login with pgmta_submit has `queuectl submit`, "
+    "`queuectl send`, `queuectl cancel` and `queuectl status` for its own mail. "
+    "pgmta_reader looks at all mail, but `queuectl show` needs pgmta_operator. So do changes, "
+    "`queuectl template put` and `queuectl user failures`; migrations and partitions need the "
+    "owner."
 )
 
 
@@ -101,7 +110,9 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
         except psycopg.errors.UndefinedTable:
             print_line("error: the database has no queue yet: run `queuectl migrate`", err=True)
         except (PgmtaError, psycopg.Error) as error:
-            print_text(f"error: {error}", err=True)
+            # of an error within a function, PostgreSQL also has the statement, at the end
+            words = _STATEMENT.split(str(error))[0] if isinstance(error, psycopg.Error) else error
+            print_text(f"error: {words}", err=True)
             if isinstance(error.__cause__ or error, psycopg.errors.InsufficientPrivilege):
                 print_line(_RIGHTS, err=True)
         except BrokenPipeError:  # of stdout: its reader has seen enough
@@ -156,7 +167,7 @@ def print_line(text: str, *, err: bool = False) -> None:
 
     All output of commands goes through this function, `redraw_line`, `print_text` or `print_json`.
     """
-    click.echo(printable(text), err=err)
+    click.echo(_worded(printable(text), err), err=err)
 
 
 def redraw_line(text: str, *, err: bool = False) -> None:
@@ -166,31 +177,58 @@ def redraw_line(text: str, *, err: bool = False) -> None:
 
 def print_text(text: str, *, err: bool = False) -> None:
     """Write a text of several lines in the same way; blanks replace a tab."""
-    click.echo(printable_lines(text.expandtabs(4)), err=err)
+    click.echo(_worded(printable_lines(text.expandtabs(4)), err), err=err)
 
 
-def print_json(value: Any) -> None:
-    """Write a value for machines; characters that a terminal may obey are escaped."""
-    click.echo(json_escaped(json.dumps(value, default=str, ensure_ascii=False, indent=2)))
+def _worded(text: str, err: bool) -> str:
+    return marked_words(text) if err else text
 
 
-def print_table(header: list[str], rows: list[list[Any]]) -> None:
+def print_json(value: Any, *, line: bool = False) -> None:
+    """Write a value for machines, or as one line; what a terminal may obey is escaped."""
+    indent = None if line else 2
+    click.echo(json_escaped(json.dumps(value, default=str, ensure_ascii=False, indent=indent)))
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]], *, head: bool = True) -> None:
+    """Write a line with the names of the values, and a line per row (RFC 4180, but for the LF).
+
+    The former is left out without `head`. Objects and lists are JSON; no value is an empty field.
+    Without rows there are no names. A `'` stands before a text that a spreadsheet would take for a
+    formula (CWE-1236).
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for row in [dict(zip(names, names, strict=True)), *rows] if rows and head else rows:
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow([_field(row.get(name)) for name in names])
+        click.echo(printable_lines(line.getvalue()))
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, str):
+        return f"'{value}" if _FORMULA.match(value) and not _NUMBER.fullmatch(value) else value
+    plain = value is None or not isinstance(value, dict | list | tuple | bool)
+    return value if plain else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def print_table(header: list[str], rows: list[list[Any]], *, wide: bool = False) -> None:
     """Write aligned columns; numbers to the right.
 
-    A very long value stands out of its column and widens no other line.
+    A very long value stands out of its column and widens no other line, unless the table is `wide`.
     """
+    most = sys.maxsize if wide else _WIDEST
     cells = [["" if value is None else printable(str(value)) for value in row] for row in rows]
-    widths = [
-        min(_WIDEST, max(len(row[i]) for row in [header, *cells])) for i in range(len(header))
-    ]
+    lines = [header, *cells]
+    widths = [min(most, max(columns(line[i]) for line in lines)) for i in range(len(header))]
     numeric = [
         bool(rows) and all(isinstance(row[i], int | float | None) for row in rows)
         for i in range(len(header))
     ]
-    for line in [header, *cells]:
+    for line in lines:
+        rooms = [" " * (width - columns(cell)) for cell, width in zip(line, widths, strict=True)]
         parts = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
+            room + cell if right else cell + room
+            for cell, room, right in zip(line, rooms, numeric, strict=True)
         ]
         print_line("  ".join(parts).rstrip())
 
@@ -205,6 +243,21 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
+def columns(text: str) -> int:
+    """Return how many columns of a terminal the text takes: 2 for 漢, none for a combining mark."""
+    if _NARROW.fullmatch(text):
+        return len(text)
+    from rich.cells import cell_len  # its tables take 30 ms
+
+    return cell_len(text)
+
+
 def shorten(text: str, width: int = 60) -> str:
-    """Return the text in at most `width` characters."""
-    return text if len(text) <= width else text[: width - 1] + "…"
+    """Return the text in at most `width` columns of a terminal."""
+    if columns(text) <= width:
+        return text
+    if _NARROW.fullmatch(text):
+        return text[: width - 1] + "…"
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 1) + "…"

@@ -1,4 +1,4 @@
-"""Django's mail goes into the queue, in the transaction of the view (docs/django.md).
+"""Django's mail goes into the queue, in the transaction of the view (docs/programs/django.md).
 
 `EmailBackend` is public. It needs Django 5.2 or newer, and psycopg 3 or psycopg2 under it.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import re
@@ -9,39 +10,55 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TextIO, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
-import structlog
-
-from pgmta.config.environment import Log
+from pgmta.console.journal import marked
 from pgmta.mail.text import one_line, printable, printable_lines
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 _ATOMIC = 4096  # octets that a pipe takes at once (pipe(7), PIPE_BUF)
 _QUOTED = re.compile(r"[ \t='\"]")  # characters of a text that is quoted
 
 
-def configure(log: Log, **bound: Any) -> None:
+class LogFormat(Protocol):
+    """Level and format of a log, as the section `log` of a file has them."""
+
+    @property
+    def level(self) -> str:
+        """The lowest level: debug, info, warning or error."""
+
+    @property
+    def format(self) -> str:
+        """Text, or json."""
+
+
+def configure(log: LogFormat, **bound: Any) -> None:
     """Set up structlog for the whole process; `bound` goes with every line.
 
     Warnings of libraries come through the same stream. Below warning the libraries stay silent,
     because aiosmtpd logs every command at info and debug, and with it every AUTH.
     """
+    structlog = _structlog()
+    _Logger.off_stdout = False
     level = getattr(logging, log.level.upper())
-    renderers: list[Any] = (
-        [structlog.processors.JSONRenderer()]  # ASCII only, with escapes for the rest
-        if log.format == "json"
-        else [
-            _printable_values,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
-        ]
-    )
+    first: list[Any] = []
+    renderer: Processor = structlog.processors.JSONRenderer()  # ASCII, escapes
+    if log.format == "text":
+        first.append(_printable_values)
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            *renderers,
+            *first,
+            _Marked(renderer),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         # one write per line, because other processes write to the same stream
@@ -57,15 +74,36 @@ def configure(log: Log, **bound: Any) -> None:
         logging.getLogger(library).setLevel(logging.ERROR)
 
 
+def _structlog() -> Any:
+    """Return structlog. Its first import leaves rich out, which takes 5 MB and 0.1 s.
+
+    structlog would use it for coloured tracebacks, and ours are plain text.
+    """
+    known = cast("dict[str, ModuleType | None]", sys.modules)
+    if "structlog" in known or "rich" in known:
+        return importlib.import_module("structlog")
+    known["rich"] = None  # an import of it fails
+    try:
+        return importlib.import_module("structlog")
+    finally:
+        known.pop("rich", None)
+
+
 def keep_off_stdout() -> None:
     """Write lines of a command without a log to stderr, because stdout has its result."""
+    if "structlog" in sys.modules:
+        _use_stderr()
+    else:
+        _Logger.off_stdout = True
+
+
+def _use_stderr() -> None:
+    structlog = _structlog()
     # the stream at the time of the line: tests replace it
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
-def _printable_values(
-    logger: Any, name: str, event: structlog.typing.EventDict
-) -> structlog.typing.EventDict:
+def _printable_values(logger: Any, name: str, event: EventDict) -> EventDict:
     """Replace characters that a terminal may obey; only a traceback keeps its lines."""
     for key, value in event.items():
         if isinstance(value, str):
@@ -77,12 +115,23 @@ def _printable_values(
     return event
 
 
+class _Marked:
+    """Renders a line with its priority for the journal."""
+
+    def __init__(self, renderer: Processor) -> None:
+        self._renderer = renderer
+
+    def __call__(self, logger: Any, name: str, event: EventDict) -> str:
+        level = event["level"]
+        return marked(level, str(self._renderer(logger, name, event)))
+
+
 class _Printable(logging.Formatter):
     """The same for log lines of libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the lines of a traceback."""
-        return printable_lines(super().format(record))
+        return marked(record.levelname.lower(), printable_lines(super().format(record)))
 
 
 class _Tolerant:
@@ -107,7 +156,7 @@ class Lines:
     processes write to the same stream: at most as many octets as a pipe takes at once.
     """
 
-    def __init__(self, log: Log, event: str, **bound: str) -> None:
+    def __init__(self, log: LogFormat, event: str, **bound: str) -> None:
         self._stream = _Tolerant(sys.stderr)
         self._json = log.format == "json"
         self._second, self._time = 0, ""
@@ -162,7 +211,31 @@ class Lines:
             self._stream.write(f"{text}\n")
 
 
-def get(name: str) -> structlog.typing.FilteringBoundLogger:
+def get(name: str) -> FilteringBoundLogger:
     """Return the logger of one part of the program."""
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(part=name)
-    return logger
+    return cast("FilteringBoundLogger", _Logger(name))
+
+
+class _Logger:
+    """The logger of a part; its first line imports structlog, which takes 0.1 s.
+
+    So a command that logs nothing starts sooner.
+    """
+
+    off_stdout = False
+    """Whether the first line has lines go to stderr."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def _logger(self) -> FilteringBoundLogger:
+        structlog = _structlog()
+        if _Logger.off_stdout:
+            _Logger.off_stdout = False
+            _use_stderr()
+        logger: FilteringBoundLogger = structlog.get_logger(part=self._name)
+        return logger
+
+    def __getattr__(self, level: str) -> Any:
+        return getattr(self._logger, level)

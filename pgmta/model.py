@@ -133,6 +133,7 @@ class Item:
     client: str = ""  # address|helo|protocol of who handed the message over by SMTP
     spans: RowSpans | None = field(default=None, compare=False)  # only of a recorded trace
     suspension: int = 0  # the suspension whose SQL condition it meets; 0: none
+    original: Item | None = None  # the row, if this is a copy with another recipient
 
 
 @dataclass(slots=True, frozen=True)

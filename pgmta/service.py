@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import math
+import mmap
 import os
 import socket
 import time
@@ -19,6 +21,8 @@ from pgmta.logs import get
 _STDIN = 0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _SOCKET, _PERIOD, _OWNER = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"  # sd_notify(3)
+_BEAT = 0.5  # seconds
+_LATE = 0.001  # seconds that a pause is longer: timers have whole milliseconds and may be early
 _KEPT = 32 << 20  # octets free at the top of the heap that stay with a process
 
 log = get("service")
@@ -74,6 +78,17 @@ async def first(*events: asyncio.Event, timeout: float | None = None) -> bool:
             task.cancel()
 
 
+def together(seconds: float) -> float:
+    """Return a pause that ends with those of others of the process, at most half a second earlier.
+
+    A process that wakes once for many parts takes less than one that wakes for each.
+    """
+    if seconds < _BEAT:
+        return seconds
+    now = time.monotonic()
+    return math.floor((now + seconds) / _BEAT) * _BEAT - now + _LATE
+
+
 def report_error(part: str, task: asyncio.Task[Any], stop: asyncio.Event | None = None) -> None:
     """Log the error by which a task ends, and set `stop`: that is a defect.
 
@@ -109,13 +124,29 @@ def tune_memory() -> None:
     the next message and does not give it back to the system. To get it anew took a sixth of the
     time of smtpd with messages of 10 MB.
     """
-    gc.collect()
+    trim_memory()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     with suppress(AttributeError, OSError):  # another C library than glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, _KEPT)
         mallopt(_M_MMAP_THRESHOLD, _KEPT)
+
+
+def release_memory(buffer: memoryview) -> None:
+    """Give the whole pages of a buffer back to the system: they are real again once used.
+
+    The content is lost.
+    """
+    # another C library than glibc, or a buffer with nothing in it
+    with suppress(AttributeError, OSError, ValueError):
+        start = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        octets = (start + len(buffer) - first) // mmap.PAGESIZE * mmap.PAGESIZE
+        if octets > 0:
+            ctypes.CDLL(None).madvise(
+                ctypes.c_void_p(first), ctypes.c_size_t(octets), mmap.MADV_DONTNEED
+            )
 
 
 class ServiceManager:

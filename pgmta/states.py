@@ -1,8 +1,8 @@
 """The statuses of a queue row, and of a campaign's job, and the tables of their transitions.
 
 A finished row is not in the queue any more: the log has its last attempt.
-`tests/pgmta/test_states.py` compares the table of rows with the SQL CHECK and with docs/states.md.
-`tests/campaigns/test_jobs.py` does so for jobs, with docs/campaigns.md.
+`tests/pgmta/test_states.py` compares rows with the SQL CHECK and docs/develop/states.md.
+`tests/campaigns/test_jobs.py` does so for jobs, with docs/programs/campaigns.md.
 """
 
 from __future__ import annotations
@@ -39,6 +39,13 @@ class Event(StrEnum):
     HAND_BACK = "handed back"  # the attempt never began (drain)
     POSTPONE = "postponed"  # the row may not go yet: it waits until a time, and no attempt counts
     REPORT = "reported"  # its DSN is in the queue, or none is due
+
+
+LOGGED_EVENTS = (
+    *(each.value for each in (Event.DELIVERED, Event.DEFER, Event.FAIL, Event.UNKNOWN)),
+    *("deleted", "cancelled", "expired", "suppressed"),
+)
+"""The events of the log: ends of attempts, and ends of rows without one."""
 
 
 GONE = None

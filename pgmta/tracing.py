@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry on the way of a mail; docs/traces.md lists them with their attributes.
+"""Spans of OpenTelemetry on the way of a mail; docs/programs/traces.md has their attributes.
 
 pgmta uses the API of OpenTelemetry, and only if the program has set a tracer provider. Otherwise
 `tracing` returns None, and pgmta imports nothing of OpenTelemetry.

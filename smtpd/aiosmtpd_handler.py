@@ -1,7 +1,7 @@
 """A handler for an aiosmtpd `Controller` of one's own: its mail goes into the queue.
 
-`AiosmtpdHandler` is public. docs/hooks.md shows its use, and examples/aiosmtpd_controller.py is a
-whole program. smtpd itself does not use it.
+`AiosmtpdHandler` is public. docs/programs/hooks.md shows its use, and
+examples/aiosmtpd_controller.py is a whole program. smtpd itself does not use it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """The command `smtpd`.
 
-Each command imports its own part, so that the master holds no memory for sessions and handlers.
+The master is not here: it imports less (`smtpd.process.master`). `run` checks the file, and
+writes a plan for the master.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,10 +28,12 @@ from pgmta.command import (
 from pgmta.config.loader import load, mistakes
 from pgmta.console.error_lines import ErrorLinesGroup
 from pgmta.errors import ConfigError, FormerDatabase
-from pgmta.postgres.embedded.database import SMTPD
-from pgmta.postgres.locate import resolve
+from pgmta.postgres.embedded.database import SMTPD, directory_of
+from pgmta.postgres.locate import DIRECTORY, handed_down, resolve
 from smtpd.config import SmtpdConfig
 from smtpd.process import privileges
+from smtpd.process.plan import make_plan, write_plan
+from smtpd.process.plan_process import OPTION
 from smtpd.process.risks import container_gateway, risks
 from smtpd.process.sockets import collisions
 from smtpd.recipients.recipient_file import check as check_recipients
@@ -41,6 +45,11 @@ _FILE = "smtpd.yaml"
 _LOOK = 0.1  # seconds between looks for a signal
 _ANSWER = 5.0  # seconds for an answer of PostgreSQL
 _NAMED = 20  # users whom a check names
+
+
+plan_option = click.option(
+    OPTION, "descriptor", type=int, hidden=True, help="Where the master reads what it has to do."
+)
 
 
 @click.group(cls=ErrorLinesGroup)
@@ -98,7 +107,7 @@ def _check_system(settings: SmtpdConfig, path: Path) -> None:
 
 
 def _check_apart(path: Path) -> list[str]:
-    """Load hooks and certificates in a process that ends: the master needs none of them.
+    """Load hooks and users in a process that ends: they may do anything, and write no plan.
 
     Return the warnings. A signal to stop ends both processes, because a handler may take a minute.
     """
@@ -162,23 +171,50 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
 @main.command()
 @config_option(_FILE)
 @attached_option
+@plan_option
 @reporting
-def run(config: Path, attached: bool) -> None:
+def run(config: Path, attached: bool, descriptor: int | None) -> None:
     """Take mail until SIGTERM or SIGINT; SIGHUP reads the file again."""
     settings = load(config, SmtpdConfig)
     _check_system(settings, config)
-    if settings.needs_check:
+    if settings.needs_process_check:
         warnings = _check_apart(config)
     else:
-        warnings = [f"{config}: {text}" for text in _warnings(settings)]
+        found = _warnings(settings)
+        if settings.uses_tls:
+            found += _check_certificates(settings, config)
+        warnings = [f"{config}: {text}" for text in found]
     logs.configure(settings.log, daemon="smtpd")
     for warning in warnings:
         logs.get("master").warning("configuration", reason=warning)
     uri = resolve(settings.environment, SMTPD)
-    from smtpd.process.master import Master
+    started = directory_of(uri)
+    joined = "" if settings.environment.database.uri else os.environ.get(DIRECTORY, "")
+    plan = make_plan(
+        config, settings, [], attached=attached, variables=handed_down(uri),
+        directory=str(started or joined), supervised=bool(started),
+    )  # fmt: skip
+    if descriptor is None:  # not from `smtpd.__main__`
+        from smtpd.process.master import Master
 
-    # not uvloop: a child that it forks hangs in hooks of os.register_at_fork, as OpenTelemetry has
-    asyncio.run(Master(config, settings, uri).run(attached=attached))
+        asyncio.run(Master(plan).run())
+        return
+    write_plan(descriptor, plan)
+    sys.stdin.read()  # until the master uses the server too, or has ended
+
+
+@main.command(hidden=True)
+@config_option(_FILE)
+@plan_option
+@reporting
+def reread(config: Path, descriptor: int) -> None:
+    """Read the file for the master; its log has the mistakes."""
+    try:
+        settings = load(config, SmtpdConfig)
+        warnings = [f"{config}: {risk}" for risk in risks(settings, container_gateway())]
+        write_plan(descriptor, make_plan(config, settings, warnings))
+    except ConfigError as error:
+        write_plan(descriptor, error)
 
 
 @main.command(hidden=True)

@@ -23,6 +23,7 @@
 --  changes      Changes of many rows by operators, and their audit.
 --  rules        Standing rules: rows that match one are never claimed for delivery.
 --  suspensions  Suspensions: mail that meets one waits, without a hold, until an operator resumes it (docs/decisions/0127).
+--  inquiries    Inquiries: operators ask the running processes about a destination, or have a connection ended (docs/decisions/0138).
 --  daemons      Daemons and workers that run, the clock they share, and the migrations of the database.
 --  accounts     Users of smtpd, their logins, and recipients of relay domains.
 --  dkim         Keys that sign mail.
@@ -400,7 +401,15 @@ COMMENT ON COLUMN rights.privileges IS 'As in GRANT, such as SELECT, UPDATE (hos
 INSERT INTO rights (object, role, privileges) VALUES
     -- it watches the sequence of the rows (docs/decisions/0028)
     ('SEQUENCE queue_ids', 'pgmta_queued', 'SELECT'),
+    ('SEQUENCE queue_ids', 'pgmta_operator', 'SELECT'),
+    ('SEQUENCE queue_ids', 'pgmta_reader', 'SELECT'),
+    ('SEQUENCE scheduled_ids', 'pgmta_operator', 'SELECT'),
+    ('SEQUENCE scheduled_ids', 'pgmta_reader', 'SELECT'),
     ('SEQUENCE lease_tokens', 'pgmta_queued', 'USAGE'),
+    -- it vacuums them while mail flows
+    ('queue_def_def', 'pgmta_queued', 'MAINTAIN'),
+    ('queue_report', 'pgmta_queued', 'MAINTAIN'),
+    ('queue_scheduled', 'pgmta_queued', 'MAINTAIN'),
     ('queue', 'pgmta_queued',
         'SELECT, UPDATE (next_attempt, lease_since, lease_until, lease_token, attempts, status, lease_owner, '
         'last_reply, metadata, hold_reason, held_by, held_at, hold_until, report_kind, faults, begun, held_under, '
@@ -655,6 +664,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('message_chunks', 'pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE'),
     ('message_chunks', 'pgmta_queued', 'SELECT, INSERT (message_id, position, data), DELETE'),
     ('message_chunks', 'pgmta_queued', 'MAINTAIN'),
+    ('messages', 'pgmta_queued', 'MAINTAIN'),
     ('message_chunks', 'pgmta_operator', 'SELECT'),
     ('message_chunks', 'pgmta_reader', 'SELECT (message_id, position, stored_at)'),
     ('FUNCTION queue_put', 'pgmta_smtpd', 'EXECUTE'),
@@ -4138,7 +4148,8 @@ CREATE TABLE suspensions_version (
     version bigint NOT NULL,
     one boolean DEFAULT true PRIMARY KEY CHECK (one)
 );
-COMMENT ON TABLE suspensions_version IS 'Changes with every change of suspensions; each process looks at it twice a second.';
+COMMENT ON TABLE suspensions_version IS
+    'Changes with every change of suspensions; each process looks at it when it is told, and every 5 s.';
 COMMENT ON COLUMN suspensions_version.version IS 'Counts changes.';
 COMMENT ON COLUMN suspensions_version.one IS 'There is one row.';
 COMMENT ON CONSTRAINT suspensions_version_one_check ON suspensions_version IS 'One row.';
@@ -4186,9 +4197,10 @@ CREATE FUNCTION suspensions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY 
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE pgmta.suspensions_version SET version = version + 1;
+    PERFORM pg_notify('pgmta_suspensions', '');
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION suspensions_changed IS 'Counts changes of the suspensions.';
+COMMENT ON FUNCTION suspensions_changed IS 'Counts changes of the suspensions, and tells every process.';
 CREATE TRIGGER suspensions_changed AFTER INSERT OR DELETE OR UPDATE OF kind, value, reason, tag, until ON suspensions
     FOR EACH STATEMENT EXECUTE FUNCTION suspensions_changed();
 COMMENT ON TRIGGER suspensions_changed ON suspensions IS 'Tells every process.';
@@ -4293,6 +4305,99 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION suspensions_expire', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suspended_under', 'pgmta_queued', 'EXECUTE');
 
+-- Inquiries: operators ask the running processes about a destination, or have a connection ended (docs/decisions/0138).
+
+CREATE TABLE inquiries (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    action text NOT NULL CHECK (action IN ('inspect', 'disconnect')),
+    value text NOT NULL CHECK (length(value) <= 1000),
+    process text,
+    who text NOT NULL,
+    asked_at timestamptz NOT NULL DEFAULT now(),
+    audit_id bigint,
+    CHECK (action = 'inspect' OR process IS NOT NULL AND value ~ '^[1-9][0-9]{0,17}$')
+);
+COMMENT ON TABLE inquiries IS
+    'What operators ask the processes of queued now. Each one answers once; rows go after seconds.';
+COMMENT ON COLUMN inquiries.id IS 'Its number.';
+COMMENT ON SEQUENCE inquiries_id_seq IS 'inquiries.id.';
+COMMENT ON COLUMN inquiries.action IS 'inspect: show a destination; disconnect: end a connection.';
+COMMENT ON COLUMN inquiries.value IS 'The name of a destination, or the number of a connection in its process.';
+COMMENT ON COLUMN inquiries.process IS 'Which process answers, as daemons.process; null: each one that delivers.';
+COMMENT ON COLUMN inquiries.who IS 'user@host of the command.';
+COMMENT ON COLUMN inquiries.asked_at IS 'When. No process answers after 10 s.';
+COMMENT ON COLUMN inquiries.audit_id IS 'disconnect: audit.id.';
+COMMENT ON CONSTRAINT inquiries_action_check ON inquiries IS 'The actions.';
+COMMENT ON CONSTRAINT inquiries_value_check ON inquiries IS 'Names have an end.';
+COMMENT ON CONSTRAINT inquiries_check ON inquiries IS 'A connection is a number of one process.';
+
+CREATE TABLE inquiry_answers (
+    inquiry_id bigint NOT NULL REFERENCES inquiries ON DELETE CASCADE,
+    process text NOT NULL,
+    answer json NOT NULL,
+    PRIMARY KEY (inquiry_id, process)
+);
+COMMENT ON TABLE inquiry_answers IS 'What processes of queued answer to inquiries.';
+COMMENT ON COLUMN inquiry_answers.inquiry_id IS 'inquiries.id.';
+COMMENT ON COLUMN inquiry_answers.process IS 'As daemons.process.';
+COMMENT ON COLUMN inquiry_answers.answer IS 'Its destinations with their connections, or the connection that it has ended.';
+COMMENT ON CONSTRAINT inquiry_answers_inquiry_id_fkey ON inquiry_answers IS 'They end together.';
+
+CREATE FUNCTION inquiry_begin(action text, value text, process text, who text DEFAULT SESSION_USER) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    entry bigint;
+    made bigint;
+BEGIN
+    IF inquiry_begin.action = 'disconnect' THEN
+        INSERT INTO audit (who, action, condition)
+        VALUES (coalesce(inquiry_begin.who, SESSION_USER), 'disconnect',
+            'connection ' || inquiry_begin.process || '/' || inquiry_begin.value)
+        RETURNING id INTO entry;
+    END IF;
+    INSERT INTO inquiries AS i (action, value, process, who, audit_id)
+    VALUES (inquiry_begin.action, inquiry_begin.value, inquiry_begin.process,
+        coalesce(inquiry_begin.who, SESSION_USER), entry)
+    RETURNING i.id INTO made;
+    PERFORM pg_notify('pgmta_suspensions', '');  -- processes look at both
+    RETURN made;
+END $$;
+COMMENT ON FUNCTION inquiry_begin IS
+    'Asks the processes of queued: inspect a destination, or disconnect a connection of a process, which audit gets. '
+    'Returns the number of the inquiry. Answers come within a second.';
+
+CREATE FUNCTION inquiry_answer(inquiry bigint, process text, answer json, entry bigint) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO inquiry_answers (inquiry_id, process, answer)
+    SELECT i.id, inquiry_answer.process, inquiry_answer.answer
+    FROM inquiries AS i WHERE i.id = inquiry FOR KEY SHARE
+    ON CONFLICT DO NOTHING;
+    -- no look into the answer of another inquiry: a database of another encoding may lack its characters
+    IF entry IS NOT NULL AND inquiry_answer.answer -> 'ended' IS NOT NULL THEN
+        UPDATE audit AS a SET details = (inquiry_answer.answer -> 'ended')::jsonb, finished_at = now(),
+            rows = (inquiry_answer.answer -> 'ended' ->> 'rows')::bigint
+        WHERE a.id = entry AND a.action = 'disconnect' AND a.finished_at IS NULL;
+    END IF;
+END $$;
+COMMENT ON FUNCTION inquiry_answer IS
+    'Answers an inquiry for a process. A connection that it has ended gets into audit, also if no one waits any more.';
+
+CREATE FUNCTION inquiry_end(inquiry bigint) RETURNS void LANGUAGE sql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    DELETE FROM inquiries WHERE id = inquiry
+$$;
+COMMENT ON FUNCTION inquiry_end IS 'Ends an inquiry: its answers are read.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('inquiries', 'pgmta_queued', 'SELECT, DELETE'),
+    ('inquiries', 'pgmta_operator', 'SELECT'),
+    ('inquiry_answers', 'pgmta_queued', 'SELECT'),
+    ('inquiry_answers', 'pgmta_operator', 'SELECT'),
+    ('FUNCTION inquiry_begin', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION inquiry_end', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION inquiry_answer', 'pgmta_queued', 'EXECUTE');
+
 -- Daemons and workers that run, the clock they share, and the migrations of the database.
 
 CREATE TABLE daemons (
@@ -4325,6 +4430,7 @@ CREATE TABLE workers (
     seen_at timestamptz NOT NULL DEFAULT now(),
     handled bigint NOT NULL DEFAULT 0,
     priority smallint NOT NULL DEFAULT 9,
+    in_flight integer,
     PRIMARY KEY (owner, name)
 );
 COMMENT ON TABLE workers IS 'Workers that run, by their heartbeat.';
@@ -4337,6 +4443,7 @@ COMMENT ON COLUMN workers.started_at IS 'When the worker started.';
 COMMENT ON COLUMN workers.seen_at IS 'Last heartbeat; older than a minute means dead.';
 COMMENT ON COLUMN workers.handled IS 'Rows since the start: settled, held, deleted, released.';
 COMMENT ON COLUMN workers.priority IS 'deliver: rows of this priority or a lower number.';
+COMMENT ON COLUMN workers.in_flight IS 'deliver: rows that it had leased at its last heartbeat; null: none was since its start.';
 
 CREATE TABLE database_clock (
     one boolean DEFAULT true PRIMARY KEY CONSTRAINT database_clock_one CHECK (one),
@@ -5451,6 +5558,7 @@ COMMENT ON COLUMN campaign_sums.bounced IS 'There is no such mailbox.';
 INSERT INTO rights (object, role, privileges) VALUES
     ('campaigns', 'pgmta_operator', 'SELECT'),
     ('campaigns', 'pgmta_reader', 'SELECT'),
+    ('campaign_recipients', 'pgmta_queued', 'MAINTAIN'),
     ('campaign_recipients', 'pgmta_operator',
         'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code)'),
     ('campaign_recipients', 'pgmta_reader', 'SELECT'),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.database import (
@@ -100,6 +101,15 @@ def _folder() -> Path:
     folder = memory_folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_log_of_earlier_tests() -> Iterator[None]:
+    """A test that configures the log leaves no loggers behind that `capture_logs` can't reach."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
+        structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture(scope="session")

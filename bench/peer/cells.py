@@ -1,4 +1,4 @@
-"""The loads: a cell is one kind of load, and the sets are lists of cells."""
+"""The loads: a cell is one kind of load, or none, and the sets are lists of cells."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,10 +8,10 @@ from bench.phases import Options
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of load: intake only, or end to end, and how the mail comes."""
+    """One kind of load: none, intake only, or end to end, and how the mail comes."""
 
-    scenario: str  # "intake" or "e2e"
-    count: int
+    scenario: str  # "idle", "intake" or "e2e"
+    count: int  # messages; seconds of "idle"
     sessions: int = 20
     reuse: bool = True
     recipients: int = 1
@@ -25,6 +25,8 @@ class Cell:
     @property
     def label(self) -> str:
         """Return a short name that distinguishes cells."""
+        if self.idle:
+            return self.scenario
         parts = [self.scenario, f"{self.sessions} {'kept' if self.reuse else 'one a mail'}"]
         if self.recipients > 1:
             parts.append(f"{self.recipients} recipients")
@@ -43,9 +45,19 @@ class Cell:
         return ", ".join(parts)
 
     @property
+    def idle(self) -> bool:
+        """Whether there is no mail."""
+        return self.scenario == "idle"
+
+    @property
     def end_to_end(self) -> bool:
         """Whether the mail is delivered."""
         return self.scenario == "e2e"
+
+    @property
+    def plain(self) -> bool:
+        """Whether smtp-source and smtp-sink of Postfix can make and take this mail."""
+        return not (self.rate or self.tls or self.front or self.refused or self.sign)
 
     def options(self, stall: float, processes: int | None, commands: Path) -> Options:
         """Return the options of a phase of this cell."""
@@ -75,6 +87,7 @@ QUICK = (
     Cell("e2e", 1500, reuse=False),
     Cell("e2e", 50, rate=10),
 )
+QUIET = (Cell("idle", 120), Cell("e2e", 300, rate=10))
 FULL = (
     Cell("intake", 8000, sessions=50),
     Cell("intake", 5000, reuse=False),
@@ -85,7 +98,7 @@ FULL = (
     Cell("e2e", 3000, recipients=5),
     Cell("e2e", 2000, size=100_000),
     Cell("e2e", 100, sessions=10, size=10_000_000),
-    Cell("e2e", 300, rate=10),
+    *QUIET,
     Cell("e2e", 5000, rate=500),
 )
 TLS = (Cell("e2e", 2500), Cell("e2e", 2500, tls="kept"), Cell("e2e", 1200, tls="each"))
@@ -103,6 +116,7 @@ SIGNED = (Cell("e2e", 5000), Cell("e2e", 5000, sign="rsa"), Cell("e2e", 5000, si
 SETS = {
     "quick": QUICK,
     "full": FULL,
+    "quiet": QUIET,
     "tls": TLS,
     "front": FRONT,
     "bounced": BOUNCED,

@@ -19,11 +19,13 @@ from bench.options import (
     workplace,
 )
 from bench.peer.cells import SETS, Cell, scaled
+from bench.peer.counted import CountedPhase
 from bench.peer.package import Unavailable
 from bench.peer.pgmta import Pgmta
 from bench.peer.postfix import Postfix
 from bench.peer.ratios import ratios
 from bench.peer.round import run
+from bench.peer.slow_sync import slow_sync
 from bench.peer.system import System
 from bench.phases import Phase, Result
 from bench.progress import log
@@ -40,6 +42,8 @@ class Settings:
     commands: Path
     directory: Path
     packages: Path
+    ours: bool
+    postfix: Postfix | None = None
 
     def systems(self, alone: bool) -> list[System]:
         """Make pgmta, and Postfix unless it is not to be had here: a line says so."""
@@ -48,16 +52,25 @@ class Settings:
         ]
         if not alone:
             try:
-                systems.append(Postfix(self.packages, {}))
+                self.postfix = Postfix(self.packages, {})
+                systems.append(self.postfix)
             except Unavailable as missing:
                 log(f"without postfix: {missing}")
         return systems
+
+    def counted(self, cell: Cell) -> bool:
+        """Return whether the tools of Postfix make and take the mail of a cell."""
+        return cell.plain and self.postfix is not None and not self.ours
 
     def round(self, cell: Cell, system: System) -> Result:
         """Run one round of a cell."""
         options = cell.options(self.stall, self.processes, self.commands)
         name = f"{system.name}.{cell.scenario}"
-        return run(cell, system, Phase(name, options, self.directory))
+        if self.postfix and self.counted(cell):
+            load: Phase = CountedPhase(name, options, self.directory, self.postfix)
+        else:
+            load = Phase(name, options, self.directory)
+        return run(cell, system, load)
 
 
 def _measure(
@@ -72,7 +85,8 @@ def _measure(
             order = systems if turn % 2 == 0 else systems[::-1]
             results: dict[str, Result] = {}
             for system in order:
-                log(f"{cell.label}: round {turn + 1} of {settings.runs}, {system.name}")
+                busy = f"load {os.getloadavg()[0]:.1f}"
+                log(f"{cell.label}: round {turn + 1} of {settings.runs}, {system.name}, {busy}")
                 results[system.name] = result = settings.round(cell, system)
                 for note in result.notes:
                     log(f"note, {system.name}: {note}")
@@ -89,8 +103,15 @@ def _measure(
 @click.option("--only", default="", help="Cells of the set whose name has this in it.")
 @click.option("--scale", default=1.0, help="Times the messages of each cell of the set.")
 @click.option("--alone", is_flag=True, help="Without Postfix.")
+@click.option(
+    "--pair",
+    default="postfix",
+    type=click.Choice(["postfix", "ours"]),
+    help="Source and sink: Postfix's count, ours compare.",
+)
 @click.option("--runs", default=3, type=click.IntRange(1), help="Rounds of each cell.")
 @click.option("--packages", type=click.Path(path_type=Path), help="Keep fetched packages there.")
+@click.option("--sync-ms", default=0, type=click.IntRange(0), help="Longer each sync.")
 @click.option("--stall", default=30.0, help="Give up if nothing moves for this many seconds.")
 @click.option("--keep", is_flag=True, help="Keep the directory of the run.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
@@ -99,9 +120,11 @@ def main(
     only: str,
     scale: float,
     alone: bool,
+    pair: str,
     runs: int,
     processes: int | None,
     packages: Path | None,
+    sync_ms: int,
     stall: float,
     keep: bool,
     json_: bool,
@@ -109,9 +132,10 @@ def main(
 ) -> None:
     """Measure pgmta and Postfix in turn, and print the ratios.
 
-    Each round of a cell runs both on an empty queue with the same source and sink. These compare
-    every message. docs/peers.md says how Postfix is set up. Exit code: 0 all well; 1 a
-    message was lost, duplicated or altered; 2 could not start.
+    Each round of a cell runs both on an empty queue with the same source and sink. These are
+    smtp-source and smtp-sink of Postfix in cells of plain mail, and count. In the other cells, or
+    with --pair ours, they compare every message. docs/develop/peers.md says how Postfix is set up.
+    Exit code: 0 all well; 1 a message was lost, duplicated or altered; 2 could not start.
     """
     cells = [cell for cell in scaled(SETS[set_], scale) if only in cell.label]
     if not cells:
@@ -124,13 +148,18 @@ def main(
         commands=commands_of(commands),
         directory=directory,
         packages=(packages or directory / "packages").resolve(),
+        ours=pair == "ours",
     )
     settings.packages.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with failing(Unavailable):
+        if sync_ms:
+            slow_sync(sync_ms, directory)
         systems = settings.systems(alone)
         about = [f"{system.name}: {system.about}" for system in systems]
         about.append(f"{len(os.sched_getaffinity(0))} cores, {filesystem(directory)}")
+        if sync_ms:
+            about.append(f"each sync takes {sync_ms} ms longer")
         for line in about:
             log(line)
         measured = _measure(settings, cells, systems)
@@ -141,13 +170,19 @@ def main(
     failed = any(result.problems for every in results for result in every)
     if json_:
         data = [
-            {"cell": asdict(cell), "label": cell.label, "runs": [vars(one) for one in every]}
+            {
+                "cell": asdict(cell),
+                "label": cell.label,
+                "counted": settings.counted(cell),
+                "runs": [vars(one) for one in every],
+            }
             for cell, every in zip(cells, results, strict=True)
         ]
         click.echo(dump({"about": about, "cells": data}))
     else:
         click.echo("\n".join(about))
         for cell, every in zip(cells, results, strict=True):
-            click.echo(f"\n{cell.label} x {cell.count}\n{table(every)}")
+            by = ", by smtp-source and smtp-sink" if settings.counted(cell) else ""
+            click.echo(f"\n{cell.label} x {cell.count}{by}\n{table(every)}")
     log(f"{time.monotonic() - started:.0f} s")
     finish(["a system did not send all, see above"] if failed else [], [])

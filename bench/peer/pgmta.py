@@ -61,6 +61,10 @@ class Relay:
         """Return the rows in messages."""
         return self.watch.counts()[0]
 
+    def commits(self) -> float:
+        """Return the commits of its database since the start."""
+        return self.watch.spent()["commits"]
+
 
 class Pgmta:
     """pgmta with default settings, one queued, and the embedded PostgreSQL."""

@@ -1,4 +1,4 @@
-"""Postfix as a relay on loopback, set up as docs/peers.md explains."""
+"""Postfix as a relay on loopback, set up as docs/develop/peers.md explains."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ from bench.peer.cells import Cell
 from bench.peer.milter import signer_socket, start_signer
 from bench.peer.package import libraries, need_root, unpack, version
 from bench.peer.room import furnish
+from bench.peer.slow_sync import VARIABLE
 from bench.peer.system import Daemon, files
 
 OWNED = (
@@ -41,7 +42,7 @@ postlog unix-dgram n - n - 1 postlogd
 
 
 def settings(cell: Cell, next_hop: int | None) -> dict[str, str]:
-    """Return what main.cf says beyond the places of files; docs/peers.md has the reasons."""
+    """Return what main.cf says beyond places of files; docs/develop/peers.md has the reasons."""
     chosen = {
         "compatibility_level": "3.6",
         "myhostname": "bench.pgmta.test",
@@ -113,6 +114,10 @@ class Relay:
         """Count queue files."""
         return files(*(self.queue / name for name in QUEUES))
 
+    def commits(self) -> float:
+        """Return 0: it has no database."""
+        return 0.0
+
 
 class Postfix:
     """Postfix out of the Debian package."""
@@ -147,7 +152,7 @@ class Postfix:
             "data_directory": directory / "data",
             "mail_owner": "postfix",
             "setgid_group": "postdrop",
-            "import_environment": "MAIL_CONFIG TZ LANG=C LD_LIBRARY_PATH",
+            "import_environment": f"MAIL_CONFIG TZ LANG=C LD_LIBRARY_PATH {VARIABLE}",
             "maillog_file": directory / "log" / "maillog",
             "maillog_file_prefixes": directory,
         }

@@ -3,6 +3,7 @@
 import time
 
 from bench import cpu
+from bench.daemons import free_port
 from bench.ledger import SIGNED
 from bench.peak import Peak
 from bench.peer.cells import Cell
@@ -11,11 +12,16 @@ from bench.phases import Phase, Result
 
 EMPTY_WITHIN = 30.0
 LOOK = 1.5  # seconds between samples of memory
+REST = 30.0  # seconds between the start and the watch of an idle server
 
 
 def run(cell: Cell, system: System, load: Phase) -> Result:
     """Let the mail of a cell through a system on an empty queue."""
     result = load.result
+    if cell.idle:
+        with system.start(cell, load.directory, free_port()) as running:
+            _watch_idle(running, cell.count, result)
+        return result
     with load.stack:
         next_hop = load.start_sink(SIGNED if cell.sign else 1) if cell.end_to_end else None
         with system.start(cell, load.directory, next_hop) as running:
@@ -23,10 +29,34 @@ def run(cell: Cell, system: System, load: Phase) -> Result:
             load.groups |= running.groups
             peak = Peak(running.groups, LOOK)
             peak.start()
+            before, commits = cpu.written(running.groups), running.commits()
             load.transfer(running.port, running.check, lambda: _drained(cell, running, result))
             peak.end()
             _sum(result, running.groups, peak)
+            octets = cpu.written(running.groups) - before
+            result.figures["KB written/message"] = octets / 1000 / cell.count
+            if cell.rate and commits:  # PostgreSQL counts up to a second late
+                result.figures["commits/message"] = (running.commits() - commits) / cell.count
     return result
+
+
+def _watch_idle(running: Running, seconds: float, result: Result) -> None:
+    """Let a server rest, and then watch what it takes without mail."""
+    groups, figures = running.groups, result.figures
+    time.sleep(REST)
+    octets, commits, before = cpu.written(groups), running.commits(), cpu.snapshot(groups)
+    time.sleep(seconds)
+    after = cpu.snapshot(groups)
+    running.check()
+    spent = {name: after.groups[name] - before.groups[name] for name in groups}
+    passed = after.at - before.at
+    figures["% of a core"] = 100 * sum(spent.values()) / passed
+    figures["memory MB"] = sum(cpu.memory(groups).values())
+    figures["KB written/s"] = (cpu.written(groups) - octets) / 1000 / passed
+    if commits:
+        figures["commits/s"] = (running.commits() - commits) / passed
+    if len(groups) > 1:
+        figures |= {f"% of a core, {name}": 100 * one / passed for name, one in spent.items()}
 
 
 def _drained(cell: Cell, running: Running, result: Result) -> None:

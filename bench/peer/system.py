@@ -32,6 +32,10 @@ class Running(Protocol):
         """Return how many messages are in its queue."""
         ...
 
+    def commits(self) -> float:
+        """Return the commits of its database since the start, 0 without one."""
+        ...
+
 
 class System(Protocol):
     """A mail server that can be started for a cell."""

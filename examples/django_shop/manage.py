@@ -6,7 +6,7 @@
     curl -d buyer=ann@example.com -d item=lamp -d voucher=SPRING-1 localhost:8000/orders
     curl localhost:8000/orders/1
 
-pgmta is in that database, and the login has the role pgmta_submit (docs/django.md).
+pgmta is in that database, and the login has the role pgmta_submit (docs/programs/django.md).
 """
 
 import os

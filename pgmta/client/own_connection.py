@@ -56,9 +56,9 @@ def enqueue(
     The connection is one of psycopg, SQLAlchemy or Django. Of an asynchronous one the answer is
     awaited. The mail is sent if the transaction commits. The call is one statement, also through
     pgbouncer, and changes nothing of the connection. With `wake` it notifies the workers at the
-    commit, which many programs at once should leave out (docs/sql.md). Raises SubmissionError for
-    bad mail, and the transaction goes on. Raises TypeError and ValueError for values of another
-    type, and the errors of the driver.
+    commit, which many programs at once should leave out (docs/programs/sql.md). Raises
+    SubmissionError for bad mail, and the transaction goes on. Raises TypeError and ValueError for
+    values of another type, and the errors of the driver.
     """
     with submit_span() as span:
         text = as_text([mail_json(mail, span.traceparent, ascii_only=True)])

@@ -23,8 +23,9 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class RecipientStatus:
-    """The state of one recipient of a message, as view message_status has it (docs/states.md).
+    """The state of one recipient of a message, as view message_status has it.
 
+    docs/develop/states.md has the states.
     `state` is scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled,
     expired or suppressed, since the time `at`. `next_attempt` is None if it does not wait. `code`
     and `reply` are those of the last attempt. Of a cancelled one `reply` is the reason.

@@ -24,7 +24,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedMail:
-    """Mail in each of the three forms, with the options of submit() (docs/sql.md).
+    """Mail in each of the three forms, with the options of submit() (docs/programs/sql.md).
 
     `send_at` and `deadline` have a time zone. `priority` is 0 (first) to 9. `metadata` goes to the
     rows of the queue. A repetition with the same `key` of a `tenant` is not sent again. `on_failed`
@@ -43,7 +43,7 @@ class SubmittedMail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail(SubmittedMail):
-    """Mail as parts, which pgmta composes when it is delivered (docs/composed.md).
+    """Mail as parts, which pgmta composes when it is delivered (docs/programs/composed.md).
 
     `sender` is the reverse-path, and the address in From unless `from_` has another. Mailboxes are
     written as `bob@example.com` or `Bob <bob@example.com>`. `to`, `cc` and `bcc` have a recipient
@@ -65,7 +65,7 @@ class Mail(SubmittedMail):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateMail(SubmittedMail):
-    """Mail that a template and its words make for one recipient (docs/templates.md).
+    """Mail that a template and its words make for one recipient (docs/programs/templates.md).
 
     Without a `version` it is the last one of now. A word is a text, a number or a boolean.
     """

@@ -14,6 +14,26 @@ from pgmta.config.types import FilePath, Section, checked
 from pgmta.mail.address import normalise_domain
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)
+_OTHER_SCHEME = re.compile(r"(?!postgres(ql)?://)\w+://")
+_SECOND_AT = re.compile(r"postgres(ql)?://[^/?@]*@[^/?@]*@")
+
+
+def check_uri(uri: str) -> str:
+    """Return a libpq connection string. Raises ValueError, whose text has no part of it.
+
+    libpq would take what follows the first `@` of a URI as its host, and write it into errors.
+    """
+    try:
+        psycopg.conninfo.conninfo_to_dict(uri)
+    except psycopg.Error as error:
+        # libpq's message may repeat parts of the string, and a password may be one of them
+        reason = _QUOTED.sub('"…"', str(error).strip().replace(uri, "…"))
+        if _OTHER_SCHEME.match(uri):
+            reason = "a URI of PostgreSQL begins with postgresql://"
+        raise ValueError(f"is no libpq connection string: {reason}") from None
+    if _SECOND_AT.match(uri):
+        raise ValueError("has a host with an @: an @ in a password is written %40")
+    return uri
 
 
 class Database(Section):
@@ -34,31 +54,27 @@ class Database(Section):
     @field_validator("uri")
     @classmethod
     def _readable(cls, uri: str | None) -> str | None:
-        if uri is not None:
-            try:
-                psycopg.conninfo.conninfo_to_dict(uri)
-            except psycopg.Error as error:
-                # libpq's message may repeat parts of the string, and a password may be one of them
-                reason = _QUOTED.sub('"…"', str(error).strip().replace(uri, "…"))
-                if re.match(r"(?!postgres(ql)?://)\w+://", uri):
-                    reason = "a URI of PostgreSQL begins with postgresql://"
-                raise ValueError(f"is no libpq connection string: {reason}") from None
-        return uri
+        return uri if uri is None else check_uri(uri)
 
 
-class Environment(Section):
-    """Describe the host and the folder of the process."""
+class DatabasePlace(Section):
+    """Say where the database is: the part of the environment that commands need."""
 
-    hostname: str = Field(
-        default_factory=socket.getfqdn,
-        description="name in 220, EHLO and Received; default: this host's full name",
-    )
     directory: FilePath = Field(
         default=Path("var"),
         validate_default=True,
         description="where the embedded PostgreSQL keeps its data, relative to this file",
     )
     database: Database = Field(default=Database())
+
+
+class Environment(DatabasePlace):
+    """Describe the host and the folder of the process."""
+
+    hostname: str = Field(
+        default_factory=socket.getfqdn,
+        description="name in 220, EHLO and Received; default: this host's full name",
+    )
 
     @field_validator("hostname")
     @classmethod

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,6 @@ LONGEST = 36525 * 86400.0
 """Seconds of the longest duration. PostgreSQL can represent a time this far ahead or ago."""
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+(?=\s*[KMGT]))?)\s*(?:([KMGT])(?:I?B)?|B)?", re.IGNORECASE)
-_BYTES = TypeAdapter(ByteSize)
 
 _ALIKE = 4  # letters at the begin of two words that are more likely the same
 
@@ -125,6 +125,12 @@ def at_least(least: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+@cache
+def _bytes() -> TypeAdapter[ByteSize]:
+    """Commands without a size don't wait for this."""
+    return TypeAdapter(ByteSize)
+
+
 def parse_size(value: Any) -> int:
     """Return the octets of `1000`, `64KB`, `1.5 MB`, `2GiB`; raises ValueError otherwise.
 
@@ -138,7 +144,7 @@ def parse_size(value: Any) -> int:
         if not match:
             raise ValueError(f"{value!r} is no size; write for example 1000, 64KB or 50MB")
         unit = f"{match[2]}iB" if match[2] else "B"
-        size = _BYTES.validate_python(f"{match[1]}{unit}")
+        size = _bytes().validate_python(f"{match[1]}{unit}")
     if size < 1:
         raise ValueError("a size is at least 1")
     return size

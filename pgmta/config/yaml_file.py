@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
@@ -16,11 +18,14 @@ type Key = tuple[str | int, ...]
 INCLUDE = "include"
 """The key whose files a file includes."""
 
+_FILES = 100  # included by a file, at most, each time that one is read
+_SIZE = 1_000_000  # octets of a file, at most
 _DEPTH = 16  # levels; without a limit an alias that contains itself would never end
 _VALUES = 200_000  # of a file, at most, if its text is not longer than that
 _MANY = "too many values; an alias (*NAME) repeats each value of its anchor (&NAME)"
 _TAG = "tag:yaml.org,2002:"
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+_NAMED = re.compile(r"(alias|anchor|handle) '.*?'")  # the name may be the text of another file
 _BOOLEANS = yaml.SafeLoader.bool_values  # undocumented; checked with PyYAML 6.0.3
 
 
@@ -95,47 +100,100 @@ def read_file(path: Path) -> tuple[dict[str, Any], KeyLines, Mistakes]:
     are merged, and other values replaced. Raises ConfigError.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:  # also a pipe: -c <(program)
+            text, identity = _bounded(file), _same(os.fstat(file.fileno()))
+    except (OSError, ValueError) as error:
         raise ConfigError([f"{path}: {_reason(error)}"]) from None
     data, lines, mistakes = read_text(text, path)
     if INCLUDE in data:
-        data, lines = _included(data, lines, mistakes, (path,))
+        data, lines = _Included(identity, mistakes).join(data, lines, path)
     return data, lines, mistakes
 
 
-def _included(
-    own: dict[str, Any], own_lines: KeyLines, mistakes: Mistakes, way: tuple[Path, ...]
-) -> tuple[dict[str, Any], KeyLines]:
-    """Return the values of a file, the last of `way`, upon those of the files that it includes."""
-    path = way[-1]
-    data, lines = dict[str, Any](), KeyLines()
-    names = own.pop(INCLUDE)
-    for number, name in enumerate(names if isinstance(names, list) else [names]):
-        key: Key = (INCLUDE, number) if isinstance(names, list) else (INCLUDE,)
-        line, file = own_lines[key], path if len(way) > 1 else None
+class _Included:
+    """Joins a file with those that it includes, at most 100, each a regular one of at most 1 MB."""
+
+    def __init__(self, first: tuple[int, int], mistakes: Mistakes) -> None:
+        self._mistakes = mistakes
+        self._way = [first]  # the files from the first one to the present one
+        self._left = _FILES
+
+    def join(
+        self, own: dict[str, Any], own_lines: KeyLines, path: Path
+    ) -> tuple[dict[str, Any], KeyLines]:
+        """Return the values of the file `path` upon those of the files that it includes.
+
+        Raises ConfigError.
+        """
+        data, lines = dict[str, Any](), KeyLines()
+        names = own.pop(INCLUDE)
+        for number, name in enumerate(names if isinstance(names, list) else [names]):
+            key: Key = (INCLUDE, number) if isinstance(names, list) else (INCLUDE,)
+            try:
+                _merge(data, lines, *self._read(path, name))
+            except _NotIncluded as error:
+                file = path if len(self._way) > 1 else None
+                self._mistakes.add(own_lines[key], dotted(key), str(error), file)
+                if self._left < 0:
+                    raise self._mistakes.error() from None
+        own_lines.drop((INCLUDE,))
+        _merge(data, lines, own, own_lines)
+        return data, lines
+
+    def _read(self, path: Path, name: Any) -> tuple[dict[str, Any], KeyLines]:
+        """Return the values of an included file. Raises _NotIncluded and ConfigError."""
         if not isinstance(name, str) or not name:
-            mistakes.add(line, dotted(key), "expected the path of a file, or a list of paths", file)
-            continue
+            raise _NotIncluded("expected the path of a file, or a list of paths")
+        self._left -= 1
+        if self._left < 0:
+            raise _NotIncluded(f"over {_FILES} files are included")
         other = path.parent / name
-        if any(other.resolve() == each.resolve() for each in way):
-            mistakes.add(line, dotted(key), f"{other} includes itself", file)
-            continue
         try:
-            text = other.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            mistakes.add(line, dotted(key), f"{other}: {_reason(error)}", file)
-            continue
-        inner, inner_lines, found = read_text(text, other)
-        mistakes.take(found)
-        if INCLUDE in inner:
-            inner, inner_lines = _included(inner, inner_lines, mistakes, (*way, other))
-        for each in inner_lines:
-            inner_lines.files.setdefault(each, other)
-        _merge(data, lines, inner, inner_lines)
-    own_lines.drop((INCLUDE,))
-    _merge(data, lines, own, own_lines)
-    return data, lines
+            text, identity = _regular(other)
+        except (OSError, ValueError) as error:
+            raise _NotIncluded(f"{other}: {_reason(error)}") from None
+        if identity in self._way:
+            raise _NotIncluded(f"{other} includes itself")
+        data, lines, found = read_text(text, other)
+        self._mistakes.take(found)
+        if INCLUDE in data:
+            self._way.append(identity)
+            data, lines = self.join(data, lines, other)
+            self._way.pop()
+        for each in lines:
+            lines.files.setdefault(each, other)
+        return data, lines
+
+
+class _NotIncluded(Exception):
+    """Has the reason why a file is not included."""
+
+
+def _regular(path: Path) -> tuple[str, tuple[int, int]]:
+    """Return the text of a regular file, and which one it is. Raises OSError, ValueError."""
+    with open(path, "rb", opener=_at_once) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise _Refused("is no regular file")
+        return _bounded(file), _same(found)
+
+
+def _bounded(file: BinaryIO) -> str:
+    """Return the text of a file that is not too long. Raises OSError, ValueError."""
+    octets = file.read(_SIZE + 1)
+    if len(octets) > _SIZE:
+        raise _Refused(f"has over {_SIZE // 1_000_000} MB")
+    return octets.decode()
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file, also a FIFO without a writer. Raises OSError."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _same(found: os.stat_result) -> tuple[int, int]:
+    """Return by what a file is known, whatever its path."""
+    return found.st_dev, found.st_ino
 
 
 def _merge(
@@ -170,10 +228,15 @@ def read_text(text: str, path: Path) -> tuple[dict[str, Any], KeyLines, Mistakes
     lines = KeyLines()
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if not isinstance(node, yaml.MappingNode | None) and node.tag != f"{_TAG}null":
+            # without its text: it may be a file with a password
+            mistakes.add(1, "", "expected a mapping of keys at the top")
+            raise mistakes.error()
         data = _Reader(text, lines, mistakes).read(node) if node is not None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        reason = _NAMED.sub(r"\1", reason)
         if reason == "mapping values are not allowed here":
             reason += "; a value with `: ` in it needs quotes"
         mistakes.add(mark.line + 1 if mark else None, "", f"YAML: {reason}")
@@ -185,16 +248,19 @@ def read_text(text: str, path: Path) -> tuple[dict[str, Any], KeyLines, Mistakes
         line, key = error.args
         mistakes.add(line, key, f"YAML: {_MANY}")
         raise mistakes.error() from None
-    if data is None:
-        data = {}
-    if not isinstance(data, dict):
-        mistakes.add(1, "", "expected a mapping of keys at the top")
-        raise mistakes.error()
-    return data, lines, mistakes
+    return data or {}, lines, mistakes
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "is not UTF-8"
+class _Refused(ValueError):
+    """Has the reason why a file is not read."""
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, _Refused):
+        return str(error)
+    return "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "is no path"
 
 
 class _TooMany(Exception):

@@ -1,6 +1,6 @@
 """Errors of click in the spelling of all others: `error: ` and the reason, on stderr.
 
-The module imports click alone, because `queuectl --help` waits for it.
+The module imports click, and little else, because `queuectl --help` waits for it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+
+from pgmta.console.journal import marked_words
 
 
 class ErrorLines(click.Command):
@@ -23,7 +25,7 @@ class ErrorLines(click.Command):
         try:
             code = run(*args, standalone_mode=False, **extra)
         except click.Abort:
-            click.echo("error: aborted", err=True)
+            click.echo(marked_words("error: aborted"), err=True)
             sys.exit(1)
         except click.ClickException as error:
             if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -41,7 +43,7 @@ def _show(error: click.ClickException) -> None:
         if context.command.get_help_option(context):
             option = context.help_option_names[-1]
             click.echo(f"Try '{context.command_path} {option}' for help.\n", err=True)
-    click.echo(f"error: {error.format_message()}", err=True)
+    click.echo(marked_words(f"error: {error.format_message()}"), err=True)
 
 
 class ErrorLinesGroup(ErrorLines, click.Group):

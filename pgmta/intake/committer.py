@@ -233,10 +233,10 @@ class Committer:
         began = time.monotonic()
         if any(content.chunks > _LARGE for content in group):
             store = Enqueue(self._large, self.schema)
+        wake = self._notifier.rests
         try:
-            await store.commit(
-                [c.message for c in group if c.message], _PATIENCE, self._look_failed
-            )
+            messages = [c.message for c in group if c.message]
+            woke = await store.commit(messages, _PATIENCE, self._look_failed, wake=wake)
         except Undecided as error:
             self._leave_open(group, str(error))
             self._answer(group, error)
@@ -264,7 +264,10 @@ class Committer:
             loop.call_soon(self._answer, group, None)
             if self._note:
                 loop.call_soon(self._note, group)
-            self._notifier.due.set()
+            if woke:
+                self._notifier.count()
+            else:
+                self._notifier.due.set()
 
     async def _write_singly(self, store: Enqueue, group: list[Content]) -> None:
         """Write each message by itself: one that PostgreSQL refuses must not refuse the others."""

@@ -12,7 +12,7 @@ DoneCallback = Callable[[Exception | None], None]
 
 
 class State(StrEnum):
-    """States of a content; docs/states.md has the transitions."""
+    """States of a content; docs/develop/states.md has the transitions."""
 
     MEMORY = "memory"  # all of it is in memory
     WRITING = "writing"  # a part is on its way into the database, ahead of the message

@@ -1,6 +1,6 @@
 """The classes of answers: why an attempt did not deliver. `attempts.class` has them.
 
-docs/answers.md describes them.
+docs/mail/answers.md describes them.
 """
 
 from __future__ import annotations

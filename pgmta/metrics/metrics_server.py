@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
+from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from pgmta.config.metrics import MetricsPage
@@ -14,21 +18,39 @@ from pgmta.logs import get
 
 log = get("metrics")
 
-type Scrape = Callable[[], Awaitable[bytes]]
-"""Returns the page of figures."""
+type Scrape = Callable[[bool], Awaitable[bytes]]
+"""Returns the page of figures. The argument says whether the daemon serves."""
 
 type Problem = Callable[[], Awaitable[str]]
 """Returns why the daemon does not serve; '' if it does."""
 
 
-class MetricsServer:
-    """Answers GET by what the daemon says at that moment. It knows neither tables nor figures."""
+_MOST = 32  # connections: each takes a descriptor, which deliveries need
+_FIRST = 10.0  # seconds for the first request of a connection
 
-    def __init__(self, settings: MetricsPage, scrape: Scrape, problem: Problem) -> None:
+
+class _OneTooMany(asyncio.Protocol):
+    """A connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
+
+
+class MetricsServer:
+    """Answers GET by what the daemon says at that moment. It knows neither tables nor figures.
+
+    `name` is the command of the daemon.
+    """
+
+    def __init__(self, name: str, settings: MetricsPage, scrape: Scrape, problem: Problem) -> None:
+        self._name = name
         self._settings = settings
         self._scrape = scrape
         self._problem = problem
-        application = web.Application()
+        self._stopping = False
+        self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}  # without a whole request yet
+        self._listening: asyncio.Server | None = None
+        application = web.Application(middlewares=[self._note])
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
@@ -48,20 +70,50 @@ class MetricsServer:
             sock.close()
             reason = error.strerror or str(error)
             raise ConfigError([f"metrics.listen: cannot listen on {place}: {reason}"]) from None
-        await web.SockSite(self._runner, sock).start()
+        self._listening = await asyncio.get_running_loop().create_server(self._connect, sock=sock)
         log.info("metrics", listen=str(place))
+
+    def begin_stop(self) -> None:
+        """Say from now on that the daemon stops."""
+        self._stopping = True
 
     async def stop(self) -> None:
         """End all connections, and the server."""
+        if self._listening:
+            self._listening.close()
         await self._runner.cleanup()
 
+    def _connect(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        server = self._runner.server
+        if server is None or len(server.connections) >= _MOST:
+            return _OneTooMany()
+        connection = server()
+        loop = asyncio.get_running_loop()
+        self._silent[connection] = loop.call_later(_FIRST, self._end_silent, connection)
+        return connection
+
+    def _end_silent(self, connection: RequestHandler) -> None:
+        del self._silent[connection]
+        if connection.transport:
+            connection.transport.abort()
+
+    @web.middleware
+    async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if timer := self._silent.pop(request.protocol, None):
+            timer.cancel()
+        return await handler(request)
+
     async def _metrics(self, _: web.Request) -> web.Response:
-        headers = {"Content-Type": CONTENT_TYPE_LATEST}
-        return web.Response(body=await self._scrape(), headers=headers)
+        body = await self._scrape(not await self._reason())
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="alive\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        problem = await self._problem()
-        return web.Response(text=f"{problem or 'ready'}\n", status=503 if problem else 200)
+        reason = await self._reason()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    async def _reason(self) -> str:
+        return f"{self._name} stops" if self._stopping else await self._problem()

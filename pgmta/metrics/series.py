@@ -23,8 +23,6 @@ WAITS = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 NUMBERS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
 """Buckets for sizes of groups."""
 
-_BETWEEN = "\x1f"  # label values in JSON
-
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -99,18 +97,12 @@ def without_gauges(catalogue: Iterable[Series], values: Values) -> Values:
 def dump(values: Mapping[str, Mapping[tuple[str, ...], Value]]) -> bytes:
     """Return values in one line of JSON, for another process."""
     text = {
-        name: {_BETWEEN.join(labels): value for labels, value in each.items()}
-        for name, each in values.items()
+        name: [(labels, value) for labels, value in each.items()] for name, each in values.items()
     }
     return json.dumps(text, separators=(",", ":")).encode() + b"\n"
 
 
 def load(line: bytes) -> Values:
     """Return the values of such a line. Raises ValueError."""
-    found = cast(dict[str, dict[str, Value]], json.loads(line))
-    return {
-        name: {
-            tuple(labels.split(_BETWEEN)) if labels else (): value for labels, value in each.items()
-        }
-        for name, each in found.items()
-    }
+    found = cast(dict[str, list[tuple[list[str], Value]]], json.loads(line))
+    return {name: {tuple(labels): value for labels, value in each} for name, each in found.items()}

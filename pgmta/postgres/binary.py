@@ -7,12 +7,16 @@ array takes a third of that time. The statements of smtpd and queued have a doze
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from psycopg import AsyncConnection
+from psycopg.abc import AdaptContext
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
+
+from pgmta.postgres.link_connection import LinkConnection
 
 _HEADER = struct.Struct("!iiIii")  # dimensions, whether there are nulls, element type, length, base
 _LENGTH = struct.Struct("!i")
@@ -71,13 +75,19 @@ class Instants(_Array[datetime]):
 
 
 class Texts(_Array[str]):
-    """A text[] without nulls."""
+    """A text[] without nulls; `?` stands for characters that the database's encoding lacks."""
+
+    oid, element = 1009, _TEXT
+
+
+class AddressTexts(_Array[str]):
+    """The same, but PostgreSQL refuses the statement for such a character: mail goes to them."""
 
     oid, element = 1009, _TEXT
 
 
 class OptionalTexts(_Array[str | None]):
-    """A text[] that may have nulls."""
+    """The same as Texts, with nulls."""
 
     oid, element = 1009, _TEXT
 
@@ -88,9 +98,21 @@ class Bytes(_Array[bytes]):
     oid, element = 1001, 17
 
 
+def _fitting(codec: str) -> Callable[[str], bytes]:
+    def encode(text: str) -> bytes:
+        return text.encode(codec, "replace").decode(codec).encode()
+
+    return encode
+
+
 class _ArrayDumper(Dumper):
     format = Format.BINARY
     cls: type[_Array[Any]]
+
+    def __init__(self, cls: type, context: AdaptContext | None = None) -> None:
+        super().__init__(cls, context)
+        codec = self.connection.codec if isinstance(self.connection, LinkConnection) else ""
+        self._octets = str.encode if cls is AddressTexts or not codec else _fitting(codec)
 
     def dump(self, obj: Any) -> bytes:
         length, kind = len(obj), self.cls
@@ -105,13 +127,13 @@ class _ArrayDumper(Dumper):
             return header + struct.pack("!" + kind.code * length, *flat)
         parts = [header] * (2 * length + 1)
         if kind is OptionalTexts:
-            octets = [b"" if text is None else text.encode() for text in obj]
+            octets = [b"" if text is None else self._octets(text) for text in obj]
             parts[1::2] = [
                 _NULL if text is None else _LENGTH.pack(len(each))
                 for text, each in zip(obj, octets, strict=True)
             ]
         else:
-            octets = list(map(str.encode, obj)) if kind is Texts else obj
+            octets = list(map(self._octets, obj)) if kind.element == _TEXT else obj
             sizes = list(map(len, octets))
             pack = _LENGTHS.__getitem__ if max(sizes) < _SHORT else _LENGTH.pack
             parts[1::2] = list(map(pack, sizes))

@@ -31,6 +31,15 @@ arguments fit better to its own, and the session would run it. Before these stat
 calls functions with the prefix pg_catalog only.
 """
 
+AS_UTF8 = "SET client_encoding = 'UTF8'"
+"""The statement for a session that is not `in_utf8`, because our statements and conditions are."""
+
+AS_STORED = (
+    "SELECT pg_catalog.set_config('client_encoding',"
+    " pg_catalog.current_setting('server_encoding'), false)"
+)
+"""The statement for a session that has the characters of its database alone."""
+
 _POOLER = (
     "the database is reached through a connection pooler, which pgmta's own connections can't use: "
     "name PostgreSQL itself in environment.database.uri; only SQL functions work behind a pooler"
@@ -51,6 +60,25 @@ def writable(uri: str) -> str:
     if said or "," not in str(hosts):
         return uri
     return psycopg.conninfo.make_conninfo(uri, target_session_attrs="read-write")
+
+
+def in_utf8(connection: psycopg.BaseConnection[Any]) -> bool:
+    """Return whether the database has the encoding UTF8."""
+    return connection.info.parameter_status("server_encoding") == "UTF8"
+
+
+def has_octets(connection: psycopg.BaseConnection[Any]) -> bool:
+    """Return whether the database has the encoding SQL_ASCII, which knows octets alone."""
+    return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+
+
+def use_utf8(connection: psycopg.Connection[Any]) -> None:
+    """Have a session that `has_octets` return texts, which psycopg returns as bytes else.
+
+    Another one stays as it is: comments of the schema have characters that its database may lack.
+    """
+    if has_octets(connection):
+        connection.execute(AS_UTF8)
 
 
 def check_pooler(connection: psycopg.BaseConnection[Any], pid: int) -> None:

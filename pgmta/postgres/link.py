@@ -1,26 +1,27 @@
-"""Connections to PostgreSQL that are made again after they broke, and that read long answers fast.
-
-Undocumented parts of psycopg are used here and nowhere else: the method `AsyncConnection.wait` and
-the generators that it runs, which yield states of `psycopg.waiting`. Checked with psycopg 3.3.9;
-tests/pgmta/test_private_names.py fails when they change.
-"""
+"""Connections to PostgreSQL that are made again after they broke."""
 
 from __future__ import annotations
 
 import asyncio
-import select
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, LiteralString
+from typing import Any, LiteralString, cast
 
 import psycopg
-from psycopg import errors as pg_errors
-from psycopg.pq import TransactionStatus
-from psycopg.waiting import Ready, Wait
 
 from pgmta.errors import AnswerLost, Backend, LoginRefused, StoreUnavailable
 from pgmta.postgres import binary, faults
-from pgmta.postgres.fit_session import LOOK_IN_PGMTA, check_pooler, writable
+from pgmta.postgres.fit_session import (
+    AS_STORED,
+    AS_UTF8,
+    LOOK_IN_PGMTA,
+    check_pooler,
+    has_octets,
+    in_utf8,
+    writable,
+)
+from pgmta.postgres.link_connection import LinkConnection
+from pgmta.postgres.prepared_statements import PreparedStatements
 
 # A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
 _DEFAULTS: dict[str, Any] = {
@@ -33,7 +34,6 @@ _DEFAULTS: dict[str, Any] = {
 # The statements, and the trigger that removes bodies, rely on seeing rows that others committed.
 _SETTINGS = {"default_transaction_isolation": "read committed"}
 _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
-_CANCEL = 5.0  # seconds for the server to end a statement whose caller has gone
 _BACKEND = """
 SELECT pg_catalog.pg_backend_pid(),
     (SELECT backend_start FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()))
@@ -42,94 +42,6 @@ _END = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE (pid, backend_start) = (%(pid)s, %(began)s)
 """
-
-
-Work = Generator[Any, Any, Any]
-
-
-class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """psycopg's connection, with a shorter way of waiting for an answer.
-
-    For every 8 KB from the server psycopg wakes the caller's task, sets a timer and registers the
-    socket anew. Here the socket's callback reads them itself. The task wakes once, when the
-    answer is complete (docs/decisions/0013 has the figures).
-    """
-
-    backend: Backend
-
-    @property
-    def broken(self) -> bool:
-        """Whether the server has closed the connection or reset it.
-
-        libuv reports an error only once, and the server's last octets may stand before it.
-        """
-        if self.closed:
-            return True
-        look = select.poll()
-        look.register(self.pgconn.socket, select.POLLRDHUP)
-        return bool(look.poll(0))
-
-    async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Run the generator of a statement to its end and return its value."""
-        if timeout is not None:
-            return await super().wait(gen, interval, timeout)
-        try:
-            state = next(gen)
-        except StopIteration as end:
-            # a generator that never waits: psycopg lets the other tasks run
-            return await super().wait(_ended(end.value), interval)
-        if state != Wait.R:
-            return await super().wait(_from(gen, state), interval)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[tuple[Any, Any]] = loop.create_future()
-        number = self.pgconn.socket
-
-        def readable() -> None:
-            if done.done():  # cancelled a moment ago
-                return
-            state = value = failure = None
-            try:
-                state = gen.send(Ready.R)
-                while state == Wait.R and self.broken:
-                    state = gen.send(Ready.R)
-                if state == Wait.R:
-                    return
-            except StopIteration as end:
-                value = end.value
-            except BaseException as error:
-                failure = error
-            # at once: libpq may have closed the socket, and its number soon belong to another
-            loop.remove_reader(number)
-            if failure:
-                done.set_exception(failure)
-            else:
-                done.set_result((state, value))
-
-        loop.add_reader(number, readable)
-        try:
-            state, value = await done
-        except asyncio.CancelledError:
-            if done.cancelled():
-                loop.remove_reader(number)
-            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
-                await self._give_up(gen)
-            raise
-        return value if state is None else await super().wait(_from(gen, state), interval)
-
-    async def _give_up(self, gen: Work) -> None:
-        """End the statement on the server, or else close the connection."""
-        clock = asyncio.get_running_loop().time
-        end = clock() + _CANCEL
-        try:
-            await self.cancel_safe(timeout=_CANCEL)
-            await super().wait(gen, timeout=max(0.0, end - clock()))
-        except pg_errors.QueryCanceled:
-            pass
-        except Exception:  # the cancellation goes on instead
-            self.pgconn.finish()
-        except BaseException:
-            self.pgconn.finish()
-            raise
 
 
 class Link:
@@ -144,7 +56,9 @@ class Link:
         self._name = name
         self._settings = settings or {}
         self._connection: LinkConnection | None = None
+        self._statements: PreparedStatements | None = None  # of this connection
         self._lock = asyncio.Lock()
+        self._used = False  # since the last `close_unused`
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[LinkConnection]:
@@ -155,9 +69,12 @@ class Link:
         anything else that PostgreSQL refuses.
         """
         async with self._lock:
+            self._used = True
             connection = self._connection
             if connection is None or connection.broken:
                 connection = await self._connect()
+            if self._statements:
+                self._statements.stop()
             try:
                 yield connection
             except BaseException as error:
@@ -186,13 +103,12 @@ class Link:
         for chance in range(tries):
             try:
                 async with self._lock:  # as in `use`, which costs more
+                    self._used = True
                     connection = self._connection
                     if connection is None or connection.broken:
                         connection = await self._connect()
                     try:
-                        cursor = connection.cursor(binary=True)
-                        await cursor.execute(query, params, prepare=True)
-                        return await cursor.fetchall() if cursor.description else []
+                        return await cast(PreparedStatements, self._statements).run(query, params)
                     except BaseException as error:
                         await self._failed(connection, error)
                         raise
@@ -226,6 +142,7 @@ class Link:
         try:
             await self.close()
             self._connection = await connect(self._uri, self._name, self._settings)
+            self._statements = PreparedStatements(self._connection)
         except psycopg.Error as error:
             raise unavailable(error) from error
         return self._connection
@@ -237,7 +154,8 @@ class Link:
         """
         if not isinstance(error, psycopg.Error):
             # cancelled or failed inside a statement: its protocol state is unknown
-            if self._connection and self._connection.pgconn.transaction_status != 0:
+            libpq = self._connection and self._connection.pgconn
+            if libpq and (libpq.transaction_status or libpq.pipeline_status):
                 await self.close()
             return
         if faults.lost_race(error) or not (faults.outage(error) or faults.stale(error)):
@@ -267,9 +185,19 @@ class Link:
                 raise StoreUnavailable(f"process {pid} of PostgreSQL has not ended yet")
             backends.pop()
 
+    async def close_unused(self) -> None:
+        """Close the connection if no statement has begun since the last call."""
+        if not (self._used or self.busy):
+            async with self._lock:
+                await self.close()
+        self._used = False
+
     async def close(self) -> None:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
+        if self._statements:
+            self._statements.stop()
+            self._statements = None
         if connection:
             await connection.close()
 
@@ -290,6 +218,10 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         **options,
     )
     try:
+        if not in_utf8(connection):
+            await connection.execute(AS_STORED, prepare=False)  # whose name is the codec's
+            connection.codec = "" if has_octets(connection) else connection.info.encoding
+            await connection.execute(AS_UTF8, prepare=False)
         # not prepared: the statement would stay in the session of a pooler
         cursor = await connection.execute(_BACKEND, prepare=False)
         pid, began = (await cursor.fetchall())[0]
@@ -322,18 +254,3 @@ async def _rest(error: psycopg.Error, chance: int) -> None:
 
 def _words(error: psycopg.Error) -> str:
     return str(error).strip() or type(error).__name__
-
-
-def _ended(value: Any) -> Work:
-    """Return the value without ever waiting."""
-    yield from ()
-    return value
-
-
-def _from(gen: Work, state: Any) -> Work:
-    """Go on with a generator that wants to wait for `state`."""
-    while True:
-        try:
-            state = gen.send((yield state))
-        except StopIteration as end:
-            return end.value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pgmta.config.environment import Environment
-from pgmta.errors import StoreUnavailable
+from pgmta.config.environment import DatabasePlace, check_uri
+from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.postgres.embedded.database import directory_of, join, start
 from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 
@@ -17,24 +17,24 @@ DIRECTORY = "PGMTA_DATABASE_DIRECTORY"
 """Environment variable for the folder of the embedded PostgreSQL."""
 
 
-def resolve(environment: Environment, role: str | None = None) -> str:
+def resolve(environment: DatabasePlace, role: str | None = None) -> str:
     """Return the URI of the database; start the embedded PostgreSQL if none is configured.
 
     A daemon gives its `role`: on the embedded server it logs in by that name, and keeps the server
     alive. Commands have no role and are the owner there. Raises StoreUnavailable if the embedded
-    server does not start.
+    server does not start; ConfigError if the URI of the environment variable is wrong.
     """
     if environment.database.uri:
         return environment.database.uri
     directory = Path(os.environ.get(DIRECTORY) or environment.directory)
-    if uri := os.environ.get(INHERITED):
+    if uri := _inherited():
         if DIRECTORY in os.environ:
             join(directory)
         return uri
     return start(directory, role, supervise=True) if role else start(directory)
 
 
-def existing(environment: Environment) -> str:
+def existing(environment: DatabasePlace) -> str:
     """Return the same for a command that makes no database.
 
     Raises StoreUnavailable also if the folder of the embedded server has none.
@@ -55,8 +55,16 @@ def handed_down(uri: str) -> dict[str, str]:
     return {INHERITED: uri, **({DIRECTORY: str(directory)} if directory else {})}
 
 
-def running(environment: Environment, role: str) -> str | None:
+def running(environment: DatabasePlace, role: str) -> str | None:
     """Return the URI of a database that runs already, None if the embedded one does not."""
-    uri = environment.database.uri or os.environ.get(INHERITED)
+    uri = environment.database.uri or _inherited()
     server = EmbeddedServer(environment.directory.resolve())
     return uri or (server.uri(DATABASE, role) if server.running() else None)
+
+
+def _inherited() -> str | None:
+    """Return the URI of the environment variable, if any. Raises ConfigError."""
+    try:
+        return check_uri(os.environ[INHERITED]) if os.environ.get(INHERITED) else None
+    except ValueError as error:
+        raise ConfigError([f"{INHERITED}: {error}"]) from None

@@ -9,52 +9,127 @@ from contextlib import suppress
 from typing import Final
 
 import psycopg
+from psycopg.pq import ConnStatus
 
 from pgmta.errors import StoreUnavailable
+from pgmta.postgres.link_connection import LinkConnection
 from pgmta.postgres.resources import Resources
 
 CHANNEL: Final = "pgmta_queue"
 NOTIFY: Final = f"NOTIFY {CHANNEL}"
 """Wakes the workers; functions of the database execute the same."""
+SUSPENSIONS: Final = "pgmta_suspensions"
+"""Says that the suspensions have changed, or that an operator inquires."""
 _END = 1.0  # seconds that a notification under way may take when its process stops
 _RECONNECT = 0.5  # seconds
+_QUIET = 0.05  # seconds without a NOTIFY, before a transaction has its own
 _INTERVAL = 0.02  # seconds between two NOTIFYs of one process
 
 
-async def listen(resources: Resources, wakes: Sequence[Callable[[], float]]) -> None:
+class News:
+    """Changes that NOTIFY reports: the reader looks at the tables then, and seldom else."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+        """Set by a notification, and when `heard` changes: one may have been missed."""
+        self.heard = False
+        """Whether notifications arrive now."""
+
+    def set_heard(self, heard: bool) -> None:
+        """Note that a connection listens, or that none does."""
+        self.heard = heard
+        self.came.set()
+
+
+async def listen(
+    resources: Resources, wakes: Sequence[Callable[[], float]], suspensions: News | None = None
+) -> None:
     """Call `wakes` at every notification and after every (re)connect; runs until cancelled.
 
     Each wakes a worker, and returns the seconds in which it needs no further notifications, because
     others have the turn. Listening stops while that holds for all of them, and they are called once
     more afterwards. PostgreSQL then wakes one worker per message and not all. Notifications are
-    hints and may be lost, so workers also poll.
+    hints and may be lost, so workers also poll. `suspensions` hear all the time.
     """
+    news = suspensions or News()
+
+    def told(channels: set[str]) -> float:
+        if SUSPENSIONS in channels:
+            news.came.set()
+        if CHANNEL in channels:
+            return min([wake() for wake in wakes], default=0.0)
+        return 0.0
+
     while True:
         try:
             connection = await resources.connect("listen")
+            # of those that come during a statement; a look at the workers follows it
+            connection.add_notify_handler(lambda note: news.came.set())
             try:
+                await connection.execute(f"LISTEN {SUSPENSIONS}")
+                news.set_heard(True)
                 while True:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     for wake in wakes:
                         wake()
-                    seconds = 0.0
-                    while not seconds:
-                        async for _ in connection.notifies(stop_after=1):
-                            seconds = min([wake() for wake in wakes], default=0.0)
+                    seconds = await _pass_on(connection, told)
                     await connection.execute(f"UNLISTEN {CHANNEL}")
-                    await asyncio.sleep(seconds)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(seconds):
+                            await _pass_on(connection, told)
             finally:
+                news.set_heard(False)
                 await connection.close()
         except psycopg.Error:
             await asyncio.sleep(_RECONNECT)
 
 
+async def _pass_on(connection: LinkConnection, told: Callable[[set[str]], float]) -> float:
+    """Give `told` the channels of notifications until it returns seconds; return those.
+
+    No task wakes for a notification. Raises psycopg.Error.
+    """
+    loop, libpq = asyncio.get_running_loop(), connection.pgconn
+    number = libpq.socket
+    rest: asyncio.Future[float] = loop.create_future()
+
+    def readable() -> None:
+        try:
+            libpq.consume_input()
+            while connection.broken:  # libuv reports an error only once
+                libpq.consume_input()
+            channels = set()
+            while note := libpq.notifies():
+                channels.add(note.relname.decode())
+            seconds = told(channels)
+        except Exception as error:
+            # at once: libpq may have closed the socket, and its number soon belong to another
+            loop.remove_reader(number)
+            if not rest.done():
+                rest.set_exception(error)
+        else:
+            if seconds and not rest.done():
+                rest.set_result(seconds)
+
+    loop.add_reader(number, readable)
+    try:
+        return await rest
+    finally:
+        if libpq.status == ConnStatus.OK:
+            loop.remove_reader(number)
+
+
 class Notifier:
-    """Wakes the workers after mail was committed, by a statement outside of that transaction."""
+    """Wakes the workers after mail was committed.
+
+    A statement outside of that transaction does it, because transactions with a NOTIFY commit one
+    after the other. After a quiet time the transaction has it itself: that saves a commit.
+    """
 
     def __init__(self, resources: Resources) -> None:
         self._link = resources.link("notify")
         self._task: asyncio.Task[None] | None = None
+        self._last = -_QUIET  # when the last NOTIFY went out
         self._quiet = asyncio.Event()  # nothing is due, and none is being sent
         self._quiet.set()
         self.due = asyncio.Event()
@@ -65,17 +140,25 @@ class Notifier:
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        last = -_INTERVAL
         while True:
             await self.due.wait()
             self._quiet.clear()
-            await asyncio.sleep(max(0.0, last + _INTERVAL - time.monotonic()))
+            await asyncio.sleep(max(0.0, self._last + _INTERVAL - time.monotonic()))
             self.due.clear()
-            last = time.monotonic()
+            self._last = time.monotonic()
             with suppress(StoreUnavailable, psycopg.Error):  # the workers poll
                 await self._link.run(NOTIFY)
             if not self.due.is_set():
                 self._quiet.set()
+
+    @property
+    def rests(self) -> bool:
+        """Whether a transaction that begins now may have its own NOTIFY."""
+        return self._last < time.monotonic() - _QUIET
+
+    def count(self) -> None:
+        """Note that a transaction has sent one."""
+        self._last = time.monotonic()
 
     async def close(self) -> None:
         """Send a NOTIFY that is due, if PostgreSQL answers in time."""

@@ -8,15 +8,23 @@ tests/pgmta/test_private_names.py fails when it changes.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg.rows import dict_row, tuple_row
 from psycopg.types.datetime import TimestamptzLoader
 
 from pgmta.errors import LoginRefused, StoreUnavailable
-from pgmta.postgres.fit_session import LOOK_IN_PGMTA, check_pooler, refuse_former, writable
+from pgmta.postgres.fit_session import (
+    AS_UTF8,
+    LOOK_IN_PGMTA,
+    check_pooler,
+    in_utf8,
+    refuse_former,
+    writable,
+)
 
 _SHUT_OUT = """
 SELECT quote_ident(current_user) WHERE NOT has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')
@@ -68,11 +76,24 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
     raise StoreUnavailable(str(failure).strip()) from failure
 
 
+OF_THE_LOG: Sequence[LiteralString] = (
+    "SET enable_seqscan = off",
+    "SET max_parallel_workers_per_gather = 0",
+)
+"""Settings of a session that reads the end of the log again and again, by the index of its time.
+
+The statistics of a day that has just begun would have PostgreSQL read all of it, by several
+processes.
+"""
+
+
 class OperatorLink:
     """Has the separate connection of a command. Raises StoreUnavailable when it opens."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, settings: Sequence[LiteralString] = ()) -> None:
         self._db = connect_operator(uri)
+        for setting in settings:
+            self._db.execute(setting)
 
     def close(self) -> None:
         """End the connection."""
@@ -92,12 +113,14 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
     role of pgmta; FormerDatabase; psycopg.Error.
     """
     forbid_pooler(connection)
+    if not in_utf8(connection):
+        connection.execute(AS_UTF8)
     for statement in LOOK_IN_PGMTA:
         connection.execute(statement)
     for (name,) in connection.cursor(row_factory=tuple_row).execute(_SHUT_OUT):
         raise LoginRefused(
             f"the login {name} has no role of pgmta: a superuser runs `GRANT pgmta_operator TO "
-            f"{name};`, or pgmta_reader, which changes nothing (docs/sql.md)"
+            f"{name};`, or pgmta_reader, which changes nothing (docs/programs/sql.md)"
         )
     for _ in connection.execute(_READABLE):
         found = connection.cursor(row_factory=tuple_row).execute(_MIGRATIONS)

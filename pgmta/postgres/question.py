@@ -9,7 +9,7 @@ from typing import Final
 import psycopg
 from psycopg.pq import ExecStatus
 
-from pgmta.postgres.link import LinkConnection
+from pgmta.postgres.link_connection import LinkConnection
 
 _NAME: Final = "pgmta_question"
 

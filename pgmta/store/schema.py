@@ -17,8 +17,8 @@ TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
     "mails", "plain_mails", "mail_objects", "arguments", "days", "attempts", "transcripts",
     "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
-    "suspensions", "daemons", "accounts", "dkim", "tls", "budgets", "suppressions", "campaigns",
-    "campaign_jobs", "campaign_feed", "campaign_lists", "unsubscribing", "callbacks",
+    "suspensions", "inquiries", "daemons", "accounts", "dkim", "tls", "budgets", "suppressions",
+    "campaigns", "campaign_jobs", "campaign_feed", "campaign_lists", "unsubscribing", "callbacks",
     "forgetting", "expiry", "roles",
 )  # fmt: skip
 """The files of `sql/schema`, in the order in which a new database runs them."""

@@ -39,6 +39,10 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.change:delete",
         "Ask queued to delete rows.",
     ),
+    "disconnect": LazyCommand(
+        "queued.cli.connections.disconnect:disconnect",
+        "End connections to next hops, which `queuectl inspect` lists with their ids.",
+    ),
     "dkim": LazyCommand(
         "queued.cli.commands.dkim:dkim",
         "Make, list and test the keys that sign mail (DKIM).",
@@ -53,7 +57,7 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "find": LazyCommand(
         "queued.cli.commands.find:find",
-        "Find mail by addresses, Message-ID, client or metadata, also when it has left the queue.",
+        "Find mail by addresses, domain, Message-ID, client or metadata, also when it has left.",
     ),
     "forget": LazyCommand(
         "queued.cli.campaign.forget:forget",
@@ -67,6 +71,10 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.installation.init:init",
         "Write smtpd.yaml, queued.yaml and shaping.yaml into FOLDER (/etc/pgmta).",
     ),
+    "inspect": LazyCommand(
+        "queued.cli.connections.inspect_destination:inspect",
+        "Show a destination: its connections, what each waits for, limits and ceilings.",
+    ),
     "job": LazyCommand(
         "queued.cli.campaign.job_commands:job",
         "List, stop, resume and retry parts of campaigns.",
@@ -78,6 +86,10 @@ COMMANDS: dict[str, LazyCommand] = {
     "list": LazyCommand(
         "queued.cli.commands.list:list_rows",
         "List rows of the queue, oldest first.",
+    ),
+    "logs": LazyCommand(
+        "queued.cli.live.follow_log:logs",
+        "Follow the log: each attempt as it ends, until Ctrl-C.",
     ),
     "migrate": LazyCommand(
         "queued.cli.commands.migration:migrate",
@@ -141,7 +153,7 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "suspensions": LazyCommand(
         "queued.cli.suspension.suspend:suspensions",
-        "List the suspensions, with the rows that were put off for each.",
+        "List the suspensions, with the rows that came due and were put off for each.",
     ),
     "template": LazyCommand(
         "queued.cli.commands.template:template",
@@ -150,6 +162,10 @@ COMMANDS: dict[str, LazyCommand] = {
     "token": LazyCommand(
         "queued.cli.lifecycle.token_commands:token",
         "Make keys of signed tokens, and verify tokens without a database.",
+    ),
+    "top": LazyCommand(
+        "queued.cli.live.top:top",
+        "Show rates, the queue by next hop, failing and slow hosts, and workers, until q.",
     ),
     "trace": LazyCommand(
         "queued.cli.commands.trace:trace",

@@ -154,7 +154,7 @@ class AnswerRule(Section):
         default=None, description="step in which it came, as RCPT or end of data, or a list"
     )
     answer_class: Annotated[AnswerClass, BeforeValidator(parse_class)] = Field(
-        alias="class", description="what the reply means: docs/answers.md has the classes"
+        alias="class", description="what the reply means: docs/mail/answers.md has the classes"
     )
     lasting: Literal["temporary", "permanent"] | None = Field(
         default=None, description="if the code lies: temporary or permanent"

@@ -18,8 +18,10 @@ from pgmta.config.types import (
     Section,
     Size,
     Whole,
+    checked,
     parse_server,
 )
+from pgmta.mail.address import parse_mailbox
 
 
 class Dns(Section):
@@ -154,6 +156,22 @@ class Delivery(Section):
     allowed: NetworkList = Field(
         default=[], description="parts of `forbidden` to which DNS may lead mail all the same"
     )
+    redirect: str | None = Field(
+        default=None,
+        description="for staging: all mail goes to this address, with its recipient in the field "
+        "X-Original-To",
+    )
+    hold_all: bool = Field(
+        default=False,
+        description="for staging: a rule holds all mail until an operator releases it",
+    )
     timeouts: Timeouts = Field(default=Timeouts())
     dns: Dns = Field(default=Dns())
     tls: Tls = Field(default=Tls())
+
+    @field_validator("redirect")
+    @classmethod
+    def _address(cls, redirect: str | None) -> str | None:
+        if redirect is not None:
+            checked("expected an address: ", parse_mailbox, redirect, utf8=True)
+        return redirect

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, Strict, field_validator, model_validator
 
+from pgmta.action import Action
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.loader import Problem, load, load_lines, mistakes
 from pgmta.config.metrics import MetricsPage
@@ -120,6 +122,13 @@ class Urgent(Section):
         return 0 if self.priority is None else int(self.share * most)
 
 
+HOLDER = "hold_all"
+"""The beginning of the name of the worker that holds all mail of a staging system."""
+
+STAGING = ("redirect", "hold_all")
+"""Keys of `delivery` that count from the start of a process."""
+
+
 class QueuedLog(Log):
     """Choose what the process logs to stderr."""
 
@@ -174,6 +183,8 @@ class QueuedConfig(Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two workers are called {name!r}")
+        if found := [name for name in names if name.startswith(HOLDER)]:
+            raise ValueError(f"{found[0]!r}: {HOLDER} is the worker of delivery.hold_all")
         return workers
 
     @field_validator("collectors")
@@ -184,6 +195,16 @@ class QueuedConfig(Section):
             if names.count(name) > 1:
                 raise ValueError(f"two collectors are called {name!r}")
         return collectors
+
+    @property
+    def warnings(self) -> list[str]:
+        """Risks of signing, and keys that keep mail from its recipients."""
+        found = self.signing.risks
+        if self.delivery.redirect:
+            found.append(f"staging: all mail goes to {self.delivery.redirect} (delivery.redirect)")
+        if self.delivery.hold_all:
+            found.append("staging: all mail is held until it is released (delivery.hold_all)")
+        return found
 
     @property
     def routing(self) -> Shaping:
@@ -236,7 +257,17 @@ def read_config(
     if problems:
         raise mistakes(path, problems)
     routing = _shaping(path, config, transports, passwords=passwords)
-    return config.with_files(routing, _answers(path, config.answers), texts)
+    return _staged(config).with_files(routing, _answers(path, config.answers), texts)
+
+
+def _staged(config: QueuedConfig) -> QueuedConfig:
+    """Return the same with the worker that `delivery.hold_all` asks for."""
+    if not config.delivery.hold_all:
+        return config
+    where = config.environment.database.where  # two configurations may share a database
+    name = f"{HOLDER}_{zlib.crc32(where.encode()):08x}" if where else HOLDER
+    holds = Worker(name=name, action=Action.HOLD, where="true", reason="delivery.hold_all")
+    return config.model_copy(update={"workers": [*config.workers, holds]})
 
 
 def _wrong_dane(config: QueuedConfig) -> list[Problem]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgmta.errors import ConfigError
 from pgmta.logs import get
 from pgmta.postgres.notify import listen
 from pgmta.service import ServiceManager, Signals, first, report_error, tune_memory
 from queued.config import QueuedConfig
+from queued.config.queued_config import STAGING
 from queued.daemon.presence import Presence
 from queued.lifecycle.collectors import collectors
 from queued.process.queued_process import QueuedProcess
@@ -23,7 +24,7 @@ from queued.worker.row_watch import RowWatch
 from queued.worker.turns import TurnKeeper
 
 if TYPE_CHECKING:
-    from queued.daemon.queued_page import QueuedPage
+    from pgmta.metrics.metrics_server import MetricsServer
 
 _FIXED = (
     "environment",
@@ -118,22 +119,30 @@ class Daemon:
         for task in failed:
             task.result()
 
-    async def _serve_page(self) -> QueuedPage | None:
-        """Return the page of figures once it is served. Raises ConfigError."""
+    async def _serve_page(self) -> MetricsServer | None:
+        """Return the server of figures once it answers. Raises ConfigError."""
         settings = self.process.config.metrics
         if not settings.listen:
             return None
-        from queued.daemon.queued_page import QueuedPage  # and aiohttp, which takes 16 MB
+        from pgmta.metrics.metrics_server import MetricsServer  # and aiohttp, which takes 16 MB
+        from queued.daemon.queued_page import QueuedPage
 
-        page = QueuedPage(settings, self.process, self._presence, self._workers)
-        await page.serve()
-        return page
+        page = QueuedPage(settings.next_hops, self.process, self._presence, self._workers)
+        server = MetricsServer("queued", settings, page.scrape, page.problem)
+        await server.start()
+        return server
 
     def _background(self) -> list[Coroutine[None, None, None]]:
         process, presence, turns = self.process, self._presence, self._turns
+        watches = self._watches()
+        told = [each.notified for each in watches]
         return [
-            listen(process.resources, [loop.wake for loop in self._loops]),
-            *self._watch(),
+            listen(
+                process.resources,
+                [*told, *(loop.wake for loop in self._loops)],
+                process.suspended.news,
+            ),
+            *(each.run() for each in watches),
             *process.tasks(),
             ReportDuty(process).run(),
             *(task for worker in self._workers for task in worker.tasks()),
@@ -144,7 +153,7 @@ class Daemon:
             *(collector.run() for collector in self._collectors),
         ]
 
-    def _watch(self) -> list[Coroutine[None, None, None]]:
+    def _watches(self) -> list[RowWatch]:
         """Return the watch for new rows, if there is one."""
         interval = self.process.config.process.watch
         if not (interval and self._loops):
@@ -152,7 +161,7 @@ class Daemon:
         watch = RowWatch(self.process.resources, interval, self._loops, self.process.schema)
         for loop in self._loops:
             loop.claimed = watch.claimed
-        return [watch.run()]
+        return [watch]
 
     def _reload(self) -> bool:
         """Read the file again; return whether the old configuration is kept for its mistakes."""
@@ -161,14 +170,23 @@ class Daemon:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return True
-        for risk in config.signing.risks:
-            log.warning("configuration", reason=risk)
         now = self.process.config
         changed = [name for name in _FIXED if getattr(config, name) != getattr(now, name)]
+        kept: dict[str, Any] = {name: getattr(now, name) for name in _FIXED}
+        # a reload begins no staging: mail under way would still go to its recipients
+        staging = {name: getattr(now.delivery, name) for name in STAGING}
+        kept["delivery"] = config.delivery.model_copy(update=staging)
+        changed += [
+            f"delivery.{name}"
+            for name, value in staging.items()
+            if getattr(config.delivery, name) != value
+        ]
         if changed:
             problems = [f"{name}: needs a restart" for name in changed]
             log.warning("configuration kept in part", problems=problems)
-        config = config.model_copy(update={name: getattr(now, name) for name in _FIXED})
+        config = config.model_copy(update=kept)
+        for risk in config.warnings:
+            log.warning("configuration", reason=risk)
         self.process.configure(config)
         for worker in self._workers:
             worker.configure(config)

@@ -79,15 +79,15 @@ class Presence:
             raise
         if self._leaving or self._schema.problem:
             return  # our turns go to others
-        handled = {runner.name: runner.handled for runner in self._runners}
-        if not await self._registry.beat(handled) and not self._leaving:
+        rows = {runner.name: (runner.handled, runner.leased) for runner in self._runners}
+        if not await self._registry.beat(rows) and not self._leaving:
             await self.register()
         # the last heartbeat says that the traces before it are known
         await self._traces.read_traces()
 
     async def look(self) -> None:
-        """Look at the schema. Raises StoreUnavailable, psycopg.Error."""
-        await self._heartbeat.learn_schema()
+        """Look at schema and database. Raises StoreUnavailable, psycopg.Error."""
+        await self._heartbeat.look()
 
     def pause(self) -> float:
         """Return the seconds between two heartbeats."""

@@ -68,7 +68,7 @@ def check(config: Path) -> None:
     for key, condition in conditions.items():
         if hint := case_hint(condition):
             print_line(f"warning: {config}: {dotted(key)}: {hint}", err=True)
-    for note in settings.signing.risks:
+    for note in settings.warnings:
         print_line(f"warning: {config}: {note}", err=True)
     if reason:
         what = "the database and the conditions were" if conditions else "the database was"
@@ -123,6 +123,8 @@ def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
             raise ConfigError(
                 [f"{config}: workers: no worker or collector {name!r}; {hint(name, known)}"]
             )
+    if names and settings.delivery.hold_all:
+        names = (*names, settings.workers[-1].name)  # the one that holds
     logs.configure(settings.log, daemon=QUEUED.name)
     uri = QUEUED.resolve(settings.environment)
     uvloop.run(_run(config, settings, uri, names, attached=attached))
@@ -136,7 +138,7 @@ async def _run(
     for key, condition in conditions.items():
         if hint := case_hint(condition):
             log.warning("a condition is case-sensitive", key=dotted(key), hint=hint)
-    for risk in settings.signing.risks:
+    for risk in settings.warnings:
         log.warning("configuration", reason=risk)
     signals = Signals()
     if attached:

@@ -6,11 +6,9 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from pgmta.config.metrics import MetricsPage
 from pgmta.daemon_role import QUEUED
 from pgmta.metrics.database_look import DatabaseLook
 from pgmta.metrics.exposition import build_values, page, process_values
-from pgmta.metrics.metrics_server import MetricsServer
 from pgmta.metrics.series import Values
 from queued.daemon.presence import Presence
 from queued.process.queue_figures import QueueFigures
@@ -25,49 +23,35 @@ _COMPARE = 600.0  # seconds between two comparisons of next hops
 
 
 class QueuedPage:
-    """Reads plain numbers of the process; it asks the database only whether it answers."""
+    """Reads plain numbers of the process; it asks the database only whether it answers.
+
+    At most `most` next hops have own series.
+    """
 
     def __init__(
         self,
-        settings: MetricsPage,
+        most: int,
         process: QueuedProcess,
         presence: Presence,
         runners: Sequence[Runner],
     ) -> None:
-        self._most = settings.next_hops
+        self._most = most
         self._process = process
         self._runners = runners
         self._look = DatabaseLook(presence.look)
         self._compared = time.monotonic()
-        self._stopping = False
-        process.figures.next_hops.most = self._most
-        self._server = MetricsServer(settings, self.scrape, self.problem)
-
-    async def serve(self) -> None:
-        """Answer from now on. Raises ConfigError."""
-        await self._server.start()
-
-    def begin_stop(self) -> None:
-        """Say from now on that the process drains."""
-        self._stopping = True
-
-    async def stop(self) -> None:
-        """End the server."""
-        await self._server.stop()
+        process.figures.next_hops.most = most
 
     async def problem(self) -> str:
         """Return why the process delivers nothing now; '' if it does."""
-        if self._stopping:
-            return "queued stops"
         return self._process.schema.problem or await self._look.problem()
 
-    async def scrape(self) -> bytes:
+    async def scrape(self, ready: bool) -> bytes:
         """Return the page for Prometheus."""
-        problem = await self.problem()
         if time.monotonic() > self._compared + _COMPARE:
             self._compared = time.monotonic()
             self._process.figures.next_hops.compare()
-        values = process_values() | build_values(QUEUED.name, version("pgmta"), ready=not problem)
+        values = process_values() | build_values(QUEUED.name, version("pgmta"), ready=ready)
         values |= (
             self._delivery()
             | self._workers()

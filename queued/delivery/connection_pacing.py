@@ -26,6 +26,13 @@ class ConnectionPacing:
         self._grow = grow
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def pause_left(self) -> float:
+        """The seconds until the end of a pause; 0.0 without one."""
+        if self._timer is None:
+            return 0.0
+        return max(0.0, self._timer.when() - asyncio.get_running_loop().time())
+
     def at_once(self, connections: int, admitted: int) -> int:
         """Return how many connections may be under way at a time.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from weakref import WeakSet
 
 from pgmta.errors import DeliveryError, HostSuspended
 from pgmta.logs import get
@@ -13,6 +15,7 @@ from queued.delivery.connection_pacing import ConnectionPacing
 from queued.delivery.other_hosts import OtherHosts
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.open_connections import OF_DESTINATION, Connections
 from queued.delivery.transport.result import (
     CUT_OFF,
     DEADLINE_OVER,
@@ -27,6 +30,25 @@ from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transport.transport import Channel, Transport, failed
 
 log = get("delivery")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """The connections and rows of a destination of one worker.
+
+    It may have `limit` connections now, and `most` ever; `reserved` of these are for urgent mail.
+    After a refused connection no other one begins for `pause` seconds. `opening` connections are
+    not open yet. `waiting` and `under_way` count rows.
+    """
+
+    limit: int
+    most: int
+    reserved: int
+    pause: float
+    open: int
+    opening: int
+    waiting: int
+    under_way: int
 
 
 class DestinationQueue:
@@ -57,6 +79,8 @@ class DestinationQueue:
         self._tasks: set[asyncio.Task[None]] = set()  # one per connection
         self._connecting: set[asyncio.Task[None]] = set()
         self._open: set[Channel] = set()
+        self.connections: Connections = WeakSet()
+        """The connections, from their connect to their end, and some that have ended."""
         self._pacing = ConnectionPacing(self.grow, delivery.start)
         self._others = OtherHosts(
             destination, transport, delivery, self.backlog, self._finish, self._suspended
@@ -74,6 +98,21 @@ class DestinationQueue:
     def connected(self) -> bool:
         """Whether it has a connection."""
         return bool(self._open)
+
+    def state(self) -> QueueState:
+        """Return what it has and may have, for operators."""
+        backlog, most = self.backlog, self._delivery.connections
+        waiting = sum(len(each.items) for each in (*backlog.urgent, *backlog.waiting))
+        return QueueState(
+            min(self._pacing.limit, most),
+            most,
+            self._reserved,
+            self._pacing.pause_left,
+            len(self._open),
+            len(self._connecting),
+            waiting,
+            backlog.load - waiting,
+        )
 
     @property
     def domains(self) -> set[str]:
@@ -152,6 +191,7 @@ class DestinationQueue:
 
     async def _serve_connection(self) -> None:
         """Open a connection and carry envelopes over it; replace it while mail waits."""
+        OF_DESTINATION.set(self.connections)
         replaced = False
         while not self._draining:
             channel = await self._open_channel()
@@ -299,8 +339,15 @@ class DestinationQueue:
             self._hand_back(rest)
 
     def _put_off(self, channel: Channel, envelope: Envelope) -> bool:
-        """Put off the recipients that are suspended by now; return whether none is left."""
+        """Put off the recipients that are suspended by now; return whether none is left.
+
+        A host that is suspended and not the best one suspends no mail: another connection takes it.
+        """
         items = envelope.items
+        if not channel.best and self._suspended.find_of_host(self.destination, channel.name):
+            channel.close()
+            self._put_back(envelope)
+            return True
         found = self._suspended.find_places(items, self.destination, channel.name)
         if not found:
             return False

@@ -105,9 +105,8 @@ class OtherHosts:
             attempt.settle(elsewhere)
             while attempt.may_go and not self.ending and len(attempt.tried) < self.delivery.hosts:
                 channel = await self._open(attempt)
-                if channel is None:
+                if channel is None or not await self._send(channel, attempt):
                     break
-                await self._send(channel, attempt)
         finally:
             attempt.settle([])
 
@@ -131,8 +130,11 @@ class OtherHosts:
             log.error("can't connect", destination=str(self._destination), exc_info=error)
         return None
 
-    async def _send(self, channel: Channel, attempt: _HostAttempt) -> None:
-        """Send to all that are left, in as many transactions as the host needs."""
+    async def _send(self, channel: Channel, attempt: _HostAttempt) -> bool:
+        """Send to all that are left, in as many transactions as the host needs.
+
+        Returns False if the host is suspended by now: no host after it is tried.
+        """
         envelope = attempt.envelope
         kept = channel.transactions > 0
         waiting = list(range(len(envelope.items)))
@@ -141,6 +143,9 @@ class OtherHosts:
         noted, bare = False, envelope.bare
         try:
             while waiting and not (channel.closed or envelope.late):
+                if self._suspended.find_of_host(self._destination, channel.name):
+                    attempt.settle(sorted(elsewhere + waiting))
+                    return False
                 most = channel.most_recipients
                 places, waiting = waiting[:most], waiting[most:]
                 items = [envelope.items[place] for place in places]
@@ -150,7 +155,7 @@ class OtherHosts:
                 except Exception as error:
                     results = failed(error, channel, part)
                 if kept and channel.vain:
-                    return  # a kept channel was closed: this host is not tried yet
+                    return True  # a kept channel was closed: this host is not tried yet
                 kept = False
                 if not noted:
                     attempt.note()
@@ -176,6 +181,7 @@ class OtherHosts:
             self._keep(channel)
         attempt.tried |= {channel.name}
         attempt.settle(sorted(elsewhere + waiting))
+        return True
 
     def _keep(self, channel: Channel) -> None:
         """Keep the channel for the next envelope, for `delivery.idle` seconds."""

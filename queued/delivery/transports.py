@@ -8,8 +8,6 @@ from typing import Any
 
 from queued.config import Delivery
 from queued.config.queued_config import Parsers
-from queued.delivery.http.http_parameters import parse_parameters
-from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.destination import TransportParameters
@@ -30,12 +28,25 @@ class TransportKind:
     parse: Callable[[Any], TransportParameters] | None = None
 
 
+def _make_http(hostname: str, delivery: Delivery, memory: TlsMemory) -> Transport:
+    from queued.delivery.http.http_transport import HttpTransport
+
+    return HttpTransport(hostname, delivery, memory)
+
+
+def _parse_http(given: Any) -> TransportParameters:
+    # a queued without such routes saves their memory; with some, the first mail shall not wait
+    from queued.delivery.http import http_parameters, http_transport  # noqa: F401
+
+    return http_parameters.parse_parameters(given)
+
+
 _SMTP = TransportKind(SmtpTransport)
 
 TRANSPORTS: dict[str, TransportKind] = {
     "smtp": _SMTP,
     "lmtp": _SMTP,
-    "http": TransportKind(HttpTransport, parse_parameters),
+    "http": TransportKind(_make_http, _parse_http),
 }
 """A new transport is a folder, and an entry here."""
 

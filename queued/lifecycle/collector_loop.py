@@ -14,7 +14,7 @@ from pgmta.compose.token import UnknownKey
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.postgres.link import LinkConnection
+from pgmta.postgres.link_connection import LinkConnection
 from pgmta.store.lifecycle.collections import CollectorStatements
 from queued.config.collector import Collector
 from queued.lifecycle.outputs import Output

@@ -55,7 +55,7 @@ class RewriteStage(OutgoingStage):
     """Changes mail as its route says."""
 
     # groups of one message that follow each other share the new octets
-    _last: tuple[Message, object, Rewriting, Outgoing] | None = None
+    _last: tuple[Message, object, Rewriting, bytes, Outgoing] | None = None
 
     def configured(self, config: QueuedConfig) -> Prepare:
         """Return the step; the message has the rewriting of its route."""
@@ -84,8 +84,9 @@ class RewriteStage(OutgoingStage):
     def _changed(self, outgoing: Outgoing, rewriting: Rewriting) -> Outgoing:
         """Return the message with its header rewritten."""
         message, content, last = outgoing.message, outgoing.content, self._last
-        if last and last[0] is message and last[1] is content and last[2] is rewriting:
-            made = last[3]
+        same = last and last[0] is message and last[1] is content and last[2] is rewriting
+        if last and same and last[3] == outgoing.trace:  # with a redirect each row has another
+            made = last[4]
             return outgoing._replace(trace=made.trace, content=made.content, size=made.size,
                            header_utf8=made.header_utf8)  # fmt: skip
         by = rewriting if rewriting.in_header else BCC_ONLY
@@ -101,7 +102,7 @@ class RewriteStage(OutgoingStage):
             octets = RewrittenStream(content, rewriting, message.id)
         wide = outgoing.header_utf8 or (rewriting.in_header and rewriting.adds_utf8)
         made = outgoing._replace(trace=trace, content=octets, size=size, header_utf8=wide)
-        self._last = message, content, rewriting, made
+        self._last = message, content, rewriting, outgoing.trace, made
         return made
 
 

@@ -18,6 +18,7 @@ from queued.delivery.transport.result import Result
 from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing
+from queued.routing.routes import Routed
 from queued.signing.signers import Signers
 
 type Prepared = Outgoing | Result | list[Outgoing] | None
@@ -55,8 +56,9 @@ class StageContext:
     """The means of the stages of one worker.
 
     `end` takes rows with the result of all, and the time at which their attempt began; `dispatch`
-    takes rows with another recipient. `go_on` takes a message that a stage had taken. `connected`
-    says whether a destination has a connection. Without `reservations` no mail has a rate.
+    takes rows with another recipient. `route` returns the route of a row. `go_on` takes a message
+    that a stage had taken. `connected` says whether a destination has a connection. Without
+    `reservations` no mail has a rate.
     """
 
     contents: Contents
@@ -65,6 +67,7 @@ class StageContext:
     signers: Signers | None
     end: Callable[[list[Item], Result, datetime | None], object]
     dispatch: Callable[[list[Item], dict[int, Message]], object]
+    route: Callable[[Item, Message], Routed]
     go_on: Callable[[OutgoingStage, Outgoing], None] = lambda _, outgoing: None
     connected: Callable[[Destination], bool] = lambda _: True
     reservations: BudgetReservations | None = None

@@ -18,6 +18,7 @@ from queued.outgoing.deadline_stage import DeadlineStage
 from queued.outgoing.edit_stage import EditStage
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.rate_stage import RateStage
+from queued.outgoing.redirect_stage import RedirectStage
 from queued.outgoing.returned_stage import ReturnedStage
 from queued.outgoing.rewrite_stage import RewriteStage
 from queued.outgoing.sign_stage import SignStage
@@ -28,6 +29,7 @@ STAGES: list[type[OutgoingStage]] = [
     ReturnedStage,
     ComplaintStage,
     DeadlineStage,
+    RedirectStage,
     SuspensionStage,
     ComposeStage,
     EditStage,

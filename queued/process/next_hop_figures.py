@@ -28,7 +28,7 @@ class NextHopFigures[K]:
 
     def count(self, next_hop: str, key: K) -> None:
         """Count an attempt."""
-        found = self._counts.get(next_hop)
+        found = self._other if next_hop == OTHER else self._counts.get(next_hop)
         if found is None:
             found = self._without_place(next_hop)
         found[key] = found.get(key, 0) + 1

@@ -63,14 +63,14 @@ class QueueFigures:
         hops: dict[str, HopRows] = {}
         rest = HopRows()
         for group in self._groups():
-            if group.next_hop is None:
+            if group.next_hop is None or group.next_hop == OTHER:  # a domain may have that name
                 rest.take(group)
             else:
                 hops.setdefault(group.next_hop, HopRows()).take(group)
         largest = sorted(hops, key=lambda name: sum(hops[name].rows.values()), reverse=True)[:most]
         found = {name: hops[name] for name in largest}
         for group in self._groups():
-            if group.next_hop is not None and group.next_hop not in found:
+            if group.next_hop not in (None, OTHER) and group.next_hop not in found:
                 rest.take(group)
         return {**found, OTHER: rest} if rest.rows else found
 

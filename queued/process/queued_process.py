@@ -14,6 +14,7 @@ from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.conditions import all_of
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.dkim_keys import DkimKeys
+from pgmta.store.records.inquiries import InquiryTable
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.suspensions import SuspensionTable
 from pgmta.store.records.tls_reports import TlsReports
@@ -24,9 +25,11 @@ from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transports import Transports
 from queued.process.delivery_figures import DeliveryFigures
+from queued.process.inquiry_answers import InquiryAnswers
 from queued.process.queue_figures import QueueFigures
-from queued.process.space import Reclaimer
+from queued.process.space import Reclaimer, RowVacuum
 from queued.process.suspension_watch import SuspensionWatch
+from queued.process.task_look import TaskLook
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
 
@@ -75,6 +78,7 @@ class QueuedProcess:
         self.schema = Schema()
         self.link = self.resources.link("upkeep")
         self.upkeep = Upkeep(self.link)
+        self.tasks_due = TaskLook(Upkeep(self.resources.link("tasks")))  # it waits for no lock
         self.changes = WorkerChanges(self.link)
         self.registry = Registry(self.link, self.name)
         self.traces = Traces(self.link)
@@ -82,8 +86,10 @@ class QueuedProcess:
         self.tls = SharedTlsMemory(self.resources, config.delivery.tls)
         self.transports = Transports(self.host, config.delivery, self.tls.memory)
         keys = DkimKeys(self.resources.link("keys", {"lock_timeout": "2s"}))
+        link = self.resources.link("suspensions")
+        self.inquiries = InquiryAnswers(InquiryTable(link, self.name))
         self.suspended = SuspensionWatch(
-            SuspensionTable(self.resources.link("suspensions")), self.schema
+            SuspensionTable(link, self.name), self.schema, self.inquiries
         )
         smtp = self.transports.find_transport("smtp")
         if isinstance(smtp, SmtpTransport):  # bench/consumer.py has another one
@@ -91,6 +97,7 @@ class QueuedProcess:
         self.signers = Signers(Keyring(keys), config.signing)
         self.figures = DeliveryFigures()
         """Counts of claims, attempts and commits."""
+        self.row_vacuum = RowVacuum(Space(self.resources.link("vacuum rows")), self.figures)
         self.queue_figures = QueueFigures()
         """The last count of the queue, if the process has a page for it."""
         self.reported = asyncio.Event()
@@ -105,7 +112,13 @@ class QueuedProcess:
 
     def tasks(self) -> list[Coroutine[None, None, None]]:
         """Return the work that runs until it is cancelled."""
-        return [self.reclaimer.run(), self.signers.keyring.run(), self.suspended.run()]
+        return [
+            self.resources.close_unused_links(lambda: any(self.suspended.leased)),
+            self.reclaimer.run(),
+            self.row_vacuum.run(),
+            self.signers.keyring.run(),
+            self.suspended.run(),
+        ]
 
     def configure(self, config: QueuedConfig) -> None:
         """Use another configuration from now on."""

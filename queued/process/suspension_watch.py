@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import psycopg
 
@@ -11,38 +12,48 @@ from pgmta.errors import SchemaMismatch, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres import faults
+from pgmta.postgres.notify import News
 from pgmta.store.records.suspensions import SuspensionTable
 from pgmta.store.schema import Schema
 from queued.delivery.transport.suspended_mail import SuspendedMail
+from queued.process.inquiry_answers import InquiryAnswers
 
-_EVERY = 0.4  # seconds between looks: attempts stop within a second
+_EVERY = 0.4  # seconds between looks, at least; without notifications attempts stop in a second
+_SELDOM = 5.0  # seconds between looks while notifications arrive
 
 log = get("suspensions")
 
 
 class SuspensionWatch:
-    """Looks at the number of changes, and reads the suspensions again after one.
+    """Looks at the number of changes when NOTIFY reports one, and reads the suspensions again.
 
     Rows that meet an SQL condition carry the suspension: PostgreSQL finds them, when they are
-    claimed and after each change.
+    claimed and after each change. The same look finds inquiries, which `answers` gets.
     """
 
-    def __init__(self, table: SuspensionTable, schema: Schema) -> None:
+    def __init__(
+        self, table: SuspensionTable, schema: Schema, answers: InquiryAnswers | None = None
+    ) -> None:
+        self._answers = answers
         self.mail = SuspendedMail()
         """The suspensions, which workers and transports ask."""
         self.leased: list[Mapping[int, Item]] = []
         """The rows of each worker, by their ids."""
+        self.news = News()
+        """Reports changes."""
         self._table = table
         self._schema = schema
         self.version = 0
         """Changes so far, as they are known; 0: nothing is known."""
         self._learnt: dict[tuple[int, str], None] = {}
         self._known: set[tuple[int, str]] = set()
+        self._failing = False  # whether the last look by a condition failed
         self.mail.learn = self._learn
 
     def _learn(self, suspension: int, domain: str) -> None:
         if (suspension, domain) not in self._known:
             self._learnt[suspension, domain] = None
+            self.news.came.set()
 
     async def require(self) -> None:
         """Return once the suspensions are known. Raises what the database does."""
@@ -55,8 +66,11 @@ class SuspensionWatch:
         failed = False
         while True:
             await asyncio.sleep(_EVERY)
-            if not self.leased:
-                continue
+            if self.news.heard and self.version and not failed:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SELDOM):
+                        await self.news.came.wait()
+            self.news.came.clear()
             try:
                 self._schema.require()
                 await self._look()
@@ -69,31 +83,37 @@ class SuspensionWatch:
                 failed = True
 
     async def _look(self) -> None:
-        while self._learnt:
-            pair = next(iter(self._learnt))
-            await self._table.learn(*pair)
-            log.info("domain leads to a suspended MX host", suspension=pair[0], domain=pair[1])
-            self._learnt.pop(pair, None)
-            self._known.add(pair)
-        version = await self._table.version()
-        if version == self.version:
-            return
+        version, asked = await self._table.version()
+        if version != self.version:
+            await self._read(version)
+        if asked and self._answers:
+            await self._answers.give()
+        if learnt := list(self._learnt):
+            await self._table.learn(learnt)
+            log.info("domains lead to suspended MX hosts", number=len(learnt), first=learnt[0][1])
+            for pair in learnt:
+                self._learnt.pop(pair, None)
+            self._known.update(learnt)
+
+    async def _read(self, version: int) -> None:
+        """Read the suspensions; their version is known once all rows are looked at."""
         found = await self._table.active()
         self._known = {(each.id, domain) for each in found for domain in each.domains}
         self.mail.set(found)
-        self.version = version
         log.debug("suspensions", number=len(found), version=version)
         items = [item for rows in self.leased for item in rows.values()]
-        if self.mail.conditional:
-            await self.mark(items)
-        else:
+        if not self.mail.conditional:
             for item in items:
                 item.suspension = 0
+        elif not await self.mark(items):
+            return
+        self.version = version
 
-    async def mark(self, items: Sequence[Item]) -> None:
-        """Note at each row the suspension whose SQL condition it meets.
+    async def mark(self, items: Sequence[Item]) -> bool:
+        """Note at each row the suspension whose SQL condition it meets; return whether it is known.
 
-        While PostgreSQL does not answer, it waits: the rows must not go. Other errors are logged.
+        While PostgreSQL does not answer, it waits: the rows must not go. After another error, which
+        is logged, the next look does it again.
         """
         while items:
             try:
@@ -102,8 +122,12 @@ class SuspensionWatch:
                 await asyncio.sleep(_EVERY)
                 continue
             except psycopg.Error as error:
-                log.error("conditions of suspensions fail", reason=faults.words(error))
-                return
+                if not self._failing:
+                    log.error("conditions of suspensions fail", reason=faults.words(error))
+                self._failing, self.version = True, 0
+                return False
             for item in items:
                 item.suspension = found.get(item.id, 0)
-            return
+            self._failing = False
+            break
+        return True

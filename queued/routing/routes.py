@@ -15,10 +15,9 @@ from pgmta.report_row import ReportRow
 from pgmta.selection import Selection, Term, domain_as_stored
 from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_term
 from queued.delivery.dns.hop import Hop
-from queued.delivery.http.http_parameters import HttpParameters
 from queued.delivery.smtp.smtp_parameters import SmtpLogin, SmtpParameters
 from queued.delivery.tls.tls_policy import TlsMode
-from queued.delivery.transport.destination import Destination, TransportParameters
+from queued.delivery.transport.destination import Destination, TlsWish, TransportParameters
 from queued.rewriting.rewrite import Rewriting
 from queued.rewriting.verp import ReturnAddresses, VerpKeys
 from queued.routing.route_rate import RouteRate
@@ -45,6 +44,8 @@ class Routed:
     retry: Retry | None = field(default=None, repr=False, compare=False)
     rewriting: Rewriting | None = field(default=None, repr=False, compare=False)
     rate: RouteRate | None = field(default=None, repr=False, compare=False)
+    key: str = field(default="", compare=False)
+    """Where its file has it, such as `routes[2]`."""
     group: str = field(init=False, repr=False, compare=False)
     next_hop: str = field(init=False, repr=False, compare=False)
     """The name in figures: the hosts of the route, else the recipient's domain."""
@@ -102,7 +103,9 @@ class Route:
         by_domain = entry.transport in SMTP and not entry.to
         labelled = Labelled(entry.mail, f"route {number}", by_domain)
         rate = RouteRate.of(entry, by_domain=by_domain)
-        return cls(domain, rest, labelled, Routed(destination, name, entry.retry, rewriting, rate))
+        key = f"routes[{number}]"
+        routed = Routed(destination, name, entry.retry, rewriting, rate, key)
+        return cls(domain, rest, labelled, routed)
 
 
 class Routes:
@@ -211,6 +214,31 @@ class Routes:
                 self.known[domain] = found
         return found
 
+    def possible(self, domain: str) -> list[Routed]:
+        """Return the routes that mail for a domain may take; all but the first depend on more."""
+        routes = self._possible(domain)
+        found = [route.to(domain) for route in routes]
+        if not routes or routes[-1].by_mail:
+            found.append(self._by_short_form(domain))
+        return found
+
+    def has_name(self, name: str) -> bool:
+        """Return whether a route has this name, in lower case."""
+        names = (each.routed.route for each in self._routes)
+        return any(each.lower() == name for each in (*names, *(f"routes.{p}" for p in self._short)))
+
+    def leading_to(self, destination: Destination) -> list[Routed]:
+        """Return the routes whose mail may go to a destination, in order."""
+        domain = destination.domain
+        found = [
+            route.to(domain)
+            for route in self._routes
+            if not domain or route.domain is None or route.domain.fits(domain)
+        ]
+        found += [self._by_short_form(each) for each in ([domain] if domain else self._short)]
+        usual = replace(destination, wish=TlsWish.NONE)
+        return [each for each in found if each.destination.key == usual.key]
+
     def retry(self, mail: Mail) -> Retry | None:
         """Return the retry policy of the route that mail takes; None if it has no own policy."""
         if not self.retries:
@@ -307,8 +335,9 @@ def _routes(shaping: Shaping) -> list[Route]:
 def _parameters(
     entry: ShapingRoute, logins: Mapping[str, SmtpLogin], secrets: Mapping[str, str]
 ) -> TransportParameters:
-    if isinstance(entry.parameters, HttpParameters):
-        return entry.parameters.with_secrets(secrets)
+    # no import of the transport http: a queued without such routes saves its memory
+    if with_secrets := getattr(entry.parameters, "with_secrets", None):
+        return cast(TransportParameters, with_secrets(secrets))
     if entry.transport not in SMTP:
         return cast(TransportParameters, entry.parameters)
     usual = _IMPLICIT if entry.implicit else _PORTS[entry.transport]

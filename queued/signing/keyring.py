@@ -1,4 +1,7 @@
-"""The keys that sign mail: from files, and from the table."""
+"""The keys that sign mail: from files, and from the table.
+
+The first key imports what reads it, which takes 4 MB.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -16,9 +20,13 @@ from pgmta.mail.address import domains_above
 from pgmta.model import DkimKey
 from pgmta.postgres import faults
 from pgmta.secret_file import read_secret
+from pgmta.service import together
 from pgmta.store.records.dkim_keys import DkimKeys
 from queued.config import Signing, SigningKeyFile
-from queued.signing.signing_key import KeyProblem, SigningKey
+from queued.signing.key_problem import KeyProblem
+
+if TYPE_CHECKING:
+    from queued.signing.signing_key import SigningKey
 
 _EVERY = 1.0  # seconds between two looks at the table
 _MOST = 64 << 10  # octets of a file
@@ -39,6 +47,8 @@ class Choice:
 
 def read_key(entry: SigningKeyFile) -> SigningKey:
     """Return the key of a file; one that can't be used has a problem."""
+    from queued.signing.signing_key import SigningKey
+
     key = SigningKey(entry.domain, entry.selector, "", entry.active_from, entry.file)
     try:
         key.pem = read_secret(entry.file, _MOST)
@@ -100,7 +110,7 @@ class Keyring:
                 if not failed:
                     log.warning("can't read the keys", reason=faults.words(error))
                 failed = True
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(together(_EVERY))
 
     async def read_table(self) -> None:
         """Read the table if it is used and has changed. Raises StoreUnavailable, psycopg.Error."""
@@ -129,6 +139,8 @@ class Keyring:
             ):  # fmt: skip
                 rows[row.domain, row.selector] = known
                 continue
+            from queued.signing.signing_key import SigningKey
+
             key = SigningKey(row.domain, row.selector, row.type, row.active_from, "table", pem)
             rows[row.domain, row.selector] = key
         if self._version is not None:

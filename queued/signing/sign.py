@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from queued.config import SIGNED
 from queued.signing.canonical import Fields, fields_of, relaxed_fields
-from queued.signing.signing_key import SigningKey
+
+if TYPE_CHECKING:
+    from queued.signing.signing_key import SigningKey
 
 _WANTED = {name.lower().encode(): name for name in SIGNED}
 _PLACES = {name: place for place, name in enumerate(_WANTED)}

@@ -14,14 +14,18 @@ from collections.abc import AsyncIterable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pgmta.logs import get
 from queued.config import Signing, SigningRule
 from queued.signing.canonical import BodyHash
+from queued.signing.key_problem import KeyProblem
 from queued.signing.keyring import Keyring
 from queued.signing.sign import SignedHeader, sign
-from queued.signing.signing_key import KeyProblem, SigningKey
 from queued.signing.signing_rules import Rules, SigningRules
+
+if TYPE_CHECKING:
+    from queued.signing.signing_key import SigningKey
 
 # A thread that has signed waits for its turn up to this long (sys.setswitchinterval). With Python's
 # usual 5 ms a busy event loop would leave 200 signatures per second.

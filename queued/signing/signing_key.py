@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import (
 from cryptography.hazmat.primitives.hashes import SHA256
 from nacl.signing import SigningKey as Ed25519
 
+from queued.signing.key_problem import KeyProblem
+
 LEAST_BITS, MOST_BITS = 1024, 4096
 """Sizes of RSA keys: RFC 8301 refuses smaller ones, and verifiers need not take larger ones."""
 
@@ -27,10 +29,6 @@ _STRING = 255  # octets of a string in a TXT record (RFC 1035, section 3.3)
 _TAG = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
 
 type Private = RSAPrivateKey | Ed25519PrivateKey
-
-
-class KeyProblem(Exception):
-    """A key, or its record in DNS, can't be used; the text is the reason."""
 
 
 @dataclass(slots=True, eq=False)

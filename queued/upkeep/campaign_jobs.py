@@ -20,8 +20,6 @@ class CampaignJobs:
 
     async def tend(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
-        if not await self._feed.open():
-            return
         await self._feed.halt()
         while await self._feed.withdraw(_BATCH) >= _BATCH:
             pass
@@ -36,4 +34,4 @@ def _make(process: QueuedProcess) -> Work:
     return CampaignJobs(CampaignFeed(process.link, process.name)).tend
 
 
-DUTY = Duty("campaign jobs", 1.0, _make, in_turn=True)
+DUTY = Duty("campaign jobs", 1.0, _make, in_turn=True, task="campaigns")

@@ -11,6 +11,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
+from pgmta.service import together
 from queued.process.queued_process import QueuedProcess
 
 log = get("upkeep")
@@ -26,7 +27,8 @@ class Duty:
     """Work of each process, every `every` seconds while the schema fits.
 
     `make` returns the work of one process. With `in_turn`, the process whose turn it is does it,
-    and the others do it less often. It is done at first after `first` seconds.
+    and the others do it less often. It is done at first after `first` seconds. With a `task`, a
+    field of Tasks, it is done while TaskLook finds that there may be work.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Duty:
     make: Callable[[QueuedProcess], Work]
     in_turn: bool = False
     first: float = 0.0
+    task: str = ""
 
     async def run(self, process: QueuedProcess) -> None:
         """Repeat it until cancelled."""
@@ -41,10 +44,11 @@ class Duty:
 
         async def do() -> None:
             process.schema.require()
-            await work()
+            if not self.task or await process.tasks_due.may(self.task):
+                await work()
 
         def pause() -> float:
-            return process.due_in(every) if self.in_turn else every
+            return together(process.due_in(every) if self.in_turn else every)
 
         await repeat(self.name, do, pause, self.first)
 

@@ -33,14 +33,16 @@ class Feeder:
         """Return the seconds until the next round."""
         return self._pause
 
+    def rest(self) -> None:
+        """Have the next round follow after `poll`: nothing is known to be fed."""
+        self._pause = self._idle * random.uniform(0.5, 1.0)  # noqa: S311 - processes take turns
+
     async def feed(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error.
 
         A campaign that the database refuses keeps no other one back.
         """
-        self._pause = self._idle * random.uniform(0.5, 1.0)  # noqa: S311 - processes take turns
-        if not await self._feed.open():
-            return
+        self.rest()
         while await self._feed.take():
             pass
         fed, refused = 0, None
@@ -66,6 +68,9 @@ def feed_campaigns(process: QueuedProcess) -> Coroutine[None, None, None]:
 
     async def do() -> None:
         process.schema.require()
+        if not await process.tasks_due.may("campaigns"):
+            feeder.rest()
+            return
         await feeder.feed()
 
     return repeat("campaigns", do, feeder.pause)

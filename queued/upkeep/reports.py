@@ -66,14 +66,16 @@ class ReportDuty:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(pause, 0.0)):
                         await process.reported.wait()
+            ours = process.reported.is_set()
             process.reported.clear()
             turn = loop.time() >= looked + process.due_in(_EVERY)
             looked = loop.time() if turn else looked
             try:
                 process.schema.require()
-                await self._report(turn=turn)
-                if turn:
-                    await self._report_delays()
+                if ours or not turn or await process.tasks_due.may("reports"):
+                    await self._report(turn=turn)
+                    if turn:
+                        await self._report_delays()
                 failed = False
             except (StoreUnavailable, psycopg.Error) as error:
                 if not failed:

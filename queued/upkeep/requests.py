@@ -72,6 +72,7 @@ DUTY = Duty(
         answer_requests, process.upkeep, process.changes, f"upkeep@{process.name}"
     ),
     in_turn=True,
+    task="requests",
 )
 RULES = Duty(
     "rules",

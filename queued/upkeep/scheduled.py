@@ -35,4 +35,4 @@ def _make(process: QueuedProcess) -> Work:
     return ScheduleDuty(ScheduledRows(process.link), process.registry.wake).queue_due
 
 
-DUTY = Duty("scheduled", 0.5, _make, in_turn=True)
+DUTY = Duty("scheduled", 0.5, _make, in_turn=True, task="scheduled")

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import psycopg
+from psycopg import errors
 
+from pgmta.errors import DeliveryError, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres import faults
 from pgmta.store.queue.guard import about_a_row
 from pgmta.store.records.suspensions import (
+    LOGGED,
     SUSPENDING,
+    RowPlace,
     SuspensionTable,
     SuspensionTask,
     SuspensionWork,
 )
 from queued.config import QueuedConfig
-from queued.delivery.transport.suspended_mail import leads_to
+from queued.delivery.transport.suspended_mail import host_matches, leads_to
 from queued.process.queued_process import QueuedProcess
 from queued.routing.retry_until import look_again
 from queued.routing.routes import Routes
@@ -29,9 +35,15 @@ _EVERY = 2.0  # seconds; workers put off what they meet meanwhile
 _KNOWN = 0.6  # seconds until each process knows that a suspension has ended
 _PAGE = 50_000  # ids that one statement finds
 _PUT_OFF = 1000  # rows that one commit puts off
-_FREED = 5000  # rows that one commit gives back
+_DOMAINS = 500  # that are noted by one statement
+_ASKED = 50  # domains for which name servers are asked at one time
+_ASKING = 60.0  # seconds for all of them
+_FREED = 20_000  # rows that one commit gives back: with 5000 it takes a third longer
 
 log = get("suspensions")
+
+type BestHosts = Callable[[str], Awaitable[list[str]]]
+"""Returns the MX hosts of a domain with the best preference. Raises DeliveryError."""
 
 
 class RowTimes:
@@ -79,25 +91,76 @@ class SuspensionDuty:
     """Gives rows back whose suspension has ended, and puts due rows off, a batch in each commit.
 
     Workers put off the rows that they meet first. A process that dies leaves the task open, and the
-    next one does the rest.
+    next one does the rest. `logged` has another connection: to read the log takes long, and rows
+    come back meanwhile.
     """
 
-    def __init__(self, table: SuspensionTable, times: RowTimes, who: str) -> None:
+    def __init__(
+        self,
+        table: SuspensionTable,
+        times: RowTimes,
+        who: str,
+        logged: SuspensionTable,
+        best_hosts: BestHosts,
+    ) -> None:
         self._table = table
         self._times = times
         self._who = who
+        self._logged = logged
+        self._best_hosts = best_hosts
         self._looked = 0.0  # when it last looked for ended suspensions
 
     async def do_round(self) -> None:
         """Do the tasks of a round. Raises StoreUnavailable, psycopg.Error."""
-        if not (await self._give_back()).waiting:
-            return
-        for task in await self._table.tasks():
+        while (await self._give_back()).waiting and (task := await self._table.task()):
             if task.kind == "mx":
-                await self._table.learn_logged(task.suspension)
+                await self._learn_logged(task)
             else:
                 await self._put_off(task)
             await self._table.set_applied(task)
+
+    async def _learn_logged(self, task: SuspensionTask) -> None:
+        """Learn domains from the log, if that takes no longer than its connection allows."""
+        suspension = task.suspension
+        learning = asyncio.create_task(self._learn(task))
+        try:
+            while not (await asyncio.wait({learning}, timeout=_EVERY))[0]:
+                await self._give_back()
+                if not await self._table.counts(suspension):
+                    return
+            await learning
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, errors.QueryCanceled):
+                raise
+            log.warning("the log of a day is too long: workers learn the domains of an MX host",
+                        suspension=suspension)  # fmt: skip
+        finally:
+            learning.cancel()
+            await asyncio.wait({learning})  # its connection is free again
+
+    async def _learn(self, task: SuspensionTask) -> None:
+        """Note the domains of the log whose best host is the suspended one.
+
+        The log does not know whether a host was the backup of one that works.
+        """
+        domains = await self._logged.logged(task.suspension)
+        slots = asyncio.Semaphore(_ASKED)
+
+        async def leads(domain: str) -> bool:
+            async with slots:
+                try:
+                    names = await self._best_hosts(domain)
+                except DeliveryError:
+                    return False  # workers ask again
+            return any(host_matches(name, task.value) for name in names)
+
+        with suppress(TimeoutError):  # workers learn the others
+            async with asyncio.timeout(_ASKING):
+                for start in range(0, len(domains), _DOMAINS):
+                    some = domains[start : start + _DOMAINS]
+                    known = zip(some, await asyncio.gather(*map(leads, some)), strict=True)
+                    if pairs := [(task.suspension, domain) for domain, best in known if best]:
+                        await self._logged.learn(pairs)
 
     async def _give_back(self) -> SuspensionWork:
         """Give the rows back whose suspension has ended, and end those whose time is over."""
@@ -117,20 +180,22 @@ class SuspensionDuty:
         return work
 
     async def _put_off(self, task: SuspensionTask) -> None:
-        done, after = 0, 0
-        next_hop = None if task.condition else task.value
+        done, after = 0, RowPlace("", 0)
+        next_hop = None if task.condition or task.domains else task.value
         try:
-            while ids := await self._table.due_ids(task.condition or "true", after, _PAGE):
-                after = ids[-1]
-                for start in range(0, len(ids), _PUT_OFF):
+            while places := await self._table.due(task, after, _PAGE):
+                after = places[-1]
+                for start in range(0, len(places), _PUT_OFF):
                     began = time.monotonic()
-                    items = await self._table.items(ids[start : start + _PUT_OFF])
+                    ids = [place.id for place in places[start : start + _PUT_OFF]]
+                    items = await self._table.items(ids)
                     waits, overdue = self._times.find_times(items, next_hop)
+                    rows = 0
                     if waits:
                         rows = await self._table.put_off(task.suspension, waits, overdue)
                         done += rows
-                        if not rows and task not in await self._table.tasks():
-                            return  # it has ended
+                    if not (rows or await self._table.counts(task.suspension)):
+                        return  # it has ended
                     await asyncio.sleep(time.monotonic() - began)  # the mail that flows comes first
                     if time.monotonic() > self._looked + _EVERY:
                         await self._give_back()
@@ -139,12 +204,22 @@ class SuspensionDuty:
                 raise
             log.warning("a condition fails: workers put off what they meet",
                         suspension=task.suspension, reason=faults.words(error))  # fmt: skip
-        log.info("put off", suspension=task.suspension, kind=task.kind, rows=done)
+        (log.info if done else log.debug)(
+            "put off", suspension=task.suspension, kind=task.kind, value=task.value, rows=done
+        )
 
 
 def _make(process: QueuedProcess) -> Work:
-    table = SuspensionTable(process.resources.link("suspending", SUSPENDING))
-    return SuspensionDuty(table, RowTimes(process), f"upkeep@{process.name}").do_round
+    table, logged = (
+        SuspensionTable(process.resources.link(name, settings))
+        for name, settings in (("suspending", SUSPENDING), ("suspending-log", LOGGED))
+    )
+    who = f"upkeep@{process.name}"
+
+    def best_hosts(domain: str) -> Awaitable[list[str]]:
+        return process.smtp.hosts.best_hosts(domain)
+
+    return SuspensionDuty(table, RowTimes(process), who, logged, best_hosts).do_round
 
 
-DUTY = Duty("suspensions", _EVERY, _make, in_turn=True)
+DUTY = Duty("suspensions", _EVERY, _make, in_turn=True, task="suspensions")

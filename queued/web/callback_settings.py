@@ -99,7 +99,7 @@ class CallbackProof(Section):
         "secret_url (the last part of the path)"
     )
     keys: Annotated[
-        list[ProofKey], WithJsonSchema({"type": "array", "items": {"type": "string"}})
+        list[ProofKey], WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}})
     ] = Field(
         description="one to five files, relative to this one, that others can't read: key, public "
         "key, USER:PASSWORD, or secret; each of them proves",

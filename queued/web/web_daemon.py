@@ -10,6 +10,7 @@ from pgmta.compose.token import KeyRings
 from pgmta.daemon_role import WEB
 from pgmta.errors import ConfigError
 from pgmta.logs import get
+from pgmta.metrics.metrics_server import MetricsServer
 from pgmta.postgres.resources import Resources
 from pgmta.service import ServiceManager, Signals, first, report_error, tune_memory
 from pgmta.store.lifecycle.consumption import Consumptions
@@ -122,13 +123,14 @@ class WebDaemon:
         for task in failed:
             task.result()
 
-    async def _serve_page(self) -> WebPage | None:
-        """Return the page of figures once it is served. Raises ConfigError."""
+    async def _serve_page(self) -> MetricsServer | None:
+        """Return the server of figures once it answers. Raises ConfigError."""
         if not (settings := self._config.metrics).listen:
             return None
-        page = WebPage(settings, self._site, self._doors, self._resources, self._readiness)
-        await page.serve()
-        return page
+        page = WebPage(self._site, self._doors, self._resources)
+        server = MetricsServer("queued web", settings, page.scrape, self._readiness.problem)
+        await server.start()
+        return server
 
     def _reload(self) -> None:
         try:

@@ -77,6 +77,7 @@ class DeliveryWorker:
             links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
         )
         process.suspended.leased.append(self._leases.items)
+        process.inquiries.add(worker.name, self._dispatch.inspected)
         context = ClaimContext(
             worker.name, poll, self._leases, self._dispatch, self.schedule, spans=spans,
             suspended=process.suspended,

@@ -22,6 +22,7 @@ from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing, StoredContent
 from queued.outgoing.stage import StageContext
 from queued.outgoing.stages import Stages
+from queued.process.inquiry_answers import Inspected
 from queued.process.space import Reclaimer
 from queued.routing.routes import Routed, Routes
 from queued.signing.signers import Signers
@@ -79,6 +80,7 @@ class Dispatch:
             signers=signers,
             end=self._end,
             dispatch=self.dispatch,
+            route=self._route,
             room=_MEMORY,
             connected=self._connected,
             reservations=reservations,
@@ -111,6 +113,10 @@ class Dispatch:
     def number(self) -> int:
         """Destinations with mail or connections."""
         return len(self._queues)
+
+    def inspected(self) -> Inspected:
+        """Return what operators ask for."""
+        return Inspected([*self._queues.values()], self._routes, self._limits[0])
 
     def next_hop(self, item: Item) -> str:
         """Return the name of the next hop of a row, for figures."""
@@ -184,6 +190,12 @@ class Dispatch:
                 groups[key] = routed, [item]
         return groups
 
+    def _route(self, item: Item, message: Message) -> Routed:
+        """Return the route of one row, which a stage has given another recipient."""
+        routed = self._routes.find(item)
+        wishes = message.requiretls or message.tls_optional
+        return _as_wished(routed, message, item) if wishes else routed
+
     def _put(self, destination: Destination, envelope: Envelope) -> None:
         """Give an envelope to its destination."""
         queue = self._queues.get(destination.key)
@@ -216,7 +228,8 @@ class Dispatch:
         delivered = False
         now = datetime.now(UTC)
         started = started or now
-        for item, result in zip(items, results, strict=True):
+        for sent, result in zip(items, results, strict=True):
+            item = sent.original or sent
             if result.event is Event.DELIVERED:  # needs neither a class nor a policy
                 delivered = True
                 outcome = settled(item, result.event, result, started, now)

@@ -26,6 +26,10 @@ class Runner(Protocol):
     def handled(self) -> int:
         """Rows done since the start."""
 
+    @property
+    def leased(self) -> int | None:
+        """Rows that it has leased; None: it leases none."""
+
     def tasks(self) -> list[Coroutine[None, None, None]]:
         """Return the work that runs until it is cancelled; `drain` stops the loops themselves."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ from queued.worker.claim_loop import Claimer
 _SHARE = 50  # a quiet time is this number of intervals long
 _SELDOM = 6  # intervals is the longest pause: queued and its backend then take 0.25 % of a core
 _WAITING = 60.0  # seconds after news in which open transactions keep the interval short
+_TOLD = 0.02  # seconds in which a notification leads to a claim
 _RECONNECT = 0.5  # seconds
 _REFUSED = 10.0  # seconds until a question that PostgreSQL refused is asked again
 _OTHER_SCHEMA = 1.0  # seconds
@@ -44,11 +46,20 @@ class RowWatch:
         self._schema = schema
         self._arrivals = Arrivals()
         self._row: tuple[bytes, ...] = ()
-        self._looked = self._news = time.monotonic()
+        self._looked = self._moved = self._news = self._before = time.monotonic()
+        self._told = 0.0  # when the last notification came
+        self._again = False  # whether the last look came too early
 
     def claimed(self, items: Sequence[Item]) -> None:
         """Note rows that a loop has claimed."""
         self._arrivals.claimed(item.id for item in items)
+
+    def notified(self) -> float:
+        """Take a notification of mail, whose rows are no news; return that more are welcome."""
+        self._told = time.monotonic()
+        if self._told < self._news + _TOLD:  # a look saw their transaction before its commit
+            self._news = self._before
+        return math.inf
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -76,9 +87,8 @@ class RowWatch:
             return turn
         now = time.monotonic()
         interval = self._interval
-        quiet = now - self._news
-        if quiet > _WAITING or not self._arrivals.waiting:
-            interval = min(max(interval, quiet / _SHARE), interval * _SELDOM)
+        if not self._again and (now > self._moved + _WAITING or not self._arrivals.waiting):
+            interval = min(max(interval, (now - self._news) / _SHARE), interval * _SELDOM)
         since = min(loop.waits_since for loop in self._loops)
         due = max(self._looked, since) + interval - now
         return 0.0 if due <= _NOW else min(due, interval)
@@ -87,10 +97,13 @@ class RowWatch:
         self._looked = time.monotonic()
         if row == self._row:
             return
-        if row[:1] != self._row[:1]:
-            self._news = self._looked
+        self._again = self._looked < self._told + _TOLD
+        if self._again:  # a claim takes these rows, or most of them
+            return
         self._row = row
         if self._arrivals.see(int(row[0]), row[1].decode()):
+            self._before, self._news = self._news, self._looked
+            self._moved = self._looked
             for loop in self._loops:
                 if not loop.schedule.pause:
                     loop.wake()

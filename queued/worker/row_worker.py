@@ -29,6 +29,7 @@ class RowWorker:
     def __init__(self, process: QueuedProcess, worker: Worker) -> None:
         self.name = worker.name
         self.handled = 0
+        self.leased = None  # a change is a transaction
         self.loops: list[Claimer] = []
         self._process = process
         self._worker = worker

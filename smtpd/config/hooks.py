@@ -14,7 +14,7 @@ _REFERENCE = re.compile(rf"{_WORD}(\.{_WORD})*:{_WORD}(\.{_WORD})*")
 
 
 class HookEntry(Section):
-    """A handler of the operator's own, in the interface of aiosmtpd (docs/hooks.md)."""
+    """A handler of the operator's own, in the interface of aiosmtpd (docs/programs/hooks.md)."""
 
     handler: str | None = Field(
         default=None, description="package.module:Name of a class, an object or a function"

@@ -149,9 +149,9 @@ class SmtpdConfig(Section):
         return any(self.auth_of(listener) != "none" for listener in self.listen)
 
     @property
-    def needs_check(self) -> bool:
-        """Whether there may be mistakes outside of the file, or between its parts."""
-        return self.uses_hooks or self.uses_tls or self.uses_auth or self.user is not None
+    def needs_process_check(self) -> bool:
+        """Whether a separate process looks beyond the file: at hooks, users and rights."""
+        return self.uses_hooks or self.uses_auth or self.user is not None
 
     @property
     def uses_hooks(self) -> bool:

@@ -21,6 +21,7 @@ _ARGUMENTS = {"HELO": 1, "EHLO": 2, "MAIL": 2, "RCPT": 2, "VRFY": 1, "NOOP": 1, 
 _COMMON = 3  # server, session, envelope
 _PLAIN = ("STARTTLS",)  # aiosmtpd calls it without await
 _KNOWN = (*(f"handle_{phase}" for phase in (*PHASES, *BESIDE)), "handle_exception", "handle_PROXY")
+_PAGE = "docs/programs/hooks.md"
 _NEAR = 0.85  # likeness above which a name is a misspelt hook
 _MECHANISM = re.compile(r"[A-Z0-9_-]{1,20}")  # RFC 4422, section 3.1
 _AUTHENTICATOR = 5  # server, session, envelope, mechanism, auth_data
@@ -77,7 +78,7 @@ class Methods:
         if phase == "EHLO" and not _takes(method, count) and _takes(method, count - 1):
             method = _new_ehlo(_coroutine(method) if plain else method)
         elif not _takes(method, count):
-            self.problems.append(f"{name} does not take {count} arguments; see docs/hooks.md")
+            self.problems.append(f"{name} does not take {count} arguments; see {_PAGE}")
             return
         self.phases[phase] = _coroutine(method) if plain else method
 
@@ -153,7 +154,7 @@ class Mechanisms:
         if not callable(found):
             self.problems.append(f"{name} can't be called")
         elif not _takes(found, count):
-            self.problems.append(f"{name} does not take {count} arguments; see docs/hooks.md")
+            self.problems.append(f"{name} does not take {count} arguments; see {_PAGE}")
         else:
             return True
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.subprocess import Process
-from contextlib import suppress
 
 from pgmta.logs import get
 from pgmta.metrics.series import Values, load
@@ -18,7 +17,7 @@ PROBLEM = "problem"
 LONGEST = 1 << 20
 """Octets of a line at most."""
 
-_PATIENCE = 3.0  # seconds for an answer; then the last one counts
+_PATIENCE = 3.0  # seconds for an answer
 
 log = get("master")
 
@@ -33,7 +32,7 @@ class ChildPipe:
         """Whether the process accepts connections; False once it has ended before that."""
         self.values: Values = {}
         """Its last figures."""
-        self._answer: asyncio.Future[None] | None = None
+        self._answer: asyncio.Future[bool] | None = None
         self.end = asyncio.create_task(self._read())
         """Ends with the pipe."""
 
@@ -51,29 +50,40 @@ class ChildPipe:
         finally:
             if not self.ready.done():
                 self.ready.set_result(False)
-            self._answered()
+            self._answered(False)
 
     def _take(self, line: bytes) -> None:
         self.values = load(line)
-        self._answered()
+        self._answered(True)
 
-    def _answered(self) -> None:
+    def _answered(self, came: bool) -> None:
         if self._answer and not self._answer.done():
-            self._answer.set_result(None)
+            self._answer.set_result(came)
 
-    async def ask(self) -> None:
-        """Learn the present figures; those of a process that hangs stay as they were."""
+    async def ask(self) -> bool:
+        """Learn the present figures; return whether an answer came within 3 s.
+
+        The figures of a process that hangs stay as they were.
+        """
         stdin = self._child.stdin
         if not stdin or stdin.is_closing() or self.end.done():
-            return
+            return False
         if not self._answer or self._answer.done():
             self._answer = asyncio.get_running_loop().create_future()
             stdin.write(b"?")
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._answer), _PATIENCE)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._answer), _PATIENCE)
+        except TimeoutError:
+            return False
 
     @property
-    def problem(self) -> str:
-        """Why the process takes no mail, as it said last; '' if it does."""
+    def serves(self) -> bool:
+        """Whether the process has begun to accept connections, and has not ended."""
+        return self.ready.done() and self.ready.result() and not self.end.done()
+
+    async def ask_problem(self) -> str:
+        """Learn the present figures; return why the process takes no mail, '' if it does."""
+        if not await self.ask():
+            return f"a process does not answer: pid {self._child.pid}"
         reasons = self.values.get(PROBLEM)
         return next(iter(reasons))[0] if reasons else ""

@@ -13,7 +13,6 @@ from pathlib import Path
 from pgmta.errors import FormerDatabase
 from pgmta.logs import get
 from pgmta.metrics.series import Values, add, without_gauges
-from pgmta.postgres.locate import handed_down
 from pgmta.service import first
 from smtpd.process.child_pipe import LONGEST, ChildPipe
 from smtpd.server.smtpd_series import CATALOGUE
@@ -41,9 +40,9 @@ class Keeper:
     old process gets SIGTERM. It waits while two earlier ones have not ended yet.
     """
 
-    def __init__(self, path: Path, uri: str, descriptors: list[int]) -> None:
+    def __init__(self, path: Path, variables: dict[str, str], descriptors: list[int]) -> None:
         self._path = path
-        self._uri = uri
+        self._variables = variables
         self._descriptors = descriptors
         self._current: Process | None = None
         self._since = 0.0  # when it started, by the monotonic clock
@@ -149,7 +148,7 @@ class Keeper:
                 stdout=PIPE,
                 limit=LONGEST,
                 pass_fds=self._descriptors,
-                env={**os.environ, **handed_down(self._uri)},
+                env={**os.environ, **self._variables},
             )  # fmt: skip
         except OSError as error:
             log.error("can't start a process", reason=str(error))

@@ -13,12 +13,11 @@ from subprocess import DEVNULL, PIPE
 from typing import Any
 
 from pgmta.logs import get
-from smtpd.config import Listener, SmtpdConfig
+from smtpd.process.plan import MasterPlan
 
 _MODE = 0o1733  # all users may add files; only the owner may list them, and remove those of others
 _OPEN = stat.S_IWOTH | stat.S_ISVTX
 _LONGEST = 3600.0  # seconds for one round
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not bound here
 
 log = get("maildrop")
 
@@ -29,13 +28,13 @@ class MaildropWatch:
     A broken file or a slow database thus harms no session. The process runs as `user`.
     """
 
-    def __init__(self, config: SmtpdConfig) -> None:
-        self._every = config.maildrop.every
-        self._directory = config.maildrop.directory
-        named = "directory" in config.maildrop.model_fields_set
-        self._tell = log.warning if named else log.debug  # the default may be for root alone
-        self._user = config.user if os.getuid() == 0 else None
-        self._server = next(map(_place, filter(_suits, config.listen)), None)
+    def __init__(self, plan: MasterPlan) -> None:
+        drop = plan.maildrop
+        self._every = drop.every
+        self._directory = Path(drop.directory) if drop.directory else None
+        self._tell = log.warning if drop.named else log.debug  # the default may be for root alone
+        self._user = plan.user if os.getuid() == 0 else None
+        self._server = drop.server
 
     async def run(self) -> None:
         """Look for messages again and again, until cancelled."""
@@ -102,7 +101,7 @@ class MaildropWatch:
 
     async def _flush(self) -> None:
         settings = {
-            "PGMTA_SENDMAIL_SERVER": self._server or "",
+            "PGMTA_SENDMAIL_SERVER": self._server,
             "PGMTA_SENDMAIL_DIRECTORY": str(self._directory),
         }
         # subprocess, because uvloop knows no `user`
@@ -123,16 +122,3 @@ class MaildropWatch:
         for line in errors.decode("utf-8", "replace").split("\n"):
             if line.startswith("sendmail: "):
                 log.info("waiting mail", result=line.removeprefix("sendmail: "))
-
-
-def _suits(listener: Listener) -> bool:
-    """Return whether the listener takes mail of this host without TLS and AUTH."""
-    free = listener.tls in (None, "none", "offered") and listener.auth in (None, "none", "offered")
-    return free and listener.role != "submission" and not listener.proxy
-
-
-def _place(listener: Listener) -> str:
-    if listener.socket:
-        return str(listener.socket)
-    address = _ANY.get(listener.address, listener.address)
-    return f"[{address}]:{listener.port}" if ":" in address else f"{address}:{listener.port}"

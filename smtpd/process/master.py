@@ -1,59 +1,63 @@
-"""Binds the listeners, runs the processes that serve them, and restarts those that die."""
+"""Binds the listeners, runs the processes that serve them, and restarts those that die.
+
+The master imports neither pydantic nor psycopg: they would stay in its memory for nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgmta.config.loader import load
-from pgmta.errors import ConfigError
-from pgmta.logs import get
+from pgmta import logs, signals
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.postgres.embedded.database import join
 from pgmta.service import ServiceManager, Signals, report_error
-from smtpd.config import SmtpdConfig
 from smtpd.process.keeper import GRACE, Keeper
 from smtpd.process.maildrop_watch import MaildropWatch
-from smtpd.process.risks import container_gateway, risks
+from smtpd.process.plan import MasterPlan
+from smtpd.process.plan_process import PlanProcess
 from smtpd.process.sockets import listening
 
 if TYPE_CHECKING:
-    from smtpd.process.master_page import MasterPage
+    from pgmta.metrics.metrics_server import MetricsServer
 
-log = get("master")
+log = logs.get("master")
 
 
 class Master:
     """The parent of all serving processes; it takes no mail itself."""
 
-    def __init__(self, path: Path, config: SmtpdConfig, uri: str) -> None:
-        self._path = path
-        self._config = config
-        per_listener = listening(config.listen, config.processes)
-        self._sockets = [[sockets[n] for sockets in per_listener] for n in range(config.processes)]
+    def __init__(self, plan: MasterPlan) -> None:
+        self._plan = plan
+        per_listener = listening(plan.listen, plan.processes)
+        self._sockets = [[sockets[n] for sockets in per_listener] for n in range(plan.processes)]
         self._keepers = [
-            Keeper(path, uri, [sock.fileno() for sock in sockets]) for sockets in self._sockets
+            Keeper(Path(plan.path), plan.variables or {}, [sock.fileno() for sock in sockets])
+            for sockets in self._sockets
         ]
 
-    async def run(self, *, attached: bool = False) -> None:
+    async def run(self) -> None:
         """Serve until SIGTERM or SIGINT; SIGHUP replaces the processes, for the new file.
 
-        `attached` processes also end with their parent. Raises the error of a keeper that ended by
-        itself.
+        Raises the error of a keeper that ended by itself.
         """
         signals = Signals()
         self._manager = ServiceManager()
-        if attached:
+        if self._plan.attached:
             signals.attach()
         page = await self._serve_page()
         runs = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
-        for listener in self._config.listen:
+        for listener in self._plan.listen:
             place = {"address": listener.address, "port": listener.port}
             if listener.socket:
-                place = {"socket": str(listener.socket)}
-            log.info("listening", **place, processes=self._config.processes)
-        reloads = asyncio.create_task(self._reloads(signals.reload))
-        maildrop = asyncio.create_task(MaildropWatch(self._config).run())
+                place = {"socket": listener.socket}
+            log.info("listening", **place, processes=self._plan.processes)
+        reloads = asyncio.create_task(self._reloads(signals))
+        maildrop = asyncio.create_task(MaildropWatch(self._plan).run())
         notes = asyncio.gather(self._manager.keep_watch(), self._announce())
         for run in runs:
             report_error("keeper", run, signals.stop)
@@ -90,23 +94,27 @@ class Master:
     def _serving(self) -> str:
         return f"takes mail with {len(self._keepers)} processes"
 
-    async def _serve_page(self) -> MasterPage | None:
-        """Return the page of figures once it is served. Raises ConfigError."""
-        if not self._config.metrics.listen:
+    async def _serve_page(self) -> MetricsServer | None:
+        """Return the server of figures once it answers. Raises ConfigError."""
+        if not self._plan.metrics:
             return None
-        from smtpd.process.master_page import MasterPage  # and aiohttp, which takes 16 MB
+        from pgmta.config.metrics import MetricsPage
+        from pgmta.metrics.metrics_server import MetricsServer  # and aiohttp, which takes 16 MB
+        from smtpd.process.master_page import MasterPage
 
         page = MasterPage(self._keepers)
-        await page.serve(self._config.metrics)
-        return page
+        settings = MetricsPage.model_validate({"listen": self._plan.metrics})
+        server = MetricsServer("smtpd", settings, page.scrape, page.problem)
+        await server.start()
+        return server
 
-    async def _reloads(self, asked: asyncio.Event) -> None:
+    async def _reloads(self, signals: Signals) -> None:
         """Replace the processes at each SIGHUP, one after the other."""
         while True:
-            await asked.wait()
-            asked.clear()
+            await signals.reload.wait()
+            signals.reload.clear()
             self._manager.reloading()
-            if not self._read_again():
+            if not await self._read_again(signals.stop.is_set):
                 self._manager.ready(f"{self._serving()}; the changed configuration has mistakes")
                 continue
             replaced = 0
@@ -118,26 +126,50 @@ class Master:
             log.info("processes replaced", number=replaced)
             self._manager.ready(self._serving())
 
-    def _read_again(self) -> bool:
+    async def _read_again(self, stopped: Callable[[], bool]) -> bool:
         try:
-            config = load(self._path, SmtpdConfig)
+            plan = await asyncio.to_thread(_reread, self._plan.path, stopped)
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return False
-        new, old = _sockets(config), _sockets(self._config)
+        except Exception as error:  # no process to read it, or one of another version
+            log.error("configuration kept as it was", reason=str(error) or type(error).__name__)
+            return False
+        if not plan:  # we stop
+            return False
+        new, old = plan.lasting, self._plan.lasting
         changed = [name for name in new if new[name] != old[name]]
         if changed:
             problems = [f"{name}: needs a restart" for name in changed]
             log.error("configuration kept as it was", problems=problems)
             return False
         log.info("configuration read again")
-        for risk in risks(config, container_gateway()):
-            log.warning("configuration", reason=f"{self._path}: {risk}")
+        for warning in plan.warnings:
+            log.warning("configuration", reason=warning)
         return True
 
 
-def _sockets(config: SmtpdConfig) -> dict[str, object]:
-    """Return the settings of the sockets, which last as long as the master."""
-    places = [(at.address, at.port, at.socket, at.backlog) for at in config.listen]
-    return {"listen": places, "processes": config.processes, "user": config.user,
-            "metrics": config.metrics}  # fmt: skip
+def _reread(path: str, stopped: Callable[[], bool]) -> MasterPlan | None:
+    with PlanProcess(["reread", "-c", path], stopped) as process:
+        plan = process.read()
+    if not plan and not stopped():
+        raise PgmtaError(f"the process that reads {path} ended with code {process.status}")
+    return plan
+
+
+def run(arguments: list[str]) -> None:
+    """Take mail by the options of `smtpd run`, until a signal stops it.
+
+    Without a plan, as after an error, exits like the process that reads them.
+    """
+    with PlanProcess(["run", *arguments], signals.stop_came) as process:
+        plan = process.read()
+        if plan:
+            logs.configure(plan.log, daemon="smtpd")
+        if plan and plan.directory:
+            join(Path(plan.directory), supervise=plan.supervised)
+    if not plan:
+        if process.status < 0 and not signals.stop_came():
+            raise PgmtaError(f"signal {-process.status} ended the process that reads the file")
+        sys.exit(0 if signals.stop_came() else process.status)
+    asyncio.run(Master(plan).run())

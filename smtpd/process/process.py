@@ -64,7 +64,7 @@ async def serve(
         listener = SmtpListener(config, entry, contexts, mechanisms)
         connection = partial(Connection, shared, listener, phases)
         servers.append(await _listen(connection, socket.socket(fileno=fd), entry.backlog))
-    teller = Teller(master, shared, hooks, heartbeat.learn_schema)
+    teller = Teller(master, shared, hooks, heartbeat.look)
     signals.attach(teller.ask)
     tune_memory()
     duties["announcement"] = asyncio.create_task(_announce(answered))

@@ -7,11 +7,15 @@ import os
 import socket
 import stat
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from pgmta.config.yaml_file import Key
 from pgmta.errors import PgmtaError
 from pgmta.port_user import bind_problem
-from smtpd.config import Listener
+from smtpd.process.plan import ListeningPlace
+
+if TYPE_CHECKING:
+    from pgmta.config.yaml_file import Key
+    from smtpd.config import Listener
 
 _FIRST = 3  # descriptor of the first socket of systemd (sd_listen_fds(3))
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
@@ -19,7 +23,7 @@ _MODE = 0o666  # as with a port of this host, all its users may connect
 _VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
-def bind(listener: Listener, count: int) -> list[socket.socket]:
+def bind(listener: ListeningPlace, count: int) -> list[socket.socket]:
     """Return one listening socket for each process.
 
     Each has its own accept queue, shared out by the kernel (SO_REUSEPORT); the master keeps them
@@ -52,7 +56,7 @@ def bind(listener: Listener, count: int) -> list[socket.socket]:
     return sockets
 
 
-def bind_path(listener: Listener, count: int) -> list[socket.socket]:
+def bind_path(listener: ListeningPlace, count: int) -> list[socket.socket]:
     """Return a Unix socket that all processes accept from. Raises PgmtaError.
 
     The file of a server that has died is replaced; one of a living server is not.
@@ -95,7 +99,7 @@ def passed() -> list[socket.socket]:
     return [socket.socket(fileno=os.dup(number)) for number in numbers]
 
 
-def listening(listeners: list[Listener], count: int) -> list[list[socket.socket]]:
+def listening(listeners: list[ListeningPlace], count: int) -> list[list[socket.socket]]:
     """Return a list of sockets for each listener, one socket per process.
 
     A socket of systemd serves the listener that has its address and port. All processes accept
@@ -119,5 +123,5 @@ def listening(listeners: list[Listener], count: int) -> list[list[socket.socket]
     return found
 
 
-def _name(listener: Listener) -> str:
+def _name(listener: ListeningPlace) -> str:
     return str(listener.socket or f"{listener.address} port {listener.port}")

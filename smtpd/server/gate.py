@@ -8,7 +8,8 @@ from typing import Protocol
 from pgmta.logs import get
 from smtpd.config import Limits
 
-_LOOK = 0.25  # seconds between two looks
+_LOOK = 0.25  # seconds between two looks, while mail comes
+_REST = 1.0  # seconds between them while no message waits for its commit
 _SOON = 0.2  # seconds that a probe has until the gate is closed
 _PROBE = 1.0  # seconds between two probes of a database that is away
 
@@ -33,8 +34,8 @@ class TimedDatabase(Protocol):
 class Gate:
     """Says before a transaction and before its content whether there is hope for a commit.
 
-    Sessions look at two attributes, and a task looks at the database four times per second. While
-    the gate is closed no commit tries the database, so a probe does.
+    Sessions look at two attributes, and a task looks at the database up to four times per second.
+    While the gate is closed no commit tries the database, so a probe does.
     """
 
     def __init__(self, limits: Limits, database: TimedDatabase) -> None:
@@ -49,7 +50,12 @@ class Gate:
         """Look until cancelled."""
         while True:
             await self.look_once()
-            await asyncio.sleep(_PROBE if self._database.away else _LOOK)
+            await asyncio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        if self._database.away:
+            return _PROBE
+        return _LOOK if self._database.lag or self._limits.slow_commit < _REST else _REST
 
     async def look_once(self) -> None:
         """Look once; a database that is away is probed."""

@@ -6,7 +6,7 @@ from enum import Enum, StrEnum, auto
 
 
 class Phase(StrEnum):
-    """Says how a connection takes the octets of its client; docs/states.md has the transitions."""
+    """Says how a connection takes its client's octets; docs/develop/states.md has transitions."""
 
     OPENING = "opening"  # kept: a PROXY header, TLS or a hook comes before the (next) greeting
     IDLE = "idle"  # they are commands

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from pgmta.mail.text import printable
+from smtpd.tls.read_buffer import ReadBuffer
 
 _HANDSHAKE = 30.0  # seconds until it is over
 _SHUTDOWN = 5.0  # seconds that a client has to confirm the end of TLS
@@ -50,6 +51,7 @@ async def shake_hands(
         raise
     if secured.is_closing():
         raise ConnectionResetError("connection lost")
+    transport.set_protocol(ReadBuffer(cast(asyncio.BufferedProtocol, transport.get_protocol())))
     secured.set_write_buffer_limits(**_UNSENT)
     cast(Any, secured).set_read_buffer_limits(**_READ_AHEAD)
     return secured

@@ -26,10 +26,6 @@ SELECT campaign_finalise()
 -- Stop campaigns with too many bounces.
 SELECT campaign_halt()
 
--- name: open
--- Whether any job is not done, or a credential not free.
-SELECT EXISTS (SELECT FROM campaign_jobs WHERE status <> 'LOGGED') OR EXISTS (SELECT FROM credential_use)
-
 -- name: waiting
 -- How many recipients of open jobs are in the queue.
 SELECT coalesce(sum(s.queued + s.deferred), 0)::bigint FROM campaign_sums AS s

@@ -2,6 +2,10 @@
 -- The migrations that the database has.
 SELECT name FROM schema_migrations
 
+-- name: read_only
+-- Whether this session can change nothing.
+SELECT current_setting('transaction_read_only')::boolean
+
 -- name: beat
 -- The process lives.
 INSERT INTO daemons (process, program, host, pid, version, schema)

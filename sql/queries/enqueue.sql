@@ -5,8 +5,9 @@ SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
 -- name: put
 -- A group of messages and all their rows, in one commit. The whole group fails if one id exists already,
 -- because the caller is repeating a group that did commit then. Most groups have no value for the last arrays:
--- they are null. `more` is `scheduled` if some message is scheduled, and else nothing. An answer without columns is the cheapest to read.
-SELECT FROM queue_put(
+-- they are null. `more` is `scheduled` if some message is scheduled, and else nothing. `columns` is
+-- `wake` if the transaction has its own NOTIFY, and else nothing: an answer without columns is the cheapest to read.
+SELECT {columns} FROM queue_put(
     %(ids)b::bigint[], %(sizes)b::bigint[], %(traces)b::text[], %(bodies)b::bytea[],
     %(message_id_headers)b::text[], %(origins)b::text[], %(senders)b::text[], %(sender_domains)b::text[],
     %(priorities)b::smallint[], %(numbers)b::integer[], %(recipients)b::text[], %(domains)b::text[],
@@ -18,6 +19,10 @@ SELECT FROM queue_put(
 -- name: scheduled
 -- Part of put: the times of scheduled messages.
 , send_ats => %(send_ats)b::timestamptz[]
+
+-- name: wake
+-- Part of put: the workers are notified at the commit.
+pg_notify('pgmta_queue', '')
 
 -- name: known
 -- Which of these messages are stored, or were until a worker was done with them.

@@ -83,9 +83,13 @@ SELECT log FROM unnest(ARRAY['attempts', 'transcripts', 'reports']) AS log
 WHERE to_regclass('pgmta.' || log || to_char((now() AT TIME ZONE 'UTC')::date + 1, '_YYYYMMDD')) IS NULL
 
 -- name: daemons
--- The processes of the last day.
-SELECT program, host, pid, version, schema, seen_at > now() - interval '1 minute' AS alive FROM daemons
-ORDER BY program, host, pid
+-- The processes of the last day. One is missed if it is silent and nothing follows it: its host does not run the
+-- program again, and no living process of the program started later. A container has another host name each time.
+SELECT program, host, pid, version, schema, seen_at > now() - interval '1 minute' AS alive,
+    NOT EXISTS (SELECT FROM daemons AS other
+        WHERE other.program = daemons.program AND other.seen_at > now() - interval '1 minute'
+            AND (other.host = daemons.host OR other.started_at > daemons.seen_at)) AS missed
+FROM daemons ORDER BY program, host, pid
 
 -- name: oldest_due
 -- Seconds for which the row that is due the longest has been due, by priority: one step in the index queue_due.

@@ -53,10 +53,22 @@ FROM reports WHERE report_id = %(id)s ORDER BY at, row_id
 -- Rows by the value of one column.
 SELECT {column} AS value, count(*), min(ts) FROM queue WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1
 
+-- name: ages
+-- Rows by their age, in classes, the youngest first.
+SELECT (ARRAY['below 1m', '1m to 10m', '10m to 1h', '1h to 4h', '4h to 1d', '1d to 3d', '3d and more'])[step] AS value,
+    count, min
+FROM (
+    SELECT width_bucket(extract(epoch FROM now() - ts)::float8,
+        ARRAY['-infinity', 60, 600, 3600, 14400, 86400, 259200]::float8[]) AS step, count(*), min(ts)
+    FROM queue WHERE {where} GROUP BY 1
+) AS counted ORDER BY step
+
 -- name: last_class
--- In place of `column`: the class of the last attempt in the log, if there was one.
+-- In place of `column`: the class of the last attempt in the log, if there was one. It is in the partitions of the days
+-- since the row came in, with a day for clocks that differ.
 CASE WHEN attempts > 0 THEN (
     SELECT a.class FROM attempts AS a WHERE a.message_id = queue.message_id AND a.row_id = queue.id
+        AND a.ended_at > queue.ts - interval '1 day' AND a.ended_at < now() + interval '1 day'
     ORDER BY a.attempt DESC, a.ended_at DESC LIMIT 1) END
 
 -- name: count_attempts

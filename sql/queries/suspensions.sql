@@ -1,6 +1,6 @@
 -- name: version
--- Counts changes of the suspensions.
-SELECT version FROM suspensions_version
+-- Counts changes of the suspensions, and whether an operator asks this process (inquiries.sql).
+SELECT version, EXISTS (SELECT {asked}) FROM suspensions_version
 
 -- name: active
 -- The suspensions that count, with the domains that lead to their MX hosts.
@@ -13,16 +13,17 @@ FROM suspensions AS s WHERE s.until IS NULL OR s.until > now() ORDER BY s.id
 SELECT row_id, suspension FROM suspended_under(%(ids)b::bigint[])
 
 -- name: learn
--- A domain whose mail leads to a suspended MX host.
+-- Domains whose mail leads to suspended MX hosts, in one statement: after each one all processes read the suspensions again.
 INSERT INTO suspension_domains (suspension_id, domain)
-SELECT id, %(domain)s FROM suspensions WHERE id = %(suspension)s
+SELECT s.id, l.domain
+FROM unnest(%(suspensions)b::bigint[], %(domains)s::text[]) AS l (suspension, domain)
+    JOIN suspensions AS s ON s.id = l.suspension
 ON CONFLICT DO NOTHING
 
 -- name: logged
 -- The domains whose last attempt within a day went to a suspended MX host. A name such as *.a.example is every host of
 -- that domain.
-INSERT INTO suspension_domains (suspension_id, domain)
-SELECT s.id, a.domain
+SELECT a.domain
 FROM suspensions AS s CROSS JOIN LATERAL (
     SELECT domain FROM (
         SELECT domain, ended_at, regexp_replace(lower(host), ':[0-9]+$', '') AS name FROM attempts
@@ -33,28 +34,32 @@ FROM suspensions AS s CROSS JOIN LATERAL (
         THEN right(name, length(s.value) - 1) = substr(s.value, 2) ELSE name = s.value END) = max(ended_at)
 ) AS a
 WHERE s.id = %(suspension)s
-ON CONFLICT DO NOTHING
 
 -- name: expire
 -- End the suspensions whose time is over.
 SELECT suspensions_expire(%(who)s)
 
--- name: tasks
--- Suspensions, and domains of them, whose mail is not put off yet.
-SELECT id, kind, value, NULL::text AS domain, suspension_condition(kind, value) AS condition
+-- name: task
+-- The next suspension whose mail is not put off yet, or all such domains of one.
+SELECT id, kind, value, NULL::text[] AS domains, suspension_condition(kind, value) AS condition
 FROM suspensions WHERE applied_at IS NULL
 UNION ALL
-SELECT suspension_id, 'domain', domain, domain, suspension_condition('domain', domain)
-FROM suspension_domains WHERE applied_at IS NULL
-ORDER BY 1
+SELECT suspension_id, 'domains', count(*)::text, array_agg(domain), NULL
+FROM suspension_domains WHERE applied_at IS NULL GROUP BY suspension_id
+ORDER BY 1 LIMIT 1
+
+-- name: counts
+-- Whether a suspension has not ended.
+SELECT EXISTS (SELECT FROM suspensions WHERE id = %(suspension)s)
 
 -- name: applied
 -- The mail of a suspension that was due is put off.
 UPDATE suspensions SET applied_at = now() WHERE id = %(suspension)s
 
--- name: applied_domain
--- The same for the mail of one domain of it.
-UPDATE suspension_domains SET applied_at = now() WHERE suspension_id = %(suspension)s AND domain = %(domain)s
+-- name: applied_domains
+-- The same for the mail of some domains of it.
+UPDATE suspension_domains SET applied_at = now()
+WHERE suspension_id = %(suspension)s AND domain = ANY (%(domains)s::text[])
 
 -- name: look
 -- Whether the time of a suspension is over, whether mail is to be put off, and the suspensions that have ended while
@@ -77,6 +82,18 @@ SELECT id FROM queue
 WHERE id > %(after)s AND status IN ('QUEUED', 'DEFERRED') AND next_attempt <= now() AND suspension IS NULL
     AND lease_until IS NULL AND {where} IS TRUE
 ORDER BY id LIMIT %(page)s
+
+-- name: due_of_domains
+-- The same for all domains of a suspension that are left, each by the index. The sum keeps the plan off the index on id.
+SELECT d.domain, q.id
+FROM suspension_domains AS d CROSS JOIN LATERAL (
+    SELECT id FROM queue
+    WHERE domain = d.domain AND status IN ('QUEUED', 'DEFERRED') AND next_attempt <= now() AND suspension IS NULL
+        AND lease_until IS NULL AND (d.domain > %(domain)s::text OR id + 0 > %(after)s)
+    ORDER BY id + 0 LIMIT %(page)s
+) AS q
+WHERE d.suspension_id = %(suspension)s AND d.applied_at IS NULL AND d.domain >= %(domain)s::text
+ORDER BY d.domain, q.id LIMIT %(page)s
 
 -- name: rows
 -- These rows, as routes and times need them.

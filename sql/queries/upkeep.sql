@@ -1,3 +1,18 @@
+-- name: tasks
+-- Which duties may have something to do now or within a second: one look of an idle process for all of them. Each
+-- part is a step in an index, whatever the statistics say.
+SELECT EXISTS (SELECT FROM queue WHERE status = 'DELETE')
+        OR coalesce((SELECT min(hold_until) FROM queue WHERE status = 'HOLD') <= now() + interval '1 second', false)
+        OR EXISTS (SELECT FROM rules WHERE expires_at <= now() + interval '1 second') AS requests,
+    coalesce((SELECT min(send_at) FROM queue WHERE status = 'SCHEDULED')
+        <= now() + schedule_ahead() + interval '1 second', false) AS scheduled,
+    EXISTS (SELECT FROM campaign_jobs WHERE status <> 'LOGGED') OR EXISTS (SELECT FROM credential_use) AS campaigns,
+    (SELECT id FROM queue WHERE status = 'REPORT' ORDER BY held_at, id LIMIT 1) IS NOT NULL
+        OR (SELECT at FROM delays WHERE noticed_at IS NULL ORDER BY at LIMIT 1) IS NOT NULL AS reports,
+    EXISTS (SELECT FROM suspensions)
+        OR (SELECT suspension FROM queue WHERE suspension IS NOT NULL ORDER BY suspension LIMIT 1) IS NOT NULL
+        AS suspensions
+
 -- name: asked
 -- Whether there are rows to delete, holds to release, rules to remove. The least time comes from the
 -- index, whatever the statistics say.
@@ -54,6 +69,10 @@ WHERE call = ANY (ARRAY(
     ORDER BY called_at LIMIT %(batch)s
     FOR UPDATE SKIP LOCKED))
 RETURNING call
+
+-- name: expire_inquiries
+-- Inquiries whose command did not end them.
+DELETE FROM inquiries WHERE asked_at < now() - interval '1 minute'
 
 -- name: introduce
 -- The host name of trace fields, as long as an operator has set none.

@@ -3,12 +3,14 @@
 INSERT INTO workers (owner, name, action, condition, reach, priority)
 VALUES (%(owner)s, %(name)s, %(action)s, %(condition)s, %(reach)s, %(priority)s)
 ON CONFLICT (owner, name) DO UPDATE SET action = excluded.action, condition = excluded.condition,
-    reach = excluded.reach, priority = excluded.priority, seen_at = now(), handled = 0
+    reach = excluded.reach, priority = excluded.priority, seen_at = now(), handled = 0,
+    in_flight = NULL
 
 -- name: beat
--- The process lives; `names` and `handled` are its workers and the rows they have done so far.
-UPDATE workers SET seen_at = now(), handled = done.handled
-FROM unnest(%(names)b::text[], %(handled)b::bigint[]) AS done (name, handled)
+-- The process lives; `names`, `handled` and `in_flight` are its workers, the rows they have done so far, and those that
+-- they have leased now.
+UPDATE workers SET seen_at = now(), handled = done.handled, in_flight = done.in_flight
+FROM unnest(%(names)b::text[], %(handled)b::bigint[], %(in_flight)b::integer[]) AS done (name, handled, in_flight)
 WHERE owner = %(owner)s AND workers.name = done.name
 RETURNING workers.name
 

@@ -228,6 +228,7 @@ COMMENT ON COLUMN campaign_sums.bounced IS 'There is no such mailbox.';
 INSERT INTO rights (object, role, privileges) VALUES
     ('campaigns', 'pgmta_operator', 'SELECT'),
     ('campaigns', 'pgmta_reader', 'SELECT'),
+    ('campaign_recipients', 'pgmta_queued', 'MAINTAIN'),
     ('campaign_recipients', 'pgmta_operator',
         'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code)'),
     ('campaign_recipients', 'pgmta_reader', 'SELECT'),

@@ -30,6 +30,7 @@ CREATE TABLE workers (
     seen_at timestamptz NOT NULL DEFAULT now(),
     handled bigint NOT NULL DEFAULT 0,
     priority smallint NOT NULL DEFAULT 9,
+    in_flight integer,
     PRIMARY KEY (owner, name)
 );
 COMMENT ON TABLE workers IS 'Workers that run, by their heartbeat.';
@@ -42,6 +43,7 @@ COMMENT ON COLUMN workers.started_at IS 'When the worker started.';
 COMMENT ON COLUMN workers.seen_at IS 'Last heartbeat; older than a minute means dead.';
 COMMENT ON COLUMN workers.handled IS 'Rows since the start: settled, held, deleted, released.';
 COMMENT ON COLUMN workers.priority IS 'deliver: rows of this priority or a lower number.';
+COMMENT ON COLUMN workers.in_flight IS 'deliver: rows that it had leased at its last heartbeat; null: none was since its start.';
 
 CREATE TABLE database_clock (
     one boolean DEFAULT true PRIMARY KEY CONSTRAINT database_clock_one CHECK (one),

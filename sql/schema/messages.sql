@@ -240,6 +240,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('message_chunks', 'pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE'),
     ('message_chunks', 'pgmta_queued', 'SELECT, INSERT (message_id, position, data), DELETE'),
     ('message_chunks', 'pgmta_queued', 'MAINTAIN'),
+    ('messages', 'pgmta_queued', 'MAINTAIN'),
     ('message_chunks', 'pgmta_operator', 'SELECT'),
     ('message_chunks', 'pgmta_reader', 'SELECT (message_id, position, stored_at)'),
     ('FUNCTION queue_put', 'pgmta_smtpd', 'EXECUTE'),

@@ -359,7 +359,15 @@ COMMENT ON COLUMN rights.privileges IS 'As in GRANT, such as SELECT, UPDATE (hos
 INSERT INTO rights (object, role, privileges) VALUES
     -- it watches the sequence of the rows (docs/decisions/0028)
     ('SEQUENCE queue_ids', 'pgmta_queued', 'SELECT'),
+    ('SEQUENCE queue_ids', 'pgmta_operator', 'SELECT'),
+    ('SEQUENCE queue_ids', 'pgmta_reader', 'SELECT'),
+    ('SEQUENCE scheduled_ids', 'pgmta_operator', 'SELECT'),
+    ('SEQUENCE scheduled_ids', 'pgmta_reader', 'SELECT'),
     ('SEQUENCE lease_tokens', 'pgmta_queued', 'USAGE'),
+    -- it vacuums them while mail flows
+    ('queue_def_def', 'pgmta_queued', 'MAINTAIN'),
+    ('queue_report', 'pgmta_queued', 'MAINTAIN'),
+    ('queue_scheduled', 'pgmta_queued', 'MAINTAIN'),
     ('queue', 'pgmta_queued',
         'SELECT, UPDATE (next_attempt, lease_since, lease_until, lease_token, attempts, status, lease_owner, '
         'last_reply, metadata, hold_reason, held_by, held_at, hold_until, report_kind, faults, begun, held_under, '

@@ -48,7 +48,8 @@ CREATE TABLE suspensions_version (
     version bigint NOT NULL,
     one boolean DEFAULT true PRIMARY KEY CHECK (one)
 );
-COMMENT ON TABLE suspensions_version IS 'Changes with every change of suspensions; each process looks at it twice a second.';
+COMMENT ON TABLE suspensions_version IS
+    'Changes with every change of suspensions; each process looks at it when it is told, and every 5 s.';
 COMMENT ON COLUMN suspensions_version.version IS 'Counts changes.';
 COMMENT ON COLUMN suspensions_version.one IS 'There is one row.';
 COMMENT ON CONSTRAINT suspensions_version_one_check ON suspensions_version IS 'One row.';
@@ -96,9 +97,10 @@ CREATE FUNCTION suspensions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY 
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE pgmta.suspensions_version SET version = version + 1;
+    PERFORM pg_notify('pgmta_suspensions', '');
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION suspensions_changed IS 'Counts changes of the suspensions.';
+COMMENT ON FUNCTION suspensions_changed IS 'Counts changes of the suspensions, and tells every process.';
 CREATE TRIGGER suspensions_changed AFTER INSERT OR DELETE OR UPDATE OF kind, value, reason, tag, until ON suspensions
     FOR EACH STATEMENT EXECUTE FUNCTION suspensions_changed();
 COMMENT ON TRIGGER suspensions_changed ON suspensions IS 'Tells every process.';

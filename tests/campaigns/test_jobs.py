@@ -343,7 +343,7 @@ def test_suppressed_recipients_are_neither_fed_nor_begun(db: psycopg.Connection)
 
 
 def test_the_page_has_the_moves_of_the_table() -> None:
-    page = (ROOT / "docs" / "campaigns.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "programs" / "campaigns.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([A-Z]+) \| ([A-Z, ]+) \|$", page, re.MULTILINE)
     assert {before: tuple(after.split(", ")) for before, after in rows} == {
         before.value: tuple(each.value for each in after) for before, after in MOVES.items()

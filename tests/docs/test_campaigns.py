@@ -1,4 +1,4 @@
-"""docs/campaigns.md, section "Recipients": its commands print what the page says."""
+"""docs/programs/campaigns.md, section "Recipients": its commands print what the page says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queued.cli.queuectl import main
 from tests.docs.test_templates import pattern
 from tests.support.daemons import ROOT
 
-PAGE = (ROOT / "docs" / "campaigns.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "programs" / "campaigns.md").read_text(encoding="utf-8")
 SECTION = re.split(r"^## ", PAGE.partition("\n## Recipients\n")[2], flags=re.MULTILINE)[0]
 
 

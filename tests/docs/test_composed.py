@@ -1,4 +1,4 @@
-"""docs/composed.md: its receipt goes out of SQL, Python and the shell, and it is the same mail."""
+"""docs/programs/composed.md: one receipt goes out of SQL, Python and the shell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queued.cli.queuectl import main
 from tests.support.daemons import ROOT
 from tests.support.rows import fetch
 
-PAGE = (ROOT / "docs" / "composed.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "programs" / "composed.md").read_text(encoding="utf-8")
 
 
 def block(kind: str) -> str:

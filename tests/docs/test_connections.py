@@ -1,4 +1,4 @@
-"""docs/operations.md has the number of connections that the daemons really open."""
+"""docs/operate/database.md has the number of connections that the daemons really open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from smtpd.server.server import Server
 from tests.support.daemons import ROOT
 from tests.support.waiting import PATIENCE, eventually
 
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "operate" / "database.md").read_text(encoding="utf-8")
 ENVIRONMENT = {"environment": {"hostname": "mx.example"}}
 TABLE = {"domains": ["example.org"], "recipients": [{"table": True}]}
 USERS = [{"name": "here", "xclient": ["127.0.0.1"]}]

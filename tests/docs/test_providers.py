@@ -1,4 +1,4 @@
-"""docs/providers.md: it has each interface, and its files pass `queued check`."""
+"""docs/mail/providers.md: it has each interface, and its files pass `queued check`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queued.daemon.queued import main as queued
 from queued.delivery.http.interface import interface_names, read_interface
 from tests.support.daemons import ROOT
 
-PAGE = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "mail" / "providers.md").read_text(encoding="utf-8")
 FILES = re.findall(r"```yaml\n# /etc/pgmta/shaping.yaml\n(.*?)```", PAGE, re.DOTALL)
 SECRET = "s3cret-of-the-account"
 

@@ -1,4 +1,4 @@
-"""docs/python.md: its programs run, and it names every public name and no other."""
+"""docs/programs/python.md: its programs run, and it names every public name and no other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pgmta
 from tests.support.daemons import ROOT
 from tests.support.rows import column
 
-PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "programs" / "python.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 PRINTED = (
     r"(\d+ (ann|customer\d)@example\.com queued\n){11}",

@@ -1,4 +1,4 @@
-"""docs/routes.md: its files are valid, and lead where the page says."""
+"""docs/mail/routes.md: its files are valid, and lead where the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queued.routing.routes import Routes
 from tests.support.daemons import ROOT
 from tests.support.rows import mail
 
-PAGE = (ROOT / "docs" / "routes.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "mail" / "routes.md").read_text(encoding="utf-8")
 
 
 def test_the_files_lead_where_the_page_says(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/architecture.md, Tables, has every table and every partition of queue."""
+"""docs/develop/architecture.md, Tables, has every table and every partition of queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.daemons import ROOT
 from tests.support.rows import column
 
 SECTION = (
-    (ROOT / "docs" / "architecture.md")
+    (ROOT / "docs" / "develop" / "architecture.md")
     .read_text(encoding="utf-8")
     .partition("## Tables")[2]
     .partition("\n## ")[0]
@@ -34,7 +34,7 @@ def test_the_pages_have_every_partition_by_status(db: psycopg.Connection) -> Non
         " WHERE inhparent = 'queue'::regclass"
         " AND pg_get_expr(relpartbound, oid) <> 'DEFAULT'"
     )
-    page = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "programs" / "sql.md").read_text(encoding="utf-8")
     for name in column(db, query):
         assert f"`{name}`" in SECTION
         assert f"`{name}`" in page.partition("## Partitions")[2]

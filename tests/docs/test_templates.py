@@ -1,4 +1,4 @@
-"""docs/templates.md: its files are templates, and its commands print what the page says."""
+"""docs/programs/templates.md: its files are templates, and its commands print their lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queued.cli.queuectl import main
 from tests.support.daemons import ROOT
 from tests.support.rows import column
 
-PAGE = (ROOT / "docs" / "templates.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "programs" / "templates.md").read_text(encoding="utf-8")
 
 
 def test_the_commands_print_what_the_page_says(

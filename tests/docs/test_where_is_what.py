@@ -1,4 +1,4 @@
-"""The answers of docs/architecture.md, "Where is what", are files with the noun as their name."""
+"""docs/develop/architecture.md, "Where is what": the answers are files named after the noun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SECTION = (
-    (ROOT / "docs" / "architecture.md")
+    (ROOT / "docs" / "develop" / "architecture.md")
     .read_text(encoding="utf-8")
     .partition("## Where is what")[2]
     .partition("\n## ")[0]

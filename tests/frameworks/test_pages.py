@@ -29,7 +29,7 @@ def shop(database: str) -> Iterator[str]:
 
 
 def program(page: str, kind: str) -> str:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "programs" / page).read_text(encoding="utf-8")
     found: str = re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
     return found
 
@@ -92,9 +92,9 @@ def test_the_program_for_sqlalchemy_runs(shop: str, db: psycopg.Connection) -> N
 
 
 def test_the_settings_of_django_have_the_class() -> None:
-    text = (ROOT / "docs" / "django.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "programs" / "django.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     for block in blocks:
-        compile(block, "docs/django.md", "exec")
+        compile(block, "docs/programs/django.md", "exec")
     named = set(re.findall(r"pgmta\.django\.(\w+)", text))
     assert named == {EmailBackend.__name__}

@@ -1,4 +1,4 @@
-"""The example of docs/lifecycle.md: a bound application that has its accounts elsewhere."""
+"""The example of docs/programs/lifecycle.md: an application that has its accounts elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 from tests.lifecycle.tokens import collect
 from tests.support.rows import column, fetch
 
-PAGE = Path(__file__).parents[2] / "docs" / "lifecycle.md"
+PAGE = Path(__file__).parents[2] / "docs" / "programs" / "lifecycle.md"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import hmac
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,27 @@ def test_the_command_verifies(tmp_path: Path) -> None:
     Path(file).unlink()
     result = run.invoke(main, [*verify, recover])
     assert (result.exit_code, "`queuectl token key` makes one" in result.stderr) == (2, True)
+
+
+def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "programs" / "tokens.md").read_text()
+    commands = text.partition("<!-- run: tokens -->\n```sh\n")[2].partition("```")[0]
+    secret = bytes(32)
+    tokens = {
+        "activate": by_hand(b"/activate", secret),
+        "recover": by_hand(b"/recover", secret, b"06435"),
+    }
+    for line in commands.splitlines():
+        program, *words = shlex.split(line, comments=True)
+        assert program == "queuectl"
+        name = words[words.index("--key") + 1].removesuffix(".key") if "--key" in words else ""
+        words = [tokens[name] if word == "TOKEN" else word for word in words]
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, (line, result.output)
+        for each in tokens:
+            Path(f"{each}.key").write_text(KEY.hex())
+            Path(f"{each}.key").chmod(0o600)
 
 
 def test_forgeries_are_refused() -> None:

@@ -71,7 +71,7 @@ def test_each_alert_has_a_test() -> None:
 
 
 def test_the_page_of_docs_has_every_series() -> None:
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operate" / "monitoring.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(ALL)
     for series in ALL.values():
         labels = ", ".join(f"`{label}`" for label in series.labels)

@@ -70,3 +70,10 @@ def test_values_pass_between_processes_and_add_up() -> None:
         add(total, load(dump(values)))
     assert total == {"a": {("x", "y"): 6.0, ("x", ""): 3.0}, "b": {(): [3.0, 0.0, 7.5]}}
     assert cast(float, total["a"]["x", "y"]) == 6.0
+
+
+def test_each_list_of_labels_survives() -> None:
+    for labels in ((), ("",), ("", ""), ("x", ""), ("\x1f",), ('"],[', "é\n")):
+        values: Values = {"a": {labels: 1.0}}
+        assert load(dump(values)) == values
+        assert dump(values).count(b"\n") == 1

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import signal
 import time
-from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 
+from pgmta.config.metrics import MetricsPage
+from pgmta.metrics.metrics_server import MetricsServer
 from tests.metrics.scraping import Scrape, get, lint
 from tests.support.database import PrivateServer
 from tests.support.nexthop import Do, Transaction
 from tests.support.submit import Client
 from tests.support.system import System
-from tests.support.waiting import free_port, until
+from tests.support.waiting import PATIENCE, free_port, until
 
-MESSAGES = 2000
+MESSAGES = 10_000
 SIZE = b"Subject: x\r\n\r\nx\r\n"
 COUNTS = "SELECT status, sum(rows)::int AS rows FROM queue_counts GROUP BY 1 ORDER BY 1"
 ROWS = "SELECT status, count(*)::int AS rows FROM queue GROUP BY 1 ORDER BY 1"
+READ_ONLY = "the database is read-only\n"
 ATTEMPTS = """
 SELECT event, coalesce(class, '') AS class, count(*)::int AS n FROM attempts GROUP BY 1, 2
 """
@@ -36,20 +42,23 @@ def mixed(point: str, line: str, _: Transaction | None) -> Do | None:
 
 def send_mixed(port: int) -> tuple[int, int]:
     """Send mail of each kind; return the numbers of messages and refused recipients."""
-    refused = 0
-    for start in range(0, MESSAGES, 100):
-        with Client(port) as client:
-            client.command("EHLO client.example")
-            for number in range(start, start + 100):
-                kind = ("ok", "ok", "ok", "defer", "fail")[number % 5]
-                assert client.command("MAIL FROM:<s@example.org>").code == 250
-                if number % 10 == 0:
-                    refused += 1
-                    assert client.command("RCPT TO:<no good>").code == 553
-                assert client.command(f"RCPT TO:<{kind}{number}@{kind}.example>").code == 250
-                assert client.command("DATA").code == 354
-                assert client.finish(SIZE).code == 250
-    return MESSAGES, refused
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(partial(send_hundred, port), range(0, MESSAGES, 100)))
+    return MESSAGES, MESSAGES // 10
+
+
+def send_hundred(port: int, start: int) -> None:
+    with Client(port) as client:
+        client.command("EHLO client.example")
+        for number in range(start, start + 100):
+            kind = ("ok", "ok", "ok", "defer", "fail")[number % 5]
+            assert client.command("MAIL FROM:<s@example.org>").code == 250
+            if number % 10 == 0:
+                assert client.command("RCPT TO:<no good>").code == 553
+            place = f"{kind}{number % 20}.example"
+            assert client.command(f"RCPT TO:<{kind}{number}@{place}>").code == 250
+            assert client.command("DATA").code == 354
+            assert client.finish(SIZE).code == 250
 
 
 @pytest.mark.slow
@@ -65,7 +74,7 @@ def test_figures_equal_the_tables(system: System) -> None:
     system.queued(metrics={"listen": f"127.0.0.1:{more}"}, **own)
     messages, refused = send_mixed(smtpd.port)
     done = {"DEFERRED": messages // 5, "HOLD": messages // 5}
-    system.wait_queue(lambda rows: Counter(row["status"] for row in rows) == done)
+    until(lambda: {row["status"]: row["rows"] for row in system.ask(ROWS)} == done, PATIENCE)
 
     # one scrape has the sums over both processes
     seen = Scrape.of(smtpd_page)
@@ -118,6 +127,29 @@ def test_figures_equal_the_tables(system: System) -> None:
 
 
 @pytest.mark.slow
+def test_processes_that_hang_are_not_ready(system: System) -> None:
+    port = free_port()
+    smtpd = system.smtpd(processes=2, metrics={"listen": f"127.0.0.1:{port}"})
+    until(lambda: get(port, "/readyz") == (200, "ready\n"))
+    one, other = smtpd.children()
+    one.suspend()
+    try:
+        assert get(port, "/readyz") == (200, "ready\n")  # one of two takes mail
+        other.suspend()
+        code, text = get(port, "/readyz")
+        assert code == 503
+        assert re.fullmatch(rf"a process does not answer: pid ({one.pid}|{other.pid})\n", text)
+        seen = Scrape.of(port)
+        assert seen.value("pgmta_ready") == 0
+        assert seen.value("pgmta_processes") == 3
+    finally:
+        one.resume()
+        other.resume()
+    until(lambda: get(port, "/readyz") == (200, "ready\n"))
+    assert Scrape.of(port).value("pgmta_ready") == 1
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_health_follows_the_database(private_system: System, private_server: PrivateServer) -> None:
     system = private_system
@@ -126,6 +158,12 @@ def test_health_follows_the_database(private_system: System, private_server: Pri
         make(metrics={"listen": f"127.0.0.1:{port}"})  # type: ignore[operator]
     for port in ports:
         until(lambda port=port: get(port, "/readyz")[0] == 200)  # type: ignore[misc]
+    private_server.read_only(True)
+    for port in ports:
+        until(lambda port=port: get(port, "/readyz") == (503, READ_ONLY), 20)  # type: ignore[misc]
+    private_server.read_only(False)
+    for port in ports:
+        until(lambda port=port: get(port, "/readyz")[0] == 200, 20)  # type: ignore[misc]
     private_server.crash()
     for port in ports:
         until(lambda port=port: get(port, "/readyz")[0] == 503, 20)  # type: ignore[misc]
@@ -137,3 +175,25 @@ def test_health_follows_the_database(private_system: System, private_server: Pri
     for port in ports:
         until(lambda port=port: get(port, "/readyz")[0] == 200)  # type: ignore[misc]
         assert Scrape.of(port).value("pgmta_ready") == 1
+
+
+async def test_a_daemon_that_stops_is_not_ready() -> None:
+    port = free_port()
+
+    async def scrape(ready: bool) -> bytes:
+        return f"{ready}".encode()
+
+    async def problem() -> str:
+        return ""
+
+    settings = MetricsPage.model_validate({"listen": f"127.0.0.1:{port}"})
+    server = MetricsServer("queued web", settings, scrape, problem)
+    await server.start()
+    try:
+        assert await asyncio.to_thread(get, port, "/readyz") == (200, "ready\n")
+        assert await asyncio.to_thread(get, port, "/metrics") == (200, "True")
+        server.begin_stop()
+        assert await asyncio.to_thread(get, port, "/readyz") == (503, "queued web stops\n")
+        assert await asyncio.to_thread(get, port, "/metrics") == (200, "False")
+    finally:
+        await server.stop()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.packaging.test_install import VERSION
 from tests.support.daemons import ROOT
-from tests.support.database import data_folder
+from tests.support.database import memory_folder
 from tests.support.debian_root import build_package, make_root, previous_tree, run_in
 
 REFUSED = """
@@ -37,10 +38,8 @@ caught() { [ "$(find /var/lib/pgmta/sink/new -type f 2>/dev/null | wc -l)" = $1 
 
 FIRST = """
 dpkg -i /tmp/old.deb
-for command in smtpd queued queuectl quarantine-retention; do
-    [ "$($command --version)" = "$command (pgmta) 0.1.0" ]
-done
 test -s /usr/share/man/man5/queued.yaml.5.gz
+test -s /usr/share/pgmta/schema/queued.json
 test -s /usr/share/bash-completion/completions/queuectl
 test -s /usr/share/doc/pgmta/examples/fastapi_shop.py
 smtpd check
@@ -55,7 +54,13 @@ stop smtpd
 """
 
 UPGRADE = """
+[ "$(stat -c %U:%G:%a /etc/pgmta/web.yaml)" = root:pgmta:640 ]
+chmod 600 /etc/pgmta/web.yaml
 dpkg -i /tmp/new.deb </dev/null
+[ "$(stat -c %U:%G:%a /etc/pgmta/web.yaml)" = root:pgmta:600 ]
+for command in smtpd queued queuectl quarantine-retention; do
+    [ "$($command --version)" = "$command (pgmta) {version}" ]
+done
 grep -q 2526 /etc/pgmta/queued.yaml
 $as_pgmta queuectl migrate
 $as_pgmta smtpd sink --maildir /var/lib/pgmta/sink & sink=$!
@@ -81,7 +86,7 @@ ls /var/lib/pgmta/postgres
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    folder = data_folder()
+    folder = memory_folder()
     yield folder
     shutil.rmtree(folder)
 
@@ -89,15 +94,17 @@ def folder() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.needs("root", "mmdebstrap", "bubblewrap")
 @pytest.mark.timeout(1500)
-def test_the_package_in_a_bare_system(folder: Path) -> None:
-    root = make_root(folder)
+def test_the_package_in_a_bare_system(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = make_root(folder, tmp_path_factory)
     for name, tree, version in (
-        ("old", previous_tree(folder / "tree"), "0.1.0+git1"),
-        ("new", ROOT, "0.1.0+git2"),
+        ("old", previous_tree(folder / "tree"), f"{VERSION}+git1"),
+        ("new", ROOT, f"{VERSION}+git2"),
     ):
         package = build_package(tree, folder / name, version)
         shutil.move(package, root / "tmp" / f"{name}.deb")
     refused = run_in(root, REFUSED)
     assert "pgmta needs Debian 13, whose Python is 3.13: nothing was installed\n" in refused
-    said = run_in(root, FUNCTIONS + FIRST + UPGRADE + REMOVAL)
+    said = run_in(root, FUNCTIONS + FIRST + UPGRADE.replace("{version}", VERSION) + REMOVAL)
     assert "next: queuectl init" in said

@@ -47,3 +47,21 @@ def test_a_python_is_found_or_asked_for(tmp_path: Path) -> None:
         said = errors(tmp_path, find, PATH=str(tmp_path), HOME=str(tmp_path), PYTHON=python)
         assert said.startswith("pgmta needs Python 3.12 or newer with venv: install one")
         assert said.count("\n") == 1
+
+
+def test_a_python_with_profiles_is_preferred(tmp_path: Path) -> None:
+    find = ROOT / "scripts" / "find-python"
+    for name, built in (("python3.13", ""), ("python3.12", "--enable-optimizations")):
+        (path := tmp_path / name).write_text(
+            "#!/bin/sh\n"
+            f'case "$2" in *sysconfig*) [ -n "{built}" ];; *executable*) echo "$0";; esac\n'
+        )
+        path.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run([find], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/python3.12\n", "")
+    (tmp_path / "python3.12").unlink()
+    named = {**environment, "PYTHON": str(tmp_path / "python3.13")}
+    done = subprocess.run([find], env=named, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{tmp_path}/python3.13\n"
+    assert done.stderr.startswith(f"{tmp_path}/python3.13 was built without profiles (PGO)")

@@ -1,4 +1,4 @@
-"""Exim as a relay on loopback, set up as docs/peers.md explains."""
+"""Exim as a relay on loopback, set up as docs/develop/peers.md explains."""
 
 import contextlib
 import os

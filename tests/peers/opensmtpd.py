@@ -1,4 +1,4 @@
-"""OpenSMTPD as a relay on loopback, set up as docs/peers.md explains."""
+"""OpenSMTPD as a relay on loopback, set up as docs/develop/peers.md explains."""
 
 import contextlib
 import os

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 LOSING = """
 import os
 from pgmta.config.environment import Log
@@ -49,3 +51,25 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
     )
     assert "heard" in done.stderr
     assert done.stdout == "on\n"
+
+
+KEPT_OFF = """
+from pgmta.logs import get, keep_off_stdout
+
+log = get("part")
+if {before}:
+    log.warning("before")
+keep_off_stdout()
+log.warning("after")
+get("other").warning("after")
+"""
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_lines_of_a_command_go_to_stderr_whether_or_not_there_was_a_line(before: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT_OFF.format(before=before)],
+        capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    assert (done.stdout.count("before"), done.stdout.count("after")) == (before, 0)
+    assert done.stderr.count("after") == 2

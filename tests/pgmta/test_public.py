@@ -1,4 +1,4 @@
-"""The public names of package pgmta: complete, lazy, and shown in docs/python.md."""
+"""The public names of package pgmta: complete, lazy, and shown in docs/programs/python.md."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pgmta.states import GONE, TRANSITIONS, Event, Status, after
 
-DOCS = Path(__file__).parents[2] / "docs" / "states.md"
+DOCS = Path(__file__).parents[2] / "docs" / "develop" / "states.md"
 ARROW = re.compile(r"^    ([A-Z]+|\[\*\]) --> ([A-Z]+|\[\*\]): (.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `([A-Z]+)` \| `([^`]+)` \| `([^`]+)` \|", re.MULTILINE)
 

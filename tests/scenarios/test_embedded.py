@@ -128,7 +128,7 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
         " WHERE application_name LIKE 'pgmta %%' AND pid <> pg_backend_pid()"
     )
     assert {row["usename"] for row in used} == {SMTPD, QUEUED}
-    # the line that README and docs/sql.md give to operators
+    # the line that README and docs/programs/sql.md give to operators
     for psql in (tool("psql"), *filter(None, [shutil.which("psql")])):
         words = ["-h", f"{folder}/postgres", "-U", "postgres", DATABASE, "-Atc", "TABLE queue"]
         subprocess.run([psql, *words], check=True, timeout=PATIENCE)

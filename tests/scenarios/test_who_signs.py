@@ -1,4 +1,4 @@
-"""Each row of the table in docs/dkim.md is sent, delivered, and verified by two programs."""
+"""Each row of the table in docs/mail/dkim.md is sent, delivered, and verified by two programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.submit import stuff
 from tests.support.system import System
 from tests.support.users import add_user, log_in
 
-DOCS = Path(__file__).parents[2] / "docs" / "dkim.md"
+DOCS = Path(__file__).parents[2] / "docs" / "mail" / "dkim.md"
 HEADING = "The domain that signs, case by case"
 STRANGER, NETWORK = "127.0.0.1", "127.0.0.2"
 ESCAPES = {"\\r": "\r", "\\n": "\n", "\\t": "\t"}

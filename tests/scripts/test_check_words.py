@@ -81,8 +81,8 @@ def script() -> ModuleType:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "glossary.md").write_text(GLOSSARY)
+    (tmp_path / "docs" / "develop").mkdir(parents=True)
+    (tmp_path / "docs" / "develop" / "glossary.md").write_text(GLOSSARY)
     for name, text in GOOD.items():
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -93,7 +93,7 @@ def check(script: ModuleType, root: Path, *files: str) -> list[str]:
 
 
 def test_good_files(script: ModuleType, root: Path) -> None:
-    assert check(script, root, "docs/glossary.md", *GOOD) == []
+    assert check(script, root, "docs/develop/glossary.md", *GOOD) == []
 
 
 @pytest.mark.parametrize(("file", "text", "expected"), BAD)
@@ -105,9 +105,11 @@ def test_bad_files(script: ModuleType, root: Path, file: str, text: str, expecte
 
 def test_a_term_that_is_not_used(script: ModuleType, root: Path) -> None:
     files = [name for name in GOOD if name not in ("page.md", "module.py")]
-    assert [error.split(": ")[:2] for error in check(script, root, "docs/glossary.md", *files)] == [
-        ["docs/glossary.md:6", '"pending commit"'],
-        ["docs/glossary.md:7", '"message id"'],
+    assert [
+        error.split(": ")[:2] for error in check(script, root, "docs/develop/glossary.md", *files)
+    ] == [
+        ["docs/develop/glossary.md:6", '"pending commit"'],
+        ["docs/develop/glossary.md:7", '"message id"'],
     ]
 
 

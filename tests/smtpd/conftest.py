@@ -1,4 +1,4 @@
-"""All tests of smtpd: states change as docs/states.md says, and pauses are short."""
+"""All tests of smtpd: states change as docs/develop/states.md says, and pauses are short."""
 
 from __future__ import annotations
 

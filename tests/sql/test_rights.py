@@ -1,4 +1,4 @@
-"""The rights of each role to each object of the schema, compared with docs/rights.md.
+"""The rights of each role to each object of the schema, compared with docs/operate/rights.md.
 
 `python -m tests.sql.test_rights` writes the tables of the page anew.
 """
@@ -16,7 +16,7 @@ from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.store.admin.migrate import migrate
 from tests.support.database import data_folder
 
-PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "rights.md"
 ROLES = ("smtpd", "queued", "operator", "reader", "submit", "web")
 STRANGER = "pgmta_test_stranger"
 
@@ -71,7 +71,7 @@ def granted(db: psycopg.Connection) -> set[tuple[str, str, str]]:
 
 
 def page() -> set[tuple[str, str, str]]:
-    """The same as docs/rights.md has it."""
+    """The same as docs/operate/rights.md has it."""
     found = set()
     for name, cell in re.findall(r"^\| `([^`]+)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE):
         for part in filter(None, cell.split("; ")):
@@ -84,8 +84,8 @@ def page() -> set[tuple[str, str, str]]:
 
 def test_the_page_has_every_right_of_every_role(db: psycopg.Connection) -> None:
     real, told = granted(db), page()
-    assert real - told == set(), "docs/rights.md lacks them"
-    assert told - real == set(), "docs/rights.md has them, and the database does not"
+    assert real - told == set(), "docs/operate/rights.md lacks them"
+    assert told - real == set(), "docs/operate/rights.md has them, and the database does not"
 
 
 def test_the_owner_may_do_all_and_a_stranger_nothing(db: psycopg.Connection) -> None:

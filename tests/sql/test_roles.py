@@ -133,7 +133,7 @@ async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connec
         registry, upkeep, changes = Registry(link, "h:1"), Upkeep(link), WorkerChanges(link)
         rule = Rule("r", "hold", "message_id = 8", "wait", None, None)
         await registry.register([WorkerEntry("w", "deliver", None, "true")], [rule])
-        assert await registry.beat({"w": 1})
+        assert await registry.beat({"w": (1, None)})
         assert await registry.operator_rules() == []
         assert await keep_days(link, "attempts", 86400) == (1, 1)
 

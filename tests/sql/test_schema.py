@@ -16,7 +16,7 @@ from pgmta.errors import FormerDatabase, MigrationError
 from pgmta.postgres.embedded.programs import tool
 from pgmta.postgres.fit_session import BASELINE
 from pgmta.postgres.operator import connect_operator
-from pgmta.states import Event, Status
+from pgmta.states import LOGGED_EVENTS, Status
 from pgmta.store.admin import migrate as migrate_module
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.admin.migrate import migrate
@@ -163,19 +163,7 @@ def test_statuses_of_sql_and_python_are_the_same(db: psycopg.Connection) -> None
         "SELECT pg_get_constraintdef(oid) FROM pg_constraint "
         "WHERE conname = 'attempts_event' AND conrelid = 'attempts'::regclass"
     ).fetchone() or ("",)
-    # a takeover's is `unknown`
-    without_entry = {
-        Event.CLAIM,
-        Event.TAKEOVER,
-        Event.HAND_BACK,
-        Event.POSTPONE,
-        Event.REPORT,
-        Event.DUE,
-    }
-    assert (
-        set(re.findall("'([a-z]+)'", check))
-        == {*Event, "deleted", "cancelled", "expired", "suppressed"} - without_entry
-    )
+    assert set(re.findall("'([a-z]+)'", check)) == {*LOGGED_EVENTS}
 
 
 def test_the_tables_of_others_are_not_touched(server: str) -> None:

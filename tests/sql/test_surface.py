@@ -310,7 +310,13 @@ async def test_every_sql_block_of_the_manual_runs_in_psql(database: str) -> None
         name = sql.Identifier(db.info.dbname)
         db.execute(sql.SQL("ALTER DATABASE {} RESET search_path").format(name))
     folder = Path(__file__).parents[2] / "docs"
-    others = ("rewriting", "bounces", "answers", "operations")
+    others = (
+        "mail/rewriting",
+        "mail/bounces",
+        "mail/answers",
+        "operate/operations",
+        "operate/upgrade",
+    )
     for page in others:
         found = re.findall(
             r"^```sql\n((?:SELECT|INSERT).*?)^```",
@@ -322,7 +328,7 @@ async def test_every_sql_block_of_the_manual_runs_in_psql(database: str) -> None
             for block in found:
                 db.execute(block.encode())
             db.rollback()
-    text = (Path(__file__).parents[2] / "docs" / "sql.md").read_text(encoding="utf-8")
+    text = (folder / "programs" / "sql.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 8
     for block in blocks:

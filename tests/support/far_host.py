@@ -62,6 +62,11 @@ class FarHost:
             each.close()
         _ip("netns", "delete", self._name)
 
+    @property
+    def address(self) -> str:
+        """Where this host reaches it."""
+        return self._far
+
     def cut(self) -> None:
         """Lose all packets from now on, without a word to either end."""
         _ip("link", "set", self._link, "down")

@@ -46,6 +46,7 @@ INSTALLED = {
     "mmdebstrap": "mmdebstrap",
     "bubblewrap": "bwrap",
     "pgbouncer": "pgbouncer",
+    "tmux": "tmux",
     "mailutils": "mail.mailutils",
     "opendkim": "opendkim",
     "opendkim-tools": "opendkim-testmsg",

@@ -45,7 +45,7 @@ def traced(packages: tuple[str, ...] = _PACKAGES) -> Iterator[list[str]]:
 
 
 def shown(name: str) -> str:
-    """Return a qualified name as docs/flow.md has it: `Class.method.nested`."""
+    """Return a qualified name as docs/develop/flow.md has it: `Class.method.nested`."""
     return name.replace(".<locals>", "")
 
 

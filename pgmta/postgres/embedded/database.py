@@ -20,6 +20,7 @@ from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres.embedded.embedded_server import DATABASE, OWNER, EmbeddedServer
 from pgmta.postgres.embedded.folders import make_parents, open_own
+from pgmta.postgres.embedded.programs import forget_variables
 
 SMTPD = "pgmta_smtpd"
 """The role of smtpd."""
@@ -66,12 +67,14 @@ def start(directory: Path, role: str = OWNER, *, supervise: bool = False) -> str
     return uri
 
 
-def join(directory: Path) -> None:
-    """Count as a user of the server until the process ends; a parent process has started it.
+def join(directory: Path, *, supervise: bool = False) -> None:
+    """Count as a user of the server until the process ends; another process has started it.
 
-    Raises ServerRefused.
+    With `supervise` this process starts it again as `start` says. Raises ServerRefused.
     """
-    atexit.register(_leave, EmbeddedServer(directory), _enter(directory), None)
+    forget_variables()
+    server, users = EmbeddedServer(directory), _enter(directory)
+    atexit.register(_leave, server, users, Supervisor(server) if supervise else None)
 
 
 def directory_of(uri: str) -> Path | None:
@@ -100,6 +103,7 @@ class Supervisor:
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
         self._over = threading.Event()
+        self._ended, self._end = os.pipe()  # the first can be read once the second is closed
         self._logged = -_TELL
         # with the context, so that its lines in the log name the daemon
         work = contextvars.copy_context().run
@@ -111,11 +115,13 @@ class Supervisor:
     def stop(self) -> None:
         """End the thread, without waiting for a start that takes long."""
         self._over.set()
+        os.close(self._end)
         self._thread.join(_LEAVE)
 
     def _run(self) -> None:
         while not self._over.wait(_LOOK):
             if self._server.running():
+                self._server.await_end(self._ended)
                 continue
             try:
                 self._start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -15,14 +16,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-import psycopg
-from psycopg import sql
 
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.postgres.embedded.folders import locked, make_file, make_private, open_own, user_name
 from pgmta.postgres.embedded.programs import Programs, forget_variables
+
+if TYPE_CHECKING:
+    import psycopg
 
 DATABASE = "pgmta"
 _FORMER_DATABASE = "postern"  # the name of early versions
@@ -43,17 +45,23 @@ _PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")
 # With wal_level minimal the server drops written WAL from the page cache, and the next WAL takes
 # that memory. If fresh memory is expensive, as on virtual machines, that saves up to a third of the
 # work (docs/decisions/0013). There is no replica that would read the WAL.
+# A queue is in memory and reads little from the disk, so processes and handles for reads only take
+# memory. So do predicate locks (docs/decisions/0143).
 _SETTINGS = """
 listen_addresses = ''
 max_connections = 200
-max_prepared_transactions = 200
+max_prepared_transactions = 50
+max_pred_locks_per_transaction = 16
 shared_buffers = 160MB
+io_method = sync
+io_max_concurrency = 8
 wal_level = minimal
+wal_buffers = 2MB
 max_wal_senders = 0
+max_logical_replication_workers = 0
 max_wal_size = 2GB
 min_wal_size = 256MB
 checkpoint_timeout = 15min
-autovacuum_naptime = 1s
 jit = off
 idle_in_transaction_session_timeout = 60s
 log_checkpoints = off
@@ -105,6 +113,24 @@ class EmbeddedServer:
             return os.path.samestat(os.stat(f"/proc/{number}/cwd"), self.data.stat())
         except (OSError, ValueError, IndexError):
             return False
+
+    def await_end(self, stop: int) -> None:
+        """Return when the postmaster has ended, or when the descriptor `stop` can be read.
+
+        Returns at once if none runs, or where the system reports no end of processes.
+        """
+        try:
+            end = os.pidfd_open(abs(int(self._pid_file()[0])))
+        except (AttributeError, OSError, ValueError, IndexError):
+            return
+        try:
+            if self.running():  # else another process may have its number
+                either = select.poll()
+                either.register(end, select.POLLIN)
+                either.register(stop, select.POLLIN)
+                either.poll()
+        finally:
+            os.close(end)
 
     def start(self, roles: Sequence[str] = ()) -> bool:
         """Create the data directory, start the server and create the database, if needed.
@@ -249,6 +275,9 @@ class EmbeddedServer:
 
     def _furnish(self, roles: Sequence[str]) -> None:
         """Create the database, and let `roles` log in; the migrations give them their rights."""
+        import psycopg  # the master of smtpd, which only watches a server, does without
+        from psycopg import sql
+
         self._map(reload=True)
         try:
             with psycopg.connect(self.uri("postgres"), autocommit=True) as connection:

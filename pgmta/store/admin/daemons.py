@@ -55,6 +55,16 @@ class Heartbeat:
         refuse_former(names)
         self._schema.learn(names)
 
+    async def look(self) -> None:
+        """Learn the schema, and look whether the database takes changes.
+
+        Raises the same as `learn_schema`, and StoreUnavailable if the database is read-only.
+        """
+        await self.learn_schema()
+        ((read_only,),) = await self._link.run(_SQL["read_only"], {})
+        if read_only:
+            raise StoreUnavailable("the database is read-only")
+
     async def beat(self) -> None:
         """Learn the schema and say that the process lives.
 
@@ -62,13 +72,19 @@ class Heartbeat:
         """
         await self.learn_schema()
         try:
-            await self._link.run(_SQL["beat"], self._fields)
+            await self._announce()
             self._known = True
-        except psycopg.Error as error:
-            if isinstance(error, pg_errors.InsufficientPrivilege):
-                await _require_role(self._link, self._role)
+        except psycopg.Error:
             if not self._schema.problem:
                 raise
+
+    async def _announce(self) -> None:
+        try:
+            await self._link.run(_SQL["beat"], self._fields)
+        except pg_errors.InsufficientPrivilege:
+            await _require_role(self._link, self._role)
+            # the role was granted after the refusal
+            await self._link.run(_SQL["beat"], self._fields)
 
     async def run(self, shut: Callable[[], None], answered: asyncio.Event) -> None:
         """Beat until cancelled, also while PostgreSQL is away. Raises FormerDatabase.

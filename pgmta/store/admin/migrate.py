@@ -16,7 +16,7 @@ import psycopg
 
 from pgmta.errors import FormerDatabase, MigrationError, StoreUnavailable
 from pgmta.postgres.faults import lost_race
-from pgmta.postgres.fit_session import refuse_former, writable
+from pgmta.postgres.fit_session import refuse_former, use_utf8, writable
 from pgmta.postgres.notify import NOTIFY
 from pgmta.postgres.operator import forbid_pooler
 from pgmta.store.admin.daemons import others
@@ -106,6 +106,7 @@ def migrate(
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
+            use_utf8(db)
             db.add_notice_handler(lambda notice: warn(_words(notice)))
             _take_turn(db, warn)
             cycles = _Cycles(writable(uri), db.info.backend_pid)

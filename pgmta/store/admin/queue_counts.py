@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pgmta.model import NamedHop
 from pgmta.postgres.link import Link
-from pgmta.selection import quoted
 from pgmta.store.queries import queries
+from pgmta.store.queue.labels import next_hop_of
 
 _SQL = queries("queue_counts")
 _GROUPS = 1000
@@ -72,7 +72,7 @@ class QueueCounts:
         parts = await self._link.run(_SQL["parts"], fields)
         if not parts:
             parts = [("QUEUED", 1.0)]  # it finds out whether the queue is empty, or it has no turn
-        hop = _next_hop(hops)
+        hop = next_hop_of(hops)
         texts = [_part(*each, path=hop if by_mail else "domain") for each in parts]
         statement = _SQL["count"].fill(
             parts=b"\nUNION ALL\n".join(texts), next_hop="domain" if by_mail else hop
@@ -93,15 +93,6 @@ class QueueCounts:
         groups = [GroupCount(*row) for row in await self._link.run(_SQL["groups"])]
         age, seconds, share, oldest_due = found[0]
         return QueueCount(age, seconds, share, oldest_due, groups)
-
-
-def _next_hop(hops: Sequence[NamedHop]) -> str:
-    """Return the SQL of the next hop of a row, for a statement with parameters."""
-    cases = "".join(
-        f" WHEN {each.selection.condition()} THEN {quoted(each.name) if each.name else 'domain'}"
-        for each in hops
-    )
-    return f"(CASE{cases} ELSE domain END)".replace("%", "%%") if cases else "domain"
 
 
 def _part(status: str, share: float, *, path: str) -> bytes:

@@ -20,11 +20,29 @@ class Asked:
     expire: bool
 
 
+class Tasks(NamedTuple):
+    """Which duties may have something to do now or within a second."""
+
+    requests: bool
+    scheduled: bool
+    campaigns: bool
+    reports: bool
+    suspensions: bool
+
+
+NO_TASKS = Tasks(requests=False, scheduled=False, campaigns=False, reports=False, suspensions=False)
+"""Nothing to do."""
+
+
 class Upkeep:
     """Runs the statements of these duties. Each method raises StoreUnavailable."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
+
+    async def tasks(self) -> Tasks:
+        """Return which duties may have something to do. Raises StoreUnavailable, psycopg.Error."""
+        return Tasks(*(await self._link.run(_SQL["tasks"]))[0])
 
     async def asked(self) -> Asked:
         """Find out by one cheap statement which requests there are now."""
@@ -47,6 +65,10 @@ class Upkeep:
     async def expire_calls(self, age: float, batch: int) -> int:
         """Remove one batch of calls of submit_mails() older than `age` seconds; return how many."""
         return len(await self._link.run(_SQL["expire_calls"], {"age": age, "batch": batch}))
+
+    async def expire_inquiries(self) -> None:
+        """Remove inquiries of operators whose command did not end them."""
+        await self._link.run(_SQL["expire_inquiries"])
 
     async def introduce(self, hostname: str) -> None:
         """Give submissions by SQL a host name for their trace field, if they have none."""

@@ -67,13 +67,18 @@ class Registry:
         for entry in entries:
             await self._link.run(_SQL["register"], {**_fields(entry), "owner": self._owner})
 
-    async def beat(self, handled: dict[str, int]) -> bool:
-        """Say that the process lives; return False if its entries have been removed."""
-        names = list(handled)
-        rows = await self._link.run(
-            _SQL["beat"],
-            {"owner": self._owner, "names": names, "handled": [handled[n] for n in names]},
-        )
+    async def beat(self, rows_of: dict[str, tuple[int, int | None]]) -> bool:
+        """Say that the process lives; return False if its entries have been removed.
+
+        `rows_of` has for each worker the rows that it has done, and those that it has leased now;
+        None: it leases none.
+        """
+        names = list(rows_of)
+        counts = {
+            "handled": [rows_of[name][0] for name in names],
+            "in_flight": [rows_of[name][1] for name in names],
+        }
+        rows = await self._link.run(_SQL["beat"], {"owner": self._owner, "names": names, **counts})
         return len(rows) == len(names)
 
     async def places(self) -> dict[str, WorkerPlace]:

@@ -28,11 +28,6 @@ class CampaignFeed:
         self._link = link
         self._worker = worker
 
-    async def open(self) -> bool:
-        """Return whether any job is not done, or a credential not free."""
-        ((found,),) = await self._link.run(_SQL["open"], {})
-        return bool(found)
-
     async def take(self) -> int:
         """Give the oldest job that waits its credential; return how many jobs were given one."""
         ((taken,),) = await self._link.run(_SQL["take"], {})

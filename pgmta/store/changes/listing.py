@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 
 from psycopg.sql import Literal
 
+from pgmta.model import NamedHop
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.guard import Condition
+from pgmta.store.queue.labels import next_hop_of
 from pgmta.store.queue.reading import Fault, reading
 
 COLUMNS = (
     "status",
     "domain",
+    "tenant",
     "sender",
     "recipient",
     "priority",
@@ -28,13 +31,16 @@ COLUMNS = (
 )
 """The columns of queue by which rows can be counted."""
 
-LAST_CLASS = "class"
-"""Not a column of queue: the answer class of a row's last attempt, by which rows can be counted."""
+NEXT_HOP, AGE, LAST_CLASS = "next-hop", "age", "class"
+DERIVED = (NEXT_HOP, AGE, LAST_CLASS)
+"""Not columns of queue, and rows can be counted by them: next hop by the present routes, age in
+classes, and the answer class of the last attempt. The last one costs a look into the log a row."""
 
 LOGGED = (
     "event",
     "class",
     "domain",
+    "tenant",
     "host",
     "code",
     "enhanced",
@@ -80,13 +86,20 @@ class Listing(OperatorLink):
         """Return the rows that the condition matches, oldest first, from the row `after` on."""
         return self._read(_SQL["list"], where, {"limit": limit, "after": after})
 
-    def count_rows(self, where: str, by: str) -> list[dict[str, Any]]:
-        """Count rows by one of COLUMNS, LAST_CLASS or metadata.KEY, with the oldest time.
+    def count_rows(
+        self, where: str, by: str, hops: Sequence[NamedHop] = ()
+    ) -> list[dict[str, Any]]:
+        """Count rows by one of COLUMNS, DERIVED or metadata.KEY, with the oldest time.
 
-        Raises ValueError for another `by`.
+        The first of `hops` that has a row names its next hop. Raises ValueError for another `by`.
         """
-        column = _SQL["last_class"] if by == LAST_CLASS else self._column(by, COLUMNS)
-        return self._read(_SQL["count"].fill(column=column), where, {})
+        if by == AGE:
+            return self._read(_SQL["ages"], where, {})
+        if by == NEXT_HOP:
+            column: str | bytes = next_hop_of(hops)
+        else:
+            column = _SQL["last_class"] if by == LAST_CLASS else self._column(by, COLUMNS)
+        return self._read(_SQL["count"], where, {}, column=column)
 
     def count_attempts(self, where: str, by: str, since: float) -> list[dict[str, Any]]:
         """Count the attempts of the last `since` seconds by one of LOGGED or metadata.KEY.
@@ -94,8 +107,8 @@ class Listing(OperatorLink):
         The condition names columns of queue; of them the log has addresses, ids, metadata,
         attempts and last_reply. Raises ValueError for another `by`, psycopg.Error.
         """
-        query = _SQL["count_attempts"].fill(column=self._column(by, LOGGED))
-        return self._db.execute(query.fill(where=bracketed(where)), {"since": since}).fetchall()
+        query = _SQL["count_attempts"].fill(column=self._column(by, LOGGED), where=bracketed(where))
+        return self._db.execute(query, {"since": since}).fetchall()
 
     def _column(self, by: str, columns: Sequence[str]) -> bytes:
         if by in columns:
@@ -119,12 +132,14 @@ class Listing(OperatorLink):
         )
         return int(row["count"])
 
-    def _read(self, query: Statement, where: str, params: dict[str, Any]) -> list[dict[str, Any]]:
+    def _read(
+        self, query: Statement, where: str, params: dict[str, Any], **parts: str | bytes
+    ) -> list[dict[str, Any]]:
         rows, self.faults = reading(
             self._db,
             [Condition("the condition", where)],
             "true",
-            lambda texts: self._db.execute(query.fill(where=texts[0]), params).fetchall(),
+            lambda texts: self._db.execute(query.fill(where=texts[0], **parts), params).fetchall(),
         )
         return rows
 

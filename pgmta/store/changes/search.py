@@ -12,6 +12,7 @@ from pgmta.selection import Selection, Term, parse
 from pgmta.store.queries import bracketed, queries
 
 _SQL = queries("search")
+_ALL = Selection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Wanted:
     """
 
     recipient: Sequence[str] = ()
+    domain: Sequence[str] = ()
+    """Domains of recipients. The queue has them by index; the log is read."""
     sender: Sequence[str] = ()
     tenant: Sequence[str] = ()
     message_id_header: Sequence[str] = ()
@@ -31,6 +34,8 @@ class Wanted:
     """Addresses or networks of the clients that handed mail over by SMTP."""
     rows: Sequence[tuple[int, int]] = ()
     """Pairs of the numbers of a message and of a row."""
+    more: Selection = _ALL
+    """Further conditions, on columns of attempts: for the log alone."""
 
     def in_queue(self) -> str:
         """Return the condition on rows `q` of queue with their Message-ID.
@@ -44,11 +49,16 @@ class Wanted:
         addresses = Selection.every(
             _address("recipient", self.recipient), _address("sender", self.sender)
         )
-        return self._condition(addresses, "a.", "row_id")
+        return self._condition(addresses & self.more, "a.", "row_id")
 
     def _condition(self, addresses: Selection, prefix: str, row_id: str) -> str:
         headers = [text if "*" in text else _bracketed(text) for text in self.message_id_header]
-        rest = parse(tenant=self.tenant, message_id_header=headers, metadata=self.metadata)
+        rest = parse(
+            domain=self.domain,
+            tenant=self.tenant,
+            message_id_header=headers,
+            metadata=self.metadata,
+        )
         rows = " OR ".join(
             f"{prefix}message_id = {message} AND {prefix}{row_id} = {row}"
             for message, row in self.rows

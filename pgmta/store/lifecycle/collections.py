@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
-from pgmta.postgres.link import LinkConnection
+from pgmta.postgres.link_connection import LinkConnection
 from pgmta.postgres.notify import NOTIFY
 from pgmta.store.queries import queries
 

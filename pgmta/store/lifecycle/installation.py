@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from pgmta.errors import MigrationError, StoreUnavailable
-from pgmta.postgres.fit_session import writable
+from pgmta.postgres.fit_session import use_utf8, writable
 from pgmta.postgres.operator import forbid_pooler
 from pgmta.shipped import shipped
 from pgmta.store.schema import migrations, mismatch
@@ -84,6 +84,7 @@ def _connect(uri: str) -> psycopg.Connection:
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
     forbid_pooler(db)
+    use_utf8(db)
     db.execute("SET LOCAL search_path = pg_catalog")
     db.execute("SET LOCAL client_min_messages = warning")
     return db

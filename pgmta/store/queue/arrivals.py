@@ -37,8 +37,8 @@ class Arrivals:
 
     @property
     def waiting(self) -> bool:
-        """Whether transactions are known that are open and may have rows."""
-        return bool(self._open)
+        """Whether transactions are known that are open and may have rows to claim."""
+        return bool(self._open and self._missing)
 
     def claimed(self, ids: Iterable[int]) -> None:
         """Note rows that are claimed: they need no further claim."""

@@ -18,7 +18,8 @@ from psycopg.sql import Literal
 
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, LoginRefused, SchemaMismatch
-from pgmta.postgres.link import LinkConnection, connect, unavailable
+from pgmta.postgres.link import connect, unavailable
+from pgmta.postgres.link_connection import LinkConnection
 from pgmta.postgres.role import QUESTION, lacking
 from pgmta.store.schema import migrations, mismatch
 

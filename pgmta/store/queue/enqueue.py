@@ -16,6 +16,7 @@ from pgmta.errors import AnswerLost, Backend, SchemaMismatch, StoreUnavailable, 
 from pgmta.mail.address import domain_of
 from pgmta.model import CHUNK_SIZE, NewMessage, Options
 from pgmta.postgres.binary import (
+    AddressTexts,
     Bigints,
     Booleans,
     Bytes,
@@ -38,8 +39,14 @@ _PATIENCE = 30.0  # seconds until what became of a commit is left open
 _LOOK = 0.25  # seconds between two looks
 
 _SQL = queries("enqueue")
-_PUT = _SQL["put"].fill(more="")
-_PUT_SCHEDULED = _SQL["put"].fill(more=_SQL["scheduled"])
+_PUT = {
+    (scheduled, wake): _SQL["put"].fill(
+        more=_SQL["scheduled"] if scheduled else "", columns=_SQL["wake"] if wake else ""
+    )
+    for scheduled in (False, True)
+    for wake in (False, True)
+}
+"""The statement with times of scheduled messages, and with a NOTIFY."""
 # COPY in binary form: a header, for each row the number of fields and each with its length, an end
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
@@ -80,8 +87,12 @@ class Enqueue:
         patience: float = _PATIENCE,
         away: Callable[[StoreUnavailable], None] = lambda error: None,
         beside: Companion | None = None,
-    ) -> None:
+        *,
+        wake: bool = False,
+    ) -> bool:
         """Store the group; on return it is durable. So is what `beside` does, or neither is.
+
+        With `wake` the commit notifies the workers; returns whether it did.
 
         If the connection breaks before the answer, the store looks the group up on a new one. It
         does so for at most `patience` seconds. The message ids are known before, so a committed
@@ -93,10 +104,16 @@ class Enqueue:
         if self._schema.problem:
             self._schema.require()
         try:
-            await self._insert(group, beside)
+            await self._insert(group, beside, wake)
+        except pg_errors.ProgramLimitExceeded:  # a session keeps old notifications
+            if not wake:
+                raise
+            return await self.commit(group, patience, away, beside)
         except AnswerLost as error:
             until = time.monotonic() + patience
             await self._find_out(group, [error.backend], until, away, beside)
+            return False
+        return wake
 
     async def _find_out(
         self,
@@ -129,7 +146,9 @@ class Enqueue:
                     raise
                 return
 
-    async def _insert(self, group: list[NewMessage], beside: Companion | None) -> None:
+    async def _insert(
+        self, group: list[NewMessage], beside: Companion | None, wake: bool = False
+    ) -> None:
         recipients = [recipient for m in group for recipient in m.recipients]
         values: dict[str, object] = {
             "ids": Bigints(map(attrgetter("id"), group)),
@@ -138,13 +157,13 @@ class Enqueue:
             "bodies": Bytes(map(attrgetter("body"), group)),
             "message_id_headers": OptionalTexts(map(attrgetter("message_id_header"), group)),
             "origins": OptionalTexts(map(attrgetter("origin"), group)),
-            "senders": Texts(map(attrgetter("sender"), group)),
+            "senders": AddressTexts(map(attrgetter("sender"), group)),
             "sender_domains": Texts(
                 [domain_of(m.sender) if m.sender_domain is None else m.sender_domain for m in group]
             ),
             "priorities": Smallints(map(attrgetter("priority"), group)),
             "numbers": Integers([n for n, m in enumerate(group, 1) for _ in m.recipients]),
-            "recipients": Texts([address for address, _ in recipients]),
+            "recipients": AddressTexts([address for address, _ in recipients]),
             "domains": Texts([domain for _, domain in recipients]),
             "metadata": _of_rows(group, [m.metadata for m in group]),
             "utf8": Booleans(m.utf8 for m in group) if any(m.utf8 for m in group) else None,
@@ -153,10 +172,10 @@ class Enqueue:
             "holds": _of_rows(group, [m.holds for m in group]),
             **(_more(group) if any(m.options for m in group) else _NO_OPTIONS),
         }
-        put = _PUT
-        if values["tenants"] and any(m.options and m.options.send_at for m in group):
-            put = _PUT_SCHEDULED
+        scheduled = values["tenants"] and any(m.options and m.options.send_at for m in group)
+        if scheduled:
             values["send_ats"] = [m.options.send_at if m.options else None for m in group]
+        put = _PUT[bool(scheduled), wake]
         if beside:
             companion = (beside.statement, beside.params)
             await self._link.run_together([(put, values), companion])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pgmta.model import OTHER_MAIL, Labelled, Rated
+from pgmta.model import OTHER_MAIL, Labelled, NamedHop, Rated
 from pgmta.selection import quoted
 
 
@@ -54,3 +54,15 @@ def _field(by: str) -> str:
     """Return the SQL of a field of a row as text."""
     key = by.removeprefix("metadata.")
     return by if key == by else f"coalesce(metadata ->> {quoted(key)}, '')"
+
+
+def next_hop_of(hops: Sequence[NamedHop]) -> str:
+    """Return the SQL of the next hop of a row, for a statement with parameters.
+
+    The first of `hops` that has a row names it; a row of none has its domain.
+    """
+    cases = "".join(
+        f" WHEN {each.selection.condition()} THEN {quoted(each.name) if each.name else 'domain'}"
+        for each in hops
+    )
+    return f"(CASE{cases} ELSE domain END)".replace("%", "%%") if cases else "domain"

@@ -1,7 +1,7 @@
 """Changes of the queue's partitions while mail flows.
 
 It copies rows beforehand, in a transaction that stops no mail. Mail waits only for the last part:
-take the lock, copy the rows that have changed meanwhile, attach (docs/partitions.md).
+take the lock, copy the rows that have changed meanwhile, attach (docs/operate/partitions.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,24 +13,29 @@ from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
 from pgmta.store.queries import bracketed, queries
 from pgmta.store.queue.claim import SESSION
+from pgmta.store.records.inquiries import ASKED
 
 _SQL = queries("suspensions")
+_VERSION = _SQL["version"].fill(asked=ASKED)
 
 SUSPENDING = SESSION
 """Run-time parameters for the connection that puts rows off: its plans stay on the indexes."""
 
+LOGGED = {"statement_timeout": "60s"}
+"""Those for the connection that reads the log of a day."""
+
 
 @dataclass(frozen=True, slots=True)
 class SuspensionTask:
-    """A suspension, or one `domain` of it, whose mail is to be put off.
+    """A suspension, or `domains` that lead to its MX host, whose mail is to be put off.
 
-    Without a `condition` only a worker knows which rows it is about.
+    Without a `condition` and `domains` only a worker knows which rows it is about.
     """
 
     suspension: int
     kind: str
     value: str
-    domain: str | None
+    domains: list[str] | None
     condition: str | None
 
 
@@ -46,6 +51,13 @@ class SuspensionWork(NamedTuple):
     ended: list[int]
 
 
+class RowPlace(NamedTuple):
+    """A row by its id, among the rows of one `domain` or of all."""
+
+    domain: str
+    id: int
+
+
 class FreedRows(NamedTuple):
     """Rows of a batch that was given back, and the id of the last one."""
 
@@ -54,15 +66,19 @@ class FreedRows(NamedTuple):
 
 
 class SuspensionTable:
-    """Reads suspensions and changes rows. Each method raises StoreUnavailable, psycopg.Error."""
+    """Reads suspensions and changes rows. Each method raises StoreUnavailable, psycopg.Error.
 
-    def __init__(self, link: Link) -> None:
+    `process` is the name of the process, which operators may ask.
+    """
+
+    def __init__(self, link: Link, process: str = "") -> None:
         self._link = link
+        self._process = {"process": process}
 
-    async def version(self) -> int:
-        """Return the number of changes so far."""
-        ((version,),) = await self._link.run(_SQL["version"])
-        return int(version)
+    async def version(self) -> tuple[int, bool]:
+        """Return the number of changes so far, and whether there are inquiries to answer."""
+        ((version, asked),) = await self._link.run(_VERSION, self._process)
+        return int(version), asked
 
     async def active(self) -> list[Suspension]:
         """Return the suspensions that count."""
@@ -76,13 +92,16 @@ class SuspensionTable:
         """Return those of the rows that meet an SQL condition, each with a suspension."""
         return dict(await self._link.run(_SQL["under"], {"ids": Bigints(ids)}))
 
-    async def learn(self, suspension: int, domain: str) -> None:
-        """Note a domain whose mail leads to a suspended MX host."""
-        await self._link.run(_SQL["learn"], {"suspension": suspension, "domain": domain})
+    async def learn(self, pairs: Collection[tuple[int, str]]) -> None:
+        """Note domains whose mail leads to MX hosts, each with the suspension of the host."""
+        numbers, domains = zip(*pairs, strict=True)
+        params = {"suspensions": Bigints(numbers), "domains": list(domains)}
+        await self._link.run(_SQL["learn"], params)
 
-    async def learn_logged(self, suspension: int) -> None:
-        """Note the domains that lead to a suspended MX host by the log of the last day."""
-        await self._link.run(_SQL["logged"], {"suspension": suspension})
+    async def logged(self, suspension: int) -> list[str]:
+        """Return the domains that went to a suspended MX host by the log of the last day."""
+        rows = await self._link.run(_SQL["logged"], {"suspension": suspension})
+        return [domain for (domain,) in rows]
 
     async def look(self) -> SuspensionWork:
         """Return the tasks."""
@@ -94,19 +113,29 @@ class SuspensionTable:
         ((number,),) = await self._link.run(_SQL["expire"], {"who": who})
         return int(number or 0)
 
-    async def tasks(self) -> list[SuspensionTask]:
-        """Return the suspensions and domains whose mail is not put off yet."""
-        return [SuspensionTask(*row) for row in await self._link.run(_SQL["tasks"])]
+    async def task(self) -> SuspensionTask | None:
+        """Return the next suspension or domains whose mail is not put off yet."""
+        found = await self._link.run(_SQL["task"])
+        return SuspensionTask(*found[0]) if found else None
+
+    async def counts(self, suspension: int) -> bool:
+        """Return whether a suspension has not ended."""
+        ((counts,),) = await self._link.run(_SQL["counts"], {"suspension": suspension})
+        return bool(counts)
 
     async def set_applied(self, task: SuspensionTask) -> None:
         """Note that the mail of a task is put off."""
-        params = {"suspension": task.suspension, "domain": task.domain}
-        await self._link.run(_SQL["applied_domain" if task.domain else "applied"], params)
+        params = {"suspension": task.suspension, "domains": task.domains}
+        await self._link.run(_SQL["applied_domains" if task.domains else "applied"], params)
 
-    async def due_ids(self, condition: str, after: int, page: int) -> list[int]:
-        """Return the ids of the next rows that are due and match, from the row `after` on."""
-        query = _SQL["due"].fill(where=bracketed(condition))
-        return [row for (row,) in await self._link.run(query, {"after": after, "page": page})]
+    async def due(self, task: SuspensionTask, after: RowPlace, page: int) -> list[RowPlace]:
+        """Return the next rows of a task that are due, from a place on."""
+        params = {"domain": after.domain, "after": after.id, "page": page}
+        if task.domains:
+            params["suspension"] = task.suspension
+            return [RowPlace(*row) for row in await self._link.run(_SQL["due_of_domains"], params)]
+        query = _SQL["due"].fill(where=bracketed(task.condition or "true"))
+        return [RowPlace("", row) for (row,) in await self._link.run(query, params)]
 
     async def items(self, ids: Sequence[int]) -> list[Item]:
         """Return rows as routes see them, without a lease."""

@@ -16,6 +16,7 @@ from pgmta.errors import ConfigError, PgmtaError
 from pgmta.store.changes.budgets import BudgetTable
 from queued.cli.options.queue_command import (
     Column,
+    Form,
     command,
     database_of,
     instant,
@@ -44,9 +45,9 @@ def budget() -> None:
     """
 
 
-@command(budget, "list", json=True)
+@command(budget, "list", rows=True)
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-def list_budgets(config: Path, keys: tuple[str, ...], as_json: bool) -> None:
+def list_budgets(config: Path, keys: tuple[str, ...], form: Form) -> None:
     """List budgets: all, or those whose keys begin with KEY; exit 1 if there is none.
 
     NEXT is the first time that is free.
@@ -55,7 +56,7 @@ def list_budgets(config: Path, keys: tuple[str, ...], as_json: bool) -> None:
         rows = table.rows(keys)
     if keys and not rows:
         raise PgmtaError(f"no budget begins with {' or '.join(keys)}")
-    print_rows(rows, _COLUMNS, as_json=as_json)
+    print_rows(rows, _COLUMNS, form)
 
 
 @command(budget, "set")

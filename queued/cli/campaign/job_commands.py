@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import print_json, print_line
+from pgmta.command import print_line
 from pgmta.config.rates import rate_text
 from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
 from queued.cli.campaign.campaign_waits import reasons
-from queued.cli.options.queue_command import Column, command, instant, print_rows, read_rate
+from queued.cli.options.queue_command import Column, Form, command, instant, print_rows, read_rate
 
 
 @command()
@@ -90,22 +90,19 @@ def job() -> None:
     """List, stop, resume and retry parts of campaigns."""
 
 
-@command(job, "list", json=True)
+@command(job, "list", rows=True)
 @click.option("--campaign", help="Jobs of this campaign, also those that are done.")
 @click.option("--tenant", default="", help="Tenant of the campaign.")
-def list_jobs(config: Path, campaign: str | None, tenant: str, *, as_json: bool) -> None:
+def list_jobs(config: Path, campaign: str | None, tenant: str, *, form: Form) -> None:
     """List the jobs that are not done, in the order in which they go."""
     with campaign_table(config) as table:
         rows = table.jobs(table.find(tenant, campaign) if campaign else None)
-    if as_json:
-        print_json(rows)
-        return
     columns: dict[str, Column] = {
         "JOB": "id", "CAMPAIGN": "name", "STATUS": "status", "FIRST": "first", "LAST": "last",
         "FED TO": "fed_to", "SINCE": lambda row: instant(row["changed_at"]),
         "FED BY": lambda row: row["fed_by"] or "-",
     }  # fmt: skip
-    print_rows(rows, columns)
+    print_rows(rows, columns, form)
 
 
 @command(job, "stop")

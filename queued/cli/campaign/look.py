@@ -17,22 +17,19 @@ from pgmta.errors import PgmtaError
 from pgmta.store.campaigns.campaigns import CampaignState
 from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
 from queued.cli.campaign.campaign_waits import reasons
-from queued.cli.options.queue_command import Column, command, instant, print_rows
+from queued.cli.options.queue_command import Column, Form, command, instant, print_rows
 
 _EVERY = 1.0  # seconds between two looks of `watch`
 _LINES = 10.0  # seconds between two lines, if there is no terminal
 _BAR = 30  # characters
 
 
-@command(name="list", json=True)
+@command(name="list", rows=True)
 @click.option("--tenant", help="Campaigns of this tenant; default: all.")
-def list_campaigns(config: Path, tenant: str | None, *, as_json: bool) -> None:
+def list_campaigns(config: Path, tenant: str | None, *, form: Form) -> None:
     """List the campaigns, the newest first."""
     with campaign_table(config) as table:
         states = table.states(tenant)
-    if as_json:
-        print_json([asdict(state) for state in states])
-        return
     columns: dict[str, Column] = {
         "CAMPAIGN": lambda state: state.name, "TENANT": lambda state: state.tenant or "-",
         "STATUS": status_of, "RECIPIENTS": lambda state: state.recipients,
@@ -40,7 +37,7 @@ def list_campaigns(config: Path, tenant: str | None, *, as_json: bool) -> None:
         "LEFT": lambda state: state.unsent + state.queued,
         "CREATED": lambda state: instant(state.created_at),
     }  # fmt: skip
-    print_rows(states, columns)
+    print_rows(states, columns, form, values=[asdict(state) for state in states])
 
 
 @command(name="show", json=True)

@@ -27,6 +27,7 @@ from pgmta.store.changes.suppressions import (
 from queued.cli.campaign.suppression_file import BadLine, read_suppressions
 from queued.cli.options.queue_command import (
     Column,
+    Form,
     command,
     database_of,
     instant,
@@ -112,7 +113,7 @@ def remove(config: Path, address: str, tenant: str, all_tenants: bool, scope: st
     print_line(f"{address} gets mail again: {released} released")
 
 
-@command(suppression, "list", json=True)
+@command(suppression, "list", rows=True)
 @click.argument("address", required=False)
 @click.option("--tenant", help="Of this tenant; '' for mail of none, * for those of all tenants.")
 @click.option("--scope", help="Of this kind of mail; '' for those of all kinds.")
@@ -126,7 +127,7 @@ def list_suppressions(
     scope: str | None,
     reason: str | None,
     limit: int,
-    as_json: bool,
+    form: Form,
 ) -> None:
     """List suppressions, the latest first, or those of ADDRESS; exit 1 if there are none.
 
@@ -144,7 +145,7 @@ def list_suppressions(
         "SINCE": lambda row: instant(row["at"]),
         "UNTIL": lambda row: instant(row["until"]) if row["until"] else "-",
     }
-    print_rows(rows, columns, as_json=as_json)
+    print_rows(rows, columns, form)
     if not rows:
         sys.exit(EXIT_FAILURE)
 

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from pgmta.command import print_json, print_line
+from pgmta.command import print_line
 from pgmta.config.types import hint, parse_duration
 from pgmta.errors import ConfigError
-from pgmta.store.changes.listing import COLUMNS, LAST_CLASS, LOGGED, Listing
+from pgmta.model import NamedHop
+from pgmta.store.changes.listing import COLUMNS, DERIVED, LOGGED, NEXT_HOP, Listing
 from queued.cli.options.filter_options import condition, filter_options
-from queued.cli.options.queue_command import Column, age_of, command, database_of, print_rows
+from queued.cli.options.queue_command import (
+    Column,
+    Form,
+    age_of,
+    command,
+    database_of,
+    print_rows,
+)
 
 _OF_ROWS = ("status", "age", "priority", "hold_reason")
 """Filters for values that the log has not."""
 
 
-@command(json=True)
+@command(rows=True)
 @click.option(
     "--by",
     metavar="COLUMN",
-    help=f"{', '.join(COLUMNS)}, {LAST_CLASS} (of the last attempt) or metadata.KEY; "
+    help=f"{', '.join(COLUMNS)}, {', '.join(DERIVED)} (of the last attempt) or metadata.KEY; "
     f"with --since {', '.join(LOGGED)} or metadata.KEY.  [default: status; with --since event]",
 )
 @click.option(
@@ -32,25 +41,25 @@ _OF_ROWS = ("status", "age", "priority", "hold_reason")
     help="Count attempts in the log that ended since then, in place of rows.",
 )
 @filter_options
-def count(config: Path, by: str | None, since: str | None, as_json: bool, **filters: Any) -> None:
+def count(config: Path, by: str | None, since: str | None, form: Form, **filters: Any) -> None:
     """Count rows by a column; with --since attempts, also those of mail that left."""
     by = by or ("event" if since else "status")
-    columns = LOGGED if since else (*COLUMNS, LAST_CLASS)
+    columns = LOGGED if since else (*COLUMNS, *DERIVED)
     if by not in columns and not by.startswith("metadata."):
         raise ConfigError([f"--by {by!r}: {hint(by, [*columns, 'metadata.KEY'])}"])
     seconds = _seconds(since, filters) if since else 0.0
     uri = database_of(config)
     where = condition(uri, filters) or "true"
+    hops = _next_hops(config) if by == NEXT_HOP else ()
     with closing(Listing(uri)) as listing:
         found = (
-            listing.count_attempts(where, by, seconds) if since else listing.count_rows(where, by)
+            listing.count_attempts(where, by, seconds)
+            if since
+            else listing.count_rows(where, by, hops)
         )
     for fault in listing.faults:
         print_line(f"warning: {fault}; left out", err=True)
-    if as_json:
-        names = {"value": by, "min": "oldest", "max": "latest"}
-        print_json([{names.get(name, name): row[name] for name in row} for row in found])
-        return
+    names = {"value": by, "min": "oldest", "max": "latest"}
     table: dict[str, Column] = {
         by.upper(): lambda row: "-" if row["value"] in (None, "") else row["value"],
         "COUNT": "count",
@@ -58,7 +67,18 @@ def count(config: Path, by: str | None, since: str | None, as_json: bool, **filt
     }
     if since:
         table["LATEST"] = lambda row: age_of(row["max"])
-    print_rows(found, table)
+    values = [{names.get(name, name): row[name] for name in row} for row in found]
+    print_rows(found, table, form, values=values)
+
+
+def _next_hops(config: Path) -> Sequence[NamedHop]:
+    """Return the next hops of the present routes. Raises ConfigError."""
+    # other counts need no routes, which take long to import
+    from queued.config import read_config
+    from queued.routing.routes import Routes
+
+    settings = read_config(config, passwords=False)
+    return Routes(settings.routes, settings.routing).next_hops
 
 
 def _seconds(since: str, filters: dict[str, Any]) -> float:

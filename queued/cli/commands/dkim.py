@@ -13,11 +13,19 @@ from typing import Any
 import click
 import uvloop
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
+from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.model import DkimKey
 from pgmta.store.records.dkim_keys import KeyTable
-from queued.cli.options.queue_command import Column, command, database_of, print_rows, who
+from queued.cli.options.queue_command import (
+    Column,
+    Cut,
+    Form,
+    command,
+    database_of,
+    print_rows,
+    who,
+)
 from queued.cli.options.shown_keys import UNPUBLISHED, ShownKey, check_keys, publish, shown_keys
 from queued.config import parse_instant, parse_selector, parse_signing_domain, read_config
 from queued.signing.signing_key import (
@@ -161,9 +169,9 @@ def _find(config: Path, domain: str | None, selector: str | None) -> list[ShownK
     )
 
 
-@command(dkim, "list", json=True)
+@command(dkim, "list", rows=True)
 @click.argument("domain", required=False)
-def list_keys(config: Path, domain: str | None, as_json: bool) -> None:
+def list_keys(config: Path, domain: str | None, form: Form) -> None:
     """List the keys of queued.yaml and of the table; exit 1 if one is broken or there is none.
 
     Of the keys of a domain and type the last one that is active signs. No private part is shown.
@@ -174,11 +182,11 @@ def list_keys(config: Path, domain: str | None, as_json: bool) -> None:
         "SELECTOR": "selector",
         "TYPE": lambda each: each["type"] or "-",
         "ACTIVE FROM": lambda each: each["active_from"] or "always",
-        "SOURCE": lambda each: shorten(each["source"]),
+        "SOURCE": Cut("source"),
         "STATE": "state",
     }
     rows = [{**_facts(each), "state": each.state} for each in found]
-    print_rows(rows, columns, as_json=as_json)
+    print_rows(rows, columns, form)
     if any(each.key.problem for each in found):
         sys.exit(EXIT_FAILURE)
 

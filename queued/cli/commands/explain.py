@@ -76,11 +76,12 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
         row["malformed"] = row["id"] in malformed
         row["waits_for"] = waits_for(row, now, deliver)
-    routes = add_retry_end(config, rows, history)
+    routes, redirect = add_retry_end(config, rows, history)
     if routes:
         add_budgets(uri, routes, rows)
     add_suspensions(uri, rows, routes)
     for row in rows:
+        row["redirect"] = redirect
         if each := row["suspension"]:
             row["waits_for"] = f"the end of {suspension_words(each)}"
     if as_json:
@@ -124,6 +125,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             print_line(
                 f"  budget     {budget['key']}: {rate_text(budget['rate'])}, next time {free}"
             )
+        if row["redirect"] and row["status"] in WAITING:
+            print_line(f"  staging    it goes to {row['redirect']} instead (delivery.redirect)")
         if end := row["tried_until"]:
             print_line(f"  gives up   {instant(end)}")
         metadata = row["metadata"]
@@ -233,11 +236,11 @@ def add_budgets(uri: str, routes: Routes, rows: list[dict[str, Any]]) -> None:
 
 def add_retry_end(
     config: Path, rows: list[dict[str, Any]], history: list[dict[str, Any]]
-) -> Routes | None:
+) -> tuple[Routes | None, str | None]:
     """Give each row `tried_until`: a time, or None if it is not tried or has no end.
 
     No time is known if a file that `config` names can't be read; then a warning says so. Returns
-    the routes, if they are known.
+    the routes, if they are known, and the address to which a staging system sends all mail.
     """
     classes = {entry["row_id"]: entry["class"] for entry in history}  # the last one counts
     settings: QueuedConfig | None = None
@@ -257,4 +260,4 @@ def add_retry_end(
             row["tried_until"] = end_of(
                 own or settings.retry, row["ts"], answer_class, mail.metadata or "{}"
             )
-    return routes
+    return routes, settings.delivery.redirect if settings else None

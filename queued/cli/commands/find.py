@@ -10,32 +10,27 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_line, shorten
+from pgmta.command import EXIT_FAILURE, print_line
 from pgmta.config.types import parse_duration
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.telephone import is_number, number_of
 from pgmta.store.changes.search import Wanted
 from pgmta.store.changes.search import find as find_mail
 from queued.cli.commands.show import why
-from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
-from queued.config import read_config
-from queued.routing.routes import return_addresses
+from queued.cli.options.filter_options import search_options
+from queued.cli.options.queue_command import (
+    Column,
+    Cut,
+    Form,
+    command,
+    database_of,
+    instant,
+    print_rows,
+)
 
 
-@command(json=True)
-@click.option("--recipient", multiple=True, help="Address of the recipient, * for any text.")
-@click.option("--sender", multiple=True, help="Reverse-path, * for any text.")
-@click.option("--tenant", multiple=True, help="For whom the mail is, * for any text.")
-@click.option(
-    "--message-id",
-    "message_id_header",
-    multiple=True,
-    help="Message-ID of the header, * for any text.",
-)
-@click.option(
-    "--client", multiple=True, metavar="IP", help="Client that handed it over: address or network."
-)
-@click.option("--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds mail without K.")
+@command(rows=True)
+@search_options
 @click.option(
     "--verp", multiple=True, metavar="ADDRESS", help="VERP address, as a host saw the sender."
 )
@@ -50,6 +45,7 @@ from queued.routing.routes import return_addresses
 def find(
     config: Path,
     recipient: tuple[str, ...],
+    domain: tuple[str, ...],
     sender: tuple[str, ...],
     tenant: tuple[str, ...],
     message_id_header: tuple[str, ...],
@@ -58,16 +54,17 @@ def find(
     verp: tuple[str, ...],
     since: str,
     limit: int,
-    as_json: bool,
+    form: Form,
 ) -> None:
-    """Find mail by addresses, Message-ID, client or metadata, also when it has left the queue.
+    """Find mail by addresses, domain, Message-ID, client or metadata, also when it has left.
 
     Each line is a recipient: its status in the queue, or the last event in the log. In the log an
     address without * is compared as given, or with its domain in lower case.
     """
-    named = _named_rows(config, verp) if verp else []
+    named = tuple(_named_rows(config, verp)) if verp else ()
     wanted = Wanted(
         tuple(map(_as_stored, recipient)),
+        domain,
         sender,
         tenant,
         message_id_header,
@@ -75,18 +72,22 @@ def find(
         client,
         named,
     )
-    if not (recipient or sender or tenant or message_id_header or client or metadata or verp):
-        options = "--recipient, --sender, --tenant, --message-id, --client, --metadata or --verp"
-        raise ConfigError([f"find needs {options}"])
+    if wanted == Wanted():
+        raise ConfigError(
+            [
+                "find needs --recipient, --domain, --sender, --tenant, --message-id, --client, "
+                "--metadata or --verp"
+            ]
+        )
     try:
         seconds = parse_duration(since)
         rows = find_mail(database_of(config), wanted, seconds, limit)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    if as_json or rows:
-        print_rows(rows, _COLUMNS, as_json=as_json)
+    if form.for_machines or rows:
+        print_rows(rows, _COLUMNS, form)
     if not rows:
-        if not as_json:
+        if not form.for_machines:
             print_line("error: nothing found", err=True)
         sys.exit(EXIT_FAILURE)
 
@@ -98,8 +99,8 @@ _COLUMNS: dict[str, Column] = {
     "SENDER": lambda row: f"<{row['sender']}>",
     "RECIPIENT": "recipient",
     "CLIENT": lambda row: row["client"] or "-",
-    "MESSAGE-ID": lambda row: row["message_id_header"] or "-",
-    "REPLY OR REASON": lambda row: shorten(why(row) or "-"),
+    "MESSAGE-ID": Cut(lambda row: row["message_id_header"] or "-", 120),
+    "REPLY OR REASON": Cut(lambda row: why(row) or "-"),
 }
 
 
@@ -116,6 +117,10 @@ def _named_rows(config: Path, addresses: Sequence[str]) -> list[tuple[int, int]]
 
     The hash is not checked: an operator may not be able to read the keys.
     """
+    # a search without --verp needs no routes, which take long to import
+    from queued.config import read_config
+    from queued.routing.routes import return_addresses
+
     templates = return_addresses(read_config(config, passwords=False).routing)
     rows = []
     for text in addresses:

@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
-from pgmta.command import print_line, shorten
+from pgmta.command import print_line
 from pgmta.states import WAITING
 from pgmta.store.changes.listing import Listing
 from queued.cli.commands.show import why
 from queued.cli.options.filter_options import condition, filter_options
 from queued.cli.options.queue_command import (
     Column,
+    Cut,
+    Form,
     age_of,
     command,
     database_of,
@@ -23,7 +25,7 @@ from queued.cli.options.queue_command import (
 )
 
 
-@command(name="list", json=True)
+@command(name="list", rows=True)
 @filter_options
 @click.option(
     "--limit",
@@ -39,7 +41,7 @@ from queued.cli.options.queue_command import (
     metavar="ROW",
     help="Go on after the row with this id: `id` with --json. The last line names it.",
 )
-def list_rows(config: Path, limit: int, after: int, as_json: bool, **filters: Any) -> None:
+def list_rows(config: Path, limit: int, after: int, form: Form, **filters: Any) -> None:
     """List rows of the queue, oldest first."""
     uri = database_of(config)
     where = condition(uri, filters) or "true"
@@ -48,8 +50,8 @@ def list_rows(config: Path, limit: int, after: int, as_json: bool, **filters: An
     for fault in listing.faults:
         print_line(f"warning: {fault}; left out", err=True)
     more, rows = len(rows) > limit, rows[:limit]
-    print_rows(rows, _COLUMNS, as_json=as_json)
-    if more and not as_json:
+    print_rows(rows, _COLUMNS, form)
+    if more and not form.for_machines:
         print_line(f"{limit} rows; --after {rows[-1]['id']} shows the next", err=True)
 
 
@@ -62,5 +64,5 @@ _COLUMNS: dict[str, Column] = {
     "SIZE": "size",
     "SENDER": lambda row: f"<{row['sender']}>",
     "RECIPIENT": "recipient",
-    "REPLY OR REASON": lambda row: shorten(why(row)),
+    "REPLY OR REASON": Cut(why),
 }

@@ -15,7 +15,7 @@ import click
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.store.queue.partitions import Values, check, opened, tree
 from pgmta.store.queue.repartition import Moved, Repartition
-from queued.cli.options.queue_command import Column, command, database_of, print_rows
+from queued.cli.options.queue_command import Column, Form, command, database_of, print_rows
 
 _WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
 
@@ -59,9 +59,9 @@ def _partid_options[F: Callable[..., Any]](command: F) -> F:
     )(command)
 
 
-@command(partition, "list", json=True)
+@command(partition, "list", rows=True)
 @click.option("--exact", is_flag=True, help="Count the rows; reads the whole queue.")
-def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
+def list_partitions(config: Path, exact: bool, form: Form) -> None:
     """Show the tree: values, rows, size, oldest row and state of each partition.
 
     Without --exact, rows are estimates, and the oldest is the row with the lowest id.
@@ -72,9 +72,6 @@ def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
         for finding in check(db, None):
             if finding.severity == "problem":
                 problems.setdefault(finding.object, []).append(finding.finding)
-    if as_json:
-        print_json([asdict(p) | {"problems": problems.get(p.name, [])} for p in partitions])
-        return
     depth = {"queue": 0}
     for part in partitions:
         depth[part.name] = depth[part.parent] + 1
@@ -88,7 +85,8 @@ def list_partitions(config: Path, exact: bool, as_json: bool) -> None:
         ),
         "STATE": lambda part: "; ".join(problems.get(part.name, ["ok"])),
     }
-    print_rows(partitions, columns)
+    values = [asdict(p) | {"problems": problems.get(p.name, [])} for p in partitions]
+    print_rows(partitions, columns, form, values=values)
 
 
 @command(partition, json=True)

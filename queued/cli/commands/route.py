@@ -18,12 +18,14 @@ from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.config.environment import Environment
 from pgmta.config.types import HostPort
 from pgmta.errors import AddressError, DeliveryError, StoreUnavailable
-from pgmta.mail.address import normalise_domain, parse_recipient
+from pgmta.mail.address import normalise_domain, parse_mailbox, parse_recipient
 from pgmta.mail.telephone import is_number
 from pgmta.model import Item, StsPolicy
 from pgmta.postgres.embedded.embedded_server import OWNER
 from pgmta.postgres.locate import running
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
+from queued.cli.connections.ceiling_lines import ceiling_lines
+from queued.cli.connections.inquiry import delivering
 from queued.cli.options.queue_command import command, instant, parse_pairs
 from queued.config import SMTP, read_config
 from queued.delivery.smtp.smtp_parameters import parameters_of
@@ -33,6 +35,7 @@ from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transports import parsers
+from queued.routing.ceiling import ceiling
 from queued.routing.routes import Routed, Routes
 
 
@@ -120,13 +123,18 @@ def route(
     domain = _domain(address, "address")
     if sender:
         _domain(sender, "sender")
-    mail = Item(0, 0, sender, address, domain, 1, datetime.now(UTC), 0)
+    settings = read_config(config, parsers(), passwords=probe)
+    recipient, redirect = address, settings.delivery.redirect
+    if redirect:
+        recipient, domain = parse_mailbox(redirect, utf8=True)
+    mail = Item(0, 0, sender, recipient, domain, 1, datetime.now(UTC), 0)
     mail.tenant, mail.priority = tenant, priority
     mail.metadata = json.dumps(parse_pairs(pairs))
-    settings = read_config(config, parsers(), passwords=probe)
     routed = Routes(settings.routes, settings.routing).find(mail)
+    asked = {"address": address, "redirect": redirect}
+    found_ceiling = ceiling(settings.delivery, routed)
     if routed.destination.transport not in SMTP:
-        _show_other(address, routed, as_json=as_json)
+        _show_other(asked, routed, found_ceiling, settings.environment, as_json=as_json)
         return
     with route_memory(settings.environment, settings.delivery.tls.minimum) as (memory, problem):
         if problem:
@@ -134,12 +142,13 @@ def route(
         smtp = SmtpTransport(settings.environment.hostname, settings.delivery, memory.functions)
         found, error = uvloop.run(_survey(smtp, routed.destination, probe=probe))
     usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
-    hosts = [_host(each, memory) for each in found]
-    shown = {**_routed(routed), "mta_sts": _kept(memory), "hosts": hosts, "error": error or None}
+    hosts = [_host(each, memory, routed) for each in found]
+    shown = {**asked, **_routed(routed), "mta_sts": _kept(memory), "hosts": hosts,
+             "error": error or None, "ceiling": found_ceiling}  # fmt: skip
     if as_json:
-        print_json({"address": address, **shown})
+        print_json(shown)
     else:
-        _print(_route_lines(shown))
+        _print(_route_lines(shown, None if problem else delivering(settings.environment)))
         for host in hosts:
             print_line("")
             _print(_host_lines(host))
@@ -147,14 +156,28 @@ def route(
         sys.exit(EXIT_FAILURE)
 
 
-def _show_other(address: str, routed: Routed, *, as_json: bool) -> None:
+def _show_other(
+    asked: dict[str, Any],
+    routed: Routed,
+    found_ceiling: dict[str, Any],
+    environment: Environment,
+    *,
+    as_json: bool,
+) -> None:
     """Show a route whose transport has no hosts that this command knows."""
     destination = routed.destination
     found = {"route": routed.route, "to": str(destination), "transport": destination.transport}
     if as_json:
-        print_json({"address": address, **found})
+        print_json({**asked, **found, "ceiling": found_ceiling})
         return
-    _print(found.items())
+    _print([_staging(asked), *found.items()])
+    _print(ceiling_lines(found_ceiling, delivering(environment)))
+
+
+def _staging(shown: dict[str, Any]) -> tuple[str, str | None]:
+    """Return the line of staging, which says that all mail has another recipient."""
+    redirect = shown["redirect"]
+    return "staging", redirect and f"it goes to {redirect} instead (delivery.redirect)"
 
 
 async def _survey(
@@ -217,8 +240,9 @@ def _broken(found: SurveyedHost, memory: RouteMemory) -> BrokenHost | None:
     return memory.hosts.get(_key(found)) if opportunistic else None
 
 
-def _host(found: SurveyedHost, memory: RouteMemory) -> dict[str, Any]:
+def _host(found: SurveyedHost, memory: RouteMemory, routed: Routed) -> dict[str, Any]:
     policy, answer, broken = found.policy, found.answer, _broken(found, memory)
+    login = parameters_of(routed.destination).login
     return {
         "host": found.host.name,
         "port": found.host.port,
@@ -241,6 +265,7 @@ def _host(found: SurveyedHost, memory: RouteMemory) -> dict[str, Any]:
             "tls_cipher": answer.facts.tls_cipher or None,
             "tls_verified": answer.facts.tls_verified or None,
             "tls_error": memory.reasons.get(_key(found)),
+            "login": login.user if login and not answer.error else None,
             "extensions": answer.extensions,
             "error": answer.error or None,
         },
@@ -254,7 +279,10 @@ def _print(lines: Iterable[tuple[str, str | None]]) -> None:
             print_line(f"{label:<10} {text}")
 
 
-def _route_lines(shown: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
+def _route_lines(
+    shown: dict[str, Any], workers: dict[str, int] | None
+) -> Iterator[tuple[str, str | None]]:
+    yield _staging(shown)
     yield "route", shown["route"]
     yield "to", shown["to"]
     if shown["transport"] == "lmtp" or shown["implicit_tls"]:
@@ -268,6 +296,7 @@ def _route_lines(shown: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
         yield "rewrite", f"{key}: {_words(value)}"
     if kept := shown["mta_sts"]:
         yield "mta-sts", f"{kept['mode']}, id {kept['id']}, kept until {instant(kept['until'])}"
+    yield from ceiling_lines(shown["ceiling"], workers)
     yield "error", shown["error"]
 
 
@@ -292,5 +321,6 @@ def _host_lines(host: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
     if answer["tls_version"]:
         tls = f"{answer['tls_version']} {answer['tls_cipher']}, verified: {answer['tls_verified']}"
     yield "answer", f"{answer['address']}: {tls}"
+    yield "login", answer["login"] and f"accepted, as {answer['login']}"
     words = (f"{key} {value}".strip() for key, value in answer["extensions"].items())
     yield "offers", ", ".join(words) or "nothing"

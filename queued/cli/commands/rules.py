@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pgmta.action import Action
-from pgmta.command import print_line, shorten
+from pgmta.command import print_line
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.store.changes.overview import Overview
@@ -26,6 +26,8 @@ from queued.cli.commands.change import (
 from queued.cli.options.filter_options import condition, filter_options
 from queued.cli.options.queue_command import (
     Column,
+    Cut,
+    Form,
     age_of,
     command,
     database_of,
@@ -42,8 +44,8 @@ def rule() -> None:
     """Hold mail by standing rules, also mail that comes later."""
 
 
-@command(rule, "list", json=True)
-def list_rules(config: Path, as_json: bool) -> None:
+@command(rule, "list", rows=True)
+def list_rules(config: Path, form: Form) -> None:
     """List the standing rules, also those of workers."""
     with closing(Overview(database_of(config))) as overview:
         rules = overview.rules()
@@ -57,10 +59,10 @@ def list_rules(config: Path, as_json: bool) -> None:
         "AGE": lambda rule: age_of(rule["created_at"]),
         "ENDS IN": lambda rule: time_to(rule["expires_at"]) if rule["expires_at"] else "-",
         "HOLDS": "held",
-        "REASON": lambda rule: shorten(rule["reason"], 30),
+        "REASON": Cut("reason", 30),
         "WHERE": lambda rule: " ".join(rule["condition"].split()),  # whole: rules often begin alike
     }
-    print_rows(rules, columns, as_json=as_json)
+    print_rows(rules, columns, form)
 
 
 @command(rule, "add")

@@ -12,8 +12,6 @@ from typing import Any
 import click
 
 from pgmta.command import print_json, print_line, print_text
-from pgmta.compose.composed_message import composed_header
-from pgmta.compose.mime import MessageIdentity
 from pgmta.errors import PgmtaError
 from pgmta.mail.trace_field import ClientFacts, client_of
 from pgmta.states import WAITING, Status
@@ -163,6 +161,10 @@ def _make_content(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | 
     shown = message["composition"]
     if shown is not None:
         at = rows[0]["ts"] if rows else message["received_at"]
+        # composed mail alone needs these, which take long to import
+        from pgmta.compose.composed_message import composed_header
+        from pgmta.compose.mime import MessageIdentity
+
         identity = MessageIdentity(message["message_id_header"] or "", at)
         message["head"] = composed_header(shown, identity)
     if EDITORS:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
+from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.compose.submitted_mail import RawMail
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
@@ -20,6 +20,8 @@ from pgmta.store.changes import sql_interface
 from queued.cli.options.mail_options import mail_arguments, mail_options, print_submitted
 from queued.cli.options.queue_command import (
     Column,
+    Cut,
+    Form,
     command,
     database_of,
     instant,
@@ -100,17 +102,17 @@ def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_js
         sys.exit(EXIT_FAILURE)
 
 
-@command(json=True)
+@command(rows=True)
 @click.argument("message_ids", metavar="ID...", type=int, nargs=-1, required=True)
-def status(config: Path, message_ids: tuple[int, ...], as_json: bool) -> None:
+def status(config: Path, message_ids: tuple[int, ...], form: Form) -> None:
     """Show the state of each recipient of messages, also of those that have left the queue.
 
     ID is the number that submit or send printed, or that the client got with its 250.
     """
     with connect_operator(database_of(config)) as db:
         rows = sql_interface.status(db, message_ids)
-    if as_json or rows:
-        print_rows(rows, _STATUS, as_json=as_json)
+    if form.for_machines or rows:
+        print_rows(rows, _STATUS, form)
     missing = sorted(set(message_ids) - {row["message_id"] for row in rows})
     for number in missing:
         print_line(f"error: no message {number}, neither in the queue nor in the log", err=True)
@@ -123,9 +125,9 @@ _STATUS: dict[str, Column] = {
     "RECIPIENT": "recipient",
     "STATE": "state",
     "TRIES": "attempts",
-    "AT": lambda row: instant(row["at"]),
+    "AT": Cut(lambda row: instant(row["at"])),
     "NEXT ATTEMPT": lambda row: instant(row["next_attempt"]) if row["next_attempt"] else "-",
-    "REPLY": lambda row: shorten(f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
+    "REPLY": Cut(lambda row: f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
 }
 
 

@@ -11,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line, print_text, shorten
+from pgmta.command import EXIT_FAILURE, print_json, print_line, print_text
 from pgmta.compose.parts import NamedMailbox
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError, PgmtaError, TemplateError
@@ -19,6 +19,8 @@ from pgmta.mail.address import parse_mailbox
 from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, TemplateTable
 from queued.cli.options.queue_command import (
     Column,
+    Cut,
+    Form,
     age_of,
     command,
     database_of,
@@ -48,10 +50,10 @@ def template() -> None:
     """Store, show and try templates of composed mail."""
 
 
-@command(template, json=True)
+@command(template, rows=True)
 @_FILES
 @_OF_FILES
-def put(config: Path, files: tuple[Path, ...], tenant: str, as_json: bool) -> None:
+def put(config: Path, files: tuple[Path, ...], tenant: str, form: Form) -> None:
     """Store the templates in FILEs, all or none.
 
     A template is NAME.txt, NAME.html or both. It gets a new version if it differs from the last
@@ -71,12 +73,12 @@ def put(config: Path, files: tuple[Path, ...], tenant: str, as_json: bool) -> No
     }
     if any(each.tenant for each in given):
         columns = {"TENANT": "tenant", **columns}
-    print_rows(rows, columns, as_json=as_json)
+    print_rows(rows, columns, form)
 
 
-@command(template, "list", json=True)
+@command(template, "list", rows=True)
 @click.option("--tenant", help="Only templates of this tenant; '' for those of none.")
-def list_templates(config: Path, tenant: str | None, as_json: bool) -> None:
+def list_templates(config: Path, tenant: str | None, form: Form) -> None:
     """List the last version of each template."""
     with closing(TemplateTable(database_of(config), who())) as table:
         rows = table.rows(tenant)
@@ -86,10 +88,10 @@ def list_templates(config: Path, tenant: str | None, as_json: bool) -> None:
         "VERSION": "version",
         "AGE": lambda row: age_of(row["created_at"]),
         "BY": "created_by",
-        "WORDS": lambda row: shorten(", ".join(sorted(row["words"])) or "-", 40),
-        "SUBJECT": lambda row: shorten(row["subject"], 40),
+        "WORDS": Cut(lambda row: ", ".join(sorted(row["words"])) or "-", 40),
+        "SUBJECT": Cut("subject", 40),
     }
-    print_rows(rows, columns, as_json=as_json)
+    print_rows(rows, columns, form)
 
 
 @command(template, json=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pgmta.command import age, print_json, print_line, print_text, shorten
+from pgmta.command import age, print_json, print_line, print_text
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.selection import domain_as_stored
@@ -19,6 +19,8 @@ from pgmta.store.records.traces import FIELDS, Trace, TraceOrders
 from queued.cli.options.filter_options import mail_options
 from queued.cli.options.queue_command import (
     Column,
+    Cut,
+    Form,
     age_of,
     command,
     database_of,
@@ -33,7 +35,7 @@ _LONGEST = 86400.0  # seconds
 _AFTER = 2.0  # seconds after its end in which outcomes of a trace may still come
 
 
-@command(json=True)
+@command(rows=True)
 @mail_options
 @click.option(
     "--for", "length", default="10m", show_default=True, help="End after this time, at most 1d."
@@ -47,7 +49,7 @@ def trace(
     background: bool,
     listed: bool,
     stop: int | None,
-    as_json: bool,
+    form: Form,
     **patterns: tuple[str, ...],
 ) -> None:
     """Keep the transcript of every attempt that matches, and print it as it comes.
@@ -68,13 +70,15 @@ def trace(
         raise ConfigError([str(error)]) from None
     if not 0 < seconds <= _LONGEST:
         raise ConfigError([f"--for {length}: at most 1d"])
+    if form == Form.CSV and not listed:
+        raise ConfigError(["--csv is for --list"])
     with closing(TraceOrders(database_of(config))) as orders:
         if listed:
-            _list(orders, as_json)
+            _list(orders, form)
         elif stop is not None:
             _stop(orders, stop)
         else:
-            _start(orders, wanted, seconds, background, as_json)
+            _start(orders, wanted, seconds, background, form == Form.JSON)
 
 
 def _start(
@@ -141,16 +145,16 @@ def _stop(orders: TraceOrders, number: int) -> None:
     print_line(f"trace {number} has ended; workers know it within 10 s")
 
 
-def _list(orders: TraceOrders, as_json: bool) -> None:
+def _list(orders: TraceOrders, form: Form) -> None:
     columns: dict[str, Column] = {
         "TRACE": "id",
         "BY": "created_by",
         "AGE": lambda each: age_of(each["created_at"]),
         "ENDS IN": lambda each: time_to(each["expires_at"]) if each["active"] else "ended",
         "TRANSCRIPTS": "transcripts",
-        "WANTED": lambda each: shorten(_words(each["wanted"])),
+        "WANTED": Cut(lambda each: _words(each["wanted"])),
     }
-    print_rows(orders.last_day(), columns, as_json=as_json)
+    print_rows(orders.last_day(), columns, form)
 
 
 def _words(wanted: dict[str, Any]) -> str:

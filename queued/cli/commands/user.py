@@ -10,12 +10,14 @@ from typing import Any
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line, shorten
+from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.password import login_name
 from pgmta.store.admin.user_accounts import Rights, UserAccounts
 from queued.cli.options.queue_command import (
     Column,
+    Cut,
+    Form,
     age_of,
     command,
     database_of,
@@ -145,21 +147,21 @@ def unlock(config: Path, name: str) -> None:
     print_line(f"failed logins of {name} forgotten" if count else f"{name} has no failed logins")
 
 
-@command(user, "list", json=True)
-def list_users(config: Path, as_json: bool) -> None:
+@command(user, "list", rows=True)
+def list_users(config: Path, form: Form) -> None:
     """List all users; exit 1 if there are none."""
     with _accounts(config) as accounts:
         users = accounts.users()
     columns: dict[str, Column] = {
         "USER": "name",
         "STATE": lambda each: "disabled" if each["disabled"] else "active",
-        "SENDERS": lambda each: shorten(_words(each["senders"] or [each["name"]])),
-        "NETWORKS": lambda each: shorten(_words(each["networks"])),
+        "SENDERS": Cut(lambda each: _words(each["senders"] or [each["name"]])),
+        "NETWORKS": Cut(lambda each: _words(each["networks"])),
         "TENANT": lambda each: each["tenant"] or "-",
         "PRIORITIES": lambda each: f"{each['priority_first']}-{each['priority_last']}",
         "LAST LOGIN": lambda each: age_of(each["last_login"]) if each["last_login"] else "-",
     }
-    print_rows(users, columns, as_json=as_json)
+    print_rows(users, columns, form)
     if not users:
         sys.exit(EXIT_FAILURE)
 
@@ -200,11 +202,11 @@ def show(config: Path, name: str, as_json: bool) -> None:
         print_line(f"`queuectl user unlock {name}` ends the lock")
 
 
-@command(user, json=True)
+@command(user, rows=True)
 @click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Lines at most."
 )
-def failures(config: Path, limit: int, as_json: bool) -> None:
+def failures(config: Path, limit: int, form: Form) -> None:
     """List failed logins by address, network and user, the most first, and who is locked."""
     with _accounts(config) as accounts:
         found = accounts.all_failures(limit)
@@ -218,7 +220,7 @@ def failures(config: Path, limit: int, as_json: bool) -> None:
         "LAST": lambda each: instant(each["last_failure"]),
         "LOCKED UNTIL": lambda each: instant(each["locked_until"]) if each["locked_until"] else "-",
     }
-    print_rows(found, columns, as_json=as_json)
+    print_rows(found, columns, form)
 
 
 def _print_password(given: Given) -> None:

@@ -13,23 +13,31 @@ import click
 from pgmta.action import Action
 from pgmta.command import EXIT_FAILURE, age, print_json, print_line
 from pgmta.store.changes.overview import Overview
-from queued.cli.options.queue_command import Column, age_of, command, database_of, print_rows
+from queued.cli.options.queue_command import (
+    Column,
+    Cut,
+    Form,
+    age_of,
+    command,
+    database_of,
+    print_rows,
+)
 
 
-@command(json=True)
+@command(rows=True)
 @click.option("--check", is_flag=True, help="Exit with 1 if rows wait that no worker takes.")
-def workers(config: Path, check: bool, as_json: bool) -> None:
+def workers(config: Path, check: bool, form: Form) -> None:
     """Show workers, what each matches and its lag, and rows that no worker matches."""
     with closing(Overview(database_of(config))) as overview:
         entries, rules, counts, warnings = look_at_workers(overview)
-    if as_json:
+    if form == Form.JSON:
         print_json({
             "workers": entries, "rules": rules, "unmatched": counts["unmatched"],
             "overlap": counts["overlap"], "faults": [asdict(fault) for fault in overview.faults],
             "warnings": warnings,
         })  # fmt: skip
     else:
-        print_rows(entries, _COLUMNS)
+        print_rows(entries, _COLUMNS, form)
         for warning in warnings:
             print_line(f"warning: {warning}", err=True)
     if check and counts["unmatched"]:
@@ -70,7 +78,7 @@ _COLUMNS: dict[str, Column] = {
     "DUE": "due",
     "LAG": lambda entry: "-" if entry["lag"] is None else age(entry["lag"]),
     # whole: many begin alike
-    "WHERE": lambda entry: " ".join((entry["takes"] or "every row").split()),
+    "WHERE": Cut(lambda entry: " ".join((entry["takes"] or "every row").split()), 120),
 }
 
 

@@ -69,9 +69,8 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
             uri = database_of(config)
             examination = Examination(uri)
         except (StoreUnavailable, ConfigError) as fault:
-            yield error(
-                "database", str(fault), "start PostgreSQL, or mend environment.database.uri"
-            )
+            words = " ".join(str(fault).split())
+            yield error("database", words, "start PostgreSQL, or mend environment.database.uri")
     try:
         if settings and examination:
             checks |= ServerChecks(examination).all()

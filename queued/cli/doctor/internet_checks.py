@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
+import psycopg
 import uvloop
 
 from pgmta.errors import DeliveryError, PgmtaError
@@ -16,16 +18,22 @@ from pgmta.model import Item
 from pgmta.store.admin.examination import Examination
 from queued.cli.commands.route import RouteMemory
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
-from queued.cli.options.shown_keys import UNPUBLISHED, check_keys, shown_keys
+from queued.cli.options.shown_keys import UNPUBLISHED, KeyCheck, ShownKey, check_keys, shown_keys
 from queued.config import SMTP, QueuedConfig
 from queued.delivery.dns.dns import Questions
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import survey
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.routing.routes import Routes
+from queued.signing.signing_key import zone_line
 
 _SLOW = 2.0  # seconds for an answer of DNS
-_PATIENCE = 30.0  # seconds for a host that listens on port 25
+_PATIENCE = 10.0  # seconds for all checks together; they run at one time
+_LOCAL = "`delivery.dns.servers: [127.0.0.1]` in queued.yaml, for a resolver such as unbound here"
+
+_QUESTION = 4.0  # seconds for one question to all name servers
+
+type _AsyncCheck = Callable[[], AsyncIterator[Diagnosis]]
 
 
 class InternetChecks:
@@ -35,24 +43,27 @@ class InternetChecks:
         self, path: Path, config: QueuedConfig, examination: Examination | None, probe: str
     ) -> None:
         self._path = path
-        self._config = config
+        self._config = _hurried(config)
         self._ask = examination.ask if examination else None
         self._probe = probe
         self._hostname = config.environment.hostname
         self._routes = Routes(config.routes, config.routing)
+        self._checks: dict[str, _AsyncCheck] = {}
+        self._found: dict[str, list[Diagnosis]] = {}
+        self._raised: dict[str, Exception] = {}
+        self._deadline = 0.0
 
     def all(self) -> dict[str, Check]:
         """Return the checks by name; those of mail to MX hosts only if there is such mail."""
-        checks: dict[str, Check] = {}
         if self._config.signing.keys or self._config.signing.table:
-            checks["DKIM"] = self.dkim
+            self._checks["DKIM"] = self._dkim
         if self._to_mx:
-            checks |= {
-                "DNS": self.dns,
-                "reverse name": self.reverse_name,
-                "port 25": self.port,
+            self._checks |= {
+                "DNS": self._dns,
+                "reverse name": self._reverse_name,
+                "port 25": self._port,
             }
-        return checks
+        return {name: partial(self._result, name) for name in self._checks}
 
     @property
     def _to_mx(self) -> bool:
@@ -64,108 +75,158 @@ class InternetChecks:
         address = f"postmaster@{self._probe}"
         return Item(0, 0, "", address, self._probe, 1, datetime.now(UTC), 0)
 
-    def dkim(self) -> Iterator[Diagnosis]:
+    def _result(self, name: str) -> Iterator[Diagnosis]:
+        """Yield what a check found; the first one that is asked for runs all at one time."""
+        if not self._found:
+            uvloop.run(self._run_all())
+        yield from self._found[name]
+        if fault := self._raised.get(name):
+            raise fault
+
+    async def _run_all(self) -> None:
+        self._questions = Questions(self._config.delivery.dns)
+        self._deadline = asyncio.get_running_loop().time() + _PATIENCE
+        await asyncio.gather(*(self._run(*each) for each in self._checks.items()))
+
+    async def _run(self, name: str, check: _AsyncCheck) -> None:
+        found = self._found[name] = []
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                async for each in check():
+                    found.append(each)  # noqa: PERF401 (kept when time is over)
+        except TimeoutError:
+            found.append(unknown(name, f"no answer within {_PATIENCE:.0f} s", self._by_hand))
+        except (psycopg.Error, PgmtaError) as fault:
+            self._raised[name] = fault
+
+    @property
+    def _by_hand(self) -> str:
+        """The command that asks the first of the name servers."""
+        servers = self._config.delivery.dns.servers
+        where = f"-p {servers[0].port} @{servers[0].host} " if servers else ""
+        return f"`dig {where}MX {self._probe}` asks by hand"
+
+    @property
+    def _servers(self) -> str:
+        servers = self._config.delivery.dns.servers
+        return ", ".join(map(str, servers)) or "those of /etc/resolv.conf"
+
+    async def _dkim(self) -> AsyncIterator[Diagnosis]:
         """Compare the keys with their records in DNS."""
         try:
-            keys = shown_keys(self._path, None, None)
+            keys = await asyncio.to_thread(shown_keys, self._path, None, None)
         except PgmtaError as fault:
             yield warning("DKIM", str(fault), "`queuectl dkim new DOMAIN SELECTOR` makes one")
             return
-        for key, result in zip(keys, uvloop.run(check_keys(self._config, keys)), strict=True):
-            if key.state == UNPUBLISHED:
-                yield warning(
-                    "DKIM",
-                    f"the key {key.key.name} signs nothing yet",
-                    f"publish the record that `queuectl dkim dns {key.key.domain}` prints, "
-                    f"then `queuectl dkim test {key.key.domain} {key.key.selector}`",
-                )
-            elif result.error:
-                yield error(
-                    "DKIM",
-                    f"key {key.key.name}: {result.error}",
-                    f"`queuectl dkim dns {key.key.domain}` prints the record to be published",
-                )
+        results = await check_keys(self._config, keys, self._deadline - 0.5)
+        for key, result in zip(keys, results, strict=True):
+            for each in self._of_key(key, result):
+                yield each
 
-    def dns(self) -> Iterator[Diagnosis]:
+    def _of_key(self, shown: ShownKey, result: KeyCheck) -> Iterator[Diagnosis]:
+        key = shown.key
+        test = f"`queuectl dkim test {key.domain} {key.selector}`"
+        record = f"publish {zone_line(key.owner, shown.record)}" if shown.record else ""
+        if key.problem:
+            remedy = f"mend its file, or its entry in signing.keys of queued.yaml; then {test}"
+            yield error("DKIM", f"key {key.name}: {key.problem}", remedy)
+        elif shown.state == UNPUBLISHED:
+            yield warning(
+                "DKIM", f"the key {key.name} signs nothing yet", f"{record}, then run {test}"
+            )
+        elif result.unanswered:
+            yield unknown("DKIM", f"key {key.name}: {result.error}", f"{test} asks again")
+        elif result.error:
+            yield error("DKIM", f"key {key.name}: {result.error}", f"{record}, then run {test}")
+
+    async def _dns(self) -> AsyncIterator[Diagnosis]:
         """Ask the name servers for the hosts of the probed domain."""
-
-        async def ask() -> tuple[float, bool]:
-            questions = Questions(self._config.delivery.dns)
-            began = time.monotonic()
-            await questions.ask(self._probe, "MX")
-            took = time.monotonic() - began
-            return took, await questions.validating()
-
-        remedy = "name others in delivery.dns.servers; a resolver on this host is best"
+        remedy = f"{self._by_hand}; {_LOCAL}, then `systemctl reload queued`"
+        began = time.monotonic()
         try:
-            took, validating = uvloop.run(ask())
+            await self._questions.ask(self._probe, "MX")
         except DeliveryError as fault:
-            yield error("DNS", f"the name servers do not answer: {fault.line}", remedy)
+            silent = f"the name servers do not answer ({self._servers}): {fault.line}"
+            yield error("DNS", silent, remedy)
             return
+        took = time.monotonic() - began
         if took > _SLOW:
-            yield warning("DNS", f"an answer took {took:.1f} s", remedy)
+            yield warning("DNS", f"an answer took {took:.1f} s ({self._servers})", remedy)
         wanted = self._routes.may_use_dane(TlsMode(self._config.delivery.tls.mode))
-        if wanted and not validating:
+        if wanted and not await self._questions.validating():
             yield warning(
                 "DNS",
-                "the name servers do not validate, so mail is sent without DANE",
-                "run a validating resolver on this host, or set delivery.dns.trust_ad",
+                f"the name servers do not validate ({self._servers}): mail is sent without DANE",
+                f"{_LOCAL}; or `trust_ad: true` beside it, if the network to them is safe",
             )
 
-    def reverse_name(self) -> Iterator[Diagnosis]:
+    async def _reverse_name(self) -> AsyncIterator[Diagnosis]:
         """Look whether the addresses of environment.hostname lead back to it."""
-
-        async def ask() -> list[tuple[str, list[str]]]:
-            questions = Questions(self._config.delivery.dns)
-            found = []
+        name, addresses = self._hostname, []
+        try:
             for kind in ("A", "AAAA"):
-                for record in (await questions.ask(self._hostname, kind)).records:
+                for record in (await self._questions.ask(name, kind)).records:
                     address = ip_address(record.to_text())
                     if address.is_global:
-                        reverse = await questions.ask(address.reverse_pointer, "PTR")
-                        names = [each.to_text().rstrip(".").lower() for each in reverse.records]
-                        found.append((str(address), names))
-            return found
-
-        try:
-            found = uvloop.run(ask())
+                        addresses.append(address)
         except DeliveryError as fault:
-            yield unknown("reverse name", f"{self._hostname}: {fault.line}")
+            yield unknown("reverse name", f"{name}: {fault.line}", self._by_hand)
             return
-        remedy = "ask the provider of the address for a PTR record with this name"
-        if not found:
+        if not addresses:
             yield warning(
                 "reverse name",
-                f"environment.hostname, {self._hostname}, has no public address",
-                "set environment.hostname to a name with the address from which mail goes out",
+                f"environment.hostname, {name}, has no public address",
+                f"publish `{name}. IN A ADDRESS` with the address that mail goes out from, or set "
+                "environment.hostname of queued.yaml to the name that has it",
             )
-        for address, names in found:
-            if self._hostname.lower() not in names:
-                there = f"leads to {', '.join(names)}" if names else "has no reverse name"
-                yield warning("reverse name", f"{address} of {self._hostname} {there}", remedy)
-
-    def port(self) -> Iterator[Diagnosis]:
-        """Look whether hosts answer on port 25: by the log, or by the probed domain."""
-        if self._ask and self._ask("reached")[0]["reached"]:
-            return
-        config = self._config
-
-        async def connect() -> str:
-            smtp = SmtpTransport(self._hostname, config.delivery, RouteMemory().functions)
-            destination = self._routes.find(self._mail()).destination
+        for address in addresses:
+            pointer = address.reverse_pointer
             try:
-                async with asyncio.timeout(_PATIENCE):
-                    hosts = await survey(smtp, destination, probe=True)
+                answer = await self._questions.ask(pointer, "PTR")
             except DeliveryError as fault:
-                return fault.line
-            except TimeoutError:
-                return f"no host of {self._probe} answered within {_PATIENCE:.0f} s"
-            answers = [each.error or (each.answer.error if each.answer else "") for each in hosts]
-            return answers[0] if answers and all(answers) else ""
+                yield unknown("reverse name", f"{address}: {fault.line}", f"`dig -x {address}`")
+                continue
+            names = [each.to_text().rstrip(".").lower() for each in answer.records]
+            if name.lower() not in names:
+                there = f"leads to {', '.join(names)}" if names else "has no reverse name"
+                remedy = f"ask the provider of {address} for the record `{pointer}. IN PTR {name}.`"
+                yield warning("reverse name", f"{address} of {name} {there}", remedy)
 
-        if reason := uvloop.run(connect()):
+    async def _port(self) -> AsyncIterator[Diagnosis]:
+        """Look whether hosts answer on port 25: by the log, or by the probed domain."""
+        if self._ask and (await asyncio.to_thread(self._ask, "reached"))[0]["reached"]:
+            return
+        smtp = SmtpTransport(self._hostname, self._config.delivery, RouteMemory().functions)
+        destination = self._routes.find(self._mail()).destination
+        untried, reason = "no answer of the name servers", ""
+        try:
+            async with asyncio.timeout_at(self._deadline - 0.5):
+                await survey(smtp, destination, probe=False)
+                untried = ""
+                hosts = await survey(smtp, destination, probe=True)
+        except DeliveryError as fault:
+            untried = fault.line
+        except TimeoutError:
+            reason = "no answer"  # or untried
+        else:
+            answers = [each.answer.error for each in hosts if each.answer]
+            untried = "" if answers else ", ".join({each.error for each in hosts})
+            reason = answers[0] if answers and all(answers) else ""
+        if untried:
+            where = f"no host of {self._probe} was tried: {untried}"
+            yield unknown("port 25", where, "`--probe DOMAIN` tries those of another domain")
+        elif reason:
             yield error(
                 "port 25",
                 f"no connection to a host of {self._probe}: {reason}",
-                "ask your provider to open port 25, or route mail to a relay on port 587",
+                'ask your provider to open port 25, or set `routes: {"*": RELAY:587}` in '
+                "queued.yaml for a relay that takes your mail",
             )
+
+
+def _hurried(config: QueuedConfig) -> QueuedConfig:
+    """Return a copy whose questions to name servers end before the time of all checks does."""
+    delivery = config.delivery
+    timeout = min(delivery.dns.timeout, _QUESTION)
+    dns = delivery.dns.model_copy(update={"timeout": timeout})
+    return config.model_copy(update={"delivery": delivery.model_copy(update={"dns": dns})})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator
 from contextlib import closing
 
 from pgmta.command import age
 from pgmta.store.admin.examination import Examination
 from pgmta.store.changes.overview import Overview
 from pgmta.store.queue import partitions
+from pgmta.store.queue.reading import Fault
 from pgmta.store.schema import migrations, mismatch
 from queued.cli.commands.workers import look_at_workers
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
@@ -61,7 +63,9 @@ class QueueChecks:
                 yield error(
                     "daemons", f"no {program} runs", f"start {program}; its log says why it ended"
                 )
-        for row in _silent(rows):
+        for row in rows:
+            if not row["missed"]:
+                continue
             yield warning(
                 "daemons",
                 f"{row['program']} on {row['host']} (pid {row['pid']}) is silent since a minute",
@@ -71,9 +75,14 @@ class QueueChecks:
     def workers(self) -> Iterator[Diagnosis]:
         """Look for rows that no worker takes, and for conditions that fail."""
         with closing(Overview(self._uri)) as overview:
-            _, _, _, warnings = look_at_workers(overview)
+            _, rules, _, warnings = look_at_workers(overview)
+        faults = {str(each): each for each in overview.faults}
+        of_operators = {f"rule {rule['name']}" for rule in rules if rule["origin"] == "operator"}
         for text in warnings:
-            yield error("workers", text, "`queuectl workers` shows what each one takes")
+            remedy = "`queuectl workers` shows what each one takes"
+            if fault := faults.get(text):
+                remedy = _mended(fault, standing=fault.owner in of_operators)
+            yield error("workers", text, remedy)
 
     def partitions(self) -> Iterator[Diagnosis]:
         """Look for mistakes in the partitions of the queue and of the log."""
@@ -121,7 +130,17 @@ class QueueChecks:
             )
 
 
-def _silent(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    """Return processes that ended without a word, unless their host runs the same again."""
-    living = {(row["program"], row["host"]) for row in rows if row["alive"]}
-    return [r for r in rows if not r["alive"] and (r["program"], r["host"]) not in living]
+def _mended(fault: Fault, *, standing: bool) -> str:
+    """Return the commands that show a condition that fails, and those that replace it."""
+    name = shlex.quote(fault.owner.partition(" ")[2])
+    seen = f"`queuectl explain {fault.message}` shows the error; " if fault.message else ""
+    if standing:
+        return (
+            f"{seen}`queuectl rule list` shows the condition; "
+            f"`queuectl rule remove {name} --release`, then `queuectl rule add {name}` with "
+            "--where 'CASE WHEN ... THEN ... ELSE false END'"
+        )
+    return (
+        f"{seen}mend `where` of the worker {name} in queued.yaml (CASE WHEN ... THEN ... "
+        "ELSE false END); `queued check`, then `systemctl restart queued`"
+    )

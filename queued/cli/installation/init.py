@@ -18,7 +18,7 @@ from pgmta.command import print_line, reporting
 from pgmta.config.config_place import SYSTEM
 from pgmta.config.environment import Environment
 from pgmta.config.loader import load, read_settings
-from pgmta.config.types import parse_network
+from pgmta.config.types import parse_listen_address, parse_network
 from pgmta.errors import AddressError, ConfigError, PgmtaError
 from pgmta.mail.address import normalise_domain
 from pgmta.postgres.embedded.folders import make_parents
@@ -50,7 +50,7 @@ _LOCAL = ("127.0.0.0/8", "::1/128")
     help="Take mail to any address from these clients, such as 10.0.0.0/8; may be repeated.  "
     "[default: this host]",
 )  # fmt: skip
-@click.option("--address", default="0.0.0.0", show_default=True, help="Where smtpd listens.")  # noqa: S104
+@click.option("--address", default="0.0.0.0", show_default=True, help="IP address of smtpd.")  # noqa: S104
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
@@ -98,6 +98,7 @@ def init(
         _valid("--domain", normalise_domain, domain.removeprefix("*."))
     for network in networks:
         _valid("--network", parse_network, network)
+    _valid("--address", parse_listen_address, address)
     texts = {
         "smtpd.yaml": _smtpd(environment, address, port, domains, networks or _LOCAL),
         "queued.yaml": _queued(environment),

@@ -1,4 +1,4 @@
-"""The options that choose rows. Every queue command has them."""
+"""The options that choose rows, or mail in queue and log."""
 
 from __future__ import annotations
 
@@ -14,13 +14,40 @@ from pgmta.states import Status
 from pgmta.store.queue.conditions import case_hint, check_conditions
 from pgmta.store.queue.filters import filter_condition
 
+_SENDER = click.option("--sender", multiple=True, help="Reverse-path, * for any text.")
+_RECIPIENT = click.option(
+    "--recipient", multiple=True, help="Address of the recipient, * for any text."
+)
+_TENANT = click.option("--tenant", multiple=True, help="For whom the mail is, * for any text.")
+_DOMAIN = click.option("--domain", multiple=True, help="Domain of the recipient, * for any text.")
 _OF_MAIL = (
-    click.option("--sender", multiple=True, help="Reverse-path, * for any text."),
-    click.option("--recipient", multiple=True, help="Address of the recipient, * for any text."),
-    click.option("--domain", multiple=True, help="Domain of the recipient, * for any text."),
-    click.option("--tenant", multiple=True, help="For whom the mail is, * for any text."),
+    _SENDER,
+    _RECIPIENT,
+    _DOMAIN,
+    _TENANT,
     click.option(
         "--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds rows without K."
+    ),
+)
+_OF_LOG = (
+    _RECIPIENT,
+    _DOMAIN,
+    _SENDER,
+    _TENANT,
+    click.option(
+        "--message-id",
+        "message_id_header",
+        multiple=True,
+        help="Message-ID of the header, * for any text.",
+    ),
+    click.option(
+        "--client",
+        multiple=True,
+        metavar="IP",
+        help="Client that handed it over: address or network.",
+    ),
+    click.option(
+        "--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds mail without K."
     ),
 )
 _PRIORITY = click.option("--priority", multiple=True, help="Priority: 3, '<=3', 2..5; 0 is first.")
@@ -48,6 +75,13 @@ _OF_ROWS = (
 def mail_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose mail; the command gets them as keywords for `parse`."""
     for option in reversed((*_OF_MAIL, _PRIORITY)):
+        command = option(command)
+    return command
+
+
+def search_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options by which queue and log are searched, as keywords for `Wanted`."""
+    for option in reversed(_OF_LOG):
         command = option(command)
     return command
 

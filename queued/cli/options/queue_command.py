@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
+import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from pydantic import BaseModel
 
 from pgmta.command import (
     age,
     config_option,
     json_option,
+    print_csv,
     print_json,
     print_line,
     print_table,
     reporting,
+    shorten,
 )
+from pgmta.config.environment import DatabasePlace, environment_field
 from pgmta.config.loader import load
 from pgmta.config.rates import parse_rate
 from pgmta.errors import ConfigError
+from pgmta.mail.text import printable
 from pgmta.postgres.locate import existing, resolve
-from queued.config import QueuedConfig
+from queued.cli.options.fitted_widths import fitted_widths
+
+if TYPE_CHECKING:
+    from queued.config import QueuedConfig
 
 CONFIG = "queued.yaml"
 """The name of the configuration of every command."""
@@ -48,20 +61,22 @@ def command(
     name: str | None = None,
     *,
     json: bool = False,
+    rows: bool = False,
     needed: bool = True,
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Return the decorator of a command: --config, its own options, --json, and short errors.
 
-    The file of --config has to be there if it is `needed` in each case.
+    One that prints `rows` has --wide, --json and --csv, and gets a Form. The file of --config has
+    to be there if it is `needed` in each case.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         wrapped = config_option(CONFIG, needed=needed)(reporting(function))
-        if json:
-            wrapped = json_option(wrapped)
+        if json or rows:
+            wrapped = json_option(wrapped) if json else _form_options(wrapped)
         made = (group or click).command(name, cls=_Command)(wrapped)
-        if json:
-            made.params.append(made.params.pop(0))  # the last one in the help
+        last = len(_FORMS) if rows else int(json)
+        made.params = made.params[last:] + made.params[:last][::-1]  # the last ones in the help
         return made
 
     return decorate
@@ -72,9 +87,30 @@ def who() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
+class _CommandEnvironment(DatabasePlace):
+    hostname: Any = None  # only daemons need it, and its default may ask name servers
+
+
+class _CommandFile(BaseModel):
+    environment: _CommandEnvironment = environment_field()
+
+
 def database_of(config: Path) -> str:
-    """Return the URI of the database of a queued.yaml. Raises ConfigError, StoreUnavailable."""
-    return existing(load(config, QueuedConfig).environment)
+    """Return the URI of the database of a queued.yaml. Raises ConfigError, StoreUnavailable.
+
+    Of the file it reads `environment` alone: a mistake elsewhere keeps no operator from the queue.
+    """
+    read = load(config, _CommandFile)
+    if "environment" not in read.model_fields_set:  # it may be misspelt
+        return existing(whole_config(config).environment)
+    return existing(read.environment)
+
+
+def whole_config(config: Path) -> QueuedConfig:
+    """Return the whole of a queued.yaml, whose model takes long to import. Raises ConfigError."""
+    from queued.config import QueuedConfig
+
+    return load(config, QueuedConfig)
 
 
 def database_to_migrate(config: Path) -> str:
@@ -85,7 +121,9 @@ def database_to_migrate(config: Path) -> str:
     """
     source = click.get_current_context().get_parameter_source("config")
     if config.exists() or source is not ParameterSource.DEFAULT:
-        return resolve(load(config, QueuedConfig).environment)
+        return resolve(whole_config(config).environment)
+    from queued.config import QueuedConfig
+
     environment = QueuedConfig().environment
     directory = environment.directory.resolve()
     print_line(
@@ -114,23 +152,101 @@ def read_rate(text: str, flag: str) -> float:
         raise ConfigError([f"{flag}: {error}"]) from None
 
 
+_NUMBER = int | float | None
 _SKEW = 60.0  # seconds by which the clocks of two hosts may differ
 
-type Column = str | Callable[[Any], Any]
+
+class Form(StrEnum):
+    """How a list is printed: its columns, cut or whole, or its rows for machines."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    CSV = "csv"
+
+    @property
+    def for_machines(self) -> bool:
+        """Whether no words for people may be beside the rows."""
+        return self in (Form.JSON, Form.CSV)
+
+
+_FORMS = (
+    click.option("--wide", "form", flag_value="wide", help="Cut no column."),
+    click.option("--json", "form", flag_value="json", help="Output for machines."),
+    click.option("--csv", "form", flag_value="csv", help="The values of --json, a line per row."),
+)
+
+
+def _form_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose a Form, as keyword `form`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, form: str | None, **options: Any) -> Any:
+        return function(*args, form=Form(form or Form.TABLE), **options)
+
+    for option in _FORMS:
+        wrapper = option(wrapper)
+    return wrapper
+
+
+type Value = str | Callable[[Any], Any]
 """The key of a value, or a function of the row."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A value of which a table has at most `width` characters, unless it is wide."""
+
+    of: Value
+    width: int = 60
+
+
+type Column = Value | Cut
+"""Where a column of a table has its values."""
+
+
 def print_rows(
-    rows: Sequence[Any], columns: Mapping[str, Column], *, as_json: bool = False
+    rows: Sequence[Any],
+    columns: Mapping[str, Column],
+    form: Form = Form.TABLE,
+    *,
+    values: Sequence[dict[str, Any]] | None = None,
 ) -> None:
-    """Print a table with a line for each row, or the rows themselves as JSON."""
-    if as_json:
-        print_json(rows)
+    """Print a table with a line for each row, or the rows themselves for machines.
+
+    `values` are the rows as machines get them, if these are others. On a terminal the lines fit it.
+    """
+    if form.for_machines:
+        (print_json if form == Form.JSON else print_csv)(rows if values is None else values)
         return
-    values = [
-        [row[of] if isinstance(of, str) else of(row) for of in columns.values()] for row in rows
+    wide = form == Form.WIDE
+    table = [[_shown(row, column, wide) for column in columns.values()] for row in rows]
+    if not wide and sys.stdout.isatty():
+        _print_fitted(columns, table, shutil.get_terminal_size().columns)
+    else:
+        print_table(list(columns), table, wide=wide)
+
+
+def _print_fitted(columns: Mapping[str, Column], table: list[list[Any]], room: int) -> None:
+    header = list(columns)
+    numbers = {n for n in range(len(header)) if all(isinstance(row[n], _NUMBER) for row in table)}
+    texts = [["" if value is None else printable(str(value)) for value in row] for row in table]
+    least = [n for n, column in enumerate(columns.values()) if isinstance(column, Cut)]
+    widths = fitted_widths(header, texts, room, numbers, least)
+    fitted = [
+        [values[n] if n in numbers else shorten(words[n], width) for n, width in widths.items()]
+        for values, words in zip(table, texts, strict=True)
     ]
-    print_table(list(columns), values)
+    print_table([header[n] for n in widths], fitted)
+    if left_out := [name for n, name in enumerate(header) if n not in widths]:
+        print_line(f"--wide also shows {', '.join(left_out)}", err=True)
+
+
+def _shown(row: Any, column: Column, wide: bool) -> Any:
+    if isinstance(column, Cut):
+        whole = str(_shown(row, column.of, wide))
+        return whole if wide else shorten(whole, column.width)
+    return row[column] if isinstance(column, str) else column(row)
 
 
 def instant(moment: datetime) -> str:

@@ -19,10 +19,10 @@ from queued.cli.options.queue_command import database_of, who
 from queued.config import QueuedConfig, read_config
 from queued.delivery.dns.dns import Questions, texts
 from queued.signing.canonical import BodyHash, split_header
+from queued.signing.key_problem import KeyProblem
 from queued.signing.keyring import read_key
 from queued.signing.sign import SignedHeader, sign
 from queued.signing.signing_key import (
-    KeyProblem,
     SigningKey,
     check_record,
     public_of,
@@ -140,17 +140,27 @@ class KeyCheck:
     """The result for a key; without an error all is well."""
 
     error: str = ""
+    unanswered: bool = False
+    """Whether the error is that no name server answered."""
     remarks: list[str] = field(default_factory=list)
 
 
-async def check_keys(config: QueuedConfig, keys: Sequence[ShownKey]) -> list[KeyCheck]:
-    """Check the keys with the name servers of the configuration."""
+async def check_keys(
+    config: QueuedConfig, keys: Sequence[ShownKey], deadline: float | None = None
+) -> list[KeyCheck]:
+    """Check the keys with the name servers of the configuration.
+
+    Keys without an answer at the deadline, by the clock of the loop, are unanswered.
+    """
     questions = Questions(config.delivery.dns)
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def check(key: ShownKey) -> KeyCheck:
-        async with slots:
-            return await _check(questions, key)
+        try:
+            async with asyncio.timeout_at(deadline), slots:
+                return await _check(questions, key)
+        except TimeoutError:
+            return KeyCheck("no answer of the name servers", unanswered=True)
 
     return await asyncio.gather(*map(check, keys))
 
@@ -174,6 +184,7 @@ async def _check(questions: Questions, shown: ShownKey) -> KeyCheck:
             raise KeyProblem("a sample that it signed does not verify")
     except (KeyProblem, DeliveryError) as error:
         result.error = str(error)
+        result.unanswered = isinstance(error, DeliveryError)
     return result
 
 

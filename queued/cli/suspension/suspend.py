@@ -17,6 +17,8 @@ from pgmta.store.changes.suspension_orders import SuspensionOrders
 from queued.cli.options.filter_options import condition, mail_options
 from queued.cli.options.queue_command import (
     Column,
+    Cut,
+    Form,
     age_of,
     command,
     database_of,
@@ -139,9 +141,12 @@ def resume(config: Path, numbers: tuple[int, ...], tag: str | None, everything: 
                 print_line(f"suspension {number} is over ({key}); {each['rows']} rows become due")
 
 
-@command(json=True)
-def suspensions(config: Path, as_json: bool) -> None:
-    """List the suspensions, with the rows that were put off for each."""
+@command(rows=True)
+def suspensions(config: Path, form: Form) -> None:
+    """List the suspensions, with the rows that came due and were put off for each.
+
+    Rows whose next attempt is to come count from then on. A plus says that rows are still put off.
+    """
     with closing(SuspensionOrders(database_of(config))) as orders:
         found = orders.suspensions()
         leaving = orders.leaving()
@@ -149,13 +154,13 @@ def suspensions(config: Path, as_json: bool) -> None:
         "ID": "id",
         "BY": "kind",
         "VALUE": lambda each: " ".join(each["value"].split()),
-        "ROWS": lambda each: f"{each['rows']}{'' if each['applied'] else '+'}",
+        "PUT OFF": lambda each: f"{each['rows']}{'' if each['applied'] else '+'}",
         "AGE": lambda each: age_of(each["created_at"]),
         "UNTIL": lambda each: instant(each["until"]) if each["until"] else "-",
         "WHO": "created_by",
         "TAG": lambda each: each["tag"] or "-",
-        "REASON": lambda each: shorten(each["reason"], 40),
+        "REASON": Cut("reason", 40),
     }
-    print_rows(found, columns, as_json=as_json)
-    if leaving and not as_json:
+    print_rows(found, columns, form)
+    if leaving and not form.for_machines:
         print_line(f"{leaving} rows of suspensions that are over become due")

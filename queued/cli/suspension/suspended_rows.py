@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgmta.command import shorten
 from pgmta.model import Item
@@ -12,8 +12,9 @@ from pgmta.states import WAITING
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.suspension_orders import SuspensionOrders
 from queued.cli.options.queue_command import instant
-from queued.delivery.transport.suspended_mail import leads_to
-from queued.routing.routes import Routes
+
+if TYPE_CHECKING:
+    from queued.routing.routes import Routes
 
 _SHOWN = 60  # characters of a value
 
@@ -66,6 +67,8 @@ def _leads(row: dict[str, Any], each: dict[str, Any], routes: Routes | None) -> 
         return row["domain"] in each["domains"]
     if each["kind"] != "next-hop" or routes is None:
         return False
+    from queued.delivery.transport.suspended_mail import leads_to
+
     return leads_to(routes.find(mail_of(row)).destination, each["value"])
 
 

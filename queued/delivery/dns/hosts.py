@@ -8,7 +8,7 @@ import random
 import re
 import socket
 from collections.abc import AsyncIterator, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import dns.name
@@ -95,13 +95,15 @@ class Host:
     """A host that may take mail.
 
     `secure` says that validated DNS answers led to its name: DANE needs that (RFC 7672, section
-    2.2.1). `listed` says that a route names the host, so it may be in any network.
+    2.2.1). `listed` says that a route names the host, so it may be in any network. No other host of
+    the domain has a better preference than one that is `best`.
     """
 
     name: str
     port: int
     secure: bool = False
     listed: bool = False
+    best: bool = field(default=True, compare=False)
 
     @property
     def place(self) -> HostPort:
@@ -192,6 +194,11 @@ class Hosts:
             )
         return found
 
+    async def best_hosts(self, domain: str) -> list[str]:
+        """Return the MX hosts of a domain with the best preference. Raises DeliveryError."""
+        records = _records(await self._questions.ask(domain, "MX"), domain)
+        return [name for preference, name in records if preference == records[0][0]]
+
     async def left_out(self, host: Host) -> list[str]:
         """Return the addresses that `addresses` leaves out because they are forbidden, and why."""
         return [] if host.listed else await self._addresses.left_out(host.name)
@@ -246,7 +253,7 @@ class Hosts:
                                   "say where its mail goes")  # fmt: skip
                 return
             for name in names:
-                yield Host(name, port, secure=secure)
+                yield Host(name, port, secure=secure, best=preference == records[0][0])
 
     async def _leads_here(self, names: list[str]) -> bool:
         """Return whether one of the hosts has an address of this host."""

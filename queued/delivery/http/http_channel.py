@@ -35,6 +35,7 @@ class HttpChannel:
     No request waits for an endpoint while another one is connected.
     """
 
+    best = True
     most_recipients = 1
     unwelcome = False
 
@@ -150,6 +151,7 @@ class HttpChannel:
             return Result(Event.FAIL, Reply(0, why), connection.place, Stage.DATA)
         note = f"{settings.method} to {connection.place}, {len(request)} octets"
         said.append((time.monotonic(), NOTE, note))
+        connection.envelope = envelope
 
         def ready() -> None:
             if not envelope.guard.valid(envelope.items):
@@ -162,7 +164,7 @@ class HttpChannel:
             said.append((time.monotonic(), NOTE, error.line))
             error.facts = connection.facts
             connection.facts.dialogue.extend(said)
-            self.vain = kept and error.stage is not Stage.LEASE
+            self.vain = kept and error.stage is not Stage.LEASE and not connection.ended_by_operator
             self._dead = self.vain and not self._usable()
             raise
         try:

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 from pgmta.errors import DeliveryError, Stage
@@ -13,9 +14,17 @@ from pgmta.mail.text import printable
 from queued.delivery.http.answer_reader import AnswerError, AnswerReader
 from queued.delivery.http.http_answer import HttpAnswer
 from queued.delivery.transport.connection_facts import ConnectionFacts
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.open_connections import (
+    BY_OPERATOR,
+    IDLE,
+    ConnectionState,
+    note_connection,
+)
 from queued.delivery.transport.transcript import NOTE
 
 _SHOWN = 200  # characters of a reason
+_SMALL = 8192  # octets that a socket takes at once
 _LOOK = 0.01  # seconds between looks at octets that wait for the server
 _CLOSED = "connection closed by the server"
 
@@ -39,6 +48,16 @@ class HttpConnection(asyncio.Protocol):
         self._over = ""  # why no octets come any more
         self._waiter: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
+        self._dropped = False
+        self.envelope: Envelope | None = None
+        """The envelope whose request it carries."""
+        self.phase: str = Stage.CONNECT
+        self.phase_since = time.monotonic()
+        self.connect_limit: asyncio.Timeout | None = None
+        """The time limit of the connect and the TLS handshake."""
+        self.ended_by_operator = False
+        self.number = note_connection(self)
+        self.opened = self.phase_since
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -54,15 +73,44 @@ class HttpConnection(asyncio.Protocol):
     async def send(self, request: bytes, seconds: float, ready: Callable[[], None]) -> None:
         """Send a whole request; `ready` is asked before its last octet, and raises to prevent it.
 
+        A small request goes out at once, so it is asked before the first.
+
         Raises DeliveryError if the server has not the whole request. A refusal that comes before
         the last octet is the answer, and prevents it too. On a kept connection it may be about its
         end instead (RFC 9112, section 9.5), so that counts as the end.
         """
         self.requests += 1
+        self.phase, self.phase_since = "request", time.monotonic()
         self._asked = True
-        transport = self.transport
+        held = 1 if len(request) > _SMALL or self._unsent() else len(request)
+        if held == 1:
+            await self._send_start(request[:-1], seconds)
+        else:
+            await asyncio.sleep(0)  # the end of a kept connection may have come
+            await asyncio.sleep(0)  # asyncio calls tasks before sockets
+        early = self._reader.answer
+        if early and early.status >= 400 and self.requests == 1:
+            return
+        if self.closed or early:
+            self.abort()
+            why = self._over or ("an answer before the end of the request" if early else _CLOSED)
+            raise DeliveryError(f"4.4.2 {why}", Stage.DATA)
         try:
-            transport.write(request[:-1])
+            ready()
+        except BaseException:
+            self.abort()
+            raise
+        self.last_out = True
+        self.transport.write(request[-held:])
+        self.phase, self.phase_since = "answer", time.monotonic()
+
+    async def _send_start(self, octets: bytes, seconds: float) -> None:
+        """Send all but the last octet until the system has it, or news come.
+
+        Raises DeliveryError.
+        """
+        try:
+            self.transport.write(octets)
             await asyncio.sleep(0)  # the end of a kept connection may have come
             if self._unsent():
                 async with asyncio.timeout(seconds):
@@ -71,20 +119,6 @@ class HttpConnection(asyncio.Protocol):
         except TimeoutError:
             self.abort()
             raise DeliveryError("4.4.2 timeout while the request was sent", Stage.DATA) from None
-        early = self._reader.answer
-        if early and early.status >= 400 and self.requests == 1:
-            return
-        if self._over or early:
-            self.abort()
-            why = self._over or "an answer before the end of the request"
-            raise DeliveryError(f"4.4.2 {why}", Stage.DATA)
-        try:
-            ready()
-        except BaseException:
-            self.abort()
-            raise
-        self.last_out = True
-        transport.write(request[-1:])
 
     async def answer(self, seconds: float) -> HttpAnswer:
         """Return the answer to the request. Raises DeliveryError without one.
@@ -116,6 +150,32 @@ class HttpConnection(asyncio.Protocol):
     def settled(self) -> None:
         """Note that the result of the request is known."""
         self.last_out = False
+        self.be_idle()
+
+    def be_idle(self) -> None:
+        """Note that no request is under way."""
+        self.envelope = None
+        self.phase, self.phase_since = IDLE, time.monotonic()
+
+    # -- for operators: OpenConnection --
+
+    def state(self) -> ConnectionState | None:
+        """Return what the connection is doing; None if it has ended."""
+        if self._dropped or self._over or (self._transport and self.closed):
+            return None
+        facts, envelope = self.facts, self.envelope
+        tls = f"{facts.tls_version} {facts.tls_cipher}".strip()
+        return ConnectionState(self.place, facts.address, self.phase, self.phase_since, tls,
+                               self.requests - (envelope is not None), envelope)  # fmt: skip
+
+    def end_by_operator(self) -> None:
+        """Drop the connection; a request that it carries has the outcome of one that broke."""
+        self.ended_by_operator = True
+        self._end(BY_OPERATOR)
+        self.abort()
+        if self.connect_limit and self.phase in (Stage.CONNECT, "TLS"):
+            with suppress(RuntimeError):  # it has ended a moment ago
+                self.connect_limit.reschedule(asyncio.get_running_loop().time())
 
     def _unsent(self) -> int:
         """Return the number of octets that the system does not have yet.
@@ -137,6 +197,7 @@ class HttpConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop the connection at once."""
+        self._dropped = True
         if self._transport:
             self._transport.abort()
 
@@ -204,7 +265,7 @@ async def connect(
     began = time.monotonic()
     made = HttpConnection(f"{host}:{port}", facts)
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as made.connect_limit:
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda: made, address, port)
             facts.connect_seconds = time.monotonic() - began
@@ -225,14 +286,18 @@ async def connect(
         made.abort()
         raise
     else:
+        made.be_idle()
         return made
     made.abort()
+    if made.ended_by_operator:
+        problem.line = f"4.4.1 connect to {where}: {BY_OPERATOR}"
     raise problem from None
 
 
 async def _start_tls(made: HttpConnection, context: ssl.SSLContext, host: str) -> None:
     facts = made.facts
     began = time.monotonic()
+    made.phase, made.phase_since = "TLS", began
     plain = made.transport
     found = await asyncio.get_running_loop().start_tls(plain, made, context, server_hostname=host)
     made.use_tls(cast(asyncio.Transport, found))

@@ -24,7 +24,8 @@ _UTF8 = Charset("utf-8")
 _LONG_MIME = re.compile(rb"^content-[a-z-]++[ \t]*+:(?:[^\n]|\n(?=[ \t])){65536}", re.I | re.M)
 _LONGEST = 16384  # characters that are decoded: `email` takes the square of their number
 _HAS_STRICT = "strict" in signature(getaddresses).parameters  # not in early 3.12
-_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\U0010ffff-]+"
+_UTF8_TEXT = re.compile(r'text/(?:plain|html); charset="?utf-8"?', re.I)  # what most mail has
+_ATOM = r'[^\x00-\x20"(),.:;<>@\[\\\]\x7f]+'
 _PLAIN = re.compile(rf"{_ATOM}(?: {_ATOM})*")
 _SIMPLE = re.compile(
     r"(?:([A-Za-z0-9_-]+(?: [A-Za-z0-9_-]+)*) )?<([A-Za-z0-9._+-]+@[A-Za-z0-9.-]+)>"
@@ -240,6 +241,8 @@ def _named(part: Message) -> bool:
 def _text(part: Message) -> str:
     octets = _octets(part)
     text = octets.decode("utf-8", "replace")
+    if "\ufffd" not in text and _UTF8_TEXT.fullmatch(str(part.get("Content-Type", ""))):
+        return text.replace("\r\n", "\n")
     for charset in (part.get_content_charset() or "utf-8", "utf-8", "windows-1252"):
         with suppress(LookupError, ValueError):
             text = octets.decode(charset)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from pgmta.mail.address import parse_mailbox
 from pgmta.mail.metadata import values_of
 from pgmta.mail.telephone import Segments, segments_of
 from pgmta.model import Item, Message
@@ -70,6 +71,8 @@ class MailWords:
                 return str(item.id)
             case "attempt":
                 return str(item.attempts)
+            case "domain" if item.original:  # of a redirect, which leaves that of the row
+                return parse_mailbox(item.recipient, utf8=True)[1]
             case "key":
                 return f"pgmta-{item.message_id}-{item.id}"
         found: str = getattr(item, word)

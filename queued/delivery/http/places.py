@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -28,6 +28,13 @@ class Text:
     """A text with words: its even parts are as they are, and the odd ones are names of words."""
 
     parts: tuple[str, ...]
+    lone: str = field(init=False, compare=False)
+    """The name of the word if the text has nothing else, '' otherwise."""
+
+    def __post_init__(self) -> None:
+        """Find the lone word."""
+        lone = self.parts[1] if self.parts[::2] == ("", "") else ""
+        object.__setattr__(self, "lone", lone)
 
     @classmethod
     def parse(cls, given: str) -> Text:
@@ -46,12 +53,6 @@ class Text:
     def words(self) -> tuple[str, ...]:
         """The names of its words."""
         return self.parts[1::2]
-
-    @property
-    def lone(self) -> str:
-        """The name of the word if the text has nothing else, '' otherwise."""
-        before, *word = self.parts[:2]
-        return word[0] if len(self.parts) == 3 and not (before or self.parts[2]) else ""
 
     def fill(self, values: Values, write: Callable[[str], str] = str) -> str:
         """Return the text; `write` encodes each value for its place. Raises Unplaceable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 
@@ -25,6 +26,12 @@ from queued.delivery.smtp.mail_commands import limit, mail_command, rcpt_command
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.open_connections import (
+    BY_OPERATOR,
+    IDLE,
+    ConnectionState,
+    note_connection,
+)
 from queued.delivery.transport.result import Again, Result
 from queued.delivery.transport.transcript import CONTENT, ENTRIES, NOTE
 from queued.delivery.transport.transport import UNLIMITED, failed
@@ -77,6 +84,13 @@ class ClientSession:
         self._loop = asyncio.get_running_loop()
         self._limit = 0  # octets of a message; 0: none
         self._timeouts = connection.timeouts
+        self.connect_limit: asyncio.Timeout | None = None
+        """The time limit of the connect."""
+        self.idle_since = 0.0
+        """When its set-up or its last transaction ended; 0.0 before."""
+        self._envelope: Envelope | None = None
+        self.number = note_connection(self)
+        self.opened = connection.phase_since
 
     @property
     def _success(self) -> str:
@@ -138,7 +152,41 @@ class ClientSession:
         self.connection.write(f"{stage} {hostname}\r\n".encode(), 1)
         return await self.connection.reply(stage, self._timeouts.command)
 
+    # -- for operators: OpenConnection --
+
+    def state(self) -> ConnectionState | None:
+        """Return what the session is doing; None if it has ended."""
+        connection, facts, envelope = self.connection, self.facts, self._envelope
+        if connection.gone:
+            return None
+        phase, since = connection.phase, connection.phase_since
+        if connection.closed:  # it says QUIT
+            envelope = None
+        elif envelope is None and self.idle_since:
+            phase, since = IDLE, self.idle_since
+        elif connection.past_dot:
+            phase = Stage.END_OF_DATA
+        elif connection.content or not connection.can_write.is_set():
+            phase = Stage.CONTENT
+            since = connection.said[-1][0] if connection.said else since
+        tls = f"{facts.tls_version} {facts.tls_cipher}".strip()
+        sent = self.transactions - (envelope is not None)
+        return ConnectionState(self.name, facts.address, phase, since, tls, sent, envelope)
+
+    def end_by_operator(self) -> None:
+        """Drop the connection; an envelope that it carries has the outcome of one that broke."""
+        connection, limit = self.connection, self.connect_limit
+        connection.end_by_operator(BY_OPERATOR)
+        if limit and not connection.made:
+            with suppress(RuntimeError):  # it has ended a moment ago
+                limit.reschedule(self._loop.time())
+
     # -- the seam: Channel --
+
+    @property
+    def best(self) -> bool:
+        """Whether no host of the domain has a better preference."""
+        return self.host.best
 
     @property
     def closed(self) -> bool:
@@ -169,8 +217,10 @@ class ClientSession:
         """
         self.transactions += 1
         self.spent = self.transactions >= self._most_transactions
+        self._envelope = envelope
         began = monotonic()
         connection = self.connection
+        was_open = not connection.closed
         # a host that gets the parameters of RFC 3461 notifies the sender
         dsn = "DSN" in self.extensions and not envelope.bare
         if self.transactions == 1:
@@ -180,10 +230,12 @@ class ClientSession:
         except Exception as error:
             results = failed(error, self, envelope)
             if isinstance(error, DeliveryError) and error.retry_elsewhere:
-                self.vain = connection.closed and not connection.violated
+                ours = connection.violated or (connection.ended_by_operator and was_open)
+                self.vain = connection.closed and not ours
         else:
             self.vain = self.unwelcome = connection.closed and hung_up(results)
         self._add_facts(results, envelope, began)
+        self._envelope = None
         if results[0].event is not Event.DELIVERED or results.count(results[0]) < len(results):
             marks = mark_again(results, envelope if dsn else None)
             if Again.BARE in marks:
@@ -247,7 +299,8 @@ class ClientSession:
         The set-up of the connection belongs to the first transaction.
         """
         connection, facts = self.connection, self.facts
-        seconds = monotonic() - began
+        self.idle_since = monotonic()
+        seconds = self.idle_since - began
         if connection.content:  # it ended before the final dot
             connection.said.append((monotonic(), CONTENT, connection.content))
         said = facts.dialogue, connection.said

@@ -46,6 +46,7 @@ class Connector:
             session = ClientSession(protocol, host, facts, self._delivery, lmtp=lmtp)
             try:
                 await self._open(session, parameters, policy)
+                session.idle_since = time.monotonic()
                 return session
             except BrokenTls as error:
                 weaker = policy.weaker()
@@ -59,9 +60,9 @@ class Connector:
         self, session: ClientSession, parameters: SmtpParameters, policy: HostPolicy
     ) -> None:
         begun, facts = time.monotonic(), session.facts
-        await self._connect(session)
-        facts.connect_seconds = time.monotonic() - begun
         try:
+            await self._connect(session)
+            facts.connect_seconds = time.monotonic() - begun
             if parameters.implicit:
                 await self._shake_hands(session, policy)
             await session.open(self._hostname)
@@ -81,10 +82,11 @@ class Connector:
             where = f"4.4.1 connect to {host.place}"
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._timeouts.connect):
+            async with asyncio.timeout(self._timeouts.connect) as session.connect_limit:
                 await loop.create_connection(lambda: session.connection, address, host.port)
         except TimeoutError:
-            raise DeliveryError(f"{where}: timeout", Stage.CONNECT) from None
+            reason = session.connection.reason or "timeout"
+            raise DeliveryError(f"{where}: {reason}", Stage.CONNECT) from None
         except OSError as error:
             reason = error.strerror or str(error)
             raise DeliveryError(f"{where}: {reason}", Stage.CONNECT) from None
@@ -137,6 +139,8 @@ class Connector:
         try:
             found = await shake_hands(start, security.contexts, policy, session.host.name)
         except BrokenTls as error:
+            if session.connection.ended_by_operator:
+                raise DeliveryError(session.connection.reason, Stage.TLS) from None
             why = error.line.partition(": ")[2]
             security.count(policy.report, error.result, session.host.name, facts.address, why)
             if policy.weaker():
@@ -153,9 +157,10 @@ class Connector:
     ) -> DeliveryError:
         """Return the error of a host that closes or hangs on the way to TLS.
 
-        A reply is another matter, and so is a server that breaks the protocol.
+        A reply is another matter, and so is a server that breaks the protocol, or an operator.
         """
-        if error.code or session.connection.violated:
+        connection = session.connection
+        if error.code or connection.violated or connection.ended_by_operator:
             return error
         host, address = session.host.name, session.facts.address
         self._security.count(policy.report, "validation-failure", host, address, error.line)

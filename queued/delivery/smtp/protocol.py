@@ -92,6 +92,10 @@ class ClientProtocol(asyncio.Protocol):
         """The dialogue of the set-up or of the transaction."""
         self.content = 0
         """Octets of content sent since the last command."""
+        self.phase: str = Stage.CONNECT
+        """The step for whose end it waited last."""
+        self.phase_since = monotonic()
+        self.ended_by_operator = False
 
     # -- asyncio.Protocol --
 
@@ -218,6 +222,7 @@ class ClientProtocol(asyncio.Protocol):
             self.violate("plain text before the TLS handshake")
         if self.closed or self._transport is None:
             raise DeliveryError(self.reason, Stage.TLS)
+        self.phase, self.phase_since = Stage.TLS, monotonic()
         loop = asyncio.get_running_loop()
         try:
             transport = await loop.start_tls(
@@ -237,6 +242,21 @@ class ClientProtocol(asyncio.Protocol):
         self.tls = cast(ssl.SSLObject, transport.get_extra_info("ssl_object"))
         return self.tls
 
+    @property
+    def made(self) -> bool:
+        """Whether there is a connection, or was one."""
+        return self._transport is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the connection has ended, also for the server."""
+        return self._ended.is_set() or (self.closed and self._leaving is None)
+
+    def end_by_operator(self, reason: str) -> None:
+        """Drop the connection as one that broke."""
+        self.ended_by_operator = True
+        self._break(reason)
+
     def _break(self, reason: str) -> None:
         self.reason = reason
         self.said.append((monotonic(), NOTE, reason))
@@ -254,6 +274,7 @@ class ClientProtocol(asyncio.Protocol):
                 self._transport.write(b"QUIT\r\n")
                 loop = asyncio.get_running_loop()
                 self._leaving = loop.call_later(self.timeouts.quit, self._transport.abort)
+                self.phase, self.phase_since = "QUIT", monotonic()
         self.closed = True
 
     def abort(self) -> None:
@@ -329,6 +350,7 @@ class ClientProtocol(asyncio.Protocol):
         if not self.replies and not self.closed:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
+            self.phase, self.phase_since = stage, monotonic()
             reason = f"timeout, no reply to {stage}"
             if self.deadline and not self.past_dot and self.deadline - loop.time() < timeout:
                 timeout, reason = max(0.0, self.deadline - loop.time()), _TOO_LONG

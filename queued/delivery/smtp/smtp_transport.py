@@ -162,22 +162,28 @@ class SmtpTransport:
     ) -> ClientSession:
         """Return a session, as Transport says.
 
-        Raises DeliveryError with what each host said; HostSuspended if the next host is suspended.
+        Raises DeliveryError with what each host said; HostSuspended if the next host is suspended
+        and none of the domain is better. No host after a suspended one is tried.
         """
         tries = Tries()
         began = time.monotonic()
         further: list[Host] = []
+        left = f"no host for {destination}"
         mail = self.suspended
         async for host in self.hosts_of(destination, tried, earlier, further):
             if mail.active and (number := mail.find_of_host(destination, host.name)):
-                if not tried:  # else its mail usually goes to another host
+                if not host.best:  # its mail usually goes to another host
+                    further.append(host)
+                    left = f"{host.name} is suspended, and no better host was tried"
+                    break
+                if not tried:
                     mail.learn(number, destination.domain)
                 raise HostSuspended(f"{host.name} is suspended", Stage.MX, suspension=number)
             if session := await self._try(destination, host, tries, began):
                 return session
         if tried and not tries:
             raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
-        error = tries.error(f"4.4.4 no host for {destination}")
+        error = tries.error(f"4.4.4 {left}")
         if further:  # the next attempt begins with one of them
             error.permanent = False
         raise error

@@ -10,7 +10,6 @@ from datetime import datetime
 from hashlib import sha256, sha512
 from itertools import islice
 
-from queued.delivery.tls.certificate_chain import problem_of_chain, subject_public_key_info
 from queued.delivery.tls.tls_policy import Tlsa
 
 TRUST_ANCHOR, END_ENTITY = 2, 3
@@ -57,6 +56,9 @@ def _well_formed(record: Tlsa) -> bool:
 
 def matches(record: Tlsa, certificate: bytes) -> bool:
     """Return whether the record names this DER certificate or its key (RFC 6698, section 2.1)."""
+    # cryptography takes 4 MB, which a queued without DANE saves
+    from queued.delivery.tls.certificate_chain import subject_public_key_info
+
     _, selector, matching, data = record
     try:
         part = certificate if selector == _CERTIFICATE else subject_public_key_info(certificate)
@@ -80,6 +82,8 @@ def authenticate(
         if record[0] == END_ENTITY and matches(record, chain[0]):
             return shown(record)
     problem = DaneError("no TLSA record matches the certificate")
+    from queued.delivery.tls.certificate_chain import problem_of_chain
+
     for anchor, record in _anchors(records, chain).items():
         result, why = problem_of_chain(chain, anchor, names, now)
         if not why:

@@ -29,6 +29,10 @@ class Channel(Protocol):
         """The place, as outcomes have it: an envelope goes to each place once."""
 
     @property
+    def best(self) -> bool:
+        """Whether the destination has no better place."""
+
+    @property
     def transactions(self) -> int:
         """The number of envelopes that it was given."""
 

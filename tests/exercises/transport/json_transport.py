@@ -42,7 +42,7 @@ class JsonParameters(Section):
 class JsonChannel:
     """One connection to the server, for one message."""
 
-    most_recipients, unwelcome, vain = 1, False, False
+    best, most_recipients, unwelcome, vain = True, 1, False, False
 
     def __init__(
         self, to: JsonParameters, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

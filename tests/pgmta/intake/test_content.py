@@ -1,4 +1,4 @@
-"""The states of a content: the code, the table and the diagram of docs/states.md agree."""
+"""The states of a content: the code, the table and the diagram of docs/develop/states.md agree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pgmta.intake.content import TRANSITIONS, State
 
-DOCS = Path(__file__).parents[3] / "docs" / "states.md"
+DOCS = Path(__file__).parents[3] / "docs" / "develop" / "states.md"
 ROW = re.compile(r"^\| ([a-z]+) \| [^|]+ \|((?: `[a-z]+`,?)*) \|$", re.MULTILINE)
 ARROW = re.compile(r"^    ([a-z]+) --> ([a-z]+)", re.MULTILINE)
 

@@ -223,3 +223,26 @@ def test_a_connection_that_broke_before_is_not_used(private_server: PrivateServe
         await link.close()
 
     asyncio.run(work())
+
+
+def test_an_unused_connection_is_closed(database: str, runner: asyncio.Runner) -> None:
+    """It is made again at the next use; one that works or was used meanwhile stays."""
+
+    async def work() -> None:
+        link = Link(database, "test")
+        open_then = []
+        await link.run("SELECT 1")
+        await link.close_unused()
+        open_then.append(link.connected)
+        slow = asyncio.create_task(link.run("SELECT pg_sleep(0.2), 1"))
+        await eventually(lambda: link.busy)
+        await link.close_unused()
+        assert len(await slow) == 1
+        await link.close_unused()
+        open_then.append(link.connected)
+        assert await link.run("SELECT 1") == [(1,)]
+        assert [*open_then, link.connected] == [True, False, True]
+        await link.close()
+
+    with runner:
+        runner.run(work())

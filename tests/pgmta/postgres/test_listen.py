@@ -9,7 +9,7 @@ import signal
 import psycopg
 import pytest
 
-from pgmta.postgres import link
+from pgmta.postgres import link_connection
 from pgmta.postgres import notify as listening
 from pgmta.postgres.notify import CHANNEL, Notifier, listen
 from pgmta.postgres.resources import Resources
@@ -63,7 +63,7 @@ async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "_END", 0.1)
-    monkeypatch.setattr(link, "_CANCEL", 0.1)
+    monkeypatch.setattr(link_connection, "CANCEL", 0.1)
     resources = Resources(database, "smtpd")
     notifier = Notifier(resources)
     notifier.start()

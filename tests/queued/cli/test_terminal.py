@@ -90,6 +90,16 @@ def test_errors_are_printable(kind: Callable[[str], Exception]) -> None:
     assert safe(output), output
 
 
+def test_an_error_of_postgresql_keeps_its_hint_and_not_its_statement(
+    db: psycopg.Connection,
+) -> None:
+    words = "USING DETAIL = 'one', HINT = 'two'"
+    with pytest.raises(psycopg.Error) as caught:
+        db.execute(f"DO $$ BEGIN RAISE EXCEPTION 'no' {words}; END $$")
+    assert "CONTEXT" in str(caught.value)
+    assert run(failing(caught.value)) == "error: no\nDETAIL:  one\nHINT:  two\n"
+
+
 def test_usage_errors_are_printable() -> None:
     for arguments in (
         [HOSTILE], [f"--{HOSTILE}"], ["list", f"--{HOSTILE}"], ["list", "--status", HOSTILE],

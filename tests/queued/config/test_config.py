@@ -63,6 +63,29 @@ def test_mistakes_are_told(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(line.split(":")[1].strip() in files for line in result.stderr.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("password", "reason"),
+    [
+        (f"{SECRET}%zz", 'is no libpq connection string: invalid percent-encoded token: "…"'),
+        (f"p@{SECRET}", "has a host with an @: an @ in a password is written %40"),
+    ],
+)
+def test_a_mistake_in_the_variable_has_no_password(
+    password: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGMTA_DATABASE_URI", f"postgresql://u:{password}@127.0.0.1:1/x")
+    path = tmp_path / "queued.yaml"
+    path.write_text("{}")
+    for main, words in [
+        (queued.daemon.queued.main, ["run"]),
+        (queued.cli.queuectl.main, ["list"]),
+        (queued.cli.queuectl.main, ["doctor", "--no-network"]),
+    ]:
+        done = CliRunner().invoke(main, [*words, "-c", str(path)])
+        assert f"PGMTA_DATABASE_URI: {reason}" in done.output
+        assert SECRET not in done.output
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path, reason in [(tmp_path / "none.yaml", "No such file"), (tmp_path, "is a directory")]:
         result = check("queued", path)

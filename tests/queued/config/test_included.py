@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pgmta.config.config_place
 import queued.daemon.queued
 import smtpd.cli
 from pgmta.config.loader import load, mistakes
-from pgmta.errors import ConfigError
+from pgmta.errors import ConfigError, StoreUnavailable
 from queued.cli.queuectl import main as queuectl
 from queued.config import QueuedConfig, read_config
 from smtpd.sendmail.settings import read as read_sendmail
@@ -98,6 +99,48 @@ def test_mistakes_of_include(tmp_path: Path) -> None:
     assert problems(path) == ["site.yaml:1: expected a mapping of keys at the top"]
 
 
+def test_included_files_have_bounds(tmp_path: Path) -> None:
+    """Neither their number nor their kind stops a start, and each mistake has its place."""
+    twice = {f"f{n}": f"include: [f{n + 1}.yaml, f{n + 1}.yaml]\n" for n in range(22)}
+    path = written(tmp_path, queued="include: f0.yaml\n", f22="{}", **twice)
+    [text] = problems(path)
+    assert re.fullmatch(r"f\d+\.yaml:1: include\[\d\]: over 100 files are included", text)
+    chain = {f"f{n}": f"include: f{n + 1}.yaml\n" for n in range(300)}
+    assert problems(written(tmp_path, **chain)) == [
+        "f99.yaml:1: include: over 100 files are included"
+    ]
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "large").write_text("#" * 1_000_001)
+    (tmp_path / "latin").write_bytes(b"# \xe4\n")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match="large: has over 1 MB"):
+        load(tmp_path / "large", QueuedConfig)
+    names = ["fifo", "/dev/zero", "large", '"a\\0b"', '"\\uD800"', "latin", "loop", "."]
+    written(tmp_path, queued="include:\n" + "".join(f"- {name}\n" for name in names))
+    assert [text.partition("]: ")[2].rpartition(": ")[::2] for text in problems(path)] == [
+        ("fifo", "is no regular file"),
+        ("/dev/zero", "is no regular file"),
+        ("large", "has over 1 MB"),
+        ("a\0b", "is no path"),
+        ("\ud800", "is no path"),
+        ("latin", "is not UTF-8"),
+        ("loop", "Too many levels of symbolic links"),
+        (str(tmp_path), "Is a directory"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["{}", "0{}", "*{}", "- 0{}\n- !x {}\n", "!y!z {}", "&{0} &{0}"])
+def test_an_included_text_that_is_no_mapping_stays_out_of_errors(text: str, tmp_path: Path) -> None:
+    path = written(tmp_path, queued="include: site.yaml\n", site=text.replace("{}", "1234567"))
+    [reason] = problems(path)
+    assert reason.startswith("site.yaml:1: ")
+    assert "1234567" not in reason
+
+
+def unreachable(_: object) -> str:
+    raise StoreUnavailable("no server here")
+
+
 def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PGMTA_CONFIG goes before /etc/pgmta, and that before etc; the error names the places."""
     commands = {"queued": queued.daemon.queued.main, "smtpd": smtpd.cli.main}
@@ -111,6 +154,11 @@ def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     done = check("smtpd")
     expected = f"error: there is no {system}/smtpd.yaml and etc/smtpd.yaml: give -c FILE"
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, expected)
+    with monkeypatch.context() as patch:
+        patch.setattr("queued.cli.options.queue_command.resolve", unreachable)
+        done = CliRunner().invoke(queuectl, ["migrate"])
+    assert "etc/queued.yaml does not exist: the defaults hold" in done.stderr
+    assert f"PostgreSQL in {tmp_path}/var\n" in done.stderr
     text = "environment: {database: {uri: 'postgresql://postgres@127.0.0.1:1/x'}}\n"
     for folder in (tmp_path / "etc", system, tmp_path / "other"):
         folder.mkdir()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import cast
 
 import pytest
 
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
-from pgmta.model import Item, Message
+from pgmta.model import Item, Message, Suspension
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.destination_queue import DestinationQueue
@@ -22,6 +24,7 @@ from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
+from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transport.transport import Transport
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, LOCK_STEP, PIPED, RawHop, run, serving
@@ -50,6 +53,8 @@ class Hosts:
     hops: list[RawHop]
     delivery: Delivery
     opened: list[str] = field(default_factory=list)
+    then: Callable[[str], object] = lambda name: None
+    """Is called with the host of each session before its mail."""
 
     async def open(
         self,
@@ -63,7 +68,9 @@ class Hosts:
         problem = DeliveryError("no host")
         for n, hop in left:
             connection = ClientProtocol(self.delivery.timeouts)
-            session = ClientSession(connection, Host(f"mx{n}", 25), None, self.delivery)
+            session = ClientSession(
+                connection, Host(f"mx{n}", 25, best=n == 0), None, self.delivery
+            )
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda c=connection: c, "127.0.0.1", hop.port)  # type: ignore[misc]
             self.opened.append(f"mx{n}")
@@ -73,6 +80,7 @@ class Hosts:
                 problem = error
                 connection.abort()
                 continue
+            self.then(f"mx{n}")
             return session
         raise problem
 
@@ -87,7 +95,10 @@ class Trial:
         self.room = 0
         destination = Destination("smtp", SmtpParameters(), "b.example")
         transport = cast(Transport, self.hosts)
-        self.queue = DestinationQueue(destination, transport, self, delivery)
+        self.suspended = SuspendedMail()
+        self.queue = DestinationQueue(
+            destination, transport, self, delivery, suspended_mail=self.suspended
+        )
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         self.room += envelope.room
@@ -101,6 +112,9 @@ class Trial:
     def closed(self, destination: Destination) -> None:
         assert self.queue.backlog.load == 0
         assert self.queue.backlog.ordinary == 0
+
+    def has(self, number: int) -> bool:
+        return len(self.results) == number
 
     def events(self) -> dict[Event, int]:
         found = [result.event for result in self.results.values()]
@@ -314,3 +328,54 @@ def test_no_host_gets_mail_whose_deadline_is_over(late_at: str, opened: list[str
     assert trial.hosts.opened == opened
     assert str(trial.results[1000].reply) == "450 4.2.0 Later"
     assert not hops[1].messages
+
+
+DOWN = {name: Suspension(n, "mx", name, "down", ()) for n, name in enumerate(("mx0", "mx1"), 7)}
+
+
+def test_a_suspended_backup_gets_no_mail_over_an_open_session() -> None:
+    """The best host refused one connection; it takes the mail once the backup is suspended."""
+
+    async def main() -> None:
+        hops = [RawHop({"greeting": lambda n: b"421 4.3.2 No\r\n" if n == 1 else None}), RawHop()]
+        async with serving(hops[0]), serving(hops[1]):
+            trial = Trial(hops, Delivery(connections=1))
+            for number, known in enumerate(([], [DOWN["mx1"]], [*DOWN.values()]), 1):
+                trial.suspended.set(known)
+                trial.queue.put_envelope(envelope(number))
+                await eventually(partial(trial.has, number))
+            trial.queue.drain()
+            await trial.queue.wait()
+        assert trial.hosts.opened == ["mx0", "mx1", "mx0"]
+        assert [sum(hop.taken.values()) for hop in hops] == [1, 1]
+        assert trial.results[3000].suspension == 7
+
+    run(main())
+
+
+def test_no_further_host_gets_mail_once_it_is_suspended() -> None:
+    """It is suspended while its session opens; another time between two transactions."""
+
+    async def main(before: int) -> None:
+        few = b"250-hop\r\n250-LIMITS RCPTMAX=1\r\n250 PIPELINING\r\n"
+        hops = [RawHop({"RCPT": b"450 4.2.0 Later\r\n"}), RawHop(ehlo=few), RawHop()]
+        async with serving(hops[0]), serving(hops[1]), serving(hops[2]):
+            trial = Trial(hops, Delivery(connections=1))
+
+            def suspend(number: int) -> None:
+                if number == before:
+                    trial.suspended.set([DOWN["mx1"]])
+
+            trial.hosts.then = lambda name: suspend(0) if name == "mx1" else None
+            hops[1].says["dot"] = lambda _: suspend(len(hops[1].messages))
+            trial.queue.put_envelope(envelope(1, 3))
+            await eventually(lambda: len(trial.results) == 3)
+            trial.queue.drain()
+            await trial.queue.wait()
+        assert len(hops[1].messages) == before
+        assert trial.events().get(Event.DELIVERED, 0) == before
+        assert trial.events()[Event.DEFER] == 3 - before
+        assert hops[2].connections == 0
+
+    run(main(0))
+    run(main(1))

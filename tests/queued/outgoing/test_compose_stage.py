@@ -54,7 +54,7 @@ class Stage(ComposeStage):
             StageContext(
                 contents=cast(Any, Templates()), transports=cast(Any, None),
                 attempts=cast(Any, None), signers=None, end=self.note,
-                dispatch=lambda items, _: None, room=0,
+                dispatch=lambda items, _: None, route=cast(Any, None), room=0,
             )
         )  # fmt: skip
         self.context.go_on = lambda _, made: self.made.append(made)

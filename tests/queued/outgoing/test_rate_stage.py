@@ -70,7 +70,7 @@ class Stage(RateStage):
         super().__init__(
             StageContext(
                 contents=cast(Any, None), transports=cast(Any, None), attempts=None, signers=None,
-                end=self.note, dispatch=lambda items, _: None, room=1000,
+                end=self.note, dispatch=lambda items, _: None, route=cast(Any, None), room=1000,
                 reservations=reservations,
             )
         )  # fmt: skip

@@ -52,6 +52,7 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
         signers=None,
         end=end,
         dispatch=lambda items, _: forwarded.extend(items),
+        route=cast(Any, None),
         room=0,
     )
     mail = ReturnedStage(context)

@@ -1,6 +1,6 @@
 """The same handlers in smtpd and in aiosmtpd's own Controller: same replies, same content.
 
-Replies that differ are in docs/hooks.md with the RFC.
+Replies that differ are in docs/programs/hooks.md with the RFC.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.nexthop import NextHop
 from tests.support.serving import Client, serving
 from tests.support.waiting import free_port
 
-DOCS = Path(__file__).parents[3] / "docs" / "hooks.md"
+DOCS = Path(__file__).parents[3] / "docs" / "programs" / "hooks.md"
 MAIL = ["MAIL FROM:<s@a.example> SIZE=100 BODY=8BITMIME", "RCPT TO:<r@example.com>"]
 BODY = "Subject: x\r\nFrom: ü@a.example\r\n\r\n..one\r\n two\t\r\n\r\n.."
 CONTENT = ["DATA", f"{BODY}\r\n."]
@@ -95,7 +95,7 @@ def speak(port: int, lines: list[str]) -> list[tuple[str, str]]:
 
 
 def differences() -> list[tuple[str, str]]:
-    """Pairs of replies that differ, from docs/hooks.md."""
+    """Pairs of replies that differ, from docs/programs/hooks.md."""
     text = DOCS.read_text(encoding="utf-8").partition("## Replies that differ")[2]
     rows = re.findall(r"^\| `(.+?)` \| `(.+?)` \| .*RFC [0-9].* \|$", text, re.MULTILINE)
     assert len(rows) == text.count("\n|") - 2, "a difference has an RFC"
@@ -143,7 +143,7 @@ def test_same_handler_same_replies_same_content(database: str) -> None:
             said = speak(port, lines)
         different |= compare(expected, said)
         assert without_port(ours.seen) == without_port(stock.seen), name
-    assert different == set(differences()), "a line of docs/hooks.md is no difference"
+    assert different == set(differences()), "a line of docs/programs/hooks.md is no difference"
 
 
 def test_mailbox(database: str, tmp_path: Path) -> None:

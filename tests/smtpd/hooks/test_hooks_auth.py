@@ -1,6 +1,6 @@
 """AUTH and STARTTLS by hooks: the same in smtpd and in aiosmtpd's Controller.
 
-Replies that differ are in docs/hooks.md with the RFC.
+Replies that differ are in docs/programs/hooks.md with the RFC.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ def test_clients_that_leave_in_an_exchange_keep_no_call(database: str) -> None:
 
 
 def example(heading: str, kind: str) -> str:
-    """The first block of a kind in a section of docs/hooks.md."""
+    """The first block of a kind in a section of docs/programs/hooks.md."""
     text = DOCS.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2]
     return text.partition(f"```{kind}\n")[2].partition("```")[0]
 

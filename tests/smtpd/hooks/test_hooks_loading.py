@@ -147,7 +147,7 @@ PROBLEMS = {
     "functions)",
     "site_hooks:BadUsers": "authenticator can't be called; auth_MECHANISM_WITH_LONG_NAME: "
     "'MECHANISM_WITH_LONG_NAME' is no name of a mechanism (RFC 4422); "
-    "auth_PLAIN does not take 2 arguments; see docs/hooks.md",
+    "auth_PLAIN does not take 2 arguments; see docs/programs/hooks.md",
     "{authenticator: site_hooks:number}": "site_hooks:number is neither a class nor a function",
     "{authenticator: site_hooks:judge, arguments: [1]}": "site_hooks:judge is an authenticator "
     "already: it takes no arguments",
@@ -160,7 +160,7 @@ PROBLEMS = {
     "{handler: site_hooks:Refuse, sync: threads}": "should be 'loop' or 'thread'; did you mean",
     "site_hooks:Misspelt": "unknown method handle_RCTP; did you mean 'handle_RCPT'?; "
     "unknown method handle_data; did you mean 'handle_DATA'?",
-    "site_hooks:Few": "handle_RCPT does not take 5 arguments; see docs/hooks.md",
+    "site_hooks:Few": "handle_RCPT does not take 5 arguments; see docs/programs/hooks.md",
     "site_hooks:Nothing": "Nothing has no method handle_…; write handle_DATA for process_message",
     "aiosmtpd.handlers:Sink": "Sink has no method handle_…; known: handle_HELO, ",
     "aiosmtpd.handlers:Message": "arguments of aiosmtpd.handlers:Message: ",

@@ -139,13 +139,13 @@ def test_no_line_before_the_commit_and_one_for_a_client_that_has_gone(
     real = Enqueue.commit
     gone: list[int] = []
 
-    async def commit(self: Enqueue, group: list[Any], *rest: Any) -> None:
+    async def commit(self: Enqueue, group: list[Any], *rest: Any, **more: Any) -> bool:
         assert "] accepted " not in capfd.readouterr().err
         if group[0].sender.startswith("lost"):
             raise StoreUnavailable("away")
         if group[0].sender.startswith("gone"):
             os.close(gone.pop())  # the client
-        await real(self, group, *rest)
+        return await real(self, group, *rest, **more)
 
     monkeypatch.setattr(Enqueue, "commit", commit)
     with serving(database) as port, Client(port) as client:

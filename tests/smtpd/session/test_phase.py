@@ -1,4 +1,4 @@
-"""The phases of a connection: the code and the table of docs/states.md agree."""
+"""The phases of a connection: the code and the table of docs/develop/states.md agree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from smtpd.session.phase import TRANSITIONS, Phase
 
-DOCS = Path(__file__).parents[3] / "docs" / "states.md"
+DOCS = Path(__file__).parents[3] / "docs" / "develop" / "states.md"
 ROW = re.compile(r"^\| ([a-z]+) \| [^|]+ \|((?: `[a-z]+`,?)*) \|$", re.MULTILINE)
 
 

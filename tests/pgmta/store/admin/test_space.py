@@ -12,7 +12,8 @@ from pgmta.model import CHUNK_SIZE
 from pgmta.postgres.link import Link
 from pgmta.store.admin.space import NotAllowed, Space
 from pgmta.store.queue.enqueue import Enqueue
-from queued.process.space import Reclaimer
+from queued.process.delivery_figures import DeliveryFigures
+from queued.process.space import Reclaimer, RowVacuum
 from tests.support.waiting import eventually, let_others_run
 
 CHUNKS = 500
@@ -102,3 +103,35 @@ async def test_a_role_without_the_right_leaves_it_to_autovacuum(
         await other.close()
         db.execute(sql.SQL("DROP OWNED BY {}").format(name))
         db.execute(sql.SQL("DROP ROLE {}").format(name))
+
+
+async def test_tables_with_many_dead_rows_are_vacuumed_without_autovacuum(
+    database: str, db: psycopg.Connection
+) -> None:
+    tables = ("messages", "queue_def_def")
+    for table in tables:
+        db.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
+    link = Link(database, "test")
+    figures = DeliveryFigures()
+    vacuum = RowVacuum(Space(link), figures)
+    db.execute(
+        "INSERT INTO messages (id, size, trace, body)"
+        " SELECT n, 4, 'T: t', 'body' FROM generate_series(1, 2100) AS n"
+    )
+    db.execute(
+        "INSERT INTO queue (message_id, sender, recipient, domain)"
+        " SELECT n, 's@a.example', 'r@b.example', 'b.example' FROM generate_series(1, 2100) AS n"
+    )
+    db.execute("DELETE FROM queue")  # and the messages with it
+    db.execute("SELECT pg_stat_force_next_flush()")
+
+    def counts() -> list[int]:
+        found = "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = ANY (%s)"
+        return [number for (number,) in db.execute(found, [list(tables)])]
+
+    await vacuum.look()
+    assert counts() == [0, 0]  # too few rows to look at all
+    figures.claimed = 500
+    await vacuum.look()
+    assert counts() == [1, 1]
+    await link.close()

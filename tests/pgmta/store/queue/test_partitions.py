@@ -23,7 +23,7 @@ from queued.cli.commands.partition import partition
 from tests.support.traffic import FILL, STILL, Traffic
 from tests.support.waiting import PATIENCE, until
 
-DOCS = Path(__file__).parents[4] / "docs" / "partitions.md"
+DOCS = Path(__file__).parents[4] / "docs" / "operate" / "partitions.md"
 ODD = 'o\'clock \\ "x", {%s} %(a)s;--'
 Database = psycopg.Connection[Any]
 

@@ -19,7 +19,8 @@ from psycopg import errors as pg_errors
 from psycopg import sql
 
 from queued.cli.queuectl import main
-from queued.signing.signing_key import KeyProblem, check_record, pem_of, public_of, read_private
+from queued.signing.key_problem import KeyProblem
+from queued.signing.signing_key import check_record, pem_of, public_of, read_private
 from tests.sql.test_roles import acting
 from tests.support.name_server import NameServer, serving_names
 

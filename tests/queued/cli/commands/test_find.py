@@ -49,7 +49,8 @@ def mail(db: psycopg.Connection) -> None:
             event, sender, recipient, domain, worker, host, command, enhanced, reply,
             message_id_header, metadata)
         SELECT now(), now() - age, row_id, message_id, 1, number, code, event, 's@a.example',
-            recipient, '', '', '', '', '', 'words', header, metadata::jsonb
+            recipient, split_part(recipient, '@', 2), '', '', '', '', 'words', header,
+            metadata::jsonb
         FROM (VALUES
             (interval '2 min', 1, 1, 1, 450, 'deferred', 'Bob@b.example', '<one@a.example>', NULL),
             ('3 min', 90, 3, 1, 450, 'deferred', 'Bob@b.example', '<two@a.example>',
@@ -86,6 +87,16 @@ def test_mail_is_found_by_its_tenant(config: Path, db: psycopg.Connection) -> No
     waits, gone = (2, "HOLD", "eve@c.example"), (3, "delivered", "Bob@b.example")
     assert found(config, "--tenant", "shop") == [waits, gone]
     assert found(config, "--tenant", "S*p", "--sender", "") == [waits]
+
+
+@pytest.mark.usefixtures("mail")
+def test_mail_is_found_by_the_domain_of_its_recipient(config: Path) -> None:
+    in_c = found(config, "--domain", "C.example")
+    assert in_c
+    assert {recipient.rpartition("@")[2] for *_, recipient in in_c} == {"c.example"}
+    assert set(in_c) < set(found(config, "--domain", "*.example"))
+    assert {state for _, state, _ in found(config, "--domain", "b.example")} > {"delivered"}
+    assert found(config, "--domain", "c.example", "--sender", "x") == []
 
 
 @pytest.mark.usefixtures("mail")

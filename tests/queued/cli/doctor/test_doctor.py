@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,62 +16,15 @@ from psycopg.conninfo import make_conninfo
 
 from pgmta.store.admin.examination import Examination, Question
 from queued.cli.doctor import host_checks, server_checks
-from queued.cli.doctor.queue_checks import QueueChecks
-from queued.cli.doctor.server_checks import ServerChecks
 from queued.cli.queuectl import main
+from tests.queued.cli.doctor.conftest import Doctor
 from tests.support.certificates import Certificate
-from tests.support.name_server import Zone, serving_names
-from tests.support.rows import message, row
 from tests.support.waiting import until
 
-
-class Doctor:
-    """An installation without daemons, and what the command says about it."""
-
-    def __init__(self, folder: Path, uri: str) -> None:
-        self.folder = folder
-        self.uri = uri
-        self.settings: dict[str, Any] = {"environment": {"database": {"uri": uri}}}
-
-    def ask(self, *words: str) -> dict[str, list[dict[str, str]]]:
-        config = self.folder / "queued.yaml"
-        config.write_text(yaml.safe_dump(self.settings))
-        result = CliRunner().invoke(main, ["doctor", "-c", str(config), "--json", *words])
-        assert result.exit_code in (0, 1), result.output
-        found: dict[str, list[dict[str, str]]] = {}
-        for each in json.loads(result.stdout):
-            found.setdefault(each["check"], []).append(each)
-        return found
-
-    def wrong_there(self) -> dict[str, list[dict[str, str]]]:
-        """The same by the checks of the database alone, which take no further process."""
-        examination = Examination(self.uri)
-        checks = ServerChecks(examination).all()
-        checks |= QueueChecks(examination, self.uri, 86400.0, smtpd=True).all()
-        found: dict[str, list[dict[str, str]]] = {}
-        with closing(examination):
-            for name, check in checks.items():
-                if bad := [asdict(each) for each in check()]:
-                    found[name] = bad
-        return found
-
-    def wrong(self, *words: str) -> dict[str, list[dict[str, str]]]:
-        """The errors and warnings, by check."""
-        return {
-            name: bad
-            for name, every in self.ask(*words).items()
-            if (bad := [each for each in every if each["severity"] in ("error", "warning")])
-        }
-
-
-@pytest.fixture
-def patient(tmp_path: Path, database: str) -> Doctor:
-    return Doctor(tmp_path, database)
-
-
 LIVING = """
-INSERT INTO daemons (process, program, host, pid, version, schema)
-SELECT p, p, 'h.example', 1, '1', (SELECT max(name) FROM schema_migrations)
+INSERT INTO daemons (process, program, host, pid, version, schema, started_at)
+SELECT p, p, 'h.example', 1, '1', (SELECT max(name) FROM schema_migrations),
+    now() - interval '1 day'
 FROM unnest('{queued,smtpd}'::text[]) AS p;
 INSERT INTO workers (owner, name, action, reach) VALUES ('queued', 'all', 'deliver', 'true');
 """
@@ -195,7 +143,33 @@ def test_a_fault_in_the_database(
         each["check"] == check and words in f"{each['finding']} {each['remedy']}" for each in added
     ), added
     assert all(each["remedy"] for each in added)
+    if name == "a failing rule":
+        assert any("`queuectl rule remove odd --release`" in each["remedy"] for each in added)
+        assert any("`queuectl explain 7` shows the error" in each["remedy"] for each in added)
     assert not before.keys() - {"durability"}
+
+
+def test_a_silent_daemon_that_another_one_follows_is_no_fault(
+    patient: Doctor, db: psycopg.Connection
+) -> None:
+    db.execute(LIVING.encode())
+    silent = """
+        INSERT INTO daemons (process, program, host, pid, version, schema, started_at, seen_at)
+        SELECT v.host, v.program, v.host, 1, '1', daemons.schema, now() - interval '9 hours',
+            now() - interval '2 hours'
+        FROM (VALUES ('c1', 'queued'), ('c2', 'smtpd')) AS v (host, program)
+        JOIN daemons USING (program)
+    """
+    db.execute(silent.encode())
+    found = patient.wrong_there()["daemons"]
+    assert [each["finding"].split()[2] for each in found] == ["c1", "c2"]
+    change = "UPDATE daemons SET {} = now() - interval '{}' WHERE process = 'queued'"
+    db.execute(change.format("started_at", "1 hour").encode())
+    [left] = patient.wrong_there()["daemons"]  # the new container of queued follows c1
+    assert left["finding"].startswith("smtpd on c2")
+    db.execute(change.format("seen_at", "5 minutes").encode())
+    words = {each["finding"] for each in patient.wrong_there()["daemons"]}
+    assert any(each.startswith("queued on c1") for each in words)
 
 
 def test_faults_of_the_whole_server(
@@ -285,54 +259,6 @@ def test_a_login_that_sees_little_is_told_so(patient: Doctor, db: psycopg.Connec
         True,
     )
     assert found["due mail"][0]["severity"] == "ok"
-
-
-@pytest.fixture
-def zone(patient: Doctor) -> Iterator[Callable[[Zone], None]]:
-    """A function that gives the installation a name server with a zone."""
-    with ExitStack() as stack:
-
-        def use(records: Zone) -> None:
-            server = stack.enter_context(serving_names(records))
-            patient.settings["delivery"] = {"dns": {"servers": [server.where]}}
-
-        yield use
-
-
-def test_faults_that_others_see(
-    patient: Doctor, zone: Callable[[Zone], None], db: psycopg.Connection
-) -> None:
-    patient.settings["environment"]["hostname"] = "mx.example"
-    patient.settings["signing"] = {"table": True}
-    zone(
-        {
-            "big.example": {"MX": ["10 mx.big.example."]},
-            "mx.big.example": {"A": ["127.0.0.9"]},
-            "mx.example": {"A": ["8.8.8.8"], "AAAA": []},
-            "8.8.8.8.in-addr.arpa": {"PTR": ["other.example."]},
-        }
-    )
-    found = patient.wrong("--probe", "big.example")
-    assert "leads to other.example" in found["reverse name"][0]["finding"]
-    assert "PTR record" in found["reverse name"][0]["remedy"]
-    assert (
-        "mx.big.example" in found["port 25"][0]["finding"]
-        or "127.0.0.9" in found["port 25"][0]["finding"]
-    )
-    assert "587" in found["port 25"][0]["remedy"]
-    assert "there is no key" in found["DKIM"][0]["finding"]
-    patient.settings["delivery"]["dns"] = {"servers": ["127.0.0.1:1"], "timeout": "500ms"}
-    assert "do not answer" in patient.wrong("--probe", "big.example")["DNS"][0]["finding"]
-    row(db, message(db, 1))
-    db.execute(
-        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
-        " sender, recipient, domain, worker, host, command, enhanced, reply, connect_seconds)"
-        " VALUES (now(), 1, 1, 1, 1, 250, 'delivered', '', 'r@b.example', 'b.example', '',"
-        " 'mx.big.example:25', '', '', '', 0.1)"
-    )
-    assert "port 25" not in patient.wrong("--probe", "big.example")
-    patient.settings["routes"] = {"*": "relay.example:587"}
-    assert not patient.ask("--probe", "big.example").keys() & {"DNS", "port 25", "reverse name"}
 
 
 def test_the_output_for_people(patient: Doctor, db: psycopg.Connection) -> None:

@@ -72,6 +72,8 @@ def test_the_files_have_the_options(tmp_path: Path, database: str) -> None:
         (["--hostname", "a b"], "hostname: "),
         (["--domain", "a@b"], "error: --domain: "),
         (["--network", "10.0.0.0/99"], "error: --network: "),
+        (["--address", "mx.example"], "error: --address: 'mx.example' is no IP address"),
+        (["--address", "127.0.0.1:25"], "error: --address: '127.0.0.1:25' is no IP address"),
     ],
 )
 def test_mistakes_write_nothing(tmp_path: Path, words: list[str], reason: str) -> None:

@@ -123,7 +123,7 @@ async def test_each_answer(
 
 
 def test_the_table_of_the_docs() -> None:
-    text = (ROOT / "docs/http.md").read_text().partition("## Answers and outcomes")[2]
+    text = (ROOT / "docs/mail/http.md").read_text().partition("## Answers and outcomes")[2]
     rows = re.findall(r"^\| (.+?) \| (\w+) \|$", text.partition("\n\n- ")[0], re.MULTILINE)
     found = {answer: outcome for answer, outcome in rows if outcome != "outcome"}
     assert {name: found.get(name) for name, *_ in ANSWERS} == {

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pgmta.errors import DeliveryError, NoHostLeft, Stage
+from pgmta.errors import DeliveryError, HostSuspended, NoHostLeft, Stage
+from pgmta.model import Suspension
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp import smtp_transport
@@ -190,3 +191,33 @@ def test_domain_fails_if_dns_knows_no_usable_address(name_server: NameServer) ->
     play(name_server, [b""], act, forbidden=["127.0.0.0/8"], dns={
         "servers": [name_server.where], "timeout": "300ms"
     })  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [None, b"554 5.7.1 not you\r\n"])
+def test_a_suspended_host_behind_a_better_one_suspends_no_domain(
+    name_server: NameServer, first: bytes | None
+) -> None:
+    async def act(trial: Trial) -> None:
+        learnt: list[tuple[int, str]] = []
+        mail = trial.smtp.suspended
+        mail.learn = lambda *pair: learnt.append(pair)
+        mail.set([Suspension(7, "mx", "b.example", "down", ())])
+        error = await trial.fails()
+        assert (error.host, error.permanent) == (f"a.example:{trial.hops[2].port}", False)
+        assert not isinstance(error, HostSuspended)
+        trial.smtp._unresponsive.add("a.example")  # so the suspended host comes first
+        error = await trial.fails()
+        assert error.line == "4.4.4 b.example is suspended, and no better host was tried"
+        assert not isinstance(error, HostSuspended)
+        with pytest.raises(NoHostLeft):
+            await trial.open("a.example")
+        assert not learnt
+        trial.smtp._unresponsive.remove("a.example")
+        mail.set([Suspension(7, "mx", "a.example", "down", ())])
+        error = await trial.fails()
+        assert isinstance(error, HostSuspended)
+        assert error.suspension == 7
+        assert learnt == [(7, "d.example")]
+        assert [hop.connections for hop in trial.hops[1:]] == [0, 0]
+
+    play(name_server, [first, b"", b""], act)

@@ -1,0 +1,69 @@
+"""A connection to PostgreSQL that knows its process on the server.
+
+Undocumented parts of psycopg are used here and nowhere else: the method `AsyncConnection.wait` and
+the generators that it runs. Checked with psycopg 3.3.9; tests/pgmta/test_private_names.py fails
+when they change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg_errors
+from psycopg import waiting
+from psycopg.pq import TransactionStatus
+
+from pgmta.errors import Backend
+
+CANCEL = 5.0
+"""Seconds for the server to end a statement whose caller has gone."""
+
+
+class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """psycopg's connection, which is closed if a cancelled statement does not end."""
+
+    backend: Backend
+    codec = ""
+    """Python's name of an encoding that lacks characters, if the database has one."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether the server has closed the connection or reset it.
+
+        libuv reports an error only once, and the server's last octets may stand before it.
+        """
+        if self.closed:
+            return True
+        look = select.poll()
+        look.register(self.pgconn.socket, select.POLLRDHUP)
+        return bool(look.poll(0))
+
+    async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Run the generator of a statement to its end and return its value."""
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval, timeout)
+        except asyncio.CancelledError:
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                await self.give_up(lambda: waiting.wait_async(gen, self.pgconn.socket, interval))
+            raise
+
+    async def give_up(self, ended: Callable[[], Awaitable[object]]) -> None:
+        """End the statement under way on the server, or else close the connection.
+
+        `ended` waits for its end, for which psycopg would wait without a limit.
+        """
+        try:
+            async with asyncio.timeout(CANCEL):
+                await self.cancel_safe(timeout=CANCEL)
+                await ended()
+        except pg_errors.QueryCanceled:
+            pass
+        except Exception:  # the cancellation goes on instead
+            self.pgconn.finish()
+        except BaseException:
+            self.pgconn.finish()
+            raise

@@ -1,0 +1,1 @@
+"""Commands about connections to next hops."""

@@ -1,0 +1,92 @@
+"""Ask the running processes, and wait for their answers."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pgmta.command import print_line
+from pgmta.config.environment import Environment
+from pgmta.errors import PgmtaError, StoreUnavailable
+from pgmta.postgres.embedded.embedded_server import OWNER
+from pgmta.postgres.locate import running
+from pgmta.store.records.inquiries import InquiryOrders
+from queued.cli.options.queue_command import who
+
+_PATIENCE = 6.0  # seconds: without notifications a process looks every 5 s
+_LOOK = 0.05  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answers by process, and the number of workers of each process that delivers.
+
+    `silent` are processes that have not answered, with the seconds since their last heartbeat.
+    """
+
+    answers: dict[str, dict[str, Any]]
+    workers: dict[str, int]
+    silent: dict[str, float]
+
+    def warn(self) -> None:
+        """Print the processes that have not answered."""
+        for process, seconds in self.silent.items():
+            print_line(
+                f"warning: {process} has not answered within {_PATIENCE:g} s; its last heartbeat "
+                f"was {seconds:.0f} s ago", err=True,
+            )  # fmt: skip
+
+
+def ask(uri: str, action: str, value: str, token: str | None = None) -> Answered:
+    """Ask all processes, or the one whose name ends with a token, and wait for the answers.
+
+    Raises StoreUnavailable; PgmtaError if there is no such process, or the right is missing.
+    """
+    with closing(InquiryOrders(uri)) as orders:
+        answering = orders.answering()
+        process = _named(token, answering) if token else None
+        number = orders.begin(action, value, who(), process)
+        try:
+            end = time.monotonic() + _PATIENCE
+            while True:
+                answers = orders.answers(number)
+                wanted = {process} if process else set(orders.answering())
+                if wanted <= answers.keys() or time.monotonic() > end:
+                    break
+                time.sleep(_LOOK)
+        finally:
+            orders.end(number)
+        answering = orders.answering()
+    silent = {
+        name: found["silence"] for name, found in answering.items()
+        if name not in answers and process in (None, name)
+    }  # fmt: skip
+    return Answered(answers, _workers(answering), silent)
+
+
+def delivering(environment: Environment) -> dict[str, int] | None:
+    """Return the number of workers that deliver, by process; None if the database is away."""
+    try:
+        if not (uri := running(environment, OWNER)):
+            return None
+        with closing(InquiryOrders(uri)) as orders:
+            return _workers(orders.answering())
+    except (StoreUnavailable, psycopg.Error):
+        return None
+
+
+def _workers(answering: dict[str, dict[str, Any]]) -> dict[str, int]:
+    return {name: found["workers"] for name, found in answering.items() if found["workers"]}
+
+
+def _named(token: str, answering: dict[str, dict[str, Any]]) -> str:
+    found = [name for name in answering if name.rpartition(":")[2] == token]
+    if len(found) != 1:
+        raise PgmtaError(
+            f"no process {token} delivers mail; `queuectl inspect` has the connections"
+        )
+    return found[0]

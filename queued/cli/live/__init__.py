@@ -1,0 +1,1 @@
+"""Commands that go on until they are interrupted: what happens now."""

@@ -1,0 +1,24 @@
+"""`queuectl top`: rates, queue, hosts and workers, live on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pgmta.errors import PgmtaError
+from queued.cli.options.queue_command import command, database_of
+
+
+@command()
+def top(config: Path) -> None:
+    """Show rates, the queue by next hop, failing and slow hosts, and workers, until q.
+
+    Rates are means of 10 s, hosts are of the last minute, and the queue is counted once per minute.
+    """
+    if not all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)):
+        raise PgmtaError("top needs a terminal; `queuectl count` and `queuectl logs` need none")
+    uri = database_of(config)
+    from pgmta.store.changes.live_figures import LiveFigures  # textual takes 0.2 s
+    from queued.cli.live.top_screen import TopScreen
+
+    TopScreen(lambda: LiveFigures(uri)).run()

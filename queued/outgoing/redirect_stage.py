@@ -1,0 +1,54 @@
+"""The stage of staging: all mail goes to one address."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from email.header import Header
+
+from pgmta.mail.address import parse_mailbox
+from pgmta.mail.telephone import NUMBER_DOMAIN
+from pgmta.mail.text import one_line
+from pgmta.model import Item
+from queued.config import QueuedConfig
+from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.stage import OutgoingStage, Prepare, Prepared
+
+FIELD = "X-Original-To"
+"""The field with the recipient of the row."""
+
+_SHOWN = 320  # characters of a recipient, which by SQL may be longer than an address
+
+
+class RedirectStage(OutgoingStage):
+    """Sends each row to the address `delivery.redirect`, by the route of that address.
+
+    Each row has an envelope, because its header has its recipient. The log has the row.
+    """
+
+    def configured(self, config: QueuedConfig) -> Prepare | None:
+        """Return the step, if all mail goes to one address."""
+        if config.delivery.redirect is None:
+            return None
+        self._address, self._domain = parse_mailbox(config.delivery.redirect, utf8=True)
+        return self._prepare
+
+    def _prepare(self, outgoing: Outgoing) -> Prepared:
+        return [self._redirected(outgoing, item) for item in outgoing.items]
+
+    def _redirected(self, outgoing: Outgoing, item: Item) -> Outgoing:
+        # by the domain of the row claims leave such mail out
+        domain = self._domain if item.domain == NUMBER_DOMAIN else item.domain
+        made = replace(item, recipient=self._address, domain=domain, original=item,
+                       notify=None, orcpt=None)  # fmt: skip
+        routed = self.context.route(replace(made, domain=self._domain), outgoing.message)
+        shown = one_line(item.recipient)[:_SHOWN]
+        value = shown if shown.isascii() else Header(shown, "utf-8", header_name=FIELD).encode()
+        field = "\r\n".join(f"{FIELD}: {value}".splitlines())
+        return outgoing._replace(
+            items=[made],
+            destination=routed.destination,
+            rewriting=routed.rewriting,
+            rate=routed.rate,
+            trace=f"{field}\r\n".encode() + outgoing.trace,
+            utf8=not (self._address.isascii() and item.sender.isascii()),
+        )

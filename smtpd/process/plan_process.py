@@ -1,0 +1,71 @@
+"""The process that reads smtpd.yaml for the master, checks it, and ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from smtpd.process.plan import MasterPlan, parse_plan
+
+OPTION = "--plan"
+"""The hidden option with the descriptor to which a command writes the plan."""
+
+_LOOK = 100  # milliseconds between looks for a signal
+
+
+class PlanProcess:
+    """Runs a command of smtpd that writes a plan. It waits at its end until the context ends.
+
+    So it keeps the embedded server until the master does. Its errors go to our stderr.
+    """
+
+    def __init__(self, command: Sequence[str], stopped: Callable[[], bool]) -> None:
+        self._stopped = stopped
+        self._pipe, far = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-P", "-m", "smtpd", *command, OPTION, str(far)],
+                stdin=subprocess.PIPE,
+                pass_fds=[far],
+                process_group=0,  # signals of a terminal are for the master
+            )
+        except OSError:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(far)
+
+    def __enter__(self) -> PlanProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the process end, and wait for its end."""
+        os.close(self._pipe)
+        self._process.communicate()
+
+    def read(self) -> MasterPlan | None:
+        """Return the plan; None if `stopped` says so, or if the process ends without one.
+
+        Raises ConfigError with the mistakes of the file, if the command leaves them to us.
+        """
+        text = b""
+        waiting = select.poll()  # select knows no descriptor from 1,024 on
+        waiting.register(self._pipe, select.POLLIN)
+        while True:
+            if self._stopped():
+                self._process.terminate()
+                return None
+            if not waiting.poll(_LOOK):
+                continue
+            part = os.read(self._pipe, 1 << 16)
+            if not part:
+                return parse_plan(text) if text else None
+            text += part
+
+    @property
+    def status(self) -> int:
+        """The exit code of a process that has ended; -N after signal N."""
+        return self._process.wait()

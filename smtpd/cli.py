@@ -6,7 +6,6 @@ writes a plan for the master.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -48,7 +47,12 @@ _NAMED = 20  # users whom a check names
 
 
 plan_option = click.option(
-    OPTION, "descriptor", type=int, hidden=True, help="Where the master reads what it has to do."
+    OPTION,
+    "descriptor",
+    type=int,
+    required=True,
+    hidden=True,
+    help="Where the master reads what it has to do.",
 )
 
 
@@ -173,7 +177,7 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
 @attached_option
 @plan_option
 @reporting
-def run(config: Path, attached: bool, descriptor: int | None) -> None:
+def run(config: Path, attached: bool, descriptor: int) -> None:
     """Take mail until SIGTERM or SIGINT; SIGHUP reads the file again."""
     settings = load(config, SmtpdConfig)
     _check_system(settings, config)
@@ -194,11 +198,6 @@ def run(config: Path, attached: bool, descriptor: int | None) -> None:
         config, settings, [], attached=attached, variables=handed_down(uri),
         directory=str(started or joined), supervised=bool(started),
     )  # fmt: skip
-    if descriptor is None:  # not from `smtpd.__main__`
-        from smtpd.process.master import Master
-
-        asyncio.run(Master(plan).run())
-        return
     write_plan(descriptor, plan)
     sys.stdin.read()  # until the master uses the server too, or has ended
 

@@ -17,8 +17,9 @@ MAX_ADDRESS = 254
 """Octets in a mailbox: a path of 256 less its angle brackets (RFC 5321, section 4.5.3.1.3)."""
 
 # By the characters that it lacks: a range up to U+10FFFF takes a tenth of the start of a command
-_ATOM = r'[^\x00-\x20"(),.:;<>@\[\\\]\x7f]+'
-_DOTTED = rf"{_ATOM}(?:\.{_ATOM})*"
+ATOM = r'[^\x00-\x20"(),.:;<>@\[\\\]\x7f]+'
+"""A pattern of the characters of an atom (RFC 5322, section 3.2.3; RFC 6532)."""
+_DOTTED = rf"{ATOM}(?:\.{ATOM})*"
 _LOCAL = re.compile(rf'(?:{_DOTTED}|"(?:[^\x00-\x1f"\\\x7f]|\\[\x20-\x7e])*")')
 _NEEDS_NO_QUOTES = re.compile(_DOTTED)
 _PAIR = re.compile(r"\\(.)", re.DOTALL)

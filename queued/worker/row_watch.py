@@ -46,7 +46,7 @@ class RowWatch:
         self._schema = schema
         self._arrivals = Arrivals()
         self._row: tuple[bytes, ...] = ()
-        self._looked = self._moved = self._news = self._before = time.monotonic()
+        self._looked = self._news = time.monotonic()
         self._told = 0.0  # when the last notification came
         self._again = False  # whether the last look came too early
 
@@ -57,8 +57,6 @@ class RowWatch:
     def notified(self) -> float:
         """Take a notification of mail, whose rows are no news; return that more are welcome."""
         self._told = time.monotonic()
-        if self._told < self._news + _TOLD:  # a look saw their transaction before its commit
-            self._news = self._before
         return math.inf
 
     async def run(self) -> None:
@@ -87,7 +85,7 @@ class RowWatch:
             return turn
         now = time.monotonic()
         interval = self._interval
-        if not self._again and (now > self._moved + _WAITING or not self._arrivals.waiting):
+        if not self._again and (now > self._news + _WAITING or not self._arrivals.waiting):
             interval = min(max(interval, (now - self._news) / _SHARE), interval * _SELDOM)
         since = min(loop.waits_since for loop in self._loops)
         due = max(self._looked, since) + interval - now
@@ -102,8 +100,7 @@ class RowWatch:
             return
         self._row = row
         if self._arrivals.see(int(row[0]), row[1].decode()):
-            self._before, self._news = self._news, self._looked
-            self._moved = self._looked
+            self._news = self._looked
             for loop in self._loops:
                 if not loop.schedule.pause:
                     loop.wake()

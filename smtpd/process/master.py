@@ -36,7 +36,7 @@ class Master:
         per_listener = listening(plan.listen, plan.processes)
         self._sockets = [[sockets[n] for sockets in per_listener] for n in range(plan.processes)]
         self._keepers = [
-            Keeper(Path(plan.path), plan.variables or {}, [sock.fileno() for sock in sockets])
+            Keeper(Path(plan.path), plan.variables, [sock.fileno() for sock in sockets])
             for sockets in self._sockets
         ]
 

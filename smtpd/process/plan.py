@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ class MasterPlan:
     log: LogChoice
     warnings: list[str]
     attached: bool = False
-    variables: dict[str, str] | None = None
+    variables: dict[str, str] = field(default_factory=dict)
     directory: str = ""
     supervised: bool = False
 

@@ -58,7 +58,7 @@ class PlanProcess:
             if self._stopped():
                 self._process.terminate()
                 return None
-            if not waiting.poll(_LOOK):
+            if not waiting.poll(_LOOK):  # a signal is only kept, so that it ends no wait
                 continue
             part = os.read(self._pipe, 1 << 16)
             if not part:

@@ -15,6 +15,7 @@ from email.utils import collapse_rfc2231_value, getaddresses
 from functools import cached_property
 from inspect import signature
 
+from pgmta.mail.address import ATOM
 from queued.delivery.http.places import Unplaceable
 
 _WHOLE = email.policy.SMTP.clone(refold_source="none", utf8=True)
@@ -25,8 +26,7 @@ _LONG_MIME = re.compile(rb"^content-[a-z-]++[ \t]*+:(?:[^\n]|\n(?=[ \t])){65536}
 _LONGEST = 16384  # characters that are decoded: `email` takes the square of their number
 _HAS_STRICT = "strict" in signature(getaddresses).parameters  # not in early 3.12
 _UTF8_TEXT = re.compile(r'text/(?:plain|html); charset="?utf-8"?', re.I)  # what most mail has
-_ATOM = r'[^\x00-\x20"(),.:;<>@\[\\\]\x7f]+'
-_PLAIN = re.compile(rf"{_ATOM}(?: {_ATOM})*")
+_PLAIN = re.compile(rf"{ATOM}(?: {ATOM})*")
 _SIMPLE = re.compile(
     r"(?:([A-Za-z0-9_-]+(?: [A-Za-z0-9_-]+)*) )?<([A-Za-z0-9._+-]+@[A-Za-z0-9.-]+)>"
     r"|([A-Za-z0-9._+-]+@[A-Za-z0-9.-]+)"

@@ -844,7 +844,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit IS
     'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC '
-    '5322, each line with CRLF. docs/sql.md has the arguments and errors.';
+    '5322, each line with CRLF. docs/programs/sql.md has the arguments and errors.';
 
 CREATE FUNCTION submit_chunks(message_id bigint, content bytea) RETURNS integer LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -1022,7 +1022,7 @@ BEGIN
     ) AS judged;
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('attachments', reason, format('Attachment %s of %s: %s', bad, cardinality(attachments),
-            coalesce(to_json(left(names[bad], 100))::text, 'null')), 'docs/composed.md has the arguments.');
+            coalesce(to_json(left(names[bad], 100))::text, 'null')), 'docs/programs/composed.md has the arguments.');
     ELSIF (SELECT sum(octet_length(content)) FROM unnest(attachments)) > most THEN
         PERFORM submit_refuse('attachments', format('they are over %s octets', most), NULL, 'Send fewer, or a link.');
     END IF;
@@ -1167,7 +1167,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_mail IS
     'Puts mail into the queue that is given as parts, in the transaction of the caller, and returns its id. It is '
-    'composed at delivery. docs/composed.md has the arguments and errors.';
+    'composed at delivery. docs/programs/composed.md has the arguments and errors.';
 
 CREATE FUNCTION submit_template(
     template text, recipient text, params jsonb DEFAULT '{}', version integer DEFAULT NULL,
@@ -1205,7 +1205,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_template IS
     'Puts mail into the queue that a template and its words make, in the transaction of the caller, and returns its '
-    'id. The version is fixed then. docs/composed.md has the arguments and errors.';
+    'id. The version is fixed then. docs/programs/composed.md has the arguments and errors.';
 
 CREATE FUNCTION submit_composed(
     template_id bigint, params jsonb, sender text, mailboxes jsonb, attachments submit_attachment[], has_body boolean,
@@ -1401,7 +1401,7 @@ BEGIN
     WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('headers', reason, 'Field: ' || to_json(left(bad, 100)),
-            CASE WHEN header_reserved(bad) THEN 'Leave it out.' ELSE 'docs/composed.md has the arguments.' END);
+            CASE WHEN header_reserved(bad) THEN 'Leave it out.' ELSE 'docs/programs/composed.md has the arguments.' END);
     ELSIF octet_length(headers::text) > 100000 THEN
         PERFORM submit_refuse('headers', 'they are over 100000 octets');
     END IF;
@@ -1464,7 +1464,7 @@ BEGIN
         PERFORM submit_refuse('params', reason, 'Word: ' || to_json(left(bad, 100)),
             CASE WHEN reason IN ('the template has no such word', 'a word is missing') THEN
                 format('It has %s.', coalesce((SELECT string_agg(w, ', ' ORDER BY w) FROM jsonb_object_keys(words) AS w), 'none'))
-            ELSE 'docs/templates.md has the values of each place: "Words".' END);
+            ELSE 'docs/programs/templates.md has the values of each place: "Words".' END);
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_words IS 'Raises the error of the first word that is missing, unknown, or bad for its place.';
@@ -1542,7 +1542,7 @@ DECLARE
     refused jsonb[] := '{}';
 BEGIN
     IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
-        PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/sql.md has their keys.');
+        PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/programs/sql.md has their keys.');
     ELSIF wake IS NULL THEN
         PERFORM submit_refuse('wake', 'it is null');
     END IF;
@@ -1579,7 +1579,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_mails IS
     'Puts mails into the queue, in the transaction of the caller. Returns the id of each, and the errors of those that '
-    'are refused: the others are stored. docs/sql.md has the keys of a mail.';
+    'are refused: the others are stored. docs/programs/sql.md has the keys of a mail.';
 
 CREATE FUNCTION call_fingerprint(mails jsonb, contents bytea[]) RETURNS bigint IMMUTABLE
 RETURN jsonb_hash_extended(mails, 0) # coalesce(hash_array_extended(contents, 0), 0);
@@ -2216,7 +2216,7 @@ COMMENT ON FUNCTION deadline_valid IS 'Whether metadata._deadline is a time of R
 CREATE FUNCTION submit_refuse(argument text, reason text, detail text DEFAULT NULL, hint text DEFAULT NULL,
     state text DEFAULT 'invalid_parameter_value') RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    hint := coalesce(hint, 'docs/sql.md has the arguments: "Submit in your transaction".');
+    hint := coalesce(hint, 'docs/programs/sql.md has the arguments: "Submit in your transaction".');
     IF detail IS NULL THEN  -- an option of RAISE can't be null
         RAISE EXCEPTION '%: %', argument, reason USING ERRCODE = state, COLUMN = argument, HINT = hint;
     END IF;
@@ -2409,8 +2409,8 @@ COMMENT ON COLUMN attempts.connect_seconds IS 'Time of TCP connection, greeting 
 COMMENT ON COLUMN attempts.tls_seconds IS 'Time of STARTTLS, TLS handshake and the EHLO after it.';
 COMMENT ON COLUMN attempts.transaction_seconds IS 'Time from MAIL to the last reply; null where there was no MAIL.';
 COMMENT ON COLUMN attempts.class IS
-    'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt. Of '
-    'a delivery that came back: why, see returned.';
+    'Why it did not deliver, in one word such as unknown_user (docs/mail/answers.md); null: delivered, or no attempt. '
+    'Of a delivery that came back: why, see returned.';
 COMMENT ON COLUMN attempts.returned_at IS
     'When the mail came back to its VERP address after the next hop had taken it, or a callback said that it failed '
     'later; null: it did not.';
@@ -4570,7 +4570,7 @@ COMMENT ON COLUMN users.scram IS
 COMMENT ON COLUMN users.disabled IS 'The user may not log in. smtpd ends open sessions at their next MAIL.';
 COMMENT ON COLUMN users.senders IS
     'Addresses and domains (@example.org) that the user may send from; null or empty: the name alone, if it is an '
-    'address; {any}: any address, also for signatures (docs/dkim.md).';
+    'address; {any}: any address, also for signatures (docs/mail/dkim.md).';
 COMMENT ON COLUMN users.networks IS 'Networks that the user may log in from; null: any.';
 COMMENT ON COLUMN users.tenant IS 'Goes to messages.tenant.';
 COMMENT ON COLUMN users.metadata IS 'Texts by key that go to queue.metadata.';

@@ -15,7 +15,10 @@ class Ingest(Section):
     )
     octets: Size = Field(default=16 << 20, description="at most this much content per commit")
     connections: Whole = Field(
-        default=1, ge=1, le=16, description="connections to PostgreSQL per process"
+        default=1,
+        ge=1,
+        le=16,
+        description="connections to PostgreSQL per process; 4 if a sync takes 5 ms",
     )
     wait: Period = Field(
         default=30.0,

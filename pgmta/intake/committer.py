@@ -35,6 +35,7 @@ log = get("ingest")
 _LARGE = PART_SIZE // CHUNK_SIZE  # chunks, above which the client has much to send again
 _LONGER = 4  # times as long may a large message take
 _LOOK = 0.25  # seconds between two looks at how long commits take
+_REST = 1.0  # seconds, while no message waits
 _PROBE = 5.0  # seconds for a probe
 _PATIENCE = 420.0
 """Seconds until a client is answered whose message's commit is under way.
@@ -206,7 +207,7 @@ class Committer:
     async def _watch(self) -> None:
         """Answer sessions whose message waits too long, without a timer for each."""
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_LOOK if self.waiting else _REST)
             now = time.monotonic()
             error = StoreUnavailable("the commit takes too long")
             self._give_up(error, now)

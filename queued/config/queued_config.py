@@ -44,7 +44,7 @@ class Process(Section):
     watch: Period | None = Field(
         default=0.04,
         description="how often to look for mail of SQL programs, which send no notification; up "
-        "to six times less often after a quiet time; null: it waits for the poll",
+        "to eight times less often after a quiet time; null: it waits for the poll",
     )
     drain: Duration = Field(
         default=30.0, description="at SIGTERM, deliveries under way have this long to end"

@@ -19,7 +19,7 @@ from pgmta.store.schema import Schema
 from queued.worker.claim_loop import Claimer
 
 _SHARE = 50  # a quiet time is this number of intervals long
-_SELDOM = 6  # intervals is the longest pause: queued and its backend then take 0.25 % of a core
+_SELDOM = 8  # intervals is the longest pause: queued and its backend then take 0.2 % of a core
 _WAITING = 60.0  # seconds after news in which open transactions keep the interval short
 _TOLD = 0.02  # seconds in which a notification leads to a claim
 _RECONNECT = 0.5  # seconds

@@ -73,7 +73,7 @@ BEGIN
     WHERE c.oid = bind.accounts AND p.oid = bind.activate AND r.oid = p.proowner;
     IF fault IS NOT NULL THEN
         RAISE EXCEPTION '%', fault USING ERRCODE = 'object_not_in_prerequisite_state',
-            HINT = 'docs/lifecycle.md has an example: "Accounts of your own".';
+            HINT = 'docs/programs/lifecycle.md has an example: "Accounts of your own".';
     END IF;
     BEGIN  -- roles belong to the cluster, so another database may make it at the same time
         CREATE ROLE pgmta_binding NOLOGIN;

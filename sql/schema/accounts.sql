@@ -30,7 +30,7 @@ COMMENT ON COLUMN users.scram IS
 COMMENT ON COLUMN users.disabled IS 'The user may not log in. smtpd ends open sessions at their next MAIL.';
 COMMENT ON COLUMN users.senders IS
     'Addresses and domains (@example.org) that the user may send from; null or empty: the name alone, if it is an '
-    'address; {any}: any address, also for signatures (docs/dkim.md).';
+    'address; {any}: any address, also for signatures (docs/mail/dkim.md).';
 COMMENT ON COLUMN users.networks IS 'Networks that the user may log in from; null: any.';
 COMMENT ON COLUMN users.tenant IS 'Goes to messages.tenant.';
 COMMENT ON COLUMN users.metadata IS 'Texts by key that go to queue.metadata.';

@@ -257,7 +257,7 @@ COMMENT ON FUNCTION deadline_valid IS 'Whether metadata._deadline is a time of R
 CREATE FUNCTION submit_refuse(argument text, reason text, detail text DEFAULT NULL, hint text DEFAULT NULL,
     state text DEFAULT 'invalid_parameter_value') RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    hint := coalesce(hint, 'docs/sql.md has the arguments: "Submit in your transaction".');
+    hint := coalesce(hint, 'docs/programs/sql.md has the arguments: "Submit in your transaction".');
     IF detail IS NULL THEN  -- an option of RAISE can't be null
         RAISE EXCEPTION '%: %', argument, reason USING ERRCODE = state, COLUMN = argument, HINT = hint;
     END IF;

@@ -31,7 +31,7 @@ BEGIN
     ) AS judged;
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('attachments', reason, format('Attachment %s of %s: %s', bad, cardinality(attachments),
-            coalesce(to_json(left(names[bad], 100))::text, 'null')), 'docs/composed.md has the arguments.');
+            coalesce(to_json(left(names[bad], 100))::text, 'null')), 'docs/programs/composed.md has the arguments.');
     ELSIF (SELECT sum(octet_length(content)) FROM unnest(attachments)) > most THEN
         PERFORM submit_refuse('attachments', format('they are over %s octets', most), NULL, 'Send fewer, or a link.');
     END IF;

@@ -76,8 +76,8 @@ COMMENT ON COLUMN attempts.connect_seconds IS 'Time of TCP connection, greeting 
 COMMENT ON COLUMN attempts.tls_seconds IS 'Time of STARTTLS, TLS handshake and the EHLO after it.';
 COMMENT ON COLUMN attempts.transaction_seconds IS 'Time from MAIL to the last reply; null where there was no MAIL.';
 COMMENT ON COLUMN attempts.class IS
-    'Why it did not deliver, in one word such as unknown_user (docs/answers.md); null: delivered, or no attempt. Of '
-    'a delivery that came back: why, see returned.';
+    'Why it did not deliver, in one word such as unknown_user (docs/mail/answers.md); null: delivered, or no attempt. '
+    'Of a delivery that came back: why, see returned.';
 COMMENT ON COLUMN attempts.returned_at IS
     'When the mail came back to its VERP address after the next hop had taken it, or a callback said that it failed '
     'later; null: it did not.';

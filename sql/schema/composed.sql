@@ -43,7 +43,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_mail IS
     'Puts mail into the queue that is given as parts, in the transaction of the caller, and returns its id. It is '
-    'composed at delivery. docs/composed.md has the arguments and errors.';
+    'composed at delivery. docs/programs/composed.md has the arguments and errors.';
 
 CREATE FUNCTION submit_template(
     template text, recipient text, params jsonb DEFAULT '{}', version integer DEFAULT NULL,
@@ -81,7 +81,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_template IS
     'Puts mail into the queue that a template and its words make, in the transaction of the caller, and returns its '
-    'id. The version is fixed then. docs/composed.md has the arguments and errors.';
+    'id. The version is fixed then. docs/programs/composed.md has the arguments and errors.';
 
 CREATE FUNCTION submit_composed(
     template_id bigint, params jsonb, sender text, mailboxes jsonb, attachments submit_attachment[], has_body boolean,
@@ -277,7 +277,7 @@ BEGIN
     WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('headers', reason, 'Field: ' || to_json(left(bad, 100)),
-            CASE WHEN header_reserved(bad) THEN 'Leave it out.' ELSE 'docs/composed.md has the arguments.' END);
+            CASE WHEN header_reserved(bad) THEN 'Leave it out.' ELSE 'docs/programs/composed.md has the arguments.' END);
     ELSIF octet_length(headers::text) > 100000 THEN
         PERFORM submit_refuse('headers', 'they are over 100000 octets');
     END IF;
@@ -340,7 +340,7 @@ BEGIN
         PERFORM submit_refuse('params', reason, 'Word: ' || to_json(left(bad, 100)),
             CASE WHEN reason IN ('the template has no such word', 'a word is missing') THEN
                 format('It has %s.', coalesce((SELECT string_agg(w, ', ' ORDER BY w) FROM jsonb_object_keys(words) AS w), 'none'))
-            ELSE 'docs/templates.md has the values of each place: "Words".' END);
+            ELSE 'docs/programs/templates.md has the values of each place: "Words".' END);
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_words IS 'Raises the error of the first word that is missing, unknown, or bad for its place.';

@@ -34,7 +34,7 @@ DECLARE
     refused jsonb[] := '{}';
 BEGIN
     IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
-        PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/sql.md has their keys.');
+        PERFORM submit_refuse('mails', 'it is no JSON array', NULL, 'Give a list of objects: docs/programs/sql.md has their keys.');
     ELSIF wake IS NULL THEN
         PERFORM submit_refuse('wake', 'it is null');
     END IF;
@@ -71,7 +71,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_mails IS
     'Puts mails into the queue, in the transaction of the caller. Returns the id of each, and the errors of those that '
-    'are refused: the others are stored. docs/sql.md has the keys of a mail.';
+    'are refused: the others are stored. docs/programs/sql.md has the keys of a mail.';
 
 CREATE FUNCTION call_fingerprint(mails jsonb, contents bytea[]) RETURNS bigint IMMUTABLE
 RETURN jsonb_hash_extended(mails, 0) # coalesce(hash_array_extended(contents, 0), 0);

@@ -109,7 +109,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit IS
     'Puts a message into the queue, in the transaction of the caller, and returns its id. Content is that of RFC '
-    '5322, each line with CRLF. docs/sql.md has the arguments and errors.';
+    '5322, each line with CRLF. docs/programs/sql.md has the arguments and errors.';
 
 CREATE FUNCTION submit_chunks(message_id bigint, content bytea) RETURNS integer LANGUAGE plpgsql AS $$
 #variable_conflict use_variable

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from smtpd.config import Certificate
 
+_KINDS = ("CERTIFICATE", "X509 CERTIFICATE")  # names of PEM blocks (RFC 7468, section 5.1)
 _SOON = timedelta(days=7)  # authorities of the Internet and their clients renew long before
 
 
@@ -21,8 +22,8 @@ class CertificateProblem(Exception):
 class Identity:
     """Names a certificate is for, the kind of its key, and when it counts.
 
-    Names are in lower case, and one may begin with `*.`. Kinds are those of `cryptography`, such as
-    `RSAPublicKey`: a TLS context has room for one certificate of each kind.
+    Names are in lower case, and one may begin with `*.`. Kinds are algorithms of keys, such as
+    `rsa`: a TLS context has room for one certificate of each kind.
     """
 
     certificate: Path
@@ -35,27 +36,26 @@ class Identity:
     @classmethod
     def read(cls, entry: Certificate) -> Identity:
         """Return the identity in the files of an entry. Raises CertificateProblem."""
-        from cryptography import x509  # not for an smtpd without TLS: it takes 10 MB
+        # not for an smtpd without TLS: it takes 5 MB, and `cryptography` would take 11
+        from asn1crypto import pem, x509
 
         try:
-            first = x509.load_pem_x509_certificates(entry.certificate.read_bytes())[0]
+            blocks = pem.unarmor(entry.certificate.read_bytes(), multiple=True)
+            first = next(x509.Certificate.load(der) for kind, _, der in blocks if kind in _KINDS)
+            names = first.subject_alt_name_value or ()
+            identity = cls(
+                entry.certificate,
+                entry.key or entry.certificate,
+                tuple(name.chosen.contents.decode().lower() for name in names
+                      if name.name == "dns_name"),
+                first.public_key.algorithm,
+                first.not_valid_before,
+                first.not_valid_after,
+            )  # fmt: skip
         except OSError as error:
             raise CertificateProblem(f"{entry.certificate}: {error.strerror}") from None
-        except ValueError:
+        except (ValueError, KeyError, StopIteration):  # KeyError: an unknown algorithm
             raise CertificateProblem(f"{entry.certificate}: has no certificate in PEM") from None
-        try:
-            extension = first.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-            names = extension.value.get_values_for_type(x509.DNSName)
-        except (x509.ExtensionNotFound, ValueError):
-            names = []
-        identity = cls(
-            entry.certificate,
-            entry.key or entry.certificate,
-            tuple(name.lower() for name in names),
-            type(first.public_key()).__name__.lstrip("_"),
-            first.not_valid_before_utc,
-            first.not_valid_after_utc,
-        )
         identity.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         return identity
 

@@ -291,13 +291,13 @@ def test_check_loads_the_hooks(folder: Path) -> None:
         f"warning: {path}: the database was not checked: the embedded PostgreSQL does not run",
     ]
     path.write_text("hooks: [site_hooks:Refuze]")
-    for command in ("check", "run"):
-        result = CliRunner().invoke(main, [command, "-c", str(path)])
+    for command in (["check"], ["run", "--plan", "1"]):
+        result = CliRunner().invoke(main, [*command, "-c", str(path)])
         reason = "hooks[0]: site_hooks has no 'Refuze'; did you mean 'Refuse'?"
         assert (result.exit_code, result.stderr) == (2, f"error: {path}:1: {reason}\n")
     path.write_text("listen: [{relay: hook}]")
-    for command in ("check", "run"):
-        result = CliRunner().invoke(main, [command, "-c", str(path)])
+    for command in (["check"], ["run", "--plan", "1"]):
+        result = CliRunner().invoke(main, [*command, "-c", str(path)])
         reason = "listen[0].relay: hook: no hook of this listener has a method handle_RCPT"
         assert (result.exit_code, result.stderr) == (2, f"error: {path}:1: {reason}\n")
 
@@ -319,7 +319,7 @@ def test_a_module_that_ends_its_process_is_an_error(folder: Path) -> None:
     path = folder / "smtpd.yaml"
     (folder / "site_ends.py").write_text("import os\nos._exit(3)\n")
     path.write_text("hooks: [site_ends:Handler]")
-    result = CliRunner().invoke(main, ["run", "-c", str(path)])
+    result = CliRunner().invoke(main, ["run", "-c", str(path), "--plan", "1"])
     reason = "hooks: a module ends the process that imports it (3)"
     assert (result.exit_code, result.stderr) == (2, f"error: {path}: {reason}\n")
 

@@ -123,7 +123,7 @@ def test_warnings_come_at_the_start(
             "class Taker:\n    async def handle_NOOP(self, *_): ...\n"
         )
         path.write_text(path.read_text() + "hooks: ['taker:Taker']\n")
-    result = CliRunner().invoke(main, ["run", "-c", str(path)])
+    result = CliRunner().invoke(main, ["run", "-c", str(path), "--plan", "1"])
     assert (result.exit_code, "far enough" in result.stderr) == (1, True)
     reason = f"reason='{path}: relay.networks: 0.0.0.0/0: its clients may send to any address; "
     assert result.stderr.count("configuration") == result.stderr.count(reason) == 1

@@ -5,7 +5,8 @@
 -- wanted, which reads no more of the window than it needs. The braces take the worker's condition
 -- and what excludes the rows that standing rules hold; others the labels of rows (labels.py). If the rules changed since the caller read them, nothing is
 -- claimed; `version` is theirs.
--- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index (docs/decisions/0005).
+-- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index, and the sum keeps the plan off queue_domain_due
+-- (docs/decisions/0005).
 WITH seen AS MATERIALIZED (
     SELECT pick.*
     FROM generate_series(0, %(priority)s) AS level (priority)
@@ -28,7 +29,7 @@ WITH seen AS MATERIALIZED (
     WHERE id = ANY (ARRAY(
             SELECT id FROM {seen} WHERE domain <> ALL (%(busy)b::text[]){open} LIMIT %(limit)s))
         AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
-        AND next_attempt <= now()
+        AND next_attempt + '0s' <= now()
         AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
         AND (SELECT version FROM rules_version) = %(version)s
         {rules}

@@ -2,14 +2,14 @@
 -- Part of all claims (claim.sql): lease the due rows, and with them the other due recipients of the same messages,
 -- so that they share a transaction. A row whose lease ran out is due as well: the outcome of that
 -- attempt is unknown, and is logged before the next attempt begins. Unless the row has `once`: no claim
--- takes it, and an upkeep duty settles it (lost.sql).
+-- takes it, and an upkeep duty settles it (lost.sql). The sums keep the plan off queue_domain_due (docs/decisions/0005).
 siblings AS MATERIALIZED (
     SELECT id, message_id, lease_token
     FROM queue
     WHERE message_id = ANY (ARRAY(SELECT DISTINCT message_id FROM due))
         AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
-        AND queue.priority <= %(priority)s
-        AND next_attempt <= now()
+        AND queue.priority + 0 <= %(priority)s
+        AND next_attempt + '0s' <= now()
         AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
         AND domain <> ALL (%(busy)b::text[])
         AND id <> ALL (ARRAY(SELECT id FROM due))

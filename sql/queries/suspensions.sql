@@ -102,12 +102,12 @@ SELECT id, message_id, sender, recipient, domain, attempts, ts, on_failed, tenan
 FROM queue WHERE id = ANY (ARRAY(SELECT unnest(%(ids)b::bigint[])))
 
 -- name: put_off
--- Put off a batch of rows that still wait, each for its seconds. Those that have passed a time of `bounces.delay`
+-- Put off a batch of rows that still wait, each for its seconds. The sum keeps the plan off queue_domain_due. Those that have passed a time of `bounces.delay`
 -- get their notice. Nothing happens once the suspension has ended.
 WITH found AS MATERIALIZED (
     SELECT id, message_id FROM queue
     WHERE id = ANY (ARRAY(SELECT unnest(%(ids)b::bigint[]))) AND status IN ('QUEUED', 'DEFERRED')
-        AND next_attempt <= now() AND suspension IS NULL AND lease_until IS NULL
+        AND next_attempt + '0s' <= now() AND suspension IS NULL AND lease_until IS NULL
         AND (SELECT true FROM suspensions AS s WHERE s.id = %(suspension)s)
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), delayed AS (

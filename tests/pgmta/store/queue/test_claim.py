@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,10 +12,8 @@ import pytest
 
 from pgmta.model import Item
 from pgmta.postgres.link import Link
-from pgmta.store.queries import queries
-from pgmta.store.queue.claim import ORDINARY, SESSION, URGENT, Claims
-from pgmta.store.queue.labels import Labels
-from pgmta.store.queue.lease import LEASE, RowLeases
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.lost import take_lost
 from tests.support.rows import column, fetch, message, row
 
@@ -240,42 +237,6 @@ async def test_no_claim_takes_over_a_row_that_must_not_go_twice(
     assert lost == column(db, "SELECT id FROM queue WHERE lease_until < now() ORDER BY id")
 
 
-@pytest.mark.parametrize(
-    ("name", "parts", "index"),
-    [
-        ("claim_by_time", ORDINARY, "priority_timezone_idx"),
-        ("claim_by_domain", ORDINARY, "queue_def_def_domain_priority_next_attempt"),
-        ("claim_by_domain", URGENT, "lower_priority_next_attempt"),
-    ],
-)
-async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
-    db: psycopg.Connection, name: str, parts: dict[str, str], index: str
-) -> None:
-    fill(db, 2000)
-    db.execute("UPDATE queue SET status = 'HOLD' WHERE id % 2 = 0")
-    for setting, value in SESSION.items():
-        db.execute("SELECT set_config(%s, %s, false)", (setting, value))
-    params = {"limit": 50, "busy": ["x.example"], "owner": "w", "lease": 60.0, "version": 1,
-              "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64,
-              "level": 10, "wide": False}  # fmt: skip
-    params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
-    texts = queries("claim")
-    claim = texts[name].fill(lease=LEASE, result=texts["result"], seen=parts["seen"])
-    parts = Labels().parts() | parts | {"fits": texts["fits"].decode()}
-    claim = claim.fill(where="true", partition="true", rules="", **parts)
-    with db.transaction(force_rollback=True):
-        explained = db.execute(b"EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF) " + claim, params)
-    [(plan,)] = explained.fetchall()
-    text = json.dumps(plan)
-    assert "queue_hold" not in text
-    scans = [node for node in nodes(plan[0]["Plan"]) if node["Node Type"] == "Seq Scan"]
-    assert {node["Relation Name"] for node in scans} == {"rules_version"}
-    assert index in text
-    read = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "queue_def_def"]
-    taken = sum(node["Actual Rows"] * node["Actual Loops"] for node in read)
-    assert taken < 500, "reads little more than it takes"
-
-
 async def test_domains_with_nothing_due_cost_a_claim_little(
     db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,11 +291,6 @@ async def test_every_priority_of_a_domain_is_found_where_a_walk_goes_on(
     while items := (await claims.claim(4, busy)).items:
         taken |= {item.id for item in items}
     assert taken == ids
-
-
-def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """The plan's nodes, flat."""
-    return [plan, *(node for child in plan.get("Plans", []) for node in nodes(child))]
 
 
 async def test_urgent_rows_behind_a_backlog_of_their_own_and_of_others(

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs once, in the new database of compose.yaml: an owner for `queuectl migrate`, and a login for each
-# daemon, with the rights of its group alone (docs/rights.md).
+# daemon, with the rights of its group alone (docs/operate/rights.md).
 set -eu
 psql -v ON_ERROR_STOP=1 -U "$POSTGRES_USER" -d "$POSTGRES_DB" \
     -v owner="$OWNER_PASSWORD" -v smtpd="$SMTPD_PASSWORD" -v queued="$QUEUED_PASSWORD" \

@@ -36,6 +36,7 @@ class Mailer:
         self._interface = SqlInterface(self._link)
         self._looks = Looks(self.status)
         self._closing: asyncio.Task[None] | None = None
+        self._asks: set[asyncio.Future[None]] = set()  # calls under way
         self.put = self._gatherer.put
         """Takes a parcel; its future gets the results."""
         self._gatherer.start()
@@ -79,17 +80,24 @@ class Mailer:
     async def _close(self) -> None:
         await self._looks.close()
         await self._gatherer.close()
+        if self._asks:
+            await asyncio.wait(self._asks)
         await self._resources.close()
 
     async def _ask[T](self, call: Callable[[], Awaitable[T]]) -> T:
         if self._closing:
             raise NotBegun(CLOSED)
+        ended = self.loop.create_future()
+        self._asks.add(ended)
         try:
             return await repeated(call, time.monotonic() + self._patience)
         except psycopg.Error as error:
             if (reason := await explained(self._link, error)) is error:
                 raise
             raise reason from error
+        finally:
+            self._asks.remove(ended)
+            ended.set_result(None)
 
 
 async def repeated[T](call: Callable[[], Awaitable[T]], until: float) -> T:

@@ -196,7 +196,7 @@ class Link:
         """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
         if self._statements:
-            self._statements.stop()
+            self._statements.end()
             self._statements = None
         if connection:
             await connection.close()

@@ -1,7 +1,7 @@
 """A connection to PostgreSQL that knows its process on the server.
 
-Undocumented parts of psycopg are used here and nowhere else: the method `AsyncConnection.wait` and
-the generators that it runs. Checked with psycopg 3.3.9; tests/pgmta/test_private_names.py fails
+Undocumented parts of psycopg are used here: the method `AsyncConnection.wait` and the generators
+that it runs. Checked with psycopg 3.3.9; tests/pgmta/test_private_names.py fails
 when they change.
 """
 

@@ -63,7 +63,7 @@ async def listen(
     while True:
         try:
             connection = await resources.connect("listen")
-            # of those that come during a statement; a look at the workers follows it
+            # psycopg reads those that come during LISTEN itself; a needless look costs little
             connection.add_notify_handler(lambda note: news.came.set())
             try:
                 await connection.execute(f"LISTEN {SUSPENSIONS}")

@@ -107,7 +107,10 @@ def write_plan(descriptor: int, plan: MasterPlan | ConfigError) -> None:
 
 
 def parse_plan(text: bytes) -> MasterPlan:
-    """Return a plan that was written. Raises ConfigError with the mistakes of the file."""
+    """Return a plan that was written. Raises ConfigError with the mistakes of the file.
+
+    Raises ValueError if the process ended before it had written all of it.
+    """
     said = json.loads(text)
     if "problems" in said:
         raise ConfigError(said["problems"])

@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from smtpd.process.plan import MasterPlan, parse_plan
 
@@ -62,7 +63,9 @@ class PlanProcess:
                 continue
             part = os.read(self._pipe, 1 << 16)
             if not part:
-                return parse_plan(text) if text else None
+                with suppress(ValueError):  # else its end came in the middle
+                    return parse_plan(text)
+                return None
             text += part
 
     @property

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import ssl
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from smtpd.config import Certificate
 
@@ -22,8 +25,8 @@ class CertificateProblem(Exception):
 class Identity:
     """Names a certificate is for, the kind of its key, and when it counts.
 
-    Names are in lower case, and one may begin with `*.`. Kinds are algorithms of keys, such as
-    `rsa`: a TLS context has room for one certificate of each kind.
+    Names are in lower case, and one may begin with `*.`. Kinds are object identifiers of algorithms
+    of keys: a TLS context has room for one certificate of each kind.
     """
 
     certificate: Path
@@ -37,25 +40,30 @@ class Identity:
     def read(cls, entry: Certificate) -> Identity:
         """Return the identity in the files of an entry. Raises CertificateProblem."""
         # not for an smtpd without TLS: it takes 5 MB, and `cryptography` would take 11
-        from asn1crypto import pem, x509
+        from asn1crypto import core, pem, x509
 
         try:
-            blocks = pem.unarmor(entry.certificate.read_bytes(), multiple=True)
+            text = entry.certificate.read_bytes().removeprefix(codecs.BOM_UTF8)
+            blocks = pem.unarmor(text, multiple=True)
             first = next(x509.Certificate.load(der) for kind, _, der in blocks if kind in _KINDS)
-            names = first.subject_alt_name_value or ()
+        except OSError as error:
+            raise CertificateProblem(f"{entry.certificate}: {error.strerror}") from None
+        except (ValueError, StopIteration):
+            raise CertificateProblem(f"{entry.certificate}: has no certificate in PEM") from None
+        try:
+            content = first["tbs_certificate"]
+            key = core.Sequence.load(content["subject_public_key_info"].dump())
             identity = cls(
                 entry.certificate,
                 entry.key or entry.certificate,
-                tuple(name.chosen.contents.decode().lower() for name in names
-                      if name.name == "dns_name"),
-                first.public_key.algorithm,
+                _names(content["extensions"]),
+                key[0][0].dotted,
                 first.not_valid_before,
                 first.not_valid_after,
-            )  # fmt: skip
-        except OSError as error:
-            raise CertificateProblem(f"{entry.certificate}: {error.strerror}") from None
-        except (ValueError, KeyError, StopIteration):  # KeyError: an unknown algorithm
-            raise CertificateProblem(f"{entry.certificate}: has no certificate in PEM") from None
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise CertificateProblem(f"{entry.certificate}: can't be read: {reason}") from None
         identity.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         return identity
 
@@ -100,3 +108,16 @@ class Identity:
 def _no_password() -> str:
     """Return no password: OpenSSL would ask for it on the terminal."""
     return ""
+
+
+def _names(extensions: Iterable[Any]) -> tuple[str, ...]:
+    """Return the DNS names of subjectAltName (RFC 5280, section 4.2.1.6): none if it is broken."""
+    with suppress(ValueError):
+        for extension in extensions:
+            if extension["extn_id"].native == "subject_alt_name":
+                return tuple(
+                    name.chosen.contents.decode().lower()
+                    for name in extension["extn_value"].parsed
+                    if name.name == "dns_name"
+                )
+    return ()

@@ -23,6 +23,6 @@ DO $$
 BEGIN
     IF grants() <> '{}' THEN
         RAISE WARNING 'a role could not be made'
-            USING HINT = 'Create the roles of docs/rights.md (NOLOGIN) and call pgmta.grants() as owner of the tables.';
+            USING HINT = 'Create the roles of docs/operate/rights.md (NOLOGIN) and call pgmta.grants() as owner of the tables.';
     END IF;
 END $$;

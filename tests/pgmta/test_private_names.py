@@ -19,6 +19,7 @@ import pytest
 import yaml
 from dns.rdtypes.tlsabase import TLSABase
 from psycopg import waiting
+from psycopg._py_transformer import Transformer
 from psycopg.types.datetime import TimestamptzLoader
 
 from pgmta.postgres.embedded.programs import VERSION, _wheel, _wheel_bin
@@ -46,6 +47,12 @@ def digest(part: Any) -> str:
             "8e8b5568885c",
             "psycopg 3.3.9",
             "pgmta/postgres/link_connection.py",
+        ),
+        (
+            Transformer,  # psycopg_binary has the same in C
+            "9748de75b894",
+            "psycopg 3.3.9",
+            "pgmta/postgres/prepared_statements.py",
         ),
         (TLSABase, "9de1b936ca2f", "dnspython 2.9.2", "queued/delivery/dns/dns.py"),
         (TimestamptzLoader, "b29652fbe498", "psycopg 3.3.9", "pgmta/postgres/operator.py"),

@@ -70,8 +70,9 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
     assert taken < 500, "reads little more than it takes"
 
 
+@pytest.mark.parametrize("where", [None, "priority > 3", "domain = 'good.example'"])
 async def test_a_claim_reads_no_other_due_rows_after_all_were_put_off(
-    db: psycopg.Connection, link: Link
+    where: str | None, db: psycopg.Connection, link: Link
 ) -> None:
     """PostgreSQL 18 skips through an index by its later columns, if few rows seem due."""
 
@@ -94,7 +95,7 @@ async def test_a_claim_reads_no_other_due_rows_after_all_were_put_off(
     db.execute(fill, (20_000, "bad.example", "5 days"))
     db.execute("VACUUM (ANALYZE) queue")
     db.execute(fill, (3000, "good.example", "-1 s"))
-    claims = Claims(link, "worker", 60)
+    claims = Claims(link, "worker", 60, where)
     for _ in range(10):  # by time, and by domain
         before = await read()
         assert len((await claims.claim(20, [])).items) == 20

@@ -222,7 +222,7 @@ async def test_what_is_cancelled_before_its_commit_is_not_sent(
 
 _WAITING = """
 SELECT count(*) FROM pg_stat_activity
-WHERE application_name LIKE 'pgmta client mails%' AND wait_event_type = 'Lock'
+WHERE application_name LIKE 'pgmta client%' AND wait_event_type = 'Lock'
     AND datname = current_database()
 """
 
@@ -255,6 +255,18 @@ async def test_close_ends_what_is_begun(database: str, db: psycopg.Connection) -
     await unused.close()
     with pytest.raises(NotBegun):
         await unused.send(mail())
+
+
+async def test_close_waits_for_a_question_under_way(database: str, db: psycopg.Connection) -> None:
+    client = Client(database)
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE queue IN ACCESS EXCLUSIVE MODE")
+        asked = asyncio.create_task(client.status([1]))
+        await eventually(lambda: column(db, _WAITING) == [1])
+        closing = asyncio.create_task(client.close())
+        await let_others_run(3)
+    assert await asked == {1: []}
+    await closing
 
 
 async def test_a_rule_of_operators_refuses_its_mail_alone(

@@ -7,7 +7,8 @@ signal ends it half started.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 STOP = (signal.SIGTERM, signal.SIGINT)
 """Signals that ask a daemon to end."""
@@ -20,6 +21,20 @@ def catch() -> None:
     """Keep the signals that come before `receive`; none of them ends the process."""
     for number in (*STOP, signal.SIGHUP):
         signal.signal(number, _caught)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Keep the signals of a daemon as long as the context lasts, and ignore them then.
+
+    The end of Python would give each its default, so that one would decide the exit code.
+    """
+    catch()
+    try:
+        yield
+    finally:
+        for number in (*STOP, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def receive(receiver: Callable[[int], None]) -> set[int]:

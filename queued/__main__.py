@@ -5,12 +5,20 @@ from __future__ import annotations
 import sys
 
 from pgmta import signals
+from pgmta.console import standard_files
 
 
 def main() -> None:
     """Run the command; a daemon keeps the signals that come while the rest is imported."""
+    standard_files.fill()
     if sys.argv[1:2] in (["run"], ["web"]) and "--check" not in sys.argv:
-        signals.catch()
+        with signals.kept():
+            _run_command()
+    else:
+        _run_command()
+
+
+def _run_command() -> None:
     if sys.argv[1:2] == ["web"]:  # by itself: the parts that deliver have 10 MB
         from queued.daemon.web import web
 

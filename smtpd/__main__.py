@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from pgmta import signals
+from pgmta.console import standard_files
 
 
 def main() -> None:
     """Run the command; a daemon keeps the signals that come while the rest is imported."""
-    _fill_standard_descriptors()
-    if sys.argv[1:2] in (["run"], ["serve"]):
-        signals.catch()
-    from smtpd.process.plan_process import OPTION
-
-    if sys.argv[1:2] == ["run"] and OPTION not in sys.argv:
-        _run_master()
+    standard_files.fill()
+    if sys.argv[1:2] not in (["run"], ["serve"]):
+        _run_command()
         return
+    with signals.kept():
+        from smtpd.process.plan_process import OPTION
+
+        if sys.argv[1] == "run" and OPTION not in sys.argv:
+            _run_master()
+        else:
+            _run_command()
+
+
+def _run_command() -> None:
     from smtpd.cli import main as command
 
     command(prog_name="smtpd")
-
-
-def _fill_standard_descriptors() -> None:
-    """Open those of stdin, stdout and stderr that are closed: else a socket gets that number."""
-    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
-        pass
-    os.close(number)
 
 
 def _run_master() -> None:

@@ -73,21 +73,26 @@ class Identity:
             self.key.open("rb").close()  # OpenSSL does not say which of the files it can't read
             context.load_cert_chain(self.certificate, self.key, password=_no_password)
         except ssl.SSLError as error:
-            reason = self._objection(error.reason)
-            raise CertificateProblem(f"{self.key}: {reason}") from None
+            raise CertificateProblem(self._objection(error.reason)) from None
         except OSError as error:
             raise CertificateProblem(f"{self.key}: {error.strerror}") from None
 
     def _objection(self, reason: str | None) -> str:
-        """Return the reason of OpenSSL in other words; `reason` is its name there."""
+        """Return the file and the reason of OpenSSL in other words; `reason` is its name there."""
         if reason == "KEY_VALUES_MISMATCH":
-            return f"is not the key of {self.certificate}"
+            return f"{self.key}: is not the key of {self.certificate}"
         if reason in ("EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"):
-            return f"{self.certificate} is too weak: OpenSSL says {reason}"
-        with suppress(OSError):
+            return f"{self.key}: {self.certificate} is too weak: OpenSSL says {reason}"
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self.certificate)
             if b"ENCRYPTED" in self.key.read_bytes():
-                return "is encrypted, and smtpd has no password: store the key without one"
-        return "has no private key in PEM"
+                words = "is encrypted, and smtpd has no password: store the key without one"
+                return f"{self.key}: {words}"
+        except ssl.SSLError:
+            return f"{self.certificate}: one of its certificates is broken"
+        except OSError as error:
+            return f"{self.key}: {error.strerror}"
+        return f"{self.key}: has no private key in PEM"
 
     def serves(self, host: str) -> bool:
         """Return whether the certificate is for a host (RFC 6125, section 6.4.3)."""

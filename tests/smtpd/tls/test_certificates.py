@@ -15,9 +15,11 @@ from structlog.testing import capture_logs
 
 from pgmta.config.loader import load
 from pgmta.errors import ConfigError
+from smtpd import config
 from smtpd.config import SmtpdConfig
 from smtpd.tls import contexts as context_set
 from smtpd.tls.contexts import ContextSet
+from smtpd.tls.identity import CertificateProblem, Identity
 from tests.support.certificates import Certificate
 from tests.support.serving import Client, serving
 from tests.support.waiting import until
@@ -209,3 +211,20 @@ def test_keys_that_cannot_be_used(tmp_path: Path) -> None:
         f"{weak} is too weak: OpenSSL says EE_KEY_TOO_SMALL",
         "is encrypted, and smtpd has no password: store the key without one",
     ]
+
+
+def test_certificates_of_other_programs(tmp_path: Path) -> None:
+    """A byte order mark is no mistake, and a broken chain is none of the key."""
+    file, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-subj", "/CN=a", "-addext", "subjectAltName=DNS:MX.Example",
+         "-nodes", "-newkey", "ed25519", "-keyout", key, "-out", file],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    sound = file.read_bytes()
+    file.write_bytes(b"\xef\xbb\xbf" + sound)
+    entry = config.Certificate(certificate=file, key=key)
+    assert Identity.read(entry).names == ("mx.example",)
+    file.write_bytes(sound + sound[: len(sound) // 2])
+    with pytest.raises(CertificateProblem, match=r"c\.pem: one of its certificates is broken"):
+        Identity.read(entry)

@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,35 @@ def test_sockets_of_systemd(system: System, tmp_path: Path) -> None:
             _, log = run.communicate(timeout=PATIENCE)
         assert run.returncode == 1
         assert "which no entry of listen has" in log
+
+
+def test_without_standard_output_and_error(system: System) -> None:
+    smtpd = system.smtpd()
+    smtpd.stop()
+    command = shlex.join([sys.executable, "-P", "-m", "smtpd", "run", "-c", str(smtpd.path)])
+    run = subprocess.Popen(["sh", "-c", f"exec {command} 0<&- 1>&- 2>&-"])
+
+    def greeting() -> bytes:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", smtpd.port)) as client:
+            return client.recv(1000)
+        return b""
+
+    try:
+        assert until(greeting)[:4] == b"220 "
+    finally:
+        run.terminate()
+    assert run.wait(PATIENCE) == 0
+
+
+def test_a_file_that_blocks_its_reader_delays_the_end_by_seconds(tmp_path: Path) -> None:
+    file = tmp_path / "smtpd.yaml"
+    os.mkfifo(file)
+    command = [sys.executable, "-P", "-m", "smtpd", "run", "-c", str(file)]
+    run = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    until(children.read_text)
+    run.terminate()
+    assert run.wait(PATIENCE) == 0
 
 
 def readable() -> bool:

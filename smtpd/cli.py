@@ -203,7 +203,7 @@ def run(config: Path, attached: bool, descriptor: int) -> None:
 
 
 @main.command(hidden=True)
-@click.option("-c", "config", type=click.Path(path_type=Path), required=True)
+@click.option("-c", "config", type=click.Path(path_type=Path), required=True, help="The file.")
 @plan_option
 @reporting
 def reread(config: Path, descriptor: int) -> None:

@@ -194,7 +194,7 @@ class Product:
     def _note_lines(self, command: str, log: Path) -> None:
         lines = log.read_text(errors="replace").splitlines()
         if lines:
-            self.notes.append(f"{command} logged {len(lines)} lines, last: {lines[-1][:200]}")
+            self.notes.append(f"{command} logged {len(lines)} lines, last: {lines[-1][:400]}")
 
     def stop(self) -> None:
         """Stop all with SIGTERM; note each that does not end cleanly or has logged something."""

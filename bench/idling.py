@@ -206,7 +206,7 @@ def _rows(relays: list[Relay], before: list[Usage], after: list[Usage]) -> list[
 
 @click.command(context_settings=HELP)
 @click.option("--seconds", default=120.0, help="How long the relay is watched.")
-@click.option("--rest", default=30.0, help="Seconds before that, after the start.")
+@click.option("--rest", default=60.0, help="Seconds before that: looks are more frequent at first.")
 @click.option("--tls/--no-tls", default=True, help="smtpd has a certificate.")
 @click.option(
     "--commands",

@@ -17,6 +17,8 @@ from pgmta.selection import Selection, Term, priorities
 def _parse_target(value: Any) -> HostPort | Literal["mx"]:
     if isinstance(value, str) and value.lower() == "mx":
         return "mx"
+    if isinstance(value, dict | list):
+        raise ValueError("give `mx` or host:port; a route with keys is for shaping.yaml")
     return parse_host_port(value)
 
 

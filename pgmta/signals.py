@@ -7,6 +7,7 @@ signal ends it half started.
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,6 +36,19 @@ def kept() -> Iterator[None]:
     finally:
         for number in (*STOP, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def deadly() -> Iterator[None]:
+    """Let a signal to stop end the process, as long as it reads a file that may block."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in STOP}
+    try:
+        if stop_came():
+            sys.exit(0)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def receive(receiver: Callable[[int], None]) -> set[int]:

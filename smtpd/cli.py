@@ -179,7 +179,8 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
 @reporting
 def run(config: Path, attached: bool, descriptor: int) -> None:
     """Take mail until SIGTERM or SIGINT; SIGHUP reads the file again."""
-    settings = load(config, SmtpdConfig)
+    with signals.deadly():
+        settings = load(config, SmtpdConfig)
     _check_system(settings, config)
     if settings.needs_process_check:
         warnings = _check_apart(config)

@@ -15,7 +15,6 @@ OPTION = "--plan"
 """The hidden option with the descriptor to which a command writes the plan."""
 
 _LOOK = 100  # milliseconds between looks for a signal
-_END = 5.0  # seconds for the end of the process
 
 
 class PlanProcess:
@@ -44,13 +43,9 @@ class PlanProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the process end, and wait for its end; after a time it is killed."""
+        """Let the process end, and wait for its end."""
         os.close(self._pipe)
-        try:
-            self._process.communicate(timeout=_END)
-        except subprocess.TimeoutExpired:  # it waits for a disk, or for PostgreSQL
-            self._process.kill()
-            self._process.communicate()
+        self._process.communicate()
 
     def read(self) -> MasterPlan | None:
         """Return the plan; None if `stopped` says so, or if the process ends without one.

@@ -82,7 +82,7 @@ def test_without_standard_output_and_error(system: System) -> None:
     assert run.wait(PATIENCE) == 0
 
 
-def test_a_file_that_blocks_its_reader_delays_the_end_by_seconds(tmp_path: Path) -> None:
+def test_a_file_that_blocks_its_reader_holds_up_no_signal(tmp_path: Path) -> None:
     file = tmp_path / "smtpd.yaml"
     os.mkfifo(file)
     command = [sys.executable, "-P", "-m", "smtpd", "run", "-c", str(file)]

@@ -6,7 +6,7 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import yaml
 from tests.packaging.test_install import VERSION
 from tests.support.container import UID, Container, Image
 from tests.support.daemons import ROOT
-from tests.support.database import memory_folder
 from tests.support.debian_root import make_root
 from tests.support.far_host import possible
 from tests.support.waiting import PATIENCE, until
@@ -124,14 +123,6 @@ def healthy(host: Host, volume: str, port: int) -> bool:
     words = [word.replace("9101", str(port)) for word in test]
     done = host.start(words, volume)
     return done.ended() == 0
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    folder = memory_folder()
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 
 from tests.packaging.test_install import VERSION, build, tree
 from tests.support.daemons import ROOT
-from tests.support.database import memory_folder
 from tests.support.debian_root import make_root, previous_tree, run_in
 from tests.support.waiting import PATIENCE
 
@@ -68,14 +66,6 @@ pipx uninstall pgmta
 [ ! -e .local/bin/smtpd ] && [ ! -e .local/share/man/man5/queued.yaml.5 ]
 ls mail/queued.yaml mail/var/postgres/PG_VERSION
 """
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    folder = memory_folder()
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 def registry_answers(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What tests of packages share."""
+"""A folder for tests of packages."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def kept() -> Iterator[None]:
 
 
 @contextmanager
-def deadly() -> Iterator[None]:
-    """Let a signal to stop end the process, as long as it reads a file that may block."""
+def defaults() -> Iterator[None]:
+    """Have a signal to stop end the process at once, as while it reads a file that may block."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in STOP}
     try:
         if stop_came():

@@ -179,7 +179,7 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
 @reporting
 def run(config: Path, attached: bool, descriptor: int) -> None:
     """Take mail until SIGTERM or SIGINT; SIGHUP reads the file again."""
-    with signals.deadly():
+    with signals.defaults():
         settings = load(config, SmtpdConfig)
     _check_system(settings, config)
     if settings.needs_process_check:

@@ -156,9 +156,14 @@ class EmbeddedServer:
         return started
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server: `fast` ends sessions, `immediate` crashes it (for tests)."""
+        """Stop the server, if it runs: `fast` ends sessions, `immediate` crashes it (for tests).
+
+        Another process may have the number that a killed server has left. pg_ctl would signal that
+        process, and wait for its end.
+        """
         with suppress(subprocess.CalledProcessError, FileNotFoundError):
-            self._control("-w", "-m", mode, "stop")
+            if self.running():
+                self._control("-w", "-m", mode, "stop")
 
     def _control(self, *arguments: str, keep: Sequence[int] = ()) -> None:
         """Run pg_ctl on the data directory. Raises CalledProcessError."""

@@ -7,6 +7,7 @@ import pwd
 import shutil
 import socket
 import stat
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -88,6 +89,21 @@ def test_a_socket_folder_that_others_have_made(
     with psycopg.connect(far.uri(DATABASE)) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
     far.stop()
+
+
+def test_a_stop_spares_another_process_with_the_number_of_a_killed_server(
+    far: EmbeddedServer,
+) -> None:
+    owner = far.data.owner() if os.geteuid() == 0 else None
+    with subprocess.Popen(["sleep", "600"], cwd="/", user=owner) as other:
+        file = far.data / "postmaster.pid"
+        file.write_text(f"{other.pid}\n{far.data}\n0\n5432\n{far.sockets}\n\n0 0\nready   \n")
+        try:
+            far.stop()
+            assert other.poll() is None
+        finally:
+            file.unlink()
+            other.kill()
 
 
 @as_root

@@ -23,14 +23,13 @@ from pgmta.command import (
     progress,
     reporting,
 )
-from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError
 from pgmta.store.changes.change import BATCH, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.row_change import RowChange
 from queued.cli.options.filter_options import condition, filter_options
-from queued.cli.options.queue_command import CONFIG, database_of, parse_pairs, who
+from queued.cli.options.queue_command import CONFIG, database_of, parse_pairs, read_duration, who
 
 EXIT_INTERRUPTED = 130
 
@@ -122,12 +121,7 @@ def set_values(priority: int | None, pairs: tuple[str, ...], unset: tuple[str, .
 
 def seconds(text: str | None, flag: str = "--release-after") -> float | None:
     """Return the seconds of a duration that was given to a flag. Raises ConfigError."""
-    if text is None:
-        return None
-    try:
-        return parse_duration(text) or 1.0
-    except ValueError as error:
-        raise ConfigError([f"{flag}: {error}"]) from None
+    return None if text is None else read_duration(text, flag) or 1.0
 
 
 def _run(action: Action, options: dict[str, Any], **values: Any) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from pgmta.command import EXIT_FAILURE, print_line
-from pgmta.config.types import parse_duration
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.telephone import is_number, number_of
 from pgmta.store.changes.search import Wanted
@@ -26,6 +25,7 @@ from queued.cli.options.queue_command import (
     database_of,
     instant,
     print_rows,
+    read_duration,
 )
 
 
@@ -79,8 +79,8 @@ def find(
                 "--metadata or --verp"
             ]
         )
+    seconds = read_duration(since, "--since")
     try:
-        seconds = parse_duration(since)
         rows = find_mail(database_of(config), wanted, seconds, limit)
     except ValueError as error:
         raise ConfigError([str(error)]) from None

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from pgmta.command import age, print_json, print_line, print_text
-from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.selection import domain_as_stored
 from pgmta.store.records.traces import FIELDS, Trace, TraceOrders
@@ -25,6 +24,7 @@ from queued.cli.options.queue_command import (
     command,
     database_of,
     print_rows,
+    read_duration,
     time_to,
     who,
 )
@@ -63,8 +63,8 @@ def trace(
         raise ConfigError([f"trace needs one of: --list, --stop, or {options}"])
     if "domain" in wanted:
         wanted["domain"] = [domain_as_stored(text) for text in wanted["domain"]]
+    seconds = read_duration(length, "--for")
     try:
-        seconds = parse_duration(length)
         Trace.of(0, wanted)
     except ValueError as error:
         raise ConfigError([str(error)]) from None

@@ -14,13 +14,12 @@ import click
 import psycopg
 
 from pgmta.command import print_csv, print_json, print_line, shorten
-from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.states import LOGGED_EVENTS
 from pgmta.store.changes.attempt_log import AttemptLog, of_attempts
 from pgmta.store.changes.search import Wanted
 from queued.cli.options.filter_options import search_options
-from queued.cli.options.queue_command import Form, command, database_of, instant
+from queued.cli.options.queue_command import Form, command, database_of, instant, read_duration
 
 _LOOK = 1.0  # seconds between two looks
 _PART = 10  # a look takes at most a tenth of the time, also beside long transactions
@@ -63,8 +62,8 @@ def logs(
     Values of one option are alternatives; different options must all match. --json prints a line
     per entry.
     """
+    seconds = read_duration(since, "--since") if since else _BACK
     try:
-        seconds = parse_duration(since) if since else _BACK
         names = ("recipient", "domain", "sender", "tenant", "metadata")
         of_mail = {name: texts[name] for name in names}
         wanted = Wanted(

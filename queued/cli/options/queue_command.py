@@ -33,6 +33,7 @@ from pgmta.command import (
 from pgmta.config.environment import DatabasePlace, environment_field
 from pgmta.config.loader import load
 from pgmta.config.rates import parse_rate
+from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError
 from pgmta.mail.text import printable
 from pgmta.postgres.locate import existing, resolve
@@ -142,6 +143,14 @@ def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str
             raise ConfigError([f"{flag} {text!r}: expected key=value"])
         pairs[key] = value
     return pairs
+
+
+def read_duration(text: str, flag: str) -> float:
+    """Return the seconds of the duration that was given to a flag. Raises ConfigError."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigError([f"{flag}: {error}"]) from None
 
 
 def read_rate(text: str, flag: str) -> float:

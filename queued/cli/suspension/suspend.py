@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pgmta.command import print_line, shorten
-from pgmta.config.types import hint, parse_duration
+from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.selection import domain_as_stored
 from pgmta.store.changes.suspension_orders import SuspensionOrders
@@ -24,6 +24,7 @@ from queued.cli.options.queue_command import (
     database_of,
     instant,
     print_rows,
+    read_duration,
     who,
 )
 
@@ -100,10 +101,7 @@ def _end(length: str | None, until: str | None) -> datetime | None:
     if length and until:
         raise ConfigError(["--for and --until exclude each other"])
     if length:
-        try:
-            return datetime.now(UTC) + timedelta(seconds=parse_duration(length))
-        except (ValueError, OverflowError) as error:
-            raise ConfigError([f"--for {length!r}: {error}"]) from None
+        return datetime.now(UTC) + timedelta(seconds=read_duration(length, "--for"))
     if not until:
         return None
     try:

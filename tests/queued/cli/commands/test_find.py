@@ -126,7 +126,7 @@ def test_nothing_found_and_mistakes(config: Path) -> None:
     for words, reason in (
         ((), "find needs --recipient"),
         (("--metadata", "x"), "expected key=value"),
-        (("--sender", "a", "--since", "soon"), "soon"),
+        (("--sender", "a", "--since", "soon"), "--since: 'soon' is no duration"),
     ):
         result = run(config, *words)
         assert result.exit_code == 2, result.output

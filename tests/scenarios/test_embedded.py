@@ -97,7 +97,7 @@ def kill_postmaster(folder: Path) -> None:
     until(another, describe="another postmaster")
 
 
-def started_again(daemons: list[Daemon], times: int) -> None:
+def await_starts(daemons: list[Daemon], times: int) -> None:
     """A daemon has started the server, and said so: mail may be faster than the line in the log.
 
     A server that dies before the line is started again by the same call, which says it once.
@@ -149,7 +149,7 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
 
     kill_postmaster(folder)
     probe(system, smtpd, hop, "killed")
-    started_again(system.daemons, 1)
+    await_starts(system.daemons, 1)
 
     # a process of it stays, as one may that waits for a disk
     (child, *_) = psutil.Process(postmaster(folder)).children()
@@ -157,7 +157,7 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
     kill_postmaster(folder)
     probe(system, smtpd, hop, "orphan")
     assert not lives(child)
-    started_again(system.daemons, 2)
+    await_starts(system.daemons, 2)
 
     # another process of the same user has its number by now, and a full disk has left files empty
     with open(folder / "postgres.starting") as starting:
@@ -178,7 +178,7 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
     sleeper.kill()
     sleeper.wait()
 
-    started_again(system.daemons, 3)
+    await_starts(system.daemons, 3)
     for daemon in system.daemons:
         daemon.kill()
     assert server.running()  # no process was left to stop it

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pgmta.command import print_line
-from pgmta.config.types import hint
+from pgmta.config.types import hint, parse_duration
 from pgmta.errors import ConfigError
 from pgmta.model import NamedHop
 from pgmta.store.changes.listing import COLUMNS, DERIVED, LOGGED, NEXT_HOP, Listing
@@ -22,7 +22,6 @@ from queued.cli.options.queue_command import (
     command,
     database_of,
     print_rows,
-    read_duration,
 )
 
 _OF_ROWS = ("status", "age", "priority", "hold_reason")
@@ -84,12 +83,15 @@ def _next_hops(config: Path) -> Sequence[NamedHop]:
 
 def _seconds(since: str, filters: dict[str, Any]) -> float:
     """Return the seconds of --since. Raises ConfigError, also for a filter that needs rows."""
-    seconds = read_duration(since, "--since")
     problems = [
         f"--{name.replace('_', '-')} is about rows of the queue: --since counts attempts in the log"
         for name in _OF_ROWS
         if filters[name]
     ]
+    try:
+        seconds = parse_duration(since)
+    except ValueError as error:
+        problems.append(f"--since: {error}")
     if problems:
         raise ConfigError(problems)
     return seconds

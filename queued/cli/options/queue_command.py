@@ -147,16 +147,17 @@ def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str
 
 def read_duration(text: str, flag: str) -> float:
     """Return the seconds of the duration that was given to a flag. Raises ConfigError."""
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigError([f"{flag}: {error}"]) from None
+    return _read(parse_duration, text, flag)
 
 
 def read_rate(text: str, flag: str) -> float:
     """Return the rate per second that was given to a flag. Raises ConfigError."""
+    return _read(parse_rate, text, flag)
+
+
+def _read(parse: Callable[[str], float], text: str, flag: str) -> float:
     try:
-        return parse_rate(text)
+        return parse(text)
     except ValueError as error:
         raise ConfigError([f"{flag}: {error}"]) from None
 

@@ -40,7 +40,7 @@ def kept() -> Iterator[None]:
 
 @contextmanager
 def defaults() -> Iterator[None]:
-    """Have a signal to stop end the process at once, as while it reads a file that may block."""
+    """Have a signal to stop end the process at once, as while it reads files that may block."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in STOP}
     try:
         if stop_came():

@@ -110,6 +110,14 @@ def _check_system(settings: SmtpdConfig, path: Path) -> None:
     check_recipients(path, settings.relay)
 
 
+def _check_here(settings: SmtpdConfig, path: Path) -> list[str]:
+    """Load what names no module, and return the warnings."""
+    found = _warnings(settings)
+    if settings.uses_tls:
+        found += _check_certificates(settings, path)
+    return [f"{path}: {text}" for text in found]
+
+
 def _check_apart(path: Path) -> list[str]:
     """Load hooks and users in a process that ends: they may do anything, and write no plan.
 
@@ -125,6 +133,7 @@ def _check_apart(path: Path) -> list[str]:
             except subprocess.TimeoutExpired:
                 if signals.stop_came():
                     process.kill()
+                    sys.exit(0)  # a process of a hook may hold the pipes open
     if signals.stop_came():
         sys.exit(0)
     if process.returncode:
@@ -181,14 +190,10 @@ def run(config: Path, attached: bool, descriptor: int) -> None:
     """Take mail until SIGTERM or SIGINT; SIGHUP reads the file again."""
     with signals.defaults():
         settings = load(config, SmtpdConfig)
-    _check_system(settings, config)
+        _check_system(settings, config)
+        warnings = [] if settings.needs_process_check else _check_here(settings, config)
     if settings.needs_process_check:
         warnings = _check_apart(config)
-    else:
-        found = _warnings(settings)
-        if settings.uses_tls:
-            found += _check_certificates(settings, config)
-        warnings = [f"{config}: {text}" for text in found]
     logs.configure(settings.log, daemon="smtpd")
     for warning in warnings:
         logs.get("master").warning("configuration", reason=warning)

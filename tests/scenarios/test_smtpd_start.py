@@ -13,8 +13,11 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+import yaml
 
 from tests.support.certificates import Certificate
 from tests.support.system import System
@@ -82,15 +85,58 @@ def test_without_standard_output_and_error(system: System) -> None:
     assert run.wait(PATIENCE) == 0
 
 
-def test_a_file_that_blocks_its_reader_holds_up_no_signal(tmp_path: Path) -> None:
+def blocking_writer(path: Path) -> int:
+    """Wait until a process reads a FIFO; it blocks until the returned descriptor is closed."""
+
+    def opened() -> int:
+        with suppress(OSError):
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        return 0
+
+    return until(opened, describe=f"a reader of {path}")
+
+
+@pytest.mark.parametrize("name", ["smtpd.yaml", "mx.pem", "users.txt"])
+def test_a_file_that_blocks_its_reader_holds_up_no_signal(tmp_path: Path, name: str) -> None:
     file = tmp_path / "smtpd.yaml"
-    os.mkfifo(file)
+    users = {"domains": ["a.example"], "file": "users.txt"}
+    named: dict[str, dict[str, Any]] = {
+        "smtpd.yaml": {},
+        "mx.pem": {"certificates": ["mx.pem"]},
+        "users.txt": {"relay": {"domains": ["a.example"], "recipients": [users]}},
+    }
+    file.write_text(yaml.safe_dump({"environment": {"directory": str(tmp_path)}} | named[name]))
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
     command = [sys.executable, "-P", "-m", "smtpd", "run", "-c", str(file)]
     run = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
-    until(children.read_text)
+    blocked = blocking_writer(tmp_path / name)
     run.terminate()
     assert run.wait(PATIENCE) == 0
+    os.close(blocked)
+
+
+def test_a_process_that_a_hook_starts_holds_up_no_signal(tmp_path: Path) -> None:
+    file, begun = tmp_path / "smtpd.yaml", tmp_path / "begun"
+    os.mkfifo(begun)
+    (tmp_path / "starter.py").write_text(
+        f"import subprocess\nsubprocess.Popen(['sleep', '600'])\nopen({str(begun)!r}).read()\n"
+    )
+    settings = {
+        "environment": {"directory": str(tmp_path)},
+        "hooks": [{"handler": "starter:Hook"}],
+    }
+    file.write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-P", "-m", "smtpd", "run", "-c", str(file)]
+    run = psutil.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    blocked = blocking_writer(begun)
+    (sleeper,) = [each for each in run.children(recursive=True) if each.name() == "sleep"]
+    try:
+        run.terminate()
+        assert run.wait(PATIENCE) == 0
+    finally:
+        sleeper.kill()
+        os.close(blocked)
 
 
 def readable() -> bool:

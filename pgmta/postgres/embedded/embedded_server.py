@@ -111,8 +111,18 @@ class EmbeddedServer:
                 return True
             # any process may have the number by now; only a postmaster works in its data directory
             return os.path.samestat(os.stat(f"/proc/{number}/cwd"), self.data.stat())
+        except PermissionError:  # of root without CAP_SYS_PTRACE, as in a container
+            return self._has_processes()
         except (OSError, ValueError, IndexError):
             return False
+
+    def _has_processes(self) -> bool:
+        """Return whether a process of the server holds its lock."""
+        lock = open_own(self.directory / _LOCK)
+        try:
+            return not locked(lock)
+        finally:
+            os.close(lock)
 
     def await_end(self, stop: int) -> None:
         """Return when the postmaster has ended, or when the descriptor `stop` can be read.

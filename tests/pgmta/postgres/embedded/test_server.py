@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from pgmta.postgres.embedded.database import SMTPD, Supervisor, start
 from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 from pgmta.postgres.embedded.folders import make_parents
 from tests.support.database import data_folder
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who has another user's rights")
 Before = Callable[[Path, Path], None]
@@ -104,6 +105,27 @@ def test_a_stop_spares_another_process_with_the_number_of_a_killed_server(
         finally:
             file.unlink()
             other.kill()
+
+
+@as_root
+def test_root_without_ptrace_sees_a_server_and_stops_it(far: EmbeddedServer) -> None:
+    """As in a container: root may not read the folder of another user's process."""
+    script = """
+import sys
+from pathlib import Path
+from pgmta.postgres.embedded.embedded_server import EmbeddedServer
+server = EmbeddedServer(Path(sys.argv[1]))
+for step in (server.start, server.stop):
+    step()
+    print(server.running())
+"""
+    command = ["setpriv", "--bounding-set=-sys_ptrace", sys.executable, "-c", script]
+    done = subprocess.run(
+        [*command, str(far.directory)], check=True, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout.split() == ["True", "False"]
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(far.uri(DATABASE))
 
 
 @as_root

@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help run test test-all lint bench docs site schema lock deb clean writable
+.PHONY: help run test test-all lint bench docs site lock deb clean writable
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,33 +21,25 @@ test-all: writable $(VENV)/.dev  ## all tests, with longer runs of the fuzzers a
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest --fuzz-seconds 20 --faults-seconds 25 \
 		--submission-rounds 6 --bounce-kills 8 --bounce-messages 400 $(ARGS)
 
-lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, file sizes, owners of fields, words, generated files
+lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/python scripts/check-size
-	@$(BIN)/python scripts/check-owners
-	@$(BIN)/python scripts/check-words
 	@$(BIN)/python scripts/docs --check
 	@$(BIN)/python scripts/man --check
-	@$(BIN)/python scripts/schema --check
 	@$(BIN)/python scripts/yaml-schema --check
 
 bench: writable $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU per message, ratios
 	@bench/peers $(ARGS)
 
-docs: writable $(VENV)/.dev  ## regenerate the reference pages, man pages, completion and sql/schema.sql from the code
+docs: writable $(VENV)/.dev  ## regenerate the reference pages, man pages and completion from the code
 	@$(BIN)/python scripts/docs
 	@$(BIN)/python scripts/man
-	@$(BIN)/python scripts/schema
 	@$(BIN)/python scripts/yaml-schema
 
 site: writable $(VENV)/.dev  ## site of docs in build/site, with a search
 	@$(BIN)/python scripts/site
-
-schema: writable $(VENV)/.dev  ## regenerate sql/schema.sql from sql/schema
-	@$(BIN)/python scripts/schema
 
 lock:  ## resolve the dependencies again (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv, which is not installed" >&2; exit 1; }

@@ -4,7 +4,7 @@
 
     PgmtaError
     ├── ConfigError        a configuration file is wrong; stops the start
-    │   └── FormerDatabase the database that it names is from before the first release
+    │   └── FormerDatabase the database that it names has the schema of another commit
     ├── AddressError       a mailbox does not follow RFC 5321
     ├── TemplateError      a template is refused
     ├── SubmissionError    an argument of a mail is refused; nothing of that mail was stored
@@ -44,12 +44,13 @@ class ConfigError(PgmtaError):
 
 
 class FormerDatabase(ConfigError):
-    """The database has tables of a time before the baseline. Nothing works on it."""
+    """The database has the schema of another commit. Nothing works on it."""
 
     def __init__(self) -> None:
         super().__init__([
-            "the database is from before the first release: deliver its mail with the version that "
-            "made it, then give pgmta a new database"
+            "the database has the schema of another commit of pgmta, and nothing migrates it "
+            "before the first release: deliver its mail with the commit that made it, then give "
+            "pgmta a new database"
         ])  # fmt: skip
 
 

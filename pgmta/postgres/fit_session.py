@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection
+from functools import cache
 from typing import Any
 
 import psycopg
 
 from pgmta.errors import FormerDatabase
+from pgmta.shipped import shipped
 
 _NARROW = "SET search_path = pgmta, pg_temp"
 _CONDITIONS = """
@@ -45,8 +48,19 @@ _POOLER = (
     "name PostgreSQL itself in environment.database.uri; only SQL functions work behind a pooler"
 )
 
-BASELINE = "0001_baseline.sql"
-"""The first migration. A new database runs `sql/schema` instead."""
+
+@cache
+def baseline() -> str:
+    """Return the name under which a database notes that it has run this program's `sql/schema`.
+
+    It has a digest of the files without their comments, so a changed comment changes nothing.
+    """
+    digest = hashlib.sha256()
+    for file in sorted((shipped("sql") / "schema").glob("*.sql")):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        statements = (line for line in lines if not line.lstrip().startswith("--"))
+        digest.update("\n".join((file.name, *statements)).encode())
+    return f"0001_schema_{digest.hexdigest()[:12]}"
 
 
 def writable(uri: str) -> str:
@@ -91,6 +105,9 @@ def check_pooler(connection: psycopg.BaseConnection[Any], pid: int) -> None:
 
 
 def refuse_former(migrations: Collection[str]) -> None:
-    """Raise FormerDatabase if a database with these migrations lacks the baseline."""
-    if migrations and BASELINE not in migrations:
+    """Raise FormerDatabase if a database with these migrations was made from another `sql/schema`.
+
+    Nothing brings such a database to this schema, because no version is released yet.
+    """
+    if migrations and baseline() not in migrations:
         raise FormerDatabase

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from pgmta.errors import FormerDatabase, SchemaMismatch
 from pgmta.logs import get
-from pgmta.postgres.fit_session import refuse_former
+from pgmta.postgres.fit_session import baseline, refuse_former
 from pgmta.shipped import shipped
 
 log = get("schema")
@@ -33,9 +33,14 @@ def topics() -> dict[str, str]:
 
 @cache
 def migrations() -> dict[str, str]:
-    """Return the text of every migration by file name, in the order of their application."""
+    """Return the text of every migration by name, in the order of their application.
+
+    The first one is the whole of `sql/schema`. Files of `sql/migrations` follow after the first
+    release; until then there is no such folder.
+    """
     files = sorted((shipped("sql") / "migrations").glob("*.sql"))
-    return {file.name: file.read_text(encoding="utf-8") for file in files}
+    later = {file.name: file.read_text(encoding="utf-8") for file in files}
+    return {baseline(): "\n".join(topics().values())} | later
 
 
 def program_version() -> str:

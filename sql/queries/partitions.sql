@@ -55,7 +55,7 @@ WITH tree AS (
         WHERE i.inhparent = x.indexrelid AND own.indrelid = tree.relid AND own.indisvalid)
     UNION ALL
     SELECT 'problem', 'queue', format('the trigger %s is missing or disabled', wanted),
-        'see sql/schema.sql; or ALTER TABLE pgmta.queue ENABLE TRIGGER ' || wanted || ';'
+        'see sql/schema/queue.sql; or ALTER TABLE pgmta.queue ENABLE TRIGGER ' || wanted || ';'
     FROM unnest(ARRAY['messages_refcount', 'queue_hold_stamp']) AS wanted
     WHERE NOT EXISTS (
         SELECT FROM pg_trigger WHERE tgrelid = 'pgmta.queue'::regclass AND tgname = wanted

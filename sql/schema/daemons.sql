@@ -60,9 +60,9 @@ CREATE TABLE schema_migrations (
     checksum text NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE schema_migrations IS 'Which of sql/migrations have been applied.';
-COMMENT ON COLUMN schema_migrations.name IS 'File name.';
-COMMENT ON COLUMN schema_migrations.checksum IS 'SHA-256 of the file when it was applied.';
+COMMENT ON TABLE schema_migrations IS 'The schema that the database was made with, and later migrations of it.';
+COMMENT ON COLUMN schema_migrations.name IS '0001_schema_ with a digest of sql/schema, or the file name of a migration.';
+COMMENT ON COLUMN schema_migrations.checksum IS 'SHA-256 of the text that was applied.';
 COMMENT ON COLUMN schema_migrations.applied_at IS 'When it was applied.';
 
 CREATE FUNCTION database_clock_look(least_step interval, lease interval, OUT seen timestamptz, OUT back interval,

@@ -1,20 +1,16 @@
-"""The shape of the product: floors of folders, and protocols with two implementations."""
+"""The shape of the product: folders import each other in one direction."""
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("pgmta", "queued", "smtpd")
-FLOORS, PROTOCOLS = 10, 15
-
-Methods = dict[str, frozenset[str]]
 
 
 @cache
@@ -51,87 +47,20 @@ def folder_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_folders_stand_on_floors_without_an_arrow_back(package: str) -> None:
+def test_folders_import_each_other_in_one_direction(package: str) -> None:
     known = modules(package)
     below: dict[str, set[str]] = defaultdict(set)
     for path in known.values():
         for other in imported(path, known):
             below[folder_of(path)].add(folder_of(known[other]))
-    floors: dict[str, int] = {}
+    seen: set[str] = set()
 
-    def floor(folder: str, above: tuple[str, ...] = ()) -> int:
+    def descend(folder: str, above: tuple[str, ...] = ()) -> None:
         assert folder not in above, " -> ".join((*above, folder))
-        if folder not in floors:
-            others = below[folder] - {folder}
-            lower = max((floor(each, (*above, folder)) for each in others), default=0)
-            floors[folder] = lower + (not folder.endswith(".py"))  # a file is no floor
-        return floors[folder]
+        if folder not in seen:
+            for other in below[folder] - {folder}:
+                descend(other, (*above, folder))
+            seen.add(folder)
 
     for folder in {folder_of(path) for path in known.values()}:
-        assert floor(folder) <= FLOORS, folder
-
-
-def classes(*folders: str) -> dict[str, tuple[bool, frozenset[str]]]:
-    """Return of each class whether it is a protocol, and the names that it has."""
-    found = {}
-    for name, path in modules(*folders).items():
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ClassDef):
-                protocol = any(ast.unparse(b).partition("[")[0] == "Protocol" for b in node.bases)
-                names = {
-                    n.name
-                    for n in node.body
-                    if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-                }
-                names |= {
-                    n.attr if isinstance(n, ast.Attribute) else n.id
-                    for n in ast.walk(node)
-                    if isinstance(n, ast.Attribute | ast.Name) and isinstance(n.ctx, ast.Store)
-                }
-                found[f"{name}.{node.name}"] = protocol, frozenset(names)
-    return found
-
-
-ELSEWHERE = {
-    "pgmta.client.own_connection.AsyncAlchemy": (
-        "sqlalchemy.ext.asyncio", "AsyncConnection", "AsyncSession",
-    )
-}  # fmt: skip
-"""Protocols whose implementations are classes of other packages."""
-
-
-def test_a_protocol_has_two_implementations() -> None:
-    everything = classes(*PACKAGES, "tests", "bench")
-    protocols = {
-        name: names
-        for name, (protocol, names) in everything.items()
-        if protocol and name.partition(".")[0] in PACKAGES
-    }
-    assert len(protocols) <= PROTOCOLS, sorted(protocols)
-    for name, names in protocols.items():
-        if name in ELSEWHERE:
-            package, *kinds = ELSEWHERE[name]
-            found = import_module(package)
-            assert all(each in dir(getattr(found, kind)) for kind in kinds for each in names)
-            continue
-        others = [
-            each for each, (protocol, has) in everything.items() if names <= has and not protocol
-        ]
-        assert len(others) >= 2, (name, others)
-
-
-TWINS = ("pgmta/store/", "queued/cli/commands/", "queued/upkeep/")
-"""Folders whose files are named as their twins: statements, commands and duties."""
-
-
-def test_the_name_of_a_file_occurs_once() -> None:
-    found = defaultdict(list)
-    for path in modules(*PACKAGES).values():
-        if not (path.stem.startswith("__") or str(path.relative_to(ROOT)).startswith(TWINS)):
-            found[path.stem].append(str(path.relative_to(ROOT)))
-    assert {name: files for name, files in found.items() if len(files) > 1} == {}
-
-
-def test_the_name_of_a_class_occurs_once() -> None:
-    names = [name.rpartition(".")[2] for name in classes(*PACKAGES)]
-    assert {name for name in names if names.count(name) > 1} == set()
+        descend(folder)

@@ -196,7 +196,6 @@ def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(build("wheel", unpacked)) as other:
         names = one.namelist()
         assert sorted(names) == sorted(other.namelist())
-    assert {f"pgmta/sql/migrations/{name}" for name in migrations()} < set(names)
     assert {f"pgmta/sql/schema/{name}.sql" for name in TOPICS} < set(names)
     assert {
         "pgmta/py.typed",

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgmta.errors import MigrationError, SchemaMismatch
+from pgmta.errors import FormerDatabase, MigrationError, SchemaMismatch
 from pgmta.store.admin import migrate as migrate_module
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.claim import SESSION, Claims
@@ -40,7 +40,10 @@ def test_changed_and_unknown_migrations_are_refused(database: str, db: psycopg.C
         migrate(database)
     db.execute("DELETE FROM schema_migrations WHERE name LIKE '9999%'")
     db.execute("UPDATE schema_migrations SET checksum = 'other'")
-    with pytest.raises(MigrationError, match=r"0001_baseline\.sql was changed"):
+    with pytest.raises(MigrationError, match=r"0001_schema_\w+ was changed"):
+        migrate(database)
+    db.execute("UPDATE schema_migrations SET name = '0001_schema_of_another'")
+    with pytest.raises(FormerDatabase):
         migrate(database)
 
 

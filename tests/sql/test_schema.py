@@ -1,4 +1,4 @@
-"""The schema of a new database, compared with the baseline and all migrations after it."""
+"""The schema of a new database, and what a database of another one gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from pgmta.errors import FormerDatabase, MigrationError
 from pgmta.postgres.embedded.programs import tool
-from pgmta.postgres.fit_session import BASELINE
 from pgmta.postgres.operator import connect_operator
 from pgmta.states import LOGGED_EVENTS, Status
 from pgmta.store.admin import migrate as migrate_module
@@ -49,13 +48,6 @@ def dump(uri: str, *options: str) -> list[str]:
     ]
 
 
-def structure(uri: str) -> list[str]:
-    """All objects of schema pgmta with rights, comments and options, and the rows of `rights`."""
-    return dump(uri, "--schema=pgmta", "--schema-only") + sorted(
-        dump(uri, "--table=pgmta.rights", "--data-only")  # a migration adds rows at the end
-    )
-
-
 def ours_in(db: psycopg.Connection, schema: str) -> set[str]:
     rows = db.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind <> 'i'"
@@ -63,51 +55,6 @@ def ours_in(db: psycopg.Connection, schema: str) -> set[str]:
         (schema, schema),
     )
     return {name for (name,) in rows}
-
-
-@pytest.fixture(scope="module")
-def whole(server: str) -> list[str]:
-    """The structure of a new database."""
-    with fresh_database(server) as uri:
-        migrate(uri)
-        return structure(uri)
-
-
-def test_the_baseline_and_all_migrations_make_the_present_schema(
-    server: str, whole: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = {BASELINE: migrations()[BASELINE]}
-    with fresh_database(server) as uri:
-        with monkeypatch.context() as patch:
-            patch.setattr(migrate_module, "topics", lambda: first)
-            patch.setattr(migrate_module, "migrations", lambda: first)
-            migrate(uri)
-        assert migrate(uri) == [name for name in migrations() if name != BASELINE]
-        assert structure(uri) == whole
-
-
-def test_the_comparison_sees_every_kind_of_difference(server: str, whole: list[str]) -> None:
-    with fresh_database(server) as uri:
-        migrate(uri)
-        with psycopg.connect(uri, autocommit=True) as db:
-            db.execute("SET search_path = pgmta")
-            before = whole
-            for change in (
-                "COMMENT ON COLUMN queue.id IS 'other'",
-                "GRANT DELETE ON queue TO pgmta_reader",
-                "REVOKE EXECUTE ON FUNCTION row_state FROM PUBLIC",
-                "DELETE FROM rights WHERE object = 'rules'",
-                "ALTER TABLE queue_def_def SET (fillfactor = 60)",
-                "ALTER TABLE rules DISABLE TRIGGER rules_valid",
-                "ALTER FUNCTION status SET jit = on",
-                "ALTER TABLE messages ALTER body SET STORAGE EXTENDED",
-                "DROP INDEX queue_once",
-                "ALTER TABLE queue ALTER priority SET DEFAULT 4",
-            ):
-                db.execute(change.encode())
-                now = structure(uri)
-                assert now != before, change
-                before = now
 
 
 def test_every_object_has_a_comment(db: psycopg.Connection) -> None:

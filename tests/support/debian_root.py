@@ -116,11 +116,15 @@ def registries() -> list[str]:
 
 
 def previous_tree(folder: Path) -> Path:
-    """Return the tree of the commit before, if it makes packages; else this one."""
-    there = subprocess.run(
-        ["git", "cat-file", "-e", "HEAD~1:scripts/deb"], cwd=ROOT, capture_output=True, check=False
-    )
-    if there.returncode:
+    """Return the tree of the commit before, if its schema is the same; else this one.
+
+    Before the first release nothing migrates a database to another schema.
+    """
+    same = subprocess.run(
+        ["git", "diff", "--quiet", "HEAD~1", "--", "sql/schema"], cwd=ROOT, capture_output=True,
+        check=False,
+    )  # fmt: skip
+    if same.returncode:
         return ROOT
     tree_of("HEAD~1", folder)
     (folder / ".venv").symlink_to(ROOT / ".venv")

@@ -1,7 +1,8 @@
 """Make the schema of a new database, or apply its missing migrations, under an advisory lock.
 
-A new database runs `sql/schema` in one transaction, and has every migration then. An older one runs
-each of `sql/migrations` that it lacks, each once and in order.
+A new database runs `sql/schema` in one transaction, and has every migration then. A database of
+another `sql/schema` is refused, because no version is released yet. From the first release on, an
+older database runs each of `sql/migrations` that it lacks, each once and in order.
 """
 
 from __future__ import annotations

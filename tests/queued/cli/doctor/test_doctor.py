@@ -76,7 +76,7 @@ PLANTED = {
         DROP_A_DAY, "days", "the log attempts",
     ),
     "a migration is missing": (
-        "DELETE FROM schema_migrations WHERE name LIKE '0019%'", "schema", "queuectl migrate",
+        "DELETE FROM schema_migrations", "schema", "queuectl migrate",
     ),
     "the database is newer": (
         "INSERT INTO schema_migrations VALUES ('9999_later.sql', '')", "schema", "9999_later",

@@ -1,7 +1,8 @@
 """The mail that a filter, a route, a rule of signing or a trace is for: one value for all of them.
 
-PostgreSQL and `takes` agree on it, with two exceptions. Lists and objects in metadata fit nothing
-in memory. Beyond ASCII, the locale of the database says which letters are the same.
+PostgreSQL and `takes` agree on it, except that lists and objects in metadata fit nothing in memory.
+Only letters of ASCII have a case, whatever the locale of the database: in a Turkish one `I` would
+be another letter than `i`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from psycopg.sql import Literal
 
 from pgmta.errors import AddressError
-from pgmta.mail.address import domain_of, domains_above, normalise_domain
+from pgmta.mail.address import domain_of, domains_above, lower_ascii, normalise_domain
 from pgmta.mail.metadata import values_of
 
 _ADDRESSES = ("sender", "recipient")
@@ -25,6 +26,7 @@ _BELOW = re.compile(r"\*\.[^*]+")
 _RANGE = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", re.ASCII)
 _COMPARISON = re.compile(r"\s*(<=|>=|<|>|=)?\s*(\d+)\s*", re.ASCII)
 _END = 1 << 31
+_C = ' COLLATE "C"'  # ASCII's letters alone have a case
 
 _values = lru_cache(maxsize=16)(values_of)  # several terms ask for the metadata of a row
 
@@ -52,21 +54,22 @@ class Term:
         """Its name."""
         self._key = field.removeprefix(_METADATA) if field.startswith(_METADATA) else None
         self._fold = fold
-        self._words = frozenset(str(word).lower() for word in words) if fold else frozenset(words)
+        self._words = (
+            frozenset(lower_ascii(str(word)) for word in words) if fold else frozenset(words)
+        )
         self._patterns = frozenset(patterns)
         self._absent = absent
         below = filter(_BELOW.fullmatch, self._patterns if field in _DOMAINS else ())
         self._below = frozenset(below)  # a look into a set takes no longer with many
         like = "|".join(map(_expression, self._patterns - self._below))
-        self._like = re.compile(like, re.DOTALL | re.IGNORECASE) if like else None
+        self._like = re.compile(like, re.DOTALL | re.IGNORECASE | re.ASCII) if like else None
 
     @classmethod
     def of(cls, field: str, texts: Sequence[str]) -> Term:
         """Return the term of texts, of which those with `*` are patterns."""
-        fold = field in _ADDRESSES
-        # PostgreSQL and Python write other letters of these in lower case
-        words = [text for text in texts if "*" not in text and (text.isascii() or not fold)]
-        return cls(field, words, (text for text in texts if text not in words), fold=fold)
+        words = [text for text in texts if "*" not in text]
+        patterns = [text for text in texts if "*" in text]
+        return cls(field, words, patterns, fold=field in _ADDRESSES)
 
     def takes(self, mail: Any) -> bool:
         """Return whether mail fits; it has the fields as attributes, as `Item` has them.
@@ -85,7 +88,7 @@ class Term:
         if not isinstance(value, str):
             return self._absent if value is None else type(value) is int and value in self._words
         return (
-            (value.lower() if self._fold else value) in self._words
+            (lower_ascii(value) if self._fold else value) in self._words
             or (bool(self._below) and any(f"*.{n}" in self._below for n in domains_above(value)))
             or (self._like is not None and self._like.fullmatch(value) is not None)
         )
@@ -99,11 +102,11 @@ class Term:
         found = []
         if words:
             listed = f"= {words[0]}" if len(words) == 1 else f"IN ({', '.join(words)})"
-            found.append(f"lower({column}) {listed}" if self._fold else f"{column} {listed}")
-        like = "LIKE" if self.field in _DOMAINS else "ILIKE"
+            found.append(f"lower({column}{_C}) {listed}" if self._fold else f"{column} {listed}")
+        like = " LIKE" if self.field in _DOMAINS else f"{_C} ILIKE"
         for text in sorted(self._patterns):
             pattern = re.sub(r"([\\%_])", r"\\\1", text).replace("*", "%")
-            found.append(f"{column} {like} {quoted(pattern)}")
+            found.append(f"{column}{like} {quoted(pattern)}")
         if self._absent:
             found.append(f"{column} IS NULL")
         return " OR ".join(found) or "false"

@@ -135,6 +135,11 @@ def unquoted(local: str) -> str:
     return '"' + _SPECIAL.sub(r"\\\1", text) + '"'
 
 
+def lower_ascii(text: str) -> str:
+    """Return text with its ASCII letters in lower case, as PostgreSQL's lower() in collation C."""
+    return text.lower() if text.isascii() else text.encode().lower().decode()
+
+
 def mailbox_key(address: str) -> str:
     """Return the text by which addresses are compared: other addresses have other ones.
 

@@ -51,7 +51,7 @@ def _pattern(word: Any) -> str:
 def _sender(word: Any) -> str:
     if word == "<>":
         return ""
-    return checked("expected an address or <>: ", parse_mailbox, str(word), utf8=True)[0].lower()
+    return checked("expected an address or <>: ", parse_mailbox, str(word), utf8=True)[0]
 
 
 def _tenant(word: Any) -> str:
@@ -76,7 +76,7 @@ def _text(word: Any) -> str:
 
 Patterns = Annotated[list[str], each_by(_pattern)]
 Senders = Annotated[list[str], each_by(_sender)]
-"""As PostgreSQL compares them by lower(sender)."""
+"""Compared without the case of ASCII's letters."""
 
 Tenants = Annotated[list[str], each_by(_tenant)]
 Values = Annotated[list[str], each_by(_text)]

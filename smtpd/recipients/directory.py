@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgmta.mail.address import unquoted
+from pgmta.mail.address import lower_ascii, unquoted
 from pgmta.postgres.resources import Resources
 from pgmta.selection import Term
 from pgmta.store.accounts.recipients import Recipients
 from smtpd.config import SmtpdConfig
-from smtpd.recipients.recipient_file import RecipientFile, lower
+from smtpd.recipients.recipient_file import RecipientFile
 from smtpd.recipients.recipient_verdict import Source, Verdict
 from smtpd.recipients.table import RecipientTable
 
@@ -77,7 +77,7 @@ def _spellings(entry: _DomainEntry, mailbox: str, domain: str) -> tuple[str, ...
     local = mailbox.rpartition("@")[0]
     if entry.spelled:
         return (f"{local}@{domain}",)
-    local = lower(unquoted(local))
+    local = lower_ascii(unquoted(local))
     if local == "postmaster":
         return ()
     user, tagged, _ = local.partition(entry.delimiter) if entry.delimiter else (local, "", "")

@@ -10,7 +10,7 @@ from pgmta.config.loader import mistakes
 from pgmta.config.yaml_file import Key
 from pgmta.errors import AddressError, ConfigError
 from pgmta.logs import get
-from pgmta.mail.address import normalise_domain, parse_mailbox, unquoted
+from pgmta.mail.address import lower_ascii, normalise_domain, parse_mailbox, unquoted
 from smtpd.config import Relay
 from smtpd.recipients.recipient_verdict import Verdict
 
@@ -101,12 +101,7 @@ def canonical(text: str) -> str:
     if text.startswith("@"):
         return f"@{normalise_domain(text[1:])}"
     mailbox, domain = parse_mailbox(text, utf8=True)
-    return f"{lower(unquoted(mailbox.rpartition('@')[0]))}@{domain}"
-
-
-def lower(text: str) -> str:
-    """Return text with its ASCII letters in lower case, as PostgreSQL's lower() in collation C."""
-    return text.lower() if text.isascii() else text.encode().lower().decode()
+    return f"{lower_ascii(unquoted(mailbox.rpartition('@')[0]))}@{domain}"
 
 
 def check(path: Path, relay: Relay) -> None:

@@ -31,7 +31,7 @@ WHERE c.id = %(campaign)s
 -- name: recipient
 -- The recipient of a campaign with this address.
 SELECT number, recipient, state, bounced, message_id, sent_at, answered_at, error_code, error_sub_type
-FROM campaign_recipients WHERE campaign_id = %(campaign)s AND lower(recipient) = lower(%(recipient)s)
+FROM campaign_recipients WHERE campaign_id = %(campaign)s AND lower(recipient COLLATE "C") = lower(%(recipient)s COLLATE "C")
 ORDER BY number LIMIT 1
 
 -- name: jobs

@@ -76,7 +76,7 @@ CASE WHEN attempts > 0 THEN (
 SELECT {column} AS value, count(*), min(ended_at), max(ended_at)
 FROM (
     SELECT *, attempt AS attempts, concat_ws(' ', nullif(code, 0), nullif(reply, '')) AS last_reply,
-        lower(substring(sender FROM '[^@]*$')) AS sender_domain
+        lower(substring(sender COLLATE "C" FROM '[^@]*$')) AS sender_domain
     FROM attempts WHERE ended_at > now() - make_interval(secs => %(since)s)
 ) AS queue
 WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1

@@ -26,7 +26,7 @@ ON CONFLICT DO NOTHING
 SELECT a.domain
 FROM suspensions AS s CROSS JOIN LATERAL (
     SELECT domain FROM (
-        SELECT domain, ended_at, regexp_replace(lower(host), ':[0-9]+$', '') AS name FROM attempts
+        SELECT domain, ended_at, regexp_replace(lower(host COLLATE "C"), ':[0-9]+$', '') AS name FROM attempts
         WHERE ended_at > now() - interval '1 day' AND host <> ''
     ) AS gone
     GROUP BY domain

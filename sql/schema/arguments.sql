@@ -276,7 +276,7 @@ DECLARE  -- variables, because CONTEXT shows a whole statement
         WHEN head ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'an address has a control character'
         WHEN head ~ '^[ (]*([+]|tel:)|^[0-9 .()-]+$' COLLATE "C" AND head !~ '@' THEN 'a telephone number is not in E.164'
         WHEN head !~ '@' THEN 'an address has no domain'
-        WHEN lower(domain) = 'sms' THEN 'the domain sms is that of telephone numbers'
+        WHEN lower(domain COLLATE "C") = 'sms' THEN 'the domain sms is that of telephone numbers'
         WHEN length(head) - length(domain) > 65 THEN 'a local part is over 64 characters'
         ELSE 'an address is malformed' END;
     detail text := place || coalesce(to_json(left(head, 100))::text, 'null');

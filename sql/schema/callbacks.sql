@@ -56,7 +56,7 @@ BEGIN
             DELETE FROM queue AS q WHERE q.id = (
                 SELECT w.id FROM queue AS w
                 WHERE w.id = event.row_id AND w.message_id = event.message AND w.lease_until IS NULL
-                    AND w.status IN ('QUEUED', 'DEFERRED', 'HOLD') AND coalesce(w.notify !~* 'success', true)
+                    AND w.status IN ('QUEUED', 'DEFERRED', 'HOLD') AND coalesce(w.notify COLLATE "C" !~* 'success', true)
                 FOR UPDATE SKIP LOCKED);
             UPDATE attempts AS a SET event = 'delivered'
             WHERE a.message_id = event.message AND a.row_id = event.row_id AND a.ended_at = event.ended_at

@@ -142,7 +142,7 @@ COMMENT ON FUNCTION json_texts IS 'The texts of a JSON array; none of another va
 CREATE FUNCTION nearest_word(word text, words text[]) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT each
     FROM unnest(words) AS each, LATERAL (SELECT count(*) AS number FROM (
-            SELECT substr(concat(' ', lower(left(word, 100)), ' '), n, 2) FROM generate_series(1, length(left(word, 100)) + 1) AS n
+            SELECT substr(concat(' ', lower(left(word, 100) COLLATE "C"), ' '), n, 2) FROM generate_series(1, length(left(word, 100)) + 1) AS n
             INTERSECT SELECT substr(concat(' ', each, ' '), n, 2) FROM generate_series(1, length(each) + 1) AS n
         ) AS common) AS pairs
     WHERE number * 4 >= length(left(word, 100)) + length(each) + 2

@@ -191,7 +191,7 @@ COMMENT ON FUNCTION queue_malformed IS
     'deleted, and nothing else.';
 
 CREATE FUNCTION queue_sender_domain(sender text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-$$ SELECT CASE WHEN strpos(sender, '@') > 0 THEN lower(rtrim(split_part(sender, '@', -1), '.')) ELSE '' END $$;
+$$ SELECT CASE WHEN strpos(sender, '@') > 0 THEN lower(rtrim(split_part(sender COLLATE "C", '@', -1), '.')) ELSE '' END $$;
 COMMENT ON FUNCTION queue_sender_domain IS
     'The domain of an address in lower case, for mail from SQL. It makes no A-labels, which smtpd does.';
 

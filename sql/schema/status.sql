@@ -21,7 +21,7 @@ RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
         WHEN logged = attempts AND event = 'delivered' THEN 'delivered'
         WHEN report_kind IN ('relayed', 'delivered') THEN 'delivered'
         ELSE 'failed' END
-    WHEN status <> 'HOLD' THEN lower(status)
+    WHEN status <> 'HOLD' THEN lower(status COLLATE "C")
     WHEN attempts = 0 THEN 'held'
     WHEN logged = attempts THEN CASE WHEN event = 'failed' OR event = 'unknown' AND once THEN event ELSE 'held' END
     -- the database refused the entry, or its day is over

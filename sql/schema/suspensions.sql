@@ -58,7 +58,7 @@ INSERT INTO suspensions_version VALUES (1);
 CREATE FUNCTION suspension_condition(kind text, value text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE kind
         WHEN 'domain' THEN format('domain = %L', value)
-        WHEN 'sender' THEN format('lower(sender) = %L', value)
+        WHEN 'sender' THEN format('lower(sender COLLATE "C") = %L', value)
         WHEN 'sender-domain' THEN format('sender_domain = %L', value)
         WHEN 'tenant' THEN format('tenant = %L', value)
         WHEN 'condition' THEN value
@@ -75,7 +75,7 @@ BEGIN
         IF NEW.value !~ '\S' THEN
             RAISE EXCEPTION 'a suspension by % needs a value', NEW.kind USING ERRCODE = 'invalid_parameter_value';
         END IF;
-        IF NEW.kind <> 'tenant' THEN NEW.value := lower(NEW.value); END IF;
+        IF NEW.kind <> 'tenant' THEN NEW.value := lower(NEW.value COLLATE "C"); END IF;
         RETURN NEW;
     END IF;
     PERFORM pgmta.queue_condition(NEW.value);

@@ -48,7 +48,7 @@ COMMENT ON INDEX templates_tenant_name_version_key IS 'submit_template() and que
 
 CREATE FUNCTION templates_unchanged() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION 'versions of templates are never changed or removed (%)', lower(TG_OP) USING
+    RAISE EXCEPTION 'versions of templates are never changed or removed (%)', lower(TG_OP COLLATE "C") USING
         ERRCODE = 'object_not_in_prerequisite_state',
         HINT = 'Mail that waits needs them. Store a new version: queuectl template put.';
 END $$;

@@ -19,7 +19,8 @@ NAMES = st.lists(st.sampled_from(["a", "b_c", "bxc", "é", "x%"]), min_size=1, m
     ".".join
 )
 ADDRESSES = st.one_of(
-    st.just(""), st.builds("{}@{}".format, st.sampled_from(["Ann", "b*", "c\\d", "é'"]), NAMES)
+    st.just(""),
+    st.builds("{}@{}".format, st.sampled_from(["Ann", "b*", "c\\d", "é'", "É\u212aİ"]), NAMES),
 )
 TEXTS = st.text("aB*%_\\'é1. ", max_size=5)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(0, 12), TEXTS)

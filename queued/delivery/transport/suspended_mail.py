@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from pgmta.mail.address import domain_of, lower_ascii
 from pgmta.model import Item, Suspension
 from queued.delivery.transport.destination import Destination
 
@@ -74,11 +75,10 @@ class SuspendedMail:
             return found
         if (tenants := by.get("tenant")) and (found := tenants.get(item.tenant)):
             return found
-        sender = item.sender.lower()
-        if (senders := by.get("sender")) and (found := senders.get(sender)):
+        if (senders := by.get("sender")) and (found := senders.get(lower_ascii(item.sender))):
             return found
         if names := by.get("sender-domain"):
-            return names.get(sender.rpartition("@")[2], 0)
+            return names.get(domain_of(item.sender), 0)
         return 0
 
     def find_of_destination(self, destination: Destination) -> int:

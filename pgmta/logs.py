@@ -40,7 +40,7 @@ class LogFormat(Protocol):
 def configure(log: LogFormat, **bound: Any) -> None:
     """Set up structlog for the whole process; `bound` goes with every line.
 
-    Warnings of libraries come through the same stream. Below warning the libraries stay silent,
+    Warnings of libraries come in the same format. Below warning the libraries stay silent,
     because aiosmtpd logs every command at info and debug, and with it every AUTH.
     """
     structlog = _structlog()
@@ -67,9 +67,7 @@ def configure(log: LogFormat, **bound: Any) -> None:
     )
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**bound)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Printable(logging.BASIC_FORMAT))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[_LibraryLines()], force=True)
     for library in ("mail.log", "psycopg"):  # pgmta logs these causes itself
         logging.getLogger(library).setLevel(logging.ERROR)
 
@@ -126,12 +124,16 @@ class _Marked:
         return marked(level, str(self._renderer(logger, name, event)))
 
 
-class _Printable(logging.Formatter):
-    """The same for log lines of libraries."""
+class _LibraryLines(logging.Handler):
+    """Writes lines of libraries as our own; the part is the name of the library's logger."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the lines of a traceback."""
-        return marked(record.levelname.lower(), printable_lines(super().format(record)))
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        try:
+            log = _structlog().get_logger(part=record.name)
+            log.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
+        except Exception:  # such as a message that does not fit its arguments
+            self.handleError(record)
 
 
 class _Tolerant:

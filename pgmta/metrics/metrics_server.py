@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import cast
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
-from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from pgmta.config.metrics import MetricsPage
 from pgmta.errors import ConfigError
+from pgmta.http.page_server import PageServer
 from pgmta.logs import get
 
 log = get("metrics")
@@ -25,15 +23,10 @@ type Problem = Callable[[], Awaitable[str]]
 """Returns why the daemon does not serve; '' if it does."""
 
 
-_MOST = 32  # connections: each takes a descriptor, which deliveries need
-_FIRST = 10.0  # seconds for the first request of a connection
+CONNECTION_S = 10.0
+"""Time of a connection, with its request and the answer."""
 
-
-class _OneTooMany(asyncio.Protocol):
-    """A connection that is one too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).abort()
+_END_S = 5.0  # for answers that are due when the daemon stops
 
 
 class MetricsServer:
@@ -48,20 +41,19 @@ class MetricsServer:
         self._scrape = scrape
         self._problem = problem
         self._stopping = False
-        self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}  # without a whole request yet
         self._listening: asyncio.Server | None = None
-        application = web.Application(middlewares=[self._note])
-        application.router.add_get("/metrics", self._metrics)
-        application.router.add_get("/healthz", self._healthz)
-        application.router.add_get("/readyz", self._readyz)
-        self._runner = web.AppRunner(application, access_log=None)
+        self._pages: PageServer | None = None
+        self._paths = {
+            "/metrics": self._metrics,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+        }
 
     async def start(self) -> None:
         """Bind the address, and answer from now on. Raises ConfigError."""
         place = self._settings.listen
         assert place  # noqa: S101 - for the type checker
         family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-        await self._runner.setup()
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -70,7 +62,8 @@ class MetricsServer:
             sock.close()
             reason = error.strerror or str(error)
             raise ConfigError([f"metrics.listen: cannot listen on {place}: {reason}"]) from None
-        self._listening = await asyncio.get_running_loop().create_server(self._connect, sock=sock)
+        self._pages = PageServer(self._answer, "metrics", CONNECTION_S)
+        self._listening = await asyncio.get_running_loop().create_server(self._pages, sock=sock)
         log.info("metrics", listen=str(place))
 
     def begin_stop(self) -> None:
@@ -81,37 +74,25 @@ class MetricsServer:
         """End all connections, and the server."""
         if self._listening:
             self._listening.close()
-        await self._runner.cleanup()
+        if self._pages:
+            await self._pages.shutdown(_END_S)
 
-    def _connect(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
-        server = self._runner.server
-        if server is None or len(server.connections) >= _MOST:
-            return _OneTooMany()
-        connection = server()
-        loop = asyncio.get_running_loop()
-        self._silent[connection] = loop.call_later(_FIRST, self._end_silent, connection)
-        return connection
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        page = self._paths.get(request.path)
+        if not page:
+            return web.Response(text=f"There are {', '.join(self._paths)}.\n", status=404)
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, headers={"Allow": "GET, HEAD"})
+        return await page()
 
-    def _end_silent(self, connection: RequestHandler) -> None:
-        del self._silent[connection]
-        if connection.transport:
-            connection.transport.abort()
-
-    @web.middleware
-    async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if timer := self._silent.pop(request.protocol, None):
-            timer.cancel()
-        return await handler(request)
-
-    async def _metrics(self, _: web.Request) -> web.Response:
+    async def _metrics(self) -> web.Response:
         body = await self._scrape(not await self._reason())
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _healthz(self, _: web.Request) -> web.Response:
+    async def _healthz(self) -> web.Response:
         return web.Response(text="alive\n")
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self) -> web.Response:
         reason = await self._reason()
         return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-import traceback
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 
 from pgmta.accounts.networks import address_of
 from pgmta.config.types import Network
 from pgmta.http.origin_request import origin_request
-from pgmta.logs import get
+from pgmta.http.served_connection import ServedConnection
 from queued.web.clients import Clients
 from queued.web.http_answers import HttpError
 from queued.web.web_config import WebLimits
@@ -36,16 +32,12 @@ _FULL = (
 _CALLBACK = re.compile(rb"POST [^ \r\n]*/callbacks/")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?:\r\n|$)", re.IGNORECASE)
 
-_silent = logging.Logger("aiohttp")  # without handlers: lines would have tokens of requests
-_silent.addHandler(logging.NullHandler())
-log = get("web")
 
-
-class Door(RequestHandler):
+class Door(ServedConnection):
     """A connection. Its time runs from the first octet of a request to the end of its body."""
 
     def __init__(self, doors: Doors, **options: Any) -> None:
-        super().__init__(cast(web.Server, doors), loop=asyncio.get_running_loop(), **options)
+        super().__init__(doors, "web", loop=asyncio.get_running_loop(), **options)
         self._doors = doors
         self._octets = 0
         self._most = 0  # octets of a body
@@ -126,27 +118,9 @@ class Door(RequestHandler):
         if self._wire:
             self._wire.abort()
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer a request that is not HTTP (400), or that met a defect of ours (500).
-
-        The log gets no octet of the request. Raises ConnectionError if the client has gone.
-        """
-        if isinstance(exc, ConnectionError):
-            raise exc
-        if status < 500 or isinstance(exc, web.RequestPayloadError):
-            error = HttpError(400, "The request is no HTTP/1.1 within the limits of this server.")
-        else:
-            log.error("a request failed", reason=type(exc).__name__, place=_place(exc))
-            error = HttpError(500, "The server has a defect.")
-        answer = self._doors.answer(error)
-        answer.force_close()
-        return answer
+    def refuse(self, status: int, reason: str) -> web.StreamResponse:
+        """Return the answer to a request that failed, as the site has errors."""
+        return self._doors.answer(HttpError(status, reason))
 
 
 def announced(begin: bytes) -> int:
@@ -157,12 +131,6 @@ def announced(begin: bytes) -> int:
     header = begin.partition(b"\r\n\r\n")[0]
     found = _LENGTH.search(header) if _CALLBACK.match(header) else None
     return int(found[1]) if found else 0
-
-
-def _place(error: BaseException | None) -> str:
-    """Return where an error was raised, without any value."""
-    frames = traceback.extract_tb(error.__traceback__) if error else []
-    return " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-3:])
 
 
 class Doors(web.Server):
@@ -189,8 +157,6 @@ class Doors(web.Server):
             self,
             keepalive_timeout=self.limits.idle,
             lingering_time=1.0,
-            access_log=None,
-            logger=_silent,
             max_line_size=_LINE,
             max_headers=_FIELDS,
             auto_decompress=False,

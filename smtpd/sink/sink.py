@@ -7,11 +7,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from aiohttp import web
 from aiosmtpd.smtp import SMTP
 
 from pgmta.errors import PgmtaError
-from pgmta.http.origin_request import origin_request
+from pgmta.http.page_server import PageServer
 from pgmta.port_user import bind_problem
 from pgmta.service import Signals
 from smtpd.sink.dissector import Dissector
@@ -21,6 +20,7 @@ from smtpd.sink.mail_site import MailSite
 
 _LOOPBACK = "127.0.0.1"
 _END = 1.0  # seconds for answers that are due when the process ends
+_PAGE_S = 60.0  # for a request and its answer, which may be a large attachment
 
 
 async def serve(
@@ -48,7 +48,7 @@ async def serve(
     pages = None
     if page:
         site = MailSite(KeptMails(folder), Dissector(), page)
-        pages = web.Server(site.handle, request_factory=origin_request, access_log=None)
+        pages = PageServer(site.handle, "sink", _PAGE_S)
         servers.append(await _listen(pages, _LOOPBACK, page))
     await signals.stop.wait()
     for server in servers:

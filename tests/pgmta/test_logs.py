@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -51,6 +52,29 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
     )
     assert "heard" in done.stderr
     assert done.stdout == "on\n"
+
+
+LIBRARY = """
+import logging
+from pgmta.config.environment import Log
+from pgmta.logs import configure
+
+configure(Log(format="json"), daemon="test")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("asyncio").exception("a callback of %s", "x\\ny")
+logging.getLogger("mail.log").warning("a command")
+"""
+
+
+def test_a_line_of_a_library_has_the_format_of_the_log() -> None:
+    done = subprocess.run([sys.executable, "-c", LIBRARY], capture_output=True, check=True)
+    (line,) = done.stderr.splitlines()
+    found = json.loads(line)
+    assert found["event"] == "a callback of x\ny"
+    assert (found["part"], found["daemon"], found["level"]) == ("asyncio", "test", "error")
+    assert found["exception"].endswith("ZeroDivisionError: division by zero")
 
 
 KEPT_OFF = """

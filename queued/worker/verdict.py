@@ -125,8 +125,9 @@ def judge(
     """Return the outcome to settle.
 
     A deferral becomes a failure of class expired at the bounds of `retry`. A deadline shortens its
-    wait, so that the row expires then. `first` says that no earlier answer had the class. The
-    unknown outcome of a row with `once` stays unknown, because it is final anyway.
+    wait, so that the row expires then. `first` says that no earlier answer had the class. An
+    unknown outcome never becomes a failure, because the next hop may have the mail. It is final at
+    the bounds, if no attempt can follow before the deadline, and for rows with `once` anyway.
     """
     event = result.event
     item = replace(item, on_failed="hold") if result.hold else item
@@ -154,7 +155,8 @@ def judge(
         wait = delay(retry, item.attempts, chance, answer_class, first=first)
         if first and wait > left:  # the usual wait may leave time for an attempt
             wait = delay(retry, item.attempts, chance, answer_class)
-        wait, problem = _until_deadline(item, max(wait, _asked_for(result, now)), now)
+        wanted = max(wait, _asked_for(result, now))
+        wait, problem = _until_deadline(item, wanted, now)
         note = f" ({problem})" if problem else ""
         given_up = True
         if most and item.attempts >= most:
@@ -162,9 +164,13 @@ def judge(
         elif wait > left:
             why = "outcome unknown" if event is Event.UNKNOWN else "undelivered"
             note = f" (given up: {why} for too long)"
+        elif event is Event.UNKNOWN and wait < wanted:
+            note = " (given up: outcome unknown, and no attempt may follow before the deadline)"
         else:
             given_up = False
-        if given_up:
+        if given_up and event is Event.UNKNOWN:
+            item, wait = replace(item, once=True), 0.0
+        elif given_up:
             event, wait, answer_class = Event.FAIL, 0.0, AnswerClass.EXPIRED
     outcome = settled(item, event, result, started, now)
     if note:

@@ -37,9 +37,11 @@ UPDATE audit SET finished_at = now() WHERE id = %(audit)s
 -- name: found
 -- Part of both below: the rows of a worker's batch. A worker repeats its change, so `takes` leaves out
 -- rows that have it already. Rows under a lease are in flight: their outcome decides. A locked row comes
--- with a later batch.
+-- with a later batch. `in_doubt` are rows whose lease ran out: their worker died, and the next hop may have the mail.
+-- One with `once` is in doubt only if its transaction had begun.
 WITH found AS MATERIALIZED (
-    SELECT id, status = 'DELETE' AND held_by IS NOT NULL AS cancelled, once AND begun = lease_token AS begun FROM queue
+    SELECT id, status = 'DELETE' AND held_by IS NOT NULL AS cancelled,
+        lease_token IS NOT NULL AND (NOT once OR begun = lease_token) AS in_doubt FROM queue
     WHERE {takes} AND (lease_until IS NULL OR lease_until < now())
         AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
     LIMIT %(batch)s
@@ -54,12 +56,12 @@ SELECT (SELECT count(*) FROM found),
 
 -- name: remove
 -- One batch of a worker's deletion: the rows go at once, each with a last entry in the log. cancel() has
--- left its login and reason in rows that were in flight. If the worker died in a transaction, its outcome is unknown.
+-- left its login and reason in rows that were in flight. The log has `unknown` too for an attempt whose worker died.
 {found}, logged AS MATERIALIZED (
     SELECT rows_log(ARRAY(SELECT id FROM found WHERE NOT cancelled), 'deleted', %(who)s,
             coalesce(%(details)s::jsonb ->> 'reason', ''))
         + rows_log(ARRAY(SELECT id FROM found WHERE cancelled), 'cancelled')
-        + 0 * rows_log(ARRAY(SELECT id FROM found WHERE begun), 'unknown') AS rows
+        + 0 * rows_log(ARRAY(SELECT id FROM found WHERE in_doubt), 'unknown') AS rows
 ), gone AS (
     DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM found)) AND (SELECT rows FROM logged) > 0
 )

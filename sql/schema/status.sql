@@ -23,7 +23,8 @@ RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
         ELSE 'failed' END
     WHEN status <> 'HOLD' THEN lower(status COLLATE "C")
     WHEN attempts = 0 THEN 'held'
-    WHEN logged = attempts THEN CASE WHEN event = 'failed' OR event = 'unknown' AND once THEN event ELSE 'held' END
+    WHEN logged = attempts THEN CASE
+        WHEN event = 'failed' OR event = 'unknown' AND (once OR report_kind = 'unknown') THEN event ELSE 'held' END
     -- the database refused the entry, or its day is over
     WHEN report_kind IN ('failed', 'unknown') THEN report_kind
     ELSE 'held' END;
@@ -86,7 +87,7 @@ SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(
 FROM (
     SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt, ended_at, code, reply
     FROM attempts WHERE (SELECT sees_all_mail()) OR submitted_by = session_user
-    ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC
+    ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC, event <> 'unknown'
 ) AS last
 WHERE NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id);
 COMMENT ON VIEW message_status IS
@@ -148,7 +149,7 @@ BEGIN
         WITH last AS MATERIALIZED (
             SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt,
                 ended_at, code, reply, submitted_by
-            FROM (%s) AS log ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC
+            FROM (%s) AS log ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC, event <> 'unknown'
         ), waiting AS MATERIALIZED (
             SELECT * FROM queue_states WHERE message_id = ANY ($1)
         )

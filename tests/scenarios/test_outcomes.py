@@ -262,6 +262,21 @@ def test_too_old_is_held(system: System) -> None:
     assert set(events[:-1]) == {"deferred"}
 
 
+def test_mail_whose_every_attempt_was_cut_after_the_dot_ends_as_unknown(system: System) -> None:
+    """The next hop has it: a failure, or its DSN, would say that it has not."""
+    hop = system.hop(at("end of data", drop=True))
+    system.queued(hop, retry={"intervals": ["100ms"], "attempts": 2})
+    system.enqueue("held@hop.example", on_failed="bounce")
+    system.enqueue("gone@hop.example", on_failed="remove")
+    row = system.wait_status(held="HOLD")["held"]
+    assert row["report_kind"] == "unknown"
+    assert "given up after 2 attempts" in row["last_reply"]
+    for person in ("held@hop.example", "gone@hop.example"):
+        assert system.events(person) == ["unknown"] * 2
+    states = system.ask("SELECT DISTINCT state FROM message_status")
+    assert [each["state"] for each in states] == ["unknown"]
+
+
 def test_a_row_without_a_message_is_held_and_stops_no_other(system: System) -> None:
     hop = system.hop()
     system.ask(

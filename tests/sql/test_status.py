@@ -18,6 +18,7 @@ from pgmta.store.admin.upkeep import Upkeep
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.settle import Settlements
 from queued.upkeep.requests import answer_requests
 from tests.sql.test_submit_values import MAIL
@@ -157,6 +158,37 @@ async def test_cancel_of_one_in_flight_lets_its_outcome_count(
     )
     assert fetch(db, last) == ("cancelled", "why", fetch(db, "SELECT session_user")[0])
     assert fetch(db, "SELECT count(*) FROM queue") == (0,)
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_cancelled_attempt_whose_worker_died_is_unknown(
+    db: psycopg.Connection, link: Link, deleted: bool, held: bool
+) -> None:
+    """The next hop may have the mail, unless a transaction with `once` had not begun."""
+    number = submit(db, "plain")
+    once = submit(db, "begun", "not", options=", once => true")
+    items = await claim(link)
+    await RowLeases(link, "w", 60).mark_begun([items["begun"]])
+    if held:
+        db.execute("UPDATE queue SET status = 'HOLD'")
+    if deleted:
+        db.execute("SELECT queue_delete('true', 'why')")
+    else:
+        db.execute("SELECT cancel(%s, 'why'), cancel(%s, 'why')", (number, once))
+    await requests(link)
+    assert set(states(db, number, once).values()) == {"sending"}
+    db.execute("UPDATE queue SET lease_until = now() - interval '1 s'")
+    await requests(link)
+    assert states(db, number, once) == {"plain": "unknown", "begun": "unknown", "not": "cancelled"}
+    log = "SELECT event FROM attempts WHERE recipient LIKE %s ORDER BY event"
+    gone = "deleted" if deleted else "cancelled"
+    for name, events in (
+        ("plain", [gone, "unknown"]),
+        ("begun", [gone, "unknown"]),
+        ("not", [gone]),
+    ):
+        assert [row[0] for row in db.execute(log.encode(), (f"{name}@%",))] == events
 
 
 async def test_a_request_of_an_operator_is_cancelled_too(

@@ -189,13 +189,16 @@ def test_every_result_has_its_verdict(
         expected = Event.UNKNOWN, answer.answer_class
     elif permanent and not unknown:
         expected = Event.FAIL, answer.answer_class
-    elif outcome.event is Event.FAIL:
-        expected = Event.FAIL, "expired"
+    elif "given up" in said:
+        expected = (Event.UNKNOWN, answer.answer_class) if unknown else (Event.FAIL, "expired")
         late = age + outcome.delay + delay(retry, attempts, chance, answer.answer_class)
         most = own.attempts or retry.attempts
-        assert (most and attempts >= most) or late > (own.expire or retry.expire)
-        assert "given up" in said
-        assert (unknown and "attempts" not in said) == ("outcome unknown" in said)
+        early = unknown and left is not None and "before the deadline" in said
+        assert (most and attempts >= most) or late > (own.expire or retry.expire) or early
+        assert (unknown and "given up after" not in said) == ("outcome unknown" in said)
+        assert after(outcome.event, once=outcome.item.once, on_failed="bounce") is (
+            Status.HOLD if unknown else Status.REPORT
+        )
     else:
         expected = Event.UNKNOWN if unknown else Event.DEFER, answer.answer_class
         assert 0 <= outcome.delay <= (own.expire or retry.expire)
@@ -208,6 +211,7 @@ def test_every_result_has_its_verdict(
             assert outcome.delay <= max(left, 0)
             assert outcome.delay in [*allowed, max(left, 0)]
     assert (outcome.event, outcome.answer_class) == expected
+    final = final or "given up" in said
     if outcome.event in (Event.DELIVERED, Event.FAIL) or (unknown and final):
         assert outcome.delay == 0
     if not (unknown and final):
@@ -273,6 +277,15 @@ def test_unknown_outcomes(policy: str, on_failed: str, once: bool) -> None:
     assert outcome.event is Event.UNKNOWN
     assert found == (held if once else expected)
     assert (row.once, row.on_failed, now.id, now.token) == (once, on_failed, 1, 3)
+
+
+def test_an_unknown_outcome_does_not_wait_for_a_deadline_that_would_fail_it() -> None:
+    row = item(metadata=until(200))
+    outcome = judged(row, CUT_OFF, Retry.model_validate({"intervals": ["300s"]}))
+    assert (outcome.event, outcome.item.once, outcome.delay) == (Event.UNKNOWN, True, 0)
+    assert "before the deadline" in outcome.reply.text
+    soon = judged(row, CUT_OFF, Retry.model_validate({"intervals": ["100s"], "jitter": 0}))
+    assert (soon.event, soon.item, soon.delay) == (Event.UNKNOWN, row, 100)
 
 
 def test_greylisted_mail_has_its_own_first_wait() -> None:

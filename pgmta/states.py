@@ -100,7 +100,7 @@ MOVES: dict[JobStatus, tuple[JobStatus, ...]] = {
     JobStatus.READY: (JobStatus.ENQUEUED, JobStatus.STOPPED),
     JobStatus.ENQUEUED: (JobStatus.SENDING, JobStatus.SENT, JobStatus.STOPPED),
     JobStatus.SENDING: (JobStatus.SENT, JobStatus.STOPPED),
-    JobStatus.SENT: (JobStatus.SENDING, JobStatus.LOGGED, JobStatus.STOPPED),
+    JobStatus.SENT: (JobStatus.READY, JobStatus.LOGGED, JobStatus.STOPPED),
     JobStatus.STOPPED: (JobStatus.READY, JobStatus.LOGGED),
     JobStatus.LOGGED: (JobStatus.READY,),
 }

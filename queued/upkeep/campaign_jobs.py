@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pgmta.store.campaigns.campaign_feed import CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
@@ -12,10 +14,14 @@ _SELDOM = 30  # rounds between two comparisons of more
 
 
 class CampaignJobs:
-    """Withdraws, reconciles, halts and finalises, each in a separate commit."""
+    """Withdraws, reconciles, halts and finalises, each in a separate commit.
 
-    def __init__(self, feed: CampaignFeed) -> None:
+    `lease` returns the seconds of a worker's lease.
+    """
+
+    def __init__(self, feed: CampaignFeed, lease: Callable[[], float]) -> None:
         self._feed = feed
+        self._lease = lease
         self._round = 0
 
     async def tend(self) -> None:
@@ -27,11 +33,12 @@ class CampaignJobs:
         if self._round % _SELDOM == 0 or await self._feed.waiting() <= _FEW:
             while await self._feed.reconcile(_BATCH) >= _BATCH:
                 pass
-        await self._feed.finalise()
+        await self._feed.finalise(self._lease())
 
 
 def _make(process: QueuedProcess) -> Work:
-    return CampaignJobs(CampaignFeed(process.link, process.name)).tend
+    feed = CampaignFeed(process.link, process.name)
+    return CampaignJobs(feed, lambda: process.config.process.lease).tend
 
 
 DUTY = Duty("campaign jobs", 1.0, _make, in_turn=True, task="campaigns")

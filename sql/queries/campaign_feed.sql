@@ -19,8 +19,8 @@ SELECT campaign_withdraw(%(most)s)
 SELECT campaign_reconcile(%(most)s)
 
 -- name: finalise
--- End jobs that have nothing in the queue.
-SELECT campaign_finalise()
+-- End jobs that have nothing in the queue, and free credentials.
+SELECT campaign_finalise(make_interval(secs => %(lease)s))
 
 -- name: halt
 -- Stop campaigns with too many bounces.

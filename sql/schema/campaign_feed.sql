@@ -168,7 +168,7 @@ BEGIN
     FOR job IN
         SELECT j.id, j.campaign_id, j.first, j.last, j.status, c.tenant, c.scope
         FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
-        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
+        WHERE j.status <> 'LOGGED' ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
         -- a row under a lease is refused before its transaction, and comes back
         SELECT array_agg(w.id), array_agg(w.number) INTO rows, numbers FROM (
@@ -215,7 +215,7 @@ DECLARE
 BEGIN
     FOR job IN
         SELECT j.id, j.campaign_id, j.first, j.last FROM campaign_jobs AS j
-        WHERE j.status IN ('STOPPED', 'SENDING', 'SENT') ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
+        WHERE j.status <> 'LOGGED' ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
         WITH gone AS MATERIALIZED (
             SELECT r.number, r.message_id FROM campaign_recipients AS r
@@ -248,10 +248,10 @@ BEGIN
         )
         SELECT count(*), min(told.number) FILTER (WHERE told.state = 'unsent') INTO number, earliest FROM told;
         changed := changed + number;
-        -- what came back is fed again
+        -- what came back is fed again; another campaign may have the credential by now
         UPDATE campaign_jobs AS j SET fed_to = least(j.fed_to, earliest - 1),
-            status = CASE j.status WHEN 'SENT' THEN 'SENDING' ELSE j.status END
-        WHERE j.id = job.id AND earliest IS NOT NULL AND j.status IN ('ENQUEUED', 'SENDING', 'SENT');
+            status = CASE j.status WHEN 'SENT' THEN 'READY' ELSE j.status END
+        WHERE j.id = job.id AND earliest IS NOT NULL AND j.status IN ('READY', 'ENQUEUED', 'SENDING', 'SENT');
     END LOOP;
     RETURN changed;
 END $$;
@@ -263,7 +263,9 @@ CREATE FUNCTION campaign_bounces(class text) RETURNS boolean IMMUTABLE PARALLEL 
 RETURN coalesce(class IN ('unknown_user', 'disabled', 'bad_domain'), false);
 COMMENT ON FUNCTION campaign_bounces IS 'Whether a failure of this answer class is a hard bounce: there is no such mailbox.';
 
-CREATE FUNCTION campaign_finalise() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION campaign_finalise(lease interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
     job record;
     used record;
@@ -276,28 +278,31 @@ BEGIN
         CONTINUE WHEN EXISTS (
             SELECT FROM campaign_recipients AS r WHERE r.campaign_id = job.campaign_id
                 AND r.number BETWEEN job.first AND job.last AND r.state IN ('queued', 'deferred'));
+        -- an operator who has the campaign may wait for this job: a later round ends it
+        PERFORM FROM campaigns AS c WHERE c.id = job.campaign_id FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
         UPDATE campaign_jobs AS j SET status = 'LOGGED' WHERE j.id = job.id;
         logged := logged + 1;
+        UPDATE campaigns AS c SET totals = to_jsonb(s) - 'campaign_id'
+        FROM campaign_sums AS s WHERE s.campaign_id = c.id AND c.id = job.campaign_id
+            AND NOT EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = c.id AND j.status <> 'LOGGED');
     END LOOP;
     FOR used IN SELECT u.credential, u.campaign_id FROM credential_use AS u ORDER BY u.credential FOR UPDATE SKIP LOCKED LOOP
-        -- an operator who has the campaign may wait for a job that was ended above
-        PERFORM FROM campaigns AS c WHERE c.id = used.campaign_id FOR NO KEY UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
-        -- in a later snapshot: a worker may just have given it to a job
+        -- in a later snapshot: who gives it to a job, and who feeds the job, has locked the row before
         CONTINUE WHEN EXISTS (
-            SELECT FROM campaign_jobs AS j WHERE j.campaign_id = used.campaign_id AND j.status NOT IN ('LOGGED', 'READY'));
-        -- an operator who changes it has locked it, and may wait for a job above: the next round does it
-        PERFORM FROM campaigns AS c WHERE c.id = used.campaign_id FOR NO KEY UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
-        UPDATE campaigns AS c SET totals = to_jsonb(s) - 'campaign_id'
-        FROM campaign_sums AS s WHERE s.campaign_id = c.id AND c.id = used.campaign_id;
+            SELECT FROM campaign_jobs AS j WHERE j.campaign_id = used.campaign_id AND j.status IN ('ENQUEUED', 'SENDING'));
+        CONTINUE WHEN EXISTS (
+            SELECT FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
+            WHERE r.campaign_id = used.campaign_id AND r.state IN ('queued', 'deferred')
+                AND (q.lease_token IS NOT NULL
+                    OR q.status IN ('QUEUED', 'DEFERRED') AND q.next_attempt <= clock_timestamp() + lease));
         DELETE FROM credential_use AS u WHERE u.credential = used.credential;
     END LOOP;
     RETURN logged;
 END $$;
 COMMENT ON FUNCTION campaign_finalise IS
-    'Ends jobs that have nothing in the queue, and returns how many. After the last one of a campaign its totals are written, '
-    'and its credential is free. It may be repeated.';
+    'Ends jobs that have nothing in the queue, and returns how many; with the last one of a campaign its totals are written. '
+    'A credential is free when its campaign has fed all, and no mail of that is in flight or due within a lease. It may be repeated.';
 
 CREATE FUNCTION campaign_halt() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE

@@ -20,7 +20,7 @@ CREATE TABLE campaign_jobs (
         ('READY', 'ENQUEUED'), ('READY', 'STOPPED'),
         ('ENQUEUED', 'SENDING'), ('ENQUEUED', 'SENT'), ('ENQUEUED', 'STOPPED'),
         ('SENDING', 'SENT'), ('SENDING', 'STOPPED'),
-        ('SENT', 'SENDING'), ('SENT', 'LOGGED'), ('SENT', 'STOPPED'),
+        ('SENT', 'READY'), ('SENT', 'LOGGED'), ('SENT', 'STOPPED'),
         ('STOPPED', 'READY'), ('STOPPED', 'LOGGED'),
         ('LOGGED', 'READY')) END)
 ) WITH (fillfactor = 20);
@@ -69,7 +69,7 @@ CREATE TABLE credential_use (
     campaign_id bigint NOT NULL REFERENCES campaigns,
     since timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE credential_use IS 'Which campaign uses a credential: at most one, with any number of jobs.';
+COMMENT ON TABLE credential_use IS 'Which campaign feeds the queue with a credential: at most one, with any number of jobs.';
 COMMENT ON COLUMN credential_use.credential IS 'As campaigns.credential.';
 COMMENT ON COLUMN credential_use.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN credential_use.since IS 'From when on.';

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import psycopg
@@ -16,6 +17,7 @@ from tests.campaigns.campaigns import books, make_campaign, statuses
 from tests.support.daemons import ROOT
 
 CREDENTIAL = "ses-1"
+LEASE = timedelta(minutes=1)
 
 
 def start(
@@ -37,6 +39,11 @@ def feed(db: psycopg.Connection, credential: str = CREDENTIAL) -> int:
         pass
     ((fed,),) = db.execute("SELECT fed FROM campaign_feed(%s, 'w')", (credential,)).fetchall()
     return int(fed)
+
+
+def finalise(db: psycopg.Connection) -> int:
+    """Do a round of the end of jobs; return how many ended."""
+    return call(db, "campaign_finalise", LEASE)
 
 
 def end(db: psycopg.Connection, event: str, most: int | None = None, answer: str = "") -> int:
@@ -74,8 +81,8 @@ def test_a_campaign_goes_from_start_to_its_totals(db: psycopg.Connection) -> Non
         assert end(db, "delivered") == fed
     feed(db)
     assert statuses(db, campaign) == ["SENT"]
-    assert call(db, "campaign_finalise") == 1
-    assert call(db, "campaign_finalise") == 0
+    assert finalise(db) == 1
+    assert finalise(db) == 0
     assert statuses(db, campaign) == ["LOGGED"]
     assert books(db, campaign) == {"sent": 450}
     ((totals,),) = db.execute("SELECT totals FROM campaigns").fetchall()
@@ -141,7 +148,7 @@ def test_one_campaign_has_the_credential(database: str, db: psycopg.Connection) 
                 used = mine.execute(
                     "SELECT array_agg(DISTINCT j.campaign_id) FROM campaign_jobs AS j"
                     " JOIN campaigns AS c ON c.id = j.campaign_id"
-                    " WHERE c.credential = 'c1' AND j.status NOT IN ('READY', 'LOGGED')"
+                    " WHERE c.credential = 'c1' AND j.status IN ('ENQUEUED', 'SENDING')"
                 ).fetchall()
                 seen.add(tuple(used[0][0] or ()))
                 with mine.transaction():
@@ -151,7 +158,7 @@ def test_one_campaign_has_the_credential(database: str, db: psycopg.Connection) 
                     rows = [row[0] for row in ids]
                     mine.execute("DELETE FROM queue WHERE id = ANY (%s)", (rows,))
                 mine.execute("SELECT campaign_reconcile(1000)")
-                call(mine, "campaign_finalise")
+                finalise(mine)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
@@ -189,10 +196,53 @@ def test_finalise_waits_for_no_operator(database: str, db: psycopg.Connection) -
     db.execute("SET lock_timeout = '5s'")
     with psycopg.connect(database) as other:
         other.execute("SELECT campaign_lock(%s)", (campaign,))
-        assert call(db, "campaign_finalise") == 1
-        assert db.execute("SELECT credential FROM credential_use").fetchall()
-    assert call(db, "campaign_finalise") == 0
-    assert not db.execute("SELECT credential FROM credential_use").fetchall()
+        assert finalise(db) == 0
+    assert finalise(db) == 1
+    assert db.execute("SELECT totals ->> 'sent' FROM campaigns").fetchall() == [("1",)]
+
+
+def test_mail_that_is_tried_again_later_leaves_the_credential_to_others(
+    db: psycopg.Connection,
+) -> None:
+    """Its outcome reaches the books later, and what came back waits for the credential again."""
+    first, second = make_campaign(db, 4, "one"), make_campaign(db, 3, "two")
+    start(db, first)
+    assert (feed(db), end(db, "delivered", 1)) == (4, 1)
+    start(db, second)
+    feed(db)
+    later, wait = "UPDATE queue SET status = %s, next_attempt = now() + %s", LEASE / 2
+    db.execute(later, ("DEFERRED", wait))
+    finalise(db)
+    assert (feed(db), statuses(db, second)) == (0, ["READY"]), "due while it has the lease"
+    db.execute(later, ("DEFERRED", 2 * LEASE))
+    db.execute("UPDATE queue SET status = 'HOLD' WHERE recipient = 'r3@h.example'")
+    lease = (
+        "UPDATE queue SET status = %s, lease_owner = %s, lease_token = %s, lease_since = %s,"
+        " lease_until = %s WHERE recipient = 'r4@h.example'"
+    )
+    now = datetime.now(UTC)
+    db.execute(lease, ("SENDING", "w", 7, now, now + LEASE))
+    finalise(db)
+    assert (feed(db), statuses(db, second)) == (0, ["READY"]), "one is in flight"
+    db.execute(lease, ("DEFERRED", None, None, None, None))
+    db.execute("UPDATE queue SET next_attempt = now() + %s", (2 * LEASE,))
+    assert finalise(db) == 0
+    assert (feed(db), statuses(db, first)) == (3, ["SENT"])
+    db.execute(
+        "DELETE FROM queue WHERE recipient = 'r2@h.example' AND metadata ->> 'campaign' = 'one'"
+    )
+    assert call(db, "campaign_reconcile", 1000) == 1
+    assert (feed(db), statuses(db, first)) == (0, ["READY"]), "the other campaign has it"
+    assert end(db, "delivered") == 5
+    assert books(db, first) == {"sent": 3, "unsent": 1}
+    feed(db)
+    assert finalise(db) == 1
+    assert (feed(db), end(db, "failed", answer="policy")) == (1, 1)
+    feed(db)
+    assert finalise(db) == 1
+    totals = db.execute("SELECT totals ->> 'sent', totals ->> 'failed' FROM campaigns ORDER BY id")
+    assert totals.fetchall() == [("3", "1"), ("3", "0")]
+    assert statuses(db, first) + statuses(db, second) == ["LOGGED", "LOGGED"]
 
 
 def test_stop_takes_back_what_waits_and_resume_sends_exactly_the_rest(
@@ -210,21 +260,21 @@ def test_stop_takes_back_what_waits_and_resume_sends_exactly_the_rest(
     ((may,),) = db.execute("SELECT campaign_may_begin(%s)", (flying,)).fetchall()
     assert may == []
     assert call(db, "campaign_withdraw", 1000) == 165
-    assert call(db, "campaign_finalise") == 0  # five are under a lease
+    assert finalise(db) == 0  # five are under a lease
     assert books(db, campaign) == {"unsent": 465, "queued": 5, "sent": 30}
     db.execute(
         "UPDATE queue SET status = 'QUEUED', lease_owner = NULL, lease_since = NULL,"
         " lease_token = NULL, lease_until = NULL"
     )
     assert call(db, "campaign_withdraw", 1000) == 5
-    assert call(db, "campaign_finalise") == 1
+    assert finalise(db) == 1
     assert statuses(db, campaign) == ["LOGGED"]
     assert call(db, "campaign_resume", campaign) == 1
     sent = 30
     while feed(db):
         sent += end(db, "delivered")
     assert sent == 500
-    call(db, "campaign_finalise")
+    finalise(db)
     assert (statuses(db, campaign), books(db, campaign)) == (["LOGGED"], {"sent": 500})
     ((ids,),) = db.execute("SELECT array_agg(id) FROM campaign_jobs").fetchall()
     assert ids == [job]
@@ -259,7 +309,7 @@ def test_a_retry_takes_the_failed_and_unknown_ones_on_request(db: psycopg.Connec
         23,
     )
     feed(db)
-    assert call(db, "campaign_finalise") == 1
+    assert finalise(db) == 1
     younger = make_campaign(db, 5, "younger")
     start(db, younger)
     assert call(db, "campaign_retry", campaign) == 1
@@ -267,7 +317,7 @@ def test_a_retry_takes_the_failed_and_unknown_ones_on_request(db: psycopg.Connec
     assert statuses(db, younger) == ["READY"]
     end(db, "delivered")
     feed(db)
-    call(db, "campaign_finalise")
+    finalise(db)
     assert books(db, campaign) == {"sent": 27, "unknown": 3}
     assert call(db, "campaign_retry", campaign, True) == 1
     assert feed(db) == 3
@@ -279,7 +329,7 @@ def test_a_retry_goes_before_a_younger_job_of_the_campaign(db: psycopg.Connectio
     assert (feed(db), end(db, "failed", 150, "policy"), end(db, "delivered")) == (200, 150, 50)
     assert (feed(db), end(db, "delivered")) == (200, 200)
     assert feed(db) == 200  # of the younger job
-    call(db, "campaign_finalise")
+    finalise(db)
     assert call(db, "job_retry", older) == 1
     assert end(db, "delivered", 160) == 160
     assert feed(db) == 160

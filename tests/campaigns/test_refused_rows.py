@@ -13,7 +13,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.campaigns.campaign_feed import CampaignFeed
 from queued.upkeep.feeder import Feeder
 from tests.campaigns.campaigns import books, make_campaign, statuses
-from tests.campaigns.test_jobs import call, end, feed, start
+from tests.campaigns.test_jobs import LEASE, call, end, feed, finalise, start
 from tests.support.waiting import until
 
 LONG = "x" * 9000
@@ -78,7 +78,7 @@ def test_a_retry_takes_each_recipient_once(db: psycopg.Connection) -> None:
     assert end(db, "unknown", 5) + end(db, "failed") == 10
     feed(db)
     for again in (10, 9):
-        assert call(db, "campaign_finalise") == 1
+        assert finalise(db) == 1
         assert call(db, "campaign_retry", campaign, True) == 1
         assert feed(db) == again
         forgotten = f"r{11 - again}@h.example"
@@ -101,7 +101,7 @@ def test_a_retry_leaves_mail_on_hold_to_its_operator(db: psycopg.Connection) -> 
     db.execute("UPDATE queue SET status = 'HOLD' WHERE recipient = 'r1@h.example'")
     db.execute("DELETE FROM queue WHERE recipient = 'r2@h.example'")
     feed(db)
-    assert call(db, "campaign_finalise") == 1
+    assert finalise(db) == 1
     assert call(db, "campaign_retry", campaign) == 1
     assert feed(db) == 1
     rows = db.execute("SELECT recipient, status FROM queue ORDER BY id").fetchall()
@@ -138,14 +138,14 @@ def test_an_operator_and_the_end_of_a_job_never_wait_for_each_other(
         return int(number)
 
     with ThreadPoolExecutor(2) as threads:
-        ends = threads.submit(run, "campaign_finalise")
+        ends = threads.submit(run, "campaign_finalise", LEASE)
         until(lambda: waiting() == 1)
         stop = threads.submit(run, "campaign_stop", campaign)
         until(lambda: waiting() == 2)
         db.execute("SELECT pg_advisory_unlock(1)")
         assert (ends.result(), stop.result()) == (1, 0)
     db.execute("DROP TRIGGER slow ON campaign_jobs")
-    call(db, "campaign_finalise")
+    finalise(db)
     assert statuses(db, campaign) == ["LOGGED"]
     assert not db.execute("SELECT FROM credential_use").fetchall()
     assert db.execute("SELECT totals ->> 'sent' FROM campaigns").fetchall() == [("1",)]

@@ -56,9 +56,13 @@ class CampaignFeed:
         ((found,),) = await self._link.run(_SQL["waiting"], {})
         return int(found)
 
-    async def finalise(self) -> int:
-        """End the jobs that have nothing in the queue; return how many."""
-        ((ended,),) = await self._link.run(_SQL["finalise"], {})
+    async def finalise(self, lease: float) -> int:
+        """End the jobs that have nothing in the queue; return how many.
+
+        The credential of a campaign that has fed all is free if no mail of it is in flight, or due
+        within `lease` seconds.
+        """
+        ((ended,),) = await self._link.run(_SQL["finalise"], {"lease": lease})
         return int(ended)
 
     async def halt(self) -> int:

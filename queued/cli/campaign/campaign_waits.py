@@ -40,8 +40,9 @@ def _of_mail(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[
     if obstacles.visible_at and obstacles.visible_at > now:
         found.append(f"its time, {instant(obstacles.visible_at)}")
     elif "READY" in state.jobs and obstacles.user_of_credential:
-        found.append(f"credential {state.credential}, until campaign "
-                     f"{obstacles.user_of_credential} is done or stopped")  # fmt: skip
+        user = obstacles.user_of_credential
+        found.append(f"credential {state.credential}, until campaign {user} has tried all its "
+                     "mail or is stopped")  # fmt: skip
     elif obstacles.month_is_over:
         found.append(f"the next month: {budget} has no more (`queuectl budget set "
                      f"{budget} RATE --month-most NUMBER`)")  # fmt: skip

@@ -43,7 +43,7 @@ def test_no_worker_and_the_credential(site: Site, db: psycopg.Connection) -> Non
     site.create("other")
     ((other,),) = db.execute("SELECT id FROM campaigns WHERE name = 'other'").fetchall()
     add_recipients(db, other, 1)
-    reason = "credential ses-1, until campaign news is done or stopped"
+    reason = "credential ses-1, until campaign news has tried all its mail or is stopped"
     assert site.said("start", "other", "--rate", "100/s").splitlines()[1:] == [
         "credential ses-1 has 100/s now, for all its campaigns; before 6/min",
         f"other waits for {reason}",

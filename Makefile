@@ -3,7 +3,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: help run test test-all lint bench docs site lock deb clean writable
 
@@ -59,11 +59,13 @@ $(BIN)/python:
 	@python=$$(scripts/find-python) && echo "setting up $(VENV) with $$python" && "$$python" -m venv $(VENV)
 
 $(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
+	@echo "installing the libraries of pgmta into $(VENV), once: half a minute"
 	@$(PIP) install --require-hashes -r requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
+	@echo "installing the libraries of pgmta and its tests into $(VENV), once: a minute"
 	@$(PIP) install --require-hashes -r requirements-dev.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.run

@@ -16,7 +16,7 @@ from pgmta.daemon_role import DaemonRole
 from pgmta.errors import StoreUnavailable, Undecided
 from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, DoneCallback, State
-from pgmta.intake.ids import LOW, Ids
+from pgmta.intake.ids import Ids
 from pgmta.intake.intake_figures import IntakeFigures
 from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
@@ -112,7 +112,7 @@ class Committer:
         content.message, content.done = message, done
         content.collected = 0  # it is in the message
         content.since = time.monotonic()
-        if len(self.ids.available) < LOW:
+        if len(self.ids.available) < self.ids.low:
             self.ids.refill()
         if len(message.body) > CHUNK_SIZE:  # too large for its row
             content.state = State.WRITING

@@ -1,6 +1,8 @@
--- name: block
--- The first of the next 100 message ids, and which migrations the database has.
-SELECT nextval('message_ids')::bigint, ARRAY(SELECT name FROM schema_migrations)
+-- name: reserve
+-- The next message ids, and which migrations the database has. The commit of a message that uses one of these ids
+-- syncs the sequence too, so this commit needs no sync of its own.
+SELECT ARRAY(SELECT nextval('message_ids') FROM generate_series(1, %(number)s)),
+    ARRAY(SELECT name FROM schema_migrations), set_config('synchronous_commit', 'off', true)
 
 -- name: put
 -- A group of messages and all their rows, in one commit. The whole group fails if one id exists already,

@@ -1,8 +1,8 @@
 -- Messages: the content and what all its recipients share, and the one function that puts mail in.
 
-CREATE SEQUENCE message_ids INCREMENT 100;
+CREATE SEQUENCE message_ids;
 COMMENT ON SEQUENCE message_ids IS
-    'Each value opens a block of 100 message ids, so that smtpd knows the id before the insert.';
+    'Ids of messages. smtpd takes several at once, so that it knows the id before the insert.';
 
 CREATE TABLE messages (
     id bigint PRIMARY KEY,

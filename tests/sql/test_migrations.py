@@ -83,7 +83,7 @@ async def test_a_claim_of_before_a_migration_gets_nothing(
 ) -> None:
     async with linked(database, **SESSION) as link:
         claims, store = Claims(link, "w", 60), Enqueue(link)
-        first = (await store.block())[0]
+        first = (await store.reserve(3))[0]
         await store.commit([message(first, "b@example.com")])
         assert len((await claims.claim(10, [])).items) == 1
         await store.commit([message(first + 1, "c@example.com")])
@@ -92,7 +92,7 @@ async def test_a_claim_of_before_a_migration_gets_nothing(
         with pytest.raises(SchemaMismatch, match=NEXT):
             await claims.claim(10, [])
         with pytest.raises(SchemaMismatch, match=NEXT):
-            await store.block()
+            await store.reserve(1)
         with pytest.raises(SchemaMismatch):
             await store.commit([message(first + 2, "d@example.com")])
     assert db.execute("SELECT attempts FROM queue ORDER BY id").fetchall() == [(1,), (0,)]

@@ -60,7 +60,7 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
     async with linked(database, role="pgmta_smtpd") as link:
         await alive(link, "smtpd")
         store = Enqueue(link)
-        first = (await store.block())[0]
+        first = (await store.reserve(4))[0]
         group = [message(first, "b@example.com", "c@example.com", _partid="1")]
         await store.commit(group)
         with pytest.raises(psycopg.errors.UniqueViolation):

@@ -32,9 +32,6 @@ from pgmta.store.schema import Schema, mismatch
 SESSION = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 """Run-time parameters for the connections that write messages."""
 
-BLOCK = 100
-"""Ids that one value of the sequence message_ids stands for."""
-
 _PATIENCE = 30.0  # seconds until what became of a commit is left open
 _LOOK = 0.25  # seconds between two looks
 
@@ -71,15 +68,18 @@ class Enqueue:
         self._link = link
         self._schema = schema or Schema()
 
-    async def block(self) -> range:
-        """Reserve the next ids. Raises StoreUnavailable, also where the schema does not fit."""
+    async def reserve(self, number: int) -> list[int]:
+        """Reserve `number` message ids, which nobody else gets.
+
+        Raises StoreUnavailable, SchemaMismatch.
+        """
         try:
-            ((first, names),) = await self._link.run(_SQL["block"])
+            ((ids, names, _),) = await self._link.run(_SQL["reserve"], {"number": number})
         except pg_errors.UndefinedTable:
             raise SchemaMismatch(mismatch(self._schema.known, set())) from None
         self._schema.learn(names)
         self._schema.require()
-        return range(first, first + BLOCK)
+        return list(ids)
 
     async def commit(
         self,

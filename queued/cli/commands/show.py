@@ -294,11 +294,21 @@ def _tls(entry: dict[str, Any]) -> str:
 
 
 def _took(entry: dict[str, Any]) -> str:
-    """Return the seconds of the phases: DNS, connection, TLS, transaction."""
-    phases = [entry[f"{name}_seconds"] for name in ("dns", "connect", "tls", "transaction")]
-    if not any(phases):
-        return "-"
-    return "/".join("-" if seconds is None else f"{seconds:.3g}" for seconds in phases)
+    """Return how long each phase of the attempt took, such as `connect 2ms, mail 47ms`."""
+    phases = {
+        name: entry[f"{column}_seconds"]
+        for name, column in (
+            ("dns", "dns"), ("connect", "connect"), ("tls", "tls"), ("mail", "transaction"),
+        )
+    }  # fmt: skip
+    return ", ".join(f"{name} {_brief(s)}" for name, s in phases.items() if s) or "-"
+
+
+def _brief(seconds: float) -> str:
+    milliseconds = seconds * 1000
+    if milliseconds < 1:
+        return f"{milliseconds:.1f}ms"
+    return f"{milliseconds:.0f}ms" if seconds < 1 else f"{seconds:.1f}s"
 
 
 def _print_transcripts(transcripts: list[dict[str, Any]], history: list[dict[str, Any]]) -> None:

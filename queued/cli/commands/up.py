@@ -25,6 +25,7 @@ from pgmta.errors import PgmtaError
 from pgmta.port_user import bind_problem
 from pgmta.postgres.embedded.embedded_server import DATABASE, OWNER, EmbeddedServer
 from pgmta.postgres.embedded.folders import locked, make_parents, open_own
+from pgmta.postgres.embedded.programs import tool
 from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
 from pgmta.service import Signals, first
 from pgmta.shipped import shipped
@@ -117,6 +118,7 @@ _SUBMISSION = 2587  # port in the configuration
 _DEMO = "queuectl lifecycle demo -c etc/dev/queued.yaml"
 _LINE = 200  # octets of the line in the file of the lock
 _GRACE = 45.0  # seconds for the daemons to drain
+_LAST_LINES = 5  # of the log of a daemon that ended
 _READY = 300.0  # seconds for smtpd to greet, on a slow machine
 _TELL = 10.0  # seconds between two lines about it
 
@@ -148,7 +150,8 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
     """Run the database, smtpd, one queued and a development sink until Ctrl-C.
 
     With the default configurations smtpd also has TLS, and a submission port for one user; the
-    links of lifecycle mail lead to `queued web`.
+    links of lifecycle mail lead to `queued web`. The daemons log to files of their own, so that the
+    terminal shows the mail that the sink gets.
     """
     first, lifecycle = smtpd_config == _SMTPD, queued_config == _QUEUED
     web = first and lifecycle
@@ -161,6 +164,8 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
     with _only_one(directory, f"smtpd on port {port}, sink on port {sink_port}") as held:
         optional = [*([_SUBMISSION] if first else []), *([WEB_PORT] if web else [])]
         _check_ports(port, sink_port, page_port, *optional)
+        if not environment.database.uri and not EmbeddedServer(directory).data.exists():
+            print_line("making a database, which takes a few seconds", err=True)
         uri = resolve(environment)
         migrate(uri)
         sink = directory / "sink"
@@ -177,6 +182,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             },
             {INHERITED: uri} if environment.database.uri else {DIRECTORY: str(directory)},
             held,
+            directory / "log",
         )
         lines = [
             ("database", _database(environment.database.uri, directory)),
@@ -185,6 +191,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             ("queued", _way(config, queued_config, sink_port)),
             ("sink", f"http://127.0.0.1:{page_port} shows the mail, which is in {sink}/new"),
             *([("web", f"http://127.0.0.1:{WEB_PORT} takes the links of `{_DEMO}`")] * web),
+            ("logs", str(children.logs / "*.log")),
         ]
         hints = [_hint(port), *submission[1:]]
         status = asyncio.run(_run(children, port, lines, hints))
@@ -254,30 +261,44 @@ def _database(uri: str | None, directory: Path) -> str:
     if uri:
         return "PostgreSQL as configured"
     server = EmbeddedServer(directory)
-    command = ["psql", "-h", str(server.sockets), "-U", OWNER, DATABASE]
+    psql = "psql" if shutil.which("psql") else str(tool("psql"))
+    command = [psql, "-h", str(server.sockets), "-U", OWNER, DATABASE]
     return f"PostgreSQL in {server.data}: {shlex.join(command)}"
 
 
 @dataclass
 class Children:
-    """The children of `up`: commands by name, additions to their environment, their lock."""
+    """The children of `up`: commands by name, additions to their environment, their lock, logs."""
 
     commands: dict[str, list[str]]
     environment: dict[str, str]
     lock: int
+    logs: Path
     running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
     async def start(self, name: str) -> asyncio.subprocess.Process:
         """Start one; it ends with us, because it sees the end of its standard input."""
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", *self.commands[name], "--attached",
-            stdin=asyncio.subprocess.PIPE,
-            env={**os.environ, **self.environment},
-            pass_fds=[self.lock],
-            start_new_session=True,  # Ctrl-C is ours: we stop them in order
-        )  # fmt: skip
+        self.logs.mkdir(mode=0o700, exist_ok=True)
+        with self.log(name).open("wb") as log:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", *self.commands[name], "--attached",
+                stdin=asyncio.subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **self.environment},
+                pass_fds=[self.lock],
+                start_new_session=True,  # Ctrl-C is ours: we stop them in order
+            )  # fmt: skip
         self.running[name] = child
         return child
+
+    def log(self, name: str) -> Path:
+        """Return the file of a child's log, which begins anew with each start."""
+        return self.logs / f"{name}.log"
+
+    def last_words(self, name: str) -> str:
+        """Return the end of a child's log."""
+        lines = self.log(name).read_text(encoding="utf-8", errors="replace").splitlines()
+        return "".join(f"\n  {line}" for line in lines[-_LAST_LINES:])
 
 
 async def _run(
@@ -290,7 +311,7 @@ async def _run(
     async def wait(name: str, child: asyncio.subprocess.Process) -> None:
         status = await child.wait()
         if not signals.stop.is_set():
-            print_line(f"{name} ended with status {status}", err=True)
+            print_text(f"{name} ended with status {status}:{children.last_words(name)}", err=True)
         ended.set()
 
     try:

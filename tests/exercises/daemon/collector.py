@@ -29,7 +29,7 @@ async def run(uri: str, host: str, folder: Path, signals: Signals) -> None:
     while not await first(signals.stop, timeout=_LOOK):
         for file in folder.glob("*.eml"):
             body = file.read_bytes()
-            (number, *_) = await store.block()
+            [number] = await store.reserve(1)
             recipients = [("r@b.example", "b.example")]
             message = NewMessage(number, "c@a.example", recipients, len(body), "", body)
             await store.commit([message])

@@ -16,7 +16,7 @@ from pgmta.store.admin.upkeep import Upkeep
 from pgmta.store.queries import Statement
 from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.contents import Contents
-from pgmta.store.queue.enqueue import BLOCK, Companion, Enqueue
+from pgmta.store.queue.enqueue import Companion, Enqueue
 from pgmta.store.queue.settle import Settlements
 from tests.support.rows import column, fetch
 from tests.support.waiting import until
@@ -168,13 +168,13 @@ async def test_ids_that_somebody_else_used_are_no_success(
     assert column(db, "SELECT id FROM messages") == [300]
 
 
-async def test_blocks_of_ids_do_not_overlap(database: str) -> None:
+async def test_reserved_ids_are_nobody_elses(database: str) -> None:
     links = [Link(database, f"test {n}") for n in range(4)]
-    blocks = await asyncio.gather(*(Enqueue(link).block() for link in links for _ in range(5)))
+    blocks = await asyncio.gather(*(Enqueue(link).reserve(50) for link in links for _ in range(5)))
     for link in links:
         await link.close()
     ids = [number for block in blocks for number in block]
-    assert len(set(ids)) == len(ids) == 20 * BLOCK
+    assert len(set(ids)) == len(ids) == 20 * 50
 
 
 async def test_chunks_of_large_messages(db: psycopg.Connection, link: Link) -> None:

@@ -150,7 +150,7 @@ def _options(mail: SubmittedMail) -> dict[str, Any]:
         found["key"] = mail.key
     if mail.tenant != "":
         found["tenant"] = mail.tenant
-    if mail.on_failed != "hold":
+    if mail.on_failed != "remove":
         found["on_failed"] = mail.on_failed
     for name in ("key", "tenant", "on_failed"):
         if name in found and not isinstance(found[name], str):

@@ -28,7 +28,8 @@ class SubmittedMail:
 
     `send_at` and `deadline` have a time zone. `priority` is 0 (first) to 9. `metadata` goes to the
     rows of the queue. A repetition with the same `key` of a `tenant` is not sent again. `on_failed`
-    is hold, remove or bounce. With `once` no recipient gets a second copy.
+    is remove (the state is then failed, with the reply), hold or bounce. With `once` no recipient
+    gets a second copy.
     """
 
     send_at: datetime | None = None
@@ -37,7 +38,7 @@ class SubmittedMail:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None
     tenant: str = ""
-    on_failed: str = "hold"
+    on_failed: str = "remove"
     once: bool = False
 
 

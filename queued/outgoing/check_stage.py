@@ -120,8 +120,8 @@ class CheckStage(OutgoingStage):
 
 
 def _warn(rows: int, message_id: int, problem: str) -> None:
-    """Log that rows go to HOLD because they can't be sent as they are; per claim the first."""
-    log.warning("on hold: not fit to be sent", rows=rows, message=message_id, reason=problem)
+    """Log that rows fail because they can't be sent as they are; per claim the first."""
+    log.warning("mail is not fit to be sent", rows=rows, message=message_id, reason=problem)
 
 
 def message_problem(trace: bytes, body: bytes | None, mode: Mode) -> str:

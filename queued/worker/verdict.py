@@ -144,8 +144,8 @@ def judge(
     else:
         event = _OVERRIDES.get((event, answer.lasting), event)
     if event is Event.UNKNOWN and not item.once and retry.unknown != "retry":
-        # final: held as with `once`, or gone
-        end = "remove" if retry.unknown == "delivered" else item.on_failed
+        # final, whatever the row says: held, or gone
+        end = "remove" if retry.unknown == "delivered" else "hold"
         item = replace(item, once=True, on_failed=end)
     note, wait = "", 0.0
     if event is Event.DEFER or (event is Event.UNKNOWN and not item.once):

@@ -5,7 +5,7 @@ CREATE FUNCTION submit_mail(
     bcc text[] DEFAULT '{}', reply_to text DEFAULT NULL, headers jsonb DEFAULT '{}',
     attachments submit_attachment[] DEFAULT '{}', "from" text DEFAULT NULL, send_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL, tenant text DEFAULT '',
-    on_failed text DEFAULT 'hold', once boolean DEFAULT false, wake boolean DEFAULT false,
+    on_failed text DEFAULT 'remove', once boolean DEFAULT false, wake boolean DEFAULT false,
     deadline timestamptz DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on AS $$
@@ -48,7 +48,7 @@ COMMENT ON FUNCTION submit_mail IS
 CREATE FUNCTION submit_template(
     template text, recipient text, params jsonb DEFAULT '{}', version integer DEFAULT NULL,
     attachments submit_attachment[] DEFAULT '{}', send_at timestamptz DEFAULT NULL, priority integer DEFAULT 5,
-    metadata jsonb DEFAULT '{}', key text DEFAULT NULL, tenant text DEFAULT '', on_failed text DEFAULT 'hold',
+    metadata jsonb DEFAULT '{}', key text DEFAULT NULL, tenant text DEFAULT '', on_failed text DEFAULT 'remove',
     once boolean DEFAULT false, wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on AS $$
@@ -108,7 +108,7 @@ BEGIN
             WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
             WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
     ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
-            OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
+            OR tenant <> '' COLLATE "C" OR on_failed <> 'remove' COLLATE "C" THEN
         SELECT * INTO metadata, scheduled
         FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
     END IF;
@@ -158,7 +158,7 @@ BEGIN
                 ~ '[^\u0001-\u007f]' COLLATE "C"
             THEN '{t}'::boolean[] END,
         chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
-        CASE WHEN on_failed <> 'hold' COLLATE "C" THEN ARRAY[on_failed] END, CASE WHEN once THEN '{t}'::boolean[] END,
+        ARRAY[on_failed], CASE WHEN once THEN '{t}'::boolean[] END,
         ARRAY[session_user], rets => '{HDRS}',
         tls_optional => CASE WHEN params ? 'headers' AND submit_no_tls(params -> 'headers')
             THEN '{t}'::boolean[] END,

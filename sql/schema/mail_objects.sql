@@ -9,7 +9,7 @@ DECLARE
     priority integer;
     metadata jsonb := coalesce(nullif(mail -> 'metadata', 'null'), '{}');
     tenant text := coalesce(mail ->> 'tenant', '');
-    on_failed text := coalesce(mail ->> 'on_failed', 'hold');
+    on_failed text := coalesce(mail ->> 'on_failed', 'remove');
     once boolean;
 BEGIN
     IF jsonb_typeof(mail) <> 'object' THEN

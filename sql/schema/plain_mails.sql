@@ -103,8 +103,8 @@ BEGIN
         ARRAY[''::bytea], ARRAY[plain_message_id(message_id, hostname)], '{sql}', ARRAY[sender],
         ARRAY[split_part(sender, '@', 2)], ARRAY[coalesce((mail ->> 'priority')::smallint, '5')],
         array_fill(1, ARRAY[cardinality(recipients)]), recipients, domains, tenants => ARRAY[mail ->> 'tenant'],
-        on_failed => ARRAY[mail ->> 'on_failed'], once => ARRAY[(mail ->> 'once')::boolean], logins => ARRAY[session_user],
-        rets => '{HDRS}', metadata => array_fill(mail ->> 'metadata', ARRAY[cardinality(recipients)]),
+        on_failed => ARRAY[coalesce(mail ->> 'on_failed', 'remove')], once => ARRAY[(mail ->> 'once')::boolean],
+        logins => ARRAY[session_user], rets => '{HDRS}', metadata => array_fill(mail ->> 'metadata', ARRAY[cardinality(recipients)]),
         params => ARRAY[params::jsonb]);
     RETURN message_id;
 END $$;
@@ -146,7 +146,7 @@ BEGIN
             array_agg(submit_trace(hostname, id)) AS traces, array_agg(plain_message_id(id, hostname)) AS message_ids,
             array_agg(sender) AS senders, array_agg(split_part(sender, '@', 2)) AS sender_domains,
             array_agg(coalesce((mail ->> 'priority')::smallint, '5')) AS priorities, array_agg(mail ->> 'tenant') AS tenants,
-            array_agg(mail ->> 'on_failed') AS on_failed, array_agg((mail ->> 'once')::boolean) AS once,
+            array_agg(coalesce(mail ->> 'on_failed', 'remove')) AS on_failed, array_agg((mail ->> 'once')::boolean) AS once,
             array_agg(params::jsonb) AS params
         FROM numbered, submit_settings
     ), each_row AS (

@@ -39,7 +39,7 @@ COMMENT ON INDEX idempotency_keys_created_at IS 'Keys whose time is over.';
 CREATE FUNCTION submit(
     sender text, recipients text[], content bytea, send_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL,
-    tenant text DEFAULT '', on_failed text DEFAULT 'hold', once boolean DEFAULT false,
+    tenant text DEFAULT '', on_failed text DEFAULT 'remove', once boolean DEFAULT false,
     wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
@@ -66,7 +66,7 @@ BEGIN
             WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
             WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
     ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
-            OR tenant <> '' COLLATE "C" OR on_failed <> 'hold' COLLATE "C" THEN
+            OR tenant <> '' COLLATE "C" OR on_failed <> 'remove' COLLATE "C" THEN
         SELECT * INTO metadata, scheduled
         FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
     END IF;
@@ -100,7 +100,7 @@ BEGIN
         CASE WHEN concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C"
             THEN '{t}'::boolean[] END,
         chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
-        CASE WHEN on_failed <> 'hold' COLLATE "C" THEN ARRAY[on_failed] END, CASE WHEN once THEN '{t}'::boolean[] END,
+        ARRAY[on_failed], CASE WHEN once THEN '{t}'::boolean[] END,
         ARRAY[session_user], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
         metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
         send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);

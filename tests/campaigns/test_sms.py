@@ -159,8 +159,9 @@ def test_single_numbers(system: System, tmp_path: Path) -> None:
     daemon.stop()
     system.queued(hop)
     system.ask("SELECT submit_mail('a@a.example', '{+491701234569}', '', 'Hi', wake => true)")
-    (row,) = system.wait_queue(lambda rows: rows and rows[0]["status"] == "HOLD")
-    assert "no route takes telephone numbers" in row["last_reply"]
+    until(lambda: system.events("+491701234569") == ["failed"])
+    (row,) = system.attempts("+491701234569")
+    assert "no route takes telephone numbers" in row["reply"]
     assert hop.connections == 0
     system.stop()
 

@@ -15,7 +15,7 @@ TEXT = b"Subject: x\r\n\r\nx\r\n"
 ATTACK = TEXT + b"\0.\r\nMAIL FROM:<evil@example.org>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n"
 TRACE = "Received: by test\r\n"
 CHUNK = 8096
-HELD = "on hold: not fit to be sent"
+HELD = "mail is not fit to be sent"
 GONE = "5.3.0 its content is not in the database"
 
 

@@ -38,8 +38,8 @@ async def link(database: str) -> AsyncIterator[Link]:
 
 
 async def test_words_of_an_operator_change_no_state(db: psycopg.Connection, link: Link) -> None:
-    number = submit(db, "fresh", "failed", "later", options=", metadata => '{}'")
-    final = submit(db, "final", options=", once => true")
+    number = submit(db, "fresh", "failed", "later", options=", on_failed => 'hold'")
+    final = submit(db, "final", options=", once => true, on_failed => 'hold'")
     db.execute("UPDATE queue SET next_attempt = now() + '1 h' WHERE recipient LIKE 'fresh%'")
     items = await claim(link)
     events = {"failed": Event.FAIL, "later": Event.DEFER, "final": Event.UNKNOWN}
@@ -57,7 +57,8 @@ async def test_words_of_an_operator_change_no_state(db: psycopg.Connection, link
 
 
 async def test_a_state_outlives_the_log(db: psycopg.Connection, link: Link) -> None:
-    number = submit(db, "failed", "final", "later", options=", once => true")
+    wish = ", once => true, on_failed => 'hold'"
+    number = submit(db, "failed", "final", "later", options=wish)
     items = await claim(link)
     events = {"failed": Event.FAIL, "final": Event.UNKNOWN, "later": Event.DEFER}
     await Settlements(link, "w").settle([outcome(items[name], e) for name, e in events.items()])

@@ -55,7 +55,7 @@ def test_a_repetition_gets_the_first_id(db: psycopg.Connection) -> None:
         {"content": MAIL + b"x\r\n"},
         {"priority": 1},
         {"metadata": Jsonb({"a": "b"})},
-        {"on_failed": "remove"},
+        {"on_failed": "hold"},
         {"once": True},
     ],
     ids=str,

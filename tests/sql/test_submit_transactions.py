@@ -104,7 +104,7 @@ def test_mail_is_sent_with_the_order_and_not_without(shop: str, app: psycopg.Con
     assert re.fullmatch("<[0-9a-f-]{36}@localhost>", name)
     row = "sender, sender_domain, domain, status, priority, metadata, on_failed, once, attempts"
     assert fetch(app, f"SELECT {row} FROM pgmta.queue WHERE message_id = {first}") == (
-        "shop@example.org", "example.org", "example.com", "QUEUED", 5, {}, "hold", False, 0,
+        "shop@example.org", "example.org", "example.com", "QUEUED", 5, {}, "remove", False, 0,
     )  # fmt: skip
     (trace,) = fetch(app, f"SELECT trace FROM pgmta.messages WHERE id = {first}")
     assert trace.startswith(f"Received: by localhost (pgmta) with SQL id {first};\r\n\t")

@@ -101,7 +101,7 @@ async def test_each_kind_of_mail_in_one_call(client: Client, db: psycopg.Connect
         RawMail("s@a.example", ["r@b.example"], b"Subject: x\r\n\r\nx\r\n", key="k", priority=0),
         mail("ü€😀", attachments=files, tenant="t", once=True),
         TemplateMail(**GOOD_TEMPLATE, attachments=files[1:]),
-        RawMail("", ["r@b.example", "q@b.example"], large, on_failed="remove", send_at=send_at),
+        RawMail("", ["r@b.example", "q@b.example"], large, on_failed="hold", send_at=send_at),
         mail(metadata={"a": "b"}, deadline=send_at),
         RawMail("s@a.example", ["r@b.example"], b"Subject: x\r\n\r\nx\r\n", key="k", priority=0),
     ]
@@ -122,11 +122,11 @@ async def test_each_kind_of_mail_in_one_call(client: Client, db: psycopg.Connect
     assert rows[ids[3]][2] > 64
     options = "SELECT priority, tenant, once, on_failed, status, metadata - '_deadline' FROM queue"
     assert db.execute(f"{options} ORDER BY message_id").fetchall() == [
-        (0, "", False, "hold", "QUEUED", {}),
-        (5, "t", True, "hold", "QUEUED", {}),
-        (5, "", False, "hold", "QUEUED", {}),
-        *[(5, "", False, "remove", "SCHEDULED", {})] * 2,
-        (5, "", False, "hold", "QUEUED", {"a": "b"}),
+        (0, "", False, "remove", "QUEUED", {}),
+        (5, "t", True, "remove", "QUEUED", {}),
+        (5, "", False, "remove", "QUEUED", {}),
+        *[(5, "", False, "hold", "SCHEDULED", {})] * 2,
+        (5, "", False, "remove", "QUEUED", {"a": "b"}),
     ]
 
 

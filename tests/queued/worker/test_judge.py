@@ -273,7 +273,7 @@ def test_unknown_outcomes(policy: str, on_failed: str, once: bool) -> None:
     now = outcome.item
     found = after(outcome.event, once=now.once, on_failed=now.on_failed)
     held = None if on_failed == "remove" else Status.HOLD
-    expected = {"retry": Status.DEFERRED, "hold": held, "delivered": None}[policy]
+    expected = {"retry": Status.DEFERRED, "hold": Status.HOLD, "delivered": None}[policy]
     assert outcome.event is Event.UNKNOWN
     assert found == (held if once else expected)
     assert (row.once, row.on_failed, now.id, now.token) == (once, on_failed, 1, 3)

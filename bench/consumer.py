@@ -44,7 +44,7 @@ async def consume(uri: str, worker: Worker, stopped: asyncio.Event) -> list[str]
     process = QueuedProcess(config, uri)
     consumer = DeliveryWorker(process, worker)
     beside = [
-        *consumer.tasks(),
+        *(work() for work in consumer.parts().values()),
         listen_for_mail(process.resources, [x.wake for x in consumer.loops]),
     ]
     background = [asyncio.create_task(work) for work in (*beside, _report(consumer, began))]

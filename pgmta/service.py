@@ -10,7 +10,7 @@ import mmap
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -23,9 +23,16 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _SOCKET, _PERIOD, _OWNER = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"  # sd_notify(3)
 _BEAT = 0.5  # seconds
 _LATE = 0.001  # seconds that a pause is longer: timers have whole milliseconds and may be early
+_AGAIN = (
+    1.0,
+    60.0,
+)  # seconds until a part begins again that an error has ended, at first and at most
 _KEPT = 32 << 20  # octets free at the top of the heap that stay with a process
 
 log = get("service")
+
+type Part = Callable[[], Coroutine[Any, Any, None]]
+"""Work that lasts as long as its daemon."""
 
 
 class Signals:
@@ -89,8 +96,38 @@ def together(seconds: float) -> float:
     return math.floor((now + seconds) / _BEAT) * _BEAT - now + _LATE
 
 
+def start_part(part: str, work: Part, stop: asyncio.Event | None = None) -> asyncio.Task[None]:
+    """Start work that shall last as long as its daemon, under the name `part`; return its task.
+
+    An error that ends the work is a defect. The log has it, and the work begins again: after a
+    second, and after a minute at most while it goes on to fail. So no part of a daemon is missing
+    without an end of the daemon. FormerDatabase ends the task, and sets `stop`.
+    """
+    task = asyncio.create_task(_keep_working(part, work))
+    report_error(part, task, stop)
+    return task
+
+
+async def _keep_working(part: str, work: Part) -> None:
+    pause, most = _AGAIN
+    while True:
+        began = time.monotonic()
+        try:
+            await work()
+            return
+        except FormerDatabase:
+            raise
+        except Exception as error:
+            if time.monotonic() - began > most:
+                pause = _AGAIN[0]
+            log.critical("a part of the process failed, and begins again", part=part,
+                         after=pause, exc_info=error)  # fmt: skip
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, most)
+
+
 def report_error(part: str, task: asyncio.Task[Any], stop: asyncio.Event | None = None) -> None:
-    """Log the error by which a task ends, and set `stop`: that is a defect.
+    """Log the error by which a task ends, and set `stop`: it is a part that can't begin again.
 
     `part` is the name of the task in the log.
     """

@@ -14,6 +14,7 @@ from psycopg.pq import ConnStatus
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres.link_connection import LinkConnection
 from pgmta.postgres.resources import Resources
+from pgmta.service import start_part
 
 CHANNEL: Final = "pgmta_queue"
 NOTIFY: Final = f"NOTIFY {CHANNEL}"
@@ -137,7 +138,7 @@ class Notifier:
 
     def start(self) -> None:
         """Begin to wait for `due`."""
-        self._task = asyncio.create_task(self._run())
+        self._task = start_part("notify", self._run)
 
     async def _run(self) -> None:
         while True:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pgmta.errors import ConfigError
 from pgmta.logs import get
 from pgmta.postgres.notify import listen
-from pgmta.service import ServiceManager, Signals, first, report_error, tune_memory
+from pgmta.service import Part, ServiceManager, Signals, first, start_part, tune_memory
 from queued.config import QueuedConfig
 from queued.config.queued_config import STAGING
 from queued.daemon.presence import Presence
@@ -76,20 +77,21 @@ class Daemon:
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT, then drain.
 
-        Raises the error of a part that ended by itself.
+        Raises FormerDatabase. After any other error of a part that part begins again.
         """
         signals, process = self._signals, self.process
         if signals.stop.is_set() or not await self._presence.register():
             return
         page = await self._serve_page()
-        background = [asyncio.create_task(work) for work in self._background()]
+        stop = signals.stop
+        background = [start_part(name, work, stop) for name, work in self._background()]
         loops = {
-            worker: [asyncio.create_task(loop.run()) for loop in worker.loops]
+            worker: [
+                start_part(f"claims of {worker.name}", loop.run, stop) for loop in worker.loops
+            ]
             for worker in self._workers
         }
         every = [*background, *(task for tasks in loops.values() for task in tasks)]
-        for task in every:
-            report_error("worker", task, signals.stop)
         tune_memory()
         self._manager.status(_SERVES)
         log.info("ready", workers=[worker.name for worker in self._workers])
@@ -132,25 +134,22 @@ class Daemon:
         await server.start()
         return server
 
-    def _background(self) -> list[Coroutine[None, None, None]]:
+    def _background(self) -> list[tuple[str, Part]]:
         process, presence, turns = self.process, self._presence, self._turns
         watches = self._watches()
         told = [each.notified for each in watches]
+        wakes = [*told, *(loop.wake for loop in self._loops)]
         return [
-            listen(
-                process.resources,
-                [*told, *(loop.wake for loop in self._loops)],
-                process.suspended.news,
-            ),
-            *(each.run() for each in watches),
-            *process.tasks(),
-            ReportDuty(process).run(),
-            *(task for worker in self._workers for task in worker.tasks()),
-            repeat("heartbeat", presence.do, presence.pause),
-            repeat("turns", turns.ask_places, turns.pause),
-            *(duty.run(process) for duty in DUTIES),
-            feed_campaigns(process),
-            *(collector.run() for collector in self._collectors),
+            ("notifications", partial(listen, process.resources, wakes, process.suspended.news)),
+            *(("new rows", each.run) for each in watches),
+            *process.parts().items(),
+            ("reports", ReportDuty(process).run),
+            *(part for worker in self._workers for part in worker.parts().items()),
+            ("heartbeat", partial(repeat, "heartbeat", presence.do, presence.pause)),
+            ("turns", partial(repeat, "turns", turns.ask_places, turns.pause)),
+            *((duty.name, partial(duty.run, process)) for duty in DUTIES),
+            ("campaigns", partial(feed_campaigns, process)),
+            *(("collector", each.run) for each in self._collectors),
         ]
 
     def _watches(self) -> list[RowWatch]:
@@ -170,6 +169,15 @@ class Daemon:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return True
+        try:
+            self._configure(config)
+        except Exception as error:  # a defect: the next SIGHUP may bring a better file
+            log.critical("configuration is in use in part", exc_info=error)
+            return True
+        log.info("configuration read again")
+        return False
+
+    def _configure(self, config: QueuedConfig) -> None:
         now = self.process.config
         changed = [name for name in _FIXED if getattr(config, name) != getattr(now, name)]
         kept: dict[str, Any] = {name: getattr(now, name) for name in _FIXED}
@@ -190,5 +198,3 @@ class Daemon:
         self.process.configure(config)
         for worker in self._workers:
             worker.configure(config)
-        log.info("configuration read again")
-        return False

@@ -20,7 +20,7 @@ from pgmta.daemon_role import NO_QUEUE, QUEUED
 from pgmta.errors import ConfigError, SchemaMismatch, StoreUnavailable
 from pgmta.postgres.faults import outage
 from pgmta.postgres.link import Link
-from pgmta.service import ServiceManager, Signals, first
+from pgmta.service import ServiceManager, Signals, first, start_part
 from pgmta.store.queue.conditions import case_hint, condition_problems
 from pgmta.waiting import Waiting
 from queued.config import QueuedConfig, read_config
@@ -144,7 +144,7 @@ async def _run(
     if attached:
         signals.attach()
     manager = ServiceManager()
-    watch = asyncio.create_task(manager.keep_watch())
+    watch = start_part("watchdog", manager.keep_watch)
     manager.ready("waits for PostgreSQL")  # it may be away for longer than systemd waits
     waiting = Waiting("queued")
     while (conditions or settings.collectors) and not signals.stop.is_set():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 from pgmta.daemon_role import QUEUED, process_name
 from pgmta.postgres.resources import Resources
+from pgmta.service import Part
 from pgmta.store.admin.space import Space
 from pgmta.store.admin.upkeep import Upkeep
 from pgmta.store.admin.workers import Registry
@@ -110,15 +111,15 @@ class QueuedProcess:
         assert isinstance(found, SmtpTransport)  # noqa: S101 - for the type checker
         return found
 
-    def tasks(self) -> list[Coroutine[None, None, None]]:
+    def parts(self) -> dict[str, Part]:
         """Return the work that runs until it is cancelled."""
-        return [
-            self.resources.close_unused_links(lambda: any(self.suspended.leased)),
-            self.reclaimer.run(),
-            self.row_vacuum.run(),
-            self.signers.keyring.run(),
-            self.suspended.run(),
-        ]
+        return {
+            "links": lambda: self.resources.close_unused_links(lambda: any(self.suspended.leased)),
+            "space": self.reclaimer.run,
+            "row vacuum": self.row_vacuum.run,
+            "keys": self.signers.keyring.run,
+            "suspensions": self.suspended.run,
+        }
 
     def configure(self, config: QueuedConfig) -> None:
         """Use another configuration from now on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 
 from pgmta.compose.token import KeyRings
 from pgmta.daemon_role import WEB
@@ -12,7 +13,7 @@ from pgmta.errors import ConfigError
 from pgmta.logs import get
 from pgmta.metrics.metrics_server import MetricsServer
 from pgmta.postgres.resources import Resources
-from pgmta.service import ServiceManager, Signals, first, report_error, tune_memory
+from pgmta.service import ServiceManager, Signals, first, start_part, tune_memory
 from pgmta.store.lifecycle.consumption import Consumptions
 from pgmta.store.records.callbacks import CallbackNotes
 from pgmta.store.schema import Schema
@@ -83,13 +84,12 @@ class WebDaemon:
         sockets = [listen(place) for place in self._config.listen]
         heartbeat = WEB.heartbeat(self._resources.link("heartbeat"), self._schema, host)
         manager = ServiceManager()
-        parts = {
-            "watchdog": asyncio.create_task(manager.keep_watch()),
-            "heartbeat": asyncio.create_task(heartbeat.run(lambda: None, asyncio.Event())),
-            "connections": asyncio.create_task(self._doors.sweep()),
-        }
-        for name, task in parts.items():
-            report_error(name, task, signals.stop)
+        beat = partial(heartbeat.run, lambda: None, asyncio.Event())
+        parts = [
+            start_part("watchdog", manager.keep_watch),
+            start_part("heartbeat", beat, signals.stop),
+            start_part("connections", self._doors.sweep),
+        ]
         loop = asyncio.get_running_loop()
         servers = [
             await loop.create_server(self._doors, sock=each, backlog=_BACKLOG) for each in sockets
@@ -111,10 +111,10 @@ class WebDaemon:
         for server in servers:
             server.close()
         await self._doors.end()
-        failed = [task for task in parts.values() if task.done() and not task.cancelled()]
-        for task in parts.values():
+        failed = [task for task in parts if task.done() and not task.cancelled()]
+        for task in parts:
             task.cancel()
-        await asyncio.gather(*parts.values(), return_exceptions=True)
+        await asyncio.gather(*parts, return_exceptions=True)
         await heartbeat.leave()
         await self._resources.close()
         if page:
@@ -137,6 +137,9 @@ class WebDaemon:
             config = self._reread()
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
+            return
+        except Exception as error:  # a defect, for which no request is refused
+            log.critical("configuration kept as it was", exc_info=error)
             return
         changed = [n for n in _FIXED if getattr(config, n) != getattr(self._config, n)]
         if changed:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
+from pgmta.service import Part
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.lease import RowLeases
@@ -130,9 +131,12 @@ class DeliveryWorker:
             for loop in self.loops:
                 loop.due.start(delay)
 
-    def tasks(self) -> list[Coroutine[None, None, None]]:
+    def parts(self) -> dict[str, Part]:
         """Return the work that runs until it is cancelled; `drain` stops the loops themselves."""
-        return [self._leases.keep(), self._settler.run()]
+        return {
+            f"leases of {self.name}": self._leases.keep,
+            f"settlements of {self.name}": self._settler.run,
+        }
 
     def configure(self, config: QueuedConfig) -> None:
         """Use new routes, limits and intervals from now on."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pgmta.action import Action
+from pgmta.service import Part
 from pgmta.store.records.traces import Trace
 from queued.config import QueuedConfig, Worker
 from queued.process.queued_process import QueuedProcess
@@ -30,7 +31,7 @@ class Runner(Protocol):
     def leased(self) -> int | None:
         """Rows that it has leased; None: it leases none."""
 
-    def tasks(self) -> list[Coroutine[None, None, None]]:
+    def parts(self) -> dict[str, Part]:
         """Return the work that runs until it is cancelled; `drain` stops the loops themselves."""
 
     def configure(self, config: QueuedConfig) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 
 import psycopg
 
@@ -11,6 +11,7 @@ from pgmta.action import standing
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
+from pgmta.service import Part
 from pgmta.store.admin.workers import Rule
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.records.traces import Trace
@@ -36,9 +37,9 @@ class RowWorker:
         self._change = row_change(worker, process.where(worker), process.name)
         self._reported = ""  # the last failure in the log
 
-    def tasks(self) -> list[Coroutine[None, None, None]]:
+    def parts(self) -> dict[str, Part]:
         """Return the work, which runs until it is cancelled."""
-        return [self._run()]
+        return {f"worker {self.name}": self._run}
 
     def configure(self, config: QueuedConfig) -> None:
         """Do nothing: workers need a restart."""

@@ -171,6 +171,6 @@ class Keeper:
         pipe = self._children[child]
         await asyncio.wait([pipe.end], timeout=_LAST)
         del self._children[child]
-        add(self.past, without_gauges(CATALOGUE, pipe.values))
-        self._ends.put_nowait(child)
+        self._ends.put_nowait(child)  # first, because odd figures shall not keep it from a restart
         self._ended.set()
+        add(self.past, without_gauges(CATALOGUE, pipe.values))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pgmta import logs, signals
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.postgres.embedded.database import join
-from pgmta.service import ServiceManager, Signals, report_error
+from pgmta.service import ServiceManager, Signals, start_part
 from smtpd.process.keeper import GRACE, Keeper
 from smtpd.process.maildrop_watch import MaildropWatch
 from smtpd.process.plan import MasterPlan
@@ -50,26 +50,26 @@ class Master:
         if self._plan.attached:
             signals.attach()
         page = await self._serve_page()
-        runs = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
+        stop = signals.stop
+        runs = [start_part("keeper", keeper.run, stop) for keeper in self._keepers]
         for listener in self._plan.listen:
             place = {"address": listener.address, "port": listener.port}
             if listener.socket:
                 place = {"socket": listener.socket}
             log.info("listening", **place, processes=self._plan.processes)
-        reloads = asyncio.create_task(self._reloads(signals))
-        maildrop = asyncio.create_task(MaildropWatch(self._plan).run())
-        notes = asyncio.gather(self._manager.keep_watch(), self._announce())
-        for run in runs:
-            report_error("keeper", run, signals.stop)
-        report_error("reload", reloads)
-        report_error("maildrop", maildrop)
-        await signals.stop.wait()
+        others = [
+            start_part("reload", lambda: self._reloads(signals)),
+            start_part("maildrop", MaildropWatch(self._plan).run),
+        ]
+        notes = [
+            start_part("watchdog", self._manager.keep_watch),
+            start_part("announcement", self._announce),
+        ]
+        await stop.wait()
         self._manager.stopping()
         if page:
             page.begin_stop()
-        reloads.cancel()
-        maildrop.cancel()
-        await asyncio.gather(reloads, maildrop, return_exceptions=True)
+        await _end(others)
         for keeper in self._keepers:
             keeper.stop()
         _, slow = await asyncio.wait(runs, timeout=GRACE)
@@ -77,8 +77,7 @@ class Master:
             for keeper in self._keepers:
                 keeper.signal(signal.SIGKILL)
             await asyncio.wait(slow)
-        notes.cancel()
-        await asyncio.gather(notes, return_exceptions=True)
+        await _end(notes)
         if page:
             await page.stop()
         log.info("stopped")
@@ -114,17 +113,24 @@ class Master:
             await signals.reload.wait()
             signals.reload.clear()
             self._manager.reloading()
-            if not await self._read_again(signals.stop.is_set):
-                self._manager.ready(f"{self._serving()}; the changed configuration has mistakes")
-                continue
-            replaced = 0
-            for keeper in self._keepers:
-                if await keeper.replace():
-                    replaced += 1
-                else:
-                    log.error("process kept as it was: its successor did not start")
-            log.info("processes replaced", number=replaced)
-            self._manager.ready(self._serving())
+            state = "the reload has failed"
+            try:
+                state = await self._reload(signals.stop.is_set)
+            finally:  # systemd waits for the end of each reload
+                self._manager.ready("; ".join(filter(None, (self._serving(), state))))
+
+    async def _reload(self, stopped: Callable[[], bool]) -> str:
+        """Replace the processes; return what is wrong with the file, '' if it is in use."""
+        if not await self._read_again(stopped):
+            return "the changed configuration has mistakes"
+        replaced = 0
+        for keeper in self._keepers:
+            if await keeper.replace():
+                replaced += 1
+            else:
+                log.error("process kept as it was: its successor did not start")
+        log.info("processes replaced", number=replaced)
+        return ""
 
     async def _read_again(self, stopped: Callable[[], bool]) -> bool:
         try:
@@ -147,6 +153,12 @@ class Master:
         for warning in plan.warnings:
             log.warning("configuration", reason=warning)
         return True
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _reread(path: str, stopped: Callable[[], bool]) -> MasterPlan | None:

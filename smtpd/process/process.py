@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pgmta.errors import FormerDatabase
 from pgmta.logs import get
-from pgmta.service import Signals, report_error, trim_memory, tune_memory
+from pgmta.service import Signals, report_error, start_part, trim_memory, tune_memory
 from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
@@ -51,12 +51,15 @@ async def serve(
     shared.start()
     heartbeat = shared.committer.heartbeat(config.environment.hostname)
     answered = asyncio.Event()
-    duties = {
-        "heartbeat": asyncio.create_task(heartbeat.run(shared.committer.shut, answered)),
-        "certificates": asyncio.create_task(tls.watch()),
-        "memory": asyncio.create_task(_trim(shared)),
-    }
-    _report_errors(duties, shared, signals)
+    stop, beat = signals.stop, partial(heartbeat.run, shared.committer.shut, answered)
+    duties = [
+        start_part("heartbeat", beat, stop),
+        start_part("certificates", tls.watch),
+        start_part("memory", partial(_trim, shared)),
+    ]
+    for task in (*shared.committer.tasks, *shared.committer.chunks.tasks):
+        # sessions wait for what it had begun: the master starts another process
+        report_error("intake", task, stop)
     parts = zip(descriptors, config.listen, hooks.phases, tls.contexts, strict=True)
     servers = []
     for fd, entry, phases, contexts in parts:
@@ -67,33 +70,23 @@ async def serve(
     teller = Teller(master, shared, hooks, heartbeat.look)
     signals.attach(teller.ask)
     tune_memory()
-    duties["announcement"] = asyncio.create_task(_announce(answered))
+    duties.append(start_part("announcement", partial(_announce, answered)))
     with contextlib.suppress(BrokenPipeError):  # the master has died, and we end as well
         os.write(master, READY)
-    await signals.stop.wait()
+    await stop.wait()
     for server in servers:
         server.close()
     if not await shared.stop(_GRACE):
         log.warning("cut off sessions that did not end", after=_GRACE)
     await hooks.stop(_END)
-    for duty in duties.values():
+    for duty in duties:
         duty.cancel()
-    ends = await asyncio.gather(*duties.values(), return_exceptions=True)
+    ends = await asyncio.gather(*duties, return_exceptions=True)
     await heartbeat.leave()
     if config.metrics.listen:
         teller.tell()  # the last figures
     if any(isinstance(end, FormerDatabase) for end in ends):
         raise FormerDatabase
-
-
-def _report_errors(duties: dict[str, asyncio.Task[None]], shared: Server, signals: Signals) -> None:
-    """End the process if a part of it ends by an error: the master starts another."""
-    for name, duty in duties.items():
-        report_error(name, duty, signals.stop)
-    for task in (*shared.committer.tasks, *shared.committer.chunks.tasks):
-        report_error("intake", task, signals.stop)
-    if shared.gating:
-        report_error("gate", shared.gating, signals.stop)
 
 
 async def _announce(answered: asyncio.Event) -> None:

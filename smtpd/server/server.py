@@ -15,6 +15,7 @@ from pgmta.intake.committer import Committer
 from pgmta.intake.metadata_rules import MetadataRules
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
+from pgmta.service import start_part
 from pgmta.tracing import tracing
 from smtpd.config import SmtpdConfig
 from smtpd.protocol import replies
@@ -110,7 +111,7 @@ class Server:
         """Begin to take mail to the database."""
         self._notifier.start()
         self.committer.start()
-        self.gating = self.loop.create_task(self.gate.watch_database())
+        self.gating = start_part("gate", self.gate.watch_database)
 
     def admit(self, member: Member, client: str) -> str:
         """Count a connection; return the reply of a refusal if there are too many, or ''."""

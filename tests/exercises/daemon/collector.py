@@ -9,7 +9,7 @@ from pgmta.daemon_role import DaemonRole
 from pgmta.model import NewMessage
 from pgmta.postgres.notify import NOTIFY
 from pgmta.postgres.resources import Resources
-from pgmta.service import Signals, first, report_error
+from pgmta.service import Signals, first, start_part
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.schema import Schema
 
@@ -21,8 +21,7 @@ async def run(uri: str, host: str, folder: Path, signals: Signals) -> None:
     """Collect until SIGTERM or SIGINT."""
     resources, schema, answered = Resources(uri, ROLE.name), Schema(), asyncio.Event()
     heartbeat = ROLE.heartbeat(resources.link("heartbeat"), schema, host)
-    beating = asyncio.create_task(heartbeat.run(lambda: None, answered))
-    report_error("heartbeat", beating, signals.stop)
+    beating = start_part("heartbeat", lambda: heartbeat.run(lambda: None, answered), signals.stop)
     link = resources.link("messages")
     store = Enqueue(link, schema)
     await answered.wait()

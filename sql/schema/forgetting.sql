@@ -1,12 +1,47 @@
 -- One person is forgotten: queue, campaigns, logs, transcripts. A keyed hash stays among the suppressions.
 
+CREATE FUNCTION forget_columns() RETURNS TABLE (relation text, name text, way text, condition text) LANGUAGE sql IMMUTABLE AS $$
+    SELECT f.relation, unnest(f.names::text[]), f.way, f.condition FROM (VALUES
+        -- rows of the person go otherwise
+        ('queue', '{last_reply,metadata,hold_reason,faults}', 'words', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
+        ('queue', '{orcpt}', 'null', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
+        ('attempts', '{command,reply,message_id_header,submitted_by,metadata,returned,client_helo}', 'words', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
+        ('reports', '{reason}', 'words', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
+        ('transcripts', '{dialogue}', 'words', 'NOT EXISTS (SELECT FROM attempts AS a WHERE a.message_id = t.message_id
+            AND a.lease_token = t.lease_token AND %1$L IN (suppression_address(a.recipient), suppression_address(a.sender)))'),
+        ('idempotency_keys', '{key}', 'row', 'true'),
+        ('submit_calls', '{problems}', 'words', 'true'),
+        ('recipients', '{address}', 'row', 'true'),
+        ('traces', '{wanted}', 'row', 'true'),
+        ('suppressions', '{source}', 'words', 'true'),
+        ('suspensions', '{reason}', 'words', 'true'),
+        ('suspensions', '{value,tag}', 'named', 'true'),
+        -- of a budget with no time in the future a new one is the same
+        ('budgets', '{key}', 'row', 'key LIKE ''route:%%'' AND next_at < now() - make_interval(secs => burst / rate)'),
+        ('budgets', '{key}', 'named', 'NOT (key LIKE ''route:%%'' AND next_at < now() - make_interval(secs => burst / rate))'),
+        ('budgets', '{note}', 'words', 'true'),
+        ('audit', '{condition,details}', 'words', 'true'),
+        ('campaigns', '{credential,sender,halted_reason}', 'named', 'true'),
+        ('rules', '{name,condition,reason,quarantine}', 'named', 'true'),
+        ('templates', '{sender,from_field,reply_to,subject,body,html,headers}', 'named', 'true'),
+        ('users', '{name,senders,metadata}', 'named', 'true'),
+        ('workers', '{name,condition}', 'named', 'true')
+    ) AS f (relation, names, way, condition)
+$$;
+COMMENT ON FUNCTION forget_columns IS
+    'The columns in which forget() searches for the address among other words, in rows t that meet the condition. row: the '
+    'row goes; words: the address is replaced, in audit by its keyed hash; null: the column becomes null; named: the row is '
+    'an order or a text of operators, which stays and is named.';
+
 CREATE FUNCTION forget_parts() RETURNS SETOF text LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT part FROM (
         SELECT 1 AS place, 'suppressions' AS part UNION ALL SELECT 2, 'queue'
         UNION ALL SELECT 3, 'campaign ' || c.id FROM campaigns AS c
         UNION ALL SELECT 4, c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-        WHERE i.inhparent IN ('attempts'::regclass, 'reports'::regclass)
+        WHERE i.inhparent IN ('attempts'::regclass, 'reports'::regclass, 'transcripts'::regclass)
+        UNION SELECT 5, f.relation FROM forget_columns() AS f
+        WHERE f.relation NOT IN ('suppressions', 'queue', 'attempts', 'reports', 'transcripts')
     ) AS p ORDER BY place, part
 $$;
 COMMENT ON FUNCTION forget_parts IS
@@ -17,27 +52,134 @@ CREATE FUNCTION forget(address text, part text, dry_run boolean DEFAULT false) R
 DECLARE
     key CONSTANT text := suppression_address(address);
     dry CONSTANT boolean := coalesce(dry_run, true);
-    campaign bigint;
+    relation CONSTANT text := coalesce(substring(part FROM '^(attempts|reports|transcripts)_'), part);
+    removed jsonb := '{}';
 BEGIN
-    IF mailbox_domain(address COLLATE "C") IS NULL THEN
-        PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN, the domain in A-labels.');
+    -- smtpd takes domains beyond ASCII as their letters too
+    IF mailbox_domain(address COLLATE "C") IS NULL AND address !~
+            '^[^[:cntrl:]]+@[^@[:space:][:cntrl:]]*[^\u0001-\u007f][^@[:space:][:cntrl:]]*$' COLLATE "C" THEN
+        PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN.');
     ELSIF part NOT IN (SELECT forget_parts()) THEN
         IF part LIKE 'campaign %' OR part ~ '_\d{8}$' THEN RETURN '{}'; END IF;  -- it is gone meanwhile
         PERFORM submit_refuse('part', 'there is none of this name', NULL, 'forget_parts() names them.');
     END IF;
-    CASE
-        WHEN part = 'suppressions' THEN RETURN forget_suppressions(key, dry);
-        WHEN part = 'queue' THEN RETURN forget_queue(key, dry);
-        WHEN part LIKE 'campaign %' THEN
-            campaign := substr(part, 10)::bigint;
-            RETURN forget_recipients(key, campaign, dry);
-        WHEN part LIKE 'attempts_%' THEN RETURN forget_attempts(key, part, dry);
-        ELSE RETURN forget_reports(key, part, dry);
-    END CASE;
+    removed := CASE
+        WHEN part = 'suppressions' THEN forget_suppressions(key, dry)
+        WHEN part = 'queue' THEN forget_queue(key, dry)
+        WHEN part LIKE 'campaign %' THEN forget_recipients(key, substr(part, 10)::bigint, dry)
+        WHEN relation = 'attempts' THEN forget_attempts(key, part, dry)
+        WHEN relation = 'reports' THEN forget_reports(key, part, dry)
+        ELSE '{}'
+    END;
+    RETURN removed || forget_rows(key, relation, part, dry) || forget_words(key, relation, part, dry)
+        || forget_named(key, relation);
 END $$;
 COMMENT ON FUNCTION forget IS
     'Removes a person, by address, from one part of the database, and returns what by its number. After all parts of '
-    'forget_parts() the address is nowhere but as a keyed hash. With dry_run it only counts.';
+    'forget_parts() the address is nowhere but as a keyed hash, in content of mail to others, and in the rows that are '
+    'returned under stays. With dry_run it only counts. A domain in A-labels and the same in letters are two addresses.';
+
+CREATE FUNCTION forget_pattern(key text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    mailbox CONSTANT text := substring(key FROM '^(.*)@');
+    letters CONSTANT text := '\u00c0-\u1fff\u3040-\ud7ff';
+    spelled text;
+BEGIN
+    IF mailbox IS NULL THEN  -- a telephone number, also without its +
+        RETURN concat('(?<![0-9])(?:\+|%2b|00)?', ltrim(key, '+'), '(?![0-9])');
+    END IF;
+    SELECT string_agg(CASE WHEN c ~ '[a-z0-9]' COLLATE "C" THEN c
+        ELSE concat(CASE WHEN ascii(c) < 128 THEN '\\?(?:\' ELSE '(?:' END, c, '|', (
+            SELECT string_agg('[%=+]' || encode(substr(octets, n, 1), 'hex'), '' ORDER BY n)
+            FROM convert_to(c, 'UTF8') AS octets, generate_series(1, octet_length(octets)) AS n), ')') END, '' ORDER BY place)
+    INTO spelled FROM regexp_split_to_table(mailbox, '') WITH ORDINALITY AS t (c, place);
+    spelled := concat('(?:', spelled, '|"', spelled, '"|\\"', spelled, '\\")');
+    -- behind other characters of a local part it is another address; behind %3C it is in brackets
+    RETURN concat('(?:(?:(?<![a-z0-9._+', letters, '-])|(?<=[%=+][0-9a-f][0-9a-f]))', spelled, '(?:@|[%=+]40)',
+        '|(?<![a-z0-9._', letters, '])', spelled, '=)', regexp_replace(substring(key FROM '[^@]*$'), '([].:[])', '\\\1', 'g'),
+        '(?![a-z0-9', letters, '-]|\.[a-z0-9])');
+END $$;
+COMMENT ON FUNCTION forget_pattern IS
+    'A regular expression, without case, for an address among words: also in quotes, as URLs (RFC 3986), ORCPT (RFC 3461) and '
+    'quoted-printable encode it, and with = for @ as in VERP. It does not match in a longer address.';
+
+CREATE FUNCTION forget_json(value jsonb, pattern text, instead text) RETURNS jsonb LANGUAGE sql IMMUTABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT CASE jsonb_typeof(value)
+        WHEN 'string' THEN to_jsonb(regexp_replace(value #>> '{}', pattern COLLATE "C", instead, 'gi'))
+        WHEN 'array' THEN (SELECT coalesce(jsonb_agg(forget_json(each, pattern, instead) ORDER BY n), '[]')
+            FROM jsonb_array_elements(value) WITH ORDINALITY AS a (each, n))
+        WHEN 'object' THEN (SELECT coalesce(jsonb_object_agg(regexp_replace(name, pattern COLLATE "C", instead, 'gi'),
+            forget_json(each, pattern, instead)), '{}') FROM jsonb_each(value) AS o (name, each))
+        ELSE value
+    END
+$$;
+COMMENT ON FUNCTION forget_json IS 'Replaces what matches a pattern in the texts and keys of a JSON value.';
+
+CREATE FUNCTION forget_search(relation text, ways text[], key text) RETURNS text LANGUAGE sql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    -- a plain search leaves few rows for the pattern; without CASE the planner may turn them round
+    SELECT string_agg(format('CASE WHEN strpos(lower(%2$s COLLATE "C"), %3$L) > 0 THEN %1$s AND %2$s ~* (%4$L COLLATE "C") END',
+        condition, format('concat_ws('' '', %s)', texts), needle, pattern), ' OR ')
+    FROM (
+        SELECT format(f.condition, key) AS condition, string_agg(format('t.%I::text', f.name), ', ') AS texts FROM forget_columns() AS f
+        WHERE f.relation = forget_search.relation AND f.way = ANY (ways) GROUP BY f.condition
+    ) AS s, forget_pattern(key) AS pattern,
+    LATERAL (SELECT run AS needle FROM regexp_split_to_table(split_part(key, '@', 1), '[^a-z0-9]+' COLLATE "C") AS run
+        ORDER BY length(run) DESC LIMIT 1) AS n
+$$;
+COMMENT ON FUNCTION forget_search IS
+    'The condition for rows of a table t with the address in columns of these ways; null: there is no such column.';
+
+CREATE FUNCTION forget_rows(key text, relation text, part text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found CONSTANT text := forget_search(relation, '{row}', key);
+    number bigint;
+BEGIN
+    IF found IS NULL THEN RETURN '{}'; END IF;
+    EXECUTE format(CASE WHEN dry THEN 'SELECT count(*) FROM %I AS t WHERE %s'
+        ELSE 'WITH gone AS (DELETE FROM %I AS t WHERE %s RETURNING true) SELECT count(*) FROM gone' END, part, found) INTO number;
+    RETURN jsonb_build_object('other rows', number);
+END $$;
+COMMENT ON FUNCTION forget_rows IS 'The part of forget() for rows that go because of one column, by forget_columns().';
+
+CREATE FUNCTION forget_words(key text, relation text, part text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found CONSTANT text := forget_search(relation, '{words,null}', key);
+    changes text;
+    number bigint;
+BEGIN
+    IF found IS NULL THEN RETURN '{}'; END IF;
+    SELECT string_agg(format(CASE WHEN f.way = 'null' THEN '%1$I = CASE WHEN t.%1$I !~* ($1 COLLATE "C") THEN t.%1$I END'
+        WHEN a.atttypid = 'jsonb'::regtype THEN '%1$I = forget_json(t.%1$I, $1, $2)'
+        ELSE '%1$I = regexp_replace(t.%1$I, $1 COLLATE "C", $2, ''gi'')' END, f.name), ', ')
+    INTO changes FROM forget_columns() AS f
+    JOIN pg_attribute AS a ON a.attrelid = forget_words.relation::regclass AND a.attname = f.name
+    WHERE f.relation = forget_words.relation AND f.way IN ('words', 'null');
+    EXECUTE CASE WHEN dry THEN format('SELECT count(*) FROM %I AS t WHERE %s', part, found)
+        ELSE format('WITH done AS (UPDATE %I AS t SET %s WHERE %s RETURNING true) SELECT count(*) FROM done', part, changes, found) END
+    INTO number USING forget_pattern(key), CASE WHEN relation = 'audit' THEN suppression_hash(key) ELSE '(forgotten)' END;
+    RETURN jsonb_build_object('words of other rows', number);
+END $$;
+COMMENT ON FUNCTION forget_words IS 'The part of forget() for the address among words of other rows, by forget_columns().';
+
+CREATE FUNCTION forget_named(key text, relation text) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found CONSTANT text := forget_search(relation, '{named}', key);
+    names text[];
+BEGIN
+    IF found IS NULL THEN RETURN '{}'; END IF;
+    EXECUTE format('SELECT array_agg(concat_ws('' '', %1$L, %2$s)) FROM (SELECT * FROM %1$I AS t WHERE %3$s LIMIT 100) AS t', relation,
+        (SELECT string_agg(format('t.%I', a.attname), ', ') FROM pg_index AS i JOIN pg_attribute AS a
+            ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+        WHERE i.indrelid = forget_named.relation::regclass AND i.indisprimary), found) INTO names;
+    RETURN CASE WHEN names IS NULL THEN '{}' ELSE jsonb_build_object('stays', to_jsonb(names)) END;
+END $$;
+COMMENT ON FUNCTION forget_named IS
+    'The part of forget() for orders and texts of operators with the address: their tables and keys.';
 
 CREATE FUNCTION forget_suppressions(key text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$

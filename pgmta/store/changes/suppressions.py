@@ -111,8 +111,11 @@ class SuppressionTable(OperatorLink):
         """Return the parts of the database that a person may be in."""
         return [row["part"] for row in self._db.execute(_SQL["parts"])]
 
-    def forget(self, address: str, part: str, *, dry_run: bool) -> dict[str, int]:
-        """Remove a person from a part, in one commit, or count; return numbers by noun."""
+    def forget(self, address: str, part: str, *, dry_run: bool) -> dict[str, Any]:
+        """Remove a person from a part, in one commit, or count; return numbers by noun.
+
+        `stays` has the names of rows that stay.
+        """
         params = {"address": address, "part": part, "dry_run": dry_run}
         row = self._db.execute(_SQL["forget"], params).fetchone()
         return dict(row["removed"]) if row else {}

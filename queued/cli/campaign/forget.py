@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import click
+import idna
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.store.changes.suppressions import SuppressionTable
@@ -15,6 +17,7 @@ from queued.cli.campaign.suppression import address_of
 from queued.cli.options.queue_command import command, database_of, who
 
 _UNDER_WAY = "rows under way"
+_STAYS = "stays"
 
 
 @command(json=True)
@@ -23,22 +26,43 @@ _UNDER_WAY = "rows under way"
 def forget(config: Path, address: str, dry_run: bool, as_json: bool) -> None:
     """Remove all about the person with ADDRESS: mail that waits, log, transcripts, campaigns.
 
-    A keyed hash stays in the suppressions, so that no campaign writes to ADDRESS again. Each part
-    is a separate commit. Exit 1 if mail is under way: run it again a minute later.
+    In words about others the address is replaced. A keyed hash stays in the suppressions, so that
+    no campaign writes to ADDRESS again. Each part is a separate commit. Orders and texts of
+    operators that have the address stay, and are named. Exit 1 if there are such ones, or if mail
+    is under way: run it again when they are gone.
     """
     address = address_of(address)
     removed: Counter[str] = Counter()
+    stays: list[str] = []
     with closing(SuppressionTable(database_of(config), who())) as table:
         for part in table.forget_parts():
-            removed.update(table.forget(address, part, dry_run=dry_run))
+            for spelling in _spellings(address):
+                found = table.forget(spelling, part, dry_run=dry_run)
+                stays += found.pop(_STAYS, [])
+                removed.update(found)
         if not dry_run:
             table.note_forgotten(address, removed)
     if as_json:
-        print_json({"dry_run": dry_run, **removed})
+        print_json({"dry_run": dry_run, **removed, _STAYS: stays})
     else:
         for noun, number in removed.items():
             if noun != _UNDER_WAY:
                 print_line(f"{noun:24}{number:>8}{' would go' if dry_run else ' removed'}")
+    for name in stays:
+        print_line(f"the address stays in {name}: an operator wrote it", err=True)
     if removed[_UNDER_WAY]:
         print_line(f"{removed[_UNDER_WAY]} rows are under way: run it again in a minute", err=True)
+    if stays or removed[_UNDER_WAY]:
         sys.exit(EXIT_FAILURE)
+
+
+def _spellings(address: str) -> Iterator[str]:
+    """Yield the address with its domain in A-labels and in letters: smtpd takes both."""
+    yield address
+    local, at, domain = address.rpartition("@")
+    try:
+        letters = idna.decode(domain) if at else domain
+    except (idna.IDNAError, UnicodeError):  # a literal, or A-labels of IDNA 2003
+        return
+    if letters != domain:
+        yield f"{local}@{letters}"

@@ -1,0 +1,240 @@
+"""`queuectl forget`: the address is looked for in every column of every table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from tests.support.rows import column, fetch, row
+from tests.support.rows import message as put_message
+from tests.suppressions.campaign import Campaign
+from tests.suppressions.test_forgetting import run
+
+JOE, OTHER = "Joe7q@Bücher.example", "ann@b.example"
+KEY, LETTERS = "joe7q@xn--bcher-kva.example", "joe7q@bücher.example"
+NEEDLE = "joe7q"
+SPELLED = [KEY, f'<"Joe7q"@{KEY[6:].upper()}>', f"x%3CJoe7q%40{KEY[6:]}%3E", LETTERS]
+
+KEPT = {
+    "goes with the mail to others": "messages message_chunks campaign_recipients.params",
+    "what operators name themselves": (
+        "tenant created_by changed_by held_by fed_by who role login password scram"
+        " idempotency_keys.submitted_by user_networks rights mutexes origin scope credential_use"
+        " dkim_keys templates.name campaigns.name queue_counts"
+    ),
+    "words of ours, and numbers": (
+        "event class late status action state kind mode takes former on_failed notify report_kind"
+        " error_code error_sub_type suppressions.reason enhanced totals held_under exempt_from"
+        " reach client_protocol tls_version tls_cipher tls_verified halted_reason ids row_ids"
+        " transcripts.traces after schema_migrations inquiries inquiry_answers users_version"
+        " fingerprint suppression_sieve suppression_secret login_failures words"
+    ),
+    "hosts, domains and processes": (
+        "domain sender_domain host hostname worker lease_owner address client networks daemons"
+        " owner broken_tls sts_policies tls_reports suspension_domains"
+    ),
+}
+"""Tables, columns and columns of tables that have no address of a person, or keep it."""
+
+NAMED = {
+    "budgets.key", "campaigns.credential", "campaigns.sender", "rules.name", "rules.condition",
+    "rules.reason", "rules.quarantine", "suspensions.value", "suspensions.tag", "templates.sender",
+    "templates.from_field", "templates.reply_to", "templates.subject", "templates.body",
+    "templates.html", "templates.headers", "users.name", "users.senders", "users.metadata",
+    "workers.name", "workers.condition",
+}  # fmt: skip
+
+
+def _is_kept(table: str, name: str) -> bool:
+    kept = " ".join(KEPT.values()).split()
+    address = name == "address" and table in ("recipients", "suppressions")
+    return not address and any(each in kept for each in (table, name, f"{table}.{name}"))
+
+
+def _columns(db: psycopg.Connection) -> Iterator[tuple[str, str]]:
+    """Yield all columns that text may be in."""
+    yield from db.execute(
+        "SELECT c.relname, a.attname"
+        " FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid"
+        " WHERE c.relnamespace = 'pgmta'::regnamespace AND c.relkind IN ('r', 'p')"
+        " AND NOT c.relispartition AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid NOT IN"
+        " (SELECT unnest("
+        "'{bigint,int,smallint,bool,timestamptz,date,uuid,real,float8}'::regtype[]))"
+        " ORDER BY 1, 2"
+    ).fetchall()
+
+
+def _put(db: psycopg.Connection, table: str, **values: Any) -> None:
+    """Insert a row, whatever triggers would say."""
+    values = {
+        name: json.dumps(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
+    db.execute(
+        sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
+            sql.Identifier(table),
+            sql.SQL(", ").join(map(sql.Identifier, values)),
+            sql.SQL(", ").join(sql.Placeholder() * len(values)),
+        ),
+        list(values.values()),
+    )
+
+
+def _plant_words(db: psycopg.Connection, words: str, number: int) -> None:
+    """Put rows of the person, and rows about others with words that have the address."""
+    nested = {"a": [{"b": words}, 1, {}, []], words: None}
+    mine = {
+        "started_at": "now()", "row_id": 1, "message_id": 9, "lease_token": 1, "attempt": 1,
+        "code": 550, "event": "failed", "domain": "b.example", "worker": "w", "host": "h",
+        "enhanced": "", "command": "RCPT", "reply": "no",
+    }  # fmt: skip
+    said = {"command": f"RCPT TO:<{words}>", "reply": f"<{words}>: no", "metadata": nested}
+    _put(db, "attempts", **mine, sender=JOE, recipient=OTHER)
+    _put(db, "attempts", **mine, sender=OTHER, recipient=KEY.upper())
+    _put(db, "attempts", **(mine | said), sender=OTHER, recipient=OTHER, client_helo=words,
+         message_id_header=words, submitted_by=words, returned=words)  # fmt: skip
+    put_message(db, number)
+    row(db, number, recipient=JOE, domain=KEY[6:])
+    row(db, number, recipient=OTHER, sender=KEY)
+    faults = Jsonb([nested])
+    row(db, number, recipient=OTHER, metadata=nested, last_reply=words, hold_reason=words,
+        orcpt=f"rfc822;{words}", faults=faults)  # fmt: skip
+    report = {"message_id": 1, "row_id": 1, "kind": "failed"}
+    for names in ((JOE, OTHER, OTHER), (OTHER, KEY, OTHER), (OTHER, OTHER, JOE)):
+        people = dict(zip(("recipient", "sender", "sent_to"), names, strict=True))
+        _put(db, "reports", **report, **people)
+    _put(db, "reports", **report, recipient=OTHER, sender=OTHER, reason=words)
+    _put(db, "transcripts", ended_at="now()", message_id=8, lease_token=2, row_ids=[1],
+         dialogue=f"12:00 < 550 {words}\n12:01 > QUIT")  # fmt: skip
+    _put(db, "audit", who="w", action="delete", condition=f"recipient = '{words}'", details=nested)
+    _put(db, "submit_calls", call=f"{number:032}", login="l", fingerprint=1,
+         problems={"detail": f"Address: {words}"})  # fmt: skip
+    _put(db, "idempotency_keys", tenant="", key=f"welcome:{words}", message_id=1,
+         fingerprint=b"x", submitted_by="l")  # fmt: skip
+    _put(db, "traces", created_by="w", expires_at="now()", wanted={"recipient": [words]})
+    _put(db, "suppressions", address=f"{number}@b.example", reason="operator", source=words)
+    _put(db, "budgets", key=f"collector:{number}", rate=1, note=words)
+    _put(db, "suspensions", kind="domain", value=f"d{number}", reason=words)
+
+
+def _plant_address(db: psycopg.Connection, campaign: Campaign) -> None:
+    """Put the address where nothing else is."""
+    campaign.add(KEY, OTHER)
+    for address in (KEY, LETTERS):
+        _put(db, "suppressions", address=address, reason="operator")
+    _put(db, "report_counts", sender=KEY, minute="now()", number=1)
+    _put(db, "recipients", address=KEY)
+    _put(db, "budgets", key=f"route:x:{KEY}", rate=1)
+
+
+def _plant_orders(db: psycopg.Connection) -> None:
+    """Put the address into orders and texts of operators."""
+    _put(db, "budgets", key=f"credential:{KEY}", rate=1)
+    for name, quarantine in ((KEY, None), ("q", KEY)):
+        _put(db, "rules", name=name, action="quarantine" if quarantine else "hold",
+             condition=f"sender = '{KEY}'", reason=KEY, origin="operator",
+             quarantine=quarantine)  # fmt: skip
+    _put(db, "suspensions", kind="sender", value=KEY, reason="r", tag=KEY)
+    _put(db, "users", name=KEY, password="$argon2id$", version=1, senders=[KEY],
+         metadata={"mail": KEY})  # fmt: skip
+    _put(db, "workers", owner="o", name=KEY, action="hold", condition=KEY, reach="true")
+    db.execute(
+        "UPDATE templates SET sender = %(k)s, from_field = %(k)s, reply_to = %(k)s,"
+        " subject = %(k)s, body = %(k)s, html = %(k)s,"
+        " headers = jsonb_build_object('X', %(k)s::text)", {"k": KEY},
+    )  # fmt: skip
+    db.execute("UPDATE campaigns SET sender = %s, credential = %s", (KEY, KEY))
+
+
+def _places(db: psycopg.Connection) -> set[str]:
+    """Return the columns that have the address."""
+    found = set()
+    for table, name in _columns(db):
+        query = sql.SQL("SELECT true FROM {} AS t WHERE t.{}::text ILIKE %s LIMIT 1").format(
+            sql.Identifier(table), sql.Identifier(name)
+        )
+        if db.execute(query, (f"%{NEEDLE}%",)).fetchone():
+            found.add(f"{table}.{name}")
+    return found
+
+
+def test_no_column_of_any_table_has_the_address(
+    db: psycopg.Connection, database: str, campaign: Campaign, tmp_path: Path
+) -> None:
+    for number, words in enumerate(SPELLED, 1):
+        _plant_words(db, words, number)
+    _plant_address(db, campaign)
+    db.execute("SET session_replication_role = replica")  # triggers would judge conditions
+    _plant_orders(db)
+    db.execute("RESET session_replication_role")
+    searched = {f"{table}.{name}" for table, name in _columns(db) if not _is_kept(table, name)}
+    assert _places(db) == searched, "each column is planted, or it is in KEPT"
+    done = run(tmp_path, database, "forget", JOE, "--dry-run")
+    would = json.loads(run(tmp_path, database, "forget", JOE, "--dry-run", "--json").stdout)
+    assert _places(db) == searched
+    done = run(tmp_path, database, "forget", JOE, "--json")
+    assert done.exit_code == 1, done.output
+    found = json.loads(done.stdout)
+    assert found == would | {"dry_run": False}
+    assert _places(db) == NAMED
+    named = {line.split(" stays in ")[1].split(" ")[0] for line in done.stderr.splitlines()}
+    assert named == {place.split(".")[0] for place in NAMED}
+    db.execute("SET session_replication_role = replica")  # versions of templates never go by hand
+    for table in ("budgets", "rules", "suspensions", "users", "workers", "templates", "campaigns"):
+        db.execute(sql.SQL("DELETE FROM {} WHERE true").format(sql.Identifier(table)))
+    db.execute("RESET session_replication_role")
+    again = run(tmp_path, database, "forget", JOE, "--json")
+    assert again.exit_code == 0, again.output
+    assert _places(db) == set()
+    numbers = json.loads(again.stdout)
+    del numbers["dry_run"], numbers["stays"]
+    assert not any(number for noun, number in numbers.items() if noun != "suppressions")
+    # the rows of others are there, with all else that they had
+    said = column(db, "SELECT reply FROM attempts WHERE reply LIKE '%(forgotten)%: no'")
+    assert len(said) == len(SPELLED)
+    kept = "SELECT count(*), count(orcpt) FROM queue WHERE sender = 's@a.example'"
+    assert fetch(db, kept) == (len(SPELLED), 0)
+    wanted = {"a": [{"b": "(forgotten)"}, 1, {}, []], "(forgotten)": None}
+    assert wanted in column(db, "SELECT metadata FROM queue")
+    entries = column(db, "SELECT condition FROM audit WHERE condition LIKE 'recipient%'")
+    assert all("hmac:" in entry for entry in entries)
+    assert len(entries) == len(SPELLED)
+
+
+PATTERNS = [
+    ("joe+x@b.example", "joe+x@b.example", True),
+    ("joe+x@b.example", "<Joe+X@B.Example>:", True),
+    ("joe+x@b.example", '"Joe+x"@b.example.', True),
+    ("joe+x@b.example", "joe%2bx%40b.example", True),
+    ("joe+x@b.example", "%3Cjoe+x@b.example%3E", True),
+    ("joe+x@b.example", "bounce+joe+x=b.example@a.example", True),
+    ("joe+x@b.example", "rfc822;joe+2Bx@b.example", True),
+    ("joe+x@b.example", "?user=joe+x@b.example&x=1", True),
+    ("joe+x@b.example", "joe=2Bx=40b.example", True),
+    ("joe+x@b.example", "xjoe+x@b.example", False),
+    ("joe+x@b.example", "a.joe+x@b.example", False),
+    ("joe+x@b.example", "joe+x@b.example.org", False),
+    ("joe+x@b.example", "joe+x@b.examples joe@b.example x@b.example", False),
+    ("joe.a@b.example", "joexa@b.example joe.a@bxexample", False),
+    ('"a b"@b.example', r'{"x": "\"a b\"@b.example"}', True),
+    ("jöe@b.example", "Jöe@b.example j%C3%B6e@b.example", True),
+    ("joe@[192.0.2.1]", "<joe@[192.0.2.1]>", True),
+    ("joe@[192.0.2.1]", "<joe@[192.0.211]>", False),
+    ("+491701234567", "to 00491701234567, not reached", True),
+    ("+491701234567", "%2B491701234567", True),
+    ("+491701234567", "4917012345678", False),
+    ("+491701234567", "1491701234567", False),
+]
+
+
+@pytest.mark.parametrize(("address", "words", "there"), PATTERNS)
+def test_spellings(template_db: psycopg.Connection, address: str, words: str, there: bool) -> None:
+    query = 'SELECT %s ~* (forget_pattern(%s) COLLATE "C")'
+    assert fetch(template_db, query, words, address) == (there,)

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import psycopg
 import uvloop
 
 from pgmta import logs
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
-from pgmta.config.loader import load
+from pgmta.config.loader import load, mistakes
 from pgmta.console.error_lines import ErrorLines
 from pgmta.daemon_role import WEB
+from pgmta.postgres.faults import words
 from pgmta.service import Signals
 
 if TYPE_CHECKING:
@@ -47,10 +49,15 @@ def web(config: Path, only_check: bool, attached: bool) -> None:
 
 
 def _check(path: Path, settings: WebConfig) -> None:
-    async def nothing(_: Link, __: str) -> None:
-        return
+    from pgmta.store.lifecycle.consumption import check_login
 
-    reason = asyncio.run(WEB.unchecked(path, settings.environment, nothing))
+    async def check(link: Link, _: str) -> None:
+        try:
+            await check_login(link)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise mistakes(path, [(("environment", "database", "uri"), words(error))]) from None
+
+    reason = asyncio.run(WEB.unchecked(path, settings.environment, check))
     for warning in settings.warnings:
         print_line(f"warning: {path}: {warning}", err=True)
     if reason:

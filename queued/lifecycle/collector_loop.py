@@ -41,12 +41,23 @@ class CollectorLoop:
     lives. `worker` is the name of the process.
 
     If the database refuses a batch, its tokens are tried one by one, and the bad one rests.
+
+    With `ends_unread` it ends once nobody reads its lines any more.
     """
 
-    def __init__(self, collector: Collector, worker: str, connect: Connect, output: Output) -> None:
+    def __init__(
+        self,
+        collector: Collector,
+        worker: str,
+        connect: Connect,
+        output: Output,
+        *,
+        ends_unread: bool = False,
+    ) -> None:
         self._collector = collector
         self._connect = connect
         self._output = output
+        self._ends_unread = ends_unread
         limit, actions = collector.limit, collector.collected
         self._store = CollectorStatements(collector.name, worker, limit, actions)
         # the statement under way is given up within the time, and its connection closed 5 s later
@@ -56,11 +67,13 @@ class CollectorLoop:
         self._log = log.bind(collector=collector.name)
 
     async def run(self) -> None:
-        """Collect until cancelled."""
+        """Collect until cancelled. Raises BrokenPipeError, if it ends unread."""
         while True:
             try:
                 await self._session()
             except (StoreUnavailable, psycopg.Error, OSError, UnknownKey) as error:
+                if self._ends_unread and isinstance(error, BrokenPipeError):
+                    raise
                 pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
                 self._pause = min(2 * self._pause, _LONGEST)
                 words = faults.words(error)
@@ -75,6 +88,7 @@ class CollectorLoop:
             budget, key = self._collector.budget, self._collector.budget_key
             if budget and key:
                 await self._within(self._store.set_budget(key, budget.pace, budget.month_most))
+            await self._within(self._output.check(self._store))
             self._log.info("connected")
             await self._collect(connection)
         finally:

@@ -34,17 +34,27 @@ class Readiness(KeptReason):
         if self._schema.problem:
             return "The database has another version."
         try:
-            unsubscribes = bool(self.rings.rings[Purpose.UNSUBSCRIBE])
-            consumes = any(ring for purpose, ring in self.rings.rings.items()
-                           if purpose is not Purpose.UNSUBSCRIBE)  # fmt: skip
-            if unsubscribes and not await self._consumptions.unsubscribable():
-                return "The login may not unsubscribe recipients."
-            if self.callbacks and not await self._notes.notable():
-                return "The login may not note callbacks."
-            if not consumes and (unsubscribes or self.callbacks):
-                return ""
-            if await self._consumptions.there():
-                return ""
+            reason = await self._missing()
+            if not reason and await self._consumptions.read_only():
+                reason = "The database is read-only."
+        except psycopg.errors.InsufficientPrivilege:
+            return "The login may not read the accounts."
         except (StoreUnavailable, psycopg.Error):
             return "The database does not answer."
-        return "The database has no schema lifecycle, or the login may not use it."
+        return reason
+
+    async def _missing(self) -> str:
+        """Return which right or schema is missing; ''. Raises StoreUnavailable, psycopg.Error."""
+        unsubscribes = bool(self.rings.rings[Purpose.UNSUBSCRIBE])
+        consumes = any(ring for purpose, ring in self.rings.rings.items()
+                       if purpose is not Purpose.UNSUBSCRIBE)  # fmt: skip
+        if unsubscribes and not await self._consumptions.unsubscribable():
+            return "The login may not unsubscribe recipients."
+        if self.callbacks and not await self._notes.notable():
+            return "The login may not note callbacks."
+        if not consumes and (unsubscribes or self.callbacks):
+            return ""
+        if not await self._consumptions.there():
+            return "The database has no schema lifecycle, or the login may not use it."
+        await self._consumptions.check_accounts()
+        return ""

@@ -8,14 +8,16 @@ COMMENT ON FUNCTION account_rows IS 'Accounts by id.';
 
 CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR a.email = name
+    SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR pgmta.suppression_address(a.email) = pgmta.suppression_address(name)
 $$;
 COMMENT ON FUNCTION account_named IS
-    'The ids of the accounts with a login or mailbox, in the order in which recover() locks them; null if there is none.';
+    'The ids of the accounts with a login, or with a mailbox in any spelling, in the order in which recover() locks them; '
+    'null if there is none.';
 
 CREATE FUNCTION account_status(account bigint) RETURNS text STABLE
 RETURN (SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account);
-COMMENT ON FUNCTION account_status IS 'The status of an account; null if there is none.';
+COMMENT ON FUNCTION account_status IS
+    'The status of an account; null if there is none; unknown if an application is bound and the login sees all mail.';
 
 CREATE FUNCTION account_lock(account bigint) RETURNS text LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp AS $$
@@ -35,6 +37,61 @@ CREATE FUNCTION account_activate(account bigint) RETURNS boolean LANGUAGE sql VO
 $$;
 COMMENT ON FUNCTION account_activate IS 'Activates a provisioned account; returns whether it was one.';
 
+CREATE FUNCTION accounts_check() RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM account_rows('{}');
+END $$;
+COMMENT ON FUNCTION accounts_check IS
+    'Raises the error that each question about an account would meet, for example because an application is bound and the '
+    'login sees all mail.';
+
+CREATE FUNCTION binding_role() RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- to own functions of a role takes more than to administer it, since PostgreSQL 16
+    needs text[] := CASE WHEN current_setting('server_version_num')::integer < 160000 THEN '{USAGE}' ELSE '{USAGE,SET}' END;
+BEGIN
+    IF to_regrole('pgmta_binding') IS NULL THEN
+        BEGIN
+            CREATE ROLE pgmta_binding NOLOGIN;
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN
+            NULL;  -- roles belong to the cluster, so another database may make it at the same time
+        WHEN insufficient_privilege THEN
+            RETURN format('CREATE ROLE pgmta_binding; GRANT pgmta_binding TO %I;', current_user);
+        END;
+    END IF;
+    IF NOT (SELECT bool_and(pg_has_role('pgmta_binding', need)) FROM unnest(needs) AS need) THEN
+        BEGIN  -- who made it may
+            EXECUTE 'GRANT pgmta_binding TO CURRENT_USER' || CASE WHEN needs <> '{USAGE}' THEN ' WITH INHERIT TRUE, SET TRUE' ELSE '' END;
+        EXCEPTION WHEN insufficient_privilege THEN
+            RETURN format('GRANT pgmta_binding TO %I;', current_user);
+        END;
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION binding_role IS
+    'Makes the role pgmta_binding, and the caller a member. Returns null, or what a superuser has to run before.';
+
+CREATE FUNCTION binding_lacks(accounts regclass, activate regprocedure) RETURNS text[] LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp AS $$
+    SELECT array_agg(g.command ORDER BY g.number)
+    FROM pg_class AS c JOIN pg_namespace AS v ON v.oid = c.relnamespace,
+        pg_proc AS p JOIN pg_namespace AS f ON f.oid = p.pronamespace,
+        LATERAL (VALUES
+            (1, format('GRANT USAGE ON SCHEMA %I TO pgmta_binding;', v.nspname),
+                has_schema_privilege('pgmta_binding', v.oid, 'USAGE')),
+            (2, format('GRANT USAGE ON SCHEMA %I TO pgmta_binding;', f.nspname),
+                v.oid = f.oid OR has_schema_privilege('pgmta_binding', f.oid, 'USAGE')),
+            (3, format('GRANT SELECT ON %I.%I TO pgmta_binding;', v.nspname, c.relname),
+                has_table_privilege('pgmta_binding', c.oid, 'SELECT')),
+            (4, format('GRANT EXECUTE ON FUNCTION %I.%I(bigint) TO pgmta_binding;', f.nspname, p.proname),
+                has_function_privilege('pgmta_binding', p.oid, 'EXECUTE'))
+        ) AS g (number, command, has)
+    WHERE c.oid = binding_lacks.accounts AND p.oid = binding_lacks.activate AND NOT g.has
+$$;
+COMMENT ON FUNCTION binding_lacks IS
+    'The statements that give the role pgmta_binding the rights to a view and a function that it lacks; null if it has all.';
+
 CREATE FUNCTION bind(accounts regclass, activate regprocedure) RETURNS void LANGUAGE plpgsql
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 DECLARE
@@ -43,23 +100,38 @@ DECLARE
         JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = bind.accounts);
     call text := (SELECT format('%I.%I', n.nspname, p.proname) FROM pg_proc AS p
         JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.oid = bind.activate);
-    guard text := 'IF pgmta.sees_all_mail() THEN RAISE EXCEPTION ''code of an application does not run for a login '
+    again boolean := (SELECT (i.accounts_view, i.activate_function) = (place, call) FROM lifecycle.installation AS i);
+    -- a database that was restored without owners would run the code of the application with the rights of its own
+    guard text := 'IF current_user <> ''pgmta_binding'' THEN RAISE EXCEPTION ''the functions about accounts lost their owner'' '
+        'USING ERRCODE = ''insufficient_privilege'', HINT = ''Call lifecycle.bind() again.''; END IF;';
+    refusal text := 'IF pgmta.sees_all_mail() THEN RAISE EXCEPTION ''code of an application does not run for a login '
         'that sees all mail'' USING ERRCODE = ''insufficient_privilege'', HINT = ''Log in as a member of pgmta_queued, '
         'pgmta_web or of the application.''; END IF;';
+    -- the collector looks then, with a login of its own
+    later text := 'IF pgmta.sees_all_mail() THEN RETURN ''unknown''; END IF;';
     -- functions of the owner go on behind it, and a setting that was changed for the session outlives their own
     unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) '
         '''pg_catalog, pg_temp'' THEN RAISE EXCEPTION ''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';
+    misfit text := (
+        SELECT format('column %I of %s is %s, and has to be %s', a.attname, place, format_type(a.atttypid, a.atttypmod),
+            CASE a.attname WHEN 'id' THEN 'a whole number' ELSE 'text' END)
+        FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+        WHERE a.attrelid = bind.accounts AND CASE a.attname
+            WHEN 'id' THEN a.atttypid <> ALL ('{int2,int4,int8}'::regtype[])
+            ELSE a.attname IN ('email', 'login', 'status') AND t.typcategory NOT IN ('S', 'E') END
+        ORDER BY a.attnum LIMIT 1);
     fault text;
+    command text;
+    made record;
 BEGIN
     SELECT CASE
         WHEN EXISTS (SELECT FROM lifecycle.accounts) THEN 'lifecycle.accounts has accounts'
-        WHEN EXISTS (SELECT FROM lifecycle.tokens) THEN 'there are tokens'
+        WHEN again IS NOT TRUE AND EXISTS (SELECT FROM lifecycle.tokens) THEN 'there are tokens'
         WHEN c.relkind <> 'v' THEN format('%s is no view', place)
-        WHEN (SELECT array_agg(a.attname::text || ' ' || format_type(a.atttypid, NULL) ORDER BY a.attname)
-                FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                    AND a.attname IN ('id', 'email', 'login', 'status'))
-            IS DISTINCT FROM '{email text,id bigint,login text,status text}'
+        WHEN (SELECT count(*) FROM pg_attribute AS a WHERE a.attrelid = c.oid AND NOT a.attisdropped
+                AND a.attname IN ('id', 'email', 'login', 'status')) < 4
             THEN format('%s lacks columns: it needs id bigint, email text, login text and status text', place)
+        WHEN misfit IS NOT NULL THEN misfit
         WHEN p.prorettype <> 'boolean'::regtype OR oidvectortypes(p.proargtypes) <> 'bigint'
             OR p.proretset OR p.prokind <> 'f'
             THEN format('%s is no function of a bigint that returns a boolean', call)
@@ -75,57 +147,86 @@ BEGIN
         RAISE EXCEPTION '%', fault USING ERRCODE = 'object_not_in_prerequisite_state',
             HINT = 'docs/programs/lifecycle.md has an example: "Accounts of your own".';
     END IF;
-    BEGIN  -- roles belong to the cluster, so another database may make it at the same time
-        CREATE ROLE pgmta_binding NOLOGIN;
-    EXCEPTION WHEN duplicate_object OR unique_violation THEN
-        NULL;
-    END;
-    EXECUTE (
-        SELECT format('GRANT USAGE ON SCHEMA %I, %I TO pgmta_binding', v.nspname, f.nspname)
-        FROM pg_class AS c JOIN pg_namespace AS v ON v.oid = c.relnamespace,
-            pg_proc AS p JOIN pg_namespace AS f ON f.oid = p.pronamespace
-        WHERE c.oid = bind.accounts AND p.oid = bind.activate);
-    EXECUTE format('GRANT SELECT ON %s TO pgmta_binding', place);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION %s(bigint) TO pgmta_binding', call);
+    fault := binding_role();
+    IF fault IS NOT NULL THEN
+        RAISE EXCEPTION '% is no member of the role pgmta_binding', current_user USING ERRCODE = 'insufficient_privilege',
+            HINT = format('A superuser runs: %s', fault);
+    END IF;
+    FOREACH command IN ARRAY coalesce(binding_lacks(accounts, activate), '{}') LOOP
+        BEGIN
+            EXECUTE command;
+        EXCEPTION WHEN insufficient_privilege THEN
+            NULL;  -- those of another owner
+        END;
+    END LOOP;
+    fault := array_to_string(binding_lacks(accounts, activate), ' ');
+    IF fault IS NOT NULL THEN
+        RAISE EXCEPTION 'the role pgmta_binding lacks rights to % and %', place, call USING
+            ERRCODE = 'insufficient_privilege', HINT = format('Their owner runs: %s', fault);
+    END IF;
     GRANT USAGE ON SCHEMA pgmta, lifecycle TO pgmta_binding;
     ALTER TABLE lifecycle.tokens DROP CONSTRAINT IF EXISTS tokens_account_fkey;  -- another view was bound
-    EXECUTE format($f$
-        CREATE OR REPLACE FUNCTION lifecycle.account_rows(ids bigint[])
-        RETURNS TABLE (id bigint, email text, login text, status text)
-        LANGUAGE plpgsql STABLE ROWS 10 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        BEGIN
-            -- an account with two rows may have the mailbox of another owner
-            %1$s RETURN QUERY SELECT a.id, CASE WHEN count(*) = 1 THEN min(a.email) END, min(a.login), min(a.status)
-                FROM %2$s AS a WHERE a.id = ANY (ids) GROUP BY a.id; %4$s
-        END $b$;
-        CREATE OR REPLACE FUNCTION lifecycle.account_named(name text) RETURNS bigint[]
-        LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        DECLARE found bigint[];
-        BEGIN %1$s found := (SELECT array_agg(a.id ORDER BY a.id) FROM %2$s AS a
-                WHERE a.login = name OR a.email = name);
-            %4$s RETURN found; END $b$;
-        CREATE OR REPLACE FUNCTION lifecycle.account_status(account bigint) RETURNS text
-        LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        DECLARE found text;
-        BEGIN %1$s found := (SELECT a.status FROM %2$s AS a WHERE a.id = account); %4$s RETURN found; END $b$;
-        CREATE OR REPLACE FUNCTION lifecycle.account_lock(account bigint) RETURNS text
-        LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        DECLARE found text;
-        BEGIN %1$s found := (SELECT a.status FROM %2$s AS a WHERE a.id = account); %4$s RETURN found; END $b$;
-        CREATE OR REPLACE FUNCTION lifecycle.account_activate(account bigint) RETURNS boolean
-        LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $b$
-        DECLARE done boolean;
-        BEGIN %1$s done := %3$s(account); %4$s RETURN done; END $b$;
-        $f$, guard, place, call, unchanged);
     -- the code of the application has the rights of pgmta_binding and of its owner, and no others
     GRANT CREATE ON SCHEMA lifecycle TO pgmta_binding;
-    ALTER FUNCTION lifecycle.account_rows(bigint[]) OWNER TO pgmta_binding;
-    ALTER FUNCTION lifecycle.account_named(text) OWNER TO pgmta_binding;
-    ALTER FUNCTION lifecycle.account_status(bigint) OWNER TO pgmta_binding;
-    ALTER FUNCTION lifecycle.account_lock(bigint) OWNER TO pgmta_binding;
-    ALTER FUNCTION lifecycle.account_activate(bigint) OWNER TO pgmta_binding;
+    FOR made IN SELECT f.name, f.arguments, f.returned, f.body FROM (VALUES
+        ('account_rows', 'ids bigint[]', 'TABLE (id bigint, email text, login text, status text) STABLE ROWS 10', $b$
+            BEGIN
+                %1$s %2$s
+                -- an account with two rows may have the mailbox of another owner
+                RETURN QUERY SELECT a.id::bigint, CASE WHEN count(*) = 1 THEN min(a.email::text) END, min(a.login::text),
+                    min(a.status::text)
+                FROM %5$s AS a WHERE a.id = ANY (account_rows.ids) GROUP BY a.id;
+                %4$s
+            END $b$),
+        ('account_named', 'name text', 'bigint[] STABLE', $b$
+            DECLARE
+                result bigint[];
+            BEGIN
+                %1$s %2$s
+                result := (SELECT array_agg(a.id::bigint ORDER BY a.id) FROM %5$s AS a WHERE a.login::text = account_named.name
+                    OR pgmta.suppression_address(a.email::text) = pgmta.suppression_address(account_named.name));
+                %4$s
+                RETURN result;
+            END $b$),
+        ('account_status', 'account bigint', 'text STABLE', $b$
+            DECLARE
+                result text;
+            BEGIN
+                %1$s %3$s
+                result := (SELECT a.status::text FROM %5$s AS a WHERE a.id = account_status.account);
+                %4$s
+                RETURN result;
+            END $b$),
+        ('account_lock', 'account bigint', 'text VOLATILE', $b$
+            DECLARE
+                result text;
+            BEGIN
+                %1$s %3$s
+                result := (SELECT a.status::text FROM %5$s AS a WHERE a.id = account_lock.account);
+                %4$s
+                RETURN result;
+            END $b$),
+        ('account_activate', 'account bigint', 'boolean VOLATILE', $b$
+            DECLARE
+                result boolean;
+            BEGIN
+                %1$s %2$s
+                result := %6$s(account_activate.account);
+                %4$s
+                RETURN result;
+            END $b$)
+        ) AS f (name, arguments, returned, body) LOOP
+        EXECUTE format('CREATE OR REPLACE FUNCTION lifecycle.%I(%s) RETURNS %s LANGUAGE plpgsql SECURITY DEFINER '
+            'SET search_path = pg_catalog, pg_temp AS %L', made.name, made.arguments, made.returned,
+            format(made.body, guard, refusal, later, unchanged, place, call));
+        EXECUTE format('ALTER FUNCTION lifecycle.%I OWNER TO pgmta_binding', made.name);
+        -- those that call it belong to the owner of the schema
+        EXECUTE (SELECT format('GRANT EXECUTE ON FUNCTION lifecycle.%I TO %I', made.name, pg_get_userbyid(n.nspowner))
+            FROM pg_namespace AS n WHERE n.nspname = 'lifecycle');
+    END LOOP;
     REVOKE CREATE ON SCHEMA lifecycle FROM pgmta_binding;
     UPDATE lifecycle.installation SET accounts_view = place, activate_function = call;
 END $$;
 COMMENT ON FUNCTION bind IS
-    'Takes the accounts from a view of an application, and activates them by its function. Both run with its rights.';
+    'Takes the accounts from a view of an application, and activates them by its function. Both run with its rights. The '
+    'owner of the schema calls it, or a superuser. Their owner gives pgmta_binding the rights to them before.';

@@ -34,6 +34,9 @@ BEGIN
     IF why IS NOT NULL THEN RETURN; END IF;
     -- the account first, as a change of its status does
     status := account_lock(token.account);
+    -- a bound application does not lock its accounts, and the use of a recovery ends the others
+    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(token.account))
+    WHERE token.action = 'password_recovery';
     SELECT * INTO token FROM tokens AS t WHERE t.id = token.id FOR NO KEY UPDATE;
     why := token_refusal(token, status);
     IF why IS NOT NULL THEN RETURN; END IF;
@@ -78,37 +81,42 @@ COMMENT ON FUNCTION token_locked IS
     'Whether too many codes were wrong for a token. Who says that a code is right asks this before, so that nobody learns '
     'a code while wrong ones can''t be counted.';
 
-CREATE FUNCTION recover(name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION token_again(account bigint, wanted token_action) RETURNS void LANGUAGE plpgsql
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+BEGIN
+    IF NOT token_fits(wanted, account_lock(token_again.account)) THEN RETURN; END IF;
+    -- of clients that ask together the second sees the token of the first: the next statement has a new
+    -- snapshot. A bound application does not lock its accounts
+    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(token_again.account));
+    -- the owner gets one mail, however often a client asks
+    INSERT INTO tokens (action, account) SELECT wanted, token_again.account
+    WHERE NOT EXISTS (
+        SELECT FROM tokens AS t WHERE t.account = token_again.account AND t.action = wanted
+            AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch() AND t.created_at > epoch() - 60);
+END $$;
+COMMENT ON FUNCTION token_again IS 'Makes a token for an account whose status fits, at most one per minute.';
+
+CREATE FUNCTION recover(name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 DECLARE
     found bigint;
-    status text;
 BEGIN
     FOREACH found IN ARRAY coalesce(account_named(recover.name), '{}') LOOP
-        -- of clients that ask together the second sees the token of the first: the next statement has a new
-        -- snapshot. A bound application does not lock its accounts
-        PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(found));
-        status := account_lock(found);
-        -- the owner gets one mail, however often a client asks
-        CONTINUE WHEN status IS DISTINCT FROM 'active' OR EXISTS (
-            SELECT FROM tokens AS t WHERE t.account = found AND t.action = 'password_recovery'
-                AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch() AND t.created_at > epoch() - 60);
-        INSERT INTO tokens (action, account) VALUES ('password_recovery', found);
+        PERFORM token_again(found, 'password_recovery');
     END LOOP;
 END $$;
 COMMENT ON FUNCTION recover IS
-    'Makes a token of recovery for the active account with this login or mailbox, at most one per minute. Says nothing '
-    'of whether there is one.';
+    'Makes a token of recovery for the active account with this login, or with this mailbox in any spelling, at most one '
+    'per minute. Says nothing of whether there is one.';
 
 CREATE FUNCTION activate_again(account bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN
-    IF account_lock(activate_again.account) = 'provisioned' THEN
-        INSERT INTO tokens (action, account) VALUES ('activation', activate_again.account);
-    END IF;
+    PERFORM token_again(activate_again.account, 'activation');
 END $$;
-COMMENT ON FUNCTION activate_again IS 'Makes another token of activation for an account that is provisioned.';
+COMMENT ON FUNCTION activate_again IS
+    'Makes another token of activation for an account that is provisioned, at most one per minute.';
 
 CREATE FUNCTION proof_take(proof text, OUT account bigint, OUT login text) RETURNS SETOF record
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$

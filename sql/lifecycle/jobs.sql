@@ -32,6 +32,19 @@ COMMENT ON VIEW jobs IS 'The highest token that was collected. Earlier ones may 
 COMMENT ON COLUMN jobs.job_type IS 'Always mailroom.';
 COMMENT ON COLUMN jobs.last_seq IS 'tokens.id; 0: none yet.';
 
+CREATE FUNCTION jobs_kept() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'jobs has no number that can be moved: a token is collected by itself' USING
+        ERRCODE = 'feature_not_supported', HINT = '`queuectl collect` prints the tokens that wait, and a collector of '
+            'queued.yaml makes mail of them (docs/programs/collectors.md).';
+END $$;
+COMMENT ON FUNCTION jobs_kept IS 'Refuses the statement by which mailroom takes tokens, and says what to do instead.';
+-- that of the statement speaks also if there is no row; PostgreSQL needs the other one for it
+CREATE TRIGGER jobs_kept BEFORE UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION jobs_kept();
+COMMENT ON TRIGGER jobs_kept ON jobs IS 'Whoever moved the number would lose tokens whose commit comes late.';
+CREATE TRIGGER jobs_row_kept INSTEAD OF UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION jobs_kept();
+COMMENT ON TRIGGER jobs_row_kept ON jobs IS 'The same.';
+
 CREATE VIEW user_action_queue AS
 SELECT 'user_action_queue'::text AS job_type, jobs.last_seq FROM jobs;
 COMMENT ON VIEW user_action_queue IS 'jobs under the name of mailroom''s first version.';

@@ -7,6 +7,7 @@ DECLARE
 BEGIN
     FOR given IN SELECT g.what, role FROM (VALUES
             ('USAGE ON SCHEMA lifecycle', '{pgmta_queued,pgmta_web,pgmta_operator,pgmta_reader,pgmta_submit}'::text[]),
+            ('EXECUTE ON FUNCTION accounts_check', '{pgmta_queued,pgmta_web}'),
             ('EXECUTE ON FUNCTION collect, collect_actions, tokens_waiting, tokens_lease, tokens_printed, tokens_put_off',
                 '{pgmta_queued}'),
             ('EXECUTE ON FUNCTION token_consume, token_failed, token_locked', '{pgmta_web}'),
@@ -29,5 +30,7 @@ COMMENT ON FUNCTION grants IS 'Gives the roles of pgmta their rights to this sch
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA lifecycle FROM PUBLIC;
 -- defaults and conditions of triggers are computed with the rights of the writing role
 GRANT EXECUTE ON FUNCTION epoch(), token_secret(), token_code() TO PUBLIC;
+-- refused by a trigger, whose hint all shall see
+GRANT UPDATE ON jobs TO PUBLIC;
 
-DO $$ BEGIN PERFORM lifecycle.grants(); END $$;
+DO $$ BEGIN PERFORM lifecycle.grants(), lifecycle.binding_role(); END $$;

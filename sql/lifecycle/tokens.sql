@@ -65,9 +65,11 @@ RETURN CASE action WHEN 'password_recovery' THEN 0::smallint ELSE 3::smallint EN
 COMMENT ON FUNCTION token_priority IS 'Which tokens are collected first: lower numbers.';
 
 CREATE FUNCTION token_fits(action token_action, status text) RETURNS boolean IMMUTABLE PARALLEL SAFE
-RETURN (action = 'activation' AND status = 'provisioned' OR action = 'password_recovery' AND status = 'active')
-    IS TRUE;
-COMMENT ON FUNCTION token_fits IS 'Whether the token of an account with a status can be mailed and consumed.';
+RETURN (action = 'activation' AND status = 'provisioned' OR action = 'password_recovery' AND status = 'active'
+    OR status = 'unknown') IS TRUE;
+COMMENT ON FUNCTION token_fits IS
+    'Whether the token of an account with a status can be mailed and consumed. One of unknown status may: the collector '
+    'looks at it again.';
 
 -- SET search_path costs more than the rest, so names have their schema, and there are no operators.
 CREATE FUNCTION tokens_made() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -106,13 +108,18 @@ CREATE FUNCTION tokens_consumed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFI
 BEGIN
     DELETE FROM waiting_tokens WHERE priority = token_priority(NEW.action) AND token = NEW.id;
     PERFORM pgmta.withdraw(NEW.message_id, 'its token was consumed') WHERE NEW.message_id IS NOT NULL;
-    IF NEW.action = 'activation' AND NOT account_activate(NEW.account) THEN
+    IF NEW.action = 'password_recovery' THEN
+        -- earlier mail may be in other hands
+        PERFORM tokens_end(NEW.account, '{password_recovery}', 'another recovery of its account was used');
+    -- one statement may consume several tokens of an account
+    ELSIF NOT account_activate(NEW.account) AND account_status(NEW.account) IS DISTINCT FROM 'active' THEN
         RAISE EXCEPTION 'account % of token % can''t be activated now', NEW.account, NEW.id
             USING ERRCODE = 'serialization_failure', SCHEMA = 'lifecycle', TABLE = 'tokens';
     END IF;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION tokens_consumed IS 'Activates the account, and withdraws mail that is not sent yet.';
+COMMENT ON FUNCTION tokens_consumed IS
+    'Activates the account, or ends its other recoveries, and withdraws mail that is not sent yet.';
 CREATE TRIGGER tokens_consumed AFTER UPDATE OF consumed_at ON tokens FOR EACH ROW
     WHEN (OLD.consumed_at IS NULL AND NEW.consumed_at IS NOT NULL) EXECUTE FUNCTION tokens_consumed();
 COMMENT ON TRIGGER tokens_consumed ON tokens IS 'The account is activated in the transaction of its token.';
@@ -130,7 +137,7 @@ COMMENT ON TRIGGER tokens_deleted ON tokens IS 'Also if its account was deleted.
 CREATE TRIGGER tokens_truncated BEFORE TRUNCATE ON tokens EXECUTE FUNCTION truncate_refused();
 COMMENT ON TRIGGER tokens_truncated ON tokens IS 'Mail is withdrawn row by row.';
 
-CREATE FUNCTION mailbox_changed(account bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION tokens_end(account bigint, actions token_action[], why text) RETURNS void LANGUAGE plpgsql
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -138,14 +145,25 @@ DECLARE
 BEGIN
     -- waits for a collector that has one of them; the next statement sees its mail
     DELETE FROM waiting_tokens AS w USING tokens AS t
-    WHERE t.account = mailbox_changed.account AND w.token = t.id AND w.priority = token_priority(t.action);
+    WHERE t.account = tokens_end.account AND t.action = ANY (actions) AND w.token = t.id
+        AND w.priority = token_priority(t.action);
     WITH ended AS (
         UPDATE tokens AS t SET expires_at = epoch()
-        WHERE t.account = mailbox_changed.account AND t.consumed_at IS NULL AND t.expires_at > epoch()
+        WHERE t.account = tokens_end.account AND t.action = ANY (actions) AND t.consumed_at IS NULL
+            AND t.expires_at > epoch()
         RETURNING t.message_id
     )
     SELECT array_agg(message_id ORDER BY message_id) INTO mails FROM ended WHERE message_id IS NOT NULL;
-    PERFORM pgmta.withdraw(id, 'its account has another mailbox') FROM unnest(mails) AS mail (id);
+    PERFORM pgmta.withdraw(id, why) FROM unnest(mails) AS mail (id);
+END $$;
+COMMENT ON FUNCTION tokens_end IS
+    'Lets the tokens of an account expire that were not consumed, and withdraws mail that is not sent yet.';
+
+CREATE FUNCTION mailbox_changed(account bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM tokens_end(mailbox_changed.account, '{activation,password_recovery}', 'its account has another mailbox');
     DELETE FROM proofs AS p WHERE p.account = mailbox_changed.account;
 END $$;
 COMMENT ON FUNCTION mailbox_changed IS
@@ -179,7 +197,7 @@ BEGIN
         NOTIFY token_inserted;
     END IF;
     -- the mail of an earlier token was withdrawn, or never made
-    IF state = 'provisioned' AND NOT EXISTS (
+    IF token_fits('activation', state) AND NOT EXISTS (
             SELECT FROM tokens AS t WHERE t.account = account_changed.account AND t.action = 'activation'
                 AND t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > epoch()) THEN
         INSERT INTO tokens (action, account) VALUES ('activation', account_changed.account);

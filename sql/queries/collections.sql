@@ -22,8 +22,8 @@ SELECT lifecycle.tokens_printed(%(tokens)s::bigint[], %(collector)s, %(worker)s,
     %(refused)s::integer, %(began)s)
 
 -- name: check
--- Raise the error of a template that does not fit, or of a schema that is not there.
-SELECT count(*) FROM lifecycle.collect_actions(%(options)s::text::jsonb)
+-- Raise the error of a template that does not fit, of a schema that is not there, or of accounts that can't be read.
+SELECT count(*), lifecycle.accounts_check() FROM lifecycle.collect_actions(%(options)s::text::jsonb)
 
 -- name: set_aside
 -- Let a token rest, so that the others go on.

@@ -14,6 +14,14 @@ SELECT lifecycle.token_locked(%(secret)s)
 -- Whether the schema lifecycle is there, and the login may consume.
 SELECT coalesce(has_function_privilege(to_regprocedure('lifecycle.token_consume(bytea, text)'), 'EXECUTE'), false)
 
+-- name: accounts
+-- Raise the error that each question about an account would meet.
+SELECT lifecycle.accounts_check()
+
+-- name: read_only
+-- Whether the database takes no changes.
+SELECT current_setting('transaction_read_only') = 'on'
+
 -- name: unsubscribe
 -- Suppress the address of a recipient whose token was verified; false if there is no such recipient.
 SELECT pgmta.unsubscribe(%(campaign)s, %(number)s)

@@ -234,7 +234,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('suppressions', 'pgmta_reader', 'SELECT'),
     ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppression_hash', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_address', 'pgmta_operator', 'EXECUTE'),  -- an index of campaign_recipients calls it
+    ('FUNCTION suppression_address', 'PUBLIC', 'EXECUTE'),  -- indexes of campaign_recipients and of accounts call it
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE');

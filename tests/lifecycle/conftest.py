@@ -10,6 +10,7 @@ import pytest
 
 from pgmta.store.lifecycle.installation import install
 from tests.lifecycle.tokens import put_templates
+from tests.support.database import fresh_database, owned_template
 from tests.support.system import System
 
 
@@ -28,3 +29,23 @@ def system(accounts: psycopg.Connection, database: str, tmp_path: Path) -> Itera
     system = System(tmp_path, database)
     yield system
     system.clean()
+
+
+@pytest.fixture(scope="session")
+def owned(server: str) -> Iterator[tuple[str, str]]:
+    """Name of a database with the schema lifecycle, and its owner, who is no superuser."""
+    with owned_template(server) as found:
+        yield found
+
+
+@pytest.fixture
+def root(server: str, owned: tuple[str, str]) -> Iterator[psycopg.Connection]:
+    """A superuser's session in a database whose owner is none."""
+    template, owner = owned
+    with (
+        fresh_database(server, template) as uri,
+        psycopg.connect(uri, autocommit=True) as db,
+    ):
+        db.execute(f"ALTER DATABASE {db.info.dbname} OWNER TO {owner}".encode())
+        put_templates(db)
+        yield db

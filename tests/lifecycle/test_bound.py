@@ -3,48 +3,54 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 from psycopg import errors as pg_errors
 from psycopg.conninfo import make_conninfo
 
+from queued.daemon.queued import main
+from tests.lifecycle.test_check import check
+from tests.lifecycle.test_token_commands import COMMAND, environment
 from tests.lifecycle.tokens import collect
 from tests.support.rows import column, fetch
+from tests.web.web import serving
 
 PAGE = Path(__file__).parents[2] / "docs" / "programs" / "lifecycle.md"
 
 
 @pytest.fixture
-def roles(accounts: psycopg.Connection) -> Iterator[dict[str, str]]:
-    """Logins of this test: of the shop, of queued and of queued web."""
+def roles(root: psycopg.Connection, owned: tuple[str, str]) -> Iterator[dict[str, str]]:
+    """Logins of this test: of the shop, of queued and of queued web, and the owner's."""
     names = {name: f"{name}_{uuid.uuid4().hex[:8]}" for name in ("shop", "queued", "web")}
     for name, group in {"shop": "submit", "queued": "queued", "web": "web"}.items():
-        accounts.execute(f"CREATE ROLE {names[name]} LOGIN IN ROLE pgmta_{group}".encode())
-    yield names
-    accounts.execute("RESET ROLE; DROP SCHEMA lifecycle CASCADE")
-    if fetch(accounts, "SELECT to_regrole('pgmta_binding') IS NOT NULL") == (True,):
-        accounts.execute("DROP OWNED BY pgmta_binding")
+        root.execute(f"CREATE ROLE {names[name]} LOGIN IN ROLE pgmta_{group}".encode())
+    root.execute(f"CREATE SCHEMA shop AUTHORIZATION {names['shop']}".encode())
+    with acting(root, names["shop"]) as app:
+        app.execute(
+            "CREATE TABLE shop.customers (id serial PRIMARY KEY, email varchar(254),"
+            " name varchar(100), blocked boolean DEFAULT false, confirmed boolean DEFAULT false)"
+        )
+    yield names | {"owner": owned[1]}
+    root.execute("DROP SCHEMA lifecycle CASCADE; DROP OWNED BY pgmta_binding")
     for login in names.values():
-        accounts.execute(f"DROP OWNED BY {login} CASCADE; DROP ROLE {login}".encode())
+        root.execute(f"DROP OWNED BY {login} CASCADE; DROP ROLE {login}".encode())
 
 
 @pytest.fixture
-def shop(accounts: psycopg.Connection, roles: dict[str, str]) -> psycopg.Connection:
+def shop(root: psycopg.Connection, roles: dict[str, str]) -> Iterator[psycopg.Connection]:
     """The owner's session, with a shop that is bound as the page says."""
     role = roles["shop"]
-    accounts.execute(
-        f"CREATE SCHEMA shop AUTHORIZATION {role}; SET ROLE {role};"
-        "CREATE TABLE shop.customers (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"
-        " email text, name text, blocked boolean DEFAULT false, confirmed boolean DEFAULT false);"
-        "RESET ROLE".encode()
-    )
-    (example,) = re.findall(r"```sql\n(SET ROLE shop;.*?)```", PAGE.read_text(), re.DOTALL)
-    accounts.execute(example.replace("SET ROLE shop", f"SET ROLE {role}").encode())
-    return accounts
+    root.execute(f"GRANT {role} TO {roles['owner']}".encode())
+    with acting(root, roles["owner"]) as db:
+        (example,) = re.findall(r"```sql\n(SET ROLE shop;.*?)```", PAGE.read_text(), re.DOTALL)
+        db.execute(example.replace("SET ROLE shop", f"SET ROLE {role}").encode())
+        yield db
 
 
 def acting(db: psycopg.Connection, role: str) -> psycopg.Connection:
@@ -73,10 +79,8 @@ def test_the_example_works_under_the_role_of_the_application(
 
 
 def test_code_of_the_application_never_has_the_rights_of_the_owner(
-    shop: psycopg.Connection, roles: dict[str, str]
+    shop: psycopg.Connection, root: psycopg.Connection, roles: dict[str, str]
 ) -> None:
-    with pytest.raises(pg_errors.InsufficientPrivilege, match="a login that sees all mail"):
-        collect_one(shop)
     with acting(shop, roles["shop"]) as app:
         for statement in (
             "CREATE OR REPLACE FUNCTION lifecycle.account_status(account bigint) RETURNS text"
@@ -87,6 +91,87 @@ def test_code_of_the_application_never_has_the_rights_of_the_owner(
         ):
             with pytest.raises(pg_errors.InsufficientPrivilege):
                 app.execute(statement.encode())
+        # whatever it does, it is not asked in these sessions
+        app.execute(
+            "CREATE OR REPLACE VIEW shop.mail_accounts AS SELECT id, email, name AS login,"
+            " (1 / (id - id))::text AS status FROM shop.customers"
+        )
+    root.execute("INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')")
+    for powerful in (root, shop):
+        powerful.execute("SELECT lifecycle.activate_again(1), lifecycle.account_changed(1)")
+        powerful.execute("INSERT INTO lifecycle.tokens (action, account) VALUES ('activation', 1)")
+        for asks in ("recover('ann')", "collect_actions('{}'), lifecycle.account_rows('{1}')"):
+            with pytest.raises(pg_errors.InsufficientPrivilege, match="a login that sees all mail"):
+                powerful.execute(f"SELECT lifecycle.{asks}".encode())
+    # as after a restore without owners
+    root.execute(f"ALTER FUNCTION lifecycle.account_rows OWNER TO {roles['owner']}".encode())
+    with (
+        acting(root, roles["queued"]) as queued,
+        pytest.raises(pg_errors.InsufficientPrivilege, match="lost their owner"),
+    ):
+        collect(queued)
+    root.execute("SELECT lifecycle.bind('shop.mail_accounts', 'shop.confirm(bigint)')")
+    with acting(root, roles["queued"]) as queued, pytest.raises(pg_errors.DivisionByZero):
+        collect(queued)
+
+
+def test_a_superuser_adds_a_customer_whose_trigger_asks_for_mail(
+    shop: psycopg.Connection, root: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    with acting(shop, roles["shop"]) as app:
+        app.execute(
+            "CREATE FUNCTION shop.made() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM lifecycle.account_changed(NEW.id); RETURN NULL; END';"
+            " CREATE TRIGGER made AFTER INSERT OR UPDATE ON shop.customers FOR EACH ROW"
+            " EXECUTE FUNCTION shop.made()"
+        )
+    for number, powerful in enumerate((root, shop), 1):
+        add = "INSERT INTO shop.customers (email, name, confirmed) VALUES (%s, %s, %s)"
+        powerful.execute(add, (f"{number}@b.example", str(number), False))
+        powerful.execute(add, (f"x{number}@b.example", f"x{number}", True))  # who needs no link
+    with acting(root, roles["queued"]) as queued:
+        assert collect(queued)[0] == 2
+    assert column(root, "SELECT recipient FROM pgmta.queue") == ["1@b.example", "2@b.example"]
+    assert column(root, "SELECT token FROM lifecycle.waiting_tokens") == []
+
+
+def test_whoever_may_bind(root: psycopg.Connection, roles: dict[str, str]) -> None:
+    """Strange names end no statement; the owner is no member of the shop; errors say what to do."""
+    call = 'shop."x$b$;SELECT 1/0;--\\"'
+    with acting(root, roles["shop"]) as app:
+        app.execute(
+            """CREATE VIEW shop."v$b$;'" AS SELECT id, email AS name, email, name AS login,
+                CASE WHEN confirmed THEN 'active' ELSE 'provisioned' END AS status, 1 AS ids,
+                2 AS account, 3 AS result FROM shop.customers;"""
+            f"CREATE FUNCTION {call}(account bigint) RETURNS boolean LANGUAGE sql SECURITY DEFINER"
+            " AS 'UPDATE shop.customers SET confirmed = true WHERE id = account RETURNING true';"
+            f"REVOKE ALL ON FUNCTION {call} FROM PUBLIC;"
+            "GRANT USAGE ON SCHEMA shop TO pgmta_binding;"
+            "INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')".encode()
+        )
+    bind = """SELECT lifecycle.bind('shop."v$b$;''"', %s)"""
+    with acting(root, roles["owner"]) as owner:
+        with pytest.raises(pg_errors.InsufficientPrivilege, match="pgmta_binding lacks") as caught:
+            owner.execute(bind, [f"{call}(bigint)"])
+        _, needed = (caught.value.diag.message_hint or "").split(": ", 1)
+        with acting(root, roles["shop"]) as app:
+            app.execute(needed.encode())
+        owner.execute(bind, [f"{call}(bigint)"])
+    root.execute(bind, [f"{call}(bigint)"])
+    with acting(root, roles["shop"]) as app:
+        app.execute("SELECT lifecycle.activate_again(1)")
+    with acting(root, roles["queued"]) as queued:
+        assert collect(queued)[0] == 1
+    with acting(root, roles["owner"]) as owner:  # the same again, for whoever restores a database
+        owner.execute(bind, [f"{call}(bigint)"])
+    (secret,) = fetch(root, "SELECT secret FROM lifecycle.tokens")
+    with acting(root, roles["web"]) as web:
+        consume = "SELECT login, why FROM lifecycle.token_consume(%s, 'activation')"
+        assert fetch(web, consume, secret) == ("ann", None)
+    with acting(root, roles["shop"]) as app:
+        app.execute("SELECT lifecycle.recover('ANN@B.example'), lifecycle.recover('ann')")
+    actions = "SELECT action::text FROM lifecycle.tokens ORDER BY id"
+    assert column(root, actions) == ["activation", "password_recovery"]
 
 
 def test_an_account_with_two_rows_gets_no_mail(
@@ -97,7 +182,8 @@ def test_an_account_with_two_rows_gets_no_mail(
         app.execute("SELECT lifecycle.activate_again(1)")
     shop.execute(
         f"SET ROLE {roles['shop']};"
-        "CREATE OR REPLACE VIEW shop.mail_accounts AS SELECT id, e AS email, name AS login,"
+        "CREATE OR REPLACE VIEW shop.mail_accounts AS SELECT id, e::varchar(254) AS email,"
+        " name AS login,"
         " 'provisioned' AS status FROM shop.customers, unnest(ARRAY[email, 'eve@b.example']) AS e;"
         "RESET ROLE".encode()
     )
@@ -143,9 +229,39 @@ def test_a_changed_search_path_gives_no_rights_of_the_owner(
                 app.execute(f"SELECT lifecycle.{function}".encode())
 
 
-def collect_one(db: psycopg.Connection) -> None:
-    """Insert a token as the owner, which asks the application for the account."""
-    db.execute("INSERT INTO lifecycle.tokens (action, account) VALUES ('activation', 1)")
+def test_a_login_with_which_nothing_could_be_collected_is_refused(
+    shop: psycopg.Connection, roles: dict[str, str], tmp_path: Path
+) -> None:
+    uri = {name: make_conninfo(shop.info.dsn, user=role) for name, role in roles.items()}
+    assert check(tmp_path, uri["queued"], "activation").exit_code == 0
+    refused = check(tmp_path, uri["owner"], "activation")
+    assert refused.exit_code == 2
+    assert "does not run for a login that sees all mail" in refused.stderr
+    assert "Log in as a member of pgmta_queued" in refused.stderr
+    file = tmp_path / "web.yaml"
+    for name, code in {"web": 0, "owner": 2}.items():
+        file.write_text(f"environment: {{database: {{uri: '{uri[name]}'}}}}\n")
+        result = CliRunner().invoke(main, ["web", "--check", "-c", str(file)])
+        assert result.exit_code == code, result.stderr
+    with serving(tmp_path, uri["owner"]) as web:
+        assert web.ask("GET", "/ready").status == 503
+
+
+def test_queuectl_collect_sets_no_token_aside_for_its_login(
+    shop: psycopg.Connection, root: psycopg.Connection, roles: dict[str, str], tmp_path: Path
+) -> None:
+    with acting(shop, roles["shop"]) as app:
+        app.execute("INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')")
+        app.execute("SELECT lifecycle.activate_again(1)")
+    uri = make_conninfo(shop.info.dsn, user=roles["owner"])
+    with subprocess.Popen(
+        [COMMAND, "collect"], env=environment(uri), stderr=subprocess.PIPE
+    ) as child:
+        assert child.stderr
+        assert any(b"a login that sees all mail" in line for line in child.stderr)
+        child.terminate()
+    untouched = "SELECT lease_until = '-infinity' FROM lifecycle.waiting_tokens"
+    assert column(root, untouched) == [True]
 
 
 def test_another_view_takes_the_place_of_the_first(
@@ -182,18 +298,22 @@ def test_what_cannot_be_bound(shop: psycopg.Connection, roles: dict[str, str]) -
         "CREATE VIEW public.short AS SELECT 1::bigint AS id, 'x'::text AS email;"
         "CREATE VIEW public.whole AS SELECT 1::bigint AS id, ''::text AS email, ''::text AS login,"
         " ''::text AS status;"
+        "CREATE VIEW public.typed AS SELECT 1.5 AS id, ''::text AS email, ''::text AS login,"
+        " ''::text AS status;"
         "CREATE FUNCTION public.ours(bigint) RETURNS boolean LANGUAGE sql SECURITY DEFINER"
         " AS 'SELECT true';"
         f"SET ROLE {role};"
         "CREATE FUNCTION shop.word(text) RETURNS boolean LANGUAGE sql SECURITY DEFINER"
         " AS 'SELECT true';"
         "CREATE FUNCTION shop.invoked(bigint) RETURNS boolean LANGUAGE sql AS 'SELECT true';"
+        "CREATE VIEW shop.others AS TABLE shop.mail_accounts;"
         "RESET ROLE".encode()
     )
     confirm, view = "shop.confirm(bigint)", "shop.mail_accounts"
     for bound, function, reason in [
         ("shop.customers", confirm, r"shop\.customers is no view"),
         ("public.short", confirm, r"public\.short lacks columns"),
+        ("public.typed", confirm, r"id of public\.typed is numeric, and has to be a whole number"),
         (view, "shop.word(text)", r"shop\.word is no function of a bigint"),
         (view, "shop.invoked(bigint)", r"shop\.invoked has no SECURITY DEFINER"),
         (view, "public.ours(bigint)", "who owns the mail too"),
@@ -205,4 +325,4 @@ def test_what_cannot_be_bound(shop: psycopg.Connection, roles: dict[str, str]) -
         app.execute("INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')")
         app.execute("SELECT lifecycle.activate_again(1)")
     with pytest.raises(pg_errors.ObjectNotInPrerequisiteState, match="there are tokens"):
-        shop.execute("SELECT lifecycle.bind(%s, %s)", (view, confirm))
+        shop.execute("SELECT lifecycle.bind(%s, %s)", ("shop.others", confirm))

@@ -306,6 +306,49 @@ def test_a_recovery_is_asked_for_once_a_minute_and_says_nothing(
     assert column(accounts, "SELECT account FROM tokens") == [1]
 
 
+def test_a_recovery_finds_its_account_by_the_mailbox_in_any_spelling(
+    accounts: psycopg.Connection,
+) -> None:
+    accounts.execute(
+        "INSERT INTO accounts (email, login, status) VALUES ('Cap@B.example', 'Cap', 'active'),"
+        " ('cup@b.example', 'cup', 'active')"
+    )
+    for name in ("cap@b.EXAMPLE", '"cap"@b.example', "cap", "cap@b.example.org"):
+        accounts.execute("SELECT recover(%s)", (name,))
+    assert column(accounts, "SELECT account FROM tokens") == [1]
+    assert collect(accounts)[0] == 1  # to the mailbox as the account has it
+    assert column(accounts, "SELECT recipient FROM pgmta.queue") == ["Cap@B.example"]
+
+
+def test_an_activation_is_asked_for_once_a_minute(accounts: psycopg.Connection) -> None:
+    add_accounts(accounts, 1)
+    for _ in range(30):
+        accounts.execute("SELECT activate_again(1)")
+    assert fetch(accounts, "SELECT count(*) FROM tokens") == (1,)
+    accounts.execute("UPDATE tokens SET created_at = created_at - 60")
+    for _ in range(2):
+        accounts.execute("SELECT activate_again(1)")
+    assert fetch(accounts, "SELECT count(*) FROM tokens") == (2,)
+
+
+def test_a_used_recovery_ends_the_others(accounts: psycopg.Connection) -> None:
+    add_accounts(accounts, 2, status="active")
+    for _ in range(3):
+        accounts.execute("SELECT recover('u1'), recover('u2')")
+        accounts.execute("UPDATE tokens SET created_at = created_at - 60")
+        collect(accounts, 2)
+    consume = "SELECT proof, why FROM token_consume(%s, 'password_recovery')"
+    first, used, last = column(accounts, "SELECT secret FROM tokens WHERE account = 1 ORDER BY id")
+    assert fetch(accounts, consume, used)[1] is None
+    assert fetch(accounts, consume, first) == (None, "expired")
+    assert fetch(accounts, consume, last) == (None, "expired")
+    queued = "SELECT recipient FROM pgmta.queue ORDER BY id"
+    assert column(accounts, queued) == ["u2@b.example"] * 3
+    accounts.execute("SELECT recover('u1')")  # at once
+    (secret,) = fetch(accounts, "SELECT secret FROM tokens ORDER BY id DESC LIMIT 1")
+    assert fetch(accounts, consume, secret)[1] is None
+
+
 def test_a_proof_is_taken_once(accounts: psycopg.Connection) -> None:
     add_accounts(accounts, 1, status="active")
     accounts.execute("SELECT recover('u1')")

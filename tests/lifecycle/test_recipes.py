@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import uuid
 
 import psycopg
 import pytest
 from click.testing import CliRunner
+from psycopg.conninfo import make_conninfo
+from psycopg.errors import FeatureNotSupported
 
 from pgmta.errors import MigrationError
 from pgmta.postgres.embedded.programs import tool
 from pgmta.store.lifecycle.installation import install, remove, schema_text
 from queued.cli.queuectl import main
+from tests.lifecycle.test_bound import PAGE
 from tests.support.rows import fetch
 
 NEW = "INSERT INTO accounts (email, login)\n\tVALUES ('user@example.com', 'user123');"
@@ -22,6 +27,27 @@ SET
 WHERE
 	account = 1
 	AND action = 'activation';"""
+
+_WAITING = """
+WITH token_data AS (
+    SELECT t.account, t.secret, t.code, t.expires_at, t.id, t.action, a.email, a.login
+    FROM jobs JOIN tokens t ON t.id > jobs.last_seq AND t.expires_at > EXTRACT(EPOCH FROM NOW())
+        AND t.consumed_at IS NULL AND t.action IN ('activation', 'password_recovery')
+    JOIN accounts a ON a.id = t.account AND (t.action = 'activation' AND a.status = 'provisioned'
+        OR t.action = 'password_recovery' AND a.status = 'active')
+    WHERE jobs.job_type = '{}' ORDER BY id ASC LIMIT 10
+)"""
+DEQUEUE = (
+    _WAITING.format("mailroom") + """, updated_jobs AS (
+    UPDATE jobs SET last_seq = (SELECT MAX(id) FROM token_data)
+    WHERE EXISTS (SELECT 1 FROM token_data) RETURNING last_seq
+) SELECT td.action, td.email, td.login, td.secret, td.code FROM token_data td""",
+    _WAITING.format("user_action_queue") + """
+UPDATE jobs SET last_seq = (SELECT MAX(id) FROM token_data)
+WHERE job_type = 'user_action_queue' AND EXISTS (SELECT 1 FROM token_data)
+RETURNING (SELECT json_agg(token_data) FROM token_data)""",
+)  # fmt: skip
+"""The statements by which both versions of mailroom take tokens."""
 
 
 def psql(database: str, *statements: str) -> str:
@@ -79,6 +105,33 @@ def test_the_recipes_have_the_printed_effects(accounts: psycopg.Connection, data
         "INSERT INTO tokens (account, action) VALUES (1, 'activation')", "SELECT 1",
     )  # fmt: skip
     assert 'notification "token_insert" received' in heard
+
+
+def test_an_application_runs_the_recipes_with_the_rights_of_the_page(
+    root: psycopg.Connection,
+) -> None:
+    """In a database whose owner is no superuser, by a login without other rights."""
+    role = f"shop_{uuid.uuid4().hex[:8]}"
+    (rights,) = re.findall(r"```sql\n(GRANT USAGE ON SCHEMA .*?)```", PAGE.read_text(), re.DOTALL)
+    root.execute(f"CREATE ROLE {role} LOGIN".encode())
+    root.execute(re.sub(r"\bshop\b", role, rights).encode())
+    try:
+        with psycopg.connect(make_conninfo(root.info.dsn, user=role), autocommit=True) as app:
+            app.execute(NEW.encode())
+            app.execute("INSERT INTO tokens (account, action) VALUES (1, 'activation')")
+            assert fetch(app, "SELECT count(*) FROM tokens WHERE account = 1") == (2,)
+            app.execute(CONSUME.encode())
+            assert fetch(app, "SELECT status::text FROM accounts WHERE id = 1") == ("active",)
+            app.execute("UPDATE accounts SET status = 'suspended', email = 'x@b.example'")
+            app.execute("DELETE FROM accounts")
+            for statement in DEQUEUE:
+                for _ in range(2):  # with and without a token
+                    with pytest.raises(FeatureNotSupported, match="has no number") as caught:
+                        app.execute(statement.encode())
+                    assert "`queuectl collect` prints" in (caught.value.diag.message_hint or "")
+                    app.execute("INSERT INTO accounts (email, login) VALUES (now(), now())")
+    finally:
+        root.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 
 def test_three_random_accounts(accounts: psycopg.Connection, database: str) -> None:

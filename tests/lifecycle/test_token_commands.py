@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from pgmta.command import EXIT_PIPE
 from pgmta.compose.token import KeyRing, Purpose, TokenKey, secret_of
 from queued.cli.queuectl import main
 from tests.lifecycle.tokens import add_accounts
@@ -24,6 +25,7 @@ from tests.support.daemons import ROOT
 from tests.support.rows import fetch
 from tests.support.waiting import until
 
+COMMAND = str(Path(sys.executable).with_name("queuectl"))
 KEY = bytes(range(32))
 RING = KeyRing(Purpose.RECOVER, [TokenKey("k1", KEY)])
 
@@ -115,7 +117,7 @@ def test_collect_prints_and_marks(accounts: psycopg.Connection, database: str, f
     accounts.execute("SELECT recover('lost1')")
     accounts.execute("INSERT INTO accounts (email, login) VALUES ('c@b.example', E'x,1\n2')")
     process = subprocess.Popen(
-        [str(Path(sys.executable).with_name("queuectl")), "collect", "--format", form], text=True,
+        [COMMAND, "collect", "--format", form], text=True,
         env=environment(database), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
     )  # fmt: skip
     assert process.stdout
@@ -138,6 +140,25 @@ def test_collect_prints_and_marks(accounts: psycopg.Connection, database: str, f
     assert ("no mail" in errors) == (form == "csv")
     taken = fetch(accounts, "SELECT sum(taken)::integer, sum(refused)::integer FROM collections")
     assert taken == ((4, 0) if form == "json" else (3, 1))
+
+
+def test_collect_ends_when_nobody_reads_its_lines(
+    accounts: psycopg.Connection, database: str
+) -> None:
+    add_accounts(accounts, 1)
+    with subprocess.Popen(
+        [COMMAND, "collect"], env=environment(database), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, cwd=ROOT,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        process.stdout.readline()
+        process.stdout.close()
+        until(lambda: fetch(accounts, "SELECT count(*) FROM waiting_tokens") == (0,))
+        add_accounts(accounts, 1, "later")
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == EXIT_PIPE
+    assert b"connects again" not in errors
+    assert fetch(accounts, "SELECT count(*) FROM waiting_tokens") == (1,)  # for another one
 
 
 def test_collect_names_bad_variables() -> None:

@@ -148,6 +148,23 @@ def test_ready(web: Web, accounts: psycopg.Connection) -> None:
     assert column(accounts, "SELECT program FROM pgmta.daemons") == []
 
 
+def test_not_ready_while_the_database_is_read_only(web: Web, accounts: psycopg.Connection) -> None:
+    def turn(value: str) -> None:
+        accounts.execute("SET default_transaction_read_only = off")
+        setting = f"ALTER DATABASE {accounts.info.dbname} SET default_transaction_read_only = "
+        accounts.execute(f"{setting}{value}".encode())
+        accounts.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE 'pgmta web%'"
+        )
+
+    turn("on")
+    until(lambda: web.ask("GET", "/ready").status == 503)
+    assert b"read-only" in web.ask("GET", "/ready").body
+    turn("off")
+    until(lambda: web.ask("GET", "/ready").status == 200)
+
+
 @pytest.mark.needs("nodejs")
 def test_a_token_that_node_signs(web: Web) -> None:
     script = """

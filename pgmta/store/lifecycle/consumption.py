@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from pgmta.postgres.link import Link
 from pgmta.postgres.link_pool import LinkPool
 from pgmta.postgres.resources import Resources
 from pgmta.store.queries import queries
@@ -21,6 +22,16 @@ class Consumption(NamedTuple):
     login: str | None
     proof: str | None
     why: str | None
+
+
+async def check_login(link: Link) -> None:
+    """Raise psycopg.errors.InsufficientPrivilege if the login can't consume tokens.
+
+    It says nothing if there is no schema lifecycle. Raises StoreUnavailable and psycopg.Error.
+    """
+    ((found,),) = await link.run(_SQL["there"], {})
+    if found:
+        await link.run(_SQL["accounts"], {})
 
 
 class Consumptions:
@@ -54,6 +65,15 @@ class Consumptions:
     async def there(self) -> bool:
         """Return whether the schema lifecycle is installed."""
         ((found,),) = await self._run("there", {})
+        return bool(found)
+
+    async def check_accounts(self) -> None:
+        """Raise psycopg.errors.InsufficientPrivilege if the login may not read accounts."""
+        await self._run("accounts", {})
+
+    async def read_only(self) -> bool:
+        """Return whether the database takes no changes."""
+        ((found,),) = await self._run("read_only", {})
         return bool(found)
 
     async def unsubscribable(self) -> bool:

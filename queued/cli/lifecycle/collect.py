@@ -38,7 +38,7 @@ _NUMBERS = {
               show_default=True, help="A JSON array per batch, or mailroom's line.")  # fmt: skip
 @reporting
 def collect(form: str) -> None:
-    """Print the tokens that wait, a line per batch, until SIGTERM or SIGINT.
+    """Print the tokens that wait, a line per batch, until SIGTERM, SIGINT or a closed pipe.
 
     MAILROOM_DATABASE_URL and MAILROOM_SECRET_KEY (64 hexadecimal digits) are needed;
     MAILROOM_CHANNEL_NAME, MAILROOM_QUEUE_NAME, MAILROOM_BATCH_LIMIT, MAILROOM_BATCH_TIMEOUT and
@@ -76,7 +76,8 @@ def collect(form: str) -> None:
     frame = json_frame if form == "json" else csv_frame
     output = LineOutput(sys.stdout, lambda: keys, frame)
     name = process_name("collect")
-    loop = CollectorLoop(collector, name, partial(connect, uri, "collect", SESSION), output)
+    link = partial(connect, uri, "collect", SESSION)
+    loop = CollectorLoop(collector, name, link, output, ends_unread=True)
     uvloop.run(_until_stopped(loop))
 
 

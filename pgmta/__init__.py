@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pgmta.client.client import Client
     from pgmta.client.own_connection import enqueue, enqueue_many
+    from pgmta.client.proof import prove
     from pgmta.client.results import RecipientStatus, SendResult
     from pgmta.client.sync_client import SyncClient
     from pgmta.compose.submitted_mail import (
@@ -57,6 +58,7 @@ __all__ = [
     "enqueue",
     "enqueue_many",
     "parse_mailbox",
+    "prove",
 ]
 
 _MODULES = {
@@ -80,6 +82,7 @@ _MODULES = {
     "enqueue": "pgmta.client.own_connection",
     "enqueue_many": "pgmta.client.own_connection",
     "parse_mailbox": "pgmta.mail.address",
+    "prove": "pgmta.client.proof",
 }
 
 

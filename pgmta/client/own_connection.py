@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, overload
 
 import psycopg
@@ -120,16 +120,34 @@ def _results(made: Iterable[MailJson | Exception], answer: Answer) -> list[SendR
 
 def submit_text(connection: Any, mails: str, *, wake: bool = False) -> Any:
     """Run the statement on whatever the connection is; return its Answer, or what to await."""
+    return call_on(
+        connection, _psycopg, _psycopg_later, _sqlalchemy, _django, mails=mails, wake=wake
+    )
+
+
+def call_on(
+    connection: Any,
+    psycopg_: Callable[..., Any],
+    psycopg_later: Callable[..., Any],
+    sqlalchemy: Callable[..., Any],
+    django: Callable[..., Any],
+    **given: Any,
+) -> Any:
+    """Call the function for this kind of connection; return its result, or what to await.
+
+    That for SQLAlchemy gets the function `text` of SQLAlchemy too. Raises TypeError.
+    """
     if isinstance(connection, psycopg.AsyncConnection):
-        return _psycopg_later(connection, mails, wake=wake)
+        return psycopg_later(connection, **given)
     if isinstance(connection, psycopg.Connection):
-        return _psycopg(connection, mails, wake=wake)
+        return psycopg_(connection, **given)
     if _is_one_of(connection, _SQLALCHEMY):
-        return _sqlalchemy(connection, mails, wake=wake)
+        return _of_alchemy(connection, sqlalchemy, **given)
     if _is_one_of(connection, _DJANGO):
-        return _django(connection, mails, wake=wake)
+        _require(connection.vendor)
+        return django(connection, **given)
     if hasattr(connection, "run_sync"):
-        return connection.run_sync(_sqlalchemy, mails, wake=wake)
+        return connection.run_sync(_of_alchemy, sqlalchemy, **given)
     kind = type(connection)
     # sqlite3 and others have a Connection too
     where = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
@@ -150,16 +168,18 @@ async def _psycopg_later(
         return read_text(*(await cursor.fetchall())[0])
 
 
-def _sqlalchemy(connection: Any, mails: str, *, wake: bool) -> Answer:
+def _of_alchemy(connection: Any, function: Callable[..., Any], **given: Any) -> Any:
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     _require(bind.dialect.name)
+    return function(connection, sys.modules["sqlalchemy"].text, **given)
+
+
+def _sqlalchemy(connection: Any, text: Any, mails: str, *, wake: bool) -> Answer:
     statement = SUBMIT_TEXT[wake].decode().replace("%(mails)s", ":mails")
-    text = sys.modules["sqlalchemy"].text(statement)
-    return read_text(*connection.execute(text, {"mails": mails}).one())
+    return read_text(*connection.execute(text(statement), {"mails": mails}).one())
 
 
 def _django(connection: Any, mails: str, *, wake: bool) -> Answer:
-    _require(connection.vendor)
     with connection.cursor() as cursor:
         cursor.execute(SUBMIT_TEXT[wake].decode(), {"mails": mails})
         return read_text(*cursor.fetchall()[0])

@@ -64,10 +64,11 @@ class Committer:
         # has no limit, because its result would be unknown then.
         limit, longer = _limit(config.wait), _limit(config.wait * _LONGER)
         self._links = [
-            resources.link(f"messages {number}", SESSION | limit)
+            resources.link(f"messages {number}", SESSION | limit, proof_s=config.wait)
             for number in range(config.connections)
         ]
-        self._large = resources.link("large", SESSION | longer)  # not connected until needed
+        # not connected until needed
+        self._large = resources.link("large", SESSION | longer, proof_s=config.wait)
         self._side = resources.link("side")
         self.chunks = ChunkWriter(resources)
         self._storing: set[Content] = set()  # complete ones whose only part is being written

@@ -32,7 +32,12 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 30_000,  # milliseconds
 }
 # The statements, and the trigger that removes bodies, rely on seeing rows that others committed.
-_SETTINGS = {"default_transaction_isolation": "read committed"}
+# A commit that did not wait for its standby says so by a warning.
+_SETTINGS = {
+    "default_transaction_isolation": "read committed",
+    "client_min_messages": "warning",
+}
+_PROOF_S = 30.0  # until a commit whose wait for a standby was cancelled counts as undecided
 _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
 _BACKEND = """
 SELECT pg_catalog.pg_backend_pid(),
@@ -49,12 +54,23 @@ class Link:
 
     Statements run in autocommit: each is a separate transaction, so none is ever open across
     network I/O. `settings` are run-time parameters set at every connect.
+
+    A statement whose commit did not wait for the standby returns after a proof. Without one it
+    raises Undecided after `proof_s` seconds.
     """
 
-    def __init__(self, uri: str, name: str, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        name: str,
+        settings: dict[str, str] | None = None,
+        proof_s: float = _PROOF_S,
+    ) -> None:
         self._uri = uri
         self._name = name
         self._settings = settings or {}
+        self.proof_s = proof_s
+        """Seconds for a proof."""
         self._connection: LinkConnection | None = None
         self._statements: PreparedStatements | None = None  # of this connection
         self._lock = asyncio.Lock()
@@ -77,6 +93,8 @@ class Link:
                 self._statements.stop()
             try:
                 yield connection
+                if connection.doubtful:
+                    await self._prove(connection)
             except BaseException as error:
                 await self._failed(connection, error)
                 raise
@@ -108,7 +126,10 @@ class Link:
                     if connection is None or connection.broken:
                         connection = await self._connect()
                     try:
-                        return await cast(PreparedStatements, self._statements).run(query, params)
+                        rows = await cast(PreparedStatements, self._statements).run(query, params)
+                        if connection.doubtful:
+                            await self._prove(connection)
+                        return rows
                     except BaseException as error:
                         await self._failed(connection, error)
                         raise
@@ -137,6 +158,20 @@ class Link:
                 await _rest(error, chance)
         raise StoreUnavailable(f"a transaction lost {tries} races in a row")
 
+    async def prove(self) -> None:
+        """Return when all that was committed and visible before is durable, on the standbys too.
+
+        Call it before you believe what you see after a lost answer. Raises Undecided after
+        `proof_s` seconds, StoreUnavailable and AnswerLost.
+        """
+        async with self.use() as connection:
+            await self._prove(connection)
+
+    async def _prove(self, connection: LinkConnection) -> None:
+        if self._statements:
+            self._statements.stop()
+        await connection.prove(self.proof_s)
+
     async def _connect(self) -> LinkConnection:
         """Connect again, before anything is sent: a statement that was sent may be done."""
         try:
@@ -152,6 +187,7 @@ class Link:
 
         Returns if the error itself is theirs.
         """
+        connection.doubtful = False  # no answer counts, so none has to be proven
         if not isinstance(error, psycopg.Error):
             # cancelled or failed inside a statement: its protocol state is unknown
             libpq = self._connection and self._connection.pgconn
@@ -236,6 +272,7 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     except BaseException:
         await connection.close()
         raise
+    connection.hear_doubts()
     binary.register(connection)
     return connection
 

@@ -15,9 +15,12 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg_errors
 from psycopg import waiting
+from psycopg.errors import Diagnostic
 from psycopg.pq import TransactionStatus
 
-from pgmta.errors import Backend
+from pgmta.errors import AnswerLost, Backend, Undecided
+from pgmta.postgres import faults
+from pgmta.postgres.durability import PROOF, UNPROVEN, casts_doubt
 
 CANCEL = 5.0
 """Seconds for the server to end a statement whose caller has gone."""
@@ -29,6 +32,35 @@ class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     backend: Backend
     codec = ""
     """Python's name of an encoding that lacks characters, if the database has one."""
+    doubtful = False
+    """Whether a commit may not have waited for its standby: its user has to call `prove`."""
+
+    def hear_doubts(self) -> None:
+        """Set `doubtful` from now on."""
+        self.add_notice_handler(self._note)
+
+    def _note(self, notice: Diagnostic) -> None:
+        self.doubtful = self.doubtful or casts_doubt(notice)
+
+    async def prove(self, seconds: float) -> None:
+        """Return when all that was committed and visible before is durable.
+
+        It is tried again if its wait is cancelled. Raises Undecided if no proof comes in that time,
+        and AnswerLost if the connection breaks; it is closed then.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                self.doubtful = True
+                while self.doubtful:
+                    self.doubtful = False
+                    await self.execute(PROOF, prepare=False)
+        except TimeoutError:
+            raise Undecided(UNPROVEN) from None
+        except psycopg.Error as error:
+            await self.close()
+            raise AnswerLost(faults.words(error), self.backend) from error
+        finally:
+            self.doubtful = False
 
     @property
     def broken(self) -> bool:

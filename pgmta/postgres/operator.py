@@ -8,15 +8,18 @@ tests/pgmta/test_private_names.py fails when it changes.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, LiteralString
 
 import psycopg
+from psycopg.errors import Diagnostic
 from psycopg.rows import dict_row, tuple_row
 from psycopg.types.datetime import TimestamptzLoader
 
-from pgmta.errors import LoginRefused, StoreUnavailable
+from pgmta.errors import LoginRefused, StoreUnavailable, Undecided
+from pgmta.postgres.durability import PROOF, UNPROVEN, casts_doubt
 from pgmta.postgres.fit_session import (
     AS_UTF8,
     LOOK_IN_PGMTA,
@@ -53,7 +56,36 @@ class _AnyTime(TimestamptzLoader):
             return _FIRST if text.startswith(b"-") or text.endswith(b"BC") else _LAST
 
 
-def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
+class OperatorConnection(psycopg.Connection[dict[str, Any]]):
+    """psycopg's connection, whose end waits for what its commits did not wait for.
+
+    A command ends with success only if what it has done is durable, on the standbys too.
+    """
+
+    _doubtful = False
+
+    def hear_doubts(self) -> None:
+        """Note from now on which commits did not wait for their standby."""
+        self.add_notice_handler(self._note)
+
+    def _note(self, notice: Diagnostic) -> None:
+        self._doubtful = self._doubtful or casts_doubt(notice)
+
+    def close(self) -> None:
+        """Close it. Raises Undecided without that proof."""
+        try:
+            if self._doubtful and not (self.closed or sys.exception()):
+                self._doubtful = False
+                self.execute(PROOF, prepare=False)
+                if self._doubtful:
+                    raise Undecided(UNPROVEN)
+        except psycopg.Error as error:
+            raise Undecided(UNPROVEN) from error
+        finally:
+            super().close()
+
+
+def connect_operator(uri: str) -> OperatorConnection:
     """Open the blocking connection of a command, in autocommit, with rows as dictionaries.
 
     Of several servers it takes one that takes writes, or else any. Raises StoreUnavailable, also if
@@ -62,11 +94,12 @@ def connect_operator(uri: str) -> psycopg.Connection[dict[str, Any]]:
     wishes = dict.fromkeys((writable(uri), uri))
     for wish in wishes:
         try:
-            connection = psycopg.connect(
+            connection = OperatorConnection.connect(
                 wish, autocommit=True, row_factory=dict_row, application_name="pgmta queuectl"
             )
             try:
                 prepare(connection)
+                connection.hear_doubts()
             except BaseException:
                 connection.close()
                 raise
@@ -127,6 +160,7 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
         refuse_former([name for (name,) in found])
     # to compile a query of a command takes longer than the query, over many partitions
     connection.execute("SET jit = off")
+    connection.execute("SET client_min_messages = warning")  # a commit without its standby says so
     connection.adapters.register_loader("timestamptz", _AnyTime)
 
 

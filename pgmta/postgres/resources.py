@@ -20,10 +20,10 @@ class Resources:
         self._links: dict[str, Link] = {}
         self._others: set[str] = set()
 
-    def link(self, name: str, settings: dict[str, str] | None = None) -> Link:
-        """Return the link of that name. The first caller makes it, with the settings."""
+    def link(self, name: str, settings: dict[str, str] | None = None, **more: float) -> Link:
+        """Return the link of that name. The first caller makes it; `more` is as of Link."""
         if name not in self._links:
-            self._links[name] = Link(self._uri, f"{self._daemon} {name}", settings)
+            self._links[name] = Link(self._uri, f"{self._daemon} {name}", settings, **more)
         return self._links[name]
 
     async def connect(self, name: str, settings: dict[str, str] | None = None) -> LinkConnection:

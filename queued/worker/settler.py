@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from pgmta.errors import AnswerLost, Backend, StoreUnavailable
+from pgmta.errors import AnswerLost, Backend, StoreUnavailable, Undecided
 from pgmta.logs import get
 from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres import faults
@@ -227,9 +227,10 @@ class Settler:
                 changed = await self._settlements.settle(batch, self._again)
                 break
             except StoreUnavailable as error:
-                if sent and isinstance(error, AnswerLost):
-                    lost.append(error.backend)
+                if sent and isinstance(error, Undecided):
                     self._again = True
+                    if isinstance(error, AnswerLost):
+                        lost.append(error.backend)
                 if not self._away:
                     log.warning("can't settle", outcomes=len(batch), reason=str(error))
                 self._away = True

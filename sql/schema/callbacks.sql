@@ -48,6 +48,7 @@ BEGIN
                 ELSE a.returned_at IS NULL OR NOT campaign_bounces(a.class) END;
         IF NOT FOUND THEN
             outcomes[event.place] := 'known';
+            PERFORM prove_earlier();
             CONTINUE;
         END IF;
         outcomes[event.place] := 'new';

@@ -87,6 +87,7 @@ BEGIN
     ELSIF first_one.fingerprint <> submit_called.fingerprint THEN
         PERFORM submit_refuse('call', 'it was used for other mails', NULL, 'Make a new UUID for each call.', 'unique_violation');
     END IF;
+    PERFORM prove_earlier();
     ids := first_one.ids;
     problems := first_one.problems;
 END $$;

@@ -175,6 +175,7 @@ CREATE FUNCTION cancel(id bigint, reason text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     login text;
+    stopped integer;
 BEGIN
     IF length(reason) > 500 OR reason ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
         PERFORM submit_refuse('reason', 'it is over 500 characters or has control characters');
@@ -189,7 +190,9 @@ BEGIN
         PERFORM submit_refuse('id', 'there is no message with this id that this login may cancel', NULL,
             'The id is the number that submit() returned, or that the client got with its 250.', 'no_data_found');
     END IF;
-    RETURN withdraw(id, reason);
+    stopped := withdraw(id, reason);
+    IF stopped = 0 THEN PERFORM prove_earlier(); END IF;  -- an earlier call may have stopped them
+    RETURN stopped;
 END $$;
 COMMENT ON FUNCTION cancel IS
     'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed '

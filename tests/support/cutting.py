@@ -93,6 +93,10 @@ class CuttingProxy:
                 return
             await asyncio.Event().wait()
 
+    async def cut(self) -> None:
+        """Break all connections; PostgreSQL does not notice while it works."""
+        self._abort(*self._writers)
+
     async def end(self) -> None:
         """End all connections."""
         for task in self._tasks:

@@ -13,6 +13,8 @@ from pgmta.store.queries import queries
 
 _SQL = queries("collections")
 
+_PROOF_S = 30.0
+
 SESSION = {"plan_cache_mode": "force_generic_plan"}
 """Settings of the session: a plan for a small table would later sort a large one."""
 
@@ -43,7 +45,7 @@ class LeasedToken(NamedTuple):
 class CollectorStatements:
     """The statements of the collector `name` of a process, over a separate connection.
 
-    Each is one transaction. They raise psycopg.Error.
+    Each is one transaction. They raise psycopg.Error, and Undecided without a standby's word.
     """
 
     def __init__(self, name: str, worker: str, limit: int, actions: Sequence[str]) -> None:
@@ -105,6 +107,9 @@ class CollectorStatements:
     async def _run(
         self, query: Any, fields: dict[str, Any], *, prepare: bool = True
     ) -> list[tuple[Any, ...]]:
-        cursor = cast(LinkConnection, self.connection).cursor(binary=True)
+        connection = cast(LinkConnection, self.connection)
+        cursor = connection.cursor(binary=True)
         await cursor.execute(query, fields or None, prepare=prepare)
+        if connection.doubtful:
+            await connection.prove(_PROOF_S)
         return await cursor.fetchall() if cursor.description else []

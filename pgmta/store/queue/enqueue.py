@@ -96,10 +96,11 @@ class Enqueue:
 
         If the connection breaks before the answer, the store looks the group up on a new one. It
         does so for at most `patience` seconds. The message ids are known before, so a committed
-        group is never written twice. `away` is called for each look that fails. Raises Undecided
-        if none succeeds. With every other error nothing of the group is stored: StoreUnavailable if
-        PostgreSQL cannot do it now, SchemaMismatch if the schema is of another version,
-        psycopg.Error if PostgreSQL refuses it.
+        group is never written twice. `away` is called for each look that fails. A group that is
+        there may still be on this server alone: it counts if the link proves it in time. Raises
+        Undecided if no look succeeds, or without that proof. With every other error nothing of the
+        group is stored: StoreUnavailable if PostgreSQL cannot do it now, SchemaMismatch if the
+        schema is of another version, psycopg.Error if PostgreSQL refuses it.
         """
         if self._schema.problem:
             self._schema.require()
@@ -123,12 +124,18 @@ class Enqueue:
         away: Callable[[StoreUnavailable], None],
         beside: Companion | None,
     ) -> None:
-        """Look the group up until it is known what became of it; if it is not there, write it."""
+        """Look the group up until it is known what became of it; if it is not there, write it.
+
+        What is seen counts once it is proven: the session of its commit may have ended while it
+        waited for a standby.
+        """
         while True:
             try:
                 # first: what still works on it could commit after we have looked
                 await self._link.end_backends(lost)
                 if await self._link.run(_SQL["known"], {"ids": [m.id for m in group]}):
+                    until = min(until, time.monotonic() + self._link.proof_s)
+                    await self._link.prove()
                     return
             except StoreUnavailable as error:
                 if time.monotonic() >= until:
@@ -144,7 +151,7 @@ class Enqueue:
             except pg_errors.UniqueViolation as error:
                 if error.diag.table_name != "messages":
                     raise
-                return
+                # it is there after all: the next look proves it
 
     async def _insert(
         self, group: list[NewMessage], beside: Companion | None, wake: bool = False

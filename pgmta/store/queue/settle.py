@@ -70,8 +70,9 @@ class Settlements:
 
         A row that is missing from the answer was taken over, or moved by an operator; the log
         has `late` for its attempt then.
-        Raises StoreUnavailable. After an AnswerLost, call `end` for its backend, and settle the
-        same outcomes `again`. Raises psycopg.Error if PostgreSQL refuses one: none is written then.
+        Raises StoreUnavailable. After an Undecided, settle the same outcomes `again`; if it is an
+        AnswerLost, call `end` for its backend before. Raises psycopg.Error if PostgreSQL refuses
+        one: none is written then.
         """
         # all transactions lock rows in this order, or two settlements may wait for each other
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
@@ -123,6 +124,8 @@ class Settlements:
                 values["suspensions"] = Bigints([o.suspension for o in outcomes])
         changed = {row[0] for row in await self._link.run(statement[of_campaigns], values)}
         changed.discard(None)  # the line of the log, if no row changed
+        if again and len(changed) < len(outcomes):
+            await self._link.prove()  # of the others, which the first statement has changed
         return changed
 
     async def set_aside(self, outcome: Outcome, refusal: str) -> None:

@@ -1,0 +1,202 @@
+"""A primary and its synchronous standby: both real, of the release that the tests run on."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from pgmta.postgres.embedded.programs import VERSION, Programs
+from pgmta.store.admin.migrate import migrate
+from tests.support.database import memory_folder
+from tests.support.waiting import until
+
+_DEBIAN = "/usr/lib/postgresql/{}/bin"
+_SETTINGS = """
+listen_addresses = ''
+wal_level = replica
+max_wal_senders = 4
+max_connections = 60
+shared_buffers = 16MB
+min_wal_size = 32MB
+fsync = off
+jit = off
+"""
+_WAITING = """
+SELECT pid, query_start FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = 'pgmta'
+"""
+
+
+class _Debian(Programs):
+    """The programs of a package of Debian."""
+
+    def __init__(self, release: int) -> None:
+        super().__init__()
+        self._folder = Path(_DEBIAN.format(release))
+
+    def _bin(self) -> Path:
+        return self._folder
+
+
+class Node:
+    """One of the two servers; its socket is in its folder."""
+
+    def __init__(self, folder: Path, programs: Programs) -> None:
+        self.folder, self._programs = folder, programs
+        owner = programs.owner()
+        folder.chmod(0o711)
+        shutil.chown(folder, owner.pw_uid, owner.pw_gid)
+        self.data = folder / "data"
+        self.host = str(folder)
+        self.uri = make_conninfo(host=self.host, user="postgres", dbname="pgmta")
+
+    def run(self, command: str, *arguments: str) -> None:
+        """Run a program of PostgreSQL."""
+        self._programs.run_program(command, *arguments)
+
+    def control(self, *arguments: str) -> None:
+        """Run pg_ctl."""
+        self.run("pg_ctl", "-D", str(self.data), "-s", *arguments)
+
+    def start(self) -> None:
+        """Return when it takes connections."""
+        self.control("-w", "-l", f"{self.folder}/log", "-o", f"-k {self.folder}", "start")
+
+    def crash(self) -> None:
+        """End it at once, if it runs."""
+        with suppress(Exception):
+            self.control("-w", "-m", "immediate", "stop")
+
+    def process(self) -> psutil.Process:
+        """Return its postmaster."""
+        return psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
+
+
+class Pair:
+    """A primary whose commits wait for the standby. The test's own sessions do not wait."""
+
+    def __init__(self, folder: Path, release: int) -> None:
+        programs = Programs() if release == VERSION else _Debian(release)
+        places = [folder / name for name in ("primary", "standby")]
+        for place in places:
+            place.mkdir()
+        self.primary, self.standby = (Node(place, programs) for place in places)
+        self._make()
+        self.uri = self.primary.uri
+        """For programs under test."""
+        hosts = ",".join(node.host for node in (self.primary, self.standby))
+        self.either = make_conninfo(self.uri, host=hosts, target_session_attrs="read-write")
+        """The same, and after the promotion the former standby."""
+        self.db = self.connect(self.primary)
+
+    def _make(self) -> None:
+        primary, standby = self.primary, self.standby
+        primary.run(
+            "initdb", "-D", str(primary.data), "-U", "postgres", "--auth=trust", "--no-locale",
+            "--encoding=UTF8", "--no-sync", "--no-instructions",
+        )  # fmt: skip
+        primary._programs.write_file(primary.data / "postgresql.auto.conf", _SETTINGS, append=True)
+        primary.start()
+        own = make_conninfo(primary.uri, dbname="postgres")
+        with psycopg.connect(own, autocommit=True) as db:
+            db.execute("CREATE DATABASE pgmta")
+        migrate(primary.uri)
+        standby.run(
+            "pg_basebackup", "-D", str(standby.data), "-d", own, "-R", "-X", "stream",
+            "-c", "fast", "--no-sync",
+        )  # fmt: skip
+        standby.start()
+        with psycopg.connect(own, autocommit=True) as db:
+            db.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            db.execute("SELECT pg_reload_conf()")
+            synchronous = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'"
+            until(lambda: db.execute(synchronous).fetchall())
+
+    @staticmethod
+    def connect(node: Node, **options: Any) -> psycopg.Connection[Any]:
+        """Return a session whose own commits wait for no standby."""
+        uri = make_conninfo(node.uri, options="-c synchronous_commit=local")
+        return psycopg.connect(uri, autocommit=True, **options)
+
+    def freeze(self) -> None:
+        """Have the standby receive nothing; its connection stays."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        with suppress(psutil.NoSuchProcess, FileNotFoundError):
+            for process in self.standby.process().children():
+                process.send_signal(number)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Freeze the standby meanwhile."""
+        self.freeze()
+        try:
+            yield
+        finally:
+            self.thaw()
+
+    def waiting(self) -> list[tuple[Any, ...]]:
+        """Return the commits that wait for the standby, once there are any."""
+        return until(self.looking)
+
+    def looking(self) -> list[tuple[Any, ...]]:
+        """Return those that wait now: process, and the time of its statement."""
+        return self.db.execute(_WAITING).fetchall()
+
+    def cancel(self) -> None:
+        """Cancel the waits: each commit "succeeds", with a warning."""
+        self._end("pg_cancel_backend")
+
+    def terminate(self) -> None:
+        """End the sessions that wait; their commits have happened."""
+        self._end("pg_terminate_backend")
+
+    def _end(self, function: str) -> None:
+        found = self.waiting()
+        for process, _ in found:
+            self.db.execute(f"SELECT {function}(%s)".encode(), (process,))
+        until(lambda: not set(found) & set(self.looking()))
+
+    def fail_over(self) -> psycopg.Connection[Any]:
+        """Kill the primary and promote the standby; return a session there."""
+        self.db.close()
+        self.primary.crash()
+        self.thaw()
+        self.standby.control("-w", "promote")
+        self.db = self.connect(self.standby)
+        self.db.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        self.db.execute("SELECT pg_reload_conf()")
+        until(lambda: self.db.execute("SHOW synchronous_standby_names").fetchone() == ("",))
+        return self.db
+
+    def close(self) -> None:
+        """End both servers."""
+        self.thaw()
+        self.db.close()
+        for node in (self.primary, self.standby):
+            node.crash()
+
+
+@contextmanager
+def replicated(server: str) -> Iterator[Pair]:
+    """Make a pair of the release of the server under test."""
+    with psycopg.connect(server) as db:
+        release = db.info.server_version // 10_000
+    folder = memory_folder()
+    try:
+        with closing(Pair(folder, release)) as pair:
+            yield pair
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -15,28 +15,35 @@ COMMENT ON FUNCTION condition_path IS
     'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may '
     'create objects there. pgmta/postgres/locate.py has the same.';
 
-CREATE FUNCTION queue_condition(condition text) RETURNS text
+CREATE FUNCTION condition_analyse(condition text, path text) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     brackets text;
     probe refcursor;
 BEGIN
-    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
+    PERFORM set_config('search_path', path, true);
+    -- In brackets of two kinds: an expression that closes the one leaves the other open. A cursor takes a single
+    -- statement. That of EXPLAIN is analysed when it opens, and not planned: to plan would evaluate constants.
+    FOREACH brackets IN ARRAY ARRAY[E'(ARRAY[\n%s\n])[1]', E'(\n%s\n)'] LOOP
+        OPEN probe FOR EXECUTE 'EXPLAIN SELECT 1 FROM pgmta.queue WHERE ' || format(brackets, condition);
+        CLOSE probe;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION condition_analyse IS
+    'Has PostgreSQL analyse a condition in the search_path `path`, with the rights of the caller, and fails as PostgreSQL does.';
+
+CREATE FUNCTION queue_condition(condition text) RETURNS text
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
     IF coalesce(condition, '') !~ '\S' THEN
         RAISE EXCEPTION 'the condition is empty'
             USING ERRCODE = 'invalid_parameter_value', HINT = '''true'' stands for every row.';
     END IF;
-    -- In brackets of two kinds: an expression that closes the one leaves the other open. A cursor
-    -- takes a single statement, and opening it reads no row.
-    FOREACH brackets IN ARRAY ARRAY[E'(ARRAY[\n%s\n])[1]', E'(\n%s\n)'] LOOP
-        BEGIN
-            OPEN probe FOR EXECUTE
-                'SELECT 1 FROM pgmta.queue WHERE ' || format(brackets, condition);
-            CLOSE probe;
-        EXCEPTION WHEN others THEN
-            RAISE EXCEPTION 'the condition is refused: %', SQLERRM USING ERRCODE = SQLSTATE;
-        END;
-    END LOOP;
+    BEGIN
+        PERFORM pgmta.condition_analyse(condition, pgmta.condition_path() || ', pg_temp');
+    EXCEPTION WHEN others THEN
+        RAISE EXCEPTION 'the condition is refused: %', SQLERRM USING ERRCODE = SQLSTATE;
+    END;
     RETURN format(E'(\n%s\n)', condition);
 END $$;
 COMMENT ON FUNCTION queue_condition IS
@@ -70,55 +77,24 @@ $$;
 COMMENT ON FUNCTION condition_error IS
     'The words for an error on which a condition fails. They never have values of rows.';
 
-CREATE FUNCTION condition_text_fault(condition text) RETURNS text
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
-DECLARE
-    bare text;
-    words text[];
-    bad text;
-BEGIN
-    -- Literals, names in quotation marks, words, and single characters. A word has the characters of PostgreSQL's lexer.
-    SELECT string_agg(CASE WHEN hit[1] IS NOT NULL THEN ''''''
-                           WHEN hit[2] ~ '^"[a-z_]+"$' THEN hit[2]
-                           WHEN hit[2] IS NOT NULL THEN '"?"'
-                           ELSE coalesce(hit[3], hit[4]) END, '' ORDER BY place),
-        array_agg(lower(coalesce(hit[3], replace(substr(hit[2], 2, length(hit[2]) - 2), '""', '"'))::name::text))
-            FILTER (WHERE hit[2] IS NOT NULL OR hit[3] IS NOT NULL)
-    INTO bare, words
+CREATE FUNCTION condition_tokens(condition text) RETURNS TABLE (place bigint, token text, literal boolean, word text)
+    LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+    SELECT place, coalesce(hit[1], hit[2], hit[3], hit[4], hit[5]), hit[1] IS NOT NULL,
+        -- as PostgreSQL reads it: folded by the rules of ASCII alone
+        coalesce(lower(hit[4] COLLATE "C"), replace(substr(hit[2], 2, length(hit[2]) - 2), '""', '"'))
     FROM regexp_matches(condition, '([eE]''(?:[^''\\]|''''|\\.)*''|''(?:[^'']|'''')*'')|("(?:[^"]|"")*")'
-        '|([^][ \t\n\r\f\v!"#%&''()*+,./:;<=>?@\\^`{|}~-]+)|(.)', 'g') WITH ORDINALITY AS matches (hit, place);
-    IF bare ~ '--|/\*|;|\$' THEN
-        RETURN 'a condition has no comments, no '';'' and no ''$''';
-    ELSIF bare ~* '\mu&[''"]' THEN
-        RETURN 'a condition has no U& before a quotation mark';
-    ELSIF condition ~ '''[ \t\f\v]*[\n\r][ \t\f\v\n\r]*''' THEN
-        RETURN 'a text in a condition ends in the line in which it begins';
-    END IF;
-    SELECT hit[1] INTO bad
-    FROM regexp_matches(bare, '([^][ \t\n\r\f\v!#%&''()*+,./:;<=>?@\\^`{|}~-]+)[ \t\n\r\f\v]*\.', 'g') AS matches (hit)
-    WHERE hit[1] !~* '^("?(queue|pgmta|pg_catalog)"?|[0-9_]+)$' LIMIT 1;
-    IF bad IS NOT NULL THEN
-        RETURN format('%s. is not allowed in a condition: it sees queue and pg_catalog', bad);
-    END IF;
-    SELECT typname INTO bad FROM pg_type
-    WHERE typnamespace IN (SELECT to_regnamespace(name) FROM unnest(ARRAY['public', pg_my_temp_schema()::regnamespace::text]) AS name)
-        AND NOT pg_has_role(typowner, (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE')
-        AND lower(typname) = ANY (words) LIMIT 1;
-    IF bad IS NOT NULL THEN
-        RETURN format('%s is not allowed in a condition while there is a type or table of that name in %s', bad,
-            'public or among the temporary ones');
-    END IF;
-    RETURN NULL;
-END $$;
-COMMENT ON FUNCTION condition_text_fault IS
-    'Why the text of a condition may not be analysed by the owner, or null. Analysis reads literals by the input '
-    'functions of their types, and those of arrays, rows and ranges evaluate the CHECK of a domain.';
+        '|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)'
+        '|([^][ \t\n\r\f\v!"#%&''()*+,./:;<=>?@\\^`{|}~-]+)|(.)', 'g') WITH ORDINALITY AS matches (hit, place)
+$$;
+COMMENT ON FUNCTION condition_tokens IS
+    'The texts, names, numbers and single characters of a condition, as PostgreSQL''s lexer splits it; `word` is the '
+    'name. Where the lexer knows more (comments, dollar quotes, texts that go on in another line), condition_fault '
+    'refuses the condition.';
 
 CREATE FUNCTION condition_may_call(function oid) RETURNS boolean
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
     SELECT CASE
         WHEN prokind <> 'f' OR proretset OR prosecdef THEN false
-        WHEN pronamespace = 'pgmta'::regnamespace THEN proname IN ('queue_malformed', 'queue_sender_domain')
         WHEN pronamespace <> 'pg_catalog'::regnamespace OR prolang NOT IN (
             SELECT oid FROM pg_language WHERE lanname IN ('internal', 'sql')) THEN false
         WHEN proargtypes::oid[] && ARRAY['internal'::regtype::oid, 'cstring'::regtype::oid] THEN false
@@ -139,76 +115,94 @@ COMMENT ON FUNCTION condition_may_call IS
     'settings of formats, and none that reads tables or files, runs text as SQL or changes a setting.';
 
 CREATE FUNCTION condition_fault(condition text) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
-    brackets text;
-    place text := format('pgmta.condition_%s', pg_backend_pid());
-    tree text;
-    bad text;
-    probe refcursor;
+    -- the grammar of expressions, of types and of extract
+    keywords text[] := string_to_array('all and any array as asymmetric at between both case cast coalesce collate '
+        'current_date current_time current_timestamp distinct else end escape false for from greatest ilike in is '
+        'isnull leading least like localtime localtimestamp normalize normalized not notnull null nullif or overlaps '
+        'overlay placing position similar some substring symmetric then to trailing trim true unknown variadic when '
+        'with without nfc nfd nfkc nfkd object scalar value unique keys '
+        'bigint bit boolean character dec decimal double float int integer precision real smallint varying zone '
+        'century day decade dow doy epoch hour isodow isoyear julian microseconds millennium milliseconds minute month '
+        'quarter second timezone_hour timezone_minute week year', ' ');
+    own text[] := ARRAY['queue_malformed', 'queue_sender_domain'];
+    columns text[] := ARRAY(SELECT attname FROM pg_attribute
+        WHERE attrelid = 'pgmta.queue'::regclass AND attnum > 0 AND NOT attisdropped);
+    bare text;
+    words text[];
+    bad record;
 BEGIN
-    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
     IF coalesce(condition, '') !~ '\S' THEN RETURN 'the condition is empty'; END IF;
-    bad := pgmta.condition_text_fault(condition);
-    IF bad IS NOT NULL THEN RETURN bad; END IF;
-    BEGIN
-        -- A cursor takes a single statement. That of EXPLAIN is analysed when it opens, and not planned:
-        -- to plan would evaluate constants with the rights of the owner.
-        FOREACH brackets IN ARRAY ARRAY[E'(ARRAY[\n%s\n])[1]', E'(\n%s\n)'] LOOP
-            OPEN probe FOR EXECUTE 'EXPLAIN SELECT 1 FROM pgmta.queue WHERE ' || format(brackets, condition);
-            CLOSE probe;
-        END LOOP;
-        EXECUTE format(E'CREATE VIEW %s AS SELECT 1 AS one FROM pgmta.queue WHERE (\n%s\n)', place, condition);
-        SELECT ev_action::text INTO tree FROM pg_catalog.pg_rewrite WHERE ev_class = place::regclass;
-        RAISE EXCEPTION 'nothing stays' USING ERRCODE = 'PGM27';
-    EXCEPTION
-        WHEN SQLSTATE 'PGM27' THEN NULL;
-        WHEN OTHERS THEN
-            -- what the server can't do now says nothing of the condition
-            IF SQLSTATE ~ '^(08|25|40|53|55|57|58|XX)' THEN RAISE; END IF;
-            RETURN SQLERRM;
-    END;
-    SELECT hit[1] INTO bad FROM regexp_matches(tree, '(?<!\\)\{([A-Z_]+)', 'g') AS matches (hit)
-    WHERE hit[1] <> ALL ('{QUERY,RTE,RANGETBLENTRY,RTEPERMISSIONINFO,ALIAS,FROMEXPR,RANGETBLREF,TARGETENTRY,VAR,CONST,OPEXPR,
-        FUNCEXPR,BOOLEXPR,NULLTEST,BOOLEANTEST,SCALARARRAYOPEXPR,DISTINCTEXPR,NULLIFEXPR,RELABELTYPE,COERCEVIAIO,
-        ARRAYCOERCEEXPR,ARRAY,ARRAYEXPR,CASE,CASEEXPR,WHEN,CASEWHEN,CASETESTEXPR,COALESCE,COALESCEEXPR,MINMAX,MINMAXEXPR,
-        SQLVALUEFUNCTION,COLLATE,COLLATEEXPR,SUBSCRIPTINGREF,JSONISPREDICATE,JSONFORMAT,NAMEDARGEXPR}'::text[]) LIMIT 1;
-    IF bad = 'SUBLINK' THEN
+    -- First its names: the caller may be a function of the owner, and to analyse is not harmless. PostgreSQL reads each
+    -- text by the input function of its type, and that of an array, row or range evaluates the CHECK of a domain.
+    SELECT string_agg(CASE WHEN literal THEN '''''' ELSE token END, '' ORDER BY place),
+        coalesce(array_agg(t.word) FILTER (WHERE t.word IS NOT NULL), '{}')
+    INTO bare, words FROM pgmta.condition_tokens(condition) AS t;
+    IF bare ~ '--|/\*|;|\$' THEN
+        RETURN 'a condition has no comments, no '';'' and no ''$''';
+    END IF;
+    SELECT t.* INTO bad
+    FROM (
+        SELECT place, token, literal, word, lag(token) OVER w AS before, lag(word) OVER w AS word_before,
+            lag(literal) OVER w AS after_literal, lead(token) OVER w AS following, lead(token, 2) OVER w AS next
+        FROM pgmta.condition_tokens(condition) WHERE token ~ '\S' WINDOW w AS (ORDER BY place)
+    ) AS t
+    WHERE CASE
+        WHEN literal THEN after_literal
+        WHEN word IS NULL THEN token = '.' AND word_before IS DISTINCT FROM 'pg_catalog'
+        WHEN word = 'pg_catalog' THEN following IS DISTINCT FROM '.'
+        -- a collation, and the name of an argument
+        WHEN word_before = 'collate' OR following = '=' AND next = '>' THEN false
+        WHEN word = ANY (keywords || own) THEN before = '.'
+        -- not by EXISTS, whose plan may judge every function
+        ELSE (before IS DISTINCT FROM '.' AND word = ANY (columns)
+            OR (SELECT bool_or(pgmta.condition_may_call(oid)) FROM pg_proc WHERE proname = word)
+            OR (SELECT bool_or(typtype IN ('b', 'r', 'm')) FROM pg_type
+                WHERE typname = word AND typnamespace = 'pg_catalog'::regnamespace
+                    AND typname !~ '^_?(reg(?!config$)|pg_|xml|refcursor|aclitem|txid)')) IS NOT TRUE
+        END
+    ORDER BY place LIMIT 1;
+    IF bad.literal THEN
+        RETURN 'a text in a condition ends in the line in which it begins';
+    ELSIF '.' IN (bad.token, bad.following) THEN
+        RETURN format('%s. is not allowed in a condition: columns have no prefix, functions and types only pg_catalog',
+            coalesce(bad.word, bad.word_before));
+    ELSIF bad.word IN ('select', 'table', 'values') THEN
         RETURN 'a subselect is not allowed in a condition';
-    ELSIF bad IS NOT NULL THEN
-        RETURN format('%s is not allowed in a condition', lower(bad));
-    ELSIF tree ~ ':varattno (-|0)' THEN
+    ELSIF bad.word IN ('queue', 'ctid', 'xmin', 'xmax', 'cmin', 'cmax', 'tableoid') THEN
         RETURN 'only the columns of queue may be named, no system columns and no whole rows';
+    ELSIF bad.following = '(' THEN
+        RETURN format('function %s is not allowed in a condition', bad.word);
+    ELSIF bad.word IS NOT NULL THEN
+        RETURN format('%s is not allowed in a condition: it may have the columns of queue, and functions and types of '
+            'PostgreSQL that see only these', bad.token);
     END IF;
-    SELECT coalesce(proname, oid::text) INTO bad
-    FROM (SELECT DISTINCT hit[1]::oid AS oid
-          FROM regexp_matches(tree, ':(?:funcid|opfuncid|hashfuncid|negfuncid) (\d+)', 'g') AS matches (hit)) AS used
-    LEFT JOIN pg_catalog.pg_proc USING (oid)
-    WHERE oid <> 0 AND pgmta.condition_may_call(oid) IS NOT TRUE LIMIT 1;
-    IF bad IS NOT NULL THEN
-        RETURN format('function %s is not allowed in a condition', bad);
+    -- A session may have types of its own, and schema public objects from a time when others could make them there.
+    SELECT name INTO bad FROM (
+        SELECT typname, typowner, typnamespace FROM pg_type WHERE typname = ANY (words)
+        UNION ALL SELECT proname, proowner, pronamespace FROM pg_proc WHERE proname = ANY (words)
+        UNION ALL SELECT oprname, oprowner, oprnamespace FROM pg_operator
+            WHERE oprnamespace = to_regnamespace('public') AND strpos(bare, oprname) > 0
+    ) AS found (name, owner, place)
+    WHERE place = pg_my_temp_schema() OR place = to_regnamespace('public')
+        AND NOT pg_has_role(owner, (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE')
+    LIMIT 1;
+    IF FOUND THEN
+        RETURN format('%s is not allowed in a condition while there is another one of that name in %s', bad.name,
+            'public or among the temporary objects');
     END IF;
-    SELECT oprname INTO bad
-    FROM (SELECT DISTINCT hit[1]::oid AS oid FROM regexp_matches(tree, ':opno (\d+)', 'g') AS matches (hit)) AS used
-    JOIN pg_catalog.pg_operator USING (oid) WHERE oprnamespace <> 'pg_catalog'::regnamespace LIMIT 1;
-    IF bad IS NOT NULL THEN
-        RETURN format('operator %s of another schema is not allowed in a condition', bad);
-    END IF;
-    SELECT typname INTO bad
-    FROM (SELECT DISTINCT hit[1]::oid AS oid FROM regexp_matches(tree,
-              ':(?:consttype|vartype|resulttype|opresulttype|funcresulttype|array_typeid|element_typeid|casetype|coalescetype'
-              '|minmaxtype|refcontainertype|refelemtype|refrestype|type|typeId) (\d+)', 'g') AS matches (hit)) AS used
-    JOIN pg_catalog.pg_type USING (oid)
-    WHERE typnamespace <> 'pg_catalog'::regnamespace OR typtype NOT IN ('b', 'r', 'm') AND typname <> 'unknown'
-        OR typname ~ '^_?(reg(?!config$)|pg_|xml|refcursor|aclitem|txid)' LIMIT 1;
-    IF bad IS NOT NULL THEN
-        RETURN format('type %s is not allowed in a condition', bad);
-    END IF;
+    PERFORM pgmta.condition_analyse(condition, 'pg_catalog, pgmta, pg_temp');
     RETURN NULL;
+EXCEPTION
+    WHEN OTHERS THEN
+        -- what the server can't do now says nothing of the condition
+        IF SQLSTATE ~ '^(08|25|40|53|55|57|58|XX)' THEN RAISE; END IF;
+        RETURN SQLERRM;
 END $$;
 COMMENT ON FUNCTION condition_fault IS
     'Why a condition may not be stored, or null: it has to be one expression that sees nothing but the columns of '
-    'queue. It judges the parse tree, evaluates nothing and leaves nothing behind.';
+    'queue. The names in its text are judged first, then PostgreSQL analyses it. It is never planned.';
 
 CREATE FUNCTION queue_test(condition text, ids bigint[]) RETURNS TABLE(id bigint, error text)
     LANGUAGE plpgsql STABLE
@@ -298,6 +292,15 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION condition_error', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION condition_error', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION condition_error', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION condition_analyse', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION condition_analyse', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION condition_analyse', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION condition_tokens', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION condition_tokens', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION condition_tokens', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION condition_may_call', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION condition_may_call', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION condition_may_call', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION condition_fault', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION condition_fault', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION condition_fault', 'pgmta_reader', 'EXECUTE'),

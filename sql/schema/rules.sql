@@ -51,7 +51,6 @@ CREATE FUNCTION rules_valid() RETURNS trigger LANGUAGE plpgsql SET search_path =
 DECLARE
     fault text;
 BEGIN
-    PERFORM pgmta.queue_condition(NEW.condition);
     fault := pgmta.condition_fault(NEW.condition);
     IF fault IS NOT NULL THEN
         RAISE EXCEPTION 'the condition of rule % is refused: %', NEW.name, fault USING

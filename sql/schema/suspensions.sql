@@ -78,7 +78,6 @@ BEGIN
         IF NEW.kind <> 'tenant' THEN NEW.value := lower(NEW.value COLLATE "C"); END IF;
         RETURN NEW;
     END IF;
-    PERFORM pgmta.queue_condition(NEW.value);
     fault := pgmta.condition_fault(NEW.value);
     IF fault IS NOT NULL THEN
         RAISE EXCEPTION 'the condition of the suspension is refused: %', fault USING

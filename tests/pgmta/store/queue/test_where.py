@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.postgres.link import Link
@@ -106,6 +107,25 @@ async def test_conditions_that_are_none_are_told_and_nothing_of_them_is_run(
         assert reason in problem, where
     assert column(db, "SELECT status FROM queue") == ["QUEUED"]
     assert column(db, "SELECT last_value FROM queue_ids") == before
+
+
+async def test_conditions_are_checked_without_any_object(
+    database: str, db: psycopg.Connection
+) -> None:
+    """As by a login without the right TEMPORARY, on a standby, and beside a trigger of others."""
+    db.execute("""
+        CREATE FUNCTION public.no_ddl() RETURNS event_trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'no DDL here'; END $$;
+        CREATE EVENT TRIGGER no_ddl ON ddl_command_start EXECUTE FUNCTION public.no_ddl();
+    """)
+    db.execute(f"REVOKE ALL ON DATABASE {db.info.dbname} FROM PUBLIC".encode())
+    db.execute("SET default_transaction_read_only = on")
+    operator = make_conninfo(database, options="-c role=pgmta_operator")
+    await check_conditions(operator, {"here": "domain = 'x'", "rule": "domain = 'x'"}, {"rule"})
+    with pytest.raises(ConfigError, match="a subselect"):
+        await check_conditions(operator, {"rule": "sender = (SELECT '')"}, {"rule"})
+    assert column(db, "SELECT condition_fault(%s)", "domain = 'x'") == [None]
+    assert column(db, "SELECT condition_fault(%s)", "nosuch(domain)") != [None]
 
 
 def test_only_conditions_about_the_partition_key_choose_partitions() -> None:

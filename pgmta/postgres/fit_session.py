@@ -4,17 +4,50 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from pgmta.errors import FormerDatabase
 from pgmta.shipped import shipped
 
-_NARROW = "SET search_path = pgmta, pg_temp"
-_CONDITIONS = """
+SETTINGS: Final = {
+    "client_encoding": "UTF8",  # of our statements, conditions and arrays
+    # the texts of values: psycopg reads some of these forms wrongly, and others not at all
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "array_nulls": "on",
+    # the meaning of statements, also of those in functions
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+    "quote_all_identifiers": "off",
+    "session_replication_role": "origin",  # no trigger is left out
+    "default_table_access_method": "heap",  # of partitions
+    # Statements, and the trigger that removes bodies, rely on seeing rows that others committed.
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
+    "synchronous_commit": "on",  # where it is off: a commit is a promise
+    # what ends a session or a statement; where one has a limit, its user sets it
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
+    "exit_on_error": "off",
+    "client_min_messages": "warning",  # one says that a commit did not wait for its standby
+}
+"""What every session of pgmta relies on, whatever the server, database or role has.
+
+`default_transaction_read_only` is not here: a server that takes no writes is away. `TimeZone` is
+not either, because conditions of operators may mean that of the database.
+"""
+
+LOOK_IN_PGMTA: Final = """
 SELECT set_config('search_path', CASE WHEN EXISTS (
     SELECT FROM pg_namespace AS place, LATERAL (
         SELECT nspowner UNION SELECT grantee FROM aclexplode(nspacl) WHERE privilege_type = 'CREATE'
@@ -23,19 +56,16 @@ SELECT set_config('search_path', CASE WHEN EXISTS (
         CASE maker WHEN 0 THEN NULL WHEN to_regrole('pg_database_owner') THEN (
             SELECT datdba FROM pg_database WHERE datname = current_database()) ELSE maker END,
         (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE') IS NOT TRUE
-) THEN 'pgmta' ELSE 'pgmta, public' END, false)
+) OR has_schema_privilege(to_regnamespace('pgmta'), 'USAGE') IS NOT TRUE
+THEN 'pgmta' ELSE 'pgmta, public' END, false)
 """
-LOOK_IN_PGMTA = (_NARROW, _CONDITIONS)
-"""Statements that set the search_path of a session of pgmta, as pgmta.condition_path() says it.
+"""The statement that sets the search_path of a session, as pgmta.condition_path() says it.
 
 An operator's condition may name functions in `public`. If a role beside the owner of our tables
 may create objects there, the path is without `public`. PostgreSQL prefers a function whose
-arguments fit better to its own, and the session would run it. Before these statements a session
-calls functions with the prefix pg_catalog only.
+arguments fit better to its own, and the session would run it. The path is without `public` too
+if the login may not use schema pgmta: our names would mean tables of others there.
 """
-
-AS_UTF8 = "SET client_encoding = 'UTF8'"
-"""The statement for a session that is not `in_utf8`, because our statements and conditions are."""
 
 AS_STORED = (
     "SELECT pg_catalog.set_config('client_encoding',"
@@ -86,13 +116,55 @@ def has_octets(connection: psycopg.BaseConnection[Any]) -> bool:
     return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
 
 
-def use_utf8(connection: psycopg.Connection[Any]) -> None:
-    """Have a session that `has_octets` return texts, which psycopg returns as bytes else.
+def fitting(own: Mapping[str, str] | None = None, path: str = "pgmta, pg_temp") -> bytes:
+    """Return the statements that give a new session SETTINGS, its own settings and a search_path.
 
-    Another one stays as it is: comments of the schema have characters that its database may lack.
+    They set what differs, and leave out what this version of PostgreSQL does not know.
+    synchronous_commit stays as it is, unless it is off.
     """
-    if has_octets(connection):
-        connection.execute(AS_UTF8)
+    wanted = {**SETTINGS, **(own or {})}
+    values = ", ".join(f"('{name}', '{value}')" for name, value in wanted.items())
+    return f"""SET search_path = {path};
+SELECT set_config(name, value, false) FROM (VALUES {values}) AS wanted (name, value)
+WHERE current_setting(name, true) <> value
+    AND (name <> 'synchronous_commit' OR 'off' IN (value, current_setting(name)));
+""".encode()  # noqa: S608 constants of this program
+
+
+def fit(
+    connection: psycopg.Connection[Any],
+    own: Mapping[str, str] | None = None,
+    path: str = "pgmta, pg_temp",
+) -> None:
+    """Run `fitting` in a new session. Raises OperationalError, also if a pooler stands before it.
+
+    Before the path is narrow, a session calls functions with the prefix pg_catalog only.
+    """
+    cursor = connection.cursor(row_factory=tuple_row)
+    for (pid,) in cursor.execute("SELECT pg_catalog.pg_backend_pid()"):
+        check_pooler(connection, pid)
+    try:
+        cursor.execute(fitting(own, path), prepare=False)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise unfit(error) from error
+
+
+def unfit(error: psycopg.Error) -> psycopg.OperationalError:
+    """Return the error of a session that may not have one of SETTINGS."""
+    return psycopg.OperationalError(
+        f"{error.diag.message_primary}: the server, the database or the login has another value "
+        f"than {SETTINGS['session_replication_role']}, which switches triggers off; reset it there"
+    )
+
+
+def as_stored(connection: psycopg.BaseConnection[Any]) -> dict[str, str]:
+    """Return the encoding of a session that runs `sql/schema`.
+
+    Comments there have characters that a database may lack, and their octets go in as they are. A
+    database that `has_octets` takes UTF8, because psycopg returns its texts as bytes else.
+    """
+    stored = connection.info.parameter_status("server_encoding") or "UTF8"
+    return {"client_encoding": "UTF8" if has_octets(connection) else stored}
 
 
 def check_pooler(connection: psycopg.BaseConnection[Any], pid: int) -> None:

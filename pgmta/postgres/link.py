@@ -13,11 +13,12 @@ from pgmta.errors import AnswerLost, Backend, LoginRefused, StoreUnavailable
 from pgmta.postgres import binary, faults
 from pgmta.postgres.fit_session import (
     AS_STORED,
-    AS_UTF8,
     LOOK_IN_PGMTA,
     check_pooler,
+    fitting,
     has_octets,
     in_utf8,
+    unfit,
     writable,
 )
 from pgmta.postgres.link_connection import LinkConnection
@@ -31,18 +32,10 @@ _DEFAULTS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,  # milliseconds
 }
-# The statements, and the trigger that removes bodies, rely on seeing rows that others committed.
-# A commit that did not wait for its standby says so by a warning.
-_SETTINGS = {
-    "default_transaction_isolation": "read committed",
-    "client_min_messages": "warning",
-}
 _PROOF_S = 30.0  # until a commit whose wait for a standby was cancelled counts as undecided
 _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
-_BACKEND = """
-SELECT pg_catalog.pg_backend_pid(),
-    (SELECT backend_start FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()))
-"""
+_PID = "SELECT pg_catalog.pg_backend_pid()"
+_BEGAN = "SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())"
 _END = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE (pid, backend_start) = (%(pid)s, %(began)s)
@@ -254,21 +247,21 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         **options,
     )
     try:
+        # not prepared: the statement would stay in the session of a pooler, as settings would
+        cursor = await connection.execute(_PID, prepare=False)
+        ((pid,),) = await cursor.fetchall()
+        check_pooler(connection, pid)
         if not in_utf8(connection):
             await connection.execute(AS_STORED, prepare=False)  # whose name is the codec's
             connection.codec = "" if has_octets(connection) else connection.info.encoding
-            await connection.execute(AS_UTF8, prepare=False)
-        # not prepared: the statement would stay in the session of a pooler
-        cursor = await connection.execute(_BACKEND, prepare=False)
-        pid, began = (await cursor.fetchall())[0]
+        try:
+            await connection.execute(fitting(settings), prepare=False)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise unfit(error) from error
+        await connection.execute(LOOK_IN_PGMTA, prepare=False)
+        cursor = await connection.execute(_BEGAN, prepare=False)
+        ((began,),) = await cursor.fetchall()
         connection.backend = (pid, began)
-        check_pooler(connection, pid)
-        for statement in LOOK_IN_PGMTA:
-            await connection.execute(statement, prepare=False)
-        wanted = {**_SETTINGS, **(settings or {})}
-        calls = ", ".join("set_config(%s, %s, false)" for _ in wanted)
-        pairs = [part for pair in wanted.items() for part in pair]
-        await connection.execute(f"SELECT {calls}".encode(), pairs, prepare=False)
     except BaseException:
         await connection.close()
         raise

@@ -21,10 +21,8 @@ from psycopg.types.datetime import TimestamptzLoader
 from pgmta.errors import LoginRefused, StoreUnavailable, Undecided
 from pgmta.postgres.durability import PROOF, UNPROVEN, casts_doubt
 from pgmta.postgres.fit_session import (
-    AS_UTF8,
     LOOK_IN_PGMTA,
-    check_pooler,
-    in_utf8,
+    fit,
     refuse_former,
     writable,
 )
@@ -145,11 +143,9 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
     Raises StoreUnavailable if a pooler stands before the server; LoginRefused if the login has no
     role of pgmta; FormerDatabase; psycopg.Error.
     """
-    forbid_pooler(connection)
-    if not in_utf8(connection):
-        connection.execute(AS_UTF8)
-    for statement in LOOK_IN_PGMTA:
-        connection.execute(statement)
+    # to compile a query of a command takes longer than the query, over many partitions
+    fit(connection, {"jit": "off"})
+    connection.execute(LOOK_IN_PGMTA)
     for (name,) in connection.cursor(row_factory=tuple_row).execute(_SHUT_OUT):
         raise LoginRefused(
             f"the login {name} has no role of pgmta: a superuser runs `GRANT pgmta_operator TO "
@@ -158,14 +154,4 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
     for _ in connection.execute(_READABLE):
         found = connection.cursor(row_factory=tuple_row).execute(_MIGRATIONS)
         refuse_former([name for (name,) in found])
-    # to compile a query of a command takes longer than the query, over many partitions
-    connection.execute("SET jit = off")
-    connection.execute("SET client_min_messages = warning")  # a commit without its standby says so
     connection.adapters.register_loader("timestamptz", _AnyTime)
-
-
-def forbid_pooler(connection: psycopg.Connection[Any]) -> None:
-    """Raise psycopg.OperationalError if a pooler stands before the server."""
-    cursor = connection.cursor(row_factory=tuple_row)
-    for (pid,) in cursor.execute("SELECT pg_catalog.pg_backend_pid()"):
-        check_pooler(connection, pid)

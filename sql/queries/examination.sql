@@ -1,6 +1,6 @@
 -- name: settings
--- Settings of the server that decide whether mail is safe.
-SELECT name, setting, source FROM pg_settings
+-- Settings of the server that decide whether mail is safe; a session of ours has its own synchronous_commit.
+SELECT name, CASE name WHEN 'synchronous_commit' THEN reset_val ELSE setting END AS setting, source FROM pg_settings
 WHERE name IN ('autovacuum', 'fsync', 'full_page_writes', 'synchronous_commit', 'track_counts', 'transaction_read_only')
 
 -- name: roles_async

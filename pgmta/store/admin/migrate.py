@@ -17,9 +17,8 @@ import psycopg
 
 from pgmta.errors import FormerDatabase, MigrationError, StoreUnavailable
 from pgmta.postgres.faults import lost_race
-from pgmta.postgres.fit_session import refuse_former, use_utf8, writable
+from pgmta.postgres.fit_session import as_stored, fit, refuse_former, writable
 from pgmta.postgres.notify import NOTIFY
-from pgmta.postgres.operator import forbid_pooler
 from pgmta.store.admin.daemons import others
 from pgmta.store.schema import migrations, topics
 
@@ -101,13 +100,11 @@ def migrate(
         with psycopg.connect(
             writable(uri), autocommit=True, application_name="pgmta migrate"
         ) as db:
-            forbid_pooler(db)  # the lock is the session's
-            db.execute("SET search_path = pg_catalog")  # others may have functions elsewhere
-            db.execute("SET client_min_messages = warning")
+            # others may have functions in other schemas
+            fit(db, as_stored(db) | {"client_min_messages": "warning"}, "pg_catalog")
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
-            use_utf8(db)
             db.add_notice_handler(lambda notice: warn(_words(notice)))
             _take_turn(db, warn)
             cycles = _Cycles(writable(uri), db.info.backend_pid)
@@ -130,7 +127,7 @@ def _take_turn(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
         warn(f"waits for the lock of migrations, which this session has: {names or 'none by now'}")
         db.execute("SET lock_timeout = 0")
         db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
-    db.execute("RESET lock_timeout")
+    db.execute("SET lock_timeout = 0")
 
 
 def _apply(
@@ -328,7 +325,7 @@ class _Cycles:
             suppress(psycopg.OperationalError),
             psycopg.connect(self._uri, autocommit=True, application_name="pgmta migrate") as db,
         ):
-            db.execute("SET search_path = pg_catalog")
+            fit(db, path="pg_catalog")
             while not done.wait(_LOOK):
                 for pid, role in db.execute(_CYCLE, {"pid": self._pid}).fetchall():
                     self._cancel(db, pid, role)

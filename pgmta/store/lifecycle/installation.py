@@ -5,8 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from pgmta.errors import MigrationError, StoreUnavailable
-from pgmta.postgres.fit_session import use_utf8, writable
-from pgmta.postgres.operator import forbid_pooler
+from pgmta.postgres.fit_session import as_stored, fit, writable
 from pgmta.shipped import shipped
 from pgmta.store.schema import migrations, mismatch
 
@@ -80,13 +79,11 @@ def remove(uri: str) -> bool:
 def _connect(uri: str) -> psycopg.Connection:
     """Return a connection whose block is one transaction. Raises StoreUnavailable."""
     try:
-        db = psycopg.connect(writable(uri), application_name="pgmta lifecycle")
+        db = psycopg.connect(writable(uri), autocommit=True, application_name="pgmta lifecycle")
+        fit(db, as_stored(db) | {"client_min_messages": "warning"}, "pg_catalog")
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
-    forbid_pooler(db)
-    use_utf8(db)
-    db.execute("SET LOCAL search_path = pg_catalog")
-    db.execute("SET LOCAL client_min_messages = warning")
+    db.autocommit = False
     return db
 
 

@@ -80,10 +80,6 @@ def opened(uri: str) -> Iterator[Connection]:
             application_name="pgmta queuectl partition",
         ) as db:  # fmt: skip
             prepare(db)
-            db.execute("SET standard_conforming_strings = on")
-            db.execute("SET statement_timeout = 0")
-            db.execute("SET idle_in_transaction_session_timeout = 0")  # between tries at the lock
-            db.execute("SET default_transaction_isolation = 'read committed'")
             yield db
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error

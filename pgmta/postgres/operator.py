@@ -26,9 +26,14 @@ from pgmta.postgres.fit_session import (
     refuse_former,
     writable,
 )
+from pgmta.postgres.role import GRANTS
 
 _SHUT_OUT = """
-SELECT quote_ident(current_user) WHERE NOT has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')
+SELECT quote_ident(current_user), (
+    SELECT min(rolname) FROM pg_roles
+    WHERE rolname = ANY ('{pgmta_operator,pgmta_reader,pgmta_queued,pgmta_smtpd,pgmta_web}')
+        AND pg_has_role(oid, 'USAGE'))
+WHERE NOT has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')
 """
 _READABLE = """
 SELECT FROM pg_class
@@ -146,7 +151,9 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
     # to compile a query of a command takes longer than the query, over many partitions
     fit(connection, {"jit": "off"})
     connection.execute(LOOK_IN_PGMTA)
-    for (name,) in connection.cursor(row_factory=tuple_row).execute(_SHUT_OUT):
+    for name, role in connection.cursor(row_factory=tuple_row).execute(_SHUT_OUT):
+        if role:
+            raise LoginRefused(f"the role {role} lacks rights in schema pgmta: {GRANTS}")
         raise LoginRefused(
             f"the login {name} has no role of pgmta: a superuser runs `GRANT pgmta_operator TO "
             f"{name};`, or pgmta_reader, which changes nothing (docs/programs/sql.md)"

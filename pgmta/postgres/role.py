@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 QUESTION = """
 SELECT quote_ident(current_user), to_regrole(%(role)s::text) IS NOT NULL,
     coalesce(pg_has_role(to_regrole(%(role)s::text), 'USAGE'), false),
-    to_regnamespace('pgmta') IS NOT NULL
+    to_regnamespace('pgmta') IS NOT NULL, has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')
 """
 """Asks about this session and a `role`. Its one row is the `answer` of `lacking`."""
+
+GRANTS: Final = "the owner of the schema runs `SELECT pgmta.grants();`"
+"""The remedy for rights that a role has lost, as by a restore without privileges."""
 
 
 def group_of(program: str) -> str:
@@ -21,11 +24,13 @@ def group_of(program: str) -> str:
 def lacking(role: str, answer: Sequence[Any]) -> str:
     """Return what the login lacks to work in the role, with the statement that mends it.
 
-    Return '' if it has the role, or if the database has no schema pgmta yet.
+    Return '' if it has the role, and the role may use schema pgmta, or if there is no such schema.
     """
-    login, made, member, schema = answer
-    if member or not schema:
+    login, made, member, schema, usage = answer
+    if not schema or (member and usage):
         return ""
+    if member:
+        return f"the role {role} lacks rights in schema pgmta: {GRANTS}"
     grant = f"`GRANT {role} TO {login};`"
     if made:
         return f"the login {login} is not in the role {role}: run {grant} as a superuser"

@@ -1,6 +1,6 @@
 -- name: schema
 -- The migrations that the database has.
-SELECT name FROM schema_migrations
+SELECT name FROM pgmta.schema_migrations
 
 -- name: read_only
 -- Whether this session can change nothing.
@@ -15,6 +15,10 @@ ON CONFLICT (process) DO UPDATE SET seen_at = now()
 -- name: may_beat
 -- Whether the login is a daemon's: it may say that it lives.
 SELECT has_table_privilege('daemons', 'INSERT')
+
+-- name: missing_rights
+-- What the role may not do, and should.
+SELECT privilege, object FROM missing_rights() WHERE role IN (%(role)s, 'public')
 
 -- name: leave
 -- The process ends. Processes that have not been seen for a day are removed as well.

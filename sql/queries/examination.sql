@@ -19,6 +19,10 @@ ORDER BY 1
 SELECT DISTINCT role FROM rights
 WHERE role <> 'PUBLIC' AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role) ORDER BY role
 
+-- name: missing_rights
+-- Rights that the roles of pgmta lack.
+SELECT role, privilege, object FROM missing_rights()
+
 -- name: connections
 -- Connections in use, and how many the server allows to logins without special rights.
 SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS used,

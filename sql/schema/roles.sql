@@ -34,6 +34,39 @@ COMMENT ON FUNCTION grants IS
     'Gives the roles of pgmta the rights of the table rights and takes all others in this schema away; to be called by '
     'the owner of the tables. Returns the roles that do not exist.';
 
+CREATE FUNCTION missing_rights(OUT role text, OUT privilege text, OUT object text) RETURNS SETOF record
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    WITH wanted AS (
+        SELECT who.role, hit[1] AS privilege, string_to_array(hit[2], ', ') AS columns,
+            r.object, split_part(r.object, ' ', -1) AS name
+        FROM rights AS r CROSS JOIN LATERAL (SELECT CASE r.role WHEN 'PUBLIC' THEN 'public' ELSE r.role END) AS who (role),
+            regexp_matches(r.privileges, '([A-Z]+)(?: [(]([^)]*)[)])?', 'g') AS hit
+        WHERE (who.role = 'public' OR to_regrole(who.role) IS NOT NULL)
+            AND (hit[1] <> 'MAINTAIN' OR current_setting('server_version_num')::integer >= 170000)
+    )
+    SELECT DISTINCT w.role, 'USAGE', 'SCHEMA pgmta' FROM wanted AS w
+    WHERE w.role <> 'public' AND NOT has_schema_privilege(w.role, 'pgmta', 'USAGE')
+    UNION ALL
+    SELECT w.role, w.privilege, w.object FROM wanted AS w
+    WHERE NOT CASE
+        WHEN w.object LIKE 'FUNCTION %' THEN has_function_privilege(w.role, (
+            SELECT p.oid FROM pg_proc AS p WHERE p.proname = w.name AND p.pronamespace = 'pgmta'::regnamespace), w.privilege)
+        WHEN w.object LIKE 'SEQUENCE %' THEN has_sequence_privilege(w.role, 'pgmta.' || quote_ident(w.name), w.privilege)
+        WHEN w.columns IS NULL THEN has_table_privilege(w.role, 'pgmta.' || quote_ident(w.name), w.privilege)
+        ELSE (SELECT bool_and(has_column_privilege(w.role, 'pgmta.' || quote_ident(w.name), each, w.privilege))
+            FROM unnest(w.columns) AS each) END
+    ORDER BY 1, 3, 2
+$$;
+COMMENT ON FUNCTION missing_rights IS
+    'The rights of the table rights that a role lacks, as after a restore without privileges; grants() gives them. Roles '
+    'that do not exist are left out.';
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION missing_rights', 'pgmta_smtpd', 'EXECUTE'),
+    ('FUNCTION missing_rights', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION missing_rights', 'pgmta_web', 'EXECUTE'),
+    ('FUNCTION missing_rights', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION missing_rights', 'pgmta_reader', 'EXECUTE');
+
 -- Roles belong to the cluster, so another database may have made them. Not each login may make roles.
 DO $$
 DECLARE

@@ -12,9 +12,10 @@ import psycopg
 from psycopg import errors as pg_errors
 
 from pgmta.errors import LoginRefused, StoreUnavailable
+from pgmta.logs import get
 from pgmta.postgres.fit_session import refuse_former
 from pgmta.postgres.link import Link
-from pgmta.postgres.role import QUESTION, group_of, lacking
+from pgmta.postgres.role import GRANTS, QUESTION, group_of, lacking
 from pgmta.store.queries import queries
 from pgmta.store.schema import Schema, migrations, mismatch, program_version
 from pgmta.waiting import Waiting
@@ -26,6 +27,8 @@ _LEAVE = 2.0  # seconds
 _SOON = 1.0  # seconds between two tries while PostgreSQL refuses the login
 
 _SQL = queries("daemons")
+
+log = get("schema")
 
 
 class Heartbeat:
@@ -73,6 +76,8 @@ class Heartbeat:
         await self.learn_schema()
         try:
             await self._announce()
+            if not self._known and (lost := await _lost_rights(self._link, self._role)):
+                log.error("the login can't do all of its work", reason=lost)
             self._known = True
         except psycopg.Error:
             if not self._schema.problem:
@@ -83,8 +88,10 @@ class Heartbeat:
             await self._link.run(_SQL["beat"], self._fields)
         except pg_errors.InsufficientPrivilege:
             await _require_role(self._link, self._role)
-            # the role was granted after the refusal
-            await self._link.run(_SQL["beat"], self._fields)
+            try:  # the role was granted after the refusal
+                await self._link.run(_SQL["beat"], self._fields)
+            except pg_errors.InsufficientPrivilege:
+                raise LoginRefused(f"the role {self._role} lacks rights: {GRANTS}") from None
 
     async def run(self, shut: Callable[[], None], answered: asyncio.Event) -> None:
         """Beat until cancelled, also while PostgreSQL is away. Raises FormerDatabase.
@@ -132,6 +139,8 @@ async def misfit(link: Link, program: str) -> str:
         ((may,),) = await link.run(_SQL["may_beat"])
         if not may:
             await _require_role(link, role)
+        if lost := await _lost_rights(link, role):
+            raise LoginRefused(lost)
     return problem
 
 
@@ -142,9 +151,11 @@ async def _names(link: Link, role: str) -> set[str]:
     """
     try:
         return {name for (name,) in await link.run(_SQL["schema"])}
-    except (pg_errors.InsufficientPrivilege, pg_errors.UndefinedTable):
+    except (pg_errors.InsufficientPrivilege, pg_errors.UndefinedTable) as error:
         try:
             await _require_role(link, role)
+            if isinstance(error, pg_errors.InsufficientPrivilege):
+                raise LoginRefused(f"the role {role} lacks rights: {GRANTS}") from None
         finally:  # up to PostgreSQL 16 a session does not see a schema by a later GRANT
             await link.close()
         return set()
@@ -154,6 +165,19 @@ async def _require_role(link: Link, role: str) -> None:
     (answer,) = await link.run(QUESTION, {"role": role})
     if reason := lacking(role, answer):
         raise LoginRefused(reason)
+
+
+async def _lost_rights(link: Link, role: str) -> str:
+    """Return which rights the role should have and lacks, with the remedy; '' if it has all."""
+    try:
+        missing = await link.run(_SQL["missing_rights"], {"role": role})
+    except pg_errors.InsufficientPrivilege:
+        return f"the role {role} lacks rights: {GRANTS}"
+    if not missing:
+        return ""
+    (privilege, thing), *more = missing
+    others_too = f" and {len(more)} more rights" if more else ""
+    return f"the role {role} lacks {privilege} on {thing}{others_too}: {GRANTS}"
 
 
 def others(db: psycopg.Connection, schema: str) -> list[str]:

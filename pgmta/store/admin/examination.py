@@ -14,6 +14,7 @@ type Question = Literal[
     "settings",
     "roles_async",
     "missing_roles",
+    "missing_rights",
     "connections",
     "long_transactions",
     "sees_all",

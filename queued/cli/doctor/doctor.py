@@ -12,7 +12,7 @@ import click
 import psycopg
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line, progress
-from pgmta.errors import ConfigError, PgmtaError, StoreUnavailable
+from pgmta.errors import ConfigError, LoginRefused, PgmtaError, StoreUnavailable
 from pgmta.store.admin.examination import Examination
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown
 from queued.cli.doctor.host_checks import HostChecks
@@ -70,7 +70,10 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
             examination = Examination(uri)
         except (StoreUnavailable, ConfigError) as fault:
             words = " ".join(str(fault).split())
-            yield error("database", words, "start PostgreSQL, or mend environment.database.uri")
+            # the words of a refused login have its remedy
+            there = isinstance(fault, LoginRefused)
+            remedy = "" if there else "start PostgreSQL, or mend environment.database.uri"
+            yield error("database", words, remedy)
     try:
         if settings and examination:
             checks |= ServerChecks(examination).all()

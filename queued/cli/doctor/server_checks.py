@@ -79,12 +79,22 @@ class ServerChecks:
             )
 
     def roles(self) -> Iterator[Diagnosis]:
-        """Look for roles that a migration could not make."""
+        """Look for roles that a migration could not make, and for rights that they have lost."""
         if missing := [row["role"] for row in self._ask("missing_roles")]:
             yield error(
                 "roles",
                 f"the server lacks the roles {', '.join(missing)}",
                 "a superuser creates them (NOLOGIN), and the owner calls SELECT pgmta.grants();",
+            )
+        lost: dict[str, list[str]] = {}
+        for row in self._ask("missing_rights"):
+            lost.setdefault(row["role"], []).append(f"{row['privilege']} on {row['object']}")
+        for role, rights in lost.items():
+            yield error(
+                "roles",
+                f"{'each login' if role == 'public' else f'the role {role}'} lacks rights: "
+                f"{', '.join(rights)}",
+                "as the owner of schema pgmta: SELECT pgmta.grants();",
             )
 
     def autovacuum(self) -> Iterator[Diagnosis]:

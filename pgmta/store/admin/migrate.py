@@ -101,7 +101,7 @@ def migrate(
             writable(uri), autocommit=True, application_name="pgmta migrate"
         ) as db:
             # others may have functions in other schemas
-            fit(db, as_stored(db) | {"client_min_messages": "warning"}, "pg_catalog")
+            fit(db, as_stored(db), "pg_catalog")
             if db.info.server_version < _MINIMUM:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")

@@ -80,7 +80,7 @@ def _connect(uri: str) -> psycopg.Connection:
     """Return a connection whose block is one transaction. Raises StoreUnavailable."""
     try:
         db = psycopg.connect(writable(uri), autocommit=True, application_name="pgmta lifecycle")
-        fit(db, as_stored(db) | {"client_min_messages": "warning"}, "pg_catalog")
+        fit(db, as_stored(db), "pg_catalog")
     except psycopg.OperationalError as error:
         raise StoreUnavailable(str(error).strip()) from error
     db.autocommit = False

@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: help run test test-all lint bench docs site lock deb clean writable
+.PHONY: help run test test-all lint bench docs site lock wheel deb clean writable
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ lock:  ## resolve the dependencies again (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv, which is not installed" >&2; exit 1; }
 	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build pyproject.toml -o requirements.lock
 	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build --extra dev --extra site pyproject.toml -o requirements-dev.lock
+
+wheel: writable $(VENV)/.run  ## dist/pgmta-VERSION-py3-none-any.whl, for pipx and for the environments of applications
+	@$(PIP) wheel --no-deps --no-build-isolation -w dist .
+	@ls dist/pgmta-*.whl
 
 deb: writable $(VENV)/.run  ## Debian 13 package in dist/, with its Python libraries
 	@scripts/deb

@@ -209,6 +209,14 @@ def with_compose(host: Host) -> None:
         each.stop()
 
 
+def test_each_image_of_postgresql_has_its_data_in_the_volume() -> None:
+    """Images have their data in places of their own: /var/lib/postgresql/data before 18."""
+    [volume] = [each for each in COMPOSE["services"]["db"]["volumes"] if "database:" in each]
+    place = COMPOSE["services"]["db"]["environment"]["PGDATA"]
+    assert place.startswith(f"{volume.removeprefix('database:')}/")
+    assert place != "/var/lib/postgresql/data", "a volume of its own in images before 18"
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_a_service_may_do_little(name: str) -> None:
     service = OURS[name]

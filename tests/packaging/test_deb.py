@@ -42,6 +42,11 @@ test -s /usr/share/man/man5/queued.yaml.5.gz
 test -s /usr/share/pgmta/schema/queued.json
 test -s /usr/share/bash-completion/completions/queuectl
 test -s /usr/share/doc/pgmta/examples/fastapi_shop.py
+cd /usr/lib/systemd/system
+said=$(systemd-analyze verify --man=no smtpd.service smtpd.socket queued.service \
+    queued@main.service queued-web.service quarantine-retention@x.service \
+    quarantine-retention@x.timer 2>&1) && [ -z "$said" ] || { echo "$said"; false; }
+cd /
 smtpd check
 queued check
 printf 'routes: {"*": "127.0.0.1:2526"}\\n' >> /etc/pgmta/queued.yaml
@@ -49,7 +54,9 @@ $as_pgmta queuectl migrate
 start smtpd
 within greets
 mail waits
-$as_pgmta queuectl list | grep -q b@b.example
+runuser -u pgmta -- queuectl list | grep -q b@b.example
+! queuectl list 2>/tmp/refused
+grep -q 'runuser -u pgmta' /tmp/refused
 stop smtpd
 """
 

@@ -15,7 +15,7 @@ from tests.support.daemons import ROOT
 from tests.support.trees import tree_of
 
 SUITE = "trixie"
-PACKAGES = "python3,python3-venv,adduser,ca-certificates,libnss-wrapper,pipx"
+PACKAGES = "python3,python3-venv,adduser,ca-certificates,libnss-wrapper,pipx,systemd"
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _WITHIN = 600.0  # seconds
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")

@@ -230,10 +230,11 @@ class EmbeddedServer:
     def _check_owner(self) -> None:
         owner, found = self._programs.owner(), self.data.stat().st_uid
         if found != owner.pw_uid:
+            user = user_name(found)
             raise ServerRefused(
-                f"{self.data} belongs to the user {user_name(found)}, and the embedded PostgreSQL "
-                f"would run as {owner.pw_name}: use the user that has made it, or another "
-                "environment.directory"
+                f"{self.data} belongs to the user {user}, and the embedded PostgreSQL would run as "
+                f"{owner.pw_name}: run the command as {user} (`runuser -u {user} -- COMMAND`), or "
+                "with another environment.directory"
             )
 
     # -- starting --

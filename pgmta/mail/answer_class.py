@@ -27,5 +27,6 @@ class AnswerClass(StrEnum):
     DNS = "dns"  # a lookup without an answer
     NO_CONNECTION = "no_connection"  # no host could be reached, or the connection was lost
     PROTOCOL = "protocol"  # a command, its order, its parameters, or a reply of no sense
+    UNDECIDED = "undecided"  # a provider answered a request with neither yes nor no
     EXPIRED = "expired"  # the age, the deadline or the number of attempts is too high
     OTHER = "other"  # nothing of this

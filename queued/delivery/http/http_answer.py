@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -17,12 +17,13 @@ from pgmta.states import Event
 from queued.delivery.http.answer_path import find, parse_path, shown
 from queued.delivery.http.http_parameters import HttpSettings
 from queued.delivery.transport.result import Result
+from queued.delivery.transport.secret_parts import HIDDEN, SecretParts
 
 LARGEST = 64 << 10
 """Octets of an answer that are read. The rest is not waited for."""
 
 _LATEST = 7 * 86400.0  # seconds of Retry-After, at most
-_HIDDEN = "(left out)"
+_NO_SECRETS = SecretParts(())
 _TEXT = 300  # characters of an answer that are kept
 _CODES = {Event.DELIVERED: 250, Event.DEFER: 451, Event.FAIL: 554}
 _ENHANCED = {Event.DEFER: "4.3.0", Event.FAIL: "5.3.0"}
@@ -63,20 +64,23 @@ def _unzipped(body: bytes) -> bytes:
 
 
 def result_of(
-    settings: HttpSettings, answer: HttpAnswer, host: str, now: datetime, hidden: Sequence[str] = ()
+    settings: HttpSettings,
+    answer: HttpAnswer,
+    host: str,
+    now: datetime,
+    secrets: SecretParts = _NO_SECRETS,
 ) -> Result:
     """Return the result of an answer to a whole request.
 
     A status from 500 on, one in `defer`, and an error in `error_later` say nothing about the mail:
     it is tried again. So does a redirect, which is not followed. Other statuses refuse the mail for
     good. Another status from 200 to 299 leaves the outcome unknown: the provider may have taken the
-    mail. So does an answer that needs a value at a path, and has no
-    JSON document. The texts in `hidden` are left out
-    of the reply, because a provider may repeat what it got.
+    mail. So does an answer that needs a value at a path, and has no JSON document. A text with a
+    part of a secret is left out of the reply, because a provider may repeat what it got.
     """
     document = answer.document() if settings.success.path or _paths(settings) else None
     event = _event(settings, answer, document)
-    text = _words(settings, answer, document, event, hidden)
+    text = _words(settings, answer, document, event, secrets)
     result = Result(event, Reply(_CODES.get(event, 0), text), host, Stage.END_OF_DATA)
     if event is Event.DEFER and (wait := retry_after(answer.fields.get("retry-after"), now)):
         result.until = now + timedelta(seconds=wait)
@@ -120,29 +124,38 @@ def _same(value: Any, wanted: str | bool | int) -> bool:
 
 
 def _words(
-    settings: HttpSettings, answer: HttpAnswer, document: Any, event: Event, hidden: Sequence[str]
+    settings: HttpSettings, answer: HttpAnswer, document: Any, event: Event, secrets: SecretParts
 ) -> str:
     """Return the text of the reply: status, id or error, and of an error the start of the body."""
 
+    values: list[str] = []
+
     def clean(text: str) -> str:
-        for each in hidden:
-            text = text.replace(each, _HIDDEN)
-        return printable(text)[:_TEXT]
+        value = printable(text)[:_TEXT]
+        if secrets.are_in(value):
+            return HIDDEN
+        values.append(value)
+        return value
 
     def at(name: str, path: str | None) -> list[str]:
         value = shown(find(document, parse_path(path))) if path else ""
         return [f"{name}={clean(value)}"] if value else []
 
-    status = f"HTTP {answer.status} {clean(answer.reason)}".rstrip()
+    status = f"HTTP {answer.status}"
+    said = [clean(answer.reason)] if answer.reason else []
     if event is Event.DELIVERED:
         named = answer.fields.get(settings.id_header.lower(), "") if settings.id_header else ""
-        ids = [f"id={clean(named)}"] if named else at("id", settings.id)
-        return " ".join([status, *ids])
-    said = [*at("error", settings.error), *at("error_sub_type", settings.error_sub_type)]
-    said += at("error_text", settings.error_text)
-    if not said and answer.body and "content-encoding" not in answer.fields:
-        said = [" ".join(clean(answer.body.decode("utf-8", "replace")).split())]
-    return " ".join([_ENHANCED.get(event, "4.3.0"), status, *said])
+        said += [f"id={clean(named)}"] if named else at("id", settings.id)
+    else:
+        status = f"{_ENHANCED.get(event, '4.3.0')} {status}"
+        found = [*at("error", settings.error), *at("error_sub_type", settings.error_sub_type)]
+        found += at("error_text", settings.error_text)
+        if not found and answer.body and "content-encoding" not in answer.fields:
+            found = [clean(" ".join(answer.body.decode("utf-8", "replace").split()))]
+        said += found
+    # a secret may be spread over the texts
+    spread = secrets.are_in("".join(values))
+    return f"{status} {HIDDEN if spread else ' '.join(said)}".rstrip()
 
 
 def retry_after(value: str | None, now: datetime) -> float:

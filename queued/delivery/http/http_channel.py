@@ -175,8 +175,8 @@ class HttpChannel:
             return Result(Event.UNKNOWN, Reply(0, f"4.4.2 {error.line}"), connection.place,
                           Stage.END_OF_DATA)  # fmt: skip
         said.append((time.monotonic(), NOTE, f"HTTP {answer.status}, {len(answer.body)} octets"))
-        hidden = endpoints.parameters.hidden
-        result = result_of(settings, answer, connection.place, datetime.now(UTC), hidden)
+        secrets = endpoints.parameters.secret_parts
+        result = result_of(settings, answer, connection.place, datetime.now(UTC), secrets)
         connection.settled()
         return result
 

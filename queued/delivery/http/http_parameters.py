@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import html
 import json
-import re
 import secrets as random_secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import quote, quote_plus, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -23,9 +20,9 @@ from queued.delivery.http.answer_path import parse_path
 from queued.delivery.http.interface import described
 from queued.delivery.http.mail_words import FILES, KNOWN, LISTS, PREFIXES
 from queued.delivery.http.places import Text, UsedWord, check_words, parse_json, words_of
+from queued.delivery.transport.secret_parts import SecretParts
 
 _KEY = random_secrets.token_bytes(16)  # so that a key of a destination is no test for secrets
-_ENCODED = re.compile("%[0-9A-F]{2}")
 _FIELD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}"
 _OURS = {"host", "content-length", "transfer-encoding", "connection", "expect", "upgrade", "te"}
 
@@ -248,17 +245,6 @@ class HttpSettings(Section):
         return frozenset(w.name[len(begin) :] for w in self.words if w.name.startswith(begin))
 
 
-def _forms(text: str) -> Iterator[str]:
-    """Yield a text as URLs, forms, JSON and HTML may have it."""
-    for quoted in (quote(text, safe=""), quote_plus(text)):
-        yield from (quoted, _ENCODED.sub(lambda octet: octet[0].lower(), quoted))
-    for plain in (text, html.escape(text)):
-        yield plain
-        for ascii_only in (True, False):
-            inner = json.dumps(plain, ensure_ascii=ascii_only)[1:-1]
-            yield from (inner, inner.replace("/", "\\/"))  # as PHP writes it
-
-
 @dataclass(frozen=True)
 class HttpParameters:
     """The parameters of a destination; `secrets` are the values of the words `secrets.NAME`."""
@@ -284,18 +270,9 @@ class HttpParameters:
         return ",".join(dict.fromkeys(str(each.hop) for each in self.settings.url))
 
     @cached_property
-    def hidden(self) -> tuple[str, ...]:
-        """Return the secrets in the forms that requests have them, the longest one first."""
-        plain = set(self.secrets.values())
-        plain.update(base64.b64encode(each.encode()).decode() for each in self.secrets.values())
-        if (basic := self.settings.basic) and self.secrets:
-            pair = ":".join(
-                Text.parse(text).fill(lambda word: self.secrets.get(word.partition(".")[2]))
-                for text in (basic.user, basic.password)
-            )
-            plain.add(base64.b64encode(pair.encode()).decode())
-        found = {form for each in plain for form in _forms(each)}
-        return tuple(sorted(found - {""}, key=len, reverse=True))
+    def secret_parts(self) -> SecretParts:
+        """Return what finds parts of its secrets in answers."""
+        return SecretParts(self.secrets.values())
 
     @cached_property
     def secret_names(self) -> frozenset[str]:

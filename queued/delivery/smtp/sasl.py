@@ -16,6 +16,7 @@ from base64 import b64decode, b64encode
 from pgmta.errors import DeliveryError, Stage
 from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.smtp_parameters import SmtpLogin
+from queued.delivery.transport.secret_parts import SecretParts
 
 _LEAST = 4096  # iterations of SCRAM (RFC 7677, section 4)
 _MOST = 1_000_000  # a server that asks for more keeps us busy
@@ -59,7 +60,7 @@ class _Dialogue:
         self.done = False
         self._connection = session.connection
         self._mechanism = mechanism
-        self._secrets = [login.password, _base64(login.password.encode())]
+        self._secrets = [login.password]
 
     async def begin(self, response: bytes | None = None) -> bytes:
         """Say AUTH, with an initial response if there is one; return the first challenge.
@@ -76,11 +77,11 @@ class _Dialogue:
         """Return the challenge after this response. Raises errors as `begin`."""
         if self.done:
             raise ValueError("the server ended it too early")
+        self._secrets.append(_base64(response))
         return await self._say(_base64(response))
 
     async def _say(self, words: str) -> bytes:
         connection = self._connection
-        self._secrets.append(words)
         connection.write(f"{words}\r\n".encode(), 1)
         reply = await connection.reply(Stage.AUTH, connection.timeouts.command)
         if reply.code == _MORE:
@@ -90,10 +91,8 @@ class _Dialogue:
                 raise ValueError("a challenge is not in base64") from None
         if reply.code != _DONE:
             connection.quit()
-            text = reply.text
-            for secret in self._secrets:
-                if secret:
-                    text = text.replace(secret, "(left out)")
+            said = reply.text.removeprefix(reply.enhanced)
+            text = f"{reply.enhanced} {SecretParts(self._secrets).hide(said.strip())}".strip()
             raise DeliveryError(text, Stage.AUTH, code=reply.code)
         self.done = True
         return b""

@@ -38,6 +38,7 @@ _DETAILS = {
     "dns": ".4.3",
     "no_connection": ".4.1",
     "protocol": ".5.0",
+    "undecided": ".3.0",
     "expired": ".4.7",
 }
 

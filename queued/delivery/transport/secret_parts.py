@@ -1,0 +1,100 @@
+"""Parts of secrets in what a next hop says, however it spells them (pure)."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from base64 import b32encode, b64encode
+from collections.abc import Callable, Iterable, Iterator
+from urllib.parse import unquote_plus
+
+HIDDEN = "(left out)"
+
+_PART = 6
+"""Characters in a row that give a secret away. Providers show the last 4 of a key on purpose."""
+
+_ROUNDS = 3  # of encodings within each other
+_OCTET = re.compile(r"\\x([0-9A-Fa-f]{2})")
+_CHARACTER = re.compile(r"\\u([0-9A-Fa-f]{4})")
+_QUOTED = re.compile(r"=([0-9A-Fa-f]{2})")
+_PREFIX = re.compile(r"(?<![0-9A-Za-z])0[xX](?=[0-9A-Fa-f]{2})")
+_SIGNS = re.compile(r"[\W_]+")
+
+
+class SecretParts:
+    """Says whether a text has a part of one of these secrets.
+
+    It compares without case, blanks and signs. It knows the octets as numbers, base64 and base32,
+    and characters as URLs, HTML, JSON and quoted-printable write them.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        found: set[str] = set()
+        for secret in secrets:
+            found.update(_windows(_plain(secret)))
+            for spelled in {secret, secret.lower(), secret.upper()}:
+                found.update(_octet_forms(spelled.encode("utf-8", "surrogatepass")))
+        found.discard("")
+        self._least = min(map(len, found), default=0)
+        self._by_start: dict[str, tuple[str, ...]] = {}
+        for form in found:
+            start = form[: self._least]
+            self._by_start[start] = (*self._by_start.get(start, ()), form)
+
+    def hide(self, text: str) -> str:
+        """Return the text, or that it was left out."""
+        return HIDDEN if self.are_in(text) else text
+
+    def are_in(self, text: str) -> bool:
+        """Return whether a part of a secret is in a text."""
+        return bool(self._by_start) and any(self._found(view) for view in _views(text))
+
+    def _found(self, text: str) -> bool:
+        least = self._least
+        for at in range(len(text) - least + 1):
+            forms = self._by_start.get(text[at : at + least])
+            if forms and text.startswith(forms, at):
+                return True
+        return False
+
+
+def _views(text: str) -> Iterator[str]:
+    """Yield a text as it is, and decoded."""
+    yield _plain(text)
+    for _ in range(_ROUNDS):
+        decoded = _CHARACTER.sub(lambda escape: chr(int(escape[1], 16)), html.unescape(text))
+        decoded = unquote_plus(_OCTET.sub(r"%\1", decoded))
+        if decoded == text:
+            break
+        yield _plain(decoded)
+        text = decoded
+    if "=" in text:
+        yield _plain(unquote_plus(_QUOTED.sub(r"%\1", text)))
+
+
+def _plain(text: str) -> str:
+    """Return letters and digits alone, in lower case."""
+    return _SIGNS.sub("", _PREFIX.sub("", unicodedata.normalize("NFKC", text))).lower()
+
+
+def _windows[T: (str, bytes)](whole: T) -> Iterator[T]:
+    """Yield the parts of a text; all of it if it is short."""
+    for at in range(max(len(whole) - _PART, 0) + 1):
+        yield whole[at : at + _PART]
+
+
+def _octet_forms(octets: bytes) -> Iterator[str]:
+    for part in _windows(octets):
+        yield part.hex()
+        yield "".join(map(str, part))
+        yield "".join(f"{octet:03o}" for octet in part)
+        for encode, bits, places in ((b64encode, 6, 3), (b32encode, 5, 5)):
+            for before in range(places):
+                yield _plain(_inner(encode, bits, part, before))
+
+
+def _inner(encode: Callable[[bytes], bytes], bits: int, part: bytes, before: int) -> str:
+    """Return the characters that a part alone makes, behind that many octets."""
+    first, last = -(-8 * before // bits), 8 * (before + len(part)) // bits
+    return encode(bytes(before) + part)[first:last].decode()

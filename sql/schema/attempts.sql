@@ -172,7 +172,8 @@ COMMENT ON FUNCTION attempts_log IS
     'Writes attempts to the log, and returns how many. An attempt without an event was delivered; one '
     'that was handed back or postponed never began.';
 
-CREATE FUNCTION trace_client(trace text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+-- Not PARALLEL SAFE: its EXCEPTION block is a subtransaction, which before PostgreSQL 17 no parallel plan may have.
+CREATE FUNCTION trace_client(trace text) RETURNS text LANGUAGE plpgsql IMMUTABLE
     SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found CONSTANT text[] := regexp_match(trace,

@@ -9,6 +9,14 @@ SELECT c.id, c.name, c.tenant, c.scope, c.credential, t.name AS template, t.vers
     t.subject, t.body, t.html, t.headers
 FROM campaigns AS c JOIN templates AS t ON t.id = c.template_id WHERE c.id = %(campaign)s
 
+-- name: rated
+-- Credentials that have a budget.
+SELECT substr(key, length('credential:') + 1) AS credential FROM budgets WHERE key ^@ 'credential:' ORDER BY key
+
+-- name: worker
+-- Whether a worker that delivers runs.
+SELECT EXISTS (SELECT FROM worker_overview WHERE action = 'deliver' AND alive) AS runs
+
 -- name: begin
 -- Keep the campaign; the highest number of its recipients.
 SELECT campaign_import(%(campaign)s) AS base
@@ -20,6 +28,18 @@ CREATE TEMP TABLE imported_list (place integer, recipient text, domain text COLL
 -- name: copy
 -- Rows of the list.
 COPY pg_temp.imported_list (place, recipient, domain, params) FROM STDIN
+
+-- name: other_kind
+-- Take out rows of the other kind: a campaign goes to telephone numbers, or to mailboxes. Without earlier recipients
+-- most rows decide, or the first one.
+WITH kind AS MATERIALIZED (
+    SELECT coalesce((SELECT r.domain = 'sms' FROM campaign_recipients AS r WHERE r.campaign_id = %(campaign)s ORDER BY r.number LIMIT 1),
+        2 * count(*) FILTER (WHERE domain = 'sms') > count(*) OR 2 * count(*) FILTER (WHERE domain = 'sms') = count(*)
+            AND (SELECT domain = 'sms' FROM pg_temp.imported_list ORDER BY place LIMIT 1)) AS by_sms
+    FROM pg_temp.imported_list
+)
+DELETE FROM pg_temp.imported_list AS i USING kind WHERE (i.domain = 'sms') <> kind.by_sms
+RETURNING i.place, i.recipient, kind.by_sms
 
 -- name: twice
 -- Rows of a mailbox that is there before: places below 0 are recipients of earlier imports.

@@ -11,7 +11,7 @@ ORDER BY id DESC LIMIT %(most)s
 -- What keeps the mail of a campaign back: its time, its credential, its budget, workers, and a mail that waits.
 SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CASE
         WHEN b.month = date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') THEN b.month_used ELSE 0 END AS month_is_over,
-    EXISTS (SELECT FROM workers AS w WHERE w.action = 'deliver' AND w.seen_at > now() - interval '1 minute') AS worker,
+    EXISTS (SELECT FROM worker_overview AS w WHERE w.action = 'deliver' AND w.alive) AS worker,
     coalesce((SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = c.id)
         - (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = c.id), 0)::bigint AS later,
     m.message_id, m.recipient, m.words, m.next_attempt
@@ -40,6 +40,16 @@ SELECT j.id, c.name, j.status, j.first, j.last, j.fed_to, j.changed_at, j.fed_at
 FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
 WHERE CASE WHEN %(campaign)s::bigint IS NULL THEN j.status <> 'LOGGED' ELSE j.campaign_id = %(campaign)s END
 ORDER BY j.id LIMIT %(most)s
+
+-- name: suppressed
+-- How many recipients that a retry of a campaign, or of one of its jobs, takes are suppressed.
+SELECT count(*) FILTER (WHERE s.suppressed) AS number
+FROM campaigns AS c, unnest(suppressed(c.tenant, c.scope, ARRAY(
+    SELECT r.recipient FROM campaign_jobs AS j JOIN campaign_recipients AS r ON r.campaign_id = j.campaign_id
+    WHERE j.campaign_id = c.id AND (%(job)s::bigint IS NULL OR j.id = %(job)s) AND j.status IN ('STOPPED', 'LOGGED')
+        AND r.number BETWEEN j.first AND j.last
+        AND r.state = ANY (CASE WHEN %(unknown)s THEN '{failed,unknown}' ELSE '{failed}' END::text[])))) AS s (suppressed)
+WHERE c.id = coalesce(%(campaign)s, (SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.id = %(job)s))
 
 -- name: find
 -- The id of a campaign by its name.

@@ -95,7 +95,7 @@ SELECT attempts_log(%(worker)s,
 -- Part of both if there is mail of campaigns: its recipients, in the same commit.
  WHERE (SELECT campaign_outcomes(%(of_campaigns)b::bigint[], %(of_numbers)b::integer[], %(of_mails)b::bigint[],
     %(of_rows)b::bigint[], %(of_states)b::text[], %(of_bounces)b::boolean[], %(of_codes)b::text[], %(of_sub_types)b::text[],
-    %(of_ended)b::timestamptz[], ARRAY(SELECT id FROM changed))) >= 0
+    %(of_started)b::timestamptz[], %(of_ended)b::timestamptz[], ARRAY(SELECT id FROM changed))) >= 0
 
 -- name: transcripts
 -- Part of settle if there are any: one for all rows of a transaction.

@@ -84,8 +84,7 @@ CREATE FUNCTION callback_books(message bigint, path bigint[], kind text, code te
 LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     IF kind = 'delivered' THEN
-        UPDATE campaign_recipients AS r SET state = 'sent', sent_at = at, answered_at = at, error_code = NULL,
-            error_sub_type = NULL
+        UPDATE campaign_recipients AS r SET state = 'sent', answered_at = at, error_code = NULL, error_sub_type = NULL
         WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message AND r.state = 'unknown';
     ELSE
         UPDATE campaign_recipients AS r SET state = 'failed', answered_at = at,

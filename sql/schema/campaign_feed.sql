@@ -225,7 +225,7 @@ BEGIN
             LIMIT most
         ), ended AS MATERIALIZED (
             SELECT g.number, g.message_id, a.* FROM gone AS g LEFT JOIN LATERAL (
-                SELECT a.event, a.code, a.enhanced, a.class, a.ended_at, a.reply FROM attempts AS a
+                SELECT a.event, a.code, a.enhanced, a.class, a.started_at, a.ended_at, a.reply FROM attempts AS a
                 WHERE a.message_id = g.message_id AND a.event <> 'deferred'
                 -- a delivery is a fact, whatever came after it
                 ORDER BY a.event = 'delivered' DESC, a.event = 'unknown' DESC, a.ended_at DESC LIMIT 1) AS a ON true
@@ -234,7 +234,7 @@ BEGIN
                 state = CASE WHEN e.event = 'delivered' THEN 'sent' WHEN e.event = 'unknown' THEN 'unknown'
                     WHEN e.event IS NULL OR e.reply = 'the campaign was stopped' THEN 'unsent'
                     WHEN e.reply = 'suppressed' THEN 'invalid' ELSE 'failed' END,
-                sent_at = CASE WHEN e.event = 'delivered' THEN e.ended_at END, answered_at = e.ended_at,
+                sent_at = CASE WHEN e.event IN ('delivered', 'failed', 'unknown') THEN e.started_at END, answered_at = e.ended_at,
                 bounced = e.event = 'failed' AND campaign_bounces(e.class),
                 error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.reply = 'suppressed' THEN 'suppressed'
                     ELSE coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
@@ -310,25 +310,27 @@ DECLARE
     halted integer := 0;
 BEGIN
     FOR bad IN
-        SELECT c.id, s.bounced - c.forgiven AS bounced, s.sent + s.failed AS answered
-        FROM campaigns AS c JOIN campaign_sums AS s ON s.campaign_id = c.id
-        WHERE c.halted_at IS NULL AND s.bounced - c.forgiven > 10
-            AND (s.bounced - c.forgiven) * 10 > s.sent + s.failed
-            -- those that run, and no sums of the others
-            AND s.campaign_id = ANY (ARRAY(SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.status <> 'LOGGED'))
+        SELECT c.id, found.reason FROM campaigns AS c, LATERAL (
+            -- the share may also rise because answers are taken back by a retry
+            SELECT coalesce((SELECT a.reason FROM campaign_alarms AS a WHERE a.campaign_id = c.id), campaign_excess(c.id)) AS reason
+            OFFSET 0) AS found
+        -- those that run, and no sums of the others
+        WHERE c.halted_at IS NULL AND c.id = ANY (ARRAY(SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.status <> 'LOGGED'))
+            AND found.reason IS NOT NULL
         ORDER BY c.id FOR NO KEY UPDATE OF c SKIP LOCKED
     LOOP
-        UPDATE campaigns AS c SET halted_at = now(),
-            halted_reason = format('%s of %s answers are hard bounces', bad.bounced, bad.answered)
-        WHERE c.id = bad.id;
+        UPDATE campaigns AS c SET halted_at = now(), halted_reason = bad.reason WHERE c.id = bad.id;
         UPDATE campaign_jobs AS j SET status = 'STOPPED'
         WHERE j.campaign_id = bad.id AND j.status IN ('READY', 'ENQUEUED', 'SENDING', 'SENT');
         halted := halted + 1;
     END LOOP;
+    -- what is halted now, or was done before this look
+    DELETE FROM campaign_alarms AS a USING campaigns AS c WHERE c.id = a.campaign_id AND (c.halted_at IS NOT NULL
+        OR NOT EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = c.id AND j.status <> 'LOGGED'));
     RETURN halted;
 END $$;
 COMMENT ON FUNCTION campaign_halt IS
-    'Stops campaigns with more than 10 hard bounces that are more than 10 % of the answers, and returns how many.';
+    'Stops campaigns with more than 10 hard bounces that were more than 10 % of the answers in any commit, and returns how many.';
 
 CREATE FUNCTION campaign_path(metadata jsonb) RETURNS bigint[] IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN metadata ->> '_campaign' ~ '^[0-9]{1,18}[.][0-9]{1,9}[.][0-9]{1,18}$'
@@ -358,7 +360,7 @@ COMMENT ON FUNCTION campaign_may_begin IS
 CREATE FUNCTION campaign_outcomes(
     -- of each outcome
     campaigns bigint[], numbers integer[], mails bigint[], rows bigint[], states text[], bounced boolean[], codes text[],
-    sub_types text[], ended timestamptz[],
+    sub_types text[], started timestamptz[], ended timestamptz[],
     changed bigint[]
 ) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
@@ -367,10 +369,10 @@ DECLARE
     told integer;
 BEGIN
     UPDATE campaign_recipients AS r SET state = o.state, bounced = o.bounced,
-        sent_at = CASE WHEN o.state = 'sent' THEN o.ended END, answered_at = CASE WHEN o.state <> 'deferred' THEN o.ended END,
+        sent_at = o.started, answered_at = CASE WHEN o.state <> 'deferred' THEN o.ended END,
         error_code = nullif(o.code, ''), error_sub_type = nullif(o.sub_type, '')
-    FROM unnest(campaigns, numbers, mails, rows, states, campaign_outcomes.bounced, codes, sub_types, ended)
-        AS o (campaign, number, mail, row_id, state, bounced, code, sub_type, ended)
+    FROM unnest(campaigns, numbers, mails, rows, states, campaign_outcomes.bounced, codes, sub_types, started, ended)
+        AS o (campaign, number, mail, row_id, state, bounced, code, sub_type, started, ended)
     WHERE r.campaign_id = o.campaign AND r.number = o.number AND r.message_id = o.mail
         -- a delivery is a fact, whatever was known before
         AND (r.state IN ('queued', 'deferred') AND (o.state = 'sent' OR o.row_id = ANY (changed))

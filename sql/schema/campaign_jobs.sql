@@ -215,6 +215,7 @@ BEGIN
         UPDATE campaigns AS c SET halted_at = NULL, halted_reason = NULL,
             forgiven = coalesce((SELECT s.bounced FROM campaign_sums AS s WHERE s.campaign_id = campaign), 0)
         WHERE c.id = campaign;
+        DELETE FROM campaign_alarms AS a WHERE a.campaign_id = campaign;
     END IF;
 END $$;
 COMMENT ON FUNCTION campaign_clear_halt IS 'Locks a campaign; refuses one that is halted, or ends its halt.';
@@ -226,11 +227,13 @@ DECLARE
     changed integer;
 BEGIN
     UPDATE campaign_jobs AS j SET status = 'READY', fed_to = j.first - 1, takes = takes, again_from = nextval('message_ids')
-    WHERE j.id = ANY (jobs) AND j.status IN ('STOPPED', 'LOGGED');
+    WHERE j.id = ANY (jobs) AND (j.status = 'STOPPED' OR j.status = 'LOGGED' AND EXISTS (
+        SELECT FROM campaign_recipients AS r
+        WHERE r.campaign_id = j.campaign_id AND r.number BETWEEN j.first AND j.last AND r.state = ANY (takes)));
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;
 END $$;
-COMMENT ON FUNCTION campaign_again IS 'Lets jobs begin again, in their places, with recipients in these states.';
+COMMENT ON FUNCTION campaign_again IS 'Lets jobs begin again, in their places, with recipients in these states; not those that are done and have none.';
 
 CREATE FUNCTION campaign_delete(campaign bigint) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$

@@ -27,12 +27,23 @@ $$;
 COMMENT ON FUNCTION campaign_words IS
     'The values that a template has words for, and why they don''t fit; null if they do. A null is an empty text.';
 
+CREATE FUNCTION campaign_by_sms(campaign bigint) RETURNS boolean LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp
+RETURN (SELECT r.domain = 'sms' FROM campaign_recipients AS r WHERE r.campaign_id = campaign ORDER BY r.number LIMIT 1);
+COMMENT ON FUNCTION campaign_by_sms IS
+    'Whether a campaign goes to telephone numbers; null without recipients. A campaign has one kind, as it has one credential.';
+
+CREATE FUNCTION campaign_other_kind(by_sms boolean) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN by_sms THEN 'it is a mailbox, and the others are telephone numbers'
+    ELSE 'it is a telephone number, and the others are mailboxes' END;
+COMMENT ON FUNCTION campaign_other_kind IS 'What is wrong with a recipient of the other kind.';
+
 CREATE FUNCTION campaign_add(campaign bigint, recipients text[], params jsonb[] DEFAULT NULL)
 RETURNS TABLE (place integer, recipient text, problem text) LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$  -- for the length of the lists
 #variable_conflict use_column
 DECLARE
     base integer := campaign_import(campaign);
+    by_sms boolean := campaign_by_sms(campaign);
     owner campaigns;
     wanted jsonb;
 BEGIN
@@ -43,15 +54,25 @@ BEGIN
     ELSIF params IS NOT NULL AND cardinality(params) <> cardinality(recipients) THEN
         PERFORM submit_refuse('params', 'there are not as many as recipients');
     END IF;
+    IF by_sms IS NULL THEN  -- most of the list decide, or the first one
+        SELECT count(*) FILTER (WHERE n.number) > count(*) FILTER (WHERE NOT n.number)
+            OR count(*) FILTER (WHERE n.number) = count(*) FILTER (WHERE NOT n.number) AND (array_agg(n.number ORDER BY n.place))[1]
+        INTO by_sms
+        FROM (
+            SELECT strpos(r.recipient, '@') = 0 AS number, r.place FROM unnest(recipients) WITH ORDINALITY AS r (recipient, place)
+            WHERE r.recipient ~ '^[+]|@' COLLATE "C") AS n;
+    END IF;
     RETURN QUERY
         WITH given AS MATERIALIZED (
-            SELECT g.place::integer, g.recipient, mailbox_domain(g.recipient COLLATE "C") AS domain, w.found,
-                suppression_address(g.recipient) AS key,
-                CASE WHEN mailbox_domain(g.recipient COLLATE "C") IS NULL THEN 'it is no mailbox'
+            SELECT g.place::integer, g.recipient, g.domain, w.found, suppression_address(g.recipient) AS key,
+                CASE WHEN g.domain IS NULL THEN 'it is no mailbox'
+                    WHEN (g.domain = 'sms') <> by_sms THEN campaign_other_kind(by_sms)
                     WHEN w.problem IS NOT NULL THEN w.problem
                     WHEN octet_length(w.found::text) > 65536 THEN 'the words are over 65536 octets' END AS fault
-            FROM unnest(recipients, params) WITH ORDINALITY AS g (recipient, params, place),
-                LATERAL campaign_words(coalesce(g.params, '{}'), wanted) AS w
+            FROM (
+                SELECT *, mailbox_domain(recipient COLLATE "C") AS domain
+                FROM unnest(recipients, params) WITH ORDINALITY AS l (recipient, params, place) OFFSET 0
+            ) AS g, LATERAL campaign_words(coalesce(g.params, '{}'), wanted) AS w
         ), known AS MATERIALIZED (
             SELECT DISTINCT g.key FROM given AS g JOIN campaign_recipients AS r ON suppression_address(r.recipient) = g.key
             WHERE r.campaign_id = campaign
@@ -93,6 +114,8 @@ BEGIN
     SELECT * INTO fit FROM campaign_words(params, template.words);
     IF domain IS NULL THEN
         PERFORM submit_refuse('recipient', 'it is no mailbox');
+    ELSIF (domain = 'sms') <> campaign_by_sms(campaign) THEN
+        PERFORM submit_refuse('recipient', campaign_other_kind(domain <> 'sms'));
     ELSIF fit.problem IS NOT NULL OR octet_length(fit.found::text) > 65536 THEN
         PERFORM submit_refuse('params', coalesce(fit.problem, 'the words are over 65536 octets'));
     END IF;

@@ -81,8 +81,8 @@ COMMENT ON COLUMN campaign_recipients.state IS
     'to be sent), unknown.';
 COMMENT ON COLUMN campaign_recipients.bounced IS 'There is no such mailbox, by the next hop or by a later DSN.';
 COMMENT ON COLUMN campaign_recipients.message_id IS 'messages.id of its last mail.';
-COMMENT ON COLUMN campaign_recipients.sent_at IS 'When the next hop took it.';
-COMMENT ON COLUMN campaign_recipients.answered_at IS 'When the outcome was written.';
+COMMENT ON COLUMN campaign_recipients.sent_at IS 'When a worker picked the mail for its last attempt.';
+COMMENT ON COLUMN campaign_recipients.answered_at IS 'When the next hop had answered, or a provider reported the outcome.';
 COMMENT ON COLUMN campaign_recipients.error_code IS
     'The SMTP reply code of a failure, the error code of a provider or the status of HTTP, or a word such as suppressed.';
 COMMENT ON COLUMN campaign_recipients.error_sub_type IS
@@ -172,6 +172,63 @@ COMMENT ON TRIGGER campaign_recipients_added ON campaign_recipients IS 'Keeps th
 COMMENT ON TRIGGER campaign_recipients_changed ON campaign_recipients IS 'Keeps the counts.';
 COMMENT ON TRIGGER campaign_recipients_removed ON campaign_recipients IS 'Keeps the counts.';
 
+CREATE VIEW campaign_sums AS
+SELECT campaign_id, sum(unsent) AS unsent, sum(queued) AS queued, sum(deferred) AS deferred, sum(sent) AS sent,
+    sum(failed) AS failed, sum(invalid) AS invalid, sum(unknown) AS unknown, sum(bounced) AS bounced
+FROM campaign_counts GROUP BY campaign_id;
+COMMENT ON VIEW campaign_sums IS 'The recipients of each campaign by state.';
+COMMENT ON COLUMN campaign_sums.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_sums.unsent IS 'Recipients that are not in the queue yet.';
+COMMENT ON COLUMN campaign_sums.queued IS 'In the queue, before their first attempt ended.';
+COMMENT ON COLUMN campaign_sums.deferred IS 'In the queue after a first attempt.';
+COMMENT ON COLUMN campaign_sums.sent IS 'The next hop took them.';
+COMMENT ON COLUMN campaign_sums.failed IS 'Refused for good.';
+COMMENT ON COLUMN campaign_sums.invalid IS 'Not to be sent, for example suppressed.';
+COMMENT ON COLUMN campaign_sums.unknown IS 'The next hop may have them.';
+COMMENT ON COLUMN campaign_sums.bounced IS 'There is no such mailbox.';
+
+CREATE TABLE campaign_alarms (
+    campaign_id bigint PRIMARY KEY REFERENCES campaigns ON DELETE CASCADE,
+    reason text NOT NULL
+);
+COMMENT ON TABLE campaign_alarms IS 'Campaigns that the next look has to halt, because a commit found too many bounces.';
+COMMENT ON COLUMN campaign_alarms.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_alarms.reason IS 'Why, with the numbers of that commit.';
+
+CREATE FUNCTION campaign_excess(campaign bigint) RETURNS text LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT format('%s of %s answers are hard bounces', s.bounced - c.forgiven, s.sent + s.failed)
+    FROM campaigns AS c JOIN campaign_sums AS s ON s.campaign_id = c.id
+    WHERE c.id = campaign AND c.halted_at IS NULL AND s.bounced - c.forgiven > 10
+        AND (s.bounced - c.forgiven) * 10 > s.sent + s.failed
+$$;
+COMMENT ON FUNCTION campaign_excess IS 'Why a campaign has to be halted; null if it has not.';
+
+CREATE FUNCTION campaign_counts_bounces() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    excess text;
+BEGIN
+    -- Commits that count bounces come one after the other, so that each sees the bounces of all before it. The lock is
+    -- the last one of a transaction, and one for all campaigns: so none that has it waits for another one.
+    PERFORM pg_advisory_xact_lock('campaign_alarms'::regclass::oid::bigint);
+    excess := campaign_excess(NEW.campaign_id);
+    IF excess IS NOT NULL THEN
+        INSERT INTO campaign_alarms (campaign_id, reason)
+        SELECT NEW.campaign_id, excess
+        WHERE EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = NEW.campaign_id AND j.status <> 'LOGGED')
+        ON CONFLICT DO NOTHING;
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION campaign_counts_bounces IS
+    'Notes at the commit of bounces that a campaign has too many: answers that come before the next look hide it no more.';
+CREATE CONSTRAINT TRIGGER campaign_counts_first_bounces AFTER INSERT ON campaign_counts DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.bounced > 0) EXECUTE FUNCTION campaign_counts_bounces();
+CREATE CONSTRAINT TRIGGER campaign_counts_more_bounces AFTER UPDATE ON campaign_counts DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.bounced > OLD.bounced) EXECUTE FUNCTION campaign_counts_bounces();
+COMMENT ON TRIGGER campaign_counts_first_bounces ON campaign_counts IS 'Looks at each commit that counts bounces.';
+COMMENT ON TRIGGER campaign_counts_more_bounces ON campaign_counts IS 'Looks at each commit that counts bounces.';
+
 CREATE FUNCTION campaign_create(
     name text, credential text, template text, tenant text DEFAULT '', sender text DEFAULT NULL, scope text DEFAULT '',
     priority integer DEFAULT 7, visible_at timestamptz DEFAULT NULL, deadline timestamptz DEFAULT NULL, version integer DEFAULT NULL
@@ -210,21 +267,6 @@ END $$;
 COMMENT ON FUNCTION campaign_create IS
     'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one.';
 
-CREATE VIEW campaign_sums AS
-SELECT campaign_id, sum(unsent) AS unsent, sum(queued) AS queued, sum(deferred) AS deferred, sum(sent) AS sent,
-    sum(failed) AS failed, sum(invalid) AS invalid, sum(unknown) AS unknown, sum(bounced) AS bounced
-FROM campaign_counts GROUP BY campaign_id;
-COMMENT ON VIEW campaign_sums IS 'The recipients of each campaign by state.';
-COMMENT ON COLUMN campaign_sums.campaign_id IS 'campaigns.id.';
-COMMENT ON COLUMN campaign_sums.unsent IS 'Recipients that are not in the queue yet.';
-COMMENT ON COLUMN campaign_sums.queued IS 'In the queue, before their first attempt ended.';
-COMMENT ON COLUMN campaign_sums.deferred IS 'In the queue after a first attempt.';
-COMMENT ON COLUMN campaign_sums.sent IS 'The next hop took them.';
-COMMENT ON COLUMN campaign_sums.failed IS 'Refused for good.';
-COMMENT ON COLUMN campaign_sums.invalid IS 'Not to be sent, for example suppressed.';
-COMMENT ON COLUMN campaign_sums.unknown IS 'The next hop may have them.';
-COMMENT ON COLUMN campaign_sums.bounced IS 'There is no such mailbox.';
-
 INSERT INTO rights (object, role, privileges) VALUES
     ('campaigns', 'pgmta_operator', 'SELECT'),
     ('campaigns', 'pgmta_reader', 'SELECT'),
@@ -234,6 +276,8 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('campaign_recipients', 'pgmta_reader', 'SELECT'),
     ('campaign_counts', 'pgmta_operator', 'SELECT'),
     ('campaign_counts', 'pgmta_reader', 'SELECT'),
+    ('campaign_alarms', 'pgmta_operator', 'SELECT'),
+    ('campaign_alarms', 'pgmta_reader', 'SELECT'),
     ('campaign_sums', 'pgmta_operator', 'SELECT'),
     ('campaign_sums', 'pgmta_reader', 'SELECT'),
     ('campaign_sums', 'pgmta_queued', 'SELECT'),

@@ -15,6 +15,7 @@ from psycopg import errors as pg_errors
 from pgmta.states import MOVES, JobStatus
 from tests.campaigns.campaigns import books, make_campaign, statuses
 from tests.support.daemons import ROOT
+from tests.support.waiting import until
 
 CREDENTIAL = "ses-1"
 LEASE = timedelta(minutes=1)
@@ -50,7 +51,8 @@ def end(db: psycopg.Connection, event: str, most: int | None = None, answer: str
     """Write the outcome of mail in the queue, as settle does; return of how much."""
     states = {"delivered": "sent", "failed": "failed", "unknown": "unknown"}
     rows = db.execute(
-        "DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT %s)"
+        "DELETE FROM queue WHERE id IN"
+        " (SELECT id FROM queue ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)"
         " RETURNING id, message_id, campaign_path(metadata)",
         (most,),
     ).fetchall()
@@ -58,11 +60,13 @@ def end(db: psycopg.Connection, event: str, most: int | None = None, answer: str
     changed = [] if event == "delivered" else [row[0] for row in rows]
     db.execute(
         "SELECT campaign_outcomes(%s::bigint[], %s::integer[], %s::bigint[], %s::bigint[],"
-        " %s, %s, %s, %s, array_fill(now(), ARRAY[%s]), %s::bigint[])",
+        " %s, %s, %s, %s, array_fill(now() - interval '5 s', ARRAY[%s]),"
+        " array_fill(now(), ARRAY[%s]), %s::bigint[])",
         (
             [row[2][0] for row in rows], [row[2][1] for row in rows], [row[1] for row in rows],
             [row[0] for row in rows], [states[event]] * number,
-            [answer == "unknown_user"] * number, [""] * number, [answer] * number, number, changed,
+            [answer == "unknown_user"] * number, [""] * number, [answer] * number, number, number,
+            changed,
         ),
     )  # fmt: skip
     return number
@@ -357,7 +361,7 @@ def test_what_leaves_the_queue_otherwise_is_found_in_the_log(db: psycopg.Connect
 
 @pytest.mark.parametrize(
     ("bounced", "others", "halted"),
-    [(11, 89, True), (10, 0, False), (11, 189, False), (11, 0, True)],
+    [(11, 89, True), (10, 0, False), (11, 99, False), (11, 0, True)],
 )
 def test_many_bounces_halt_a_campaign(
     db: psycopg.Connection, bounced: int, others: int, halted: bool
@@ -365,8 +369,9 @@ def test_many_bounces_halt_a_campaign(
     campaign = make_campaign(db, 400)
     start(db, campaign)
     feed(db)
-    end(db, "failed", bounced, "unknown_user")
-    end(db, "delivered", others)
+    with db.transaction():
+        end(db, "failed", bounced, "unknown_user")
+        end(db, "delivered", others)
     assert call(db, "campaign_halt") == halted
     assert (statuses(db, campaign) == ["STOPPED"]) == halted
     if halted:
@@ -374,6 +379,69 @@ def test_many_bounces_halt_a_campaign(
             call(db, "campaign_resume", campaign)
         assert call(db, "campaign_resume", campaign, True) == 1
         assert call(db, "campaign_halt") == 0
+
+
+def test_no_later_answer_hides_too_many_bounces(database: str, db: psycopg.Connection) -> None:
+    """Two commits cross the bound together, and the share is below it again at the next look."""
+    campaign = make_campaign(db, 400)
+    start(db, campaign)
+    feed(db)
+    with (
+        psycopg.connect(database) as one,
+        psycopg.connect(database, autocommit=True) as two,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert end(one, "failed", 6, "unknown_user") == 6
+        one.execute("SET CONSTRAINTS ALL IMMEDIATE")  # as its commit does first
+        other = pool.submit(end, two, "failed", 5, "unknown_user")
+        until(lambda: db.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall() != [])
+        one.commit()
+        assert other.result() == 5
+    assert end(db, "delivered") == 189
+    assert (books(db, campaign), feed(db)) == ({"unsent": 200, "sent": 189, "errored": 11}, 200)
+    assert call(db, "campaign_halt") == 1
+    query = "SELECT halted_reason FROM campaigns"
+    assert db.execute(query).fetchall() == [("11 of 11 answers are hard bounces",)]
+    assert call(db, "campaign_resume", campaign, True) == 1
+    assert call(db, "campaign_halt") == 0
+    assert not db.execute("SELECT FROM campaign_alarms").fetchall()
+
+
+def test_times_of_a_recipient(db: psycopg.Connection) -> None:
+    """When a worker picked the mail, and when the answer came; one that came back has neither."""
+    campaign = make_campaign(db, 5)
+    start(db, campaign)
+    feed(db)
+    for event in ("delivered", "failed", "unknown"):
+        assert end(db, event, 1) == 1
+    ids = [row[0] for row in db.execute("SELECT id FROM queue ORDER BY id")]
+    db.execute("SELECT rows_log(ARRAY[%s]::bigint[], 'delivered')", (ids[0],))
+    db.execute("UPDATE attempts SET started_at = ended_at - interval '5 s'")
+    db.execute("DELETE FROM queue")
+    assert call(db, "campaign_reconcile", 10) == 2
+    rows = db.execute(
+        "SELECT state, extract(epoch FROM answered_at - sent_at)::integer"
+        " FROM campaign_recipients ORDER BY number"
+    ).fetchall()
+    assert rows == [("sent", 5), ("failed", 5), ("unknown", 5), ("sent", 5), ("unsent", None)]
+
+
+def test_what_is_done_is_not_resumed(db: psycopg.Connection) -> None:
+    campaign = make_campaign(db, 10)
+    start(db, campaign, jobs=2)
+    for _ in range(2):
+        assert (feed(db), end(db, "delivered", 9), end(db, "failed", answer="policy")) in (
+            (10, 9, 1), (0, 0, 0),
+        )  # fmt: skip
+    assert finalise(db) == 2
+    assert call(db, "campaign_resume", campaign) == 0
+    assert call(db, "campaign_retry", campaign) == 1  # the job with the one that failed
+    feed(db)
+    call(db, "campaign_stop", campaign)
+    call(db, "campaign_withdraw", 10)
+    assert finalise(db) == 1
+    assert call(db, "campaign_resume", campaign) == 1
+    assert books(db, campaign) == {"sent": 9, "unsent": 1}
 
 
 def test_suppressed_recipients_are_neither_fed_nor_begun(db: psycopg.Connection) -> None:

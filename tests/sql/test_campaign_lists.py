@@ -74,6 +74,18 @@ def test_what_fits_is_added_and_the_rest_is_named(
     assert add(db, campaign) == []
 
 
+def test_numbers_and_mailboxes_are_not_mixed(campaign: int, db: psycopg.Connection) -> None:
+    mailbox = "it is a mailbox, and the others are telephone numbers"
+    first = [("a@x.example", words()), ("+491701234567", words()), ("no", words())]
+    assert add(db, campaign, *first, ("+491701234568", words())) == [
+        (1, "a@x.example", mailbox), (3, "no", "it is no mailbox")
+    ]  # fmt: skip
+    assert add(db, campaign, ("b@x.example", words())) == [(1, "b@x.example", mailbox)]
+    with pytest.raises(psycopg.Error, match=f"recipient: {mailbox}"):
+        db.execute("SELECT campaign_test(%s, 'a@x.example', %s)", (campaign, words()))
+    db.execute("SELECT campaign_test(%s, '+491701234567', %s)", (campaign, words()))
+
+
 def test_calls_that_are_refused(campaign: int, database: str, db: psycopg.Connection) -> None:
     with pytest.raises(errors.NoDataFound, match="there is no campaign 99"):
         add(db, 99, ("a@x.example", words()))

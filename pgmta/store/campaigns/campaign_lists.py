@@ -61,6 +61,14 @@ class Duplicate(NamedTuple):
     first: int
 
 
+class OtherKind(NamedTuple):
+    """A row with a mailbox, if the campaign goes to telephone numbers, or the other way round."""
+
+    place: int
+    recipient: str
+    by_sms: bool
+
+
 class ListTable(OperatorLink):
     """Works over a separate connection. Imports are noted in table `audit` under `who`.
 
@@ -92,6 +100,15 @@ class ListTable(OperatorLink):
             yield made
             details = {"tenant": given["tenant"], "template": made.row["template"]}
             self._audit(self._who, "campaign create", given["name"], details, 1)
+
+    def rated_credentials(self) -> list[str]:
+        """Return the credentials that have a budget."""
+        return [row["credential"] for row in self._db.execute(_SQL["rated"])]
+
+    def worker_runs(self) -> bool:
+        """Return whether a worker that delivers runs."""
+        row = self._db.execute(_SQL["worker"]).fetchone()
+        return bool(row and row["runs"])
 
     def importing(self, campaign: CampaignTemplate) -> ListImport:
         """Begin an import."""
@@ -151,7 +168,7 @@ class ListTable(OperatorLink):
 
 
 class ListImport:
-    """An import: `add` and `end_rows`, then within `transaction` first `duplicates`, then `store`.
+    """An import: `add` and `end_rows`, then within `transaction` the others in their order.
 
     Rows wait in a temporary table, which goes with the connection. Each part of them is a commit.
     So a slow source keeps no snapshot, which would hold up the clean-up of the queue.
@@ -195,6 +212,11 @@ class ListImport:
                 "another import into the campaign has ended meanwhile: nothing was imported, run "
                 "it again"
             ) from None
+
+    def of_other_kind(self) -> Iterator[OtherKind]:
+        """Leave out each row whose kind the campaign does not have, and yield these rows."""
+        found = self._db.execute(_SQL["other_kind"], {"campaign": self._campaign["id"]})
+        yield from sorted(OtherKind(**row) for row in found)
 
     def duplicates(self) -> Iterator[Duplicate]:
         """Leave out each row whose mailbox is there before, and yield these rows."""

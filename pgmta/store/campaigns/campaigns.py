@@ -147,6 +147,13 @@ class CampaignTable(OperatorLink):
         """Send again what failed; return the number of jobs."""
         return self._change("retry", campaign, {"unknown": unknown, "halted": halted})
 
+    def suppressed(self, *, campaign: int | None = None, job: int | None = None,
+                   unknown: bool) -> int:  # fmt: skip
+        """Return how many of the recipients that a retry takes are suppressed, and stay unsent."""
+        params = {"campaign": campaign, "job": job, "unknown": unknown}
+        row = self._db.execute(_SQL["suppressed"], params).fetchone()
+        return int(row["number"]) if row else 0
+
     def delete(self, campaign: int) -> int:
         """Delete a campaign; return the number of its recipients."""
         return self._change("delete", campaign, {})

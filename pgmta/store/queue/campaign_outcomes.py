@@ -32,12 +32,12 @@ def campaign_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     out.
     """
     found = [
-        (*path, o.item.message_id, o.item.id, state, _bounced(o), *_codes(o), o.ended)
+        (*path, o.item.message_id, o.item.id, state, _bounced(o), *_codes(o), o.started, o.ended)
         for o in outcomes
         if (state := _state(o)) and (path := _path(o.item.metadata))
     ]
-    columns = list(zip(*found, strict=True)) if found else [()] * 9
-    campaigns, numbers, mails, rows, states, bounces, codes, sub_types, ended = columns
+    columns = list(zip(*found, strict=True)) if found else [()] * 10
+    campaigns, numbers, mails, rows, states, bounces, codes, sub_types, started, ended = columns
     return {
         "of_campaigns": Bigints(campaigns),
         "of_numbers": Integers(numbers),
@@ -47,6 +47,7 @@ def campaign_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "of_bounces": Booleans(bounces),
         "of_codes": Texts(codes),
         "of_sub_types": Texts(sub_types),
+        "of_started": Instants(started),
         "of_ended": Instants(ended),
     }
 

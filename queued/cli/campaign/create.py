@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import BaseModel
 
 from pgmta.command import print_json, print_line
+from pgmta.errors import ConfigError
 from pgmta.store.campaigns.campaign_lists import ListTable
 from queued.cli.campaign.campaign_argument import about_campaign, short_errors
 from queued.cli.campaign.campaign_recipients import compiled
@@ -30,7 +34,10 @@ from queued.cli.recipients.row_check import RECIPIENT, words_of
 @click.option("--deadline", metavar="TIME", help="Send nothing after this time.")
 def create(config: Path, name: str, tenant: str, at: str | None, deadline: str | None,
            as_json: bool, **options: Any) -> None:  # fmt: skip
-    """Make a campaign without recipients, and say which words its list has to have."""
+    """Make a campaign without recipients, and say which words its list has to have.
+
+    A credential that no route, budget or option names is named on stderr: it may be misspelt.
+    """
     given = {
         **options, "name": name, "tenant": tenant, "visible_at": time_option("--at", at),
         "deadline": time_option("--deadline", deadline),
@@ -41,6 +48,9 @@ def create(config: Path, name: str, tenant: str, at: str | None, deadline: str |
         table.creating(given) as campaign,
     ):
         words = words_of(compiled(campaign))
+        unnamed = _unnamed(config, options["credential"], table.rated_credentials())
+    if unnamed:
+        print_line(unnamed, err=True)
     row = campaign.row
     columns = [RECIPIENT, *words]
     if as_json:
@@ -49,3 +59,35 @@ def create(config: Path, name: str, tenant: str, at: str | None, deadline: str |
         return
     print_line(f"created {name}, campaign {row['id']}, with template {row['template']} version "
                f"{row['version']}; a list has the columns {', '.join(columns)}")  # fmt: skip
+
+
+def _unnamed(config: Path, credential: str, rated: list[str]) -> str:
+    """Return that nothing names a credential, with names that are near; '' if something does."""
+    from queued.config import read_config
+
+    try:
+        read = read_config(config, passwords=False)
+    except ConfigError:  # that is for those who may read all its files
+        return ""
+    texts = [read.environment.database.where, *(worker.where for worker in read.workers)]
+    known = {*rated, *_credentials_in(read), *_credentials_in(read.routing)}
+    if credential in known or any(f"'{credential}'" in text for text in texts if text):
+        return ""
+    near = get_close_matches(credential, known)
+    said = f"near: {', '.join(near)}" if near else "its mail goes by the usual route, at any rate"
+    return f"--credential {credential}: no route, budget or option names it; {said}"
+
+
+def _credentials_in(value: object) -> Iterator[str]:
+    """Yield the values of metadata.credential that conditions in a configuration name."""
+    from queued.config.mail_conditions import MailConditions
+
+    if isinstance(value, MailConditions):
+        yield from value.metadata.get("credential", ())
+    elif isinstance(value, BaseModel):
+        yield from _credentials_in(list(value.__dict__.values()))
+    elif isinstance(value, dict):
+        yield from _credentials_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _credentials_in(each)

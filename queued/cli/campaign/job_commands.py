@@ -58,6 +58,11 @@ def resume(config: Path, name: str, tenant: str, *, halted: bool) -> None:
     """Go on with a campaign that was stopped, with exactly the rest."""
     with campaign_table(config) as table:
         number = table.resume(table.find(tenant, name), halted=halted)
+        state = table.state(tenant, name)
+    if not number and state.done:
+        again = f"; `queuectl campaign retry {name}` sends what failed again"
+        print_line(f"{name} is done: no recipient is unsent{again if state.errored else ''}")
+        return
     print_line(f"resumed {_jobs(number)} of {name}{'' if number else ': none is stopped'}")
 
 
@@ -66,11 +71,22 @@ def resume(config: Path, name: str, tenant: str, *, halted: bool) -> None:
 @click.option("--unknown", is_flag=True, help="Also mail that may have arrived: maybe twice then.")
 @_HALTED
 def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: bool) -> None:
-    """Send again the failed recipients, and the rest, before younger campaigns."""
+    """Send again the failed recipients, and the rest, before younger campaigns.
+
+    Those that are suppressed by now, as hard bounces are, get nothing: they become invalid.
+    """
     with campaign_table(config) as table:
-        number = table.retry(table.find(tenant, name), unknown=unknown, halted=halted)
+        campaign = table.find(tenant, name)
+        suppressed = table.suppressed(campaign=campaign, unknown=unknown)
+        number = table.retry(campaign, unknown=unknown, halted=halted)
+        state = table.state(tenant, name)
+    if not number and state.done:
+        more = f"; --unknown takes those with an unknown outcome, {state.unknown}"
+        print_line(f"{name} is done: none failed{more if state.unknown else ''}")
+        return
     nothing = "" if number else ": none is done or stopped"
     print_line(f"{name}: {_jobs(number)} of it tried again{nothing}")
+    _say_suppressed(suppressed)
 
 
 @command()
@@ -127,11 +143,19 @@ def resume_job(config: Path, number: int) -> None:
 def retry_job(config: Path, number: int, *, unknown: bool) -> None:
     """Send again what failed of a job, in its place."""
     with campaign_table(config) as table:
+        suppressed = table.suppressed(job=number, unknown=unknown)
         _say(number, "tried again", changed=table.retry_job(number, unknown=unknown))
+    _say_suppressed(suppressed)
 
 
 def _say(number: int, done: str, *, changed: bool) -> None:
     print_line(f"job {number} {done}" if changed else f"job {number}: nothing to do in its status")
+
+
+def _say_suppressed(number: int) -> None:
+    if number:
+        print_line(f"{number} of the recipients are suppressed, as hard bounces are: they become "
+                   "invalid, and get nothing (`queuectl suppression list`)")  # fmt: skip
 
 
 def _jobs(number: int) -> str:

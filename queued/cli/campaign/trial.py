@@ -51,6 +51,8 @@ def test(
     recipient = address_of(address)
     with open_recipients(config, tenant, name) as campaign:
         words = _words(campaign, number, read_words(param, params_file))
+        if not campaign.table.worker_runs():
+            raise PgmtaError("no worker that delivers runs (`queuectl workers`): start queued")
         message = campaign.table.test(campaign.id, recipient, words)
     with connect_operator(database_of(config)) as db:
         outcome = _outcome(db, message, timeout)

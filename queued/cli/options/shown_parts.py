@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,8 @@ from pgmta.errors import PgmtaError
 from queued.cli.options.mail_page import mail_page, open_page
 
 _MESSAGE_ID = "<0.0000000000000000@localhost>"  # of mail that is not sent
+
+_SUBJECT = re.compile(r"(?m)^Subject:.*\r\n(?:[ \t].*\r\n)*")
 
 _OPTIONS = [
     click.option("--text", "view", flag_value="text", help="Print the text alone."),
@@ -31,7 +34,10 @@ def view_options[F: Callable[..., Any]](function: F) -> F:
 
 
 def show_parts(parts: Parts, *, view: str | None, opened: bool, as_json: bool) -> None:
-    """Print mail that is not sent, or show it in the browser. Date and Message-ID are examples."""
+    """Print mail that is not sent, or show it in the browser. Date and Message-ID are examples.
+
+    A subject is printed as it is read, and not as an encoded word (RFC 2047).
+    """
     if opened:
         path, found = open_page(mail_page(parts))
         if not found:
@@ -39,11 +45,14 @@ def show_parts(parts: Parts, *, view: str | None, opened: bool, as_json: bool) -
         print_line(f"opened {path}")
         return
     content = compose_head(parts, MessageIdentity(_MESSAGE_ID, datetime.now(UTC))).decode()
+    readable = content
+    if parts.subject:
+        readable = _SUBJECT.sub(lambda _: f"Subject: {parts.subject}\r\n", content, count=1)
     if as_json:
         print_json({"subject": parts.subject, "text": parts.body, "html": parts.html,
                     "content": content})  # fmt: skip
         return
-    shown = {"text": parts.body, "html": parts.html, None: content}[view]
+    shown = {"text": parts.body, "html": parts.html, None: readable}[view]
     if shown is None:
         raise PgmtaError(f"the template has no {view}")
     print_text(shown.replace("\r\n", "\n").rstrip("\n"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import psycopg
+import yaml
 
 from pgmta.compose.template import TemplateSource
 from tests.queued.cli.campaign.site import Site
@@ -84,3 +85,40 @@ def test_the_preview_has_an_example_of_the_link_that_unsubscribes(
     assert link.startswith("https://mail.shop.example/unsubscribe?token=")
     assert mail["List-Unsubscribe"] == f"<{link}>"
     assert mail["List-Unsubscribe-Post"] == "List-Unsubscribe=One-Click"
+
+
+def test_a_credential_that_nothing_names_is_said(site: Site, db: psycopg.Connection) -> None:
+    """A route, a condition of a worker, or a budget names it; an unreadable file says nothing."""
+
+    def said(credential: str) -> str:
+        name = f"c{column(db, 'SELECT count(*) FROM campaigns')[0]}"
+        made = site.run("create", name, "--template", "hello", "--credential", credential)
+        assert made.exit_code == 0, made.stderr
+        return made.stderr
+
+    usual = "no route, budget or option names it; its mail goes by the usual route, at any rate\n"
+    assert said("ses-1") == f"--credential ses-1: {usual}"
+    routes = {"routes": [{"metadata.credential": ["ses-1", "ses-2"], "to": "h.example"}]}
+    (site.folder / "shaping.yaml").write_text(yaml.safe_dump(routes))
+    worker = {"name": "w", "where": "metadata->>'credential' = 'other'"}
+    site.configure({"shaping": "shaping.yaml", "workers": [worker]})
+    db.execute("SELECT budget_set('credential:twilio', 10, NULL)")
+    for known in ("ses-1", "ses-2", "twilio", "other"):
+        assert said(known) == ""
+    near = "--credential ses1: no route, budget or option names it; near: ses-1, ses-2\n"
+    assert said("ses1") == near
+    site.configure({"shaping": "none.yaml"})
+    assert said("ses1") == ""
+
+
+def test_the_preview_has_its_subject_as_it_is_read(site: Site, db: psycopg.Connection) -> None:
+    subject = "Frühling für {{name}}, " + "und noch mehr " * 10
+    put_template(db, "spring", TemplateSource(
+        sender="s@a.example", from_="s@a.example", subject=subject, body="Subject: x\n"
+    ))  # fmt: skip
+    site.said("create", "spring", "--template", "spring", "--credential", "c")
+    site.said("import", "spring", site.file("recipient,name\na@x.example,Jörg\n"))
+    lines = site.said("preview", "spring").splitlines()
+    assert subject.replace("{{name}}", "Jörg") in [line.removeprefix("Subject: ") for line in lines]
+    assert lines[lines.index("") :] == ["", "Subject: x"]
+    assert "=?utf-8?" not in "".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import psycopg
@@ -228,3 +229,25 @@ def test_queries_that_are_refused(site: Site, query: str, code: int, reason: str
     assert reason in found.stderr
     assert column(site.db, "SELECT recipient FROM public.kept") == ["a@x.example"]
     assert site.books() == (0, 0, 0)
+
+
+def test_a_campaign_goes_to_numbers_or_to_mailboxes(site: Site, db: psycopg.Connection) -> None:
+    """Most of the first list decide, or its first recipient, and later lists are of that kind."""
+    number = "is a telephone number, and the campaign goes to mailboxes"
+    mailbox = "is a mailbox, and the campaign goes to telephone numbers"
+    cases = (
+        ("mails", ["a@x.example", "+491701234567", "b@x.example"], {3: number}, 2),
+        ("sms", ["a@x.example", "+491701234567", "+491701234568"], {2: mailbox}, 2),
+        ("sms", ["c@x.example", "d@x.example", "+491701234569"], {2: mailbox, 3: mailbox}, 1),
+        ("even", ["+491701234567", "a@x.example"], {3: mailbox}, 1),
+    )
+    for name, recipients, bad, imported in cases:
+        if name not in column(db, "SELECT name FROM campaigns"):
+            site.create(name)
+        text = HEAD + "".join(f"{each},Ann,Ulm\n" for each in recipients)
+        words = [name, site.file(text), "--errors", str(site.folder / "bad.csv"), "--json"]
+        done = site.run("import", *words)
+        assert (done.exit_code, json.loads(done.stdout)["imported"]) == (1, imported), done.stderr
+        assert problems(site.folder / "bad.csv") == {
+            line: f"{recipients[line - 2]!r} {what}" for line, what in bad.items()
+        }

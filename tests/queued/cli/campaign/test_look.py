@@ -86,6 +86,32 @@ def test_stopped_halted_and_a_later_list(site: Site, db: psycopg.Connection) -> 
     assert "`queuectl campaign resume NAME --halted`" in refused.stderr
 
 
+def test_a_campaign_that_is_done(site: Site, db: psycopg.Connection) -> None:
+    """A resume and a retry say that nothing is left, and a retry whom it leaves out."""
+    site.imported(LIST)
+    site.said("start", "news")
+    books = "UPDATE campaign_recipients SET state = %s, bounced = %s WHERE number = %s"
+    db.execute(books, ("failed", True, 1))
+    db.execute(books, ("unknown", False, 2))
+    for status in ("ENQUEUED", "SENT", "LOGGED"):
+        db.execute("UPDATE campaign_jobs SET status = %s", (status,))
+    assert site.said("resume", "news") == (
+        "news is done: no recipient is unsent; `queuectl campaign retry news` sends what failed "
+        "again\n"
+    )
+    assert site.said("retry", "news").splitlines() == [
+        "news: 1 job of it tried again",
+        "1 of the recipients are suppressed, as hard bounces are: they become invalid, and get "
+        "nothing (`queuectl suppression list`)",
+    ]
+    db.execute("SELECT campaign_take(), campaign_feed('ses-1', 'w')")
+    db.execute("SELECT campaign_feed('ses-1', 'w'), campaign_finalise('1 min')")
+    assert site.said("retry", "news") == (
+        "news is done: none failed; --unknown takes those with an unknown outcome, 1\n"
+    )
+    assert site.said("resume", "news") == "news is done: no recipient is unsent\n"
+
+
 def test_one_recipient(site: Site) -> None:
     site.imported(LIST)
     found = json.loads(site.said("show", "news", "--recipient", "BOB@a.example", "--json"))

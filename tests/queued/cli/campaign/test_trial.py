@@ -13,6 +13,7 @@ import yaml
 from click.testing import Result
 
 from tests.queued.cli.campaign.site import Site
+from tests.queued.cli.campaign.test_look import begin_worker
 from tests.scenarios.test_composed import body, read
 from tests.support.authority import Authority
 from tests.support.nexthop import EXTENSIONS, NextHop, as_usual, at
@@ -89,6 +90,10 @@ def test_without_queued_or_with_wrong_words(site: Site, db: psycopg.Connection) 
     result, _ = tried(site, "me@own.example", "--param", "nam=Ann")
     assert "--param nam: the template has city, name" in result.stderr
     words = ["--param", "name=Ann", "--param", "city=Kiel"]
+    result, _ = tried(site, "me@müller.example", *words)
+    none = "error: no worker that delivers runs (`queuectl workers`): start queued\n"
+    assert (result.exit_code, result.stderr) == (1, none)
+    begin_worker(db)
     result, _ = tried(site, "me@müller.example", *words, "--timeout", "0")
     assert result.exit_code == 1
     assert "has no outcome within 0 s, and was cancelled" in result.stderr

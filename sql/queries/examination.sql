@@ -23,6 +23,22 @@ WHERE role <> 'PUBLIC' AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role
 -- Rights that the roles of pgmta lack.
 SELECT role, privilege, object FROM missing_rights()
 
+-- name: unidentified
+-- Tables of ours whose rows PostgreSQL neither changes nor removes while a publication has them.
+SELECT n.nspname AS schema, c.relname AS name, (
+    SELECT string_agg(quote_ident(p.pubname), ', ' ORDER BY p.pubname)
+    FROM pg_publication AS p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) AS published
+    WHERE (p.pubupdate OR p.pubdelete)
+        AND (published.relid = c.oid OR published.relid IN (SELECT pg_partition_ancestors(c.oid)))
+) AS publications
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname IN ('pgmta', 'lifecycle') AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND CASE c.relreplident
+    WHEN 'f' THEN false
+    WHEN 'i' THEN NOT EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisreplident AND i.indisvalid)
+    WHEN 'd' THEN NOT EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisprimary)
+    ELSE true END
+ORDER BY 1, 2
+
 -- name: connections
 -- Connections in use, and how many the server allows to logins without special rights.
 SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS used,

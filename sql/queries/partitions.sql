@@ -81,6 +81,11 @@ WITH tree AS (
     WHERE isleaf AND parent = 'queue_def' AND key <> ALL (coalesce(settings, '{{}}'))
     GROUP BY tree.name
     UNION ALL
+    SELECT CASE WHEN EXISTS (SELECT FROM pg_publication) THEN 'problem' ELSE 'hint' END, tree.name,
+        'has no replica identity: a publication that has it stops its mail',
+        format('ALTER TABLE pgmta.%I REPLICA IDENTITY FULL;', tree.name)
+    FROM tree JOIN pg_class AS c ON c.oid = tree.relid WHERE c.relreplident IN ('d', 'n')
+    UNION ALL
     SELECT 'problem', name, 'is not logged: a crash empties it',
         format('ALTER TABLE pgmta.%I SET LOGGED;', name)
     FROM tree WHERE isleaf AND relpersistence <> 'p'

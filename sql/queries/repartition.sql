@@ -43,6 +43,7 @@ ORDER BY a.xact_start
 -- is copied.
 CREATE TABLE {target} (LIKE pgmta.queue_def INCLUDING ALL, CONSTRAINT attach CHECK ({mine}))
     {options};
+ALTER TABLE {target} REPLICA IDENTITY FULL;
 CREATE TEMPORARY TABLE moving (id bigint, version xid) ON COMMIT DROP;
 SET LOCAL jit = off;
 SET LOCAL work_mem = '64MB'

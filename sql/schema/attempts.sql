@@ -96,6 +96,8 @@ COMMENT ON COLUMN attempts.client_protocol IS
 COMMENT ON CONSTRAINT attempts_event ON attempts IS 'Those of pgmta/states.py, which a test compares.';
 
 CREATE TABLE attempts_default PARTITION OF attempts DEFAULT;
+ALTER TABLE attempts REPLICA IDENTITY FULL;
+ALTER TABLE attempts_default REPLICA IDENTITY FULL;
 COMMENT ON TABLE attempts_default IS 'Catches rows of days without a partition; normally empty.';
 
 CREATE INDEX attempts_message_id ON attempts (message_id);

@@ -24,6 +24,7 @@ BEGIN
             EXECUTE format(
                 'CREATE TABLE pgmta.%I PARTITION OF pgmta.%I FOR VALUES FROM (%L) TO (%L)',
                 name, log, day || ' 00:00:00+00', day + 1 || ' 00:00:00+00');
+            EXECUTE format('ALTER TABLE pgmta.%I REPLICA IDENTITY FULL', name);
             made := made + 1;
         END IF;
     END LOOP;

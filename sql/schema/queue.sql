@@ -147,6 +147,16 @@ CREATE TABLE queue_def_def PARTITION OF queue_def DEFAULT WITH (
 );
 COMMENT ON TABLE queue_def_def IS 'Rows whose _partid has no partition of its own, or is absent.';
 
+-- A table without a key needs it where a publication has all tables, else PostgreSQL refuses each UPDATE. It costs
+-- nothing while wal_level is not logical. Partitions do not inherit it.
+ALTER TABLE queue REPLICA IDENTITY FULL;
+ALTER TABLE queue_hold REPLICA IDENTITY FULL;
+ALTER TABLE queue_delete REPLICA IDENTITY FULL;
+ALTER TABLE queue_scheduled REPLICA IDENTITY FULL;
+ALTER TABLE queue_report REPLICA IDENTITY FULL;
+ALTER TABLE queue_def REPLICA IDENTITY FULL;
+ALTER TABLE queue_def_def REPLICA IDENTITY FULL;
+
 -- The key is a column of every index condition that workers use; status and the lease are in
 -- none, so that a claim is a heap-only update in half-full pages.
 CREATE INDEX queue_id ON queue (id);

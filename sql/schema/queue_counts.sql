@@ -9,6 +9,7 @@ CREATE TABLE queue_counts (
     oldest timestamptz NOT NULL,
     oldest_due timestamptz
 );
+ALTER TABLE queue_counts REPLICA IDENTITY FULL;
 COMMENT ON TABLE queue_counts IS
     'The rows of queue, counted once per minute: the 1,000 largest groups, and for each status the rest. Above some 100,000 '
     'rows these are estimates from a sample (queue_counted.share).';

@@ -27,6 +27,8 @@ COMMENT ON COLUMN reports.reason IS 'Why there is no DSN, or the reason of an op
 COMMENT ON CONSTRAINT reports_kind ON reports IS 'The actions of RFC 3464, section 2.3.3.';
 
 CREATE TABLE reports_default PARTITION OF reports DEFAULT;
+ALTER TABLE reports REPLICA IDENTITY FULL;
+ALTER TABLE reports_default REPLICA IDENTITY FULL;
 COMMENT ON TABLE reports_default IS 'Catches rows of days without a partition; normally empty.';
 
 CREATE INDEX reports_message_id ON reports (message_id);

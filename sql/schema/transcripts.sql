@@ -20,6 +20,8 @@ COMMENT ON COLUMN transcripts.dialogue IS
     'and secrets.';
 
 CREATE TABLE transcripts_default PARTITION OF transcripts DEFAULT;
+ALTER TABLE transcripts REPLICA IDENTITY FULL;
+ALTER TABLE transcripts_default REPLICA IDENTITY FULL;
 COMMENT ON TABLE transcripts_default IS 'Catches rows of days without a partition; normally empty.';
 
 CREATE INDEX transcripts_message_id ON transcripts (message_id);

@@ -15,6 +15,7 @@ type Question = Literal[
     "roles_async",
     "missing_roles",
     "missing_rights",
+    "unidentified",
     "connections",
     "long_transactions",
     "sees_all",

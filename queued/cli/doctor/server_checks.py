@@ -35,6 +35,7 @@ class ServerChecks:
             "connections": self.connections,
             "transactions": self.transactions,
             "replication slots": self.slots,
+            "publications": self.publications,
             "bloat": self.bloat,
             "transaction age": self.transaction_age,
             "indexes": self.indexes,
@@ -154,6 +155,25 @@ class ServerChecks:
                     "replication slots",
                     f"the slot {row['name']} has no reader, and keeps {row['octets'] >> 20} MB",
                     f"start its reader, or SELECT pg_drop_replication_slot('{row['name']}');",
+                )
+
+    def publications(self) -> Iterator[Diagnosis]:
+        """Look for tables that a publication stops, or would stop."""
+        for row in self._ask("unidentified"):
+            table = f"{row['schema']}.{row['name']}"
+            remedy = f"ALTER TABLE {table} REPLICA IDENTITY FULL;"
+            if row["publications"]:
+                yield error(
+                    "publications",
+                    f"{table} is in the publication {row['publications']} and has no replica "
+                    "identity: PostgreSQL refuses to change its rows",
+                    remedy,
+                )
+            else:
+                yield warning(
+                    "publications",
+                    f"{table} has no replica identity: a publication for all tables stops its mail",
+                    remedy,
                 )
 
     def bloat(self) -> Iterator[Diagnosis]:

@@ -106,6 +106,14 @@ PLANTED = {
         "ALTER TABLE queue_def_def RESET (fillfactor)",
         "partitions", "queue_def_def: lacks the settings",
     ),
+    "a table that a publication stops": (
+        "ALTER TABLE queue_def_def REPLICA IDENTITY DEFAULT; CREATE PUBLICATION cdc FOR ALL TABLES",
+        "publications", "queue_def_def is in the publication cdc",
+    ),
+    "a table that a publication would stop": (
+        "ALTER TABLE queue_hold REPLICA IDENTITY NOTHING",
+        "publications", "ALTER TABLE pgmta.queue_hold REPLICA IDENTITY FULL;",
+    ),
     "mail is late": (
         DUE + "; INSERT INTO queue (message_id, sender, recipient, domain, next_attempt) "
         "VALUES (7, '', 'r@b.example', 'b.example', now() - interval '1 hour')",

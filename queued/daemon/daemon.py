@@ -129,7 +129,9 @@ class Daemon:
         from pgmta.metrics.metrics_server import MetricsServer  # and aiohttp, which takes 16 MB
         from queued.daemon.queued_page import QueuedPage
 
-        page = QueuedPage(settings.next_hops, self.process, self._presence, self._workers)
+        page = QueuedPage(
+            settings.next_hops, self.process, self._presence, self._workers, self._collectors
+        )
         server = MetricsServer("queued", settings, page.scrape, page.problem)
         await server.start()
         return server

@@ -11,6 +11,7 @@ from pgmta.metrics.database_look import DatabaseLook
 from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values
 from queued.daemon.presence import Presence
+from queued.lifecycle.collector_loop import OUTCOMES, CollectorLoop
 from queued.process.queue_figures import QueueFigures
 from queued.process.queued_process import QueuedProcess
 from queued.process.queued_series import QUEUED as CATALOGUE
@@ -34,10 +35,12 @@ class QueuedPage:
         process: QueuedProcess,
         presence: Presence,
         runners: Sequence[Runner],
+        collectors: Sequence[CollectorLoop],
     ) -> None:
         self._most = most
         self._process = process
         self._runners = runners
+        self._collectors = collectors
         self._look = DatabaseLook(presence.look)
         self._compared = time.monotonic()
         process.figures.next_hops.most = most
@@ -55,6 +58,7 @@ class QueuedPage:
         values |= (
             self._delivery()
             | self._workers()
+            | self._tokens()
             | queue_values(self._process.queue_figures, self._most)
         )
         states = self._process.resources.states()
@@ -99,6 +103,16 @@ class QueuedPage:
         ):
             values[_D + name] = {(): float(number)}
         return values
+
+    def _tokens(self) -> Values:
+        loops = self._collectors
+        return {
+            _D + "collector_tokens_total": {
+                (loop.name, outcome): float(loop.tokens[outcome])
+                for loop in loops for outcome in OUTCOMES
+            },
+            _D + "collector_sum_used_up": {(loop.name,): float(loop.spent) for loop in loops},
+        }  # fmt: skip
 
 
 def queue_values(figures: QueueFigures, most: int) -> Values:

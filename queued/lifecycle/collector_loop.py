@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -15,7 +16,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.postgres.link_connection import LinkConnection
-from pgmta.store.lifecycle.collections import CollectorStatements
+from pgmta.store.lifecycle.collections import CollectorStatements, TokenBatch
 from queued.config.collector import Collector
 from queued.lifecycle.outputs import Output
 from queued.lifecycle.timing import Timing
@@ -26,6 +27,10 @@ _EARLY = 0.01  # seconds before the time of the budget: collect() makes the batc
 _BACK_OFF, _LONGEST = 0.5, 30.0  # seconds before the first new connection, and at most
 _MARGIN = 2.0  # seconds to give up a statement
 _ASIDE = 60.0  # seconds for which a token rests that the database refuses
+_ASK_S = 60.0  # until a budget is asked again, at most: an operator may change it
+
+OUTCOMES = ("collected", "refused", "expired", "set aside")
+"""The outcomes of tokens for a collector."""
 
 log = get("collector")
 
@@ -65,6 +70,12 @@ class CollectorLoop:
         self._poll = min(_POLL, collector.healthcheck / 4)
         self._pause = _BACK_OFF
         self._log = log.bind(collector=collector.name)
+        self.name = collector.name
+        """As collections has it."""
+        self.tokens = Counter[str]()
+        """Tokens since the start, by outcome."""
+        self.spent = False
+        """Whether the sum of the month is used up."""
 
     async def run(self) -> None:
         """Collect until cancelled. Raises BrokenPipeError, if it ends unread."""
@@ -125,18 +136,33 @@ class CollectorLoop:
                 if singles:
                     self._log.error("set aside", token=tokens[0], reason=faults.words(error))
                     await self._within(self._store.set_aside(tokens[0], _ASIDE))
+                    self.tokens["set aside"] += 1
                 singles = singles - 1 if singles else self._collector.limit
                 continue
             self._pause, singles = _BACK_OFF, max(singles - 1, 0)
-            left = [] if batch.taken or batch.refused or batch.wait is not None else tokens
-            if batch.taken or batch.refused:
-                self._log.info("collected", tokens=batch.taken, reason=reason)
-            for token, fault in batch.refused:
-                self._log.warning("no mail", token=token, reason=fault)
+            self._note(batch, reason)
+            done = batch.taken + len(batch.refused)
+            left = [] if done or batch.expired or batch.wait is not None else tokens
             if batch.wait is not None:
-                paid = time.monotonic() + batch.wait - _EARLY
+                paid = time.monotonic() + min(batch.wait - _EARLY, _ASK_S)
             # a batch of expired tokens alone says nothing of the others
-            drained = drained or self._drained(0 < batch.taken + len(batch.refused) < limit)
+            drained = drained or self._drained(0 < done < limit)
+
+    def _note(self, batch: TokenBatch, reason: str) -> None:
+        """Count a batch, and say what became of it."""
+        self.tokens["collected"] += batch.taken
+        self.tokens["refused"] += len(batch.refused)
+        self.tokens["expired"] += batch.expired
+        if batch.taken or batch.refused:
+            self._log.info("collected", tokens=batch.taken, reason=reason)
+        for token, fault in batch.refused:
+            self._log.warning("no mail", token=token, reason=fault)
+        if batch.expired:
+            self._log.warning("tokens expired before their mail was made", tokens=batch.expired)
+        if batch.spent and not self.spent:
+            key, hours = self._collector.budget_key, round((batch.wait or 0.0) / 3600, 1)
+            self._log.warning("the sum of the month is used up", budget=key, hours=hours)
+        self.spent = batch.spent
 
     def _drained(self, done: bool) -> bool:
         if done:

@@ -117,7 +117,9 @@ class LineOutput:
     async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Print a batch."""
         began, rings = datetime.now(UTC), self._keys().rings
-        leased = await store.lease(limit, _LEASE)
+        found = await store.lease(limit, _LEASE)
+        leased = [each for each in found if not each.expired]
+        expired = len(found) - len(leased)
         signed = [(each, rings[Purpose(PURPOSES[each.action])].sign(each.secret, _code(each)))
                   for each in leased if each.email and each.login]  # fmt: skip
         line, refused = self._frame(signed)
@@ -125,10 +127,10 @@ class LineOutput:
                     for each in leased if not (each.email and each.login)]  # fmt: skip
         if line:
             await asyncio.to_thread(self._print, line)
-        if leased:
+        if found:
             tokens = [each.token for each in leased]
-            await store.printed(reason, tokens, len(refused), began)
-        return TokenBatch(len(leased) - len(refused), refused, None)
+            await store.printed(reason, tokens, len(refused), expired, began)
+        return TokenBatch(len(leased) - len(refused), refused, None, expired)
 
     def _print(self, line: str) -> None:
         self._stream.write(f"{line}\n")

@@ -44,11 +44,12 @@ COMMENT ON FUNCTION tokens_pick IS 'Locks tokens that wait, by priority, and lea
 
 CREATE FUNCTION collect(
     collector text, worker text, batch integer, reason text, options jsonb,
-    OUT taken integer, OUT refused jsonb, OUT wait double precision
+    OUT taken integer, OUT refused jsonb, OUT wait double precision, OUT expired integer, OUT spent boolean
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     began timestamptz := clock_timestamp();
+    present double precision;
     levels smallint[] := lifecycle.action_levels(ARRAY(SELECT jsonb_object_keys(options -> 'actions')));
     budget text := options ->> 'budget';
     granted integer;
@@ -59,15 +60,20 @@ DECLARE
     found record;
 BEGIN
     taken := 0;
+    expired := 0;
+    spent := false;
     IF budget IS NOT NULL THEN
         -- before the time: without locks, and without mail that is made in vain
         SELECT extract(epoch FROM b.next_at - began) INTO wait FROM budgets AS b
         WHERE b.key = budget AND b.next_at > began;
-        IF wait > 0.02 THEN RETURN; END IF;
-        wait := NULL;
+        IF wait > 0.02 AND wait <= 60 THEN RETURN; END IF;
+        IF wait <= 0.02 THEN wait := NULL; END IF;
     END IF;
     picked := lifecycle.tokens_pick(levels, batch);
     IF cardinality(picked) = 0 THEN RETURN; END IF;
+    present := extract(epoch FROM clock_timestamp());
+    SELECT count(*) INTO expired FROM unnest(picked) AS p
+    WHERE (p.token).expires_at <= present AND (p.token).consumed_at IS NULL AND (p.token).collected_at IS NULL;
     -- A separate statement: its snapshot has all that was committed before the locks.
     SELECT array_agg(e.at ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS places,
         array_agg(e.waits ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS waits,
@@ -103,11 +109,13 @@ BEGIN
                     WHEN 'email' THEN a.email WHEN 'code' THEN t.code
                     WHEN 'minutes' THEN ceil((t.expires_at - extract(epoch FROM began)) / 60)::text END), '{}') AS words
                 FROM unnest(o.own) AS word) AS w
-        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > extract(epoch FROM clock_timestamp())
+        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > present
         OFFSET 0  -- a fault is looked for once
     ) AS e;
     granted := cardinality(found.places);
-    IF budget IS NOT NULL AND granted > 0 THEN
+    IF wait IS NOT NULL THEN
+        granted := 0;  -- the time is far away, and others may expire until then
+    ELSIF budget IS NOT NULL AND granted > 0 THEN
         -- a collector asks a little early, so the batch is ready at its time: a late one loses time
         PERFORM pg_sleep(extract(epoch FROM b.next_at - clock_timestamp())) FROM budgets AS b
         WHERE b.key = budget AND b.next_at > clock_timestamp()
@@ -115,9 +123,11 @@ BEGIN
         SELECT r.first, r.number INTO next_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;
         IF granted = 0 THEN
             wait := extract(epoch FROM next_at - clock_timestamp());
-            RETURN;
         END IF;
     END IF;
+    spent := wait IS NOT NULL AND EXISTS (
+        SELECT FROM budgets AS b
+        WHERE b.key = budget AND b.month_used >= b.month_most AND b.month >= date_trunc('month', began AT TIME ZONE 'UTC'));
     IF granted > 0 THEN
         mails := ARRAY(SELECT nextval('message_ids') FROM generate_series(1, granted));
         PERFORM queue_put(mails, ARRAY(SELECT octet_length(p::text) FROM unnest(found.params[:granted]) AS p),
@@ -145,13 +155,17 @@ BEGIN
     -- those beyond the budget wait on; the others are done, or do not fit
     DELETE FROM lifecycle.waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
     WHERE w.ctid = p.waits AND w.ctid <> ALL (coalesce(found.waits[granted + 1:], '{}'));
-    INSERT INTO lifecycle.collections (collector, worker, reason, wanted, taken, refused, began_at)
-    VALUES (collector, worker, reason, batch, taken, coalesce(jsonb_array_length(refused), 0), began);
+    INSERT INTO lifecycle.collections (collector, worker, reason, wanted, taken, refused, expired, began_at)
+    SELECT collector, worker, CASE WHEN spent THEN 'sum' ELSE reason END, batch, taken,
+        coalesce(jsonb_array_length(refused), 0), expired, began
+    WHERE taken > 0 OR refused IS NOT NULL OR expired > 0 OR wait IS NULL OR spent AND NOT EXISTS (
+        SELECT FROM lifecycle.collections AS c
+        WHERE c.collector = collect.collector AND c.reason = 'sum' AND c.began_at > began - interval '1 hour');
 END $$;
 COMMENT ON FUNCTION collect IS
     'Makes the mail of at most `batch` tokens that wait, in one statement: the queue has it, and the token is marked, '
-    'or neither. Returns their number, tokens that can have no mail with the reason, and, if the budget allows none '
-    'now, the seconds until it may.';
+    'or neither. Returns their number, tokens that can have no mail with the reason, if the budget allows none now the '
+    'seconds until it may, how many tokens expired, and whether the sum of the month is used up.';
 
 CREATE FUNCTION collect_actions(options jsonb) RETURNS TABLE (
     action token_action, purpose text, template_id bigint, sender text, priority smallint, key text, url text,
@@ -193,18 +207,19 @@ COMMENT ON FUNCTION collect_actions IS
     'there, lacks the link, or has other words.';
 
 CREATE FUNCTION tokens_lease(batch integer, actions text[], lease interval) RETURNS TABLE (
-    token bigint, action token_action, email text, login text, secret bytea, code text, expires_at bigint
+    token bigint, action token_action, email text, login text, secret bytea, code text, expires_at bigint, expired boolean
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     picked picked_token[] := tokens_pick(action_levels(actions), batch);
 BEGIN
     RETURN QUERY
-        SELECT t.id, t.action, coalesce(a.email, ''), coalesce(a.login, ''), t.secret, t.code::text, t.expires_at
+        SELECT t.id, t.action, coalesce(a.email, ''), coalesce(a.login, ''), t.secret, t.code::text, t.expires_at,
+            t.expires_at <= epoch()
         FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
-        JOIN account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
+        LEFT JOIN account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
             ON a.id = t.account AND token_fits(t.action, a.status)
-        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > epoch()
+        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND (a.id IS NOT NULL OR t.expires_at <= epoch())
         ORDER BY p.place;
     -- one that does not fit comes back if its account does
     DELETE FROM waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
@@ -215,18 +230,19 @@ BEGIN
     FROM unnest(picked) AS p (at, waits, token) WHERE w.ctid = p.waits;
 END $$;
 COMMENT ON FUNCTION tokens_lease IS
-    'Leases tokens to a collector that prints them, and returns them. tokens_printed() marks them then; otherwise '
+    'Leases tokens to a collector that prints them, and returns them, and those that expired for its count. tokens_printed() marks them then; otherwise '
     'another collector prints them after the lease.';
 
 CREATE FUNCTION tokens_printed(
-    tokens bigint[], collector text, worker text, reason text, batch integer, refused integer, began timestamptz
+    tokens bigint[], collector text, worker text, reason text, batch integer, refused integer, expired integer,
+    began timestamptz
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE tokens AS t SET collected_at = clock_timestamp()
     WHERE t.id = ANY (tokens_printed.tokens) AND t.collected_at IS NULL;
     DELETE FROM waiting_tokens AS w WHERE w.token = ANY (tokens_printed.tokens) AND w.priority = ANY (action_levels());
-    INSERT INTO collections (collector, worker, reason, wanted, taken, refused, began_at)
-    VALUES (collector, worker, reason, batch, cardinality(tokens_printed.tokens) - refused, refused, began);
+    INSERT INTO collections (collector, worker, reason, wanted, taken, refused, expired, began_at)
+    VALUES (collector, worker, reason, batch, cardinality(tokens_printed.tokens) - refused, refused, expired, began);
 END $$;
 COMMENT ON FUNCTION tokens_printed IS 'Marks tokens that a collector has printed, or that it can''t print.';
 

@@ -8,6 +8,7 @@ CREATE TABLE collections (
     wanted integer NOT NULL,
     taken integer NOT NULL,
     refused integer NOT NULL DEFAULT 0,
+    expired integer NOT NULL DEFAULT 0,
     began_at timestamptz NOT NULL,
     ended_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -15,10 +16,12 @@ COMMENT ON TABLE collections IS 'The batches of collectors.';
 COMMENT ON COLUMN collections.id IS 'Number of the batch.';
 COMMENT ON COLUMN collections.collector IS 'Name of the collector in queued.yaml, or MAILROOM_QUEUE_NAME.';
 COMMENT ON COLUMN collections.worker IS 'The process: its host or command, pid and a random number.';
-COMMENT ON COLUMN collections.reason IS 'Why it was collected then: limit, timeout or connect.';
+COMMENT ON COLUMN collections.reason IS
+    'Why it was collected then: limit, timeout or connect. sum: the sum of the month is used up, noted once per hour.';
 COMMENT ON COLUMN collections.wanted IS 'At most so many tokens were wanted.';
 COMMENT ON COLUMN collections.taken IS 'Tokens whose mail was made, or that were printed.';
 COMMENT ON COLUMN collections.refused IS 'Tokens that can have no mail or no line, by a value of their account.';
+COMMENT ON COLUMN collections.expired IS 'Tokens that expired before their mail was made, or before they were printed.';
 COMMENT ON COLUMN collections.began_at IS 'When the statement began.';
 COMMENT ON COLUMN collections.ended_at IS 'When it was about to commit.';
 COMMENT ON SEQUENCE collections_id_seq IS 'collections.id.';

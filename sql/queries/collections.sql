@@ -8,18 +8,18 @@ SELECT lifecycle.tokens_waiting(%(actions)s, %(limit)s::integer)
 
 -- name: collect
 -- Make the mail of a batch.
-SELECT taken, refused, wait
+SELECT taken, refused, wait, expired, spent
 FROM lifecycle.collect(%(collector)s, %(worker)s, %(limit)s::integer, %(reason)s, %(options)s::text::jsonb)
 
 -- name: lease
 -- Lease a batch of tokens that are printed.
-SELECT token, action::text, email, login, secret, code, expires_at
+SELECT token, action::text, email, login, secret, code, expires_at, expired
 FROM lifecycle.tokens_lease(%(limit)s::integer, %(actions)s, make_interval(secs => %(lease)s))
 
 -- name: printed
 -- Mark tokens that were printed, or can't be.
 SELECT lifecycle.tokens_printed(%(tokens)s::bigint[], %(collector)s, %(worker)s, %(reason)s, %(limit)s::integer,
-    %(refused)s::integer, %(began)s)
+    %(refused)s::integer, %(expired)s::integer, %(began)s)
 
 -- name: check
 -- Raise the error of a template that does not fit, of a schema that is not there, or of accounts that can't be read.

@@ -133,6 +133,25 @@ SELECT count(*) AS number FROM (
     SELECT FROM messages AS m WHERE received_at < now() - make_interval(secs => %(age)s + 3600)
         AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = m.id) LIMIT 1000) AS found
 
+-- name: lifecycle
+-- Whether the schema lifecycle is installed.
+SELECT to_regclass('lifecycle.installation') IS NOT NULL AS there
+
+-- name: waiting_tokens
+-- Tokens whose mail is not made, and the age of the oldest in seconds.
+SELECT count(*) AS number, (extract(epoch FROM now()) - min(t.created_at))::float8 AS seconds
+FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
+
+-- name: collections
+-- What became of tokens of the last day without mail.
+SELECT coalesce(sum(refused), 0) AS refused, coalesce(sum(expired), 0) AS expired
+FROM lifecycle.collections WHERE began_at > now() - interval '1 day'
+
+-- name: spent_budgets
+-- Budgets whose sum of the month is used up.
+SELECT key, month_most AS most FROM budgets
+WHERE month_used >= month_most AND month = date_trunc('month', now() AT TIME ZONE 'UTC') ORDER BY 1
+
 -- name: reached
 -- Whether an attempt of the last day had a connection to port 25.
 SELECT EXISTS (SELECT FROM attempts WHERE ended_at > now() - interval '1 day' AND host LIKE '%%:25'

@@ -24,6 +24,10 @@ SELECT metadata ->> '_partid' AS value, count(*) AS rows FROM {leaf}
 WHERE metadata ->> '_partid' IS NOT NULL
 GROUP BY 1 HAVING count(*) >= {least} ORDER BY 2 DESC, 1 LIMIT 10
 
+-- name: readable
+-- Whether this login may read a leaf.
+SELECT has_table_privilege({leaf}, 'SELECT') AS readable
+
 -- name: log_default
 -- Rows of the log that are in no partition of a day.
 SELECT rows, oldest FROM pgmta.leaf_rows('pgmta.attempts_default', true)
@@ -85,6 +89,11 @@ WITH tree AS (
         'has no replica identity: a publication that has it stops its mail',
         format('ALTER TABLE pgmta.%I REPLICA IDENTITY FULL;', tree.name)
     FROM tree JOIN pg_class AS c ON c.oid = tree.relid WHERE c.relreplident IN ('d', 'n')
+    UNION ALL
+    SELECT 'problem', tree.name, format('belongs to %s, so the owner of queue can''t read or change it', c.relowner::regrole),
+        format('ALTER TABLE pgmta.%I OWNER TO %s;', tree.name, q.relowner::regrole)
+    FROM tree JOIN pg_class AS c ON c.oid = tree.relid
+        JOIN pg_class AS q ON q.oid = 'pgmta.queue'::regclass AND q.relowner <> c.relowner
     UNION ALL
     SELECT 'problem', name, 'is not logged: a crash empties it',
         format('ALTER TABLE pgmta.%I SET LOGGED;', name)

@@ -137,6 +137,7 @@ class Night:
             "A destination is suspended": self._suspend,
             "A rule fails on a row": self._odd_rule,
             "Mail was accepted and is never due": self._hold,
+            "Activation mail does not come": self._token_without_collector,
             "A quarantine grows": self._quarantine,
             "Our own certificate has expired": self._own_certificate,
             "The disk is full": lambda: self._full_disk(patch),
@@ -160,6 +161,11 @@ class Night:
         self._send(FIRST + 38, "bob@odd.example", metadata='{"n": "alpha"}')
         held = "SELECT id FROM queue WHERE message_id = %s AND status = 'HOLD'"
         until(lambda: self.system.ask(held, FIRST + 38), describe="the rule")
+
+    def _token_without_collector(self) -> None:
+        self._do("lifecycle", "install")
+        self.system.ask("INSERT INTO lifecycle.accounts (email, login) VALUES ('b@b.example', 'b')")
+        self.system.ask("UPDATE lifecycle.tokens SET created_at = created_at - 300")
 
     def _hold(self) -> None:
         self._send(FIRST + 48, "bob@held.example", status="HOLD", hold_reason="ticket 4712")

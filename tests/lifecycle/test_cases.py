@@ -212,10 +212,11 @@ MARKS_FIRST = """
 ALTER FUNCTION collect(text, text, integer, text, jsonb) RENAME TO collect_now;
 CREATE FUNCTION collect(
     collector text, worker text, batch integer, reason text, options jsonb,
-    OUT taken integer, OUT refused jsonb, OUT wait double precision
+    OUT taken integer, OUT refused jsonb, OUT wait double precision, OUT expired integer,
+    OUT spent boolean
 ) LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT c.* INTO taken, refused, wait
+    SELECT c.* INTO taken, refused, wait, expired, spent
     FROM lifecycle.collect_now(collector, worker, batch, reason, options) AS c;
 EXCEPTION WHEN raise_exception THEN
     DELETE FROM lifecycle.waiting_tokens;  -- the mark is there, and no mail

@@ -7,6 +7,7 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgmta.store.admin.examination import Examination
 from pgmta.store.lifecycle.installation import install
+from queued.cli.doctor.account_checks import AccountChecks
 from queued.config.collector import CollectorBudget
 from queued.lifecycle.timing import Timing
 from tests.lifecycle.tokens import (
@@ -26,10 +29,12 @@ from tests.lifecycle.tokens import (
     put_templates,
     settings,
 )
+from tests.metrics.scraping import Scrape
+from tests.sql.test_roles import acting
 from tests.support.database import PrivateServer
 from tests.support.rows import column, fetch
 from tests.support.system import System
-from tests.support.waiting import take_time, until
+from tests.support.waiting import free_port, take_time, until
 
 MAILS = "SELECT count(*) FROM pgmta.messages"
 ONE_EACH = """
@@ -285,6 +290,51 @@ def test_the_month_ends_the_mail(accounts: psycopg.Connection) -> None:
     assert [collect(accounts, budget="m")[0] for _ in range(3)] == [10, 5, 0]
     assert (collect(accounts, budget="m")[2] or 0) > 0
     assert fetch(accounts, ONE_EACH) == (15, 15, 20, 5)
+
+
+def test_tokens_without_mail_are_told_everywhere(
+    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
+) -> None:
+    """One gets mail; one is expired, one has no mailbox, and the sum does not reach for one."""
+    accounts.execute(
+        "INSERT INTO accounts (email, login) VALUES ('no mailbox', 'x');"
+        " INSERT INTO accounts (email, login) SELECT n || '@b.example', n FROM"
+        " generate_series(1, 3) AS n; UPDATE tokens SET expires_at = epoch() WHERE account = 2"
+    )
+    port = free_port()
+    budget = {"key": "one", "rate": 1000.0, "price": 1000.0, "sum": 1.0}
+    daemon = system.queued(
+        **settings(tmp_path, budget=budget), **held(system),
+        metrics={"listen": f"127.0.0.1:{port}"},
+    )  # fmt: skip
+    told = daemon.wait_log("the sum of the month is used up")
+    assert told["budget"] == "one"
+    assert told["hours"] <= 31 * 24
+    assert daemon.wait_log("tokens expired before their mail was made")["tokens"] == 1
+    daemon.wait_log("no mail")
+    sums = "SELECT sum(taken)::integer, sum(refused)::integer, sum(expired)::integer"
+    assert fetch(accounts, f"{sums} FROM collections") == (1, 1, 1)
+    assert collect(accounts, budget="one")[0] == 0  # noted once per hour
+    assert fetch(accounts, "SELECT count(*) FROM collections WHERE reason = 'sum'") == (1,)
+    page = Scrape.of(port)
+    name = "pgmta_queued_collector_tokens_total"
+    for outcome in ("collected", "refused", "expired"):
+        assert page.value(name, collector="c", outcome=outcome) == 1
+    assert page.value("pgmta_queued_collector_sum_used_up", collector="c") == 1
+
+    accounts.execute("UPDATE tokens SET created_at = created_at - 300")
+    with closing(Examination(acting(database, "pgmta_operator"))) as examination:
+        found = [each.finding for each in AccountChecks(examination).accounts()]
+    for number, words in enumerate(
+        ("budget one is used up", "1 tokens have no mail yet", "1 tokens of the last day expired",
+         "1 tokens of the last day can have no mail")
+    ):  # fmt: skip
+        assert words in found[number]
+
+    accounts.execute("UPDATE tokens SET expires_at = epoch()")
+    collect(accounts, budget="one")  # which can't wait for the next month
+    assert fetch(accounts, f"{sums} FROM collections") == (1, 1, 2)
+    assert fetch(accounts, "SELECT count(*) FROM waiting_tokens") == (0,)
 
 
 # -- plans --

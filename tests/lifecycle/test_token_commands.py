@@ -116,6 +116,8 @@ def test_collect_prints_and_marks(accounts: psycopg.Connection, database: str, f
     add_accounts(accounts, 1, "lost", status="active")
     accounts.execute("SELECT recover('lost1')")
     accounts.execute("INSERT INTO accounts (email, login) VALUES ('c@b.example', E'x,1\n2')")
+    add_accounts(accounts, 1, "late")
+    accounts.execute("UPDATE tokens SET expires_at = epoch() WHERE id = 5")
     process = subprocess.Popen(
         [COMMAND, "collect", "--format", form], text=True,
         env=environment(database), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
@@ -138,8 +140,10 @@ def test_collect_prints_and_marks(accounts: psycopg.Connection, database: str, f
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 0
     assert ("no mail" in errors) == (form == "csv")
-    taken = fetch(accounts, "SELECT sum(taken)::integer, sum(refused)::integer FROM collections")
-    assert taken == ((4, 0) if form == "json" else (3, 1))
+    sums = "SELECT sum(taken)::integer, sum(refused)::integer, sum(expired)::integer"
+    taken = fetch(accounts, f"{sums} FROM collections")
+    assert taken == ((4, 0, 1) if form == "json" else (3, 1, 1))
+    assert "tokens expired" in errors
 
 
 def test_collect_ends_when_nobody_reads_its_lines(

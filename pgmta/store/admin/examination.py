@@ -32,6 +32,10 @@ type Question = Literal[
     "oldest_due",
     "outcomes",
     "orphans",
+    "lifecycle",
+    "waiting_tokens",
+    "collections",
+    "spent_budgets",
     "reached",
     "schema",
 ]

@@ -22,16 +22,22 @@ SESSION = {"plan_cache_mode": "force_generic_plan"}
 class TokenBatch(NamedTuple):
     """A batch: how many tokens became mail or a line, which can't and why, and a `wait` in seconds.
 
-    `wait` says when the budget allows a batch again; it is None if the budget was no reason.
+    `wait` says when the budget allows a batch again; it is None if the budget was no reason. With
+    `spent` the sum of the month is used up. `expired` tokens were too old for mail or a line.
     """
 
     taken: int
     refused: list[tuple[int, str]]
     wait: float | None
+    expired: int = 0
+    spent: bool = False
 
 
 class LeasedToken(NamedTuple):
-    """A token that a collector prints; `expires_at` is in seconds since 1970."""
+    """A token that a collector prints, if it is not `expired`.
+
+    `expires_at` is in seconds since 1970.
+    """
 
     token: int
     action: str
@@ -40,6 +46,7 @@ class LeasedToken(NamedTuple):
     secret: bytes
     code: str | None
     expires_at: int
+    expired: bool = False
 
 
 class CollectorStatements:
@@ -75,10 +82,11 @@ class CollectorStatements:
     async def collect(self, reason: str, limit: int, options: dict[str, Any]) -> TokenBatch:
         """Make the mail of at most `limit` tokens."""
         fields = {**self._fields, "reason": reason, "options": json.dumps(options), "limit": limit}
-        ((taken, refused, wait),) = await self._run(_SQL["collect"], fields)
+        ((taken, refused, wait, expired, spent),) = await self._run(_SQL["collect"], fields)
         if isinstance(refused, str | bytes):
             refused = json.loads(refused)
-        return TokenBatch(taken, [(token, fault) for token, fault, _ in refused or []], wait)
+        faults = [(token, fault) for token, fault, _ in refused or []]
+        return TokenBatch(taken, faults, wait, expired, spent)
 
     async def notify(self) -> None:
         """Wake the workers that deliver."""
@@ -95,9 +103,15 @@ class CollectorStatements:
         )
         return [LeasedToken(*row) for row in rows]
 
-    async def printed(self, reason: str, tokens: list[int], refused: int, began: datetime) -> None:
-        """Mark tokens that were printed, or can't be; `refused` is the number of the latter."""
-        fields = {"reason": reason, "tokens": tokens, "refused": refused, "began": began}
+    async def printed(
+        self, reason: str, tokens: list[int], refused: int, expired: int, began: datetime
+    ) -> None:
+        """Mark tokens that were printed, or can't be; `refused` is the number of the latter.
+
+        `expired` others were too old.
+        """
+        fields = {"reason": reason, "tokens": tokens, "refused": refused, "began": began,
+                  "expired": expired}  # fmt: skip
         await self._run(_SQL["printed"], {**self._fields, **fields})
 
     async def check(self, options: dict[str, Any]) -> None:

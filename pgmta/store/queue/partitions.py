@@ -135,6 +135,9 @@ def check(db: Connection, least: int | None) -> list[Finding]:
     found = [Finding(**row) for row in rows]
     for leaf in tree(db) if least else []:
         if leaf.default and leaf.parent == "queue_def" and leaf.rows is not None:
+            name = sql.Literal(table(leaf.name).as_string(None))
+            if not run(db, "readable", leaf=name)[0]["readable"]:
+                continue
             for row in run(db, "deserving", leaf=table(leaf.name), least=sql.Literal(least)):
                 text = f"{row['rows']} rows have _partid {quoted([row['value']])}: worth a leaf"
                 found.append(Finding("hint", leaf.name, text, "queuectl partition add"))

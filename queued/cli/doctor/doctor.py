@@ -14,6 +14,7 @@ import psycopg
 from pgmta.command import EXIT_FAILURE, print_json, print_line, progress
 from pgmta.errors import ConfigError, LoginRefused, PgmtaError, StoreUnavailable
 from pgmta.store.admin.examination import Examination
+from queued.cli.doctor.account_checks import AccountChecks
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown
 from queued.cli.doctor.host_checks import HostChecks
 from queued.cli.doctor.internet_checks import InternetChecks
@@ -80,6 +81,7 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
             checks |= QueueChecks(
                 examination, uri, settings.retention.orphans, smtpd=smtpd.exists()
             ).all()
+            checks |= _of_accounts(examination)
         if settings and probe:
             checks |= InternetChecks(config, settings, examination, probe).all()
         with progress("checks", len(checks)) as advance:
@@ -89,6 +91,13 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
     finally:
         if examination:
             examination.close()
+
+
+def _of_accounts(examination: Examination) -> dict[str, Check]:
+    try:
+        return AccountChecks(examination).all()
+    except (psycopg.Error, PgmtaError):
+        return {}  # the other checks say so
 
 
 def _run(name: str, check: Check) -> Iterator[Diagnosis]:

@@ -15,13 +15,17 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import PartitionError
 from pgmta.store.queue.partitions import check, opened, tree
 from pgmta.store.queue.repartition import Repartition
 from queued.cli.commands.partition import partition
+from tests.lifecycle.conftest import owned, root
 from tests.support.traffic import FILL, STILL, Traffic
 from tests.support.waiting import PATIENCE, until
+
+__all__ = ["owned", "root"]
 
 DOCS = Path(__file__).parents[4] / "docs" / "operate" / "partitions.md"
 ODD = 'o\'clock \\ "x", {%s} %(a)s;--'
@@ -51,6 +55,22 @@ def findings(uri: str) -> list[tuple[str, str, str]]:
 def one(db: Database, query: str) -> Any:
     row = db.execute(query.encode()).fetchone()
     return row[0] if row and len(row) == 1 else row
+
+
+def test_check_names_a_leaf_of_another_owner(
+    root: psycopg.Connection, owned: tuple[str, str]
+) -> None:
+    """As a superuser makes one; the owner of queue may not read it."""
+    uri = make_conninfo(root.info.dsn, user=owned[1])
+    root.execute("CREATE TABLE pgmta.queue_x PARTITION OF pgmta.queue_def FOR VALUES IN ('x')")
+    root.execute("ALTER TABLE pgmta.queue_def_def OWNER TO CURRENT_USER")
+    with opened(uri) as db:
+        found = [each for each in check(db, 1) if "belongs to" in each.finding]
+        assert {partition.name for partition in tree(db)} >= {"queue_x", "queue_def_def"}
+    assert [each.object for each in found] == ["queue_def_def", "queue_x"]
+    for each in found:
+        root.execute(each.remedy.encode())
+    assert not [each for each in findings(uri) if "belongs to" in each[2]]
 
 
 @pytest.mark.slow

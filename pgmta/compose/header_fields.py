@@ -14,8 +14,7 @@ from email.utils import format_datetime
 from functools import lru_cache
 
 from pgmta.compose.own_fields import is_structured, name_problem, value_problem
-from pgmta.errors import AddressError
-from pgmta.mail.address import normalise_domain
+from pgmta.mail.address import in_a_labels
 
 _LINE = 78
 _ENCODED_LINE = 76
@@ -158,15 +157,10 @@ def _written(address: str) -> str:
     """Return the address as fields have it: with a domain of A-labels if all else is ASCII."""
     if "\r" in address or "\n" in address:
         raise ValueError("an address has a line end")
-    if address.isascii():
-        return address
-    local, _, domain = address.rpartition("@")
-    if not local.isascii():
-        return address
-    try:
-        return f"{local}@{normalise_domain(domain)}"
-    except AddressError:  # its text has the address
-        raise ValueError("an address is malformed") from None
+    written = in_a_labels(address)
+    if not written.isascii() and written.rpartition("@")[0].isascii():
+        raise ValueError("an address is malformed")  # without the address
+    return written
 
 
 @lru_cache(maxsize=1024)

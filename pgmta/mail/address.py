@@ -164,6 +164,23 @@ def domain_of(address: str) -> str:
         return domain.lower()
 
 
+def in_a_labels(address: str) -> str:
+    """Return an address with its domain in A-labels, if its local part is ASCII.
+
+    It is the same mailbox (RFC 5890, section 2.3.2.1), and a host needs no SMTPUTF8 for it. So an
+    address that is not ASCII afterwards needs it (RFC 6531, section 3.3). A malformed domain stays.
+    """
+    if address.isascii():
+        return address
+    local, at, _ = address.rpartition("@")
+    return f"{local}@{domain_of(address)}" if at and local.isascii() else address
+
+
+def needs_utf8(*addresses: str) -> bool:
+    """Return whether a host has to know SMTPUTF8 for these addresses."""
+    return not all(address.isascii() or in_a_labels(address).isascii() for address in addresses)
+
+
 def domains_above(domain: str) -> Iterator[str]:
     """Yield the domains above a domain, the nearest one first."""
     while "." in domain:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from email.header import Header
 
-from pgmta.mail.address import parse_mailbox
+from pgmta.mail.address import needs_utf8, parse_mailbox
 from pgmta.mail.telephone import NUMBER_DOMAIN
 from pgmta.mail.text import one_line
 from pgmta.model import Item
@@ -50,5 +50,5 @@ class RedirectStage(OutgoingStage):
             rewriting=routed.rewriting,
             rate=routed.rate,
             trace=f"{field}\r\n".encode() + outgoing.trace,
-            utf8=not (self._address.isascii() and item.sender.isascii()),
+            utf8=needs_utf8(self._address, item.sender),
         )

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from pgmta.logs import get
+from pgmta.mail.address import needs_utf8
 from pgmta.mail.header import header_known
 from pgmta.model import Item, Message
 from queued.config import QueuedConfig
@@ -109,7 +110,7 @@ class RewriteStage(OutgoingStage):
 def _from(outgoing: Outgoing, rewriting: Rewriting, items: list[Item]) -> Outgoing:
     """Return the message for these rows, with the reverse-path that the route gives them."""
     sender = rewriting.sender(items[0], outgoing.started)
-    utf8 = not (sender.isascii() and all(item.recipient.isascii() for item in items))
+    utf8 = needs_utf8(sender, *(item.recipient for item in items))
     return outgoing._replace(items=items, sender=sender, utf8=utf8)
 
 

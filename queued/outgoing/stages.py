@@ -168,12 +168,12 @@ def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelop
     ]
 
 
-def header_needs_utf8(trace: bytes, body: bytes | AsyncIterable[bytes]) -> bool:
+def header_needs_utf8(trace: bytes, body: bytes | AsyncIterable[bytes]) -> bool | None:
     """Return whether the header needs a next hop that knows SMTPUTF8 (RFC 6531, section 3.2).
 
-    Clients say SMTPUTF8 without need. Of content that streams nothing is known.
+    Clients say SMTPUTF8 without need. None: the content streams, so the channel looks.
     """
     if not isinstance(body, bytes):
-        return True
+        return None
     end = find(body, b"\r\n\r\n")
     return not (trace.isascii() and (body if end < 0 else body[:end]).isascii())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pgmta.errors import AddressError
-from pgmta.mail.address import mailbox_key, parse_mailbox
+from pgmta.mail.address import in_a_labels, mailbox_key, parse_mailbox
 from pgmta.report_row import Kind, ReportRow
 from pgmta.store.records.reports import ReportClosing, ReportEntry, counted
 from queued.config import BounceLimits
@@ -90,7 +90,8 @@ def _target(row: ReportRow, postmaster: str | None) -> tuple[str, str]:
     """Return the recipient of a row's DSN, and its domain. Raises AddressError if there is none."""
     if row.sender and not row.dsn:
         try:
-            return parse_mailbox(row.sender, utf8=True)
+            sender, domain = parse_mailbox(row.sender, utf8=True)
+            return in_a_labels(sender), domain
         except AddressError as error:
             raise AddressError(f"its sender can't get one: {error}") from None
     what = "it is a DSN" if row.dsn else "it has the null reverse-path"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from pgmta.logs import get
+from pgmta.mail.address import needs_utf8
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
 from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
@@ -182,7 +183,7 @@ class Dispatch:
             except Exception as error:
                 self._fail([item], error)
                 continue
-            utf8 = not (item.recipient.isascii() and item.sender.isascii())
+            utf8 = needs_utf8(item.sender, item.recipient)
             key = number, routed.group, item.sender, utf8
             if key in groups:
                 groups[key][1].append(item)

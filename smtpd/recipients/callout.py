@@ -10,6 +10,7 @@ from aiosmtplib import SMTP, SMTPException
 
 from pgmta.config.types import HostPort
 from pgmta.logs import get
+from pgmta.mail.address import in_a_labels
 from smtpd.config.relay import CalloutSettings as Config
 from smtpd.recipients.recipient_verdict import Remembered, Verdict
 
@@ -138,6 +139,7 @@ class NextHop:
     async def ask(self, address: str) -> Verdict:
         """Return the verdict about a recipient; MAIL is from the null reverse-path."""
         client = self._client
+        address = in_a_labels(address)
         options = [] if address.isascii() else [b"SMTPUTF8"]
         code, text = await client.execute_command(b"MAIL", b"FROM:<>", *options)
         if code == 250:

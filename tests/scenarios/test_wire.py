@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import smtplib
 
 import psycopg
 import pytest
 
 from tests.support.nexthop import EXTENSIONS
 from tests.support.system import System
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 TEXT = b"Subject: x\r\n\r\nx\r\n"
 ATTACK = TEXT + b"\0.\r\nMAIL FROM:<evil@example.org>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n"
@@ -110,6 +111,34 @@ def test_an_address_beyond_ascii_goes_only_where_it_is_known(system: System, abl
         assert rows[0]["last_reply"].startswith("5.6.7")
         assert hop.deliveries() == {"u@hop.example": 1}
         assert all(command.isascii() for command in hop.commands)
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_an_ascii_local_part_needs_no_smtputf8(system: System, able: bool) -> None:
+    """Also a sender, a small and a large mail of a client that says SMTPUTF8, and an ORCPT."""
+    hop = system.hop(extensions=EXTENSIONS if able else ("PIPELINING", "8BITMIME", "DSN"))
+    system.queued(hop)
+    smtpd = system.smtpd()
+    mail = b"Subject: x\r\nTo: bob@xn--grn-ioa.test\r\n\r\n"
+    with smtplib.SMTP("127.0.0.1", smtpd.port, "client.example", timeout=PATIENCE) as client:
+        client.command_encoding = "utf-8"
+        client.ehlo()
+        for size in (1, 200_000):
+            for command in ("MAIL FROM:<app@grün.test> SMTPUTF8",
+                            "RCPT TO:<bob@grün.test> ORCPT=utf-8;bob@grün.test"):  # fmt: skip
+                code, said = client.docmd(command)
+                assert code == 250, said
+            assert client.data(mail + b"text\r\n" * size)[0] == 250
+    system.wait_empty()
+    assert len(hop.kept) == 2
+    for transaction in hop.kept:
+        assert transaction.asked == ["bob@xn--grn-ioa.test"]
+        assert "<app@xn--grn-ioa.test>" in transaction.mail
+        assert "SMTPUTF8" not in transaction.mail
+    assert all(command.isascii() for command in hop.commands)
+    if not able:
+        assert any("ORCPT=utf-8;bob@gr\\x{FC}n.test" in c for c in hop.commands), hop.commands
+    assert {each["recipient"] for each in system.attempts("bob@grün.test")} == {"bob@grün.test"}
 
 
 def test_a_domain_beyond_ascii_is_its_a_labels(system: System) -> None:

@@ -254,12 +254,10 @@ class ClientSession:
         host, connection = self.name, self.connection
         connection.deadline = self._loop.time() + self._delivery.transaction
         only = self._ascii_only
+        if envelope.utf8 is None:
+            await envelope.look_at_header()
         command = mail_command(envelope, self.extensions, self._limit, dsn=dsn, ascii_only=only)
-        commands = [command]
-        if dsn:
-            commands += [rcpt_command(item) for item in envelope.items]
-        else:
-            commands += [f"RCPT TO:<{item.recipient}>" for item in envelope.items]
+        commands = [command, *(rcpt_command(item, dsn=dsn) for item in envelope.items)]
         exchange = pipelined if "PIPELINING" in self.extensions else lock_step
         replies, data = await exchange(connection, commands)
         begun = replies[0].code // 100 == _OK

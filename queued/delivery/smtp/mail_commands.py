@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from pgmta.errors import DeliveryError, Stage
+from pgmta.mail.address import in_a_labels
 from pgmta.model import Item
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.transport import UNLIMITED
@@ -39,7 +40,7 @@ def mail_command(
     DeliveryError if the server can't take the message.
     """
     size = len(envelope.trace) + envelope.size
-    command = f"MAIL FROM:<{envelope.sender}>"
+    command = f"MAIL FROM:<{in_a_labels(envelope.sender)}>"
     if "SIZE" in extensions:
         if 0 < limit < size:
             raise _unfit(f"5.3.4 message of {size} octets is over the next hop's limit of {limit}")
@@ -66,9 +67,11 @@ def mail_command(
     return command
 
 
-def rcpt_command(item: Item) -> str:
-    """Return the command RCPT with the parameters of RFC 3461 that the row has."""
-    command = f"RCPT TO:<{item.recipient}>"
+def rcpt_command(item: Item, *, dsn: bool) -> str:
+    """Return the command RCPT. With `dsn` it has the parameters of RFC 3461 that the row has."""
+    command = f"RCPT TO:<{in_a_labels(item.recipient)}>"
+    if not dsn:
+        return command
     if item.notify and _NOTIFY.fullmatch(item.notify):
         command += f" NOTIFY={item.notify}"
     if item.orcpt and _ORCPT.fullmatch(item.orcpt):

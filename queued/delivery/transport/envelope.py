@@ -26,7 +26,8 @@ class Envelope:
     """One message for recipients that share a next hop.
 
     `message` is the stored one, `content` what goes out after `trace`. Content that is not bytes
-    streams anew each time it is iterated. The channel asks `guard` right before the place can have
+    streams anew each time it is iterated. `utf8` says whether the host has to know SMTPUTF8; None:
+    `look_at_header` finds it. The channel asks `guard` right before the place can have
     the message. If a lease may be lost, the channel ends instead. `urgent` mail goes before other
     mail of its destination. The attempt counts from `started`. `room` are the octets that the
     content takes from the worker's memory. A `bare` one goes without options, because a place
@@ -39,7 +40,7 @@ class Envelope:
     sender: str
     trace: bytes
     size: int
-    utf8: bool
+    utf8: bool | None
     content: bytes | AsyncIterable[bytes]
     guard: LeaseGuard = field(repr=False)
     started: datetime
@@ -64,6 +65,20 @@ class Envelope:
     def late(self) -> bool:
         """Whether the deadline is over."""
         return self.deadline is not None and self.deadline <= datetime.now(UTC)
+
+    async def look_at_header(self) -> None:
+        """Find whether the header needs SMTPUTF8. Raises DeliveryError, as the content."""
+        self.utf8, seen = not self.trace.isascii(), b""
+        if self.utf8 or isinstance(self.content, bytes):
+            return
+        async for part in self.content:
+            seen = seen[-3:] + part
+            end = seen.find(b"\r\n\r\n")
+            if not (seen if end < 0 else seen[:end]).isascii():
+                self.utf8 = True
+                return
+            if end >= 0:
+                return
 
     def split(self, places: list[int]) -> Envelope:
         """Move the items with these places into a new envelope, and return it."""

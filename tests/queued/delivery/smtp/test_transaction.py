@@ -85,7 +85,7 @@ def test_parameters_of_rfc_3461_go_to_hosts_that_know_them() -> None:
     )
     assert mail_command(mail, {}, 0) == "MAIL FROM:<s@a.example>"
     row = replace(ITEM, notify="SUCCESS,DELAY", orcpt="rfc822;Bob+2Bx@b.example")
-    assert rcpt_command(row) == (
+    assert rcpt_command(row, dsn=True) == (
         "RCPT TO:<r0@b.example> NOTIFY=SUCCESS,DELAY ORCPT=rfc822;Bob+2Bx@b.example"
     )
 
@@ -96,7 +96,9 @@ def test_parameters_of_rfc_3461_go_to_hosts_that_know_them() -> None:
 )
 def test_what_is_no_parameter_is_left_out(evil: str) -> None:
     """Rows may come by SQL."""
-    assert rcpt_command(replace(ITEM, notify=evil, orcpt=evil)) == "RCPT TO:<r0@b.example>"
+    assert (
+        rcpt_command(replace(ITEM, notify=evil, orcpt=evil), dsn=True) == "RCPT TO:<r0@b.example>"
+    )
     mail = envelope()
     mail.message = replace(mail.message, ret=evil, envid=f"=\0{evil}")
     assert mail_command(mail, {}, 0, dsn=True) == "MAIL FROM:<s@a.example>"
@@ -123,7 +125,31 @@ def test_smtputf8_only_where_it_is_needed() -> None:
     assert header_needs_utf8(trace, "Subject: ü\r\n\r\nx\r\n".encode())
     assert header_needs_utf8(trace, "Subject: ü".encode())
     assert header_needs_utf8("Received: for ü\r\n".encode(), b"Subject: x\r\n\r\n")
-    assert header_needs_utf8(trace, Parts(b"")), "nothing is known of it"
+    assert header_needs_utf8(trace, Parts(b"")) is None, "the channel looks"
+
+
+HEAD = b"Subject: x\r\nTo: y\r"
+
+
+@pytest.mark.parametrize(
+    ("parts", "needed"),
+    [
+        ([HEAD, b"\n\r", "\nüber\r\n".encode()], False),
+        ([HEAD, "\nX: ü\r\n\r\n".encode()], True),
+        (["Subject: ü".encode()], True),
+        ([b""], False),
+    ],
+)
+def test_the_header_of_content_that_streams(parts: list[bytes], needed: bool) -> None:
+    """A host without SMTPUTF8 gets it if its header is ASCII, whatever the client said."""
+    mail = replace(envelope(), content=Parts(*parts), utf8=None)
+    asyncio.run(mail.look_at_header())
+    assert mail.utf8 is needed
+    if needed:
+        with pytest.raises(DeliveryError, match=r"^5\.6\.7 "):
+            mail_command(mail, {}, 0)
+    else:
+        assert mail_command(mail, {}, 0) == "MAIL FROM:<s@a.example>"
 
 
 @pytest.mark.parametrize("content", ["é\r\n".encode(), Parts(b"x\r\n", "é\r\n".encode())])

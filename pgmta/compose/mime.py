@@ -80,7 +80,7 @@ def _fields(parts: Parts, identity: MessageIdentity) -> bytes:
         fields.append(address_field("To", parts.to))
     if parts.cc:
         fields.append(address_field("Cc", parts.cc))
-    if parts.subject:
+    if parts.subject.strip(" "):
         fields.append(text_field("Subject", parts.subject))
     fields.append(f"Message-ID: {identity.message_id}\r\n")
     fields += [own_field(name, value) for name, value in parts.headers]

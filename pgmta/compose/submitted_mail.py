@@ -53,7 +53,7 @@ class Mail(SubmittedMail):
 
     sender: str
     to: Sequence[str] = ()
-    subject: str
+    subject: str = ""
     body: str | None = field(default=None, repr=False)
     html: str | None = field(default=None, repr=False)
     cc: Sequence[str] = ()

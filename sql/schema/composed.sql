@@ -1,7 +1,7 @@
 -- Composed mail: submit_mail() and submit_template() in the transaction of the caller.
 
 CREATE FUNCTION submit_mail(
-    sender text, "to" text[], subject text, body text DEFAULT NULL, html text DEFAULT NULL, cc text[] DEFAULT '{}',
+    sender text, "to" text[], subject text DEFAULT '', body text DEFAULT NULL, html text DEFAULT NULL, cc text[] DEFAULT '{}',
     bcc text[] DEFAULT '{}', reply_to text DEFAULT NULL, headers jsonb DEFAULT '{}',
     attachments submit_attachment[] DEFAULT '{}', "from" text DEFAULT NULL, send_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL, tenant text DEFAULT '',
@@ -12,15 +12,15 @@ CREATE FUNCTION submit_mail(
 #variable_conflict use_variable
 DECLARE
     -- The collation of an argument is the caller's, who may compare addresses without case.
-    field text := CASE WHEN subject IS NULL THEN 'it is null' ELSE submit_field(subject) END;
+    field text := submit_field(subject);
     named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END,
         ARRAY[coalesce("from", sender)] COLLATE "C");
     main jsonb := submit_mailboxes('to', "to" COLLATE "C");
     copies jsonb := submit_mailboxes('cc', cc COLLATE "C");
     hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
 BEGIN
-    IF field IS NOT NULL OR subject !~ '\S' COLLATE "C" AND main #>> '{0,1}' !~ '^\+[0-9]+$' COLLATE "C" IS NOT FALSE THEN
-        PERFORM submit_refuse('subject', coalesce(field, 'it is empty'), NULL, 'Give one line of up to 2,000 characters.');
+    IF field IS NOT NULL THEN
+        PERFORM submit_refuse('subject', field, NULL, 'Give one line of up to 2,000 characters.');
     ELSIF coalesce(body, html) IS NULL THEN
         PERFORM submit_refuse('body', 'there is neither body nor html', NULL, 'Give plain text, html or both.');
     ELSIF named IS NULL THEN
@@ -36,7 +36,8 @@ BEGIN
         PERFORM submit_refuse('to', 'to and cc are over 400000 octets', NULL, 'Submit the mail several times.');
     END IF;
     RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
-            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to] COLLATE "C"), 'subject', subject, 'body', body, 'html', html,
+            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to] COLLATE "C"),
+            'subject', CASE WHEN subject ~ '\S' COLLATE "C" THEN subject END, 'body', body, 'html', html,
             'headers', nullif(headers, '{}'))),
         sender COLLATE "C", coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
         body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline, NULL);

@@ -221,7 +221,6 @@ def test_what_can_not_be_sent(system: System, db: psycopg.Connection, tmp_path: 
          "from", ""),
         ("submit_mail('s@a.example', '{b@b.example}', 'x', 'y', cc => '{+491701234567}')",
          "cc", ""),
-        ("submit_mail('s@a.example', '{b@b.example}', '', 'y')", "subject", "empty"),
         ("submit('+491701234567', '{b@b.example}', E'A: b\\r\\n\\r\\nx')", "sender", ""),
     ],
 )  # fmt: skip

@@ -99,7 +99,7 @@ def test_each_bad_argument_is_named_and_nothing_is_stored(db: psycopg.Connection
             said.message_primary, said.message_hint, said.sqlstate
         )  # fmt: skip
     good = {"sender": "'a@b.example'", '"to"': "'{b@b.example}'", "subject": "'x'", "body": "'x'"}
-    for null in ("sender", '"to"', "subject", "cc", "bcc", "headers", "attachments", "metadata"):
+    for null in ("sender", '"to"', "cc", "bcc", "headers", "attachments", "metadata"):
         given = ", ".join(f"{name} => {value}" for name, value in {**good, null: "NULL"}.items())
         words = f"^{null.strip(chr(34))}: "
         with pytest.raises(psycopg.errors.InvalidParameterValue, match=words):
@@ -244,7 +244,9 @@ def test_what_is_taken_can_be_composed(
         MessageIdentity(message_id, datetime(2026, 1, 1, tzinfo=UTC)),
     )
     found = email.message_from_bytes(head + tail, policy=email.policy.default)
-    own = {"date", "from", "to", "subject", "message-id", "mime-version", "content-type"}
+    own = {"date", "from", "to", "message-id", "mime-version", "content-type"}
+    if mail.subject.strip(" "):
+        own.add("subject")
     names = {key.lower() for key in found} - {"content-transfer-encoding"}
     assert names == own | {key.lower() for key in mail.headers}
     assert not found.defects

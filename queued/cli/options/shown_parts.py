@@ -46,7 +46,7 @@ def show_parts(parts: Parts, *, view: str | None, opened: bool, as_json: bool) -
         return
     content = compose_head(parts, MessageIdentity(_MESSAGE_ID, datetime.now(UTC))).decode()
     readable = content
-    if parts.subject:
+    if parts.subject.strip(" "):
         readable = _SUBJECT.sub(lambda _: f"Subject: {parts.subject}\r\n", content, count=1)
     if as_json:
         print_json({"subject": parts.subject, "text": parts.body, "html": parts.html,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.config.loader import parse_lines
@@ -50,7 +50,7 @@ class FrontMatter(Section):
     sender: str | None = None
     from_: str = Field(alias="from")
     reply_to: str | None = None
-    subject: str
+    subject: Annotated[str, BeforeValidator(lambda text: "" if text is None else text)]
     headers: dict[str, str] = Field(default_factory=dict)
 
     @property

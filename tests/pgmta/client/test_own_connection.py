@@ -60,7 +60,7 @@ async def test_an_asynchronous_connection(database: str, db: psycopg.Connection)
         async with own.transaction(force_rollback=True):
             await pgmta.enqueue(own, mail("savepoint"))
         with pytest.raises(pgmta.SubmissionError, match="^subject: "):
-            await pgmta.enqueue(own, mail(subject=" "))
+            await pgmta.enqueue(own, mail(subject="a\nb"))
         async with own.pipeline():
             piped = [await pgmta.enqueue(own, mail(f"piped {n}")) for n in range(2)]
         await own.commit()

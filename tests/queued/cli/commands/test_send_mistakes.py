@@ -31,7 +31,7 @@ def run(config: Path, *words: str) -> Result:
     ("words", "said"),
     [
         (PARTS, "--text: there is neither body nor html. Give plain text, html or both\n"),
-        ((*ADDRESSES, "--subject", " ", "--text", "x"), "--subject: it is empty. Give one line "),
+        ((*ADDRESSES, "--subject", "a\nb", "--text", "x"), "--subject: it has a line end."),
         ((*PARTS, "--text", "@none.txt"), "--text @none.txt: No such file or directory\n"),
         ((*PARTS, "--text", "x", "--cc", "a@b.example, c@b.example"), "Each mailbox is bob@"),
         ((*PARTS, "--text", "x", "--at", "9999-12-01T09:00:00Z"), "--at: it is over 10 years"),

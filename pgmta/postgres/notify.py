@@ -17,7 +17,7 @@ from pgmta.postgres.resources import Resources
 from pgmta.service import start_part
 
 CHANNEL: Final = "pgmta_queue"
-NOTIFY: Final = f"NOTIFY {CHANNEL}"
+NOTIFY: Final = f"SELECT pgmta.notify_channel('{CHANNEL}')"
 """Wakes the workers; functions of the database execute the same."""
 SUSPENSIONS: Final = "pgmta_suspensions"
 """Says that the suspensions have changed, or that an operator inquires."""

@@ -78,8 +78,8 @@ BEGIN
             AND lifecycle.token_fits(NEW.action, lifecycle.account_status(NEW.account)) THEN
         INSERT INTO lifecycle.waiting_tokens (priority, token) VALUES (lifecycle.token_priority(NEW.action), NEW.id);
     END IF;
-    NOTIFY token_insert;
-    NOTIFY token_inserted;
+    PERFORM pgmta.notify_channel('token_insert');
+    PERFORM pgmta.notify_channel('token_inserted');
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION tokens_made IS 'Lets a new token wait for its mail, and wakes collectors on two channels.';
@@ -193,8 +193,8 @@ BEGIN
         AND t.expires_at > epoch() AND token_fits(t.action, state)
     ON CONFLICT DO NOTHING;
     IF FOUND THEN
-        NOTIFY token_insert;
-        NOTIFY token_inserted;
+        PERFORM pgmta.notify_channel('token_insert');
+        PERFORM pgmta.notify_channel('token_inserted');
     END IF;
     -- the mail of an earlier token was withdrawn, or never made
     IF token_fits('activation', state) AND NOT EXISTS (

@@ -24,7 +24,7 @@ SELECT {columns} FROM queue_put(
 
 -- name: wake
 -- Part of put: the workers are notified at the commit.
-pg_notify('pgmta_queue', '')
+notify_channel('pgmta_queue')
 
 -- name: known
 -- Which of these messages are stored, or were until a worker was done with them.

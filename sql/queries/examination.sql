@@ -62,6 +62,10 @@ SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees
 SELECT gid AS name, extract(epoch FROM now() - prepared)::float8 AS seconds FROM pg_prepared_xacts
 WHERE database = current_database() AND prepared < now() - make_interval(secs => %(least)s) ORDER BY prepared LIMIT 5
 
+-- name: notifications
+-- How full the queue of notifications is.
+SELECT pg_notification_queue_usage() AS share
+
 -- name: slots
 -- Replication slots without a reader, which keep WAL or old rows.
 SELECT slot_name AS name, CASE WHEN pg_is_in_recovery() THEN 0 ELSE

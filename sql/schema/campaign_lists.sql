@@ -130,7 +130,7 @@ BEGIN
             coalesce(hostname, 'localhost'), '>')],
         ARRAY[campaign_metadata(owner, EXISTS (SELECT FROM budgets AS b WHERE b.key = 'credential:' || owner.credential))::text],
         ARRAY[concat(recipient, owner.sender) ~ '[^\u0001-\u007f]' COLLATE "C"]);
-    PERFORM pg_notify('pgmta_queue', '');
+    PERFORM pgmta.notify_channel('pgmta_queue');
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION campaign_test IS

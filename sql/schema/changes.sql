@@ -192,7 +192,7 @@ BEGIN
     INSERT INTO pgmta.audit (who, action, condition, details, rows, finished_at)
     VALUES (session_user, action, condition, details, total, clock_timestamp());
     IF total > 0 AND action IN ('release', 'retry') THEN
-        PERFORM pg_notify('pgmta_queue', '');
+        PERFORM pgmta.notify_channel('pgmta_queue');
     END IF;
     RETURN total;
 END $$;

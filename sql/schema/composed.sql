@@ -166,7 +166,7 @@ BEGIN
         metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
         template_ids => CASE WHEN template_id IS NOT NULL THEN ARRAY[template_id] END, params => ARRAY[params],
         send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
-    IF wake AND scheduled IS NULL THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+    IF wake AND scheduled IS NULL THEN PERFORM pgmta.notify_channel('pgmta_queue'); END IF;
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit_composed IS

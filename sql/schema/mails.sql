@@ -67,7 +67,7 @@ BEGIN
         UPDATE submit_calls AS c SET ids = submit_mails.ids, problems = submit_mails.problems
         WHERE c.call = submit_mails.call;
     END IF;
-    IF wake AND cardinality(array_remove(ids, NULL)) > 0 THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+    IF wake AND cardinality(array_remove(ids, NULL)) > 0 THEN PERFORM pgmta.notify_channel('pgmta_queue'); END IF;
 END $$;
 COMMENT ON FUNCTION submit_mails IS
     'Puts mails into the queue, in the transaction of the caller. Returns the id of each, and the errors of those that '

@@ -2,6 +2,13 @@
 
 SET LOCAL check_function_bodies = off;  -- functions may name objects of later files
 
+-- By name it would be found in the search_path of any caller, so what it calls is bound here.
+CREATE FUNCTION notify_channel(channel text) RETURNS void
+RETURN CASE WHEN pg_notification_queue_usage() < 0.9 THEN pg_notify(channel, '') END;
+COMMENT ON FUNCTION notify_channel IS
+    'Notifies a channel at the commit, unless PostgreSQL''s queue of notifications is nearly full: then the transaction '
+    'would fail. Those who listen poll as well.';
+
 CREATE SEQUENCE queue_ids;
 COMMENT ON SEQUENCE queue_ids IS
     'queue.id of rows that are not scheduled; a sequence, as PostgreSQL 15 has no identity on leaves.';
@@ -367,6 +374,7 @@ COMMENT ON COLUMN rights.role IS 'One of the roles of pgmta, or PUBLIC.';
 COMMENT ON COLUMN rights.privileges IS 'As in GRANT, such as SELECT, UPDATE (hostname).';
 
 INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION notify_channel', 'PUBLIC', 'EXECUTE'),
     -- it watches the sequence of the rows (docs/decisions/0028)
     ('SEQUENCE queue_ids', 'pgmta_queued', 'SELECT'),
     ('SEQUENCE queue_ids', 'pgmta_operator', 'SELECT'),

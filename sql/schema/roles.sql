@@ -60,12 +60,7 @@ $$;
 COMMENT ON FUNCTION missing_rights IS
     'The rights of the table rights that a role lacks, as after a restore without privileges; grants() gives them. Roles '
     'that do not exist are left out.';
-INSERT INTO rights (object, role, privileges) VALUES
-    ('FUNCTION missing_rights', 'pgmta_smtpd', 'EXECUTE'),
-    ('FUNCTION missing_rights', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION missing_rights', 'pgmta_web', 'EXECUTE'),
-    ('FUNCTION missing_rights', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION missing_rights', 'pgmta_reader', 'EXECUTE');
+INSERT INTO rights VALUES ('FUNCTION missing_rights', 'PUBLIC', 'EXECUTE');
 
 -- Roles belong to the cluster, so another database may have made them. Not each login may make roles.
 DO $$

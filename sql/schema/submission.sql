@@ -104,7 +104,7 @@ BEGIN
         ARRAY[session_user], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
         metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
         send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
-    IF wake AND scheduled IS NULL THEN PERFORM pg_notify('pgmta_queue', ''); END IF;
+    IF wake AND scheduled IS NULL THEN PERFORM pgmta.notify_channel('pgmta_queue'); END IF;
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit IS

@@ -96,7 +96,7 @@ CREATE FUNCTION suspensions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY 
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE pgmta.suspensions_version SET version = version + 1;
-    PERFORM pg_notify('pgmta_suspensions', '');
+    PERFORM pgmta.notify_channel('pgmta_suspensions');
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION suspensions_changed IS 'Counts changes of the suspensions, and tells every process.';

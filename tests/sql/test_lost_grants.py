@@ -82,7 +82,7 @@ async def test_a_restore_without_privileges(login: str, db: psycopg.Connection) 
     "revoke",
     [
         "SELECT ON schema_migrations FROM pgmta_queued, pgmta_operator",
-        "EXECUTE ON FUNCTION missing_rights FROM pgmta_queued, pgmta_operator",
+        "EXECUTE ON FUNCTION missing_rights FROM PUBLIC",
         "DELETE ON queue FROM pgmta_queued",
         "EXECUTE ON FUNCTION days_make FROM pgmta_queued",
     ],

@@ -77,7 +77,7 @@ class Heartbeat:
         try:
             await self._announce()
             if not self._known and (lost := await _lost_rights(self._link, self._role)):
-                log.error("the login can't do all of its work", reason=lost)
+                log.warning("the login can't do all of its work", reason=lost)
             self._known = True
         except psycopg.Error:
             if not self._schema.problem:

@@ -20,6 +20,7 @@ type Question = Literal[
     "long_transactions",
     "sees_all",
     "prepared",
+    "notifications",
     "slots",
     "bloat",
     "age",

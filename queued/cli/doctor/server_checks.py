@@ -15,6 +15,7 @@ _FULL = 0.9  # of the connections
 _OLD = 1_000_000_000  # transactions, of about 2 * 10^9
 _KEPT = 1 << 30  # octets of WAL
 _LONG = 300.0  # seconds of a transaction
+_NOTIFICATIONS = 0.5  # of the queue of NOTIFY
 _DEAD = 200_000  # rows, and more than three times the others
 
 
@@ -34,6 +35,7 @@ class ServerChecks:
             "autovacuum": self.autovacuum,
             "connections": self.connections,
             "transactions": self.transactions,
+            "notifications": self.notifications,
             "replication slots": self.slots,
             "publications": self.publications,
             "bloat": self.bloat,
@@ -145,6 +147,17 @@ class ServerChecks:
                 "transactions",
                 f"the prepared transaction {row['name']} waits for {age(row['seconds'])}",
                 f"COMMIT PREPARED or ROLLBACK PREPARED '{row['name']}';",
+            )
+
+    def notifications(self) -> Iterator[Diagnosis]:
+        """Look whether a session keeps notifications of others."""
+        ((share,),) = (row.values() for row in self._ask("notifications"))
+        if share > _NOTIFICATIONS:
+            yield warning(
+                "notifications",
+                f"the queue of NOTIFY is {share:.0%} full: workers hear of mail late, and programs "
+                "with a NOTIFY of their own fail",
+                "end the oldest transaction of a session that listens (LISTEN), in any database",
             )
 
     def slots(self) -> Iterator[Diagnosis]:

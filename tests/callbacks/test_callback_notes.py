@@ -63,6 +63,15 @@ def _in_order(events: list[tuple[int, str]], outcomes: list[str]) -> list[tuple[
     return sorted(found, key=lambda each: each[0])
 
 
+def test_a_known_event_has_a_commit_to_wait_for(provided: Provided) -> None:
+    """The first one may be on this server alone, and the provider is told that it is noted."""
+    number = provided.take()
+    provided.note([(number, "bounced")])
+    with provided.db.transaction():
+        assert provided.note([(number, "bounced")]) == ["known"]
+        assert column(provided.db, "SELECT pg_current_xact_id_if_assigned() IS NOT NULL") == [True]
+
+
 def test_codes_of_a_late_failure(provided: Provided) -> None:
     number = provided.take()
     assert provided.note([(number, "delivered"), (number, "failed")]) == ["new", "new"]

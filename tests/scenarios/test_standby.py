@@ -7,9 +7,10 @@ standby, its connection breaks, or the wait is cancelled, which looks like a suc
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from django.db import connections
 from psycopg.conninfo import make_conninfo
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
 import pgmta
 from pgmta.errors import AnswerLost, Undecided
@@ -36,6 +38,8 @@ from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.settle import Settlements
 from queued.cli.queuectl import main as queuectl
+from queued.worker.leases import Leases
+from queued.worker.settler import Settler
 from tests.frameworks.django_settings import django_on
 from tests.pgmta.client.test_client import mail as letter
 from tests.smtpd.server.test_commits import SMALL, send
@@ -44,11 +48,19 @@ from tests.support.loop_thread import LoopThread
 from tests.support.rows import message, row
 from tests.support.serving import Client, serving
 from tests.support.standby import Pair, replicated
-from tests.support.waiting import PATIENCE, eventually, let_others_run
+from tests.support.waiting import PATIENCE, eventually, let_others_run, until
 
 pytestmark = pytest.mark.slow
 DOUBTS = ("terminated", "cut", "cancelled")
 Doubt = Callable[[], None]
+SUBMIT = """
+SELECT pgmta.submit('shop@a.example', '{r@b.example}', 'Subject: x\r\n\r\nx\r\n', key => '%s')
+"""
+MAILS = """
+SELECT ids[1] FROM pgmta.submit_mails(
+    '[{"sender": "shop@a.example", "to": ["r@b.example"], "subject": "x", "body": "x"}]',
+    call => '%s')
+"""
 
 
 @pytest.fixture
@@ -122,6 +134,81 @@ def test_no_client_gets_250_without_the_standby(pair: Pair, kind: str) -> None:
     if kind == "cut":
         pair.fail_over()
     assert set(told) <= stored(pair.db)
+
+
+class Traffic:
+    """Clients of smtpd, and programs by Client and by SQL, which note what they were told."""
+
+    def __init__(self, pair: Pair, port: int) -> None:
+        self._pair, self._port = pair, port
+        self._over = threading.Event()
+        self.told: list[int] = []
+        """Message ids that were promised, each a fact for its program."""
+        ways = (self._smtp, self._smtp, self._client, self._sql)
+        self._threads = [threading.Thread(target=way) for way in ways]
+        for thread in self._threads:
+            thread.start()
+
+    def go_on(self) -> None:
+        """Return when 20 more were promised."""
+        wanted = len(self.told) + 20
+        until(lambda: len(self.told) >= wanted)
+
+    def end(self) -> None:
+        """Return when each has its last answer."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+
+    def _smtp(self) -> None:
+        while not self._over.is_set():
+            with Client(self._port) as client, suppress(AssertionError):  # 451 at MAIL
+                send(client, SMALL)
+                reply = client.reply()
+                if reply[:3] == "250":
+                    self.told.append(int(reply.split()[2]))
+
+    def _client(self) -> None:
+        with pgmta.SyncClient(self._pair.either) as client:
+            while not self._over.is_set():
+                with suppress(pgmta.StoreUnavailable):
+                    self.told.append(client.send(letter()))
+
+    def _sql(self) -> None:
+        text = (SUBMIT % uuid4()).encode()
+        while not self._over.is_set():
+            with suppress(psycopg.Error), psycopg.connect(self._pair.either) as db:
+                warnings: list[Any] = []
+                db.add_notice_handler(warnings.append)
+                row = db.execute(text).fetchone()
+                db.commit()
+                if row and not warnings:
+                    self.told.append(row[0])
+                    text = (SUBMIT % uuid4()).encode()  # else it is repeated
+
+
+def test_a_failover_loses_nothing_that_was_promised(pair: Pair) -> None:
+    """The standby stops and goes on, and the waits for it are ended in every way."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    with serving(pair.either, ingest={"wait": "1s"}) as port:
+        traffic = Traffic(pair, port)
+        try:
+            for _ in range(12):
+                traffic.go_on()
+                pair.freeze()
+                for _ in range(chance.randrange(1, 4)):
+                    chance.choice((pair.cancel, pair.terminate))()
+                pair.thaw()
+            pair.freeze()
+            for _ in range(8):
+                chance.choice((pair.cancel, pair.terminate))()
+            pair.fail_over()
+        finally:
+            traffic.end()
+        assert len(traffic.told) > 200
+        assert set(traffic.told) <= stored(pair.db)
 
 
 @pytest.fixture(scope="module")
@@ -232,16 +319,6 @@ async def test_a_commit_without_doubt_costs_nothing(
         lasting.db.execute("DROP FUNCTION pgmta.warns CASCADE")
 
 
-SUBMIT = """
-SELECT pgmta.submit('shop@a.example', '{r@b.example}', 'Subject: x\r\n\r\nx\r\n', key => '%s')
-"""
-MAILS = """
-SELECT ids[1] FROM pgmta.submit_mails(
-    '[{"sender": "shop@a.example", "to": ["r@b.example"], "subject": "x", "body": "x"}]',
-    call => '%s')
-"""
-
-
 @pytest.mark.parametrize("statement", [SUBMIT, MAILS], ids=["key", "call"])
 async def test_a_repetition_in_sql_waits_for_the_first(lasting: Pair, statement: str) -> None:
     """With psycopg, and with a pool of asyncpg whose connection broke."""
@@ -323,6 +400,40 @@ async def test_outcomes_and_begins_count_when_the_standby_has_them(
     assert await again == set()
     logged = "SELECT count(*) FROM attempts WHERE message_id = ANY (%s)"
     assert lasting.db.execute(logged, (numbers,)).fetchone() == (2,)
+
+
+async def test_the_settler_writes_an_outcome_once_and_until_the_standby_has_it(
+    lasting: Pair, link: Link
+) -> None:
+    """Its first commit came with the warning, and no proof of it came in time."""
+    number = 900_000_009
+    lasting.db.execute("SET search_path = pgmta")
+    row(lasting.db, message(lasting.db, number))
+    leases = RowLeases(link, "settles", 600)
+    items = [
+        item
+        for item in (await Claims(link, "settles", 600).claim(99, [])).items
+        if item.message_id == number
+    ]
+    impatient = Link(lasting.uri, "impatient", proof_s=0.1)
+    settler = Settler(Settlements(impatient, "settles"), Leases(leases), lambda delay: None)
+    now = datetime.now(UTC)
+    task = asyncio.create_task(settler.run())
+    with lasting.frozen(), capture_logs() as logs:
+        settler.put_outcome(
+            Outcome(items[0], Event.FAIL, Reply(550, "5.1.1 No"), started=now, ended=now)
+        )
+        await asyncio.to_thread(lasting.cancel)
+        await eventually(lambda: [each["event"] for each in logs] == ["can't settle"])
+        flush = asyncio.ensure_future(settler.flush())
+        await asyncio.to_thread(lasting.waiting)
+        assert not flush.done()
+    await flush
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await impatient.close()
+    logged = "SELECT event FROM attempts WHERE message_id = %s"
+    assert lasting.db.execute(logged, (number,)).fetchall() == [("failed",)]
 
 
 def test_queuectl_names_no_id_before_the_standby_has_it(lasting: Pair, tmp_path: Path) -> None:

@@ -74,6 +74,15 @@ class Node:
         with suppress(Exception):
             self.control("-w", "-m", "immediate", "stop")
 
+    def kill(self) -> None:
+        """Kill all its processes, stopped ones too."""
+        postmaster = self.process()
+        processes = [postmaster, *postmaster.children()]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes)
+
     def process(self) -> psutil.Process:
         """Return its postmaster."""
         return psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
@@ -170,10 +179,14 @@ class Pair:
         until(lambda: not set(found) & set(self.looking()))
 
     def fail_over(self) -> psycopg.Connection[Any]:
-        """Kill the primary and promote the standby; return a session there."""
+        """Kill the primary and promote the standby; return a session there.
+
+        What was on its way to the standby is lost, as it would be between two hosts.
+        """
         self.db.close()
         self.primary.crash()
-        self.thaw()
+        self.standby.kill()
+        self.standby.start()
         self.standby.control("-w", "promote")
         self.db = self.connect(self.standby)
         self.db.execute("ALTER SYSTEM RESET synchronous_standby_names")

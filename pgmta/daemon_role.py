@@ -21,6 +21,7 @@ from pgmta.postgres.role import group_of
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.schema import Schema
 
+_ANSWER = 3.0  # seconds for PostgreSQL to answer a check
 NO_QUEUE = "the database has no queue yet: run `queuectl migrate`"
 _URI = ("environment", "database", "uri")
 
@@ -65,7 +66,9 @@ class DaemonRole:
         link = Link(uri, "check")
         try:
             async with asyncio.timeout(patience):
-                if not (reason := await misfit(link, self.name)):
+                async with asyncio.timeout(_ANSWER):
+                    reason = await misfit(link, self.name)
+                if not reason:
                     await check(link, uri)
                 return reason
         except LoginRefused as error:

@@ -122,7 +122,10 @@ class AnswerLost(Undecided):
 
 
 class LoginRefused(StoreUnavailable):
-    """PostgreSQL refuses the login, or the login lacks its role; an operator has to act."""
+    """PostgreSQL refuses the login, the login lacks its role, or a pooler is in the way.
+
+    An operator has to act.
+    """
 
 
 class ServerRefused(StoreUnavailable):

@@ -79,6 +79,9 @@ _POOLER = (
 )
 
 
+_MAX_PID = 1 << 22  # of Linux; other systems have less
+
+
 @cache
 def baseline() -> str:
     """Return the name under which a database notes that it has run this program's `sql/schema`.
@@ -140,6 +143,7 @@ def fit(
 
     Before the path is narrow, a session calls functions with the prefix pg_catalog only.
     """
+    check_pooler(connection)
     cursor = connection.cursor(row_factory=tuple_row)
     for (pid,) in cursor.execute("SELECT pg_catalog.pg_backend_pid()"):
         check_pooler(connection, pid)
@@ -167,13 +171,20 @@ def as_stored(connection: psycopg.BaseConnection[Any]) -> dict[str, str]:
     return {"client_encoding": "UTF8" if has_octets(connection) else stored}
 
 
-def check_pooler(connection: psycopg.BaseConnection[Any], pid: int) -> None:
-    """Raise OperationalError if `pid` is not the process that the connection was given.
+class Pooled(psycopg.OperationalError):
+    """A pooler stands before the server."""
+
+
+def check_pooler(connection: psycopg.BaseConnection[Any], pid: int | None = None) -> None:
+    """Raise Pooled if the connection was given another process than the one that answers it.
 
     `pid` is what pg_backend_pid() says. Behind a pooler the session belongs to other clients too.
+    A question waits there until a session is free, so first the number itself is looked at:
+    poolers give random ones.
     """
-    if connection.info.backend_pid != pid:
-        raise psycopg.OperationalError(_POOLER)
+    given = connection.info.backend_pid
+    if pid not in (None, given) or not 0 < given <= _MAX_PID:
+        raise Pooled(_POOLER)
 
 
 def refuse_former(migrations: Collection[str]) -> None:

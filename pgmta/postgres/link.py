@@ -14,6 +14,7 @@ from pgmta.postgres import binary, faults
 from pgmta.postgres.fit_session import (
     AS_STORED,
     LOOK_IN_PGMTA,
+    Pooled,
     check_pooler,
     fitting,
     has_octets,
@@ -247,6 +248,7 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         **options,
     )
     try:
+        check_pooler(connection)
         # not prepared: the statement would stay in the session of a pooler, as settings would
         cursor = await connection.execute(_PID, prepare=False)
         ((pid,),) = await cursor.fetchall()
@@ -272,7 +274,8 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
 
 def unavailable(error: psycopg.Error) -> StoreUnavailable:
     """Return the error of a connection that could not be made."""
-    return (LoginRefused if faults.refuses_login(error) else StoreUnavailable)(_words(error))
+    refused = isinstance(error, Pooled) or faults.refuses_login(error)
+    return (LoginRefused if refused else StoreUnavailable)(_words(error))
 
 
 async def _rest(error: psycopg.Error, chance: int) -> None:

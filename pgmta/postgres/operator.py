@@ -22,6 +22,7 @@ from pgmta.errors import LoginRefused, StoreUnavailable, Undecided
 from pgmta.postgres.durability import PROOF, UNPROVEN, casts_doubt
 from pgmta.postgres.fit_session import (
     LOOK_IN_PGMTA,
+    Pooled,
     fit,
     refuse_former,
     writable,
@@ -91,8 +92,8 @@ class OperatorConnection(psycopg.Connection[dict[str, Any]]):
 def connect_operator(uri: str) -> OperatorConnection:
     """Open the blocking connection of a command, in autocommit, with rows as dictionaries.
 
-    Of several servers it takes one that takes writes, or else any. Raises StoreUnavailable, also if
-    a pooler stands before the server.
+    Of several servers it takes one that takes writes, or else any. Raises StoreUnavailable, and
+    LoginRefused if a pooler stands before the server.
     """
     wishes = dict.fromkeys((writable(uri), uri))
     for wish in wishes:
@@ -107,6 +108,8 @@ def connect_operator(uri: str) -> OperatorConnection:
                 connection.close()
                 raise
             return connection
+        except Pooled as error:
+            raise LoginRefused(str(error)) from error
         except psycopg.OperationalError as error:
             failure = error
     raise StoreUnavailable(str(failure).strip()) from failure

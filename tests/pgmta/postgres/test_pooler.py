@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
+import yaml
+from click.testing import CliRunner
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgmta.errors import StoreUnavailable
@@ -13,6 +18,9 @@ from pgmta.postgres.link import Link
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.partitions import opened, tree
+from queued.daemon.queued import main as queued
+from smtpd.cli import main as smtpd
+from tests.support.pooler import pgbouncer
 
 _KEY_DATA = b"K\0\0\0"
 _SOCKET = ".s.PGSQL.{}"
@@ -60,3 +68,23 @@ async def test_a_pooler_is_refused_in_words(database: str, tmp_path: Path) -> No
     await asyncio.wait_for(done.wait(), 10)
     pooler.close()
     await pooler.wait_closed()
+
+
+@pytest.mark.needs("pgbouncer")
+def test_check_says_what_the_daemons_would(database: str, tmp_path: Path) -> None:
+    """Also while another client has the only session of the pool."""
+    more: dict[Any, dict[str, Any]] = {
+        queued: {"routes": {"*": "127.0.0.1:9"}},
+        smtpd: {"listen": [{"address": "127.0.0.1", "port": 2525, "role": "internal"}]},
+    }
+    with pgbouncer(database) as uri, psycopg.connect(uri) as other:
+        other.execute("SELECT 1")
+        for command, settings in more.items():
+            config = tmp_path / "one.yaml"
+            environment = {"hostname": "relay.example", "database": {"uri": uri}}
+            config.write_text(yaml.safe_dump({"environment": environment, **settings}))
+            began = time.monotonic()
+            result = CliRunner().invoke(command, ["check", "-c", str(config)])
+            assert "connection pooler" in result.output
+            assert result.exit_code == 2
+            assert time.monotonic() - began < 30  # it waited for the other client before

@@ -1,11 +1,8 @@
-"""SMTP on standard input and output (-bs)."""
+"""SMTP on standard input and output (-bs), while smtpd is away."""
 
 from __future__ import annotations
 
-import os
 import re
-import select
-import socket
 import sys
 from collections.abc import Callable
 from typing import BinaryIO
@@ -17,27 +14,6 @@ _PATH = re.compile(r"\s*<([^<>\s]*)>(.*)")
 
 type Keep = Callable[[SubmittedEnvelope, bytes], str]
 """Keeps a message until smtpd is back, and returns its name. Raises Exit."""
-
-
-def relay(server: socket.socket, source: int, target: int) -> None:
-    """Pass octets between the caller and smtpd until one of them ends. Raises OSError."""
-    ways: dict[int, Callable[[], bytes]] = {
-        source: lambda: os.read(source, 1 << 16),
-        server.fileno(): lambda: server.recv(1 << 16),
-    }
-    server.settimeout(None)
-    while server.fileno() in ways:
-        for fd in select.select(list(ways), [], [])[0]:
-            octets = ways[fd]()
-            if not octets:
-                del ways[fd]
-                if fd == source:
-                    server.shutdown(socket.SHUT_WR)
-            elif fd == source:
-                server.sendall(octets)
-            else:
-                while octets:
-                    octets = octets[os.write(target, octets) :]
 
 
 class Dialogue:

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable
 
+from smtpd.sendmail.addresses import listed
 from smtpd.sendmail.exits import DATA_ERROR, Exit
 
 _FIELD = re.compile(rb"[!-9;-~]+[ \t]*:")
@@ -62,8 +63,6 @@ class SubmittedMessage:
         A recipient of Bcc is no business of the others, so these fields are removed (RFC 5322,
         section 3.6.3). Raises Exit with code 65 if a field can't be read.
         """
-        from email.utils import getaddresses  # slow to import, and only -t needs it
-
         resent = [
             value for name in ("to", "cc", "bcc") for value in self.values_of(f"resent-{name}")
         ]
@@ -72,10 +71,7 @@ class SubmittedMessage:
         for name in ("to", "cc", "bcc"):
             for value in self.values_of(prefix + name):
                 text = value.decode("utf-8", "surrogateescape")
-                pairs = getaddresses([text])
-                if text.strip() and pairs == [("", "")] and not text.rstrip().endswith(";"):
-                    raise Exit(DATA_ERROR, f"can't read the addresses in {prefix + name}: {text}")
-                found += [qualified(address, domain) for _, address in pairs if address]
+                found += [qualified(a, domain) for a in listed(text, prefix + name) if a]
         self.remove_fields(f"{prefix}bcc")
         return found
 

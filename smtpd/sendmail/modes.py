@@ -6,6 +6,7 @@ import os
 import sys
 
 from smtpd.sendmail import exits, settings
+from smtpd.sendmail.addresses import listed
 from smtpd.sendmail.exits import Exit
 from smtpd.sendmail.maildrop import Maildrop
 from smtpd.sendmail.message import SubmittedMessage, caller, qualified, until_dot
@@ -24,6 +25,8 @@ def run(words: list[str], name: str) -> int:
         if options.mode == "help":
             print(HELP)
             return exits.OK
+        if options.mode == "aliases":
+            return exits.OK  # there are none: users and redirections are smtpd's and queued's
         if options.mode == "version":
             from importlib.metadata import version  # no other mode waits for this module
 
@@ -39,6 +42,8 @@ def run(words: list[str], name: str) -> int:
             return show(drop)
         if options.mode == "smtp":
             return converse(found, drop)
+        if options.mode == "verify":
+            return verify(options, found)
         return submit(options, found, drop)
     except Exit as error:
         print(f"sendmail: {error.reason}", file=sys.stderr)
@@ -50,13 +55,9 @@ def submit(options: SendmailOptions, found: Settings, drop: Maildrop) -> int:
     source = sys.stdin.buffer
     message = SubmittedMessage(until_dot(source) if options.dot_ends else source.read())
     envelope, domain = options.envelope, found.domain
-    login, full_name = caller()
-    address = options.sender if options.sender is not None else login
-    envelope.sender = qualified(address, domain)
-    named = [qualified(recipient, domain) for recipient in envelope.recipients]
+    full_name = _address(options, domain)
     if options.from_header:
-        named += message.recipients(domain)
-    envelope.recipients = list(dict.fromkeys(named))
+        envelope.recipients = list(dict.fromkeys(envelope.recipients + message.recipients(domain)))
     if not envelope.recipients:
         where = "and none in To, Cc or Bcc" if options.from_header else "(or -t)"
         raise Exit(exits.USAGE, f"no recipient in the command line {where}")
@@ -82,9 +83,43 @@ def submit(options: SendmailOptions, found: Settings, drop: Maildrop) -> int:
     return exits.NO_USER if taken.refused else exits.OK
 
 
+def _address(options: SendmailOptions, domain: str) -> str:
+    """Complete the addresses of the command line, and return the name of the caller."""
+    envelope = options.envelope
+    login, full_name = caller()
+    senders = [login] if options.sender is None else listed(options.sender, "-f")
+    if len(senders) > 1:
+        raise Exit(exits.DATA_ERROR, f"-f has more than one address: {', '.join(senders)}")
+    envelope.sender = qualified("".join(senders), domain)
+    named = [each for word in envelope.recipients for each in listed(word, "an argument") if each]
+    envelope.recipients = list(dict.fromkeys(qualified(each, domain) for each in named))
+    return full_name
+
+
+def verify(options: SendmailOptions, found: Settings) -> int:
+    """Print what smtpd says of each recipient (-bv), and send nothing."""
+    _address(options, found.domain)
+    if not options.envelope.recipients:
+        raise Exit(exits.USAGE, "no recipient in the command line")
+    try:
+        client = SmtpClient(found, verbose=options.verbose)
+        client.hello(found.domain)
+        replies = client.ask(options.envelope)
+    except Refused as error:
+        raise Exit(exits.UNAVAILABLE, f"smtpd refuses the sender: {error}") from None
+    except Away as error:
+        raise Exit(exits.TEMPORARY, str(error)) from None
+    client.quit()
+    for recipient, reply in replies.items():
+        print(f"{recipient}... {'deliverable' if reply[0] == '2' else reply}")
+    firsts = {reply[0] for reply in replies.values()}
+    return exits.NO_USER if "5" in firsts else exits.TEMPORARY if "4" in firsts else exits.OK
+
+
 def converse(found: Settings, drop: Maildrop) -> int:
     """Let the caller speak SMTP with smtpd, or with this command while smtpd is away."""
-    from smtpd.sendmail.dialogue import Dialogue, relay
+    from smtpd.sendmail.dialogue import Dialogue
+    from smtpd.sendmail.relay import Relay
 
     try:
         client = SmtpClient(found)
@@ -97,7 +132,7 @@ def converse(found: Settings, drop: Maildrop) -> int:
         Dialogue(sys.stdin.buffer, found.domain, keep).answer_commands()
         return exits.OK
     try:
-        relay(client.socket, sys.stdin.fileno(), sys.stdout.fileno())
+        Relay(client.socket, sys.stdin.fileno(), sys.stdout.fileno()).run()
     except OSError as error:
         raise Exit(exits.TEMPORARY, f"connection lost: {error.strerror}") from None
     return exits.OK

@@ -8,17 +8,18 @@ from collections.abc import Iterator
 from smtpd.sendmail.exits import USAGE, Exit
 from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
-_VALUED = "ABCFLNORVXbfhopqr"
-_ATTACHED = "Abopq"  # their value is attached, and never the next word
-_MODES = {"m": "message", "s": "smtp", "p": "list"}
+_VALUED = "ABCFLNORVXbdfhopqr"
+_ATTACHED = "Abdopq"  # their value is attached, and never the next word
+_MODES = {"m": "message", "s": "smtp", "p": "list", "v": "verify", "i": "aliases"}
 _BODIES = {"7BIT": "7BIT", "8BITMIME": "8BITMIME"}
 _NOTIFY = frozenset(("SUCCESS", "FAILURE", "DELAY"))
 _RET = {"FULL": "FULL", "HDRS": "HDRS", "HEADERS": "HDRS"}
 HELP = """\
-Usage: sendmail [OPTIONS] [ADDRESS ...] < MESSAGE
+Usage: sendmail [OPTIONS] [ADDRESSES ...] < MESSAGE
        mailq
 
 Give a message to smtpd. While smtpd is away, it waits in a directory.
+ADDRESSES is a list as in the field To, such as 'Ann <ann@a.example>, bob'.
 
   -t            take recipients from To, Cc and Bcc as well, and remove Bcc
   -i, -oi       a line with only a dot does not end the message
@@ -30,6 +31,7 @@ Give a message to smtpd. While smtpd is away, it waits in a directory.
   -B KIND       7BIT or 8BITMIME
   -bs           speak SMTP on standard input and output
   -bp           list the messages that wait, as mailq does
+  -bv           say whether smtpd takes the recipients, and send nothing
   -q            send the messages that wait
   -v            print the conversation to standard error
   --version     print the version
@@ -46,7 +48,8 @@ class SendmailOptions:
 
     def __init__(self) -> None:
         self.mode = "message"
-        """`message`, `smtp` (-bs), `list` (-bp), `flush` (-q), `help` or `version`."""
+        """`message`, `smtp` (-bs), `list` (-bp), `verify` (-bv), `aliases` (-bi), `flush` (-q),
+        `help` or `version`."""
         self.from_header = False
         """-t: the recipients are in To, Cc and Bcc."""
         self.dot_ends = True
@@ -103,7 +106,8 @@ def _valued(options: SendmailOptions, letter: str, value: str) -> None:
         options.full_name = value
     elif letter == "b":
         if value not in _MODES:
-            raise Exit(USAGE, f"mode -b{value} is not offered; there are -bm, -bs and -bp")
+            offered = ", ".join(f"-b{mode}" for mode in _MODES)
+            raise Exit(USAGE, f"mode -b{value} is not offered; there are {offered}")
         options.mode = _MODES[value]
     elif letter == "q":
         options.mode = "flush"

@@ -104,6 +104,14 @@ class SmtpClient:
             raise Refused("an address is not in UTF-8") from None
         return result
 
+    def ask(self, envelope: SubmittedEnvelope) -> dict[str, str]:
+        """Return the reply to each recipient, and send nothing. Raises Away, Refused."""
+        parameters = self._parameters(envelope, eight=False)
+        self._fit(self._say(f"MAIL FROM:<{envelope.sender}>{parameters}"))
+        replies = {each: self._say(f"RCPT TO:<{each}>") for each in envelope.recipients}
+        self._say("RSET")
+        return replies
+
     def quit(self) -> None:
         """Say goodbye, and close."""
         with contextlib.suppress(Away):

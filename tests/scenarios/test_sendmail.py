@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from smtpd.sendmail.addresses import listed
 from smtpd.sendmail.exits import Exit
 from smtpd.sendmail.maildrop import Maildrop
 from smtpd.sendmail.message import SubmittedMessage
@@ -21,7 +23,7 @@ from smtpd.sendmail.options import parse
 from smtpd.sendmail.settings import Settings
 from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 from tests.support.system import System
-from tests.support.waiting import until
+from tests.support.waiting import free_port, until
 
 MAIL = b"Subject: hello\n\ntext\n.\nafter the dot\n"
 
@@ -97,6 +99,14 @@ def test_exit_codes_and_reasons(system: System) -> None:
     unknown = sendmail.run("-k", "b@ours.example")
     reason = b"sendmail: unknown option -k; `sendmail --help` lists them\n"
     assert (unknown.returncode, unknown.stderr) == (64, reason)
+    assert sendmail.run("-bv", "-f", "a@x.example", "b@ours.example").stdout.endswith(
+        b"deliverable\n"
+    )
+    verified = sendmail.run("-bv", "-f", "a@x.example", "b@ours.example, C <c@other.example>")
+    assert (verified.returncode, verified.stdout.count(b"\n")) == (67, 2)
+    assert b"c@other.example... 550 5.7.1" in verified.stdout
+    assert sendmail.run("-bv").returncode == 64
+    assert sendmail.run("-bi").returncode == 0
     usage = sendmail.run("--help")
     assert (usage.returncode, usage.stdout[:6], usage.stderr) == (0, b"Usage:", b"")
     sendmail.settings.write_text("serve = x\n")
@@ -106,6 +116,57 @@ def test_exit_codes_and_reasons(system: System) -> None:
     sendmail.settings.write_text("server = 127.0.0.1:1\ndirectory = /nowhere\n")
     assert sendmail.run("b@ours.example").returncode == 75
     assert len(rows(system)) == 2
+
+
+def test_arguments_are_lists_of_addresses(system: System) -> None:
+    """Debian's cron gives MAILTO as one argument."""
+    smtpd = system.smtpd()
+    sendmail = Sendmail(system.folder, smtpd.port)
+    for words, expected in (
+        (["-FCronDaemon", "-i", "-B8BITMIME", "-oem", "ann@a.example,bob@a.example"], 2),
+        (["-i", "ann@a.example, bob@a.example"], 2),
+        (["-d0.1", "-i", "Bob Example <bob@a.example>"], 1),
+        (["-i", '"Doe, Jane" <jane@a.example>', "team: x@a.example, root;"], 3),
+        (["-i", "root ann@a.example"], 2),
+        (["-f", "Shop <shop@a.example>", "ann@a.example", "ann@a.example"], 1),
+    ):
+        before = len(rows(system))
+        done = sendmail.run(*words)
+        assert (done.returncode, done.stderr) == (0, b""), words
+        assert len(rows(system)) - before == expected, words
+    last = rows(system)[-1]
+    assert last[:2] == ("shop@a.example", "ann@a.example")
+    assert ("root@host.example") in [row[1] for row in rows(system)]
+    wrong = sendmail.run("ann@a.example, <bob@a.example")
+    assert (wrong.returncode, b"< without >" in wrong.stderr) == (65, True)
+
+
+@pytest.mark.parametrize("early", ["allow", "refuse"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_dialogue_from_a_pipe(system: System, end: bytes, early: str) -> None:
+    """A program writes all of it at once; smtpd may refuse clients that do not wait."""
+    smtpd = system.smtpd(
+        listen=[{"address": "127.0.0.1", "port": free_port(), "role": "internal", "early": early}]
+    )
+    sendmail = Sendmail(system.folder, smtpd.port)
+    text = b"x" * 70 + end
+    dialogue = [
+        b"EHLO me", b"MAIL FROM:<a@b.example>", b"RCPT TO:<c@d.example>", b"DATA", b"Subject: x",
+        b"", b"..dot", text * 4000, b".", b"MAIL FROM:<a@b.example>", b"RCPT TO:<e@d.example>",
+    ]  # fmt: skip
+    chunk = b"Subject: y\r\n\r\n.\r\nBDAT 1\r\n"
+    octets = end.join(dialogue) + end + b"BDAT %d LAST" % len(chunk) + end + chunk
+    done = sendmail.run("-bs", given=octets + b"NOOP" + end + b"QUIT" + end)
+    assert (done.returncode, done.stderr) == (0, b""), done.stdout
+    replies = [line for line in done.stdout.split(b"\r\n") if line[3:4] == b" "]
+    codes = b"220 250 250 250 354 250 250 250 250 250 221"
+    assert b" ".join(line[:3] for line in replies) == codes
+    (_, first, body), (_, second, other) = rows(system)
+    assert (first, second) == ("c@d.example", "e@d.example")
+    assert other == chunk
+    assert b"\r\n.dot\r\nxxx" in body or not body  # a large one is in chunks
+    cut = sendmail.run("-bs", given=end.join(dialogue[:6]) + end + b"half" + end + b".")
+    assert (cut.returncode, len(rows(system))) == (65, 2)
 
 
 @pytest.mark.slow
@@ -274,8 +335,44 @@ def test_options_of_known_callers() -> None:
     assert parse(["-bm", "-odb", "-h", "3", "x"]).envelope.recipients == ["x"]
 
 
+LISTS: list[tuple[str, list[str] | str]] = [
+    ("a@b.example,c@d.example", ["a@b.example", "c@d.example"]),
+    ('"Doe, Jane" <jane@a.example> , bob@b (Bob, (really))', ["jane@a.example", "bob@b"]),
+    (
+        "team: x@c.example, Y <y@c.example>; z@c.example",
+        ["x@c.example", "y@c.example", "z@c.example"],
+    ),
+    ("undisclosed-recipients:;", []),
+    ("root ann", ["root", "ann"]),
+    ('"john, doe"@x.example', ['"john, doe"@x.example']),
+    ("pete(his account)@silly.test(host)", ["pete@silly.test"]),
+    ("joe @ b.example", ["joe@b.example"]),
+    ("<@a,@b:joe@x.example>", ["joe@x.example"]),
+    ("a@[IPv6:::1]; b@c", ["a@[IPv6:::1]", "b@c"]),
+    ("<>", [""]),
+    ("", []),
+    (" , ,", []),
+    ("<a@b> <c@d>", "two addresses without a comma"),
+    ("a <b", "< without >"),
+    ("x: y@z", "a group without ;"),
+    ("(" * 9999, "( without )"),
+    ("Bob <bob@x> junk", "text behind >"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), LISTS)
+def test_lists_of_addresses(text: str, expected: list[str] | str) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(Exit, match=re.escape(expected)) as caught:
+            listed(text, "To")
+        assert caught.value.code == 65
+    else:
+        assert listed(text, "To") == expected
+
+
 def test_only_the_standard_library_is_imported() -> None:
-    code = "import sys, smtpd.sendmail.modes, smtpd.sendmail.dialogue; print(*sys.modules)"
+    parts = ", ".join(f"smtpd.sendmail.{part}" for part in ("modes", "dialogue", "relay"))
+    code = f"import sys, {parts}; print(*sys.modules)"
     command = [sys.executable, "-c", code]
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     roots = {name.partition(".")[0] for name in modules if not name.startswith("__editable__")}

@@ -12,7 +12,9 @@ from pgmta.store.admin.space import Space
 from pgmta.store.admin.upkeep import Upkeep
 from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.conditions import all_of
+from pgmta.store.queue.costly import LIMITED, CostlyConditions
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.dkim_keys import DkimKeys
 from pgmta.store.records.inquiries import InquiryTable
@@ -81,7 +83,9 @@ class QueuedProcess:
         self.upkeep = Upkeep(self.link)
         self.tasks_due = TaskLook(Upkeep(self.resources.link("tasks")))  # it waits for no lock
         self.changes = WorkerChanges(self.link)
-        self.registry = Registry(self.link, self.name)
+        self.costly = CostlyConditions(self.resources.link("conditions", SESSION | LIMITED))
+        """Sets conditions aside that take too long."""
+        self.registry = Registry(self.link, self.name, self.costly.link)
         self.traces = Traces(self.link)
         self.reclaimer = Reclaimer(Space(self.resources.link("vacuum")))
         self.tls = SharedTlsMemory(self.resources, config.delivery.tls)
@@ -90,7 +94,7 @@ class QueuedProcess:
         link = self.resources.link("suspensions")
         self.inquiries = InquiryAnswers(InquiryTable(link, self.name))
         self.suspended = SuspensionWatch(
-            SuspensionTable(link, self.name), self.schema, self.inquiries
+            SuspensionTable(link, self.name, self.costly), self.schema, self.inquiries
         )
         smtp = self.transports.find_transport("smtp")
         if isinstance(smtp, SmtpTransport):  # bench/consumer.py has another one

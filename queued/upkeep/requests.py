@@ -7,6 +7,7 @@ from functools import partial
 import psycopg
 
 from pgmta.action import Action
+from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.admin.upkeep import Upkeep
@@ -14,7 +15,10 @@ from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.conditions import release_hint, rule_holder
-from queued.upkeep.duty import Duty
+from pgmta.store.queue.costly import SCANNING, CostlyConditions, timed_out
+from pgmta.store.queue.guard import Condition
+from queued.process.queued_process import QueuedProcess
+from queued.upkeep.duty import Duty, Work
 
 _ON_REQUEST = "deleted on request"
 
@@ -40,11 +44,14 @@ async def answer_requests(upkeep: Upkeep, changes: WorkerChanges, who: str) -> N
             log.info("standing rule is over", rule=name, held=held, **free)
 
 
-async def apply_rules(changes: WorkerChanges, registry: Registry) -> None:
+async def apply_rules(
+    changes: WorkerChanges, registry: Registry, costly: CostlyConditions | None = None
+) -> None:
     """Put rows on hold that match the standing rules of operators.
 
-    A rule that fails stops no other rule. The claims log rules that PostgreSQL refuses. Raises
-    StoreUnavailable, and psycopg.Error for the first other failure.
+    A rule that fails stops no other rule. The claims log rules that PostgreSQL refuses. One that
+    takes too long is set aside by `costly`. Raises StoreUnavailable, and psycopg.Error for the
+    first other failure.
     """
     failure: psycopg.Error | None = None
     for rule in await registry.operator_rules():
@@ -58,6 +65,11 @@ async def apply_rules(changes: WorkerChanges, registry: Registry) -> None:
             done = await changes.run(change)
         except psycopg.Error as error:
             failure = failure or (None if faults.about_statement(error) else error)
+            continue
+        except StoreUnavailable as error:
+            if not (costly and timed_out(error)):
+                raise
+            await costly.set_rules_aside([Condition(name, rule.condition)])
             continue
         if done:
             log.info("standing rule", rule=rule.name, rows=done)
@@ -74,9 +86,16 @@ DUTY = Duty(
     in_turn=True,
     task="requests",
 )
+
+
+def _make_rules(process: QueuedProcess) -> Work:
+    changes = WorkerChanges(process.resources.link("rules", SCANNING))
+    return partial(apply_rules, changes, process.registry, process.costly)
+
+
 RULES = Duty(
     "rules",
     5.0,  # no claim takes rows that match a rule meanwhile
-    lambda process: partial(apply_rules, process.changes, process.registry),
+    _make_rules,
     in_turn=True,
 )

@@ -15,6 +15,7 @@ from pgmta.errors import DeliveryError, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres import faults
+from pgmta.store.queue.costly import timed_out
 from pgmta.store.queue.guard import about_a_row
 from pgmta.store.records.suspensions import (
     LOGGED,
@@ -199,6 +200,9 @@ class SuspensionDuty:
                     await asyncio.sleep(time.monotonic() - began)  # the mail that flows comes first
                     if time.monotonic() > self._looked + _EVERY:
                         await self._give_back()
+        except StoreUnavailable as error:
+            if not (timed_out(error) and await self._table.set_aside(task)):
+                raise
         except psycopg.Error as error:
             if not (about_a_row(error) or faults.about_statement(error)):
                 raise
@@ -211,7 +215,7 @@ class SuspensionDuty:
 
 def _make(process: QueuedProcess) -> Work:
     table, logged = (
-        SuspensionTable(process.resources.link(name, settings))
+        SuspensionTable(process.resources.link(name, settings), costly=process.costly)
         for name, settings in (("suspending", SUSPENDING), ("suspending-log", LOGGED))
     )
     who = f"upkeep@{process.name}"

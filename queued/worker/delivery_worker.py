@@ -13,6 +13,7 @@ from pgmta.logs import get
 from pgmta.service import Part
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.contents import Contents
+from pgmta.store.queue.costly import CLAIMING
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
@@ -35,6 +36,7 @@ _WAKE = 2.0  # seconds to wake other workers for rows that were handed back
 _ANSWER = 3.0  # seconds for the answer to a claim that is under way when the worker stops
 # An operator's transaction may lock a row for hours: the other outcomes do not wait for it.
 _MORE = {name: {"lock_timeout": "1s"} for name in ("settle", "returned")}
+_MORE |= dict.fromkeys(("claim", "urgent"), CLAIMING)
 
 log = get("worker")
 
@@ -75,7 +77,14 @@ class DeliveryWorker:
         rates = self._dispatch.stages.context.rates
         rates.most, rates.wake = worker.concurrency // 2, self._wake_loops
         claims = Claims(
-            links["claim"], owner, lease, where, worker.priority, urgent=level, schema=schema
+            links["claim"],
+            owner,
+            lease,
+            where,
+            worker.priority,
+            urgent=level,
+            schema=schema,
+            costly=process.costly,
         )
         process.suspended.leased.append(self._leases.items)
         process.inquiries.add(worker.name, self._dispatch.inspected)
@@ -90,7 +99,7 @@ class DeliveryWorker:
             # a separate owner: after an outage one loop must not give back rows of the other
             urgent = Claims(
                 links["urgent"], f"{owner}:urgent", lease, where, worker.priority,
-                urgent=level, each=config.urgent.bound, schema=schema,
+                urgent=level, each=config.urgent.bound, schema=schema, costly=process.costly,
             )  # fmt: skip
             self.loops.append(UrgentLoop(slots, claims, context, urgent))
         self._settler.next_hop = self._dispatch.next_hop

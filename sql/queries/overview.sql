@@ -7,7 +7,7 @@ FROM workers ORDER BY name, owner
 -- name: rules
 -- All standing rules.
 SELECT name, action, condition, reason, quarantine, hold_seconds, origin, created_by, created_at,
-    expires_at, id, (SELECT count(*) FROM queue WHERE status = 'HOLD' AND held_under = 'rule ' || rules.id) AS held
+    expires_at, slow_at, id, (SELECT count(*) FROM queue WHERE status = 'HOLD' AND held_under = 'rule ' || rules.id) AS held
 FROM rules ORDER BY name
 
 -- name: holding

@@ -8,12 +8,12 @@ SELECT queue_resume(%(id)s, %(who)s) AS done
 
 -- name: list
 -- The suspensions, with the rows that were put off for each, and the domains that lead to its MX host.
-SELECT s.id, s.kind, s.value, s.reason, s.tag, s.created_by, s.created_at, s.until,
+SELECT s.id, s.kind, s.value, s.reason, s.tag, s.created_by, s.created_at, s.until, s.slow_at,
     s.applied_at IS NOT NULL AND NOT EXISTS (
         SELECT FROM suspension_domains AS d WHERE d.suspension_id = s.id AND d.applied_at IS NULL) AS applied,
     ARRAY(SELECT d.domain FROM suspension_domains AS d WHERE d.suspension_id = s.id ORDER BY d.domain) AS domains,
     (SELECT count(*) FROM queue AS q WHERE q.suspension = s.id) AS rows,
-    suspension_condition(s.kind, s.value) AS condition
+    CASE WHEN s.slow_at IS NULL THEN suspension_condition(s.kind, s.value) END AS condition
 FROM suspensions AS s ORDER BY s.id
 
 -- name: leaving

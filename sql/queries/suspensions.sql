@@ -6,11 +6,16 @@ SELECT version, EXISTS (SELECT {asked}) FROM suspensions_version
 -- The suspensions that count, with the domains that lead to their MX hosts.
 SELECT s.id, s.kind, s.value, s.reason, ARRAY(
     SELECT d.domain FROM suspension_domains AS d WHERE d.suspension_id = s.id ORDER BY d.domain)
-FROM suspensions AS s WHERE s.until IS NULL OR s.until > now() ORDER BY s.id
+FROM suspensions AS s WHERE (s.until IS NULL OR s.until > now()) AND s.slow_at IS NULL ORDER BY s.id
 
 -- name: under
 -- Of these rows those that meet the SQL condition of a suspension.
 SELECT row_id, suspension FROM suspended_under(%(ids)b::bigint[])
+
+-- name: conditions
+-- The SQL conditions of suspensions that count.
+SELECT id, value FROM suspensions
+WHERE kind = 'condition' AND (until IS NULL OR until > now()) AND slow_at IS NULL ORDER BY id
 
 -- name: learn
 -- Domains whose mail leads to suspended MX hosts, in one statement: after each one all processes read the suspensions again.
@@ -42,15 +47,15 @@ SELECT suspensions_expire(%(who)s)
 -- name: task
 -- The next suspension whose mail is not put off yet, or all such domains of one.
 SELECT id, kind, value, NULL::text[] AS domains, suspension_condition(kind, value) AS condition
-FROM suspensions WHERE applied_at IS NULL
+FROM suspensions WHERE applied_at IS NULL AND slow_at IS NULL
 UNION ALL
 SELECT suspension_id, 'domains', count(*)::text, array_agg(domain), NULL
 FROM suspension_domains WHERE applied_at IS NULL GROUP BY suspension_id
 ORDER BY 1 LIMIT 1
 
 -- name: counts
--- Whether a suspension has not ended.
-SELECT EXISTS (SELECT FROM suspensions WHERE id = %(suspension)s)
+-- Whether a suspension has not ended, nor been set aside.
+SELECT EXISTS (SELECT FROM suspensions WHERE id = %(suspension)s AND slow_at IS NULL)
 
 -- name: applied
 -- The mail of a suspension that was due is put off.
@@ -62,7 +67,7 @@ UPDATE suspension_domains SET applied_at = now()
 WHERE suspension_id = %(suspension)s AND domain = ANY (%(domains)s::text[])
 
 -- name: look
--- Whether the time of a suspension is over, whether mail is to be put off, and the suspensions that have ended while
+-- Whether the time of a suspension is over, whether mail is to be put off, and the suspensions that have ended or were set aside while
 -- rows are still put off for them: one step in the index for each.
 WITH RECURSIVE mark AS (
     (SELECT suspension FROM queue WHERE suspension IS NOT NULL ORDER BY suspension LIMIT 1)
@@ -71,10 +76,10 @@ WITH RECURSIVE mark AS (
     FROM mark WHERE mark.suspension IS NOT NULL
 )
 SELECT EXISTS (SELECT FROM suspensions WHERE until <= now()),
-    EXISTS (SELECT FROM suspensions WHERE applied_at IS NULL)
+    EXISTS (SELECT FROM suspensions WHERE applied_at IS NULL AND slow_at IS NULL)
         OR EXISTS (SELECT FROM suspension_domains WHERE applied_at IS NULL),
     ARRAY(SELECT suspension FROM mark WHERE suspension IS NOT NULL
-        AND NOT EXISTS (SELECT FROM suspensions AS s WHERE s.id = mark.suspension))
+        AND NOT EXISTS (SELECT FROM suspensions AS s WHERE s.id = mark.suspension AND s.slow_at IS NULL))
 
 -- name: due
 -- The ids of the next rows that a suspension puts off, for many batches. Rows that are not due come to a worker at their time.
@@ -108,7 +113,7 @@ WITH found AS MATERIALIZED (
     SELECT id, message_id FROM queue
     WHERE id = ANY (ARRAY(SELECT unnest(%(ids)b::bigint[]))) AND status IN ('QUEUED', 'DEFERRED')
         AND next_attempt + '0s' <= now() AND suspension IS NULL AND lease_until IS NULL
-        AND (SELECT true FROM suspensions AS s WHERE s.id = %(suspension)s)
+        AND (SELECT true FROM suspensions AS s WHERE s.id = %(suspension)s AND s.slow_at IS NULL)
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), delayed AS (
     INSERT INTO delays (row_id, after, message_id)

@@ -39,6 +39,7 @@ SELECT action, condition, priority, 0 FROM live WHERE action = 'deliver'
 UNION ALL
 SELECT 'rule', condition, 9::smallint, id FROM rules
 WHERE (SELECT min(owner) FROM live) = %(owner)s AND (expires_at IS NULL OR expires_at > now())
+    AND slow_at IS NULL
 
 -- name: overdue
 -- The rows of each priority that have been due the longest. Rows that no worker takes stay among them,
@@ -81,4 +82,4 @@ SELECT condition_fault(%(condition)s)
 -- name: rules
 -- Standing rules of operators: what their holds need.
 SELECT name, action, condition, reason, quarantine, hold_seconds, id FROM rules
-WHERE origin = 'operator' AND (expires_at IS NULL OR expires_at > now()) ORDER BY name
+WHERE origin = 'operator' AND (expires_at IS NULL OR expires_at > now()) AND slow_at IS NULL ORDER BY name

@@ -15,6 +15,7 @@ CREATE TABLE rules (
     created_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz,
     id bigint NOT NULL DEFAULT nextval('rule_ids'),
+    slow_at timestamptz,
     CHECK ((action = 'quarantine') = (quarantine IS NOT NULL))
 );
 COMMENT ON TABLE rules IS
@@ -32,6 +33,8 @@ COMMENT ON COLUMN rules.created_at IS 'When it was made.';
 COMMENT ON COLUMN rules.expires_at IS 'When it stops to count; null: never.';
 COMMENT ON COLUMN rules.id IS
     'Of the rule with this condition: a rule that is made anew, or gets another condition, has another number.';
+COMMENT ON COLUMN rules.slow_at IS
+    'When queued set the rule aside because its condition takes too long; null: it counts. A new condition counts again.';
 COMMENT ON CONSTRAINT rules_action_check ON rules IS 'The two actions.';
 COMMENT ON CONSTRAINT rules_check ON rules IS 'A quarantine has a name.';
 COMMENT ON CONSTRAINT rules_hold_seconds_check ON rules IS 'Over 0.';
@@ -58,6 +61,7 @@ BEGIN
             HINT = 'queued evaluates it. It may use the columns of queue and functions of PostgreSQL that see only these.';
     END IF;
     PERFORM pgmta.condition_capitals(NEW.condition);
+    IF TG_OP = 'UPDATE' AND NEW.condition <> OLD.condition THEN NEW.slow_at := NULL; END IF;
     RETURN NEW;
 END $$;
 COMMENT ON FUNCTION rules_valid IS 'Refuses what is no condition: it would stop every claim.';
@@ -113,7 +117,8 @@ BEGIN
     PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
     FOR rule IN
         SELECT r.id, r.name, r.condition FROM pgmta.rules AS r
-        WHERE (r.expires_at IS NULL OR r.expires_at > now()) AND pgmta.condition_fault(r.condition) IS NULL
+        WHERE (r.expires_at IS NULL OR r.expires_at > now()) AND r.slow_at IS NULL
+            AND pgmta.condition_fault(r.condition) IS NULL
         ORDER BY r.name
     LOOP
         name := rule.name;

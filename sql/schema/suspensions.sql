@@ -10,7 +10,8 @@ CREATE TABLE suspensions (
     created_by text NOT NULL DEFAULT SESSION_USER,
     created_at timestamptz NOT NULL DEFAULT now(),
     until timestamptz,
-    applied_at timestamptz
+    applied_at timestamptz,
+    slow_at timestamptz
 );
 COMMENT ON TABLE suspensions IS
     'Mail that meets one is not tried. It expires, meets its deadline and gets delay notices as before.';
@@ -28,6 +29,8 @@ COMMENT ON COLUMN suspensions.created_at IS 'When.';
 COMMENT ON COLUMN suspensions.until IS 'When it ends by itself; null: when an operator resumes it.';
 COMMENT ON COLUMN suspensions.applied_at IS
     'When the mail that was due had been put off, in batches; null: that is under way, and workers put off what they meet.';
+COMMENT ON COLUMN suspensions.slow_at IS
+    'When queued set it aside because its condition takes too long: its mail goes on. Null: it counts.';
 COMMENT ON CONSTRAINT suspensions_kind_check ON suspensions IS 'The kinds.';
 COMMENT ON CONSTRAINT suspensions_reason_check ON suspensions IS 'A reason is needed.';
 
@@ -100,7 +103,7 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION suspensions_changed IS 'Counts changes of the suspensions, and tells every process.';
-CREATE TRIGGER suspensions_changed AFTER INSERT OR DELETE OR UPDATE OF kind, value, reason, tag, until ON suspensions
+CREATE TRIGGER suspensions_changed AFTER INSERT OR DELETE OR UPDATE OF kind, value, reason, tag, until, slow_at ON suspensions
     FOR EACH STATEMENT EXECUTE FUNCTION suspensions_changed();
 COMMENT ON TRIGGER suspensions_changed ON suspensions IS 'Tells every process.';
 CREATE TRIGGER suspension_domains_changed AFTER INSERT OR DELETE ON suspension_domains
@@ -173,7 +176,7 @@ DECLARE
 BEGIN
     FOR each IN
         SELECT s.id, s.value FROM suspensions AS s
-        WHERE s.kind = 'condition' AND (s.until IS NULL OR s.until > now()) ORDER BY s.id
+        WHERE s.kind = 'condition' AND (s.until IS NULL OR s.until > now()) AND s.slow_at IS NULL ORDER BY s.id
     LOOP
         suspension := each.id;
         BEGIN
@@ -188,7 +191,7 @@ COMMENT ON FUNCTION suspended_under IS
     'Of these rows of queue those that meet the condition of a suspension, each with its number.';
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('suspensions', 'pgmta_queued', 'SELECT, UPDATE (applied_at)'),
+    ('suspensions', 'pgmta_queued', 'SELECT, UPDATE (applied_at, slow_at)'),
     -- changes go through the functions, so that audit has them all
     ('suspensions', 'pgmta_operator', 'SELECT'),
     ('suspensions', 'pgmta_reader', 'SELECT'),

@@ -53,10 +53,14 @@ class Rule:
 
 
 class Registry:
-    """The entries of one process, whose name is `owner`."""
+    """The entries of one process, whose name is `owner`.
 
-    def __init__(self, link: Link, owner: str) -> None:
+    Conditions are evaluated over the connection `limited`, if there is one.
+    """
+
+    def __init__(self, link: Link, owner: str, limited: Link | None = None) -> None:
         self._link = link
+        self._limited = limited or link
         self._owner = owner
         self._judged: dict[str, bool] = {}  # by the text of a rule: whether it may be evaluated
 
@@ -105,7 +109,7 @@ class Registry:
             if test is None:
                 return []
             try:
-                hits = await self._link.run(
+                hits = await self._limited.run(
                     _SQL["tested"], {"condition": test, "ids": Bigints(waiting)}
                 )
             except psycopg.Error as error:

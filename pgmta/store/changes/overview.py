@@ -42,11 +42,12 @@ class Overview(OperatorLink):
         """Return the standing rules.
 
         `takes` is the condition without the rows that were released from the rule. `held` is the
-        number of rows that it holds.
+        number of rows that it holds. One with `slow_at` is set aside, and takes none.
         """
         rules = self._db.execute(_SQL["rules"]).fetchall()
         for rule in rules:
-            rule["takes"] = rule_takes(rule["id"], rule["condition"])
+            counts = rule["slow_at"] is None
+            rule["takes"] = rule_takes(rule["id"], rule["condition"]) if counts else "false"
         return rules
 
     def holding(self, where: str) -> dict[str, int | None]:

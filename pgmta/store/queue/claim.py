@@ -9,12 +9,14 @@ from typing import Any
 
 import psycopg
 
+from pgmta.errors import StoreUnavailable
 from pgmta.mail.trace_field import client_of
 from pgmta.model import Item, Labelled, Message, Rated
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
 from pgmta.store.queue.conditions import partition_condition
+from pgmta.store.queue.costly import CostlyConditions, timed_out
 from pgmta.store.queue.guard import ALL, RECENT, about_a_row
 from pgmta.store.queue.labels import Labels
 from pgmta.store.queue.lease import LEASE, RowLeases
@@ -45,6 +47,7 @@ URGENT = {
 }
 """Parts of those that claim urgent rows, a few of each domain."""
 
+_UNLIMITED = b"SET statement_timeout = 0"
 _WINDOW = 64  # rows that a claim by time looks at beyond the rows that are wanted
 _WIDE = 2048  # rows of the window of a claim by domain that met few due rows
 _BACKLOG = 1.0  # seconds for which a backlog is assumed to last, after the window has shown it
@@ -95,10 +98,12 @@ class Claims:
         schema: Schema | None = None,
         urgent: int = -1,
         each: int = 0,
+        costly: CostlyConditions | None = None,
     ) -> None:
         self._link = link
         self._schema = schema or Schema()
-        self._rules = ClaimRules(link, f"worker {owner.partition('@')[0]}", where, self._schema)
+        name = f"worker {owner.partition('@')[0]}"
+        self._rules = ClaimRules(link, name, where, self._schema, costly)
         self._revision = -1  # of the rules in the statements
         self._statements: dict[str, Statement] = {}
         self._labelled: Sequence[Labelled] = ()
@@ -139,7 +144,8 @@ class Claims:
         due; with `each`, only no row at all does. Messages of at most `inline` octets come with
         their content, up to `budget` octets together.
         Only rows that have been due for `overdue` seconds are claimed. A row on which a condition
-        fails is left, and named in the log. A rule that PostgreSQL refuses is passed over. A row
+        fails is left, and named in the log. A rule that PostgreSQL refuses is passed over, and one
+        that takes too long is set aside, if the link has a time limit. A row
         whose lost attempt can't be logged is put on hold.
         Raises StoreUnavailable, and SchemaMismatch if the schema is of another version: nothing is
         claimed then.
@@ -164,6 +170,12 @@ class Claims:
                 if again:
                     await rules.recover(error, again)
                 elif again is None or not await self._take_lost(error):
+                    raise
+            except StoreUnavailable as error:
+                if not timed_out(error):
+                    raise
+                if not await rules.set_costly_aside():
+                    await self._link.run(_UNLIMITED)  # the queue is large, or the server busy
                     raise
         if rules.refused:
             rules.claimed()

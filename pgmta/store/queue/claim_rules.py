@@ -12,6 +12,7 @@ from pgmta.postgres import faults
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 from pgmta.store.queue.conditions import rule_takes
+from pgmta.store.queue.costly import CostlyConditions
 from pgmta.store.queue.guard import Condition, Guard, about_a_row
 from pgmta.store.queue.refused import refused
 from pgmta.store.schema import Schema
@@ -29,7 +30,14 @@ class ClaimRules:
     a condition fails on some rows, `guarded` statements pass over these rows.
     """
 
-    def __init__(self, link: Link, name: str, where: str | None, schema: Schema) -> None:
+    def __init__(
+        self,
+        link: Link,
+        name: str,
+        where: str | None,
+        schema: Schema,
+        costly: CostlyConditions | None = None,
+    ) -> None:
         self.own = Condition(name, where) if where else None
         self.standing: list[Condition] = []
         """Rules that count and are not passed over."""
@@ -48,6 +56,7 @@ class ClaimRules:
         self._link = link
         self._name = name
         self._schema = schema
+        self._costly = costly
         self._aside: set[Condition] = set()  # rules that are passed over now
         self._aside_until = 0.0
 
@@ -106,6 +115,16 @@ class ClaimRules:
         except psycopg.Error as other:
             if refusal or not faults.about_statement(other) or not await self._set_aside():
                 raise other from error
+
+    async def set_costly_aside(self) -> bool:
+        """Set the rules aside that take too long, for all workers; return whether there are any.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        if not (self._costly and await self._costly.set_rules_aside(self.standing)):
+            return False
+        await self._learn()
+        return True
 
     async def _set_aside(self) -> bool:
         """Pass over the rules that are refused, for a while; return whether there are any."""

@@ -7,18 +7,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pgmta.errors import StoreUnavailable
 from pgmta.model import Item, Suspension
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
 from pgmta.store.queries import bracketed, queries
 from pgmta.store.queue.claim import SESSION
+from pgmta.store.queue.costly import SCANNING, CostlyConditions, timed_out
 from pgmta.store.records.inquiries import ASKED
 
 _SQL = queries("suspensions")
 _VERSION = _SQL["version"].fill(asked=ASKED)
 
-SUSPENDING = SESSION
+SUSPENDING = SESSION | SCANNING
 """Run-time parameters for the connection that puts rows off: its plans stay on the indexes."""
 
 LOGGED = {"statement_timeout": "60s"}
@@ -71,8 +73,11 @@ class SuspensionTable:
     `process` is the name of the process, which operators may ask.
     """
 
-    def __init__(self, link: Link, process: str = "") -> None:
+    def __init__(
+        self, link: Link, process: str = "", costly: CostlyConditions | None = None
+    ) -> None:
         self._link = link
+        self._costly = costly
         self._process = {"process": process}
 
     async def version(self) -> tuple[int, bool]:
@@ -89,8 +94,24 @@ class SuspensionTable:
         ]
 
     async def under(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return those of the rows that meet an SQL condition, each with a suspension."""
-        return dict(await self._link.run(_SQL["under"], {"ids": Bigints(ids)}))
+        """Return those of the rows that meet an SQL condition, each with a suspension.
+
+        If they take too long together, each one is tried by `costly`, and set aside if it does.
+        """
+        link = self._costly.link if self._costly else self._link
+        try:
+            return dict(await link.run(_SQL["under"], {"ids": Bigints(ids)}))
+        except StoreUnavailable as error:
+            if not (self._costly and timed_out(error)):
+                raise
+        found: dict[int, int] = {}
+        for number, condition in await self._link.run(_SQL["conditions"]):
+            rows = await self._costly.rows(condition, ids)
+            if rows is None:
+                await self._costly.note_suspension(number)
+            for row in rows or ():
+                found.setdefault(row, number)
+        return found
 
     async def learn(self, pairs: Collection[tuple[int, str]]) -> None:
         """Note domains whose mail leads to MX hosts, each with the suspension of the host."""
@@ -127,6 +148,12 @@ class SuspensionTable:
         """Note that the mail of a task is put off."""
         params = {"suspension": task.suspension, "domains": task.domains}
         await self._link.run(_SQL["applied_domains" if task.domains else "applied"], params)
+
+    async def set_aside(self, task: SuspensionTask) -> bool:
+        """Set a task's suspension aside if its condition takes too long; return whether it does."""
+        if not (self._costly and task.condition):
+            return False
+        return await self._costly.set_suspension_aside(task.suspension, task.condition)
 
     async def due(self, task: SuspensionTask, after: RowPlace, page: int) -> list[RowPlace]:
         """Return the next rows of a task that are due, from a place on."""

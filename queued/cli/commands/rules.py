@@ -25,6 +25,7 @@ from queued.cli.commands.change import (
 )
 from queued.cli.options.filter_options import condition, filter_options
 from queued.cli.options.queue_command import (
+    SET_ASIDE,
     Column,
     Cut,
     Form,
@@ -49,9 +50,15 @@ def list_rules(config: Path, form: Form) -> None:
     """List the standing rules, also those of workers."""
     with closing(Overview(database_of(config))) as overview:
         rules = overview.rules()
-        refused = overview.refused({f"rule {rule['name']}": rule["condition"] for rule in rules})
+        counting = [rule for rule in rules if rule["slow_at"] is None]
+        refused = overview.refused({f"rule {each['name']}": each["condition"] for each in counting})
     for fault in refused:
         print_line(f"warning: {fault}", err=True)
+    for each in rules:
+        if each["slow_at"]:
+            print_line(
+                f"warning: rule {each['name']} {SET_ASIDE}: add it with another one", err=True
+            )
     columns: dict[str, Column] = {
         "RULE": "name",
         "ACTION": "action",

@@ -16,6 +16,7 @@ from pgmta.selection import domain_as_stored
 from pgmta.store.changes.suspension_orders import SuspensionOrders
 from queued.cli.options.filter_options import condition, mail_options
 from queued.cli.options.queue_command import (
+    SET_ASIDE,
     Column,
     Cut,
     Form,
@@ -148,6 +149,9 @@ def suspensions(config: Path, form: Form) -> None:
     with closing(SuspensionOrders(database_of(config))) as orders:
         found = orders.suspensions()
         leaving = orders.leaving()
+    for each in found:
+        if each["slow_at"]:
+            print_line(f"warning: suspension {each['id']} {SET_ASIDE}: resume it", err=True)
     columns: dict[str, Column] = {
         "ID": "id",
         "BY": "kind",

@@ -92,7 +92,8 @@ async def test_a_rule_whose_schema_is_dropped_stops_nothing(
     assert [(log["event"], log["reason"]) for log in logs] == [
         (
             "a standing rule is passed over",
-            "ops. is not allowed in a condition: it sees queue and pg_catalog",
+            "ops. is not allowed in a condition: columns have no prefix, functions and types only "
+            "pg_catalog",
         )
     ]
 

@@ -1,0 +1,23 @@
+-- name: due
+-- Rows on which a condition is tried: of each priority those that have been due the longest.
+SELECT pick.id
+FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
+    SELECT id, next_attempt FROM queue
+    WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING') AND queue.priority = level.priority
+        AND next_attempt AT TIME ZONE 'UTC' <= now() AT TIME ZONE 'UTC'
+    ORDER BY next_attempt AT TIME ZONE 'UTC' LIMIT 200
+) AS pick
+
+-- name: meeting
+-- The rows of these that a condition matches, and those on which it fails.
+SELECT id FROM queue_test(%(condition)s, %(ids)b::bigint[])
+
+-- name: rule
+-- Set a rule aside; `text` has the condition that was tried.
+UPDATE rules SET slow_at = now()
+WHERE 'rule ' || name = %(owner)s AND strpos(%(text)s, condition) > 0 AND slow_at IS NULL
+RETURNING name
+
+-- name: suspension
+-- Set a suspension aside.
+UPDATE suspensions SET slow_at = now() WHERE id = %(suspension)s AND slow_at IS NULL RETURNING id

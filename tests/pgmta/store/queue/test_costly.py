@@ -1,0 +1,112 @@
+"""Conditions that take too long: mail goes on, and the condition is named."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+from structlog.testing import capture_logs
+
+from pgmta.errors import StoreUnavailable
+from pgmta.postgres.link import Link
+from pgmta.store.admin.workers import Registry
+from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.costly import CostlyConditions
+from pgmta.store.records.suspensions import SuspensionTable
+from queued.upkeep.requests import apply_rules
+from tests.pgmta.store.queue.test_faults import command, rule
+from tests.support.rows import column, fetch, message, row
+
+__all__ = ["command"]
+
+COSTLY = "factorial(20000 + attempts) > id"
+"""Takes about 0.6 s a row."""
+
+
+def mail(db: psycopg.Connection) -> list[int]:
+    """Rows that are due, the last of which a good rule or suspension takes."""
+    message(db, 1)
+    return [row(db, 1, domain=f"{name}.example", due=-60) for name in ("free",) * 9 + ("held",)]
+
+
+@pytest.fixture
+async def costly(database: str) -> AsyncIterator[CostlyConditions]:
+    """Shorter limits than those of queued."""
+    link = Link(database, "test", SESSION | {"statement_timeout": "1s", "lock_timeout": "500ms"})
+    yield CostlyConditions(link)
+    await link.close()
+
+
+async def test_a_rule_that_takes_too_long_is_set_aside(
+    db: psycopg.Connection, costly: CostlyConditions, command: Any
+) -> None:
+    *free, _ = mail(db)
+    rule(db, "slow", COSTLY)
+    rule(db, "good", "domain = 'held.example'")
+    claims = Claims(costly.link, "w@h", 60, costly=costly)
+    with capture_logs() as logs:
+        claimed = [item.id for item in (await claims.claim(100, [])).items]
+    assert sorted(claimed) == free
+    assert [(log["event"], log["condition"]) for log in logs] == [
+        ("a standing rule is set aside: its condition takes too long", "rule slow")
+    ]
+    aside = "SELECT name FROM rules WHERE slow_at IS NOT NULL"
+    assert column(db, aside) == ["slow"]
+    assert "rule slow is set aside" in command("rule", "list").stderr
+    assert command("workers").exit_code == 0
+    db.execute("UPDATE rules SET condition = 'false' WHERE name = 'slow'")
+    assert column(db, aside) == []
+
+
+async def test_the_others_are_applied_when_a_rule_takes_too_long(
+    db: psycopg.Connection, costly: CostlyConditions
+) -> None:
+    *_, held = mail(db)
+    rule(db, "a slow one", COSTLY)
+    rule(db, "good", "domain = 'held.example'")
+    changes, registry = WorkerChanges(costly.link), Registry(costly.link, "h:1", costly.link)
+    await apply_rules(changes, registry, costly)
+    assert column(db, "SELECT id FROM queue WHERE status = 'HOLD'") == [held]
+    assert column(db, "SELECT name FROM rules WHERE slow_at IS NOT NULL") == ["a slow one"]
+
+
+async def test_a_suspension_that_takes_too_long_is_set_aside(
+    db: psycopg.Connection, costly: CostlyConditions, database: str, command: Any
+) -> None:
+    rows = mail(db)
+    (slow,) = fetch(db, "SELECT queue_suspend('condition', %s, 'r')", COSTLY)
+    (good,) = fetch(db, "SELECT queue_suspend('condition', 'domain = ''held.example''', 'r')")
+    db.execute("UPDATE queue SET suspension = %s WHERE id = %s", [slow, rows[0]])
+    link = Link(database, "test")
+    table = SuspensionTable(link, costly=costly)
+    (version, _) = await table.version()
+    with capture_logs() as logs:
+        assert await table.under(rows) == {rows[-1]: good}
+    assert [log["suspension"] for log in logs] == [slow]
+    assert (await table.version())[0] > version  # each process reads them again
+    assert [each.id for each in await table.active()] == [good]
+    assert (await table.look()).ended == [slow]  # what it has put off comes back
+    assert f"suspension {slow} is set aside" in command("suspensions").stderr
+    await link.close()
+
+
+async def test_nothing_is_set_aside_while_the_server_does_not_answer(
+    db: psycopg.Connection, costly: CostlyConditions, database: str
+) -> None:
+    rows = mail(db)
+    rule(db, "good", "domain = 'held.example'")
+    fetch(db, "SELECT queue_suspend('condition', 'domain = ''held.example''', 'r')")
+    table = SuspensionTable(costly.link, costly=costly)
+    claims = Claims(costly.link, "w@h", 60, costly=costly)
+    await claims.claim(0, [])
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE queue IN ACCESS EXCLUSIVE MODE")
+        for work in (table.under(rows), claims.claim(100, [])):
+            with pytest.raises((StoreUnavailable, psycopg.errors.LockNotAvailable)):
+                await work
+        other.rollback()
+    for of in ("rules", "suspensions"):
+        assert column(db, f"SELECT count(*) FROM {of} WHERE slow_at IS NOT NULL") == [0]

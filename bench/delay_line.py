@@ -14,7 +14,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from bench.helper import say
+from bench.helper import be_another_host, say
 
 _CHUNK = 1 << 18  # octets per read
 
@@ -134,6 +134,7 @@ def listeners(addresses: list[str], namespace: str) -> list[socket.socket]:
 def main() -> None:
     """Serve; argument: JSON with addresses, namespace, upstream and delay."""
     config = json.loads(sys.argv[1])
+    be_another_host()
     found = listeners(config["addresses"], config["namespace"])
     say(**{"is": "ready"}, ports=[each.getsockname()[1] for each in found])
     DelayLine(found, config["upstream"], config["delay"]).run()

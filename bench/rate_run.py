@@ -4,6 +4,8 @@ import json
 import os
 import shlex
 import signal
+import subprocess
+import sys
 import time
 from bisect import bisect_left
 from collections import defaultdict
@@ -29,6 +31,13 @@ USED, OTHER = "two.example", "a.example"
 QUIET = 8.0  # seconds before a fault
 STOPPED = 5.0  # seconds of SIGSTOP
 CLOCKS = (2, -2, 0)  # seconds by which the clocks of workers are wrong
+NEAR_S = 0.0004  # round trip to PostgreSQL, unless a run names another one
+FAR_S = {"5 ms": 0.005, "20 ms": 0.02, "50 ms": 0.05}
+SLOW_SYNC, SLOW_SYNC_MS = "slow sync", 10
+BUSY, BUSY_PROCESSES = "busy", 8
+CONDITIONS = (*FAR_S, SLOW_SYNC, BUSY)
+"""Where rates have to hold too: round trips to PostgreSQL, a slow disk, a busy machine."""
+_SPIN = "while True: pass"
 _FAKETIME = "/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1"
 _TEMPLATE = """
 INSERT INTO templates (name, version, sender, from_field, subject, body, words)
@@ -53,7 +62,7 @@ class Run:
 
     rate: float  # per second
     processes: int
-    fault: str = ""  # stop, clock, restart, jobs, rivals
+    fault: str = ""  # stop, clock, restart, jobs, rivals, or one of CONDITIONS
     route: bool = False
     seconds: float = 30.0  # of an undisturbed stretch
 
@@ -113,6 +122,10 @@ class Outcome:
             return None
         if self.run.fault == "rivals":
             return 0.95
+        if self.run.fault in ("50 ms", SLOW_SYNC):
+            return 0.85
+        if self.run.fault == BUSY:
+            return 0.7
         return 0.9 if self.run.processes < 8 else 0.8
 
     def misses(self) -> list[str]:
@@ -148,7 +161,7 @@ class RatedLine:
             "addresses": list(self._spaces.addresses.values()),
             "namespace": self._spaces.database,
             "upstream": upstream,
-            "delay": 0.0002,
+            "delay": FAR_S.get(run.fault, NEAR_S) / 2,
         }
         self._file = directory / "times.json"
         proxy = self._helper("delay_line", line, ())
@@ -158,6 +171,10 @@ class RatedLine:
         self._port = int(self._sink.wait("ready")["port"])
         self.products: list[Product] = []
         self._stack.callback(self.stop)
+        for _ in range(BUSY_PROCESSES if run.fault == BUSY else 0):
+            busy = subprocess.Popen([sys.executable, "-c", _SPIN])
+            self._stack.callback(busy.wait)
+            self._stack.callback(busy.kill)
 
     def _helper(self, module: str, config: dict[str, object], words: Sequence[str]) -> Helper:
         helper = Helper(module, config, self._directory / f"{module}.log", words)
@@ -297,13 +314,15 @@ def measure(run: Run, server: Server, directory: Path, commands: Path) -> Outcom
         lost = line.reserved() - sum(map(len, times.values()))
     finally:
         line.close()
-    most = max(most_in(each, run.window) for each in times.values())
+    most = max((most_in(each, run.window) for each in times.values()), default=0)
     sent = sum(map(len, times.values()))
     return Outcome(run, most, _share(run, sorted(times[OTHER])), sent, connections, lost, looks)
 
 
 def _share(run: Run, times: list[float]) -> float:
     """Return the share of the rate that was used in a stretch, or with a fault in all."""
+    if len(times) < 2:
+        return 0.0
     first = times[0] + (2 if run.rate >= 1 else 0)  # the first connections open
     last = times[-1] if run.broken else min(first + run.seconds, times[-1])
     return sum(first <= at < last for at in times) / (last - first) / run.rate

@@ -9,7 +9,7 @@ from typing import cast
 
 import uvloop
 
-from bench.helper import listen, say
+from bench.helper import be_another_host, listen, say
 from bench.ledger import Ledger
 from bench.sink import Session, address_of
 from pgmta.service import tune_memory
@@ -48,6 +48,7 @@ class TimedSession(Session):
 def main() -> None:
     """Serve until standard input ends; argument: JSON with the file of the times."""
     config = json.loads(sys.argv[1])
+    be_another_host()
     times, loop = Times(), uvloop.new_event_loop()
 
     def command(word: str) -> None:

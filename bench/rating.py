@@ -1,11 +1,14 @@
 """The command bench/rates: whether rates hold at the next hop, and how much of them is used."""
 
+import os
 from dataclasses import asdict
 from itertools import groupby, product
+from pathlib import Path
 
 import click
 
 from bench.columns import aligned
+from bench.database import Server, open_server
 from bench.namespaces import possible
 from bench.options import (
     EXIT,
@@ -17,10 +20,26 @@ from bench.options import (
     hardware,
     opened,
     relay_options,
+    workplace,
 )
+from bench.peer.package import Unavailable
+from bench.peer.slow_sync import VARIABLE, slow_sync
 from bench.progress import log
 from bench.rate_looks import PER_SECOND
-from bench.rate_run import CLOCKS, FAULTS, QUIET, STOPPED, Outcome, Run, measure
+from bench.rate_run import (
+    BUSY,
+    BUSY_PROCESSES,
+    CLOCKS,
+    CONDITIONS,
+    FAULTS,
+    QUIET,
+    SLOW_SYNC,
+    SLOW_SYNC_MS,
+    STOPPED,
+    Outcome,
+    Run,
+    measure,
+)
 
 PROCESSES = (1, 3, 8)
 RUNS = [
@@ -29,6 +48,10 @@ RUNS = [
         for rate, fault, processes in product((50.0, 500.0), ("", *FAULTS, "jobs"), PROCESSES)
     ),
     *(Run(rate, 8, "rivals") for rate in (50.0, 200.0)),
+    *(
+        Run(rate, processes, fault)
+        for rate, fault, processes in product((50.0, 500.0), CONDITIONS, (1, 3))
+    ),
     *(
         Run(rate, processes, fault, route=True, seconds=seconds)
         for (rate, seconds), fault, processes in product(
@@ -44,10 +67,12 @@ of a second, or of a minute for less than one per second. "stop" is a SIGSTOP of
 {QUIET:g} s, "restart" a SIGTERM and a SIGKILL of two processes, which start again, "jobs" two jobs
 of the campaign, and with "clock" three clocks are {", ".join(f"{c:+d}" for c in CLOCKS)} s wrong.
 "rivals" are two campaigns with one credential, beside one with another credential, whose share
-counts, and {PER_SECOND} looks a second at the jobs and the queue. Needs root, iproute2 and
-libfaketime. {EXIT}a window has more than the rate, or without an interruption less than 0.9 of it
-is used, with 8 processes 0.8, and 0.95 beside rivals. Other work delays it;
-`chrt -r 1` before the command helps."""
+counts, and {PER_SECOND} looks a second at the jobs and the queue. Milliseconds are round trips to
+PostgreSQL. "{SLOW_SYNC}" is a disk whose syncs take {SLOW_SYNC_MS} ms longer (needs cc), "{BUSY}" a
+host of queued and PostgreSQL where {BUSY_PROCESSES} other processes are busy. Needs root,
+iproute2 and libfaketime. {EXIT}a window has more than the rate, or without an interruption less
+than 0.9 of it is used, with 8 processes 0.8, 0.95 beside rivals, 0.85 at 50 ms and with a slow
+sync, and 0.7 if busy. Other work delays it; `chrt -r 1` before the command helps."""
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -76,19 +101,34 @@ def main(only: tuple[str, ...], json_: bool, uri: str | None) -> None:
     """Read the options, run, show."""
     runs = [run for run in RUNS if not only or any(text in run.name for text in only)]
     outcomes = []
-    with failing():
+    slow: tuple[Path, Server] | None = None
+    with failing(Unavailable):
         if not possible():
             raise OSError("it needs root and iproute2")
         directory, server, about = opened(uri, what=f"{hardware()}; ")
         for run in runs:
             log(run.name)
-            outcomes.append(measure(run, server, directory, commands_of(None)))
+            if run.fault == SLOW_SYNC:
+                place, used = slow = slow or _slow_server()
+            else:
+                place, used = directory, server
+            outcomes.append(measure(run, used, place, commands_of(None)))
     if json_:
         found = [{"name": one.run.name, **asdict(one)} for one in outcomes]
         click.echo(dump({"about": about, "runs": found}))
     else:
         click.echo(f"{about}\n\n{table(outcomes)}\n")
     finish([], [miss for one in outcomes for miss in one.misses()])
+
+
+def _slow_server() -> tuple[Path, Server]:
+    """Start a server each of whose syncs takes SLOW_SYNC_MS longer. Raises Unavailable."""
+    directory = workplace(keep=False)
+    slow_sync(SLOW_SYNC_MS, directory)
+    try:
+        return directory, open_server(None, directory)
+    finally:
+        del os.environ[VARIABLE]  # the other programs have no need of it
 
 
 if __name__ == "__main__":

@@ -11,6 +11,13 @@ _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(?:\s*/\s*(s|min|h|d))?", re.ASCII)
 _SECONDS = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _MOST = 100_000  # per second: that of the table of budgets
 
+LOST = {
+    "database": "PostgreSQL answers too late",
+    "host": "the processors of a worker's host are busy",
+    "next hop": "the next hop has no free connection in time",
+}
+"""Why times of a rate are lost: the words for `lost_why` of the table of budgets."""
+
 
 def parse_rate(value: Any) -> float:
     """Return a number per second of 50, 50/s, 600/min, 100/h or 1000/d. Raises ValueError."""

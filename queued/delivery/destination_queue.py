@@ -99,6 +99,11 @@ class DestinationQueue:
         """Whether it has a connection."""
         return bool(self._open)
 
+    @property
+    def jammed(self) -> bool:
+        """Whether more mail waits for a connection than there are connections."""
+        return len(self.backlog.urgent) + len(self.backlog.waiting) > len(self._open)
+
     def state(self) -> QueueState:
         """Return what it has and may have, for operators."""
         backlog, most = self.backlog, self._delivery.connections
@@ -270,17 +275,20 @@ class DestinationQueue:
                 envelope = None
                 continue
             begin = envelope.begin
-            if begin and not begin.soon:
+            if begin and not begin.arrive():
                 self._give_back(envelope)
                 envelope = None
                 continue
             if len(envelope.items) > channel.most_recipients:
                 self._leave(envelope, [*range(channel.most_recipients, len(envelope.items))])
             try:
-                once = any(item.once for item in envelope.items)
+                once = not begin and any(item.once for item in envelope.items)
                 begun = not once or await envelope.guard.begin(envelope.items)
                 came = not (begin and begun) or await begin.come()
                 results = await channel.send(envelope) if begun and came else []
+                if once and channel.vain:
+                    # it waits again: if this process dies, its outcome must not count as unknown
+                    await envelope.guard.withdraw(envelope.items)
             except Exception as error:
                 results = failed(error, channel, envelope)
             except BaseException:
@@ -368,6 +376,8 @@ class DestinationQueue:
     def _put_back(self, envelope: Envelope) -> None:
         if self._draining:
             self._hand_back(envelope)
+        elif envelope.begin and envelope.begin.used:
+            self._give_back(envelope)
         else:
             self.backlog.put_back(envelope)
             self.backlog.feed_idle()

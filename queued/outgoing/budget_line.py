@@ -5,56 +5,56 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import psycopg
 
+from pgmta.config.rates import LOST
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation
-from queued.delivery.transport.begin_time import LEAD, LONGEST_LEAD
+from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation, Wish
+from queued.delivery.transport.begin_time import BeginTime
 from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.recent_times import RecentTimes
 
 SECONDS = 2.0
 """Seconds of a rate whose rows wait in a worker."""
 
-PACE = 0.97
-"""The share of a rate that is used: with `_LATE` no window of a second has more than the rate."""
+WAY_S = 0.02
+"""The part of the lateness of a time that is left to the way to the next hop, which varies."""
 
-_AHEAD = 0.5  # seconds: time to open a connection; a process that stops loses them
-_PAUSE = 0.1  # seconds between two statements for a budget
-_AGAIN = 1.0  # seconds after the database was away
-_LATE = 0.01  # seconds after its time at which a transaction may begin: the way out takes more
-_LATE_SLOW = 0.3, 1.0  # the same for less than one per second: of their distance, and seconds
-_WAITING = 4  # connections of a process that wait for their time, at most
-_LONGEST = 60.0  # seconds that mail waits here, if claims can't leave it out
+_AHEAD_S = 0.5  # time to open a connection; a process that stops loses what it has reserved
+_PAUSE_S = 0.1  # between two statements for a budget
+_AGAIN_S = 1.0  # after the database was away
+_MOST_LATE_S = 0.2  # after its time: the most that budget_times() grants from one per second on
+_LEAST_ROOM_S = 0.003  # in which mail can begin; with less of it times would be lost
+_LOSS_PRICE_S = 1.3  # per lost time in each second: it costs itself, and statements for the next
+_LONGEST_S = 60.0  # that mail waits here, if claims can't leave it out
 _SOME = 2  # rows of a slow rate that wait nevertheless, so that no time is lost
-_SPREAD = 600.0  # seconds within which the others come again
+_SPREAD_S = 600.0  # within which the others come again
+_LINE_S = 30.0  # between two lines about lost times
+_LOST_SHARE = 0.05  # of the times; fewer are not worth a line
 
 log = get("budget")
+
+
+class Late(StrEnum):
+    """What was late when a time was lost."""
+
+    DATABASE = "database"
+    HOST = "host"
+    """The processors of the worker's host are busy."""
+    NEXT_HOP = "next hop"
 
 
 def most_waiting(rate: float, burst: float = 1.0) -> int:
     """Return how many rows of a budget wait in a worker; `rate` is per second."""
     return max(_SOME, math.ceil(rate * SECONDS + burst - 1))
-
-
-def lateness(step: float) -> float:
-    """Return the seconds by which a transaction may be late, with `step` between two times.
-
-    With less than one per second no window of a minute has more than the rate.
-    """
-    share, most = _LATE_SLOW
-    return _LATE if step * PACE <= 1.000001 else min(share * step, most)
-
-
-def lead(step: float, *, once: bool) -> float:
-    """Return the seconds before the time of a row at which it needs its connection."""
-    return max(LEAD, min(LONGEST_LEAD, _WAITING * step)) if once else LEAD
 
 
 @dataclass(slots=True, eq=False)
@@ -69,20 +69,38 @@ class RatedRow:
     """The time at which it begins, by the monotonic clock."""
     until: float = math.inf
     """The last time at which it may."""
-    lead: float = LEAD
-    """Seconds before its time at which it goes on."""
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+    due: float = 0.0
+    """When it is to go on."""
+    went: float = 0.0
+    """When it went on."""
+    begin: BeginTime | None = field(default=None, repr=False)
+    """Its time, once it went on with it."""
+    noted: float | None = None
+    """When it was marked as begun, if it has `once`."""
+    withdrawal: asyncio.Task[None] | None = field(default=None, repr=False)
+    """The end of that mark, which is under way: no other mark may begin before."""
+
+    @property
+    def once(self) -> bool:
+        """Whether a commit comes before its transaction."""
+        return self.outgoing.items[0].once
 
     def lose(self) -> None:
         """Need another time of each budget."""
-        self.have, self.at, self.until = 0, 0.0, math.inf
+        self.have, self.at, self.until, self.begin, self.noted = 0, 0.0, math.inf, None, None
 
 
 class BudgetLine:
     """Rows in order, and the task that reserves times for them while there are any.
 
     `ready` takes each row that has got its time; `put_off` a row whose budget has none for long,
-    and the seconds; `ended` the line itself when no row is left.
+    and the seconds. `lead` returns the seconds before its time at which a row goes on.
+
+    Mail may begin a while after its time: for the way to the next hop, for what is not known of the
+    database's clock, and for the lateness of this process and of what it waits for. The more of
+    it, the farther are the times apart; with less of it more times are lost. So a line wishes what
+    costs least after its last transactions.
     """
 
     def __init__(
@@ -92,7 +110,7 @@ class BudgetLine:
         clock: ClockBounds,
         ready: Callable[[RatedRow], None],
         put_off: Callable[[RatedRow, float], None],
-        ended: Callable[[BudgetLine], None],
+        lead: Callable[[RatedRow], float],
     ) -> None:
         self.budget = budget
         """The budget whose times the rows wait for."""
@@ -104,10 +122,21 @@ class BudgetLine:
         self._clock = clock
         self._ready = ready
         self._put_off = put_off
-        self._ended = ended
+        self._lead = lead
         self._task: asyncio.Task[None] | None = None
         self._step = 0.0  # seconds between two times, as far as it is known
         self._later = 0.0  # when the last row comes again that was put off
+        self._lateness = RecentTimes()
+        self._late = 0.0  # granted last, of what was wished
+        self._vain = False  # too little is granted
+        self._used, self._lost = 0, Counter[Late]()  # of which the database does not know
+        self._period = 0, Counter[Late]()  # the same since the last line
+        self._said = -math.inf
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for it."""
+        return self._task is None
 
     def put(self, row: RatedRow, *, first: bool = False) -> None:
         """Let a row wait for a time, before all others if it has lost one."""
@@ -130,6 +159,32 @@ class BudgetLine:
         if self._task:
             self._task.cancel()
 
+    # -- what became of times --
+
+    def use(self, late: float) -> None:
+        """Count a time whose mail began `late` seconds after it."""
+        self._lateness.note(late)
+        self._used += 1
+
+    def lose(self, why: Late, late: float) -> None:
+        """Count a time whose mail could have begun `late` seconds after it, which was too late."""
+        self._lateness.note(late)
+        self._lost[why] += 1
+
+    def _tell(self, now: float) -> None:
+        """Write a line if many times were lost since the last one."""
+        used, lost = self._period
+        number = lost.total()
+        if now < self._said + _LINE_S or not number:
+            return
+        if number >= _LOST_SHARE * (used + number):
+            log.warning("times of a rate are lost", budget=self.budget.key, lost=number,
+                        used=used, reason=LOST[_most(lost)],
+                        clock_ms=round(1000 * self._clock.uncertainty(now), 1))  # fmt: skip
+        self._said, self._period = now, (0, Counter())
+
+    # -- reserving --
+
     async def _serve(self) -> None:
         try:
             while self.waiting:
@@ -138,37 +193,75 @@ class BudgetLine:
         except Exception as error:
             log.error("no times", budget=self.budget.key, exc_info=error)
             for row in self.clear():
-                self._put_off(row, _AGAIN)
+                self._put_off(row, _AGAIN_S)
         finally:
             self._task = None
-            self._ended(self)
+
+    def _wish(self, now: float) -> Wish:
+        clock, row = self._clock, self.waiting[0]
+        lead = self._lead(row)
+        used, self._used = self._used, 0
+        lost, self._lost = self._lost, Counter()
+        known = clock.known  # else this question shows the clock
+        unsure = WAY_S + (clock.uncertainty(now) if known else 0.0)
+        late = unsure + self._lateness.cheapest(_MOST_LATE_S - unsure, _LOSS_PRICE_S)
+        before, kinds = self._period
+        self._period = before + used, kinds + lost
+        return Wish(
+            len(self.waiting) if known and not self._vain else 0,
+            min(clock.trip_s + lead, _AHEAD_S - _PAUSE_S),
+            _AHEAD_S, late, used, lost.total(), _most(lost) if lost else None,
+        )  # fmt: skip
 
     async def _reserve(self) -> float:
         """Give times to rows; return the seconds until more can be reserved."""
         asked = time.monotonic()
+        known = self._clock.known
+        wish = self._wish(asked)
         try:
-            found = await self._reservations.reserve(self.budget, len(self.waiting), _AHEAD)
+            found = await self._reservations.reserve(self.budget, wish)
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("mail waits", budget=self.budget.key, reason=faults.words(error))
-            return _AGAIN
+            return _AGAIN_S
         if found is None:  # no such budget, no limit
             for row in self.clear():
                 row.have += 1
                 self._ready(row)
-            return _PAUSE
+            return _PAUSE_S
         now = time.monotonic()
         self._clock.see(asked, now, found.present)
+        if not known:
+            return 0.0
         self.next_at = self._clock.latest(found.first + found.number * found.step)
-        for number in range(min(found.number, len(self.waiting))):  # others are lost
-            row = self.waiting.popleft()
-            self._give(row, found, number)
         self._step = found.step
+        for number in range(found.number):
+            if not self.waiting:  # the other times are lost
+                break
+            self._give(self.waiting.popleft(), found, number)
         self._make_room()
+        if self._is_vain(found, now):
+            return _AGAIN_S
+        if not wish.number:
+            return 0.0
+        self._tell(now)
         delay = self.next_at - now
-        if not found.number and delay > _LONGEST and not self.budget.label:
+        if not found.number and delay > _LONGEST_S and not self.budget.label:
             for row in self.clear():
                 self._put_off(row, delay)
-        return max(_PAUSE, min(delay - (_AHEAD if not found.number else _AHEAD / 2), _LONGEST))
+        early = max(_AHEAD_S / 2, wish.soonest + _PAUSE_S) if found.number else _AHEAD_S
+        return max(_PAUSE_S, min(delay - early, _LONGEST_S))
+
+    def _is_vain(self, found: Reservation, now: float) -> bool:
+        """Return whether all times would be lost: others have them until that changes."""
+        unsure = self._clock.uncertainty(now)
+        self._vain = found.late < WAY_S + unsure + _LEAST_ROOM_S
+        if self._vain:
+            self._lost[Late.DATABASE] += 1
+            if now >= self._said + _LINE_S:
+                log.warning("mail waits: the database's clock is not known well enough for a rate",
+                            budget=self.budget.key, clock_ms=round(1000 * unsure, 1))  # fmt: skip
+                self._said = now
+        return self._vain
 
     def _make_room(self) -> None:
         """Put off the last of many rows that claims can't leave out, so that others get slots."""
@@ -179,16 +272,19 @@ class BudgetLine:
         while len(self.waiting) > most:
             first = now + most * self._step
             self._later = max(self._later, first) + self._step
-            if self._later > now + _SPREAD:  # each time has rows, however many there are
+            if self._later > now + _SPREAD_S:  # each time has rows, however many there are
                 self._later = first
-            self._put_off(self.waiting.pop(), min(self._later - now, _SPREAD))
+            self._put_off(self.waiting.pop(), min(self._later - now, _SPREAD_S))
 
     def _give(self, row: RatedRow, found: Reservation, number: int) -> None:
         """Give a row its time. That of a burst may be over: it can be used later too."""
         moment = found.first + number * found.step
-        end = max(moment + (self.budget.burst - 1) * found.step, found.present)
-        row.lead = lead(found.step, once=row.outgoing.items[0].once)
         row.at = max(row.at, self._clock.latest(max(moment, found.present)))
-        row.until = min(row.until, self._clock.earliest(end) + lateness(found.step))
+        row.until = min(row.until, self._clock.earliest(moment) + found.late - WAY_S)
         row.have += 1
         self._ready(row)
+
+
+def _most(lost: Counter[Late]) -> Late:
+    """Return what was late most often."""
+    return max(lost, key=lambda each: lost[each])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _DRIFT = 0.001  # seconds per second by which the two may drift apart
+_LATEST_SHARE = 0.2  # of the last answer in the mean round trip
 
 
 class ClockBounds:
@@ -15,6 +16,13 @@ class ClockBounds:
     def __init__(self) -> None:
         self._low, self._high = float("-inf"), float("inf")
         self._seen = 0.0
+        self.trip_s = 0.0
+        """The mean time of an answer."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there was an answer."""
+        return self._high < float("inf")
 
     def see(self, asked: float, answered: float, present: float) -> None:
         """Learn that the database's clock said `present` between two times of ours."""
@@ -25,7 +33,17 @@ class ClockBounds:
         else:
             self._low = max(self._low - wider, low)
             self._high = min(self._high + wider, high)
+        trip = answered - asked
+        self.trip_s += (trip - self.trip_s) * (_LATEST_SHARE if self._seen else 1.0)
         self._seen = answered
+
+    def uncertainty(self, now: float) -> float:
+        """Return the seconds between the bounds after an answer that would come about now.
+
+        A steady round trip leaves them as far apart as it takes: no number of answers helps.
+        """
+        apart = self._high - self._low
+        return min(apart + 2 * _DRIFT * (now - self._seen), max(apart, self.trip_s))
 
     def latest(self, moment: float) -> float:
         """Return the latest time of ours that a time of the database may be."""

@@ -9,16 +9,19 @@ import asyncio
 import math
 import time
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pgmta.mail.metadata import BUDGET
 from pgmta.store.records.reservations import Budget
 from queued.config import QueuedConfig
-from queued.delivery.transport.begin_time import BeginTime
+from queued.delivery.transport.begin_time import LEAD_S, BeginTime
 from queued.delivery.transport.result import NOT_BEGUN, postponed
-from queued.outgoing.budget_line import SECONDS, BudgetLine, RatedRow, most_waiting
+from queued.outgoing.budget_line import SECONDS, BudgetLine, Late, RatedRow, most_waiting
 from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
+from queued.outgoing.recent_times import RecentTimes
 from queued.outgoing.stage import (
     LeftOutPeriod,
     OutgoingStage,
@@ -29,7 +32,9 @@ from queued.outgoing.stage import (
 from queued.routing.route_rate import budgets_of
 
 _UNDER_WAY = 1.0  # seconds of a claim that is under way, or gets its rows here
-_KNOWN = 1000  # labels that a claim can leave out, at most
+_KNOWN = 1000  # labels that a claim can leave out, and lines without rows, at most
+_LONGEST_LEAD_S = 0.25  # before its time at which a row with `once` is marked, at most
+_IN_TIME = 0.995  # of the rows have what they need by their time
 
 
 class RateStage(OutgoingStage):
@@ -46,7 +51,10 @@ class RateStage(OutgoingStage):
         self._rows: dict[RatedRow, None] = {}  # in a line, or with a timer
         self._loads: Counter[Budget] = Counter()  # rows by their first budget
         self._clock = ClockBounds()
+        self._commits = RecentTimes()  # of the begin of rows with `once`
         self._draining = False
+        self._guard = context.guard
+        self._tasks: set[asyncio.Task[None]] = set()  # commits of rows with `once`
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return the step; metadata may name a budget at any time."""
@@ -154,32 +162,130 @@ class RateStage(OutgoingStage):
         if line is None:
             assert self.context.reservations  # noqa: S101 - for the type checker
             reservations, clock = self.context.reservations, self._clock
-            line = BudgetLine(budget, reservations, clock, self._ready, self._put_off, self._ended)
+            line = BudgetLine(budget, reservations, clock, self._ready, self._put_off, self._lead)
+            self._forget_lines()
             self._lines[budget] = line
         line.put(row, first=first)
 
+    def _forget_lines(self) -> None:
+        """Forget lines without rows, which know how late mail of their budgets is, if too many."""
+        if len(self._lines) >= _KNOWN:
+            for budget in [each for each, line in self._lines.items() if line.idle]:
+                if not self._loads[budget]:
+                    del self._lines[budget]
+
+    def _lead(self, row: RatedRow) -> float:
+        """Return the seconds before its time from which on a row needs something."""
+        if not row.once:
+            return LEAD_S
+        return min(LEAD_S + self._commits.quantile(_IN_TIME), _LONGEST_LEAD_S)
+
     def _ready(self, row: RatedRow) -> None:
         """Let a row go on right before its time, or now if its destination has no connection."""
-        last = row.have == len(row.budgets)
-        early = last and not self.context.connected(row.outgoing.destination)
-        self._later(row, 0.0 if early else row.at - row.lead - time.monotonic(), last=last)
+        now = time.monotonic()
+        if row.until < max(now, row.at):
+            self._lose(row, Late.DATABASE, now - row.at)
+        elif row.have < len(row.budgets):
+            self._later(row, row.at - self._lead(row), self._next)
+        elif not self.context.connected(row.outgoing.destination):
+            self._later(row, now, self._go_on)
+        else:
+            self._later(row, row.at - self._lead(row), self._near)
 
-    def _later(self, row: RatedRow, delay: float, *, last: bool) -> None:
-        go = self._go_on if last else self._next
-        row.timer = asyncio.get_running_loop().call_later(max(delay, 0.0), go, row)
+    def _later(self, row: RatedRow, due: float, go: Callable[[RatedRow], None]) -> None:
+        row.due = max(due, now := time.monotonic())
+        row.timer = asyncio.get_running_loop().call_later(row.due - now, go, row)
 
     def _next(self, row: RatedRow) -> None:
         row.timer = None
         self._queue(row)
 
+    def _near(self, row: RatedRow) -> None:
+        """Let a row go on whose time is near. One with `once` is marked as begun before.
+
+        That commit holds no connection, however far away PostgreSQL is. But a row must not wait
+        long with its mark, because a killed worker leaves it as unknown.
+        """
+        row.timer = None
+        if not row.once or row.until == math.inf:
+            self._go_on(row)
+        elif self.context.jammed(row.outgoing.destination):
+            self._lose(row, Late.NEXT_HOP, time.monotonic() + self._lead(row) - row.at)
+        else:
+            self._start(self._note(row))
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _unmark_late(self, row: RatedRow, begin: BeginTime) -> None:
+        """Unmark a row that no connection has taken in time: it may wait there for long."""
+        if row.begin is begin and begin.arrived is None and not self._draining:
+            begin.noted, row.noted = False, None
+            row.withdrawal = self._start(self._guard.withdraw(row.outgoing.items))
+
+    async def _note(self, row: RatedRow) -> None:
+        asked = time.monotonic()
+        begun = await self._guard.begin(row.outgoing.items)
+        row.noted = time.monotonic()
+        self._commits.note(row.noted - asked)
+        if row not in self._rows:  # drained
+            return
+        if not begun:
+            self._remove(row)
+            self._hand_back(row)
+        elif row.noted > row.until:
+            self._lose(row, Late.DATABASE, row.noted - row.at)
+        else:
+            self._later(row, row.at - LEAD_S, self._go_on)
+
     def _go_on(self, row: RatedRow) -> None:
         row.timer = None
+        row.went = time.monotonic()
         self._remove(row)
         outgoing = row.outgoing
         if row.until < math.inf:
-            begin = BeginTime(row.at, row.until, lambda: self._came_back(row))
+            noted = not row.once or row.noted is not None
+            begun, back = partial(self._begun, row), partial(self._came_back, row)
+            row.begin = begin = BeginTime(row.at, row.until, noted, begun, back)
             outgoing = outgoing._replace(begin=begin)
+            if row.noted is not None:
+                wait = row.until - row.went
+                asyncio.get_running_loop().call_later(wait, self._unmark_late, row, begin)
         self.context.go_on(self, outgoing)
+
+    def _begun(self, row: RatedRow) -> None:
+        """Note how late a transaction began."""
+        late = max(0.0, time.monotonic() - row.at)
+        for budget in row.budgets[: row.have]:
+            if line := self._lines.get(budget):
+                line.use(late)
+
+    def _lose(self, row: RatedRow, why: Late, late: float) -> None:
+        """Count the times of a row as lost: it could have begun `late` seconds after them."""
+        for budget in row.budgets[: row.have]:
+            if line := self._lines.get(budget):
+                line.lose(why, late)
+        self._again(row)
+
+    def _again(self, row: RatedRow) -> None:
+        """Let a row wait for other times, before all others."""
+        if row.noted is not None:
+            row.withdrawal = self._start(self._guard.withdraw(row.outgoing.items))
+        row.lose()
+        if row.withdrawal:
+            self._start(self._queue_unmarked(row, row.withdrawal))
+        else:
+            self._queue(row, first=True)
+
+    async def _queue_unmarked(self, row: RatedRow, withdrawal: asyncio.Task[None]) -> None:
+        """Let a row wait again once it is not marked any more."""
+        await withdrawal
+        row.withdrawal = None
+        if row in self._rows:
+            self._queue(row, first=True)
 
     def _came_back(self, row: RatedRow) -> None:
         """Take a row that came to a connection long before its time, or too late for it."""
@@ -188,22 +294,21 @@ class RateStage(OutgoingStage):
             self._hand_back(row)
             return
         self._add(row)
-        delay = row.at - row.lead - time.monotonic()
-        if delay > 0:
-            self._later(row, delay, last=True)
+        begin, now = row.begin, time.monotonic()
+        assert begin  # noqa: S101 - for the type checker
+        if begin.used:  # the host closed the connection
+            self._again(row)
+        elif now > row.until:
+            self._lose(row, _late_part(row, now), now - row.at)
+        elif begin.noted:
+            self._later(row, row.at - LEAD_S, self._go_on)
         else:
-            row.lose()
-            self._queue(row, first=True)
+            self._later(row, row.at - self._lead(row), self._near)
 
     def _put_off(self, row: RatedRow, wait: float) -> None:
         """Put a row off whose budget has no time for long."""
         self._remove(row)
         self._postpone(row, wait)
-
-    def _ended(self, line: BudgetLine) -> None:
-        """Forget a line without rows."""
-        if self._lines.get(line.budget) is line:
-            del self._lines[line.budget]
 
     # -- rows that leave the worker --
 
@@ -227,6 +332,22 @@ class RateStage(OutgoingStage):
                 row.timer.cancel()
             self._remove(row)
         return [row.outgoing for row in rows]
+
+    async def wait(self) -> None:
+        """Wait for the commits that are under way."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def _late_part(row: RatedRow, now: float) -> Late:
+    """Return what took longest of a row that was too late for its time."""
+    arrived = (row.begin and row.begin.arrived) or now
+    parts = {
+        Late.NEXT_HOP: arrived - max(row.went, row.at - LEAD_S),
+        Late.DATABASE: row.noted - row.at if row.noted else 0.0,
+        Late.HOST: row.went - row.due + now - max(arrived, row.at),
+    }
+    return max(parts, key=lambda each: parts[each])
 
 
 def _most(budget: Budget) -> int:

@@ -14,6 +14,7 @@ from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.records.reservations import BudgetReservations
 from queued.config import QueuedConfig
 from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.envelope import LeaseGuard
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transports import Transports
@@ -57,11 +58,13 @@ class StageContext:
 
     `end` takes rows with the result of all, and the time at which their attempt began; `dispatch`
     takes rows with another recipient. `route` returns the route of a row. `go_on` takes a message
-    that a stage had taken. `connected` says whether a destination has a connection. Without
-    `reservations` no mail has a rate.
+    that a stage had taken. `connected` says whether a destination has a connection, and
+    `jammed` whether more mail waits there than it has connections. `guard` knows the leases.
+    Without `reservations` no mail has a rate.
     """
 
     contents: Contents
+    guard: LeaseGuard
     transports: Transports
     attempts: ReturnedLog | None
     signers: Signers | None
@@ -70,6 +73,7 @@ class StageContext:
     route: Callable[[Item, Message], Routed]
     go_on: Callable[[OutgoingStage, Outgoing], None] = lambda _, outgoing: None
     connected: Callable[[Destination], bool] = lambda _: True
+    jammed: Callable[[Destination], bool] = lambda _: False
     reservations: BudgetReservations | None = None
     rates: Rates = field(default_factory=Rates)
     suspended: SuspendedMail = field(default_factory=SuspendedMail)

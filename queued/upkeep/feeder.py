@@ -11,7 +11,7 @@ from pgmta.store.campaigns.campaign_feed import CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import repeat
 
-_RATED = 0.1  # of half a second of mail
+_RATED = 0.1  # of two seconds of mail
 _FAST = 0.02  # without a rate: 200 mails at a time
 
 

@@ -21,7 +21,6 @@ from pgmta.store.records.reservations import BudgetReservations
 from pgmta.store.records.traces import Trace
 from pgmta.tracing import tracing
 from queued.config import QueuedConfig, Worker
-from queued.outgoing.budget_line import PACE
 from queued.process.queued_process import QueuedProcess
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
@@ -72,7 +71,7 @@ class DeliveryWorker:
         self._dispatch = Dispatch(
             config, contents, self._leases, self._settler, process.transports, process.reclaimer,
             self._observer, process.signers, ReturnedLog(links["returned"]), spans,
-            BudgetReservations(links["rates"], PACE), process.suspended.mail,
+            BudgetReservations(links["rates"]), process.suspended.mail,
         )  # fmt: skip
         rates = self._dispatch.stages.context.rates
         rates.most, rates.wake = worker.concurrency // 2, self._wake_loops

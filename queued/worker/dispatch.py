@@ -84,6 +84,8 @@ class Dispatch:
             route=self._route,
             room=_MEMORY,
             connected=self._connected,
+            jammed=self._jammed,
+            guard=guard,
             reservations=reservations,
             suspended=suspended or SuspendedMail(),
         )
@@ -211,6 +213,10 @@ class Dispatch:
     def _connected(self, destination: Destination) -> bool:
         queue = self._queues.get(destination.key)
         return queue is not None and queue.connected
+
+    def _jammed(self, destination: Destination) -> bool:
+        queue = self._queues.get(destination.key)
+        return queue is not None and queue.jammed
 
     def _fail(self, group: list[Item], error: Exception) -> None:
         """End the attempt of rows that an error of this program stops; the others go on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import psycopg
@@ -20,11 +21,36 @@ log = get("lease")
 
 
 @dataclass(slots=True, eq=False)
-class _Beginnings:
-    """Rows with `once` that one statement marks, and the ids of those that may begin."""
+class _Batch:
+    """Rows of one statement, and the ids that it returned."""
 
     items: list[Item] = field(default_factory=list)
-    begun: set[int] | None = None  # None: not written yet
+    ids: set[int] | None = None  # None: not written yet
+
+
+class _Notes:
+    """Notes on transactions: one statement serves all that came while the last was under way."""
+
+    def __init__(self, write: Callable[[list[Item]], Awaitable[set[int]]], failure: str) -> None:
+        self._write = write
+        self._failure = failure
+        self._next = _Batch()
+        self._writing = asyncio.Lock()
+
+    async def note(self, items: list[Item]) -> set[int]:
+        """Return the ids of all rows that the statement has changed, none if it failed."""
+        batch = self._next
+        batch.items += items
+        async with self._writing:
+            if batch.ids is None:
+                if batch is self._next:
+                    self._next = _Batch()
+                try:
+                    batch.ids = await self._write(batch.items)
+                except (StoreUnavailable, psycopg.Error) as error:
+                    log.warning(self._failure, rows=len(batch.items), reason=str(error))
+                    batch.ids = set()
+        return batch.ids
 
 
 class Leases:
@@ -41,8 +67,8 @@ class Leases:
         """Rows settled since the start."""
         self._until: dict[int, float] = {}
         self._again: dict[int, Item] = {}
-        self._beginnings = _Beginnings()  # of the next statement
-        self._writing = asyncio.Lock()
+        self._beginnings = _Notes(leases.mark_begun, "rows with once can't begin")
+        self._withdrawals = _Notes(leases.withdraw, "rows with once count as begun")
 
     def watch(self) -> asyncio.Event:
         """Return a new event, which is set whenever a slot becomes free."""
@@ -93,19 +119,12 @@ class Leases:
         statement serves all transactions that came while the last one was under way.
         """
         items = [item for item in items if item.once]
-        batch = self._beginnings
-        batch.items += items
-        async with self._writing:
-            if batch.begun is None:
-                if batch is self._beginnings:
-                    self._beginnings = _Beginnings()
-                try:
-                    batch.begun = await self._leases.mark_begun(batch.items)
-                except (StoreUnavailable, psycopg.Error) as error:
-                    log.warning("rows with once can't begin", rows=len(batch.items),
-                                reason=str(error))  # fmt: skip
-                    batch.begun = set()
-        return self.valid(items) and all(item.id in batch.begun for item in items)
+        begun = await self._beginnings.note(items)
+        return self.valid(items) and all(item.id in begun for item in items)
+
+    async def withdraw(self, items: list[Item]) -> None:
+        """Note that the transaction of rows with `once` has not begun."""
+        await self._withdrawals.note([item for item in items if item.once])
 
     async def keep(self) -> None:
         """Renew the leases of rows that are not settled; runs until cancelled."""

@@ -1,8 +1,11 @@
 -- name: list
 -- Budgets with these keys or beginnings of keys, all of them without any.
-SELECT key, rate, burst, greatest(next_at, clock_timestamp()) AS next_at, month_most,
+SELECT key, rate, burst, greatest(next_at, clock_timestamp()) AS next_at, next_at <= clock_timestamp() AS free, month_most,
     CASE WHEN month = date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') THEN month_used ELSE 0 END AS month_used,
-    note, changed_at, changed_by
+    note, changed_at, changed_by,
+    -- a worker says so while it loses times
+    CASE WHEN lost_at > now() - interval '10 minutes' AND lost_share >= 0.01 THEN lost_share::float8 ELSE 0 END AS lost_share,
+    lost_why
 FROM budgets
 WHERE cardinality(%(keys)s::text[]) = 0 OR key ^@ ANY (%(keys)s::text[])
 ORDER BY key

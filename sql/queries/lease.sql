@@ -76,3 +76,15 @@ WITH free AS MATERIALIZED (
 UPDATE queue SET begun = lease_token
 WHERE id = ANY (ARRAY(SELECT id FROM free)) AND status = 'SENDING'
 RETURNING id
+
+-- name: withdraw
+-- Note that these transactions have not begun. A row that another transaction has locked stays marked.
+WITH free AS MATERIALIZED (
+    SELECT id FROM queue
+    WHERE id = ANY (%(ids)b::bigint[]) AND status = 'SENDING'
+        AND lease_token = ANY (%(tokens)b::bigint[]) AND begun = lease_token
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE queue SET begun = NULL
+WHERE id = ANY (ARRAY(SELECT id FROM free)) AND status = 'SENDING'
+RETURNING id

@@ -41,7 +41,7 @@ DECLARE
     template templates;
     job campaign_jobs;
     rate double precision := (SELECT b.rate FROM budgets AS b WHERE b.key = 'credential:' || campaign_feed.credential);
-    most double precision := greatest(coalesce(ceil(rate / 2), 200), 2);
+    most double precision := greatest(coalesce(ceil(rate * 2), 200), 2);  -- commits and round trips take a second of it
     hostname text := (SELECT s.hostname FROM submit_settings AS s);
     room integer;
     scanned integer;
@@ -128,7 +128,7 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION campaign_feed IS
-    'Puts the next mail of a credential''s campaign into the queue: half a second of its rate, at least two, or 200 without one, '
+    'Puts the next mail of a credential''s campaign into the queue: two seconds of its rate, at least two, or 200 without one, '
     'less what waits there, or is in flight for at most 2 seconds and twice the time that the rate needs for as many. Mail, '
     'marks and cursor are one commit. Returns how much, and whether more may follow.';
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from psycopg import errors as pg_errors
 
 from tests.support.rows import fetch
@@ -19,7 +22,7 @@ type Grant = tuple[datetime, int, timedelta]
 def reserve(
     db: psycopg.Connection, wanted: int, ahead: str = "1 s", *, together: bool = False
 ) -> Grant:
-    query = "SELECT * FROM budget_reserve('k', %s, %s::interval, %s)"
+    query = "SELECT first, number, step FROM budget_reserve('k', %s, %s::interval, %s)"
     (row,) = db.execute(query, (wanted, ahead, together)).fetchall()
     return row
 
@@ -127,6 +130,144 @@ def test_a_higher_rate_begins_behind_the_times_that_are_reserved(
     first, number, step = reserve(db, 1000, "0.9 s")
     db.execute(f"SELECT {change}".encode())
     assert reserve(db, 1)[0] >= first + number * step
+
+
+TIMES = """
+SELECT t.budget::text AS budget, t.late, extract(epoch FROM t.first)::float8 AS first, t.number,
+    extract(epoch FROM t.step)::float8 AS step
+FROM budget_times(%s::text::budgets, to_timestamp(%s), %s, make_interval(secs => %s), '500 ms',
+    false, %s) AS t
+"""
+STEP = "SELECT extract(epoch FROM step)::float8 FROM budget_reserve('k', 1, late => %s)"
+NEW = """
+SELECT b::text FROM jsonb_populate_record(NULL::budgets, jsonb_build_object(
+    'key', 'k', 'rate', %s::float8, 'burst', %s::float8, 'next_at', '-infinity',
+    'month', '-infinity', 'month_used', 0, 'reserved_at', '-infinity', 'late', 0, 'late_before', 0,
+    'late_since', '-infinity', 'lost_share', 0)) AS b
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A worker reserves `number` times, `pause` seconds after the last one."""
+
+    pause: float
+    number: int
+    soonest: float
+    late: float
+
+
+calls = st.builds(
+    Call,
+    st.sampled_from([0.0, 0.01, 0.1, 0.3, 1.0, 3.0]),
+    st.integers(1, 60),
+    st.sampled_from([0.0, 0.05, 0.3]),
+    st.floats(0.02, 0.3),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rate=st.sampled_from([1.0, 2.0, 7.0, 20.0, 50.0, 333.0, 10 / 60, 0.5]),
+    burst=st.sampled_from([1, 5]),
+    several=st.lists(calls, min_size=2, max_size=25),
+)
+def test_no_window_has_more_than_the_rate(
+    template_db: psycopg.Connection, rate: float, burst: int, several: list[Call]
+) -> None:
+    """Workers with any lateness; each mail begins when it makes a window the fullest."""
+    (state,) = fetch(template_db, NEW, rate, burst)
+    now, times = 1.8e9, list[tuple[float, float]]()
+    for call in several:
+        now += call.pause * max(1.0, 1 / rate)
+        row = (state, now, call.number, call.soonest, call.late)
+        state, late, first, number, step = fetch(template_db, TIMES, *row)
+        times += [(first + n * step, first + n * step + late) for n in range(number)]
+        assert all(a[0] < b[0] for a, b in pairwise(times))
+    window = 1.0 if rate >= 1 else 60.0
+    ends = [end for _, end in times]
+    most = max(
+        (sum(at < end + window - 1e-4 and last >= end for at, last in times) for end in ends),
+        default=0,
+    )
+    assert most <= max(round(rate * window), 1) + burst - 1
+
+
+def move(db: psycopg.Connection, seconds: float) -> None:
+    """Have all times of budgets be so much later, as after a step back of the clock."""
+    query = "UPDATE budgets SET " + ", ".join(
+        f"{name} = {name} + make_interval(secs => {seconds})"
+        for name in ("next_at", "late_since", "reserved_at")
+    )
+    db.execute(query.encode())
+
+
+def test_a_burst_is_whole(db: psycopg.Connection) -> None:
+    for rate, burst in ((1, 10), (10 / 60, 5), (1000, 1000), (0.01, 3)):
+        db.execute("DELETE FROM budgets")
+        db.execute("SELECT budget_of_route('k', %s, %s)", (rate, burst))
+        query = "SELECT number, late FROM budget_reserve('k', 5000, '500 ms', late => 0.03)"
+        number, late = fetch(db, query)
+        assert number == burst
+        assert late >= (burst - 1) / rate
+
+
+def test_a_late_worker_slows_the_others_for_two_windows(db: psycopg.Connection) -> None:
+    """And a worker that knows the clock well costs little."""
+    make(db, 100)
+
+    def step(late: float) -> float:
+        (seconds,) = fetch(
+            db,
+            "SELECT extract(epoch FROM step)::float8 FROM budget_reserve('k', 1, late => %s)",
+            late,
+        )
+        assert isinstance(seconds, float)
+        return seconds
+
+    def later(seconds: float) -> None:
+        move(db, -seconds)
+
+    assert step(0.03) == pytest.approx(0.0103)
+    assert step(0.5) == pytest.approx(0.012), "0.2 s at most"
+    later(1.1)
+    assert step(0.03) == pytest.approx(0.012)
+    later(1.3)
+    step(0.03)
+    later(1.3)
+    assert step(0.03) == pytest.approx(0.0103)
+
+
+def test_after_a_step_back_of_the_clock_times_are_as_far_away_as_before(
+    db: psycopg.Connection,
+) -> None:
+    """Nobody has to notice the step: an hour back is not an hour of silence, nor a burst."""
+    make(db, 50)
+    reserve(db, 10)
+    move(db, 3600)
+    (present,) = fetch(db, "SELECT clock_timestamp()")
+    first, number, _ = reserve(db, 1)
+    assert number == 1
+    assert timedelta(milliseconds=100) <= first - present < timedelta(seconds=1)
+    make(db, 1 / 3600)
+    db.execute("UPDATE budgets SET next_at = '-infinity', reserved_at = '-infinity'")
+    reserve(db, 1)
+    move(db, 3 * 3600)
+    assert reserve(db, 1)[1] == 0
+    (waits,) = fetch(db, "SELECT next_at - clock_timestamp() FROM budgets")
+    assert timedelta(minutes=59) < waits < timedelta(minutes=61)
+
+
+def test_lost_times_are_counted_with_their_reason(db: psycopg.Connection) -> None:
+    make(db, 1000)
+    for _ in range(20):
+        db.execute("SELECT budget_reserve('k', 1, used => 5, lost => 5, why => 'host')")
+    share, why, at = fetch(db, "SELECT lost_share, lost_why, lost_at FROM budgets")
+    assert share == pytest.approx(0.43, abs=0.02)
+    assert (why, at is None) == ("host", False)
+    for _ in range(40):
+        db.execute("SELECT budget_reserve('k', 1, used => 10)")
+    assert fetch(db, "SELECT lost_share < 0.02, lost_why FROM budgets") == (True, "host")
 
 
 @pytest.mark.parametrize(

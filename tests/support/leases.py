@@ -16,5 +16,8 @@ class Always:
         """Say yes."""
         return self.valid(items)
 
+    async def withdraw(self, items: list[Item]) -> None:
+        """Note nothing."""
+
 
 ALWAYS = Always()

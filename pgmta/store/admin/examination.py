@@ -23,6 +23,7 @@ type Question = Literal[
     "notifications",
     "slots",
     "bloat",
+    "lost_times",
     "age",
     "invalid_indexes",
     "disabled_triggers",

@@ -49,6 +49,15 @@ class RowLeases:
         rows = await self._link.run(statement, {"ids": ids, "tokens": tokens})
         return {row[0] for row in rows}
 
+    async def withdraw(self, items: list[Item]) -> set[int]:
+        """Note that these transactions have not begun; return the ids of the rows.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        ids, tokens = [item.id for item in items], [item.token for item in items]
+        rows = await self._link.run(_SQL["withdraw"], {"ids": ids, "tokens": tokens})
+        return {row[0] for row in rows}
+
     async def give_back(self, known: list[int]) -> int:
         """Give back rows that carry our name and are not known; return how many.
 

@@ -29,29 +29,48 @@ class Budget:
 class Reservation(NamedTuple):
     """Reserved times by the database's clock, in seconds: the first, their number and distance.
 
-    For the number 0, `first` is the time to ask again. The clock said `present` meanwhile.
+    Mail may begin `late` seconds after its time. For the number 0, `first` is the time to ask
+    again. The clock said `present` meanwhile.
     """
 
     first: float
     number: int
     step: float
+    late: float
     present: float
 
 
+class Wish(NamedTuple):
+    """Wanted times: at most `number`, from `soonest` to `ahead` seconds from now.
+
+    Mail may begin `late` seconds after its time. Of earlier times `used` were used, and `lost` were
+    not: `why` is what was late then, "database", "host" or "next hop".
+    """
+
+    number: int
+    soonest: float
+    ahead: float
+    late: float
+    used: int = 0
+    lost: int = 0
+    why: str | None = None
+
+
 class BudgetReservations:
-    """Reserves times of budgets, for strictness at the share `pace` of their rates."""
+    """Reserves times of budgets."""
 
-    def __init__(self, link: Link, pace: float) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._pace = pace
 
-    async def reserve(self, budget: Budget, wanted: int, ahead: float) -> Reservation | None:
-        """Reserve at most `wanted` times, none later than in `ahead` seconds.
+    async def reserve(self, budget: Budget, wish: Wish) -> Reservation | None:
+        """Reserve times, or with the number 0 none, which shows the clock.
 
         Returns None if there is no such budget, so no limit. Raises StoreUnavailable,
         psycopg.Error.
         """
-        fields = {"key": budget.key, "wanted": wanted, "ahead": ahead, "pace": self._pace}
+        fields = {"key": budget.key, "wanted": wish.number, "soonest": wish.soonest,
+                  "ahead": wish.ahead, "late": wish.late, "used": wish.used, "lost": wish.lost,
+                  "why": wish.why}  # fmt: skip
         if budget.rate is not None:
             fields |= {"rate": budget.rate, "burst": budget.burst}
         statement = _ANY if budget.rate is None else _ROUTE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -30,9 +29,10 @@ _COLUMNS: dict[str, Column] = {
     "BUDGET": "key",
     "RATE": lambda row: rate_text(row["rate"]),
     "BURST": lambda row: f"{row['burst']:g}",
-    "NEXT": lambda row: "now" if row["next_at"] <= datetime.now(UTC) else instant(row["next_at"]),
+    "NEXT": lambda row: "now" if row["free"] else instant(row["next_at"]),
     "MONTH": lambda row: row["month_used"],
     "AT MOST": lambda row: "-" if row["month_most"] is None else row["month_most"],
+    "LOST": lambda row: f"{row['lost_share']:.0%}, {row['lost_why']}" if row["lost_share"] else "-",
     "NOTE": lambda row: row["note"] or "",
 }
 
@@ -50,7 +50,8 @@ def budget() -> None:
 def list_budgets(config: Path, keys: tuple[str, ...], form: Form) -> None:
     """List budgets: all, or those whose keys begin with KEY; exit 1 if there is none.
 
-    NEXT is the first time that is free.
+    NEXT is the first time that is free. LOST is the share of the last times that no mail could use,
+    and what was late: the database, the host of a worker, or the next hop.
     """
     with closing(BudgetTable(database_of(config))) as table:
         rows = table.rows(keys)

@@ -12,7 +12,7 @@ import click
 
 from pgmta.action import MALFORMED, Action
 from pgmta.command import age, print_json, print_line
-from pgmta.config.rates import rate_text
+from pgmta.config.rates import LOST, rate_text
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.metadata import KEY as DEADLINE
 from pgmta.states import WAITING, Status
@@ -121,10 +121,13 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         if row["status"] in WAITING:
             print_line(f"  next       {instant(row['next_attempt'])}")
         for budget in row.get("budgets", ()):
-            free = "now" if budget["next_at"] <= datetime.now(UTC) else instant(budget["next_at"])
+            free = "now" if budget["free"] else instant(budget["next_at"])
             print_line(
                 f"  budget     {budget['key']}: {rate_text(budget['rate'])}, next time {free}"
             )
+            if share := budget["lost_share"]:
+                why = LOST[budget["lost_why"]]
+                print_line(f"             it loses {share:.0%} of its times: {why}")
         if row["redirect"] and row["status"] in WAITING:
             print_line(f"  staging    it goes to {row['redirect']} instead (delivery.redirect)")
         if end := row["tried_until"]:
@@ -229,7 +232,7 @@ def add_budgets(uri: str, routes: Routes, rows: list[dict[str, Any]]) -> None:
         now = datetime.now(UTC)
         late = max(row["budgets"], key=lambda entry: entry["next_at"], default=None)
         due = row["next_attempt"] <= now and not row["rules"]
-        if late and due and late["next_at"] > now:
+        if late and due and not late["free"]:
             at = f"{rate_text(late['rate'])}, and its next time is {instant(late['next_at'])}"
             row["waits_for"] = f"a time of budget {late['key']}: it has {at}"
 

@@ -20,6 +20,9 @@ class LeaseGuard(Protocol):
     async def begin(self, items: list[Item]) -> bool:
         """Note durably that the transaction of rows with `once` begins; return whether it may."""
 
+    async def withdraw(self, items: list[Item]) -> None:
+        """Note that it has not begun after all; if that can't be noted, it counts as begun."""
+
 
 @dataclass(slots=True, eq=False)
 class Envelope:

@@ -18,6 +18,7 @@ from queued.outgoing import template_cache
 from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import StageContext
+from tests.support.leases import ALWAYS
 
 NOW = datetime.now(UTC)
 
@@ -52,7 +53,7 @@ class Stage(ComposeStage):
         self.ended: list[tuple[int, Result]] = []
         super().__init__(
             StageContext(
-                contents=cast(Any, Templates()), transports=cast(Any, None),
+                contents=cast(Any, Templates()), guard=ALWAYS, transports=cast(Any, None),
                 attempts=cast(Any, None), signers=None, end=self.note,
                 dispatch=lambda items, _: None, route=cast(Any, None), room=0,
             )

@@ -18,6 +18,7 @@ from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.returned_stage import ReturnedStage
 from queued.outgoing.stage import StageContext
 from queued.rewriting.verp import ReturnAddresses, VerpAddresses, VerpKeys
+from tests.support.leases import ALWAYS
 
 NOW = datetime.now(UTC)
 TEMPLATE = "bounce+{id}-{hash}@news.example"
@@ -47,6 +48,7 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
 
     context = StageContext(
         contents=cast(Any, None),
+        guard=ALWAYS,
         transports=cast(Any, None),
         attempts=log,
         signers=None,

@@ -45,9 +45,9 @@ def test_set_and_list(db: psycopg.Connection, command: Command) -> None:
     command("budget", "set", "collector:x", "10/min", "--note", "as agreed")
     fetch(db, "SELECT budget_reserve('collector:x', 1)::text")
     lines = [line.split() for line in command("budget", "list").stdout.splitlines()]
-    assert lines[0] == ["BUDGET", "RATE", "BURST", "NEXT", "MONTH", "AT", "MOST", "NOTE"]
-    assert lines[1][:3] + lines[1][-4:] == ["collector:x", "10/min", "1", "1", "-", "as", "agreed"]
-    assert lines[2] == ["credential:ses-1", "50/s", "1", "now", "0", "1000"]
+    assert lines[0] == ["BUDGET", "RATE", "BURST", "NEXT", "MONTH", "AT", "MOST", "LOST", "NOTE"]
+    assert lines[1][:3] + lines[1][-4:] == ["collector:x", "10/min", "1", "-", "-", "as", "agreed"]
+    assert lines[2] == ["credential:ses-1", "50/s", "1", "now", "0", "1000", "-"]
     (found,) = json.loads(command("budget", "list", "--json", "credential:").stdout)
     assert (found["rate"], found["month_most"]) == (50.0, 1000)
     command("budget", "set", "credential:ses-1", "50", "--month-most", "none")
@@ -101,6 +101,19 @@ def test_explain_names_the_budget_and_its_time(db: psycopg.Connection, command: 
         assert keys == [key]
     assert said["d@b.example"][1] == []
     assert "  budget     route:slow:shop: 10/min, next time 20" in command("explain", "1").stdout
+
+
+def test_lost_times_are_shown_with_their_reason(db: psycopg.Connection, command: Command) -> None:
+    message(db, 1)
+    row(db, 1, recipient="c@b.example", metadata={"_budget": "credential:x"})
+    command("budget", "set", "credential:x", "1/min")
+    db.execute("UPDATE budgets SET lost_share = 0.34, lost_why = 'next hop', lost_at = now()")
+    assert "34%, next hop" in command("budget", "list").stdout
+    words = "it loses 34% of its times: the next hop has no free connection in time\n"
+    assert words in command("explain", "1").stdout
+    assert "credential:x loses 34% of its times" in command("doctor", "--no-network").stdout
+    db.execute("UPDATE budgets SET lost_at = now() - interval '1 hour'")
+    assert "34%" not in command("budget", "list").stdout
 
 
 def test_route_shows_the_rate(db: psycopg.Connection, command: Command) -> None:

@@ -149,7 +149,7 @@ def retry_job(config: Path, number: int, *, unknown: bool) -> None:
 
 
 def _say(number: int, done: str, *, changed: bool) -> None:
-    print_line(f"job {number} {done}" if changed else f"job {number}: nothing to do in its status")
+    print_line(f"job {number} {done}" if changed else f"job {number}: nothing to do")
 
 
 def _say_suppressed(number: int) -> None:

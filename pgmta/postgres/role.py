@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import psycopg
+from psycopg.rows import tuple_row
+
+from pgmta.errors import PgmtaError
+
 QUESTION = """
 SELECT quote_ident(current_user), to_regrole(%(role)s::text) IS NOT NULL,
     coalesce(pg_has_role(to_regrole(%(role)s::text), 'USAGE'), false),
@@ -14,6 +19,27 @@ SELECT quote_ident(current_user), to_regrole(%(role)s::text) IS NOT NULL,
 
 GRANTS: Final = "the owner of the schema runs `SELECT pgmta.grants();`"
 """The remedy for rights that a role has lost, as by a restore without privileges."""
+
+
+_TEMPORARY = """
+SELECT quote_ident(current_database()), quote_ident(current_user)
+WHERE NOT has_database_privilege(current_database(), 'TEMPORARY')
+"""
+
+
+def require_temporary(db: psycopg.Connection[Any]) -> None:
+    """Raise PgmtaError with the remedy if the login may make no temporary tables.
+
+    Every login may, unless somebody has taken the right from PUBLIC.
+    """
+    with db.cursor(row_factory=tuple_row) as cursor:
+        found = cursor.execute(_TEMPORARY).fetchone()
+    if found:
+        database, login = found
+        raise PgmtaError(
+            "rows wait in a temporary table, for which the login lacks the right: the owner of the "
+            f"database runs `GRANT TEMPORARY ON DATABASE {database} TO {login};`"
+        )
 
 
 def group_of(program: str) -> str:

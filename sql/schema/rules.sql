@@ -57,7 +57,7 @@ BEGIN
     fault := pgmta.condition_fault(NEW.condition);
     IF fault IS NOT NULL THEN
         RAISE EXCEPTION 'the condition of rule % is refused: %', NEW.name, fault USING
-            ERRCODE = 'insufficient_privilege', COLUMN = 'condition',
+            ERRCODE = 'invalid_parameter_value', COLUMN = 'condition',
             HINT = 'queued evaluates it. It may use the columns of queue and functions of PostgreSQL that see only these.';
     END IF;
     PERFORM pgmta.condition_capitals(NEW.condition);

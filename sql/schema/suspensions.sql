@@ -84,7 +84,7 @@ BEGIN
     fault := pgmta.condition_fault(NEW.value);
     IF fault IS NOT NULL THEN
         RAISE EXCEPTION 'the condition of the suspension is refused: %', fault USING
-            ERRCODE = 'insufficient_privilege', COLUMN = 'value',
+            ERRCODE = 'invalid_parameter_value', COLUMN = 'value',
             HINT = 'queued evaluates it. It may use the columns of queue and functions of PostgreSQL that see only these.';
     END IF;
     PERFORM pgmta.condition_capitals(NEW.value);

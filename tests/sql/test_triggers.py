@@ -60,7 +60,7 @@ WITNESSES = {
         " UPDATE templates SET subject = 'y' RETURNING subject",
         "ObjectNotInPrerequisiteState",
     ),
-    "rules_valid": ("UPDATE rules SET condition = 'nothing = 1'", "InsufficientPrivilege"),
+    "rules_valid": ("UPDATE rules SET condition = 'nothing = 1'", "InvalidParameterValue"),
     "rules_renumbered": (
         "WITH former AS (SELECT id FROM rules)"
         " UPDATE rules SET condition = 'false' RETURNING id > (SELECT id FROM former)",
@@ -114,7 +114,7 @@ WITNESSES = {
     ),
     "suspensions_valid": (
         "INSERT INTO suspensions (kind, value, reason) VALUES ('condition', 'nothing = 1', 'r')",
-        "InsufficientPrivilege",
+        "InvalidParameterValue",
     ),
     "suspensions_changed": (
         "INSERT INTO suspensions (kind, value, reason) VALUES ('domain', 'b.example', 'r');"

@@ -14,6 +14,7 @@ from psycopg import sql
 from pgmta.compose.template import TemplateSource
 from pgmta.errors import PgmtaError
 from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.role import require_temporary
 from pgmta.store.queries import queries
 
 _SQL = queries("campaign_lists")
@@ -181,6 +182,7 @@ class ListImport:
         self._last = 0  # place of the last row
         self._part: list[tuple[int, str, str, str]] = []
         self._size = 0  # of its words
+        require_temporary(db)
         self._db.execute(_SQL["table"])
 
     def add(self, place: int, row: tuple[str, str, str]) -> None:

@@ -16,6 +16,7 @@ from psycopg import errors as pg_errors
 from psycopg import sql
 
 from pgmta.errors import PartitionError
+from pgmta.postgres.role import require_temporary
 from pgmta.store.queries import queries
 from pgmta.store.queue.partitions import Connection, Partition, Values, table, takes, tree
 
@@ -99,6 +100,7 @@ class Repartition:
             "mine": _condition(values), "values": _literals(values), "comment": _comment(values),
             "default": table(self._default().name), "options": self._options(),
         }  # fmt: skip
+        require_temporary(self._db)
         self._run("prepare")
         self._run("catch_up")
         self._run("analyze")  # decides the plans of what follows under the lock

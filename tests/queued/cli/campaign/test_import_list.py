@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.queued.cli.campaign.site import Site
 from tests.sql.test_roles import acting
@@ -171,6 +172,16 @@ def test_an_import_that_loses_its_campaign_leaves_nothing(site: Site) -> None:
     assert "read-only transaction" in found.stderr
     site.db.execute("SELECT campaign_delete(id) FROM campaigns")
     assert site.run("import", "news", site.file(HEAD + "a@x.example,,\n")).exit_code == 1
+
+
+def test_an_import_without_the_right_to_temporary_tables_names_it(
+    site: Site, db: psycopg.Connection
+) -> None:
+    db.execute(f"REVOKE TEMPORARY ON DATABASE {db.info.dbname} FROM PUBLIC".encode())
+    uri = make_conninfo(site.uri, options="-c role=pgmta_operator")
+    site.configure({"environment": {"database": {"uri": uri}}})
+    told = site.refused(HEAD + "a@x.example,,\n", code=1)
+    assert f"GRANT TEMPORARY ON DATABASE {db.info.dbname} TO pgmta_operator;" in told
 
 
 def test_the_rows_of_a_query(site: Site, database: str, db: psycopg.Connection) -> None:

@@ -18,7 +18,7 @@ SELECT has_table_privilege('daemons', 'INSERT')
 
 -- name: missing_rights
 -- What the role may not do, and should.
-SELECT privilege, object FROM missing_rights() WHERE role IN (%(role)s, 'public')
+SELECT privilege, object FROM missing_rights() WHERE role IN (%(role)s, 'public') AND privilege IS NOT NULL
 
 -- name: leave
 -- The process ends. Processes that have not been seen for a day are removed as well.

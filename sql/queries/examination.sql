@@ -14,13 +14,8 @@ WHERE one.text IN ('synchronous_commit=off', 'synchronous_commit=local') AND s.s
         AND pg_has_role(r.oid, ours.oid, 'MEMBER'))
 ORDER BY 1
 
--- name: missing_roles
--- Roles of the table rights that the server lacks.
-SELECT DISTINCT role FROM rights
-WHERE role <> 'PUBLIC' AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role) ORDER BY role
-
 -- name: missing_rights
--- Rights that the roles of pgmta lack.
+-- Rights that the roles of pgmta lack; null for a role that the server lacks.
 SELECT role, privilege, object FROM missing_rights()
 
 -- name: unidentified
@@ -110,6 +105,17 @@ SELECT extract(epoch FROM clock_timestamp())::float8 AS now
 -- Logs without a partition for tomorrow.
 SELECT log FROM unnest(ARRAY['attempts', 'transcripts', 'reports']) AS log
 WHERE to_regclass('pgmta.' || log || to_char((now() AT TIME ZONE 'UTC')::date + 1, '_YYYYMMDD')) IS NULL
+
+-- name: event_triggers
+-- Event triggers of others, which run with each partition of a day.
+SELECT evtname AS name, evtfoid::regprocedure::text AS function FROM pg_event_trigger
+WHERE evtenabled IN ('O', 'A') AND evtevent <> 'login' ORDER BY 1
+
+-- name: collation
+-- The version of the database's collation as it was made, and as the system has it now.
+SELECT datname AS name, datcollversion AS made, pg_database_collation_actual_version(oid) AS now
+FROM pg_database WHERE datname = current_database()
+    AND datcollversion IS DISTINCT FROM pg_database_collation_actual_version(oid)
 
 -- name: daemons
 -- The processes of the last day. One is missed if it is silent and nothing follows it: its host does not run the

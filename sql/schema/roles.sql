@@ -44,6 +44,8 @@ CREATE FUNCTION missing_rights(OUT role text, OUT privilege text, OUT object tex
         WHERE (who.role = 'public' OR to_regrole(who.role) IS NOT NULL)
             AND (hit[1] <> 'MAINTAIN' OR current_setting('server_version_num')::integer >= 170000)
     )
+    SELECT DISTINCT r.role, NULL, NULL FROM rights AS r WHERE r.role <> 'PUBLIC' AND to_regrole(r.role) IS NULL
+    UNION ALL
     SELECT DISTINCT w.role, 'USAGE', 'SCHEMA pgmta' FROM wanted AS w
     WHERE w.role <> 'public' AND NOT has_schema_privilege(w.role, 'pgmta', 'USAGE')
     UNION ALL
@@ -58,8 +60,8 @@ CREATE FUNCTION missing_rights(OUT role text, OUT privilege text, OUT object tex
     ORDER BY 1, 3, 2
 $$;
 COMMENT ON FUNCTION missing_rights IS
-    'The rights of the table rights that a role lacks, as after a restore without privileges; grants() gives them. Roles '
-    'that do not exist are left out.';
+    'The rights of the table rights that a role lacks, as after a restore without privileges; grants() gives them. A '
+    'role that does not exist has one row with nulls.';
 INSERT INTO rights VALUES ('FUNCTION missing_rights', 'PUBLIC', 'EXECUTE');
 
 -- Roles belong to the cluster, so another database may have made them. Not each login may make roles.

@@ -13,7 +13,6 @@ _MOST = 10_000  # milliseconds of a question
 type Question = Literal[
     "settings",
     "roles_async",
-    "missing_roles",
     "missing_rights",
     "unidentified",
     "connections",
@@ -30,6 +29,8 @@ type Question = Literal[
     "unvacuumed",
     "clock",
     "missing_days",
+    "event_triggers",
+    "collation",
     "daemons",
     "oldest_due",
     "outcomes",

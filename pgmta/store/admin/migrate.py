@@ -8,6 +8,7 @@ older database runs each of `sql/migrations` that it lacks, each once and in ord
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,10 @@ SELECT string_agg(format('%I.%I', nspname, relname), ', ' ORDER BY
 FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace
 WHERE nspname = 'pgmta' AND relkind IN ('r', 'p') AND NOT relispartition
 """
+_FUNCTION = re.compile(
+    r"PL/pgSQL function ((?!pgmta\.|lifecycle\.|pg_catalog\.)[^\s.(]+\.[^(]+\(\)) line"
+)
+"""A function of others in the context of an error; ours have no schema there."""
 _LOOK = 0.1  # seconds between two looks: PostgreSQL looks after 1 s, and may end the migration
 _CYCLE = """
 SELECT pid, coalesce(usename, 'of the server') FROM pg_stat_activity
@@ -50,13 +55,14 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 1
 _MAKE = """
 DO $$
 BEGIN
-    IF to_regnamespace('pgmta') IS NULL THEN
-        CREATE SCHEMA pgmta;
-    END IF;
-EXCEPTION WHEN insufficient_privilege THEN
-    RAISE EXCEPTION 'role % may not create schema pgmta', current_user
-        USING ERRCODE = 'insufficient_privilege',
+    IF to_regnamespace('pgmta') IS NOT NULL THEN
+        RETURN;
+    ELSIF NOT has_database_privilege(current_database(), 'CREATE') THEN
+        RAISE EXCEPTION 'role % may not create schema pgmta', current_user USING
+            ERRCODE = 'insufficient_privilege',
             HINT = format('GRANT CREATE ON DATABASE %I TO %I', current_database(), current_user);
+    END IF;
+    CREATE SCHEMA pgmta;
 END $$;
 SET LOCAL search_path = pgmta;
 """
@@ -243,7 +249,13 @@ def _lost(name: str, error: psycopg.Error, cycles: _Cycles) -> MigrationError:
 
 def _words(notice: psycopg.errors.Diagnostic) -> str:
     texts = (notice.message_primary, notice.message_detail, notice.message_hint)
-    return ". ".join(text for text in texts if text)
+    words = ". ".join(text for text in texts if text)
+    if foreign := _FUNCTION.search(notice.context or ""):
+        words += (
+            f". The function {foreign[1]} says so, as of an event trigger: it needs SECURITY "
+            "DEFINER and a search_path of its own"
+        )
+    return words
 
 
 def _refuse_foreign_schema(db: psycopg.Connection, *, migrated: bool) -> None:

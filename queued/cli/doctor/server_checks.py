@@ -44,6 +44,7 @@ class ServerChecks:
             "triggers": self.triggers,
             "clock": self.clock,
             "days": self.days,
+            "collation": self.collation,
         }
 
     def version(self) -> Iterator[Diagnosis]:
@@ -83,15 +84,17 @@ class ServerChecks:
 
     def roles(self) -> Iterator[Diagnosis]:
         """Look for roles that a migration could not make, and for rights that they have lost."""
-        if missing := [row["role"] for row in self._ask("missing_roles")]:
+        rows = self._ask("missing_rights")
+        if missing := [row["role"] for row in rows if not row["privilege"]]:
             yield error(
                 "roles",
                 f"the server lacks the roles {', '.join(missing)}",
                 "a superuser creates them (NOLOGIN), and the owner calls SELECT pgmta.grants();",
             )
         lost: dict[str, list[str]] = {}
-        for row in self._ask("missing_rights"):
-            lost.setdefault(row["role"], []).append(f"{row['privilege']} on {row['object']}")
+        for row in rows:
+            if row["privilege"]:
+                lost.setdefault(row["role"], []).append(f"{row['privilege']} on {row['object']}")
         for role, rights in lost.items():
             yield error(
                 "roles",
@@ -244,9 +247,24 @@ class ServerChecks:
 
     def days(self) -> Iterator[Diagnosis]:
         """Look whether tomorrow's partitions of the logs are there."""
-        for row in self._ask("missing_days"):
-            yield error(
-                "days",
-                f"the log {row['log']} has no partition for tomorrow",
-                f"start queued, or SELECT pgmta.days_make('{row['log']}', 7);",
+        missing = self._ask("missing_days")
+        foreign = [f"{row['name']} ({row['function']})" for row in self._ask("event_triggers")]
+        for row in missing:
+            remedy = f"start queued, or SELECT pgmta.days_make('{row['log']}', 7);"
+            if foreign:
+                remedy += (
+                    f" If an event trigger refuses it, of {', '.join(foreign)}, its function needs "
+                    "SECURITY DEFINER and a search_path of its own."
+                )
+            yield error("days", f"the log {row['log']} has no partition for tomorrow", remedy)
+
+    def collation(self) -> Iterator[Diagnosis]:
+        """Look whether the operating system orders texts as it did when the database was made."""
+        for row in self._ask("collation"):
+            yield warning(
+                "collation",
+                f"the collation of the database is of version {row['made'] or 'unknown'}, and the "
+                f"system has {row['now'] or 'none'}: indexes of texts may miss rows",
+                f"REINDEX DATABASE {row['name']}; "
+                f"ALTER DATABASE {row['name']} REFRESH COLLATION VERSION; as its owner",
             )

@@ -114,6 +114,10 @@ PLANTED = {
         "ALTER TABLE queue_hold REPLICA IDENTITY NOTHING",
         "publications", "ALTER TABLE pgmta.queue_hold REPLICA IDENTITY FULL;",
     ),
+    "a collation of another system": (
+        "UPDATE pg_database SET datcollversion = '1.0' WHERE datname = current_database()",
+        "collation", "REFRESH COLLATION VERSION",
+    ),
     "mail is late": (
         DUE + "; INSERT INTO queue (message_id, sender, recipient, domain, next_attempt) "
         "VALUES (7, '', 'r@b.example', 'b.example', now() - interval '1 hour')",

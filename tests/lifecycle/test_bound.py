@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from psycopg import errors as pg_errors
 from psycopg.conninfo import make_conninfo
 
+from pgmta.store.lifecycle.installation import install, remove
 from queued.daemon.queued import main
 from tests.lifecycle.test_check import check
 from tests.lifecycle.test_token_commands import COMMAND, environment
@@ -172,6 +173,14 @@ def test_whoever_may_bind(root: psycopg.Connection, roles: dict[str, str]) -> No
         app.execute("SELECT lifecycle.recover('ANN@B.example'), lifecycle.recover('ann')")
     actions = "SELECT action::text FROM lifecycle.tokens ORDER BY id"
     assert column(root, actions) == ["activation", "password_recovery"]
+    root.execute("DELETE FROM lifecycle.tokens")
+    uri = make_conninfo(root.info.dsn, user=roles["owner"])
+    assert remove(uri)
+    may = "SELECT has_schema_privilege('pgmta_binding', 'pgmta', 'USAGE')"
+    assert fetch(root, may) == (False,)  # those that the shop gave are the shop's affair
+    assert install(uri)
+    with acting(root, roles["owner"]) as owner:
+        owner.execute(bind, [f"{call}(bigint)"])
 
 
 def test_an_account_with_two_rows_gets_no_mail(

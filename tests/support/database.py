@@ -19,7 +19,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pgmta.postgres.embedded.database import start
 from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.store.admin.migrate import migrate
-from pgmta.store.lifecycle.installation import install
 from tests.support.waiting import until
 
 SERVER_URI = os.environ.get("PGMTA_TEST_URI", "")
@@ -102,7 +101,7 @@ def template_database(server: str) -> Iterator[str]:
 
 @contextmanager
 def owned_template(server: str) -> Iterator[tuple[str, str]]:
-    """Name of a migrated database with the schema lifecycle, and its owner, who is no superuser.
+    """Name of a migrated database, and its owner, who is no superuser.
 
     The owner may make roles, as docs/operate/database.md says. Roles that another database of the
     server has made are none of the owner's: a superuser shares that of `bind`.
@@ -113,20 +112,18 @@ def owned_template(server: str) -> Iterator[tuple[str, str]]:
         role = sql.Identifier(owner)
         db.execute(sql.SQL("CREATE ROLE {} LOGIN CREATEROLE").format(role))
         db.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(name, role))
-        shared = db.execute("SELECT to_regrole('pgmta_binding') IS NOT NULL").fetchone() == (True,)
-        if shared:
+        if db.execute("SELECT to_regrole('pgmta_binding') IS NOT NULL").fetchone() == (True,):
             db.execute(sql.SQL("GRANT pgmta_binding TO {}").format(role))
         theirs = make_conninfo(uri, user=owner)
         migrate(theirs)
-        install(theirs)
         yield str(conninfo_to_dict(uri)["dbname"]), owner
         with psycopg.connect(theirs, autocommit=True) as last:
-            last.execute("DROP SCHEMA lifecycle, pgmta CASCADE")
+            last.execute("DROP SCHEMA pgmta CASCADE")
         with psycopg.connect(uri, autocommit=True) as last:
             last.execute(sql.SQL("DROP OWNED BY {}").format(role))
     with psycopg.connect(server, autocommit=True) as db:
-        if not shared:
-            db.execute(f"REVOKE pgmta_binding FROM {owner}".encode())
+        if db.execute("SELECT to_regrole('pgmta_binding') IS NOT NULL").fetchone() == (True,):
+            db.execute(sql.SQL("REVOKE pgmta_binding FROM {}").format(role))
         db.execute(sql.SQL("DROP ROLE {}").format(role))
 
 

@@ -76,9 +76,9 @@ class Heartbeat:
         await self.learn_schema()
         try:
             await self._announce()
-            if not self._known and (lost := await _lost_rights(self._link, self._role)):
+            known, self._known = self._known, True  # the process may end before the next answer
+            if not known and (lost := await _lost_rights(self._link, self._role)):
                 log.warning("the login can't do all of its work", reason=lost)
-            self._known = True
         except psycopg.Error:
             if not self._schema.problem:
                 raise

@@ -66,12 +66,12 @@ def remove(uri: str) -> bool:
                     " mail"
                 )
         db.execute("DROP SCHEMA lifecycle CASCADE")
-        # the functions that read a bound application belonged to this role
+        # the rights of the role by which a bound application was read; other databases may have it
         db.execute("""DO $$ BEGIN
             IF to_regrole('pgmta_binding') IS NOT NULL THEN
-                EXECUTE 'DROP OWNED BY pgmta_binding'; DROP ROLE pgmta_binding;
+                EXECUTE 'DROP OWNED BY pgmta_binding';
             END IF;
-        EXCEPTION WHEN insufficient_privilege OR dependent_objects_still_exist THEN NULL;
+        EXCEPTION WHEN insufficient_privilege THEN NULL;
         END $$""")
     return True
 

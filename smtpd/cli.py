@@ -261,4 +261,5 @@ def sink(address: str, port: int, maildir: Path, page_port: int | None, attached
     """Catch all mail in a Maildir: a next hop for development only."""
     from smtpd.sink.sink import serve as serve_sink
 
+    logs.keep_off_stdout()  # which has what the sink says
     uvloop.run(serve_sink(address, port, maildir, page_port, attached=attached))

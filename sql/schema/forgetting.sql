@@ -79,7 +79,7 @@ COMMENT ON FUNCTION forget IS
     'forget_parts() the address is nowhere but as a keyed hash, in content of mail to others, and in the rows that are '
     'returned under stays. With dry_run it only counts. A domain in A-labels and the same in letters are two addresses.';
 
-CREATE FUNCTION forget_pattern(key text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION forget_pattern(key text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     mailbox CONSTANT text := substring(key FROM '^(.*)@');
     letters CONSTANT text := '\u00c0-\u1fff\u3040-\ud7ff';

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 from structlog.testing import capture_logs
@@ -86,30 +84,6 @@ def test_no_client_keeps_a_place(
     if seconds:
         monkeypatch.setattr(metrics_server, "CONNECTION_S", seconds)
     asyncio.run(_keep_places(begin, seconds))
-
-
-def _flood(port: int, ended: threading.Event) -> None:
-    with ExitStack() as stack:
-        while not ended.is_set():
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            with suppress(ConnectionError):
-                client.sendall(BEGINS[1])
-
-
-async def _probe_in_flood() -> None:
-    async with _serving() as port:
-        ended = threading.Event()
-        flood = asyncio.create_task(asyncio.to_thread(_flood, port, ended))
-        try:
-            for _ in range(20):
-                await _probe(port)
-        finally:
-            ended.set()
-            await flood
-
-
-def test_probes_are_answered_between_many_connections() -> None:
-    asyncio.run(_probe_in_flood())
 
 
 BAD = [

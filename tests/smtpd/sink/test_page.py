@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
+from contextlib import ExitStack
 from email.message import EmailMessage
+from pathlib import Path
 
 import pytest
 
 from tests.smtpd.sink.sink import Sink
+from tests.support.waiting import PATIENCE
 
 HTML = b"Content-Type: text/html\r\n\r\n"
 
@@ -18,6 +22,19 @@ def shown(sink: Sink, name: str, tab: str) -> str:
     answer = sink.ask(f"/m/{name}/{tab}")
     assert answer.status == 200
     return answer.text.split("</nav>")[-1]
+
+
+def test_no_connection_keeps_the_page_from_its_reader(sink: Sink, said: Path) -> None:
+    """Also a browser's own ones, which it keeps; a request that is none says nothing on stdout."""
+    with ExitStack() as stack:
+        for octets in [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"] * 40:
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", sink.page)))
+            client.sendall(octets)
+        assert sink.ask("/").status == 200
+    with socket.create_connection(("127.0.0.1", sink.page), PATIENCE) as client:
+        client.sendall(b"\x16\x03\x01secret\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.0 400 ")
+    assert "refused" not in said.read_text()
 
 
 def test_each_answer_protects_its_reader(sink: Sink) -> None:

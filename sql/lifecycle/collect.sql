@@ -45,7 +45,8 @@ COMMENT ON FUNCTION tokens_pick IS 'Locks tokens that wait, by priority, and lea
 CREATE FUNCTION collect(
     collector text, worker text, batch integer, reason text, options jsonb,
     OUT taken integer, OUT refused jsonb, OUT wait double precision, OUT expired integer, OUT spent boolean
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET standard_conforming_strings = on SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     began timestamptz := clock_timestamp();

@@ -176,7 +176,7 @@ COMMENT ON FUNCTION attempts_log IS
 
 -- Not PARALLEL SAFE: its EXCEPTION block is a subtransaction, which before PostgreSQL 17 no parallel plan may have.
 CREATE FUNCTION trace_client(trace text) RETURNS text LANGUAGE plpgsql IMMUTABLE
-    SET search_path = pg_catalog, pg_temp AS $$
+    SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     found CONSTANT text[] := regexp_match(trace,
         '^Received: from ([A-Za-z0-9.:_\[\]?-]+) \(\[(?:IPv6:)?([0-9A-Fa-f.:]+)\]\)\s+by \S+ \(pgmta\) with '

@@ -33,7 +33,8 @@ COMMENT ON FUNCTION campaign_take IS
     'row of credential_use decides between workers.';
 
 CREATE FUNCTION campaign_feed(credential text, worker text, OUT fed integer, OUT more boolean) LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+    SET search_path = pgmta, pg_catalog, pg_temp
+    SET standard_conforming_strings = on SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -205,7 +206,7 @@ RETURN CASE WHEN reply ~ '^[245][.\d]+ HTTP \d' COLLATE "C"
 COMMENT ON FUNCTION reply_word IS 'The error code or sub type of a provider in a reply by HTTP, as queued writes it.';
 
 CREATE FUNCTION campaign_reconcile(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
     job record;

@@ -97,7 +97,7 @@ COMMENT ON FUNCTION campaign_add IS
     'suppressed is added as invalid. Keys of `params` without a word are left out.';
 
 CREATE FUNCTION campaign_test(campaign bigint, recipient text, params jsonb DEFAULT '{}') RETURNS bigint LANGUAGE plpgsql
-    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 #variable_conflict use_variable
 DECLARE
     owner campaigns;

@@ -131,7 +131,7 @@ COMMENT ON FUNCTION queue_quiet IS
     'waits meanwhile.';
 
 CREATE FUNCTION queue_change(action text, condition text, details jsonb DEFAULT '{}') RETURNS bigint
-    LANGUAGE plpgsql SET search_path = pgmta, pg_temp AS $$
+    LANGUAGE plpgsql SET search_path = pgmta, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     wanted text := format('%s AND %s', pgmta.queue_takes(action), pgmta.queue_condition(condition));
     chances integer :=

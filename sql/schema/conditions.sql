@@ -33,7 +33,7 @@ COMMENT ON FUNCTION condition_analyse IS
     'Has PostgreSQL analyse a condition in the search_path `path`, with the rights of the caller, and fails as PostgreSQL does.';
 
 CREATE FUNCTION queue_condition(condition text) RETURNS text
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 BEGIN
     IF coalesce(condition, '') !~ '\S' THEN
         RAISE EXCEPTION 'the condition is empty'
@@ -51,7 +51,7 @@ COMMENT ON FUNCTION queue_condition IS
     'the statement it is put into. Runs nothing.';
 
 CREATE FUNCTION condition_capitals(condition text) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     capitals text[] := regexp_match(condition, '(?<![\w.''])(?:queue\.)?(sender_domain|domain)\s*'
         '(?:=|<>|!=|(?:[nN][oO][tT]\s+)?[lL][iI][kK][eE]\s|(?:[nN][oO][tT]\s+)?[iI][nN]\s*\((?:[^()'']|''[^'']*'')*?)'
@@ -206,7 +206,7 @@ COMMENT ON FUNCTION condition_fault IS
 
 CREATE FUNCTION queue_test(condition text, ids bigint[]) RETURNS TABLE(id bigint, error text)
     LANGUAGE plpgsql STABLE
-    SET search_path = pgmta, pg_temp
+    SET search_path = pgmta, pg_temp SET standard_conforming_strings = on
     AS $_$
 DECLARE
     matching bigint[];

@@ -35,7 +35,7 @@ COMMENT ON FUNCTION days_make IS
     'transcripts and reports. Gives up soon, because outcomes wait behind it.';
 
 CREATE FUNCTION days_expire(log text, keep interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp SET lock_timeout = '0.3s' AS $$
+    SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on SET lock_timeout = '0.3s' AS $$
 DECLARE
     name text;
     dropped integer := 0;

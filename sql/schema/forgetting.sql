@@ -48,7 +48,8 @@ COMMENT ON FUNCTION forget_parts IS
     'The parts of the database that forget() looks through, in their order: suppressions first, so that nothing new is fed.';
 
 CREATE FUNCTION forget(address text, part text, dry_run boolean DEFAULT false) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp
+    SET standard_conforming_strings = on SET jit = off AS $$
 DECLARE
     key CONSTANT text := suppression_address(address);
     dry CONSTANT boolean := coalesce(dry_run, true);
@@ -79,7 +80,8 @@ COMMENT ON FUNCTION forget IS
     'forget_parts() the address is nowhere but as a keyed hash, in content of mail to others, and in the rows that are '
     'returned under stays. With dry_run it only counts. A domain in A-labels and the same in letters are two addresses.';
 
-CREATE FUNCTION forget_pattern(key text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION forget_pattern(key text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$
 DECLARE
     mailbox CONSTANT text := substring(key FROM '^(.*)@');
     letters CONSTANT text := '\u00c0-\u1fff\u3040-\ud7ff';

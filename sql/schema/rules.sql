@@ -110,7 +110,7 @@ CREATE TRIGGER rules_emptied AFTER TRUNCATE ON rules
 COMMENT ON TRIGGER rules_emptied ON rules IS 'The same for TRUNCATE.';
 
 CREATE FUNCTION rules_holding(condition text) RETURNS TABLE (name text, rows bigint)
-    LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_temp AS $$
+    LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     rule record;
 BEGIN

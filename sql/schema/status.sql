@@ -172,7 +172,7 @@ COMMENT ON FUNCTION status IS
     'has no row, nor has one of another login.';
 
 CREATE FUNCTION cancel(id bigint, reason text DEFAULT NULL) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     login text;
     stopped integer;

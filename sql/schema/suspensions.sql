@@ -70,7 +70,8 @@ $$;
 COMMENT ON FUNCTION suspension_condition IS
     'Returns the condition on columns of queue for the mail that a suspension is about; null: only workers know it.';
 
-CREATE FUNCTION suspensions_valid() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION suspensions_valid() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$
 DECLARE
     fault text;
 BEGIN

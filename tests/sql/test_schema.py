@@ -19,6 +19,7 @@ from pgmta.states import LOGGED_EVENTS, Status
 from pgmta.store.admin import migrate as migrate_module
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.admin.migrate import migrate
+from pgmta.store.lifecycle.installation import install
 from pgmta.store.schema import Schema, migrations
 from queued.cli.queuectl import main
 from tests.sql.test_surface import linked, one
@@ -188,3 +189,17 @@ async def refused_by_daemons(uri: str) -> None:
     async with linked(uri) as link:
         with pytest.raises(FormerDatabase):
             await misfit(link, "queued")
+
+
+def test_texts_in_functions_mean_the_same_in_every_session(database: str) -> None:
+    """A backslash in a text depends on standard_conforming_strings, which any session may set."""
+    install(database)
+    with psycopg.connect(database) as db:
+        rows = db.execute(r"""
+            SELECT proname FROM pg_proc
+            WHERE pronamespace IN ('pgmta'::regnamespace, 'lifecycle'::regnamespace)
+                AND prosrc ~ '(?<![EeA-Za-z])''([^''\\]|'''')*\\'
+                AND array_to_string(proconfig, ' ') ~ 'search_path'
+                AND array_to_string(proconfig, ' ') !~ 'standard_conforming_strings=on'
+        """)
+        assert [name for (name,) in rows] == []

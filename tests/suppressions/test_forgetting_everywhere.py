@@ -35,7 +35,7 @@ KEPT = {
         " reach client_protocol tls_version tls_cipher tls_verified halted_reason ids row_ids"
         " transcripts.traces after schema_migrations inquiries inquiry_answers users_version"
         " fingerprint suppression_sieve suppression_secret login_failures words"
-        " campaign_alarms"
+        " campaign_alarms lost_why"
     ),
     "hosts, domains and processes": (
         "domain sender_domain host hostname worker lease_owner address client networks daemons"

@@ -16,9 +16,9 @@ from pgmta.config.rates import LOST
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
+from pgmta.postgres.clock_bounds import ClockBounds
 from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation, Wish
 from queued.delivery.transport.begin_time import BeginTime
-from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.recent_times import RecentTimes
 

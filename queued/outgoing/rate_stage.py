@@ -10,16 +10,15 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from pgmta.mail.metadata import BUDGET
+from pgmta.postgres.clock_bounds import ClockBounds
 from pgmta.store.records.reservations import Budget
 from queued.config import QueuedConfig
 from queued.delivery.transport.begin_time import LEAD_S, BeginTime
 from queued.delivery.transport.result import NOT_BEGUN, postponed
 from queued.outgoing.budget_line import SECONDS, BudgetLine, Late, RatedRow, most_waiting
-from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.recent_times import RecentTimes
 from queued.outgoing.stage import (
@@ -316,8 +315,9 @@ class RateStage(OutgoingStage):
         self.context.end(row.outgoing.items, NOT_BEGUN, row.outgoing.started)
 
     def _postpone(self, row: RatedRow, wait: float) -> None:
-        until = datetime.now(UTC) + timedelta(seconds=max(wait, 0.1))
-        result = postponed(until, f"waits for a time of budget {row.budgets[row.have].key}")
+        result = postponed(
+            max(wait, 0.1), f"waits for a time of budget {row.budgets[row.have].key}"
+        )
         self.context.end(row.outgoing.items, result, row.outgoing.started)
 
     def drain(self) -> list[Outgoing]:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from pgmta.model import Item, Message
+from pgmta.postgres.database_time import DatabaseTime
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.records.reservations import BudgetReservations
@@ -59,12 +60,13 @@ class StageContext:
     `end` takes rows with the result of all, and the time at which their attempt began; `dispatch`
     takes rows with another recipient. `route` returns the route of a row. `go_on` takes a message
     that a stage had taken. `connected` says whether a destination has a connection, and
-    `jammed` whether more mail waits there than it has connections. `guard` knows the leases.
-    Without `reservations` no mail has a rate.
+    `jammed` whether more mail waits there than it has connections. `guard` knows the leases,
+    and `clock` the time of PostgreSQL. Without `reservations` no mail has a rate.
     """
 
     contents: Contents
     guard: LeaseGuard
+    clock: DatabaseTime = field(default_factory=DatabaseTime)
     transports: Transports
     attempts: ReturnedLog | None
     signers: Signers | None

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, Callable
 from stringzilla import find
 
 from pgmta.logs import get
+from pgmta.postgres.database_time import DatabaseTime
 from queued.config import QueuedConfig
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope, LeaseGuard
@@ -113,7 +114,7 @@ class Stages:
                         self.send(each, steps[place:])
                     return
                 outgoing = made
-            found = _envelopes(outgoing, self._most, self._guard)
+            found = _envelopes(outgoing, self._most, self._guard, self.context.clock)
         except Exception as error:
             log.error("no envelope", message=outgoing.message.id,
                       rows=[item.id for item in outgoing.items], exc_info=error)  # fmt: skip
@@ -142,11 +143,14 @@ class Stages:
             await stage.abort()
 
 
-def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelope]:
+def _envelopes(
+    outgoing: Outgoing, most: int, guard: LeaseGuard, clock: DatabaseTime
+) -> list[Envelope]:
     """Return envelopes of at most `most` rows each."""
     group, trace, content = outgoing.items, outgoing.trace, outgoing.content
     utf8 = outgoing.utf8 or (outgoing.header_utf8 and header_needs_utf8(trace, content))
     urgent = any(item.urgent for item in group)
+    deadline = clock.find_moment(outgoing.deadline) if outgoing.deadline else None
     return [
         Envelope(
             items=group[start : start + most],
@@ -161,7 +165,7 @@ def _envelopes(outgoing: Outgoing, most: int, guard: LeaseGuard) -> list[Envelop
             urgent=urgent,
             room=len(content) if isinstance(content, bytes) else 0,
             labels=outgoing.labels,
-            deadline=outgoing.deadline,
+            deadline=deadline,
             begin=outgoing.begin,
         )
         for start in range(0, len(group), most)

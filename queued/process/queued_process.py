@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from pgmta.daemon_role import QUEUED, process_name
+from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.resources import Resources
 from pgmta.service import Part
 from pgmta.store.admin.space import Space
@@ -79,6 +80,7 @@ class QueuedProcess:
         self.name = process_name(self.host)
         self.resources = Resources(uri, QUEUED.name)
         self.schema = Schema()
+        self.clock = DatabaseTime()
         self.link = self.resources.link("upkeep")
         self.upkeep = Upkeep(self.link)
         self.tasks_due = TaskLook(Upkeep(self.resources.link("tasks")))  # it waits for no lock

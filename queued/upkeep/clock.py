@@ -51,7 +51,14 @@ class ClockDuty:
 
 def _make(process: QueuedProcess) -> Work:
     stored = DatabaseClock(process.link, STEP, process.config.process.lease)
-    return ClockDuty(stored.look, process.registry.wake).do
+
+    async def look() -> ClockLook:
+        asked = time.monotonic()
+        found = await stored.look()
+        process.clock.see(asked, time.monotonic(), found.seen)
+        return found
+
+    return ClockDuty(look, process.registry.wake).do
 
 
 DUTY = Duty("clock", 5.0, _make)

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 
 import psycopg
 from psycopg import errors
@@ -70,7 +69,7 @@ class RowTimes:
         them.
         """
         config = self._read()
-        now = datetime.now(UTC)
+        now = self._process.clock.now()
         notices = config.bounces.delay
         waits: dict[int, float] = {}
         overdue: dict[int, float] = {}

@@ -71,7 +71,7 @@ class DeliveryWorker:
         self._dispatch = Dispatch(
             config, contents, self._leases, self._settler, process.transports, process.reclaimer,
             self._observer, process.signers, ReturnedLog(links["returned"]), spans,
-            BudgetReservations(links["rates"]), process.suspended.mail,
+            BudgetReservations(links["rates"]), process.suspended.mail, process.clock,
         )  # fmt: skip
         rates = self._dispatch.stages.context.rates
         rates.most, rates.wake = worker.concurrency // 2, self._wake_loops
@@ -84,6 +84,7 @@ class DeliveryWorker:
             urgent=level,
             schema=schema,
             costly=process.costly,
+            clock=process.clock,
         )
         process.suspended.leased.append(self._leases.items)
         process.inquiries.add(worker.name, self._dispatch.inspected)
@@ -99,6 +100,7 @@ class DeliveryWorker:
             urgent = Claims(
                 links["urgent"], f"{owner}:urgent", lease, where, worker.priority,
                 urgent=level, each=config.urgent.bound, schema=schema, costly=process.costly,
+                clock=process.clock,
             )  # fmt: skip
             self.loops.append(UrgentLoop(slots, claims, context, urgent))
         self._settler.next_hop = self._dispatch.next_hop

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from pgmta.logs import get
 from pgmta.mail.address import needs_utf8
 from pgmta.model import CHUNK_SIZE, Item, Message, Reply
+from pgmta.postgres.database_time import DatabaseTime
 from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
@@ -48,7 +49,8 @@ class Dispatch:
     """Has a DestinationQueue for each destination with mail or connections, and judges its results.
 
     `signers` sign mail. There are `spans` only if OpenTelemetry is on. `reservations` are of times
-    for mail with a rate. `suspended` is the mail that operators have suspended.
+    for mail with a rate. `suspended` is the mail that operators have suspended. The times of
+    attempts are of the `clock` of PostgreSQL.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Dispatch:
         spans: Spans | None = None,
         reservations: BudgetReservations | None = None,
         suspended: SuspendedMail | None = None,
+        clock: DatabaseTime | None = None,
     ) -> None:
         self._settler = settler
+        self._clock = clock or DatabaseTime()
         self._space = space
         self._transports = transports
         self._observer = observer or Observer()
@@ -86,6 +90,7 @@ class Dispatch:
             connected=self._connected,
             jammed=self._jammed,
             guard=guard,
+            clock=self._clock,
             reservations=reservations,
             suspended=suspended or SuspendedMail(),
         )
@@ -134,7 +139,7 @@ class Dispatch:
         `reserved` slots are handed back if their next hop has its share of these.
         """
         self.left_out.returned = 0
-        started = datetime.now(UTC)
+        started = self._clock.now()
         for key, (routed, group) in self._groups(items, messages).items():
             number, _, sender, utf8 = key
             message = messages.get(number)
@@ -233,7 +238,7 @@ class Dispatch:
     ) -> bool:
         """Judge the results and give the outcomes on; return whether one is a delivery."""
         delivered = False
-        now = datetime.now(UTC)
+        now = self._clock.now()
         started = started or now
         for sent, result in zip(items, results, strict=True):
             item = sent.original or sent

@@ -133,8 +133,8 @@ def judge(
     item = replace(item, on_failed="hold") if result.hold else item
     if event in (Event.DELIVERED, Event.HAND_BACK, Event.POSTPONE):
         outcome = settled(item, event, result, started, now)
-        if result.until:
-            wait = max((result.until - now).total_seconds(), 0.0)
+        if result.wait is not None:
+            wait = max(result.wait, 0.0)
             # a deadline that is over ends the row in its own stage alone
             outcome.delay = _until_deadline(item, wait, now)[0] or wait
         return outcome
@@ -155,7 +155,7 @@ def judge(
         wait = delay(retry, item.attempts, chance, answer_class, first=first)
         if first and wait > left:  # the usual wait may leave time for an attempt
             wait = delay(retry, item.attempts, chance, answer_class)
-        wanted = max(wait, _asked_for(result, now))
+        wanted = max(wait, result.wait or 0.0)
         wait, problem = _until_deadline(item, wanted, now)
         note = f" ({problem})" if problem else ""
         given_up = True
@@ -177,11 +177,6 @@ def judge(
         outcome.reply = Reply(result.reply.code, stored(result.reply.text, note))
     outcome.delay, outcome.answer_class = wait, answer_class
     return outcome
-
-
-def _asked_for(result: Result, now: datetime) -> float:
-    """Return the seconds for which the next hop wants no further attempt."""
-    return (result.until - now).total_seconds() if result.until else 0.0
 
 
 def _until_deadline(item: Item, wait: float, now: datetime) -> tuple[float, str]:

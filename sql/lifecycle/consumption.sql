@@ -93,7 +93,8 @@ BEGIN
     INSERT INTO tokens (action, account) SELECT wanted, token_again.account
     WHERE NOT EXISTS (
         SELECT FROM tokens AS t WHERE t.account = token_again.account AND t.action = wanted
-            AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch() AND t.created_at > epoch() - 60);
+            AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch()
+            AND abs(t.created_at - epoch()) < 60);  -- one from later is of a clock that was set back
 END $$;
 COMMENT ON FUNCTION token_again IS 'Makes a token for an account whose status fits, at most one per minute.';
 

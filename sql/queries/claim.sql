@@ -38,7 +38,7 @@ WITH seen AS MATERIALIZED (
     SELECT (SELECT version FROM rules_version) AS version,
         CASE WHEN %(wide)s::boolean AND (SELECT count(*) FROM due) >= %(limit)s THEN true
             ELSE (SELECT count(*) FROM seen) >= %(window)s END AS more,
-        NULL::text AS last_domain, NULL::integer AS last_priority
+        NULL::text AS last_domain, NULL::integer AS last_priority, extract(epoch FROM now())::float8 AS present
 )
 {result}
 
@@ -92,7 +92,8 @@ WITH RECURSIVE walk AS (
         CASE WHEN (SELECT count(*) FROM due) < %(limit)s
             THEN (SELECT max(domain) FROM walk) ELSE (SELECT max(domain) FROM due) END AS last_domain,
         CASE WHEN (SELECT count(*) FROM due) < %(limit)s
-            THEN (SELECT priority FROM walk ORDER BY step DESC LIMIT 1) END::integer AS last_priority
+            THEN (SELECT priority FROM walk ORDER BY step DESC LIMIT 1) END::integer AS last_priority,
+        extract(epoch FROM now())::float8 AS present
 )
 {result}
 
@@ -126,7 +127,7 @@ CROSS JOIN LATERAL (
 -- Part of all claims: a line for each leased row, or a single one if there are none. Each begins with what the claim
 -- itself found. The first of several rows of a message has the message too. Small content comes with it, up to `budget`
 -- octets in all. Neither the sum nor the look at the line before needs an order. No join: see lease.sql.
-SELECT claim.version, claim.more, claim.last_domain, claim.last_priority, leased.*
+SELECT claim.version, claim.more, claim.last_domain, claim.last_priority, claim.present, leased.*
 FROM claim LEFT JOIN (
     SELECT r.id, r.message_id, r.sender, r.recipient, r.domain, r.attempts,
         -- a program's calendar is shorter than PostgreSQL's, and has no infinity

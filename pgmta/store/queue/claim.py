@@ -12,6 +12,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.mail.trace_field import client_of
 from pgmta.model import Item, Labelled, Message, Rated
+from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
@@ -57,7 +58,7 @@ _SIBLINGS = 100  # further recipients of the same messages that come with a clai
 
 
 # the columns of an answer: the claim, the row, its message
-_ID, _MESSAGE, _SIZE = 4, 5, 20
+_PRESENT, _ID, _MESSAGE, _SIZE = 4, 5, 6, 21
 
 type Place = tuple[str, int]
 """A domain and a priority: where a claim by domain goes on."""
@@ -84,7 +85,8 @@ class Claims:
     not show.
 
     Rows of the priority `urgent` or a lower number are marked as urgent. With `each` only these are
-    claimed: at most `each` of a domain at a time, and by a separate index.
+    claimed: at most `each` of a domain at a time, and by a separate index. `clock` learns the time
+    of each claim.
     """
 
     def __init__(
@@ -99,8 +101,10 @@ class Claims:
         urgent: int = -1,
         each: int = 0,
         costly: CostlyConditions | None = None,
+        clock: DatabaseTime | None = None,
     ) -> None:
         self._link = link
+        self._clock = clock or DatabaseTime()
         self._schema = schema or Schema()
         name = f"worker {owner.partition('@')[0]}"
         self._rules = ClaimRules(link, name, where, self._schema, costly)
@@ -280,7 +284,10 @@ class Claims:
         }
         found = False, _FIRST
         messages = claim.messages
-        for row in await self._link.run(self._statements[name], params):
+        asked = time.monotonic()
+        rows = await self._link.run(self._statements[name], params)
+        self._clock.see(asked, time.monotonic(), rows[0][_PRESENT])
+        for row in rows:
             rules.current = row[0]
             found = row[1], (row[2], _FIRST[1] if row[3] is None else row[3])
             number = row[_MESSAGE]

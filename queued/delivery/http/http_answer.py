@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -83,7 +83,7 @@ def result_of(
     text = _words(settings, answer, document, event, secrets)
     result = Result(event, Reply(_CODES.get(event, 0), text), host, Stage.END_OF_DATA)
     if event is Event.DEFER and (wait := retry_after(answer.fields.get("retry-after"), now)):
-        result.until = now + timedelta(seconds=wait)
+        result.wait = wait
     return result
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol
 
 from pgmta.model import Item, Message
@@ -35,7 +36,8 @@ class Envelope:
     mail of its destination. The attempt counts from `started`. `room` are the octets that the
     content takes from the worker's memory. A `bare` one goes without options, because a place
     refused them. `labels` are those of the items, if any mail has labels. No transaction begins
-    after the `deadline`. An envelope with a rate begins at `begin`, with one item.
+    after the `deadline`, a time of the monotonic clock. An envelope with a rate begins at `begin`,
+    with one item.
     """
 
     items: list[Item]
@@ -51,7 +53,7 @@ class Envelope:
     room: int = 0
     bare: bool = False
     labels: set[str] | None = None
-    deadline: datetime | None = None
+    deadline: float | None = None
     begin: BeginTime | None = None
 
     @property
@@ -67,7 +69,7 @@ class Envelope:
     @property
     def late(self) -> bool:
         """Whether the deadline is over."""
-        return self.deadline is not None and self.deadline <= datetime.now(UTC)
+        return self.deadline is not None and self.deadline <= time.monotonic()
 
     async def look_at_header(self) -> None:
         """Find whether the header needs SMTPUTF8. Raises DeliveryError, as the content."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
@@ -51,9 +50,9 @@ class Result:
 
     The transport sets the `event`, and no other part reads its answers. `reply` is the answer of
     the next hop, or with the code 0 the reason why there is none. Facts, seconds and dialogue are
-    those of the transaction, if one began. A row that may not go before
-    `until` has not begun. Nor has one that meets the `suspension` of this number. With `hold` a
-    failure is a hold, whatever `on_failed` of the row says.
+    those of the transaction, if one began. No attempt is wanted for `wait` seconds. A row that
+    meets the `suspension` of this number has not begun. With `hold` a failure is a hold, whatever
+    `on_failed` of the row says.
     """
 
     event: Event
@@ -64,7 +63,7 @@ class Result:
     facts: ConnectionFacts | None = field(default=None, compare=False)
     seconds: float = 0.0  # of the transaction
     said: Said | None = field(default=None, compare=False)
-    until: datetime | None = None
+    wait: float | None = None
     hold: bool = False
     suspension: int = 0
 
@@ -94,9 +93,9 @@ DEADLINE_OVER = Result(Event.FAIL, Reply(0, "4.4.7 the deadline of the message i
 """The result of a row whose deadline was over before an attempt began (RFC 3463, section 3.5)."""
 
 
-def postponed(until: datetime, reason: str) -> Result:
-    """Return the result of a row that may not go before a time; `reason` is for operators."""
-    return Result(Event.POSTPONE, Reply(0, reason), until=until)
+def postponed(wait: float, reason: str) -> Result:
+    """Return the result of a row that may not go for `wait` seconds; `reason` is for operators."""
+    return Result(Event.POSTPONE, Reply(0, reason), wait=wait)
 
 
 SUSPENDED_TOO_LONG = Result(

@@ -27,4 +27,5 @@ class SlowSender(OutgoingStage):
         until = max(item.ts for item in outgoing.items) + _WAIT
         if until <= outgoing.started:
             return outgoing
-        return postponed(until, f"mail of {SENDER} waits for 2 s")
+        wait = (until - outgoing.started).total_seconds()
+        return postponed(wait, f"mail of {SENDER} waits for 2 s")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pgmta.errors import StoreUnavailable
 from pgmta.model import Item, Message
+from pgmta.postgres.clock_bounds import ClockBounds
 from pgmta.states import Event
 from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation, Wish
 from queued.config import QueuedConfig, Shaping
@@ -23,7 +24,6 @@ from queued.delivery.transport.begin_time import BeginTime
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
 from queued.outgoing import budget_line
-from queued.outgoing.clock_bounds import ClockBounds
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.rate_stage import RateStage
 from queued.outgoing.recent_times import BOUNDS_S, RecentTimes
@@ -278,10 +278,10 @@ async def test_a_backlog_of_a_credential_leaves_slots_to_others(stage: Stage) ->
     step = 1.04 / 20
     assert stage.context.rates.load <= (2 + 0.5) / step + 2
     assert {result.event for _, result in stage.results} == {Event.POSTPONE}
-    again = sorted(result.until for _, result in stage.results if result.until)
+    again = sorted(result.wait for _, result in stage.results if result.wait)
     assert len(again) >= 250
-    assert (again[0] - datetime.now(UTC)).total_seconds() == pytest.approx(2, abs=0.5)
-    assert (again[-1] - again[0]).total_seconds() == pytest.approx(len(again) * step, rel=0.1)
+    assert again[0] == pytest.approx(2, abs=0.5)
+    assert again[-1] - again[0] == pytest.approx(len(again) * step, rel=0.1)
     assert stage.results[-1][0] == 300, "what comes later goes later"
     stage.drain()
 

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from pgmta.errors import DeliveryError
+from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.link import Link
 from pgmta.store.records.suspensions import LOGGED, SUSPENDING, SuspensionTable
 from queued.config import QueuedConfig
@@ -39,7 +40,9 @@ class Duty:
         self.link = Link(uri, "test", SUSPENDING)
         self.logged = Link(uri, "test log", LOGGED)
         tables = SuspensionTable(self.link), SuspensionTable(self.logged)
-        times = RowTimes(cast(QueuedProcess, SimpleNamespace(config=QueuedConfig())))
+        times = RowTimes(
+            cast(QueuedProcess, SimpleNamespace(config=QueuedConfig(), clock=DatabaseTime()))
+        )
         duty = SuspensionDuty(tables[0], times, "test", tables[1], self._best_hosts)
         self.do_round = duty.do_round
         self.hosts: dict[str, list[str]] = {}

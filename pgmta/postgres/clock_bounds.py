@@ -24,6 +24,11 @@ class ClockBounds:
         """Whether there was an answer."""
         return self._high < float("inf")
 
+    @property
+    def ahead(self) -> float:
+        """The seconds by which the monotonic clock is ahead, about."""
+        return (self._low + self._high) / 2
+
     def see(self, asked: float, answered: float, present: float) -> None:
         """Learn that the database's clock said `present` between two times of ours."""
         wider = _DRIFT * (answered - self._seen)

@@ -14,7 +14,7 @@ from pgmta.config.types import FilePath, Section, checked
 from pgmta.mail.address import normalise_domain
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)
-_OTHER_SCHEME = re.compile(r"(?!postgres(ql)?://)\w+://")
+_OTHER_SCHEME = re.compile(r"(?!postgres(ql)?://)\w+:?/")
 _SECOND_AT = re.compile(r"postgres(ql)?://[^/?@]*@[^/?@]*@")
 
 
@@ -30,6 +30,8 @@ def check_uri(uri: str) -> str:
         reason = _QUOTED.sub('"…"', str(error).strip().replace(uri, "…"))
         if _OTHER_SCHEME.match(uri):
             reason = "a URI of PostgreSQL begins with postgresql://"
+        elif "=" not in uri and not uri.startswith(("postgresql:", "postgres:")):
+            reason = "write postgresql://USER@HOST/DATABASE, or pairs such as host=… dbname=…"
         raise ValueError(f"is no libpq connection string: {reason}") from None
     if _SECOND_AT.match(uri):
         raise ValueError("has a host with an @: an @ in a password is written %40")

@@ -39,16 +39,26 @@ def _share(value: object) -> object:
     return 1.0
 
 
+def _with_unit(value: object) -> object:
+    """Refuse `intervals: [5, 10]`, which some mean as minutes and others as seconds."""
+    if value and isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"{value} has no unit; write {value}s for seconds or {value}m for minutes")
+    return value
+
+
+Wait = Annotated[Period, BeforeValidator(_with_unit)]
+
+
 class Exponential(Section):
     """Waits that grow: `first`, and each the `factor` longer than the one before, up to `most`."""
 
     shown_whole: ClassVar[bool] = True  # a value of its key, in the reference
 
-    first: Period = Field(default=60.0, description="wait after the first attempt")
+    first: Wait = Field(default=60.0, description="wait after the first attempt")
     factor: Annotated[float, Strict()] = Field(
         default=2.0, ge=1, le=100, description="each wait is this many times the one before"
     )
-    most: Period = Field(default=10800.0, description="longest wait")
+    most: Wait = Field(default=10800.0, description="longest wait")
 
     @model_validator(mode="after")
     def _ordered(self) -> Exponential:
@@ -67,7 +77,7 @@ class Exponential(Section):
 class Waits(Section):
     """Has the keys that a class of answers may have too."""
 
-    intervals: list[Period] | None = Field(
+    intervals: list[Wait] | None = Field(
         default=None,
         min_length=1,
         description="wait after the 1st, 2nd, … failed attempt; the last one repeats",
@@ -76,7 +86,7 @@ class Waits(Section):
         default=None,
         description="instead of intervals, {first, factor, most}: waits that grow by a factor",
     )
-    expire: Period | None = Field(default=None, description="mail fails at this age")
+    expire: Wait | None = Field(default=None, description="mail fails at this age")
     attempts: Whole | None = Field(
         default=None, ge=1, description="mail fails after this number of attempts; null: any"
     )
@@ -107,19 +117,19 @@ class Waits(Section):
 class ClassRetry(Waits):
     """Hold what differs for one class of answers; absent keys are those of the section."""
 
-    first: Period | None = Field(
+    first: Wait | None = Field(
         default=None, description="wait after the first such answer; then as after any other"
     )
 
 
-_SHIPPED = {AnswerClass.GREYLISTED.value: ClassRetry(first=GREYLISTED)}
+_SHIPPED = {AnswerClass.GREYLISTED.value: ClassRetry(first=f"{GREYLISTED:g}s")}
 _PLAIN = ClassRetry()
 
 
 class Retry(Waits):
     """When to try again, and when to stop trying."""
 
-    intervals: list[Period] = Field(
+    intervals: list[Wait] = Field(
         default=[60.0, 300.0, 900.0, 3600.0, 10800.0],
         min_length=1,
         description="wait after the 1st, 2nd, … failed attempt; the last one repeats",
@@ -131,7 +141,7 @@ class Retry(Waits):
         description="shorten each wait by up to this share, by message and attempt; full: draw "
         "each wait from 0 to its length",
     )
-    expire: Period = Field(
+    expire: Wait = Field(
         default=432000.0, description="mail that is still undelivered at this age fails"
     )
     unknown: Unknown = Field(

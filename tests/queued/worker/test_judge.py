@@ -38,11 +38,14 @@ CLASSES = [each for each in AnswerClass if each is not AnswerClass.EXPIRED]
 LATER = result_of(Reply(451, "4.3.0 Later"), "h:25", Stage.RCPT)
 NO = result_of(Reply(550, "5.7.1 No"), "h:25", Stage.RCPT)
 
-periods = st.floats(min_value=0.001, max_value=1e7)
+seconds = st.floats(min_value=0.001, max_value=1e7)
+periods = seconds.map(lambda number: f"{number:f}s")
 lists = st.lists(periods, min_size=1, max_size=6)
 exponentials = st.builds(
-    lambda first, factor, more: {"first": first, "factor": factor, "most": first + more},
-    periods, st.floats(1, 100), st.floats(0, 1e7),
+    lambda first, factor, more: {
+        "first": f"{first:f}s", "factor": factor, "most": f"{first + more:f}s",
+    },
+    seconds, st.floats(1, 100), st.floats(0, 1e7),
 )  # fmt: skip
 waits = st.one_of(
     st.builds(lambda each: {"intervals": each}, lists),
@@ -150,7 +153,7 @@ def test_a_full_jitter_draws_each_wait_from_its_whole_length() -> None:
 
 
 def test_exponential_waits() -> None:
-    grows = Exponential(first=60, factor=2, most=1000)
+    grows = Exponential.model_validate({"first": "60s", "factor": 2, "most": "1000s"})
     assert [grows.after(n) for n in (0, 1, 2, 3, 5, 6, 10**9)] == [
         60,
         60,
@@ -160,7 +163,7 @@ def test_exponential_waits() -> None:
         1000,
         1000,
     ]
-    assert Exponential(first=1, factor=1, most=9).after(10**9) == 1
+    assert Exponential.model_validate({"first": "1s", "factor": 1, "most": "9s"}).after(10**9) == 1
 
 
 @given(results, answers, retries, chances, st.floats(0, 1e7), st.integers(1, 40), st.booleans(),

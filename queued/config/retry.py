@@ -122,7 +122,7 @@ class ClassRetry(Waits):
     )
 
 
-_SHIPPED = {AnswerClass.GREYLISTED.value: ClassRetry(first=f"{GREYLISTED:g}s")}
+_SHIPPED = {AnswerClass.GREYLISTED.value: ClassRetry.model_construct(first=GREYLISTED)}
 _PLAIN = ClassRetry()
 
 

@@ -20,6 +20,10 @@ CAMPAIGN = (
     " SELECT id, 1, 'a@b.example', 'b.example' FROM campaigns;"
 )
 """A campaign with a recipient."""
+JOB = (
+    " INSERT INTO campaign_jobs (campaign_id, first, last, fed_to)"
+    " SELECT id, 1, 1, 0 FROM campaigns;"
+)
 
 WITNESSES = {
     "queue_sender_domain": (
@@ -99,10 +103,20 @@ WITNESSES = {
         CAMPAIGN + " DELETE FROM campaign_recipients; SELECT sum(unsent) FROM campaign_counts",
         "0",
     ),
+    "campaign_counts_first_bounces": (
+        CAMPAIGN + JOB + " DELETE FROM campaign_counts;"
+        " INSERT INTO campaign_counts (campaign_id, slot, failed, bounced)"
+        " SELECT id, 0, 11, 11 FROM campaigns;"
+        " SET CONSTRAINTS ALL IMMEDIATE; SELECT count(*) FROM campaign_alarms",
+        "1",
+    ),
+    "campaign_counts_more_bounces": (
+        CAMPAIGN + JOB + " UPDATE campaign_counts SET failed = 11, bounced = 11;"
+        " SET CONSTRAINTS ALL IMMEDIATE; SELECT count(*) FROM campaign_alarms",
+        "1",
+    ),
     "campaign_jobs_move": (
-        CAMPAIGN + " INSERT INTO campaign_jobs (campaign_id, first, last, fed_to)"
-        " SELECT id, 1, 1, 0 FROM campaigns;"
-        " UPDATE campaign_jobs SET status = 'STOPPED' RETURNING former",
+        CAMPAIGN + JOB + " UPDATE campaign_jobs SET status = 'STOPPED' RETURNING former",
         "READY",
     ),
     "campaign_bounced": (

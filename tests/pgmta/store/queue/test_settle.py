@@ -313,7 +313,8 @@ async def test_every_entry_of_the_log_says_whose_mail_it_was(
     changes = WorkerChanges(link)
     assert await changes.run(RowChange(Action.DELETE, "status = 'DELETE'", "w", "asked")) == 2
     logged = db.execute(
-        "SELECT message_id, split_part(recipient, '@', 1), tenant, message_id_header,"
+        # a deleted row has two: its lease was lost as well
+        "SELECT DISTINCT message_id, split_part(recipient, '@', 1), tenant, message_id_header,"
         " submitted_by, metadata FROM attempts"
     )
     assert sorted(logged, key=str) == sorted(

@@ -5,6 +5,15 @@ DECLARE
     given record;
     missing text[] := '{}';
 BEGIN
+    -- a database that was restored without privileges lets all call each function
+    REVOKE ALL ON ALL FUNCTIONS IN SCHEMA lifecycle FROM PUBLIC;
+    -- defaults, indexes and conditions of triggers are computed with the rights of the writing role
+    GRANT EXECUTE ON FUNCTION epoch, token_secret, token_code TO PUBLIC;
+    -- refused by a trigger, whose hint all shall see
+    GRANT UPDATE ON jobs TO PUBLIC;
+    -- those of a bound application belong to another role
+    EXECUTE (SELECT format('GRANT EXECUTE ON FUNCTION account_rows, account_named, account_status, account_lock, '
+        'account_activate TO %I', pg_get_userbyid(n.nspowner)) FROM pg_namespace AS n WHERE n.nspname = 'lifecycle');
     FOR given IN SELECT g.what, role FROM (VALUES
             ('USAGE ON SCHEMA lifecycle', '{pgmta_queued,pgmta_web,pgmta_operator,pgmta_reader,pgmta_submit}'::text[]),
             ('EXECUTE ON FUNCTION accounts_check', '{pgmta_queued,pgmta_web}'),
@@ -25,12 +34,8 @@ BEGIN
     END LOOP;
     RETURN ARRAY(SELECT DISTINCT role FROM unnest(missing) AS role ORDER BY role);
 END $$;
-COMMENT ON FUNCTION grants IS 'Gives the roles of pgmta their rights to this schema, and returns the roles that are missing.';
-
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA lifecycle FROM PUBLIC;
--- defaults and conditions of triggers are computed with the rights of the writing role
-GRANT EXECUTE ON FUNCTION epoch(), token_secret(), token_code() TO PUBLIC;
--- refused by a trigger, whose hint all shall see
-GRANT UPDATE ON jobs TO PUBLIC;
+COMMENT ON FUNCTION grants IS
+    'Gives the roles of pgmta their rights to this schema, takes functions away from all others, and returns the roles that '
+    'are missing.';
 
 DO $$ BEGIN PERFORM lifecycle.grants(), lifecycle.binding_role(); END $$;

@@ -173,7 +173,16 @@ def test_whoever_may_bind(root: psycopg.Connection, roles: dict[str, str]) -> No
         app.execute("SELECT lifecycle.recover('ANN@B.example'), lifecycle.recover('ann')")
     actions = "SELECT action::text FROM lifecycle.tokens ORDER BY id"
     assert column(root, actions) == ["activation", "password_recovery"]
-    root.execute("DELETE FROM lifecycle.tokens")
+    # as after a restore without privileges
+    root.execute("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lifecycle TO PUBLIC")
+    with acting(root, roles["owner"]) as owner:
+        assert fetch(owner, "SELECT lifecycle.grants()") == ([],)
+        owner.execute("DELETE FROM lifecycle.tokens")
+    with (
+        acting(root, roles["shop"]) as app,
+        pytest.raises(pg_errors.InsufficientPrivilege, match="tokens_lease"),
+    ):
+        app.execute("SELECT lifecycle.tokens_lease(1, '{activation}', '1 min')")
     uri = make_conninfo(root.info.dsn, user=roles["owner"])
     assert remove(uri)
     may = "SELECT has_schema_privilege('pgmta_binding', 'pgmta', 'USAGE')"

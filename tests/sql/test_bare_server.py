@@ -57,6 +57,11 @@ def test_lifecycle_gives_rights_to_roles_that_come_later(bare_server: str) -> No
         db.execute("SET ROLE plain")
         missing = one(db, "SELECT lifecycle.grants()")
         assert missing == ["pgmta_operator", "pgmta_queued", "pgmta_reader", "pgmta_submit"]
+        needed = one(db, "SELECT lifecycle.binding_role()")
+        db.execute("RESET ROLE")
+        db.execute(needed.encode())
+        db.execute("SET ROLE plain")
+        assert one(db, "SELECT lifecycle.binding_role()") is None
         db.execute("RESET ROLE; SET ROLE pgmta_web")
         refused = "SELECT why FROM lifecycle.token_consume('x', 'activation')"
         assert one(db, refused) == "unknown"

@@ -34,6 +34,10 @@ WHERE n.nspname IN ('pgmta', 'lifecycle') AND c.relkind IN ('r', 'p') AND c.relp
     ELSE true END
 ORDER BY 1, 2
 
+-- name: missing_lifecycle_rights
+-- The same of the schema lifecycle.
+SELECT role, privilege, object FROM lifecycle.missing_rights()
+
 -- name: connections
 -- Connections in use, and how many the server allows to logins without special rights.
 SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS used,
@@ -150,7 +154,7 @@ SELECT count(*) AS number FROM (
 
 -- name: lifecycle
 -- Whether the schema lifecycle is installed.
-SELECT to_regclass('lifecycle.installation') IS NOT NULL AS there
+SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('lifecycle') AND relname = 'installation') AS there
 
 -- name: waiting_tokens
 -- Tokens whose mail is not made, and the age of the oldest in seconds.

@@ -16,6 +16,7 @@ from pgmta.postgres.link import Link
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.admin.examination import Examination
+from pgmta.store.lifecycle.installation import install
 from pgmta.store.schema import Schema
 from queued.cli.doctor.server_checks import ServerChecks
 from tests.support.rows import fetch
@@ -100,3 +101,23 @@ async def test_one_lost_right(
     assert found
     assert all(each.severity == "error" for each in found)
     assert fetch(db, "SELECT grants()") == ([],)
+
+
+def test_each_right_to_lifecycle_is_missed(database: str, db: psycopg.Connection) -> None:
+    install(database)
+    missing = "SELECT role, privilege, object FROM lifecycle.missing_rights()"
+    assert db.execute(missing.encode()).fetchall() == []
+    rights = db.execute("SELECT what, role FROM lifecycle.wanted_rights()").fetchall()
+    assert len(rights) > 10
+    db.execute("SET search_path = lifecycle")
+    for what, role in rights:
+        with db.transaction(force_rollback=True):
+            db.execute(sql.SQL("REVOKE {} FROM {}").format(sql.SQL(what), sql.Identifier(role)))
+            privilege, _, things = what.partition(" ON ")
+            names = things.removeprefix("FUNCTION ").removeprefix("SCHEMA ").split(", ")
+            expected = {(role, privilege.partition(" ")[0], name) for name in names}
+            assert expected <= set(db.execute(missing.encode()).fetchall()), what
+    db.execute("REVOKE USAGE ON SCHEMA lifecycle FROM pgmta_queued")
+    with closing(Examination(database)) as examination:
+        (found,) = ServerChecks(examination).roles()
+    assert (found.severity, "lifecycle.grants()" in found.remedy) == ("error", True)

@@ -14,6 +14,7 @@ type Question = Literal[
     "settings",
     "roles_async",
     "missing_rights",
+    "missing_lifecycle_rights",
     "unidentified",
     "connections",
     "long_transactions",

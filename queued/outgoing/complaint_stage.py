@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections import deque
 from collections.abc import Iterator
 
 import psycopg
@@ -18,11 +16,11 @@ from pgmta.postgres import faults
 from pgmta.states import Event
 from pgmta.store.queue.returned import ReturnedRow
 from queued.config import QueuedConfig
-from queued.delivery.transport.result import NOT_BEGUN, Result, internal
+from queued.delivery.transport.result import Result
 from queued.outgoing import returned
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.returned_stage import first_octets
-from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
+from queued.outgoing.stage import Prepare, Prepared, QueueStage, Waiting
 from queued.routing.routes import return_addresses
 
 _SENDER = re.compile(
@@ -34,16 +32,12 @@ _MOST = 20  # names of one report that are looked at
 log = get("worker")
 
 
-class ComplaintStage(OutgoingStage):
+class ComplaintStage(QueueStage[Waiting]):
     """Reads the mail to `campaigns.complaints`: feedback reports of providers (RFC 5965).
 
     A report has the mail that it is about. A link or a VERP address in it that we signed names the
     recipient who complained. Reports without one change nothing.
     """
-
-    def __init__(self, context: StageContext) -> None:
-        super().__init__(context)
-        self._waiting: deque[Outgoing] = deque()
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return the step, if there are such addresses, and there is a log."""
@@ -56,30 +50,16 @@ class ComplaintStage(OutgoingStage):
         """Take mail to one of the addresses, until it is read."""
         if not any(mailbox_key(item.recipient) in self._mailboxes for item in outgoing.items):
             return outgoing
-        self.context.begin_wait(outgoing)
-        self._waiting.append(outgoing)
-        if self._work is None:
-            self._work = asyncio.create_task(self._run())
+        self._take(Waiting(outgoing))
         return None
 
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                outgoing = self._waiting.popleft()
-                result: Result | None = NOT_BEGUN  # if it is aborted
-                try:
-                    result = await self._read(outgoing)
-                except Exception as error:
-                    log.error("can't read a complaint", message=outgoing.message.id, exc_info=error)
-                    result = Result.from_error(internal(error), "")
-                finally:
-                    self.context.end_wait(outgoing)
-                    if result:
-                        self.context.end(outgoing.items, result, outgoing.started)
-                if not result:
-                    self.context.go_on(self, outgoing)
-        finally:
-            self._work = None
+    async def _do(self, batch: list[Waiting]) -> None:
+        for each in batch:
+            outgoing = each.outgoing
+            if result := await self._read(outgoing):
+                self.context.end(outgoing.items, result, outgoing.started)
+            else:
+                self.context.go_on(self, outgoing)
 
     async def _read(self, outgoing: Outgoing) -> Result | None:
         """Suppress who complained; return why the mail has to be read again, None if not."""
@@ -110,14 +90,6 @@ class ComplaintStage(OutgoingStage):
             named = self._addresses.named(address, domain_of(address), outgoing.started)
             if named and not named.problem:
                 yield ReturnedRow(named.message_id, named.row_id, named.day, "", "", complaint=True)
-
-    def drain(self) -> list[Outgoing]:
-        """Return the messages that are not read yet."""
-        left = list(self._waiting)
-        self._waiting.clear()
-        for outgoing in left:
-            self.context.end_wait(outgoing)
-        return left
 
 
 def _tokens(content: bytes) -> list[str]:

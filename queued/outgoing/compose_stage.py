@@ -20,7 +20,7 @@ from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.transport.result import Result, internal
 from queued.outgoing.outgoing import Outgoing
-from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
+from queued.outgoing.stage import Prepare, Prepared, QueueStage, StageContext, Waiting
 from queued.outgoing.template_cache import TemplateCache
 
 _END = b"\r\n\r\n"
@@ -32,7 +32,12 @@ type Found = dict[int | None, Template | str | None]
 """Templates by id, or why they can't be used."""
 
 
-class ComposeStage(OutgoingStage):
+@dataclass(slots=True, eq=False)
+class _ForTemplate(Waiting):
+    composition: Composition
+
+
+class ComposeStage(QueueStage[_ForTemplate]):
     """Composes content from the parameters of its message; other mail passes.
 
     The same message gets the same octets at each attempt and in each process: the Message-ID and
@@ -44,17 +49,13 @@ class ComposeStage(OutgoingStage):
     process may have it.
     """
 
+    most = 1000
+
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
         self._templates = TemplateCache()
-        self._waiting: list[tuple[Outgoing, Composition]] = []
         self._last: tuple[Message, Outgoing] | None = None  # groups of one message share its octets
         self._keys = KeyRings({})
-
-    @property
-    def names(self) -> set[str]:
-        """The domains, or labels, of the rows that wait for their template."""
-        return {name for outgoing, _ in self._waiting for name in outgoing.names}
 
     def configured(self, config: QueuedConfig) -> Prepare:
         """Use the keys of tokens from now on; return the step."""
@@ -76,7 +77,7 @@ class ComposeStage(OutgoingStage):
             template_id = composition.template_id
             template = None if template_id is None else self._templates.find(template_id)
             if template_id is not None and template is None:
-                self._take(outgoing, composition)
+                self._take(_ForTemplate(outgoing, composition))
                 return None
             return self._composed(outgoing, composition, template)
         except ValueError as error:
@@ -116,29 +117,13 @@ class ComposeStage(OutgoingStage):
 
     # -- templates that have to be read --
 
-    def _take(self, outgoing: Outgoing, composition: Composition) -> None:
-        self.context.begin_wait(outgoing)
-        self._waiting.append((outgoing, composition))
-        if self._work is None:
-            self._work = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                await asyncio.sleep(0)  # the rest of the claim comes in this turn of the event loop
-                ids = {c.template_id for _, c in self._waiting if c.template_id is not None}
-                found = await self._read(ids)
-                batch, self._waiting = self._waiting, []
-                for outgoing, composition in batch:
-                    if isinstance(found, Result) or composition.template_id in found:
-                        self._go_on(outgoing, composition, found)
-                    else:  # it came while others were read
-                        self._waiting.append((outgoing, composition))
-        finally:
-            self._work = None
+    async def _do(self, batch: list[_ForTemplate]) -> None:
+        ids = (each.composition.template_id for each in batch)
+        found = await self._read({each for each in ids if each is not None})
+        for each in batch:
+            self._go_on(each.outgoing, each.composition, found)
 
     def _go_on(self, outgoing: Outgoing, composition: Composition, found: Found | Result) -> None:
-        self.context.end_wait(outgoing)
         if isinstance(found, Result):
             self.context.end(outgoing.items, found, outgoing.started)
             return
@@ -148,11 +133,10 @@ class ComposeStage(OutgoingStage):
             self._refuse(outgoing, str(error))
         except UnknownKey as error:
             self._wait_for_key(outgoing, error)
-        except Exception as error:
+        except Exception as error:  # the others of the batch go on
             log.error("can't compose", message=outgoing.message.id, exc_info=error)
-            self.context.end(
-                outgoing.items, Result.from_error(internal(error), ""), outgoing.started
-            )
+            result = Result.from_error(internal(error), "")
+            self.context.end(outgoing.items, result, outgoing.started)
         else:
             self.context.go_on(self, made)
 
@@ -201,14 +185,6 @@ class ComposeStage(OutgoingStage):
             raise _broken(error) from None
         stored = outgoing.content
         return HeadedContent(head, _one(stored) if isinstance(stored, bytes) else stored, end)
-
-    def drain(self) -> list[Outgoing]:
-        """Read no template more; return the messages that wait for one."""
-        left = [outgoing for outgoing, _ in self._waiting]
-        self._waiting.clear()
-        for outgoing in left:
-            self.context.end_wait(outgoing)
-        return left
 
 
 @dataclass(frozen=True, slots=True)

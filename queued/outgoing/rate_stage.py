@@ -9,10 +9,11 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 
 from pgmta.mail.metadata import BUDGET
+from pgmta.model import Item
 from pgmta.postgres.clock_bounds import ClockBounds
 from pgmta.store.records.reservations import Budget
 from queued.config import QueuedConfig
@@ -53,7 +54,14 @@ class RateStage(OutgoingStage):
         self._commits = RecentTimes()  # of the begin of rows with `once`
         self._draining = False
         self._guard = context.guard
-        self._tasks: set[asyncio.Task[None]] = set()  # commits of rows with `once`
+        self._tasks: dict[asyncio.Task[None], RatedRow] = {}  # commits of rows with `once`
+
+    def rows(self) -> Iterable[Item]:
+        """Return the rows that wait for a time, or have one."""
+        lines = (line for line in self._lines.values() if not line.idle)
+        served = {row for line in lines for row in line.waiting} | set(self._tasks.values())
+        waiting = (row for row in self._rows if row.timer or row in served)
+        return [item for row in waiting for item in row.outgoing.items]
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return the step; metadata may name a budget at any time."""
@@ -211,19 +219,19 @@ class RateStage(OutgoingStage):
         elif self.context.jammed(row.outgoing.destination):
             self._lose(row, Late.NEXT_HOP, time.monotonic() + self._lead(row) - row.at)
         else:
-            self._start(self._note(row))
+            self._start(row, self._note(row))
 
-    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _start(self, row: RatedRow, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = row
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def _unmark_late(self, row: RatedRow, begin: BeginTime) -> None:
         """Unmark a row that no connection has taken in time: it may wait there for long."""
         if row.begin is begin and begin.arrived is None and not self._draining:
             begin.noted, row.noted = False, None
-            row.withdrawal = self._start(self._guard.withdraw(row.outgoing.items))
+            row.withdrawal = self._start(row, self._guard.withdraw(row.outgoing.items))
 
     async def _note(self, row: RatedRow) -> None:
         asked = time.monotonic()
@@ -272,10 +280,10 @@ class RateStage(OutgoingStage):
     def _again(self, row: RatedRow) -> None:
         """Let a row wait for other times, before all others."""
         if row.noted is not None:
-            row.withdrawal = self._start(self._guard.withdraw(row.outgoing.items))
+            row.withdrawal = self._start(row, self._guard.withdraw(row.outgoing.items))
         row.lose()
         if row.withdrawal:
-            self._start(self._queue_unmarked(row, row.withdrawal))
+            self._start(row, self._queue_unmarked(row, row.withdrawal))
         else:
             self._queue(row, first=True)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -22,11 +20,10 @@ from queued.config.answer_text import parse_reply
 from queued.delivery.transport.result import NOT_BEGUN, Result, stored
 from queued.outgoing import returned
 from queued.outgoing.outgoing import Outgoing
-from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
+from queued.outgoing.stage import Prepare, Prepared, QueueStage, StageContext, Waiting
 from queued.rewriting.verp import VerpRow
 from queued.routing.routes import return_addresses
 
-_BATCH = 50  # messages per statement
 _TRIES = 3  # rows of a batch that PostgreSQL refuses, after which the rest is tried later
 _UNWRITTEN = "4.3.0 the log can't be written: "
 _HOPS = 10  # VERP addresses that mail is forwarded from, one to the other
@@ -34,15 +31,21 @@ _HOPS = 10  # VERP addresses that mail is forwarded from, one to the other
 log = get("worker")
 
 
-@dataclass(slots=True)
-class _Taken:
-    item: Item
-    message: Message
+@dataclass(slots=True, eq=False)
+class _Taken(Waiting):
     named: VerpRow
     hops: int = 0  # times that it was forwarded
     answer_class: str = ""
     words: str = ""
     complaint: bool = False
+
+    @property
+    def item(self) -> Item:
+        return self.outgoing.items[0]
+
+    @property
+    def message(self) -> Message:
+        return self.outgoing.message
 
     @property
     def row(self) -> ReturnedRow:
@@ -52,12 +55,13 @@ class _Taken:
         )
 
 
-class ReturnedStage(OutgoingStage):
+class ReturnedStage(QueueStage[_Taken]):
     """Takes rows whose recipients are VERP addresses of this configuration."""
+
+    most = 50
 
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
-        self._waiting: deque[_Taken] = deque()
         self._draining = False
         self._hops = 0  # of the row that is being forwarded
 
@@ -83,31 +87,13 @@ class ReturnedStage(OutgoingStage):
                 named.problem if self._hops <= _HOPS else "5.4.6 its VERP addresses are a loop"
             )
             if problem:
-                item.on_failed = "remove"
-                self.context.end([item], Result(Event.FAIL, Reply(0, problem)), None)
+                gone = replace(item.original or item, on_failed="remove")
+                self.context.end([gone], Result(Event.FAIL, Reply(0, problem)), None)
             else:
-                self._waiting.append(_Taken(item, outgoing.message, named, self._hops))
-        if self._waiting and self._work is None:
-            self._work = asyncio.create_task(self._run())
+                self._take(_Taken(outgoing._replace(items=[item]), named, self._hops))
         if len(rest) == len(outgoing.items):
             return outgoing
         return outgoing._replace(items=rest) if rest else None
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                try:
-                    await self._do(batch)
-                except Exception as error:
-                    log.error("returned mail is tried again", rows=[t.item.id for t in batch],
-                              exc_info=error)  # fmt: skip
-                    self._later(batch, "4.3.0 internal error")
-                except asyncio.CancelledError:
-                    self._end(batch, NOT_BEGUN)
-                    raise
-        finally:
-            self._work = None
 
     async def _do(self, batch: list[_Taken]) -> None:
         try:
@@ -178,7 +164,8 @@ class ReturnedStage(OutgoingStage):
                 if self._draining:  # no destination takes it any more
                     self._end([taken], NOT_BEGUN)
                     return
-                item = replace(item, recipient=address, domain=domain)
+                original = item.original or item
+                item = replace(item, recipient=address, domain=domain, original=original)
                 self._hops = taken.hops + 1  # the address may be another VERP address
                 try:
                     self.context.dispatch([item], {item.message_id: taken.message})
@@ -203,11 +190,9 @@ class ReturnedStage(OutgoingStage):
             self.context.end([taken.item for taken in batch], result, None)
 
     def drain(self) -> list[Outgoing]:
-        """Hand back the rows that wait, and forward no more."""
+        """Return the messages that wait, and forward no more."""
         self._draining = True
-        self._end(list(self._waiting), NOT_BEGUN)
-        self._waiting.clear()
-        return []
+        return super().drain()
 
 
 async def first_octets(contents: Contents, message: Message) -> bytes:

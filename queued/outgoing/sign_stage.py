@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import Coroutine, Iterable
 
 import psycopg
 
 from pgmta.errors import DeliveryError, StoreUnavailable
 from pgmta.logs import get
 from pgmta.mail.telephone import NUMBER_DOMAIN
-from pgmta.model import Reply
+from pgmta.model import Item, Reply
 from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
@@ -55,6 +54,10 @@ class SignStage(OutgoingStage):
         """The domains, or labels, of the rows that wait for their signature."""
         return {name for group in self._open.values() for each in group for name in each.names}
 
+    def rows(self) -> Iterable[Item]:
+        """Return the rows that wait for their signature."""
+        return [item for group in self._open.values() for each in group for item in each.items]
+
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return the step, if mail is signed. The daemon configures the signers."""
         if not (signers := self.context.signers):
@@ -90,14 +93,17 @@ class SignStage(OutgoingStage):
         if job is None:
             job = self._fresh[key] = SigningJob(rules, outgoing.sender, content)
             job.urgent = any(item.urgent for item in outgoing.items)
-        self._open.setdefault(job, []).append(outgoing)
         self.context.begin_wait(outgoing)
-        if job.done:
-            self._end(job)
-        elif new and isinstance(content, bytes):
-            self._guarded(job, partial(self._split, job, trace, content))
-        elif new:
-            self._task(self._read_header(job, trace))
+        self._open.setdefault(job, []).append(outgoing)
+        try:
+            if job.done:
+                self._end(job)
+            elif new and isinstance(content, bytes):
+                self._split(job, trace, content)
+            elif new:
+                self._task(self._await(job, self._read_header(job, trace)))
+        except Exception as error:
+            self._fail(job, error)
         return None
 
     def _split(self, job: SigningJob, trace: bytes, content: bytes) -> None:
@@ -154,7 +160,7 @@ class SignStage(OutgoingStage):
     def _enter(self, job: SigningJob) -> None:
         """Let the job wait for a thread; content that streams is read before."""
         if job.body_hash is None and not isinstance(job.content, bytes):
-            self._task(self._read_body(job))
+            self._task(self._await(job, self._read_body(job)))
             return
         if self.signers.quick(job):
             self.signers.sign_here(job)
@@ -173,10 +179,15 @@ class SignStage(OutgoingStage):
         group: list[SigningJob] = []
         while len(group) < most and (self._urgent or self._waiting):
             group.append((self._urgent or self._waiting).popleft())
-        if group:
-            self.signers.sign(group, self._signed)
-        else:
+        if not group:
             self._busy -= 1
+            return
+        try:
+            self.signers.sign(group, self._signed)
+        except Exception as error:  # no thread can start
+            self._busy -= 1
+            for job in group:
+                self._fail(job, error)
 
     def _signed(self, group: list[SigningJob]) -> None:
         self._start()
@@ -189,18 +200,19 @@ class SignStage(OutgoingStage):
         if group is None:
             return  # given up
         job.done = True
-        result = self._result(job)
         for outgoing in group:
-            self.context.end_wait(outgoing)
             try:
-                if result:
+                self.context.end_wait(outgoing)
+                if result := self._result(job):
                     self.context.end(outgoing.items, result, outgoing.started)
                     continue
                 if job.signature:
                     outgoing = outgoing._replace(trace=job.signature + outgoing.trace)
                 self.context.go_on(self, outgoing)
             except Exception as error:
-                log.error("message lost", message=outgoing.message.id, exc_info=error)
+                log.error("no envelope", message=outgoing.message.id, exc_info=error)
+                result = Result.from_error(internal(error), "")
+                self.context.end_unowned(outgoing.items, result, outgoing.started)
 
     def _result(self, job: SigningJob) -> Result | None:
         """Return the result of a job that failed."""
@@ -242,46 +254,45 @@ class SignStage(OutgoingStage):
             except Exception as error:  # mail must not wait for ever
                 log.error("can't read the keys", exc_info=error)
             for job in late:
-                if not job.done:
-                    self._guarded(job, partial(self._choose, job, again=True))
+                try:
+                    if not job.done:
+                        self._choose(job, again=True)
+                except Exception as error:
+                    self._fail(job, error)
         self._looking = False
 
-    def _guarded(self, job: SigningJob, work: Callable[[], None]) -> None:
+    def _fail(self, job: SigningJob, error: Exception) -> None:
+        """End a job after an error."""
+        job.error = error
+        self._end(job)
+
+    async def _await(self, job: SigningJob, work: Coroutine[None, None, None]) -> None:
         try:
-            work()
+            await work
         except Exception as error:
-            job.error = error
-            self._end(job)
+            self._fail(job, error)
 
     async def _read_header(self, job: SigningJob, trace: bytes) -> None:
         """Read the header of content that streams, and choose the keys."""
         read = b""
-        try:
-            async for part in job.content:  # type: ignore[union-attr]
-                read += part
-                if read.startswith(b"\r\n") or b"\r\n\r\n" in read:
-                    break
-                if len(read) > _HEADER:
-                    job.refuse("the header is over 1 MB")
-                    break
-            self._split(job, trace, read)
-        except Exception as error:
-            job.error = error
-            self._end(job)
+        async for part in job.content:  # type: ignore[union-attr]
+            read += part
+            if read.startswith(b"\r\n") or b"\r\n\r\n" in read:
+                break
+            if len(read) > _HEADER:
+                job.refuse("the header is over 1 MB")
+                break
+        self._split(job, trace, read)
 
     async def _read_body(self, job: SigningJob) -> None:
         """Read content that streams, and hash its body."""
         body, skip = BodyHash(), job.start
-        try:
-            async with self._streams:
-                async for part in job.content:  # type: ignore[union-attr]
-                    await self.signers.hashed(body, part[skip:] if skip else part)
-                    skip = max(0, skip - len(part))
-            job.body_hash = body.digest()
-            self._enter(job)
-        except Exception as error:
-            job.error = error
-            self._end(job)
+        async with self._streams:
+            async for part in job.content:  # type: ignore[union-attr]
+                await self.signers.hashed(body, part[skip:] if skip else part)
+                skip = max(0, skip - len(part))
+        job.body_hash = body.digest()
+        self._enter(job)
 
     def drain(self) -> list[Outgoing]:
         """Sign nothing more; return the messages that wait for their signature."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from pgmta.logs import get
 from pgmta.model import Item, Message
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.store.queue.contents import Contents
@@ -16,12 +18,14 @@ from pgmta.store.records.reservations import BudgetReservations
 from queued.config import QueuedConfig
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import LeaseGuard
-from queued.delivery.transport.result import Result
+from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing
 from queued.routing.routes import Routed
 from queued.signing.signers import Signers
+
+log = get("worker")
 
 type Prepared = Outgoing | Result | list[Outgoing] | None
 """A message, or several that share its rows, or the result of all its rows.
@@ -57,8 +61,9 @@ class Rates:
 class StageContext:
     """The means of the stages of one worker.
 
-    `end` takes rows with the result of all, and the time at which their attempt began; `dispatch`
-    takes rows with another recipient. `route` returns the route of a row. `go_on` takes a message
+    `end` takes rows with the result of all, and the time at which their attempt began. After an
+    error `end_unowned` takes rows likewise, and ends those that no part has. `dispatch` takes rows
+    with another recipient. `route` returns the route of a row. `go_on` takes a message
     that a stage had taken. `connected` says whether a destination has a connection, and
     `jammed` whether more mail waits there than it has connections. `guard` knows the leases,
     and `clock` the time of PostgreSQL. Without `reservations` no mail has a rate.
@@ -71,6 +76,7 @@ class StageContext:
     attempts: ReturnedLog | None
     signers: Signers | None
     end: Callable[[list[Item], Result, datetime | None], object]
+    end_unowned: Callable[[list[Item], Result, datetime | None], object]
     dispatch: Callable[[list[Item], dict[int, Message]], object]
     route: Callable[[Item, Message], Routed]
     go_on: Callable[[OutgoingStage, Outgoing], None] = lambda _, outgoing: None
@@ -99,8 +105,9 @@ class OutgoingStage:
     """A step that turns a message into another one, or into a result.
 
     `configured` returns a function that is called for each message, in the event loop. It must not
-    block, and its exceptions defer the rows. A stage that has to wait takes the message, and calls
-    `context.go_on` later. `context.begin_wait` and `end_wait` count it.
+    block, and its exceptions defer the rows. A stage that has to wait takes the message, names its
+    rows as long as it has them, and calls `context.go_on` later. `context.begin_wait` and
+    `end_wait` count it.
 
     `_work` is the task of a stage that has one at a time.
     """
@@ -113,6 +120,10 @@ class OutgoingStage:
     def names(self) -> set[str]:
         """The domains, or labels, of the rows that wait."""
         return set()
+
+    def rows(self) -> Iterable[Item]:
+        """Return the rows that it has: a leased row that no part has loses its lease."""
+        return ()
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return what to do with each message from now on; None if there is nothing to do."""
@@ -132,3 +143,96 @@ class OutgoingStage:
         if self._work:
             self._work.cancel()
             await self.wait()
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A message that waits in a QueueStage."""
+
+    outgoing: Outgoing
+
+
+class QueueStage[W: Waiting](OutgoingStage):
+    """A stage whose messages wait for a task. It does at most `most` of them at a time.
+
+    After an error the rows of a batch that no other part has are deferred, and the next batch
+    follows.
+    """
+
+    most = 1
+
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
+        self._waiting: deque[W] = deque()
+        self._batch: list[W] = []  # under way
+
+    async def _do(self, batch: list[W]) -> None:
+        """Let the messages of a batch go on, or end them."""
+        raise NotImplementedError
+
+    @property
+    def names(self) -> set[str]:
+        """The domains, or labels, of the rows that wait."""
+        return {name for each in (*self._batch, *self._waiting) for name in each.outgoing.names}
+
+    def rows(self) -> Iterable[Item]:
+        """Return the rows that wait or are under way, as long as there is a task for them."""
+        if not self._works:
+            return ()
+        return [item for each in (*self._batch, *self._waiting) for item in each.outgoing.items]
+
+    def _take(self, message: W) -> None:
+        """Let a message wait for its turn."""
+        self._begin()
+        self.context.begin_wait(message.outgoing)
+        self._waiting.append(message)
+
+    @property
+    def _works(self) -> bool:
+        return self._work is not None and not self._work.done()
+
+    def _begin(self) -> None:
+        if not self._works:
+            self._work = asyncio.create_task(self._run())
+            self._work.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        if error := task.exception():
+            log.error("a stage failed", stage=type(self).__name__, exc_info=error)
+        if self._waiting:
+            self._begin()
+
+    async def _run(self) -> None:
+        await asyncio.sleep(0)  # the rest of the claim comes in this turn of the event loop
+        while self._waiting:
+            number = min(self.most, len(self._waiting))
+            self._batch = [self._waiting.popleft() for _ in range(number)]
+            await self._do_batch()
+
+    async def _do_batch(self) -> None:
+        batch, result = self._batch, NOT_BEGUN  # for those of an aborted batch
+        failed = True
+        try:
+            await self._do(batch.copy())
+            failed = False
+        except Exception as error:
+            name, numbers = type(self).__name__, [each.outgoing.message.id for each in batch]
+            log.error("a stage failed", stage=name, messages=numbers, exc_info=error)
+            result = Result.from_error(internal(error), "")
+        finally:
+            self._batch = []
+            for each in batch:
+                self.context.end_wait(each.outgoing)
+                if failed:
+                    outgoing = each.outgoing
+                    self.context.end_unowned(outgoing.items, result, outgoing.started)
+
+    def drain(self) -> list[Outgoing]:
+        """Return the messages that have to wait for their turn."""
+        left = [each.outgoing for each in self._waiting]
+        self._waiting.clear()
+        for outgoing in left:
+            self.context.end_wait(outgoing)
+        return left

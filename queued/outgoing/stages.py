@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Iterable
 
 from stringzilla import find
 
 from pgmta.logs import get
+from pgmta.model import Item
 from pgmta.postgres.database_time import DatabaseTime
 from queued.config import QueuedConfig
 from queued.delivery.transport.destination import Destination
@@ -62,6 +63,7 @@ class Stages:
         """The load and the room of the stages."""
         self._guard = guard
         self._put = put
+        self._draining = False
         context.go_on = self._go_on
         self._first = [make(context) for make in STAGES]
         self._last = [make(context) for make in LAST]
@@ -93,12 +95,20 @@ class Stages:
         """The domains, or labels, of the rows that wait in a stage."""
         return set().union(*(stage.names for stage in self.all))
 
+    def rows(self) -> Iterable[Item]:
+        """Return the rows that the stages have."""
+        return [item for stage in self.all for item in stage.rows()]
+
     def _go_on(self, stage: OutgoingStage, outgoing: Outgoing) -> None:
         """Put a message through the stages after this one."""
         self.send(outgoing, self._later[stage])
 
     def send(self, outgoing: Outgoing, steps: list[Prepare]) -> None:
-        """Put a message through these steps, of which the list is not changed any more."""
+        """Put a message through these steps, of which the list is not changed any more.
+
+        After an error the rows that no stage and no destination has are deferred.
+        """
+        items, started = outgoing.items, outgoing.started
         try:
             for place, step in enumerate(steps, 1):
                 made = step(outgoing)
@@ -114,20 +124,20 @@ class Stages:
                         self.send(each, steps[place:])
                     return
                 outgoing = made
-            found = _envelopes(outgoing, self._most, self._guard, self.context.clock)
+            if self._draining:  # no destination begins it any more
+                self.context.end(outgoing.items, NOT_BEGUN, started)
+                return
+            for envelope in _envelopes(outgoing, self._most, self._guard, self.context.clock):
+                self._put(outgoing.destination, envelope)
+                self.context.room -= envelope.room
         except Exception as error:
             log.error("no envelope", message=outgoing.message.id,
-                      rows=[item.id for item in outgoing.items], exc_info=error)  # fmt: skip
-            self.context.end(
-                outgoing.items, Result.from_error(internal(error), ""), outgoing.started
-            )
-            return
-        for envelope in found:
-            self.context.room -= envelope.room
-            self._put(outgoing.destination, envelope)
+                      rows=[item.id for item in items], exc_info=error)  # fmt: skip
+            self.context.end_unowned(items, Result.from_error(internal(error), ""), started)
 
     def drain(self) -> None:
         """Begin nothing new, and hand back the rows that wait."""
+        self._draining = True
         for stage in self.all:
             for outgoing in stage.drain():
                 self.context.end(outgoing.items, NOT_BEGUN, outgoing.started)

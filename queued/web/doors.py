@@ -29,6 +29,7 @@ _FULL = (
     b"Cache-Control: no-store\r\nConnection: close\r\n\r\n"
 )
 
+_EMPTY_LINE = b"\r\n\r\n"
 _CALLBACK = re.compile(rb"POST [^ \r\n]*/callbacks/")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*(?:\r\n|$)", re.IGNORECASE)
 
@@ -40,6 +41,7 @@ class Door(ServedConnection):
         super().__init__(doors, "web", loop=asyncio.get_running_loop(), **options)
         self._doors = doors
         self._octets = 0
+        self._head: bytearray | None = None  # of a request, until its empty line has come
         self._most = 0  # octets of a body
         self._until = 0.0
         self._serving = False
@@ -73,13 +75,25 @@ class Door(ServedConnection):
             return
         if not self._serving and not self._until:
             self._until = self._doors.now() + self._doors.limits.request
-        if not self._octets:
-            self.allow(announced(data))
+        if not (self._octets or self._serving):
+            self._head = bytearray()
+            self.allow(0)
         self._octets += len(data)
+        self._look_ahead(data)
         if self._octets > _HEADER + self._most:  # also of requests that wait
             self.force_close()
             return
         super().data_received(data)
+
+    def _look_ahead(self, data: bytes) -> None:
+        """Let a callback have its body, which may come before its header is served."""
+        if self._head is None:
+            return
+        seen = max(0, len(self._head) - len(_EMPTY_LINE))
+        self._head += data
+        if self._head.find(_EMPTY_LINE, seen) >= 0:
+            self.allow(announced(bytes(self._head)))
+            self._head = None
 
     def allow(self, octets: int) -> None:
         """Let a request have a body of that size, within the limits: callbacks may have more."""
@@ -128,7 +142,7 @@ def announced(begin: bytes) -> int:
 
     A body may come before its header was served. Other requests wait behind it in its place.
     """
-    header = begin.partition(b"\r\n\r\n")[0]
+    header = begin.partition(_EMPTY_LINE)[0]
     found = _LENGTH.search(header) if _CALLBACK.match(header) else None
     return int(found[1]) if found else 0
 

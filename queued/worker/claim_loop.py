@@ -15,7 +15,7 @@ from pgmta.errors import SchemaMismatch, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.service import first
-from pgmta.store.queue.claim import Claims
+from pgmta.store.queue.claim import Claim, Claims
 from queued.config import Worker
 from queued.process.delivery_figures import DeliveryFigures
 from queued.process.suspension_watch import SuspensionWatch
@@ -80,10 +80,15 @@ class Claimer:
         self._freed = context.leases.watch()
         self._delayed = DelayedWake(context.schedule, self._woken)
         self._stopping = False
+        self._fresh: list[Item] = []  # claimed, and not dispatched yet
 
     async def run(self) -> None:
         """Work until stopped."""
         raise NotImplementedError
+
+    def rows(self) -> list[Item]:
+        """Return the rows that are claimed, and have not come to the stages yet."""
+        return self._fresh
 
     def wake(self) -> float:
         """Take a notification of mail; return the pause before further ones, 0.0 in our turn."""
@@ -133,21 +138,28 @@ class Claimer:
             return want
         finally:
             self._limit = None
-        self._context.figures.count_claim(len(claim.items), time.monotonic() - claimed)
         if claim.items:
-            if self.claimed:
-                self.claimed(claim.items)
-            if spans := self._context.spans:
-                spans.claimed(claim, time.monotonic() - claimed)
-            fresh = self._leases.add_claimed(claim.items, claimed, self._reserved)
-            if watch and watch.mail.conditional:
-                await watch.mark(fresh)
-            self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
+            try:
+                await self._dispatch(claim, claimed)
+            finally:
+                self._fresh = []
+        self._context.figures.count_claim(len(claim.items), time.monotonic() - claimed)
         if self in (failing := self._context.failing):
             failing.remove(self)
             if not failing:
                 log.info("database is back")
         return len(claim.items)
+
+    async def _dispatch(self, claim: Claim, claimed: float) -> None:
+        self._fresh = fresh = self._leases.add_claimed(claim.items, claimed, self._reserved)
+        if self.claimed:
+            self.claimed(claim.items)
+        if spans := self._context.spans:
+            spans.claimed(claim, time.monotonic() - claimed)
+        watch = self._context.suspended
+        if watch and watch.mail.conditional:
+            await watch.mark(fresh)
+        self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
 
     def give_up(self) -> None:
         """End the claim under way; rows that it takes nevertheless are free when the lease ends."""

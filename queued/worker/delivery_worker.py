@@ -21,6 +21,7 @@ from pgmta.store.records.reservations import BudgetReservations
 from pgmta.store.records.traces import Trace
 from pgmta.tracing import tracing
 from queued.config import QueuedConfig, Worker
+from queued.delivery.transport.result import NOT_BEGUN
 from queued.process.queued_process import QueuedProcess
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
@@ -104,6 +105,8 @@ class DeliveryWorker:
             )  # fmt: skip
             self.loops.append(UrgentLoop(slots, claims, context, urgent))
         self._settler.next_hop = self._dispatch.next_hop
+        self._leases.owners += [self._settler.rows, *(loop.rows for loop in self.loops)]
+        self._leases.lost = self._dispatch.end_lost
         self._set_claims(config)
 
     @property
@@ -187,6 +190,8 @@ class DeliveryWorker:
         except TimeoutError:
             log.warning("dropping connections", worker=self.name, rows=len(self._leases.items))
             await self._dispatch.abort()
+        # as of a claim that was cancelled before its rows were dispatched
+        self._dispatch.end_unowned([*self._leases.items.values()], NOT_BEGUN)
         try:
             async with asyncio.timeout(max(self._drain, 5.0)):
                 await self._settler.flush()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from pgmta.errors import Stage
 from pgmta.logs import get
 from pgmta.mail.address import needs_utf8
-from pgmta.model import CHUNK_SIZE, Item, Message, Reply
+from pgmta.model import CHUNK_SIZE, Item, Message, Outcome, Reply
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
@@ -17,8 +19,8 @@ from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination, TlsWish
-from queued.delivery.transport.envelope import Envelope, LeaseGuard
-from queued.delivery.transport.result import NOT_BEGUN, Result, internal
+from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import CUT_OFF, NOT_BEGUN, Result, internal
 from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing, StoredContent
@@ -28,6 +30,7 @@ from queued.process.inquiry_answers import Inspected
 from queued.process.space import Reclaimer
 from queued.routing.routes import Routed, Routes
 from queued.signing.signers import Signers
+from queued.worker.leases import Leases
 from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
@@ -37,6 +40,7 @@ from queued.worker.verdict import Judge, settled, success_notice
 _MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
 _LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
 
+_LOST = Result(Event.DEFER, Reply(0, "internal error: the log has it"))
 _NO_MESSAGE = Result(Event.FAIL, Reply(0, "5.3.0 its message is not in the database"))
 
 log = get("worker")
@@ -57,7 +61,7 @@ class Dispatch:
         self,
         config: QueuedConfig,
         contents: Contents,
-        guard: LeaseGuard,
+        leases: Leases,
         settler: Settler,
         transports: Transports,
         space: Reclaimer | None = None,
@@ -69,6 +73,8 @@ class Dispatch:
         suspended: SuspendedMail | None = None,
         clock: DatabaseTime | None = None,
     ) -> None:
+        self._leases = leases
+        leases.owners.append(self.rows)
         self._settler = settler
         self._clock = clock or DatabaseTime()
         self._space = space
@@ -84,17 +90,18 @@ class Dispatch:
             attempts=attempts,
             signers=signers,
             end=self._end,
+            end_unowned=self.end_unowned,
             dispatch=self.dispatch,
             route=self._route,
             room=_MEMORY,
             connected=self._connected,
             jammed=self._jammed,
-            guard=guard,
+            guard=leases,
             clock=self._clock,
             reservations=reservations,
             suspended=suspended or SuspendedMail(),
         )
-        self.stages = Stages(context, guard, self._put)
+        self.stages = Stages(context, leases, self._put)
         """The stages, and in their context the room for content."""
         self.left_out = LeftOut(self._queues, self.stages)
         """The mail that the next claim leaves out."""
@@ -125,6 +132,11 @@ class Dispatch:
     def inspected(self) -> Inspected:
         """Return what operators ask for."""
         return Inspected([*self._queues.values()], self._routes, self._limits[0])
+
+    def rows(self) -> list[Item]:
+        """Return the rows that the stages and the destinations have."""
+        found = [item for queue in self._queues.values() for item in queue.rows()]
+        return found + list(self.stages.rows())
 
     def next_hop(self, item: Item) -> str:
         """Return the name of the next hop of a row, for figures."""
@@ -227,11 +239,47 @@ class Dispatch:
         """End the attempt of rows that an error of this program stops; the others go on."""
         log.error("no envelope", message=group[0].message_id, rows=[i.id for i in group],
                   exc_info=error)  # fmt: skip
-        self._end(group, Result.from_error(internal(error), ""))
+        self.end_unowned(group, Result.from_error(internal(error), ""))
 
     def _end(self, items: list[Item], result: Result, started: datetime | None = None) -> None:
         """End the attempt of rows with the same result."""
         self._conclude(items, [result] * len(items), started)
+
+    def end_unowned(
+        self, items: Iterable[Item], result: Result, started: datetime | None = None
+    ) -> None:
+        """End the attempts of those of these rows that no part has, because an error dropped them.
+
+        So the place of the error does not matter, nor what became of the other rows there. If the
+        next hop may have the mail of a row, its outcome is unknown, whatever the result.
+        """
+        now = self._clock.now()
+        for item in self._leases.unowned(items):
+            found = result
+            if self._leases.in_doubt(item):
+                found = replace(result, event=Event.UNKNOWN, stage=Stage.END_OF_DATA)
+                found = CUT_OFF if result is NOT_BEGUN else found
+            try:
+                self._conclude_one(item, found, started or now, now)
+            except Exception as error:
+                self._hold(item, found, error)
+
+    def _hold(self, item: Item, result: Result, error: Exception) -> None:
+        """Put a row on hold that can't be judged: it would fail again and again."""
+        log.error("on hold: its outcome can't be judged", row=item.id, message=item.message_id,
+                  exc_info=error)  # fmt: skip
+        unknown = result.event is Event.UNKNOWN
+        event, now = Event.UNKNOWN if unknown else Event.FAIL, self._clock.now()
+        held = replace(item, once=unknown, on_failed="hold")
+        reply = Reply(0, internal(error).line)
+        self._settler.put_outcome(Outcome(held, event, reply, started=now, ended=now))
+
+    def end_lost(self, items: list[Item]) -> None:
+        """End the attempts of rows that have been without an owner for a while."""
+        for item in items:
+            log.error("a row is lost in this worker: its attempt ends", row=item.id,
+                      message=item.message_id, in_doubt=self._leases.in_doubt(item))  # fmt: skip
+        self.end_unowned(items, _LOST)
 
     def _conclude(
         self, items: list[Item], results: list[Result], started: datetime | None = None
@@ -240,22 +288,29 @@ class Dispatch:
         delivered = False
         now = self._clock.now()
         started = started or now
-        for sent, result in zip(items, results, strict=True):
-            item = sent.original or sent
-            if result.event is Event.DELIVERED:  # needs neither a class nor a policy
-                delivered = True
-                outcome = settled(item, result.event, result, started, now)
-                if item.notify:
-                    outcome.report = success_notice(item, result)
-                if self._observer.on:
-                    self._observer.see(outcome, result)
-            else:
-                outcome = self._judge.judge(item, result, started, now)
-                self._observer.see(outcome, result)
-            if item.spans and self._spans:
-                self._spans.concluded(outcome, item.spans)
-            self._settler.put_outcome(outcome)
+        for item, result in zip(items, results, strict=True):
+            delivered = delivered or result.event is Event.DELIVERED
+            try:
+                self._conclude_one(item, result, started, now)
+            except Exception as error:  # the others have their results
+                log.error("result lost", row=item.id, message=item.message_id, exc_info=error)
+                self.end_unowned([item], Result.from_error(internal(error), ""), started)
         return delivered
+
+    def _conclude_one(self, sent: Item, result: Result, started: datetime, now: datetime) -> None:
+        item = sent.original or sent
+        if result.event is Event.DELIVERED:  # needs neither a class nor a policy
+            outcome = settled(item, result.event, result, started, now)
+            if item.notify:
+                outcome.report = success_notice(item, result)
+            if self._observer.on:
+                self._observer.see(outcome, result)
+        else:
+            outcome = self._judge.judge(item, result, started, now)
+            self._observer.see(outcome, result)
+        self._settler.put_outcome(outcome)
+        if item.spans and self._spans:
+            self._spans.concluded(outcome, item.spans)
 
     # -- what the destinations report --
 
@@ -265,6 +320,11 @@ class Dispatch:
         delivered = self._conclude(envelope.items, results, envelope.started)
         if delivered and self._space and envelope.size > CHUNK_SIZE:
             self._space.freed(envelope.items[0].message_id, envelope.size)
+
+    def dropped(self, envelope: Envelope) -> None:
+        """End the attempts of rows whose envelope an error has dropped."""
+        self.stages.context.room += envelope.room
+        self.end_unowned(envelope.items, _LOST, envelope.started)
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import psycopg
@@ -16,6 +17,7 @@ from pgmta.store.queue.lease import RowLeases
 
 _MARGIN = 1.0  # seconds before its end at which a lease no longer counts, at most
 _BEATS = 3  # renewals in the time of a lease
+_LOOK_S = 5.0  # between two looks for rows without an owner, at most
 
 log = get("lease")
 
@@ -54,7 +56,12 @@ class _Notes:
 
 
 class Leases:
-    """Knows which rows this worker has leased, and until when by its own clock."""
+    """Knows which rows this worker has leased, and until when by its own clock.
+
+    A leased row has an owner: the part of the worker that has it at the moment, from its claim to
+    the commit of its outcome. A row that an error has dropped has none, wherever that was. Then its
+    attempt ends, because no other part would ever end it while its lease is renewed.
+    """
 
     def __init__(self, leases: RowLeases) -> None:
         self._leases = leases
@@ -65,6 +72,12 @@ class Leases:
         self._watchers: list[asyncio.Event] = []
         self.dropped = 0
         """Rows settled since the start."""
+        self.owners: list[Callable[[], Iterable[Item]]] = []
+        """The parts that may have rows: each function returns those that its part has now."""
+        self.lost: Callable[[list[Item]], None] = lambda _: None
+        """Gets rows without an owner, and ends their attempts."""
+        self._unowned: set[tuple[int, int]] = set()  # at the last look: row ids and tokens
+        self._offered: set[int] = set()  # rows that their next hop may have
         self._until: dict[int, float] = {}
         self._again: dict[int, Item] = {}
         self._beginnings = _Notes(leases.mark_begun, "rows with once can't begin")
@@ -105,10 +118,23 @@ class Leases:
         del self.items[item.id]
         del self._until[item.id]
         self.reserved.discard(item.id)
+        self._offered.discard(item.id)
         return self._again.pop(item.id, None)
 
     def valid(self, items: list[Item]) -> bool:
-        """Return whether all these rows are certainly still leased to this worker."""
+        """Return whether all these rows are certainly still leased to this worker.
+
+        The next hop may have their mail from then on.
+        """
+        if held := self._holds(items):
+            self._offered.update([item.id for item in items])
+        return held
+
+    def in_doubt(self, item: Item) -> bool:
+        """Return whether the next hop may have the mail of a row that is not settled."""
+        return item.id in self._offered
+
+    def _holds(self, items: list[Item]) -> bool:
         limit = time.monotonic() + min(_MARGIN, self._leases.seconds / (2 * _BEATS))
         return all(self._until.get(item.id, 0.0) > limit for item in items)
 
@@ -120,16 +146,23 @@ class Leases:
         """
         items = [item for item in items if item.once]
         begun = await self._beginnings.note(items)
-        return self.valid(items) and all(item.id in begun for item in items)
+        return self._holds(items) and all(item.id in begun for item in items)
 
     async def withdraw(self, items: list[Item]) -> None:
         """Note that the transaction of rows with `once` has not begun."""
         await self._withdrawals.note([item for item in items if item.once])
 
     async def keep(self) -> None:
-        """Renew the leases of rows that are not settled; runs until cancelled."""
+        """Renew the leases of rows that are not settled; runs until cancelled.
+
+        Between the renewals it looks for rows without an owner.
+        """
+        beat = self._leases.seconds / _BEATS
+        looks = math.ceil(beat / _LOOK_S)
         while True:
-            await asyncio.sleep(self._leases.seconds / _BEATS)
+            for _ in range(looks):
+                await asyncio.sleep(beat / looks)
+                self._look()
             before = time.monotonic()
             soon = before + self._leases.seconds * (_BEATS - 1) / _BEATS
             ending = [item for item in self.items.values() if 0 < self._until[item.id] < soon]
@@ -150,3 +183,21 @@ class Leases:
                 else:
                     self._until[item.id] = 0.0
                     log.warning("lease lost", row=item.id, message=item.message_id)
+
+    def unowned(self, items: Iterable[Item]) -> list[Item]:
+        """Return those of these rows that are leased here, and that no part has."""
+        owned = {(item.id, item.token) for rows in self.owners for item in rows()}
+        return [
+            ours
+            for item in items
+            if (ours := self.items.get(item.id))
+            and ours.token == item.token
+            and (item.id, item.token) not in owned
+        ]
+
+    def _look(self) -> None:
+        """End the attempts of rows that had no owner at the last look either."""
+        found = {(item.id, item.token): item for item in self.unowned(self.items.values())}
+        before, self._unowned = self._unowned, set(found)
+        if lost := [item for key, item in found.items() if key in before]:
+            self.lost(lost)

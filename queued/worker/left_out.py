@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.result import NOT_BEGUN, Result
+from queued.delivery.transport.result import NOT_BEGUN, Result, postponed
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stages import Stages
 
@@ -90,14 +90,17 @@ class LeftOut:
     def admit(self, outgoing: Outgoing) -> Outgoing | Result:
         """Return the message if its destination has room for it, else the result of its rows.
 
-        Claims can't name more than 1,000 domains: the mail of further ones gets slots.
+        Claims can't name more than 1,000 domains: the mail of further ones gets slots. Mail whose
+        destination could not be reached a moment ago waits until it is tried again: that is no
+        attempt.
         """
         destination = outgoing.destination
         key = destination.key
-        if down := self._down.get(key):  # its domain was not known to go there
+        down, now = self._down.get(key), time.monotonic()
+        if down and down.until > now:  # its domain was not known to go there
             if not destination.wish:
                 down.domains.update(outgoing.names)
-            return down.result
+            return postponed(down.until - now, f"next hop can't be reached: {down.result.reply}")
         if outgoing.reserved:
             queue = self._queues.get(key)
             if queue is None or queue.backlog.urgent_load < self.bound:

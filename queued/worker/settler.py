@@ -117,6 +117,10 @@ class Settler:
         outcomes = (*self._writing, *self._kept, *self._pending)
         return list({id(outcome): outcome for outcome in outcomes}.values())
 
+    def rows(self) -> list[Item]:
+        """Return the rows of these outcomes."""
+        return [outcome.item for outcome in self.open]
+
     def put_outcome(self, outcome: Outcome) -> None:
         """Take an outcome."""
         self._pending.append(outcome)
@@ -126,7 +130,10 @@ class Settler:
             self._window.added(len(self._pending))
 
     async def run(self) -> None:
-        """Write outcomes as they come; runs until cancelled."""
+        """Write outcomes as they come; runs until cancelled. It can begin again after an error."""
+        if self._writing:  # some may be written
+            self._pending[:0], self._writing, self._again = self._writing, [], True
+            self._work.set()
         while True:
             await self._work.wait()
             if 0 < len(self._pending) < self._window.wanted:
@@ -239,23 +246,30 @@ class Settler:
                 if self._spans:
                     self._spans.settled(batch, time.monotonic() - began, error)
                 raise
-        if self._spans:
-            self._spans.settled(batch, time.monotonic() - began)
-        known = None if self._again else changed
-        self._figures.count_settled(batch, known, self.next_hop, time.monotonic() - began)
         if self._away:
             log.info("database is back")
         self._away = False
-        if others := [o for o in batch if o.event is not Event.DELIVERED or o.report]:
-            if delays := [outcome.delay for outcome in others if outcome.event in _DEFERRALS]:
-                self._deferred(min(delays))
-            if any(map(_is_reported, others)):
-                self._reported()
         for outcome in batch:
             if not (outcome.item.id in changed or self._again):
                 _warn_moved(outcome)
             if again := self._leases.drop(outcome.item):
                 self._hand_back(again)
+        try:
+            self._tell(batch, changed, time.monotonic() - began)
+        except Exception as error:  # the outcomes are durable whatever becomes of their figures
+            log.error("settled outcomes are not counted", outcomes=len(batch), exc_info=error)
+
+    def _tell(self, batch: list[Outcome], changed: set[int], seconds: float) -> None:
+        """Tell the other parts of outcomes that are durable."""
+        if self._spans:
+            self._spans.settled(batch, seconds)
+        known = None if self._again else changed
+        self._figures.count_settled(batch, known, self.next_hop, seconds)
+        if others := [o for o in batch if o.event is not Event.DELIVERED or o.report]:
+            if delays := [outcome.delay for outcome in others if outcome.event in _DEFERRALS]:
+                self._deferred(min(delays))
+            if any(map(_is_reported, others)):
+                self._reported()
 
     def _hand_back(self, item: Item) -> None:
         """Give up the lease of a row that was claimed again while its outcome was not written."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
 import signal
 import socket
 import time
@@ -17,7 +21,7 @@ from click.testing import CliRunner
 from queued.daemon.queued import main
 from tests.callbacks.provided import EVENTS, SECRET, Provided, call, secret_file, signed
 from tests.support.rows import message, row
-from tests.support.waiting import until
+from tests.support.waiting import take_time, until
 from tests.web.web import Web, serving
 
 NOWHERE = "postgresql://x@127.0.0.1:1/x"
@@ -34,6 +38,25 @@ def web(for_web: str, tmp_path: Path) -> Iterator[Web]:
 def nothing() -> dict[str, list[Any]]:
     """Return the section `tokens` without keys."""
     return {"activate": [], "recover": [], "unsubscribe": []}
+
+
+def test_a_large_callback_may_come_in_any_pieces(web: Web) -> None:
+    """The length of its body may be in a later segment than its first line."""
+    body = json.dumps([{"key": "0", "event": "ok", "text": "x" * 700_000}]).encode()
+    when = str(int(time.time()))
+    mac = hmac.digest(SECRET.encode(), when.encode() + b"." + body, hashlib.sha256)
+    request = (
+        f"POST /callbacks/hook HTTP/1.1\r\nHost: a\r\nX-Time: {when}\r\nConnection: close\r\n"
+        f"X-Sign: {base64.b64encode(mac).decode()}\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    for cut in (0, 3, 30, request.index(b"Length"), len(request) - 2):
+        with socket.create_connection(("127.0.0.1", web.port), 20) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.sendall(request[:cut])
+            take_time(0.1)  # a segment of its own
+            client.sendall(request[cut:] + body)
+            answer = client.recv(100)
+        assert answer.startswith(b"HTTP/1.1 200 "), cut
 
 
 def test_late_failures_out_of_order_repeated_and_forged(web: Web, provided: Provided) -> None:

@@ -115,6 +115,9 @@ class Reporter(Protocol):
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         """Take the results of an envelope, one per item. It is called once per envelope."""
 
+    def dropped(self, envelope: Envelope) -> None:
+        """Learn that an error has ended the way of an envelope, in place of its results."""
+
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Learn that no host could be connected to, for rows with these recipient domains.
 

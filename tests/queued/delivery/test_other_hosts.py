@@ -107,6 +107,9 @@ class Trial:
             assert item.id not in self.results, "reported twice"
             self.results[item.id] = result
 
+    def dropped(self, envelope: Envelope) -> None:
+        raise AssertionError(f"dropped: {envelope}")
+
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         pass
 

@@ -54,7 +54,7 @@ class Stage(ComposeStage):
         super().__init__(
             StageContext(
                 contents=cast(Any, Templates()), guard=ALWAYS, transports=cast(Any, None),
-                attempts=cast(Any, None), signers=None, end=self.note,
+                attempts=cast(Any, None), signers=None, end=self.note, end_unowned=self.note,
                 dispatch=lambda items, _: None, route=cast(Any, None), room=0,
             )
         )  # fmt: skip

@@ -105,7 +105,8 @@ class Stage(RateStage):
             StageContext(
                 contents=cast(Any, None), guard=Guard(), transports=cast(Any, None),
                 attempts=None, signers=None,
-                end=self.note, dispatch=lambda items, _: None, route=cast(Any, None), room=1000,
+                end=self.note, end_unowned=self.note, dispatch=lambda items, _: None,
+                route=cast(Any, None), room=1000,
                 reservations=reservations,
             )
         )  # fmt: skip

@@ -53,6 +53,7 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
         attempts=log,
         signers=None,
         end=end,
+        end_unowned=end,
         dispatch=lambda items, _: forwarded.extend(items),
         route=cast(Any, None),
         room=0,
@@ -87,12 +88,16 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
     log.may.set()
     await mail.wait()
     assert [i.recipient for i in forwarded] == ["news@a.example"]
+    original = forwarded[0].original  # the log has the row, and its retry policy counts
+    assert original
+    assert original.recipient == address
     log.asked.clear()
     log.may.clear()
     take(2)
     await log.asked.wait()
     take(3)
-    mail.drain()
+    (third,) = mail.drain()
     log.may.set()
     await mail.wait()
-    assert (len(forwarded), concluded) == (1, [(3, NOT_BEGUN), (2, NOT_BEGUN)])
+    assert [row.id for row in third.items] == [3]
+    assert (len(forwarded), concluded) == (1, [(2, NOT_BEGUN)])

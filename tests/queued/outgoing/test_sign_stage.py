@@ -25,7 +25,7 @@ from queued.signing.signers import Signers
 from queued.signing.signing_key import SigningKey
 from queued.worker.dispatch import Dispatch
 from tests.support.dkim import DOMAIN, Keys
-from tests.support.leases import ALWAYS
+from tests.support.leases import Always
 from tests.support.rows import mail
 from tests.support.waiting import PATIENCE, let_others_run
 
@@ -67,7 +67,7 @@ class Site:
         self.signers = Signers(Keyring(cast(Any, None)), config.signing)
         transports = Transports("client.example", config.delivery)
         self.dispatch = Dispatch(
-            config, cast(Any, None), ALWAYS, cast(Any, self), transports, signers=self.signers
+            config, cast(Any, None), Always(), cast(Any, self), transports, signers=self.signers
         )
         self.room = self.dispatch.stages.context.room
 

@@ -8,14 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from pgmta.model import Item, Message, Outcome
+from pgmta.model import Item, Message, Outcome, Reply
 from pgmta.states import Event
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.result import Result
 from queued.delivery.transports import Transports
 from queued.worker.dispatch import Dispatch
-from tests.support.leases import ALWAYS
+from tests.support.leases import Always
 
 NOW = datetime.now(UTC)
 CONFIG = QueuedConfig.model_validate({"delivery": {"recipients": 2}})
@@ -44,7 +45,7 @@ class Outcomes:
 
 def dispatcher(config: QueuedConfig, outcomes: Outcomes) -> Dispatch:
     transports = Transports("client.example", config.delivery)
-    return Dispatch(config, cast(Any, None), ALWAYS, cast(Any, outcomes), transports)
+    return Dispatch(config, cast(Any, None), Always(), cast(Any, outcomes), transports)
 
 
 @pytest.mark.parametrize("fails", ["message", "envelope"])
@@ -97,13 +98,62 @@ async def test_rows_share_an_envelope_if_they_have_the_same_deadline(
     for each, text in zip(items, texts, strict=True):
         each.metadata = json.dumps({"_deadline": text}) if text else None
     dispatch.dispatch(items, {1: Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)})
-    later = datetime(2100, 1, 1, tzinfo=UTC)
-    assert [([i.id for i in each.items], each.deadline) for each in envelopes] == [
-        ([0, 3], None),
-        ([1, 4], later),
+    assert [([i.id for i in each.items], each.deadline is None) for each in envelopes] == [
+        ([0, 3], True),
+        ([1, 4], False),
     ]
     (late,) = outcomes.found
     assert (late.item.id, late.event, late.answer_class) == (2, Event.FAIL, "expired")
+
+
+async def test_mail_for_a_next_hop_that_is_down_waits_until_it_is_tried_again() -> None:
+    """An attempt that never begins is in no log, and does not count."""
+    outcomes = Outcomes()
+    dispatch = dispatcher(CONFIG, outcomes)
+    sent: list[Envelope] = []
+    message = Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DestinationQueue, "put_envelope", lambda _, envelope: sent.append(envelope))
+        dispatch.dispatch([item(1, 1)], {1: message})
+        (queue,) = dispatch._queues.values()
+        down = Result(Event.DEFER, Reply(0, "no route to host"))
+        dispatch.left_out.pause = 20.0
+        dispatch.unreachable(queue.destination, {"b.example"}, down)
+        dispatch.dispatch([item(2, 1)], {1: message})
+        (outcome,) = outcomes.found
+        assert (outcome.event, outcome.item.id) == (Event.POSTPONE, 2)
+        assert 0 < outcome.delay <= 20
+        assert "no route to host" in outcome.reply.text
+        dispatch.left_out.pause = -1.0
+        dispatch.unreachable(queue.destination, {"b.example"}, down)
+        dispatch.dispatch([item(3, 1)], {1: message})
+    assert len(outcomes.found) == 1
+    assert [each.items[0].id for each in sent] == [1, 3]
+
+
+async def test_an_error_of_a_destination_ends_only_the_rows_that_it_did_not_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcomes = Outcomes()
+    dispatch = dispatcher(CONFIG, outcomes)
+    taken: list[Item] = []
+
+    def put(_: object, envelope: Envelope) -> None:
+        if taken:
+            raise RuntimeError("a defect")
+        taken.extend(envelope.items)
+
+    monkeypatch.setattr(DestinationQueue, "put_envelope", put)
+    monkeypatch.setattr(DestinationQueue, "rows", lambda _: taken)
+    message = Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)
+    room = dispatch.stages.context.room
+    dispatch.dispatch([item(number, 1) for number in range(4)], {1: message})  # two envelopes
+    assert [each.id for each in taken] == [0, 1]
+    assert [(each.item.id, each.event) for each in outcomes.found] == [
+        (2, Event.DEFER),
+        (3, Event.DEFER),
+    ]
+    assert room - dispatch.stages.context.room == 10
 
 
 async def test_one_next_hop_gets_its_share_of_reserved_slots(

@@ -80,6 +80,11 @@ attached_option = click.option(
 )
 """The option --attached: children of `queuectl up` end together with it."""
 
+any_login_option = click.option(
+    "--any-login", is_flag=True, hidden=True, help="The login need not be that of the daemon."
+)
+"""The option --any-login: `queuectl doctor` runs a check for an operator."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Output for machines.")
 """The option --json."""
 

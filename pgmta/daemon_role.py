@@ -54,20 +54,22 @@ class DaemonRole:
         environment: Environment,
         check: Callable[[Link, str], Awaitable[Any]],
         patience: float | None = None,
+        *,
+        any_login: bool = False,
     ) -> str:
         """Check login, role and schema, then `check`; return the reason if that can't be done now.
 
-        `check` gets a link and the URI. Raises ConfigError if PostgreSQL refuses the login, or if
-        the login lacks the role.
+        `check` gets a link and the URI. With `any_login` an operator asks, and it is all that runs.
+        Raises ConfigError if PostgreSQL refuses the login, or if the login lacks the role.
         """
         uri = running(environment, self.group)
         if not uri:
             return "the embedded PostgreSQL does not run"
-        link = Link(uri, "check")
+        link = Link(uri, "check", {"lock_timeout": f"{_ANSWER:.0f}s"})
         try:
             async with asyncio.timeout(patience):
                 async with asyncio.timeout(_ANSWER):
-                    reason = await misfit(link, self.name)
+                    reason = "" if any_login else await misfit(link, self.name)
                 if not reason:
                     await check(link, uri)
                 return reason

@@ -106,6 +106,13 @@ class StoreUnavailable(PgmtaError):
     """
 
 
+class Blocked(StoreUnavailable):
+    """A statement took too long, most likely because another session has a lock; the text names it.
+
+    PostgreSQL itself runs.
+    """
+
+
 class Undecided(StoreUnavailable):
     """No answer came: the statement may have been executed, or may be later."""
 

@@ -18,6 +18,7 @@ import uvloop
 from pgmta import logs, signals
 from pgmta.command import (
     ERROR,
+    any_login_option,
     attached_option,
     config_option,
     print_line,
@@ -65,8 +66,9 @@ def main() -> None:
 @main.command()
 @config_option(_FILE)
 @click.option("--at-start", is_flag=True, hidden=True, help="A daemon starts and waits for it.")
+@any_login_option
 @reporting
-def check(config: Path, at_start: bool) -> None:
+def check(config: Path, at_start: bool, any_login: bool) -> None:
     """Check a configuration file; exit 2 with its mistakes, or exit 0.
 
     This also reads the certificates, imports the hooks that the file names, and makes their
@@ -81,7 +83,7 @@ def check(config: Path, at_start: bool) -> None:
     warnings = _warnings(settings)
     warnings += _check_certificates(settings, config)
     warnings += uvloop.run(_check_hooks(settings, config))
-    if not at_start or settings.uses_auth:
+    if not any_login and (not at_start or settings.uses_auth):
         try:
             warnings += uvloop.run(_check_database(settings, config))
         except ConfigError:

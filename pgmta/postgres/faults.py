@@ -72,8 +72,12 @@ def about_statement(error: BaseException) -> bool:
 
 
 def words(error: BaseException) -> str:
-    """Return the first line of an error's text, or the name of its class if it has none."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """Return the first line of an error's text, or the name of its class if it has none.
+
+    Notes follow, such as that of the session that blocks a statement.
+    """
+    first = str(error).strip().partition("\n")[0] or type(error).__name__
+    return ": ".join((first, *getattr(error, "__notes__", ())))
 
 
 def rolled_back(error: BaseException) -> bool:

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any, LiteralString, cast
 
 import psycopg
+from psycopg.rows import dict_row
 
-from pgmta.errors import AnswerLost, Backend, LoginRefused, StoreUnavailable
-from pgmta.postgres import binary, faults
+from pgmta.errors import AnswerLost, Backend, Blocked, LoginRefused, StoreUnavailable
+from pgmta.postgres import binary, blockers, faults
 from pgmta.postgres.fit_session import (
     AS_STORED,
     LOOK_IN_PGMTA,
@@ -34,6 +35,7 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 30_000,  # milliseconds
 }
 _PROOF_S = 30.0  # until a commit whose wait for a standby was cancelled counts as undecided
+_NAMED_S = 2.0  # for the question which session blocks
 _LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
 _PID = "SELECT pg_catalog.pg_backend_pid()"
 _BEGAN = "SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())"
@@ -188,6 +190,7 @@ class Link:
             if libpq and (libpq.transaction_status or libpq.pipeline_status):
                 await self.close()
             return
+        blocked = blockers.limited(error) and await self._name_blocker(connection, error)
         if faults.lost_race(error) or not (faults.outage(error) or faults.stale(error)):
             return  # about the statement, not about the server
         # also after an error that leaves it open: another server may be the right one now
@@ -195,8 +198,26 @@ class Link:
         if not faults.outage(error):
             return
         if faults.rolled_back(error):
-            raise StoreUnavailable(_words(error)) from error
+            raise (Blocked if blocked else StoreUnavailable)(_words(error)) from error
         raise AnswerLost(_words(error), connection.backend) from error
+
+    async def _name_blocker(self, connection: LinkConnection, error: psycopg.Error) -> bool:
+        """Add a note to an error that names the session that blocks; return whether there is one.
+
+        The statement that waited has ended, so it is in the way of nobody.
+        """
+        if self._statements:
+            self._statements.stop()
+        try:
+            async with asyncio.timeout(_NAMED_S):
+                cursor = connection.cursor(row_factory=dict_row)
+                await cursor.execute(blockers.BLOCKERS, prepare=False)
+                found = blockers.words(await cursor.fetchall())
+        except (psycopg.Error, TimeoutError):
+            return False
+        if found:
+            error.add_note(found)
+        return bool(found)
 
     async def end_backends(self, backends: list[Backend]) -> None:
         """Return when each statement whose answer was lost is done, or will never be done.
@@ -286,4 +307,5 @@ async def _rest(error: psycopg.Error, chance: int) -> None:
 
 
 def _words(error: psycopg.Error) -> str:
-    return str(error).strip() or type(error).__name__
+    """Return what the server says in one line; how a connection fails may take several."""
+    return faults.words(error) if error.sqlstate else str(error).strip() or type(error).__name__

@@ -1,8 +1,8 @@
 """The connection of an operator's command.
 
 It reads times that Python's calendar does not have: infinity, BC, years over 9999. That extends
-psycopg's TimestamptzLoader, which is undocumented. Checked with psycopg 3.3.9;
-tests/pgmta/test_private_names.py fails when it changes.
+psycopg's TimestamptzLoader. It names who blocks a statement, in Connection.wait. Both are
+undocumented. Checked with psycopg 3.3.9; tests/pgmta/test_private_names.py fails when they change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from psycopg.errors import Diagnostic
 from psycopg.rows import dict_row, tuple_row
 from psycopg.types.datetime import TimestamptzLoader
 
-from pgmta.errors import LoginRefused, StoreUnavailable, Undecided
+from pgmta.errors import Blocked, LoginRefused, StoreUnavailable, Undecided
+from pgmta.postgres import blockers
 from pgmta.postgres.durability import PROOF, UNPROVEN, casts_doubt
 from pgmta.postgres.fit_session import (
     LOOK_IN_PGMTA,
@@ -28,6 +29,9 @@ from pgmta.postgres.fit_session import (
     writable,
 )
 from pgmta.postgres.role import GRANTS
+
+LOCK_WAIT_S = 5.0
+"""Seconds for which a command waits for a lock of another session."""
 
 _SHUT_OUT = """
 SELECT quote_ident(current_user), (
@@ -63,10 +67,25 @@ class _AnyTime(TimestamptzLoader):
 class OperatorConnection(psycopg.Connection[dict[str, Any]]):
     """psycopg's connection, whose end waits for what its commits did not wait for.
 
-    A command ends with success only if what it has done is durable, on the standbys too.
+    A command ends with success only if what it has done is durable, on the standbys too. A
+    statement that waits too long for a lock raises Blocked, which names the session that has it.
     """
 
     _doubtful = False
+    _uri = ""
+
+    def name_blockers(self, uri: str) -> None:
+        """Ask from now on over a connection of its own which session blocks a statement."""
+        self._uri = uri
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Run the generator of a statement to its end and return its value."""
+        try:
+            return super().wait(gen, interval, timeout)
+        except psycopg.errors.LockNotAvailable as error:
+            if not self._uri:
+                raise
+            raise Blocked(blockers.named(self._uri, error)) from error
 
     def hear_doubts(self) -> None:
         """Note from now on which commits did not wait for their standby."""
@@ -104,6 +123,7 @@ def connect_operator(uri: str) -> OperatorConnection:
             try:
                 prepare(connection)
                 connection.hear_doubts()
+                connection.name_blockers(uri)
             except BaseException:
                 connection.close()
                 raise
@@ -148,11 +168,12 @@ class OperatorLink:
 def prepare(connection: psycopg.Connection[Any]) -> None:
     """Make a connection look in schema pgmta, and read every time that PostgreSQL can store.
 
+    A statement waits for LOCK_WAIT_S for a lock of another session.
     Raises StoreUnavailable if a pooler stands before the server; LoginRefused if the login has no
     role of pgmta; FormerDatabase; psycopg.Error.
     """
     # to compile a query of a command takes longer than the query, over many partitions
-    fit(connection, {"jit": "off"})
+    fit(connection, {"jit": "off", "lock_timeout": f"{LOCK_WAIT_S * 1000:.0f}ms"})
     connection.execute(LOOK_IN_PGMTA)
     for name, role in connection.cursor(row_factory=tuple_row).execute(_SHUT_OUT):
         if role:

@@ -11,7 +11,14 @@ import psycopg
 import uvloop
 
 from pgmta import logs
-from pgmta.command import attached_option, config_option, print_line, reporting, version_option
+from pgmta.command import (
+    any_login_option,
+    attached_option,
+    config_option,
+    print_line,
+    reporting,
+    version_option,
+)
 from pgmta.config.loader import mistakes
 from pgmta.config.types import hint
 from pgmta.config.yaml_file import Key, dotted
@@ -46,8 +53,9 @@ main.add_command(web)
 
 @main.command()
 @config_option("queued.yaml")
+@any_login_option
 @reporting
-def check(config: Path) -> None:
+def check(config: Path, any_login: bool) -> None:
     """Check a configuration file; exit 2 with its mistakes, or exit 0.
 
     The command logs in to the database. It looks at the role of the login and at the schema, and
@@ -62,9 +70,12 @@ def check(config: Path) -> None:
 
     async def analyse(_: Link, uri: str) -> None:
         await _check(config, uri, conditions, settings)
-        await check_collectors(config, uri, settings)
+        if not any_login:
+            await check_collectors(config, uri, settings)
 
-    reason = asyncio.run(QUEUED.unchecked(config, settings.environment, analyse))
+    reason = asyncio.run(
+        QUEUED.unchecked(config, settings.environment, analyse, any_login=any_login)
+    )
     for key, condition in conditions.items():
         if hint := case_hint(condition):
             print_line(f"warning: {config}: {dotted(key)}: {hint}", err=True)

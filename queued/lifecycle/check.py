@@ -25,7 +25,7 @@ async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> None:
     if not config.collectors:
         return
     try:
-        connection = await connect(uri, "check")
+        connection = await connect(uri, "check", {"lock_timeout": "3s"})
     except psycopg.Error as error:
         raise unavailable(error) from None
     problems: list[Problem] = []

@@ -33,8 +33,23 @@ def risks(config: SmtpdConfig, gateway: str = "") -> list[str]:
             if not listener.proxy and not ipaddress.ip_address(listener.address).is_loopback
         ]
     found += _of_recipients(config)
+    found += _of_certificates(config)
     for number, listener in enumerate(config.listen):
         found += [f"listen[{number}]{text}" for text in _of_listener(config, listener)]
+    return found
+
+
+def _of_certificates(config: SmtpdConfig) -> list[str]:
+    """Return certificates that no client ever sees, though an operator named them for TLS."""
+    using = [listener for listener in config.listen if config.tls_of(listener) != "none"]
+    found = [
+        f"listen[{number}].certificates: clients get no TLS, because its `tls` is none"
+        for number, listener in enumerate(config.listen)
+        if listener.certificates and listener not in using
+    ]
+    if config.certificates and not any(listener.certificates is None for listener in using):
+        found.append("certificates: no listener uses them, so no client gets STARTTLS with them; "
+                     "`tls: offered` of a listener does")  # fmt: skip
     return found
 
 

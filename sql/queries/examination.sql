@@ -54,7 +54,30 @@ ORDER BY xact_start LIMIT 5
 
 -- name: sees_all
 -- Whether this login sees what others do.
-SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees
+SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees, quote_ident(current_user) AS login
+
+-- name: delivers
+-- Whether this login may be that of a queued, which has the rights of its role.
+SELECT coalesce(pg_has_role(to_regrole('pgmta_queued'), 'USAGE'), false) AS delivers
+
+-- name: places
+-- Where the server has its files, as far as this login may know: the data directory, and tablespaces of pgmta.
+SELECT setting AS place FROM pg_settings WHERE name = 'data_directory'
+UNION SELECT pg_tablespace_location(reltablespace) FROM pg_class
+WHERE relnamespace = to_regnamespace('pgmta') AND reltablespace <> 0 ORDER BY 1
+
+-- name: fill
+-- Writes 1 MB into a temporary table, so that the server looks for room.
+INSERT INTO pg_temp.room SELECT sha256(n::text::bytea) FROM generate_series(1, 16384) AS n
+
+-- name: held
+-- Rows on hold by their reason, the most first: who holds them, how many they are, and the age of the oldest in
+-- seconds. Rows whose hold has an end, whose time is still to come, or of a quarantine wait as they should.
+SELECT coalesce(hold_reason, '') AS reason, coalesce(held_by, '') AS by, count(*) AS number,
+    extract(epoch FROM now() - min(ts))::float8 AS seconds
+FROM queue WHERE status = 'HOLD' AND hold_until IS NULL AND (send_at IS NULL OR send_at <= now())
+    AND ts < now() - make_interval(secs => %(least)s) AND (metadata->>'_quarantineid') IS NULL
+GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 5
 
 -- name: prepared
 -- Prepared transactions that do not end.

@@ -143,6 +143,7 @@ class Night:
             "The disk is full": lambda: self._full_disk(patch),
             "No worker runs": self._kill,
             "An open transaction stops vacuum": lambda: self._open_transaction(patch),
+            "A session locks the queue": self._lock,
             "The database is read-only": self._read_only,
             "The database is gone": self._gone,
         }
@@ -210,7 +211,13 @@ class Night:
         session = self._stack.enter_context(psycopg.connect(self.system.uri))
         session.execute("SELECT 1")
 
+    def _lock(self) -> None:
+        uri = psycopg.conninfo.make_conninfo(self.system.uri, application_name="psql")
+        self._locker = self._stack.enter_context(psycopg.connect(uri))
+        self._locker.execute("LOCK TABLE pgmta.queue")
+
     def _read_only(self) -> None:
+        self._locker.close()
         name = psycopg.conninfo.conninfo_to_dict(self.system.uri)["dbname"]
         self.system.ask(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
 

@@ -42,6 +42,7 @@ def digest(part: Any) -> str:
             "psycopg 3.3.9",
             "pgmta/postgres/link_connection.py",
         ),
+        (psycopg.Connection.wait, "602ce5e47fca", "psycopg 3.3.9", "pgmta/postgres/operator.py"),
         (
             waiting.wait_async,
             "8e8b5568885c",

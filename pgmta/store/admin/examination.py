@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pgmta.postgres import blockers
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
 
 _SQL = queries("examination")
 _MOST = 10_000  # milliseconds of a question
+_LOCK = 1_000  # milliseconds for a lock of another session
 
 type Question = Literal[
     "settings",
@@ -17,6 +19,9 @@ type Question = Literal[
     "missing_lifecycle_rights",
     "unidentified",
     "connections",
+    "delivers",
+    "places",
+    "held",
     "long_transactions",
     "sees_all",
     "prepared",
@@ -54,10 +59,26 @@ class Examination(OperatorLink):
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
         self._db.execute(f"SET statement_timeout = {_MOST}")
+        self._db.execute(f"SET lock_timeout = {_LOCK}")
 
     def ask(self, name: Question, **values: Any) -> list[dict[str, Any]]:
         """Return the rows of a question of examination.sql. Raises psycopg.Error."""
         return self._db.execute(_SQL[name], values or None).fetchall()
+
+    def write(self) -> None:
+        """Write 1 MB on the server, and take it back. Raises psycopg.Error, also of a full disk."""
+        with self._db.transaction(force_rollback=True):
+            self._db.execute("CREATE TEMPORARY TABLE room (octets bytea) ON COMMIT DROP")
+            self._db.execute(_SQL["fill"])
+
+    @property
+    def backend(self) -> int:
+        """The process of the server that answers."""
+        return self._db.info.backend_pid
+
+    def blockers(self) -> list[dict[str, Any]]:
+        """Return the sessions that block others (`blockers.BLOCKERS`). Raises psycopg.Error."""
+        return self._db.execute(blockers.BLOCKERS).fetchall()
 
     @property
     def version(self) -> int:

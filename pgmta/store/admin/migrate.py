@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from pgmta.errors import FormerDatabase, MigrationError, StoreUnavailable
+from pgmta.postgres import blockers
 from pgmta.postgres.faults import lost_race
 from pgmta.postgres.fit_session import as_stored, fit, refuse_former, writable
 from pgmta.postgres.notify import NOTIFY
@@ -116,7 +117,7 @@ def migrate(
             cycles = _Cycles(writable(uri), db.info.backend_pid)
             return _apply(db, cycles, warn, while_daemons_run)
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(str(error).strip()) from error
+        raise StoreUnavailable(blockers.named(uri, error)) from error
 
 
 def _take_turn(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
@@ -238,7 +239,8 @@ def _lock_tables(db: psycopg.Connection, cycles: _Cycles) -> None:
 
 def _lost(name: str, error: psycopg.Error, cycles: _Cycles) -> MigrationError:
     """Return the error of a migration that lost its last race, with the right that would help."""
-    text = f"{name} is not applied: {_words(error.diag) or error}, {_TRIES} times"
+    why = blockers.named(cycles.uri, error) if blockers.limited(error) else _words(error.diag)
+    text = f"{name} is not applied: {why or error}, {_TRIES} times"
     if cycles.refused:
         text += (
             f". It may not cancel statements of role {', '.join(sorted(cycles.refused))}. "
@@ -313,7 +315,7 @@ class _Cycles:
     """Deadlocks of one session with others, which end in favor of that session."""
 
     def __init__(self, uri: str, pid: int) -> None:
-        self._uri, self._pid = uri, pid
+        self.uri, self._pid = uri, pid
         self.refused: set[str] = set()
         """The roles whose statements this login may not cancel."""
 
@@ -335,7 +337,7 @@ class _Cycles:
     def _watch(self, done: threading.Event) -> None:
         with (
             suppress(psycopg.OperationalError),
-            psycopg.connect(self._uri, autocommit=True, application_name="pgmta migrate") as db,
+            psycopg.connect(self.uri, autocommit=True, application_name="pgmta migrate") as db,
         ):
             fit(db, path="pg_catalog")
             while not done.wait(_LOOK):

@@ -10,6 +10,9 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from pgmta.postgres import blockers
+from pgmta.postgres.operator import LOCK_WAIT_S
+
 
 @dataclass(frozen=True, slots=True)
 class QueryRows:
@@ -36,22 +39,23 @@ def open_query(uri: str, query: str) -> Iterator[QueryRows]:
     """
     query = query.strip().rstrip(";")
     with ExitStack() as stack:
-        with _named_errors():
+        with _named_errors(uri):
             db = stack.enter_context(
                 psycopg.connect(make_conninfo(uri, application_name="pgmta queuectl"))
             )
             db.read_only = True
             db.execute("SET client_encoding = 'UTF8'")
+            db.execute(f"SET lock_timeout = {LOCK_WAIT_S * 1000:.0f}".encode())
             columns = _columns(db, query)
             estimate = _estimate(db, query)
             # the lines keep a comment at its end inside
             statement = f"COPY (\n{query}\n) TO STDOUT".encode()
             copy = stack.enter_context(stack.enter_context(db.cursor()).copy(statement))
-        yield QueryRows(columns, _rows(copy), estimate)
+        yield QueryRows(columns, _rows(uri, copy), estimate)
 
 
-def _rows(copy: psycopg.Copy) -> Iterator[list[str]]:
-    with _named_errors():
+def _rows(uri: str, copy: psycopg.Copy) -> Iterator[list[str]]:
+    with _named_errors(uri):
         for row in copy.rows():
             yield [cell or "" for cell in row]
 
@@ -72,8 +76,10 @@ def _estimate(db: psycopg.Connection, query: str) -> int:
 
 
 @contextmanager
-def _named_errors() -> Iterator[None]:
+def _named_errors(uri: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
+        if blockers.limited(error):
+            raise QueryError(blockers.named(uri, error)) from None
         raise QueryError(error.diag.message_primary or str(error).strip()) from None

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psycopg
 
 from pgmta.errors import MigrationError, StoreUnavailable
+from pgmta.postgres import blockers
 from pgmta.postgres.fit_session import as_stored, fit, writable
+from pgmta.postgres.operator import LOCK_WAIT_S
 from pgmta.shipped import shipped
 from pgmta.store.schema import migrations, mismatch
 
@@ -33,7 +38,7 @@ def install(uri: str) -> bool:
     It is raised too if another program has a schema of that name. Raises StoreUnavailable and
     psycopg.Error.
     """
-    with _connect(uri) as db:
+    with _transaction(uri) as db:
         installed, taken = _state(db)
         if installed:
             return False
@@ -52,7 +57,7 @@ def remove(uri: str) -> bool:
     Raises MigrationError while accounts or tokens exist, or if the login does not own the queue;
     StoreUnavailable; psycopg.Error.
     """
-    with _connect(uri) as db:
+    with _transaction(uri) as db:
         installed, _ = _state(db)
         if not installed:
             return False
@@ -76,15 +81,19 @@ def remove(uri: str) -> bool:
     return True
 
 
-def _connect(uri: str) -> psycopg.Connection:
-    """Return a connection whose block is one transaction. Raises StoreUnavailable."""
+@contextmanager
+def _transaction(uri: str) -> Iterator[psycopg.Connection]:
+    """Open a connection whose block is one transaction. Raises StoreUnavailable."""
     try:
-        db = psycopg.connect(writable(uri), autocommit=True, application_name="pgmta lifecycle")
-        fit(db, as_stored(db), "pg_catalog")
+        with psycopg.connect(
+            writable(uri), autocommit=True, application_name="pgmta lifecycle"
+        ) as db:
+            limit = {"lock_timeout": f"{LOCK_WAIT_S * 1000:.0f}ms"}
+            fit(db, as_stored(db) | limit, "pg_catalog")
+            db.autocommit = False
+            yield db
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(str(error).strip()) from error
-    db.autocommit = False
-    return db
+        raise StoreUnavailable(blockers.named(uri, error)) from error
 
 
 def _state(db: psycopg.Connection) -> tuple[bool, bool]:

@@ -13,7 +13,8 @@ from psycopg.pq.abc import PGresult
 from psycopg.sql import Literal
 
 from pgmta.config.types import hint
-from pgmta.errors import ConfigError, LoginRefused, SchemaMismatch
+from pgmta.errors import Blocked, ConfigError, LoginRefused, SchemaMismatch
+from pgmta.postgres import blockers
 from pgmta.postgres.link import connect, unavailable
 from pgmta.postgres.link_connection import LinkConnection
 from pgmta.postgres.role import QUESTION, lacking
@@ -143,6 +144,9 @@ def case_hint(condition: str) -> str | None:
     )
 
 
+_SESSION = {"default_transaction_read_only": "off", "lock_timeout": "3s"}
+
+
 async def check_conditions(
     uri: str,
     conditions: Mapping[str, str],
@@ -168,7 +172,7 @@ async def condition_problems[K](
     """Return the mistakes by key. Raises the same errors, without ConfigError."""
     problems: dict[K, str] = {}
     try:
-        connection = await connect(uri, "check", {"default_transaction_read_only": "off"})
+        connection = await connect(uri, "check", _SESSION)
     except psycopg.Error as error:
         raise unavailable(error) from error
     try:
@@ -186,6 +190,8 @@ async def condition_problems[K](
                 problems[key] = problem
         if problems:
             await _require_schema(connection)
+    except pg_errors.LockNotAvailable as error:
+        raise Blocked(await asyncio.to_thread(blockers.named, uri, error)) from error
     finally:
         await connection.close()
     return problems
@@ -214,6 +220,9 @@ async def _problem(connection: LinkConnection, condition: str) -> str | None:
         text = f"{head}{condition}{tail}".encode()
         result = await asyncio.to_thread(connection.pgconn.prepare, b"", text)
         if result.status != pq.ExecStatus.COMMAND_OK:
+            error = pg_errors.error_from_result(result)
+            if blockers.limited(error):
+                raise error  # it is not about the text
             at = _position(result) - len(head)
             reason = _words(result) + (f", at character {at}" if at > 0 else "")
             return reason + await _near(connection, result, condition[max(0, at - 1) :])

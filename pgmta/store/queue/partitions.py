@@ -15,6 +15,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from pgmta.errors import PartitionError, StoreUnavailable
+from pgmta.postgres import blockers
 from pgmta.postgres.fit_session import writable
 from pgmta.postgres.operator import prepare
 from pgmta.store.queries import queries
@@ -82,7 +83,7 @@ def opened(uri: str) -> Iterator[Connection]:
             prepare(db)
             yield db
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(str(error).strip()) from error
+        raise StoreUnavailable(blockers.named(uri, error)) from error
     except psycopg.DatabaseError as error:
         raise PartitionError(str(error).strip()) from error
 

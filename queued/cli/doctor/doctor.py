@@ -63,18 +63,22 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
     settings: QueuedConfig | None = None
     with suppress(ConfigError):  # the check of the file names the mistakes
         settings = read_config(config, parsers(), passwords=False)
-    checks: dict[str, Check] = HostChecks(config, smtpd, _folders(settings)).all()
     examination: Examination | None = None
+    own_login = True
     if settings:
         try:
             uri = database_of(config)
             examination = Examination(uri)
+            own_login = examination.ask("delivers")[0]["delivers"]
         except (StoreUnavailable, ConfigError) as fault:
             words = " ".join(str(fault).split())
             # the words of a refused login have its remedy
             there = isinstance(fault, LoginRefused)
             remedy = "" if there else "start PostgreSQL, or mend environment.database.uri"
             yield error("database", words, remedy)
+    checks: dict[str, Check] = HostChecks(
+        config, smtpd, _folders(settings), examination, own_login=own_login
+    ).all()
     try:
         if settings and examination:
             checks |= ServerChecks(examination).all()

@@ -6,8 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psycopg
+
+from pgmta.store.admin.examination import Examination
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
 
 _PATIENCE = 60.0  # seconds for `smtpd check`
@@ -17,36 +21,84 @@ _FOR_OTHERS = 0o007
 
 
 class HostChecks:
-    """Checks of this host; `config` is queued.yaml, and `folders` are those that grow."""
+    """Checks of this host; `config` is queued.yaml, and `folders` are those that grow.
 
-    def __init__(self, config: Path, smtpd: Path, folders: list[Path]) -> None:
+    Without `own_login` the login of the database is not that of a daemon, but of an operator.
+    """
+
+    def __init__(
+        self,
+        config: Path,
+        smtpd: Path,
+        folders: list[Path],
+        examination: Examination | None = None,
+        *,
+        own_login: bool = True,
+    ) -> None:
         self._config = config
         self._smtpd = smtpd
         self._folders = folders
+        self._examination = examination
+        self._own_login = own_login
 
     def all(self) -> dict[str, Check]:
         """Return the checks by name."""
-        checks: dict[str, Check] = {"disk": self.disk, "queued.yaml": self.queued_config}
+        checks: dict[str, Check] = {"disk": self.disk}
+        if self._examination:
+            checks["server disk"] = self.server_disk
+        checks |= {"queued.yaml": self.queued_config}
         if self._smtpd.exists():
             checks["smtpd.yaml"] = self.smtpd_config
         return checks
 
     def disk(self) -> Iterator[Diagnosis]:
-        """Look how much room the disks have; only folders of this host are known."""
+        """Look how much room the folders of this host have."""
         for folder in self._folders:
             there = next((each for each in (folder, *folder.parents) if each.exists()), None)
-            if not there:
-                continue
-            room = os.statvfs(there)
-            free, size = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
-            if free < _LEAST and free < _LEAST_SHARE * size:
-                yield error(
-                    "disk",
-                    f"{folder} has room for {free >> 20} MB: without room PostgreSQL takes no mail",
-                    "make room, or give the file system more",
-                )
-            elif room.f_files and room.f_favail < 0.01 * room.f_files:
-                yield error("disk", f"{folder} has few inodes left", "remove small files there")
+            if there:
+                yield from _room("disk", folder, os.statvfs(there))
+
+    def server_disk(self) -> Iterator[Diagnosis]:
+        """Look how much room the file systems of the server have. Raises psycopg.Error.
+
+        Elsewhere it is known only whether the server can still write, by 1 MB that is taken back.
+        """
+        examination = self._examination
+        if not examination:
+            return
+        try:
+            examination.write()
+        except psycopg.errors.DiskFull as fault:
+            yield error(
+                "server disk",
+                f"the server has no room: {fault.diag.message_primary}",
+                "make room there, or give the file system more",
+            )
+            return
+        except psycopg.Error:
+            pass  # a login may lack the right to make a temporary table
+        if not _runs_here(examination.backend):
+            where = "the server runs on another host: how much room it has is not known here"
+            yield unknown("server disk", where, "ask there: `df` of its data directory")
+            return
+        places = [Path(row["place"]) for row in examination.ask("places")]
+        with suppress(OSError):  # of another user
+            places.append(Path(f"/proc/{examination.backend}/cwd").readlink())
+        places = list(dict.fromkeys(places))
+        for place in (*places, *(each / "pg_wal" for each in places)):
+            with suppress(FileNotFoundError):  # a tablespace has no WAL
+                try:
+                    yield from _room("server disk", place, os.statvfs(place))
+                except PermissionError:
+                    yield unknown(
+                        "server disk", f"{place} may not be looked at", "run doctor as root"
+                    )
+        if not places:
+            yield unknown(
+                "server disk",
+                "this login may not know where the server has its files",
+                "a superuser runs `GRANT pg_monitor TO` this login, or run doctor as root",
+            )
 
     def queued_config(self) -> Iterator[Diagnosis]:
         """Run `queued check`."""
@@ -59,6 +111,8 @@ class HostChecks:
     def _checked(self, program: str, path: Path) -> Iterator[Diagnosis]:
         name = f"{program}.yaml"
         command = [sys.executable, "-P", "-m", program, "check", "-c", str(path)]
+        if not self._own_login:
+            command.append("--any-login")
         try:
             done = subprocess.run(  # noqa: S603
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -76,3 +130,27 @@ class HostChecks:
                 yield error(name, text.removeprefix("error: "), remedy)
         if done.returncode and not done.stderr.strip():
             yield error(name, f"`{program} check` ended with {done.returncode}", remedy)
+
+
+def _room(check: str, folder: Path, room: os.statvfs_result) -> Iterator[Diagnosis]:
+    """Judge the room that a file system has for a folder."""
+    free, size = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+    if free < _LEAST and free < _LEAST_SHARE * size:
+        yield error(
+            check,
+            f"{folder} has room for {free >> 20} MB: without room PostgreSQL takes no mail",
+            "make room, or give the file system more",
+        )
+    elif room.f_files and room.f_favail < 0.01 * room.f_files:
+        yield error(check, f"{folder} has few inodes left", "remove small files there")
+
+
+def _runs_here(backend: int) -> bool:
+    """Return whether a process of this number on this host is one of PostgreSQL.
+
+    A server in a container has numbers of its own, and its paths mean nothing here.
+    """
+    try:
+        return Path(f"/proc/{backend}/cmdline").read_bytes().startswith(b"postgres:")
+    except OSError:
+        return False

@@ -18,6 +18,7 @@ from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 
 _LATE = 300.0  # seconds for which a row may be due
 _MANY = 20  # attempts that say something
+_HELD = 3600.0  # seconds since mail came that is on hold
 _LOST = 0.1  # of the times of a rate
 _REMEDIES = {
     "database": "bring workers nearer to PostgreSQL, give it a faster disk; see docs/mail/rates.md",
@@ -43,6 +44,7 @@ class QueueChecks:
             "workers": self.workers,
             "partitions": self.partitions,
             "due mail": self.due_mail,
+            "hold": self.held,
             "outcomes": self.outcomes,
             "rates": self.rates,
             "orphans": self.orphans,
@@ -117,6 +119,19 @@ class QueueChecks:
                 "due mail",
                 f"a row is due for {age(seconds)}, and no worker has taken it",
                 "`queuectl workers`; `queuectl list --age '>5m' --limit 1`, `queuectl explain ID`",
+            )
+
+    def held(self) -> Iterator[Diagnosis]:
+        """Look for mail that stays on hold until somebody releases it, by its reason."""
+        for row in self._ask("held", least=_HELD):
+            many = "a row" if row["number"] == 1 else f"{row['number']} rows"
+            yield warning(
+                "hold",
+                f"{many} on hold by {row['by'] or 'nobody'}, the oldest for {age(row['seconds'])}: "
+                f"{row['reason'] or 'no reason'}",
+                "`queuectl count --by hold_reason --status hold` has all reasons, and "
+                "`queuectl list --status hold` the mail; `queuectl release`, `queuectl bounce` or "
+                "`queuectl delete` ends it",
             )
 
     def outcomes(self) -> Iterator[Diagnosis]:

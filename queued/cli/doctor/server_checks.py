@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from pgmta.command import age
+from pgmta.postgres import blockers
 from pgmta.store.admin.examination import Examination
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
 
@@ -17,6 +18,7 @@ _CLOCK = 2.0  # seconds
 _FULL = 0.9  # of the connections
 _OLD = 1_000_000_000  # transactions, of about 2 * 10^9
 _KEPT = 1 << 30  # octets of WAL
+_BLOCKS = 2.0  # seconds for which a session may block others
 _LONG = 300.0  # seconds of a transaction
 _NOTIFICATIONS = 0.5  # of the queue of NOTIFY
 _DEAD = 200_000  # rows, and more than three times the others
@@ -37,6 +39,7 @@ class ServerChecks:
             "roles": self.roles,
             "autovacuum": self.autovacuum,
             "connections": self.connections,
+            "locks": self.locks,
             "transactions": self.transactions,
             "notifications": self.notifications,
             "replication slots": self.slots,
@@ -129,13 +132,26 @@ class ServerChecks:
                 "raise max_connections (a restart), or end programs that keep idle connections",
             )
 
+    def locks(self) -> Iterator[Diagnosis]:
+        """Look for sessions that keep others from tables or rows."""
+        for row in self._examination.blockers():
+            if (row["seconds"] or 0.0) < _BLOCKS:
+                continue
+            waiting = f"{row['waiters']} sessions wait" if row["waiters"] else "others will wait"
+            yield error(
+                "locks",
+                f"{blockers.described(row)} holds locks that others need: {waiting} for it",
+                blockers.remedy(row),
+            )
+
     def transactions(self) -> Iterator[Diagnosis]:
         """Look for transactions that do not end."""
-        if not self._ask("sees_all")[0]["sees"]:
+        seen = self._ask("sees_all")[0]
+        if not seen["sees"]:
             yield unknown(
                 "transactions",
                 "this login does not see how long others' transactions last",
-                "GRANT pg_read_all_stats TO the login of queued.yaml",
+                f"a superuser runs `GRANT pg_monitor TO {seen['login']};`",
             )
         for row in self._ask("long_transactions", least=_LONG):
             yield warning(

@@ -20,6 +20,7 @@ from smtpd.process.risks import container_gateway, risks
 
 BRIDGE = {"networks": ["172.16.0.0/12"]}
 TABLE = {"table": True}
+PAIR = {"certificate": "mx.pem"}
 ALL = {"address": "0.0.0.0", "port": 25}
 
 
@@ -29,6 +30,15 @@ ALL = {"address": "0.0.0.0", "port": 25}
         ({}, []),
         ({"listen": [ALL], "relay": {"networks": ["10.0.0.0/8", "fd00::/16"]}}, []),
         ({"listen": [ALL], "relay": {"networks": ["0.0.0.0/1"]}}, ["relay.networks: 0.0.0.0/1: "]),
+        (
+            {"listen": [{**ALL, "tls": "none"}], "certificates": [PAIR]},
+            ["certificates: no listener uses them"],
+        ),
+        ({"listen": [{**ALL}], "certificates": [PAIR]}, []),
+        (
+            {"listen": [{**ALL, "tls": "none", "certificates": [PAIR]}]},
+            ["listen[0].certificates: clients get no TLS"],
+        ),
         ({"relay": {"networks": ["2000::/3"]}}, ["relay.networks: 2000::/3: "]),
         (
             {"listen": [ALL], "relay": BRIDGE},

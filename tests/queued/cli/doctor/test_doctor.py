@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 import time
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +17,7 @@ import yaml
 from click.testing import CliRunner
 from psycopg.conninfo import make_conninfo
 
+from pgmta.postgres import operator
 from pgmta.store.admin.examination import Examination, Question
 from queued.cli.doctor import host_checks, server_checks
 from queued.cli.queuectl import main
@@ -122,6 +126,11 @@ PLANTED = {
         DUE + "; INSERT INTO queue (message_id, sender, recipient, domain, next_attempt) "
         "VALUES (7, '', 'r@b.example', 'b.example', now() - interval '1 hour')",
         "due mail", "no worker has taken it",
+    ),
+    "mail stays on hold": (
+        DUE + "; INSERT INTO queue (message_id, sender, recipient, domain, status, hold_reason, "
+        "ts) SELECT 7, '', 'r@b.example', 'b.example', 'HOLD', '550 no', now() - interval '2 days'",
+        "hold", "a row on hold by",
     ),
     "nothing is delivered": (ATTEMPTS.format("deferred"), "outcomes", "of 30 attempts"),
     "unknown outcomes": (ATTEMPTS.format("unknown"), "outcomes", "ended as unknown"),
@@ -266,11 +275,109 @@ def test_a_login_that_sees_little_is_told_so(patient: Doctor, db: psycopg.Connec
     patient.settings["environment"]["database"]["uri"] = uri
     found = patient.ask("--no-network")
     (transactions,) = found["transactions"]
-    assert (transactions["severity"], "pg_read_all_stats" in transactions["remedy"]) == (
+    assert (transactions["severity"], "GRANT pg_monitor TO" in transactions["remedy"]) == (
         "unknown",
         True,
     )
     assert found["due mail"][0]["severity"] == "ok"
+
+
+def test_a_session_that_blocks_others_is_named(
+    patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named by each way to ask, and whatever needs no lock is still examined."""
+    monkeypatch.setattr(server_checks, "_BLOCKS", 0.0)
+    monkeypatch.setattr(operator, "LOCK_WAIT_S", 0.5)
+    db.execute(LIVING.encode())
+    with psycopg.connect(make_conninfo(patient.uri, application_name="psql")) as other:
+        other.execute("LOCK TABLE pgmta.queue")
+        found = patient.ask("--no-network")
+        pid = other.info.backend_pid
+    (locks,) = found["locks"]
+    assert locks["severity"] == "error"
+    assert f"pid {pid} (psql, login " in locks["finding"]
+    assert "idle in transaction" in locks["finding"]
+    assert f"pg_terminate_backend({pid})" in locks["remedy"]
+    for name in ("workers", "due mail", "hold", "partitions"):
+        (each,) = found[name]
+        assert (each["severity"], f"pid {pid} " in each["finding"]) == ("unknown", True), each
+    assert {found[name][0]["severity"] for name in ("daemons", "days", "queued.yaml")} == {"ok"}
+
+
+def test_a_session_that_has_a_row_is_named_while_another_waits(
+    patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_checks, "_BLOCKS", 0.0)
+    db.execute(f"{LIVING}; {DUE}; {ROW}".encode())
+    with psycopg.connect(patient.uri) as holder, psycopg.connect(patient.uri) as waiter:
+        holder.execute("SELECT FROM queue FOR UPDATE")
+        pid = holder.info.backend_pid
+        waiting = threading.Thread(
+            target=waiter.execute, args=("UPDATE queue SET tenant = 'x'",), daemon=True
+        )
+        waiting.start()
+        found = until(lambda: patient.wrong_there().get("locks", []))
+        holder.rollback()
+        waiting.join()
+    (locks,) = found
+    assert locks["finding"].startswith(f"pid {pid} (")
+    assert "1 sessions wait for it" in locks["finding"]
+
+
+def test_the_login_of_an_operator_has_a_clean_run(
+    patient: Doctor, db: psycopg.Connection, request: pytest.FixtureRequest
+) -> None:
+    role = f"doctor_{secrets.token_hex(4)}"
+    request.addfinalizer(lambda: db.execute(f"DROP ROLE IF EXISTS {role}".encode()))
+    db.execute(LIVING.encode())
+    db.execute(f"CREATE ROLE {role} IN ROLE pgmta_operator, pg_monitor".encode())
+    uri = make_conninfo(patient.uri, options=f"-c role={role}")
+    patient.settings["environment"]["database"]["uri"] = uri
+    patient.settings["workers"] = [{"name": "all", "action": "deliver", "where": "priority < 9"}]
+    smtpd = {
+        "environment": {"database": {"uri": uri}, "hostname": "mx.example"},
+        "listen": [{"address": "127.0.0.1", "port": 2599}],
+    }
+    (patient.folder / "smtpd.yaml").write_text(yaml.safe_dump(smtpd))
+    found = patient.ask("--no-network")
+    for own in ("durability", "disk", "server disk"):  # of the server of the tests
+        found.pop(own, None)
+    assert [each for every in found.values() for each in every if each["severity"] != "ok"] == []
+    patient.settings["workers"][0]["where"] = "priorty < 9"
+    assert "priorty" in patient.wrong("--no-network")["queued.yaml"][0]["finding"]
+
+
+def test_the_disk_of_the_server_is_looked_at_or_unknown(
+    patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = patient.folder / "queued.yaml"
+    examination = Examination(patient.uri)
+    checks = host_checks.HostChecks(config, config, [], examination)
+    place = Path(db.execute("SHOW data_directory").fetchall()[0][0])
+    real, asked = os.statvfs, list[Path]()
+
+    def statvfs(path: Path) -> object:
+        asked.append(Path(path))
+        full = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=10**6, f_files=0, f_favail=0)
+        return full if Path(path) == place else real(path)
+
+    with closing(examination):
+        monkeypatch.setattr(os, "statvfs", statvfs)
+        found = list(checks.server_disk())
+        assert any(
+            each.severity == "error" and each.finding.startswith(f"{place} has room for 0 MB")
+            for each in found
+        ), found
+        assert place / "pg_wal" in asked
+        monkeypatch.setattr(host_checks, "_runs_here", lambda _: False)
+        assert [each.severity for each in checks.server_disk()] == ["unknown"]
+
+        def full(self: Examination) -> None:
+            raise psycopg.errors.DiskFull
+
+        monkeypatch.setattr(Examination, "write", full)
+        assert [each.severity for each in checks.server_disk()] == ["error"]
+    assert not db.execute("SELECT FROM pg_class WHERE relname = 'room'").fetchall()
 
 
 def test_the_output_for_people(patient: Doctor, db: psycopg.Connection) -> None:

@@ -30,6 +30,7 @@ def test_the_commands_about_recipients_print_what_the_page_says(
     monkeypatch.chdir(tmp_path)
     put = CliRunner().invoke(main, ["template", "put", "mails/spring.txt"])
     assert put.exit_code == 0, put.output
+    db.execute("SELECT budget_set('credential:ses-1', 50)")
     commands = re.findall(r"^\$ queuectl (.*)\n((?:.*\n)*?)```", SECTION, re.MULTILINE)
     assert len(commands) >= 5
     for command, shown in commands:

@@ -94,8 +94,8 @@ def follow(uri: str, hop: NextHop, path: Path) -> None:
                 "UPDATE messages SET params = '{\"words\": 7}'"
                 " WHERE id = (SELECT max(id) FROM messages)"
             )
-        shown = CliRunner().invoke(main, ["show", "101", "-c", str(path)]).stdout
-        secret = CliRunner().invoke(main, ["show", "101", "--params", "-c", str(path)]).stdout
+        shown = CliRunner().invoke(main, ["show", "2", "-c", str(path)]).stdout
+        secret = CliRunner().invoke(main, ["show", "2", "--params", "-c", str(path)]).stdout
         put_template(
             db,
             "code",

@@ -11,7 +11,8 @@ from enum import StrEnum
 class AnswerClass(StrEnum):
     """Why an attempt did not deliver, as an answer rule reads it from the reply."""
 
-    MAILBOX_FULL = "mailbox_full"  # the recipient has no room, or the next hop has none
+    MAILBOX_FULL = "mailbox_full"  # the recipient has no room
+    HOST_FULL = "host_full"  # the next hop has no room for anybody's mail: its disk is full
     UNKNOWN_USER = "unknown_user"  # there is no such mailbox
     DISABLED = "disabled"  # the mailbox exists and takes no mail: locked, suspended, inactive
     BAD_DOMAIN = "bad_domain"  # the recipient domain does not exist, takes no mail, is not relayed
@@ -27,6 +28,7 @@ class AnswerClass(StrEnum):
     DNS = "dns"  # a lookup without an answer
     NO_CONNECTION = "no_connection"  # no host could be reached, or the connection was lost
     PROTOCOL = "protocol"  # a command, its order, its parameters, or a reply of no sense
+    LOOP = "loop"  # the mail goes in a circle, or passed too many hosts
     UNDECIDED = "undecided"  # a provider answered a request with neither yes nor no
     EXPIRED = "expired"  # the age, the deadline or the number of attempts is too high
     OTHER = "other"  # nothing of this

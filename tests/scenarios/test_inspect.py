@@ -196,6 +196,9 @@ def test_connections_by_smtp_are_seen_in_each_phase_and_ended(
         (row,) = (each for each in system.queue() if each["recipient"] == f"a@{name}.example")
         assert first["row_ids"] == ([row["id"]] if begun else [])
         assert first["message_id"] == (row["message_id"] if begun else None)
+        explained = command("explain", str(row["message_id"])).stdout
+        assert f": {shown} of 127.0.0.1:{ports[phase]} for " in explained
+        assert f"`queuectl disconnect {first['id']}` ends it" in explained or not begun
         told = command("disconnect", first["id"], second["id"]).stdout
         assert f"{first['id']} is ended: 127.0.0.1:{ports[phase]}, {shown} for" in told
         mail = f", message {row['message_id']}, rows 1" if begun else ", no mail, waiting rows 1"

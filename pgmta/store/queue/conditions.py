@@ -30,6 +30,7 @@ _FORBIDDEN = (
     ("/*", "a comment is not allowed in a condition"),
     (";", "a condition is one expression, ';' is not allowed"),
 )
+_DOTTED = re.compile(r"[\w.@-]+")
 _CALL = re.compile(r"([^\W\d][\w$]*)\"?\s*\(")
 _WORDS = (
     (r"\b(?:select|table|values)\b", "a subselect is not allowed in a condition"),
@@ -224,7 +225,13 @@ async def _problem(connection: LinkConnection, condition: str) -> str | None:
             if blockers.limited(error):
                 raise error  # it is not about the text
             at = _position(result) - len(head)
+            syntax = _state(result) == pg_errors.SyntaxError.sqlstate
+            if not syntax and (fault := _forbidden_words(condition)):
+                return fault  # rather than what PostgreSQL says about a part of it
             reason = _words(result) + (f", at character {at}" if at > 0 else "")
+            if _state(result) == pg_errors.UndefinedTable.sqlstate:
+                name = _DOTTED.match(condition[max(0, at - 1) :])
+                reason += f"; a text stands in quotes: '{name[0] if name else 'TEXT'}'"
             return reason + await _near(connection, result, condition[max(0, at - 1) :])
     bare = _QUOTED.sub("''", condition)
     for token, reason in _FORBIDDEN:
@@ -249,15 +256,32 @@ def _words(result: PGresult) -> str:
     return (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"refused").decode()
 
 
+def _state(result: PGresult) -> str:
+    return (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+
+
+def _without_texts(condition: str) -> str:
+    """Return a condition with empty texts; names in double quotes stay."""
+    return _QUOTED.sub(lambda each: each[0] if each[0][0] == '"' else "''", condition)
+
+
+def _forbidden_words(condition: str) -> str | None:
+    """Return why a condition can't have a word that it has."""
+    words = _without_texts(condition)
+    for pattern, reason in _WORDS:
+        if re.search(pattern, words, re.IGNORECASE):
+            return reason
+    return None
+
+
 def _position(result: PGresult) -> int:
     return int(result.error_field(pq.DiagnosticField.STATEMENT_POSITION) or 0)
 
 
 async def _near(connection: LinkConnection, result: PGresult, text: str) -> str:
     """Return advice on the column that `text` begins with, if the error is that there is none."""
-    state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     name = _NAME.match(text)
-    if state != pg_errors.UndefinedColumn.sqlstate or not name:
+    if _state(result) != pg_errors.UndefinedColumn.sqlstate or not name:
         return ""
     cursor = await connection.execute(_COLUMNS)
     return f"; {hint(name[1], [column for (column,) in await cursor.fetchall()])}"
@@ -265,10 +289,9 @@ async def _near(connection: LinkConnection, result: PGresult, text: str) -> str:
 
 async def _inspect(connection: LinkConnection, condition: str) -> str | None:
     """Look for what a condition that PostgreSQL analyses can't have, and let it be planned."""
-    words = _QUOTED.sub(lambda each: each[0] if each[0][0] == '"' else "''", condition)
-    for pattern, reason in _WORDS:
-        if re.search(pattern, words, re.IGNORECASE):
-            return reason
+    if fault := _forbidden_words(condition):
+        return fault
+    words = _without_texts(condition)
     names = [name.lower() for name in _CALL.findall(words)]
     volatile = await (await connection.execute(_VOLATILE, [names])).fetchall()
     if volatile:

@@ -19,6 +19,7 @@ from pgmta.states import WAITING, Status
 from pgmta.store.changes.budgets import BudgetTable
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
+from pgmta.store.records.inquiries import INSPECT
 from queued.cli.commands.show import (
     arrival,
     print_arrival,
@@ -28,6 +29,7 @@ from queued.cli.commands.show import (
     print_senders,
     quarantine_of,
 )
+from queued.cli.connections.inquiry import ask
 from queued.cli.options.queue_command import command, database_of, instant
 from queued.cli.suspension.suspended_rows import (
     add_suspensions,
@@ -80,6 +82,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     if routes:
         add_budgets(uri, routes, rows)
     add_suspensions(uri, rows, routes)
+    add_phases(uri, rows)
     for row in rows:
         row["redirect"] = redirect
         if each := row["suspension"]:
@@ -235,6 +238,35 @@ def add_budgets(uri: str, routes: Routes, rows: list[dict[str, Any]]) -> None:
         if late and due and not late["free"]:
             at = f"{rate_text(late['rate'])}, and its next time is {instant(late['next_at'])}"
             row["waits_for"] = f"a time of budget {late['key']}: it has {at}"
+
+
+def add_phases(uri: str, rows: list[dict[str, Any]]) -> None:
+    """Say of each row under way what its connection waits for, if its process answers.
+
+    A login without pgmta_operator may not ask the processes.
+    """
+    now = datetime.now(UTC)
+    for row in rows:
+        if row["status"] != Status.SENDING or (row["lease_until"] or now) <= now:
+            continue
+        try:
+            answers = ask(uri, INSPECT, row["domain"]).answers.values()
+        except PgmtaError:
+            return
+        found = [
+            each
+            for answer in answers
+            for destination in answer["destinations"]
+            for each in destination["connections"]
+        ]
+        own = [each for each in found if row["id"] in each["row_ids"]]
+        row["connections"] = own or [each for each in found if not each["message_id"]]
+        for each in row["connections"]:
+            row["waits_for"] += (
+                f": {each['phase']} of {each['host']} for {age(each['seconds'])} "
+                f"(`queuectl disconnect {each['id']}` ends it)"
+            )
+            break
 
 
 def add_retry_end(

@@ -23,6 +23,7 @@ _REPLY = re.compile(r"([2-5])\d\d(?: |$)")
 _ENHANCED = re.compile(r"(?:[2-5]\d\d[ -])?([245])(\.\d{1,3}\.\d{1,3})(?= |$)")
 _DETAILS = {
     "mailbox_full": ".2.2",
+    "host_full": ".3.1",
     "unknown_user": ".1.1",
     "disabled": ".2.1",
     "bad_domain": ".1.2",
@@ -38,6 +39,7 @@ _DETAILS = {
     "dns": ".4.3",
     "no_connection": ".4.1",
     "protocol": ".5.0",
+    "loop": ".4.6",
     "undecided": ".3.0",
     "expired": ".4.7",
 }

@@ -71,7 +71,8 @@ async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
     async with asyncio.timeout(PATIENCE):
         query = (
             "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgmta smtpd notify'"
-            " AND datname = current_database() AND state = 'idle' AND query LIKE 'NOTIFY%'"
+            " AND datname = current_database() AND state = 'idle'"
+            " AND query LIKE '%notify_channel(%'"
         )
         ((backend,),) = await eventually(lambda: db.execute(query).fetchall())
         await notifier._quiet.wait()

@@ -68,6 +68,8 @@ BAD = [
     ("select", 'syntax error at or near "select", at character 1'),
     ("queue.id IN (DELETE FROM queue RETURNING id)", "syntax error"),
     ("message_id IN (SELECT id FROM messages)", "a subselect is not allowed"),
+    ("id IN (SELECT n FROM nosuch)", "a subselect is not allowed"),
+    ("domain = example.com", "a text stands in quotes: 'example.com'"),
     ("EXISTS (SELECT pg_terminate_backend(1))", "a subselect is not allowed"),
     ("random() < 0.5", "function random is volatile"),
     ("nextval('queue_ids') > 0", "function nextval is volatile"),

@@ -25,7 +25,7 @@ from pgmta.command import (
     reporting,
     version_option,
 )
-from pgmta.config.loader import load, mistakes
+from pgmta.config.loader import load, mistakes, placed
 from pgmta.console.error_lines import ErrorLinesGroup
 from pgmta.errors import ConfigError, FormerDatabase
 from pgmta.postgres.embedded.database import SMTPD, directory_of
@@ -90,7 +90,7 @@ def check(config: Path, at_start: bool, any_login: bool) -> None:
             if not at_start:  # else the processes log it again and again, and wait
                 raise
     for warning in warnings:
-        print_line(f"warning: {config}: {warning}", err=True)
+        print_line(f"warning: {placed(config, warning)}", err=True)
     print_line(f"{config}: ok")
 
 
@@ -98,7 +98,7 @@ def _warnings(settings: SmtpdConfig) -> list[str]:
     """Return what an operator should know, and what the file alone says."""
     warnings = risks(settings, container_gateway())
     if settings.environment.database.where:
-        warnings.append("environment.database.where is ignored: only queued uses it")
+        warnings.append("environment.database.where: is ignored: only queued uses it")
     return warnings
 
 
@@ -117,7 +117,7 @@ def _check_here(settings: SmtpdConfig, path: Path) -> list[str]:
     found = _warnings(settings)
     if settings.uses_tls:
         found += _check_certificates(settings, path)
-    return [f"{path}: {text}" for text in found]
+    return [placed(path, text) for text in found]
 
 
 def _check_apart(path: Path) -> list[str]:
@@ -218,7 +218,7 @@ def reread(config: Path, descriptor: int) -> None:
     """Read the file for the master; its log has the mistakes."""
     try:
         settings = load(config, SmtpdConfig)
-        warnings = [f"{config}: {risk}" for risk in risks(settings, container_gateway())]
+        warnings = [placed(config, risk) for risk in risks(settings, container_gateway())]
         write_plan(descriptor, make_plan(config, settings, warnings))
     except ConfigError as error:
         write_plan(descriptor, error)

@@ -20,6 +20,9 @@ type Problem = tuple[Key, str]
 
 _ANY = ".KEY"  # end of an alias whose keys are in the section itself
 
+_BEGIN = re.compile(r"([a-z_]+(?:\.[a-z_]+|\[\d+\])*): ")
+_PART = re.compile(r"[a-z_]+|\d+")
+
 
 def load[M: BaseModel](path: Path, model: type[M], **context: Any) -> M:
     """Return the file's content as `model`, whose validators get the `context`.
@@ -78,6 +81,15 @@ def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:
     for key, reason in problems:
         found.add_key(key, lines, reason)
     return found.error()
+
+
+def placed(path: Path, warning: str) -> str:
+    """Return a warning behind its file, and the line of the key that it begins with, if any."""
+    named = _BEGIN.match(warning)
+    if not named:
+        return f"{path}: {warning}"
+    key = [int(part) if part.isdecimal() else part for part in _PART.findall(named[1])]
+    return mistakes(path, [(tuple(key), warning[named.end() :])]).problems[0]
 
 
 def _explain_all(

@@ -201,9 +201,9 @@ class QueuedConfig(Section):
         """Risks of signing, and keys that keep mail from its recipients."""
         found = self.signing.risks
         if self.delivery.redirect:
-            found.append(f"staging: all mail goes to {self.delivery.redirect} (delivery.redirect)")
+            found.append(f"delivery.redirect: staging: all mail goes to {self.delivery.redirect}")
         if self.delivery.hold_all:
-            found.append("staging: all mail is held until it is released (delivery.hold_all)")
+            found.append("delivery.hold_all: staging: all mail is held until it is released")
         return found
 
     @property

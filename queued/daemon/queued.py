@@ -19,7 +19,7 @@ from pgmta.command import (
     reporting,
     version_option,
 )
-from pgmta.config.loader import mistakes
+from pgmta.config.loader import mistakes, placed
 from pgmta.config.types import hint
 from pgmta.config.yaml_file import Key, dotted
 from pgmta.console.error_lines import ErrorLinesGroup
@@ -78,9 +78,9 @@ def check(config: Path, any_login: bool) -> None:
     )
     for key, condition in conditions.items():
         if hint := case_hint(condition):
-            print_line(f"warning: {config}: {dotted(key)}: {hint}", err=True)
+            print_line(f"warning: {placed(config, f'{dotted(key)}: {hint}')}", err=True)
     for note in settings.warnings:
-        print_line(f"warning: {config}: {note}", err=True)
+        print_line(f"warning: {placed(config, note)}", err=True)
     if reason:
         what = "the database and the conditions were" if conditions else "the database was"
         print_line(f"warning: {config}: {what} not checked: {reason}", err=True)

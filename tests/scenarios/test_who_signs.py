@@ -277,9 +277,11 @@ def test_checks_name_what_is_signed_for_others(database: str, tmp_path: Path) ->
     path.write_text(yaml.safe_dump({**where, "signing": signing}))
     result = CliRunner().invoke(queued_command, ["check", "-c", str(path)])
     assert result.exit_code == 0
+    lines = path.read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if text.strip() == "- origin:")
     assert result.stderr.splitlines() == [
-        f"warning: {path}: signing.rules[1]: signs mail of strangers and users with a From of "
-        "others: receivers take it for mail of the domain that signs"
+        f"warning: {path}:{line}: signing.rules[1]: signs mail of strangers and users with a From "
+        "of others: receivers take it for mail of the domain that signs"
     ]
     path.write_text(yaml.safe_dump({"signing": {"rules": [{"origin": "strangers"}]}}))
     result = CliRunner().invoke(queued_command, ["check", "-c", str(path)])

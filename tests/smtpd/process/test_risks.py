@@ -115,7 +115,7 @@ def test_warnings_do_not_stop_the_start(tmp_path: Path) -> None:
     path.write_text("relay: {networks: [0.0.0.0/0]}\n")
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
     assert result.exit_code == 0
-    assert f"warning: {path}: relay.networks: 0.0.0.0/0: " in result.stderr
+    assert f"warning: {path}:1: relay.networks: 0.0.0.0/0: " in result.stderr
 
 
 @pytest.mark.parametrize("hooks", [False, True])
@@ -135,7 +135,7 @@ def test_warnings_come_at_the_start(
         path.write_text(path.read_text() + "hooks: ['taker:Taker']\n")
     result = CliRunner().invoke(main, ["run", "-c", str(path), "--plan", "1"])
     assert (result.exit_code, "far enough" in result.stderr) == (1, True)
-    reason = f"reason='{path}: relay.networks: 0.0.0.0/0: its clients may send to any address; "
+    reason = f"reason='{path}:1: relay.networks: 0.0.0.0/0: its clients may send to any address; "
     assert result.stderr.count("configuration") == result.stderr.count(reason) == 1
 
 

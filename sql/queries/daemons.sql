@@ -12,9 +12,9 @@ INSERT INTO daemons (process, program, host, pid, version, schema)
 VALUES (%(process)s, %(program)s, %(host)s, %(pid)s, %(version)s, %(schema)s)
 ON CONFLICT (process) DO UPDATE SET seen_at = now()
 
--- name: may_beat
--- Whether the login is a daemon's: it may say that it lives.
-SELECT has_table_privilege('daemons', 'INSERT')
+-- name: owner
+-- Whether the login may do all that the owner of the schema may.
+SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'pgmta'
 
 -- name: missing_rights
 -- What the role may not do, and should.

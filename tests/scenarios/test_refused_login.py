@@ -5,15 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from psycopg import errors
 from psycopg.conninfo import make_conninfo
 
+from pgmta.errors import LoginRefused
 from pgmta.postgres.link import Link
 from pgmta.store.admin.daemons import Heartbeat
 from pgmta.store.schema import Schema
@@ -70,22 +69,16 @@ def test_daemons_wait_for_their_login_and_its_role(
     assert not taker.events("chunks of messages stay behind")
 
 
-async def test_role_granted_just_after_a_refusal_counts(
+async def test_a_role_that_is_granted_later_counts(
     database: str, db: psycopg.Connection, login: str
 ) -> None:
-    """PostgreSQL refuses the statement, then the role is granted, then the daemon asks for it."""
-    db.execute(f'CREATE ROLE "{login}" LOGIN IN ROLE pgmta_reader')
-
-    class GrantedLate(Link):
-        async def run(self, *arguments: Any, **options: Any) -> list[tuple[Any, ...]]:
-            try:
-                return await super().run(*arguments, **options)
-            except errors.InsufficientPrivilege:
-                db.execute(f'GRANT pgmta_queued TO "{login}"')
-                raise
-
-    link = GrantedLate(make_conninfo(database, user=login), "test")
+    """Also that of another daemon is no substitute, though it may say that it lives."""
+    db.execute(f'CREATE ROLE "{login}" LOGIN IN ROLE pgmta_smtpd')
+    link = Link(make_conninfo(database, user=login), "test")
     heartbeat = Heartbeat(link, Schema(), "h:1:x", "queued", "h")
+    with pytest.raises(LoginRefused, match="GRANT pgmta_queued"):
+        await heartbeat.beat()
+    db.execute(f'GRANT pgmta_queued TO "{login}"')
     await heartbeat.beat()
     await heartbeat.leave()
 
@@ -101,6 +94,7 @@ def test_check_logs_in(database: str, db: psycopg.Connection, login: str, tmp_pa
     for step, reason in (
         ("SELECT", f'role "{login}" does not exist'),
         (f'CREATE ROLE "{login}" LOGIN IN ROLE pgmta_reader', f'GRANT pgmta_NAME TO "{login}";'),
+        (f'GRANT pgmta_web TO "{login}"', f'GRANT pgmta_NAME TO "{login}";'),
     ):
         db.execute(step)
         for name, command in (("smtpd", smtpd), ("queued", queued)):
@@ -122,7 +116,7 @@ def test_check_logs_in(database: str, db: psycopg.Connection, login: str, tmp_pa
         unchecked = check(command, database)
         assert unchecked.exit_code == 0
         assert "the database was not checked: the database has migration" in unchecked.stderr
-    db.execute(f'REVOKE pgmta_reader FROM "{login}"')
+    db.execute(f'REVOKE pgmta_reader, pgmta_web FROM "{login}"')
     path.write_text(yaml.safe_dump({"environment": {"database": {"uri": uri}}}))
     for arguments in (
         ["list"],

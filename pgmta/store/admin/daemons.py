@@ -74,6 +74,8 @@ class Heartbeat:
         Raises StoreUnavailable, FormerDatabase, psycopg.Error.
         """
         await self.learn_schema()
+        if not self._known:
+            await _require_login(self._link, self._role)
         try:
             await self._announce()
             known, self._known = self._known, True  # the process may end before the next answer
@@ -136,9 +138,7 @@ async def misfit(link: Link, program: str) -> str:
     role = group_of(program)
     problem = mismatch(list(migrations()), await _names(link, role))
     if not problem:
-        ((may,),) = await link.run(_SQL["may_beat"])
-        if not may:
-            await _require_role(link, role)
+        await _require_login(link, role)
         if lost := await _lost_rights(link, role):
             raise LoginRefused(lost)
     return problem
@@ -159,6 +159,15 @@ async def _names(link: Link, role: str) -> set[str]:
         finally:  # up to PostgreSQL 16 a session does not see a schema by a later GRANT
             await link.close()
         return set()
+
+
+async def _require_login(link: Link, role: str) -> None:
+    """Raise LoginRefused if the login is another daemon's: neither in `role` nor the owner.
+
+    Before there is a schema it has no owner, and any login waits for it.
+    """
+    if await link.run(_SQL["owner"]) == [(False,)]:
+        await _require_role(link, role)
 
 
 async def _require_role(link: Link, role: str) -> None:

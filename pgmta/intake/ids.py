@@ -12,12 +12,11 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.store.queue.enqueue import Enqueue
 
-_FLOWING_IDS = 100
-_LONE_IDS = 10
+_LEAST_IDS, _MOST_IDS = 10, 1000
 """Ids that are fetched at once: a process without much mail leaves no large gaps."""
 
-_FLOWING_S = 10.0
-"""Mail flows if ids were last fetched at most that long ago."""
+_SOON_S = 10.0
+"""Ids that are used up within this time were too few: the next fetch takes twice as many."""
 
 
 class Ids:
@@ -27,8 +26,9 @@ class Ids:
         self._store = store
         self.available: deque[int] = deque()
         """Ids that may be taken at once."""
-        self.low = _LONE_IDS // 2
+        self.low = _LEAST_IDS // 2
         """More are to be fetched when fewer are left."""
+        self._number = _LEAST_IDS
         self._fetched_at = -math.inf
         self._lock = asyncio.Lock()
         self._ahead: asyncio.Task[None] | None = None
@@ -49,10 +49,10 @@ class Ids:
         async with self._lock:
             if len(self.available) >= least:
                 return
-            flowing = time.monotonic() < self._fetched_at + _FLOWING_S
-            number = _FLOWING_IDS if flowing else _LONE_IDS
-            self.available.extend(await self._store.reserve(number))
-            self.low, self._fetched_at = number // 2, time.monotonic()
+            soon = time.monotonic() < self._fetched_at + _SOON_S
+            self._number = min(2 * self._number, _MOST_IDS) if soon else _LEAST_IDS
+            self.available.extend(await self._store.reserve(self._number))
+            self.low, self._fetched_at = self._number // 2, time.monotonic()
 
     async def _fill_ahead(self) -> None:
         try:

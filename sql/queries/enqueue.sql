@@ -1,8 +1,9 @@
 -- name: reserve
--- The next message ids, and which migrations the database has. The commit of a message that uses one of these ids
--- syncs the sequence too, so this commit needs no sync of its own.
+-- The next message ids, and which migrations the database has. A sequence writes WAL for some values ahead, and a
+-- reservation within these would not wait for it: after a crash another process could get the same ids, and a look for
+-- them would find its mail. The message in the WAL makes this commit wait.
 SELECT ARRAY(SELECT nextval('message_ids') FROM generate_series(1, %(number)s)),
-    ARRAY(SELECT name FROM schema_migrations), set_config('synchronous_commit', 'off', true)
+    ARRAY(SELECT name FROM schema_migrations), pg_logical_emit_message(true, 'pgmta', '')
 
 -- name: put
 -- A group of messages and all their rows, in one commit. The whole group fails if one id exists already,

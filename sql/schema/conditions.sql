@@ -141,20 +141,25 @@ BEGIN
     INTO bare, words FROM pgmta.condition_tokens(condition) AS t;
     IF bare ~ '--|/\*|;|\$' THEN
         RETURN 'a condition has no comments, no '';'' and no ''$''';
+    ELSIF bare COLLATE "C" ~ '[^ \t\n\r\f\v!-~]' THEN
+        RETURN 'a condition has only ASCII characters, except in texts';
     END IF;
     SELECT t.* INTO bad
     FROM (
         SELECT place, token, literal, word, lag(token) OVER w AS before, lag(word) OVER w AS word_before,
-            lag(literal) OVER w AS after_literal, lead(token) OVER w AS following, lead(token, 2) OVER w AS next
-        FROM pgmta.condition_tokens(condition) WHERE token ~ '\S' WINDOW w AS (ORDER BY place)
+            lag(literal) OVER w AS after_literal, lead(token) OVER w AS following
+        FROM pgmta.condition_tokens(condition) WHERE token !~ '^[ \t\n\r\f\v]$' WINDOW w AS (ORDER BY place)
     ) AS t
     WHERE CASE
         WHEN literal THEN after_literal
-        WHEN word IS NULL THEN token = '.' AND word_before IS DISTINCT FROM 'pg_catalog'
+        WHEN token = '.' THEN word_before IS DISTINCT FROM 'pg_catalog'
+        -- a number or a character of an operator
+        WHEN word IS NULL THEN token !~ '^(\.?[0-9].*|[][()*/+,:<=>!~@#%^&|?`-])$'
+        WHEN octet_length(word) > 63 THEN true  -- PostgreSQL would cut it to another name
         WHEN word = 'pg_catalog' THEN following IS DISTINCT FROM '.'
-        -- a collation, and the name of an argument
-        WHEN word_before = 'collate' OR following = '=' AND next = '>' THEN false
-        WHEN word = ANY (keywords || own) THEN before = '.'
+        WHEN lower(before) = 'collate' THEN NOT EXISTS (
+            SELECT FROM pg_collation WHERE collname = word AND collnamespace = 'pg_catalog'::regnamespace)
+        WHEN token !~ '^"' AND word = ANY (keywords || own) THEN before = '.'
         -- not by EXISTS, whose plan may judge every function
         ELSE (before IS DISTINCT FROM '.' AND word = ANY (columns)
             OR (SELECT bool_or(pgmta.condition_may_call(oid)) FROM pg_proc WHERE proname = word)
@@ -174,7 +179,9 @@ BEGIN
         RETURN 'only the columns of queue may be named, no system columns and no whole rows';
     ELSIF bad.following = '(' THEN
         RETURN format('function %s is not allowed in a condition', bad.word);
-    ELSIF bad.word IS NOT NULL THEN
+    ELSIF bad.word IS NULL AND bad.token IS NOT NULL THEN
+        RETURN format('%s is not allowed in a condition', bad.token);
+    ELSIF bad.token IS NOT NULL THEN
         RETURN format('%s is not allowed in a condition: it may have the columns of queue, and functions and types of '
             'PostgreSQL that see only these', bad.token);
     END IF;
@@ -191,6 +198,17 @@ BEGIN
     IF FOUND THEN
         RETURN format('%s is not allowed in a condition while there is another one of that name in %s', bad.name,
             'public or among the temporary objects');
+    END IF;
+    -- PostgreSQL searches types of the session however the path is. So it must have none whose texts run code, whatever
+    -- its name: no domain, and nothing that contains one.
+    IF EXISTS (
+        SELECT FROM pg_type AS t WHERE typnamespace = pg_my_temp_schema() AND (typtype IN ('d', 'r', 'm') OR EXISTS (
+            SELECT FROM pg_attribute JOIN pg_type AS part
+                ON part.oid IN (atttypid, (SELECT typelem FROM pg_type WHERE oid = atttypid))
+            WHERE attrelid = t.typrelid AND attnum > 0 AND part.typtype NOT IN ('b', 'e')
+                AND part.typnamespace <> 'pg_catalog'::regnamespace))
+    ) THEN
+        RETURN 'no condition is judged in a session that has temporary domains or ranges, or types that contain others';
     END IF;
     PERFORM pgmta.condition_analyse(condition, 'pg_catalog, pgmta, pg_temp');
     RETURN NULL;

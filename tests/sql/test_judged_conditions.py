@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from pgmta.store.admin.workers import Registry
 from pgmta.store.queue.claim import SESSION, Claims
 from tests.sql.test_surface import linked
+from tests.sql.test_text_of_callers import LONG, WIDE
 from tests.support.rows import column, message, row
 
 SECRET = "SELECT private_key FROM pgmta.dkim_keys"
@@ -103,7 +104,7 @@ INSIDE = [
     "domain = E'it\\'s' AND sender LIKE '%--; $1 U&\"x\" a.b' AND priority > 1.5",
     "priority = 1.e0 OR pg_catalog.length(recipient) > .5 OR \"sender\" = ''\n",
     "CAST(sender AS pg_catalog.varchar(9)) = '' OR ts > timestamp with time zone '2026-01-01'",
-    "now() - ts > make_interval(days => 3) AND 'x@y' = ANY (exempt_from[1:2])",
+    "now() - ts > make_interval(0, 0, 0, 3) AND 'x@y' = ANY (exempt_from[1:2])",
     "interval '1' day * 2 > now() - ts",
     "sender_domain = 'x.example' AND NOT recipient ILIKE '%@y.example'",
     "metadata->>'_partid' IN ('1', '2') OR metadata ? 'x' OR metadata @> '{\"a\": 1}'",
@@ -206,7 +207,7 @@ def test_a_name_that_is_allowed_has_no_harmful_namesake(db: psycopg.Connection) 
 CODE = """
 CREATE SEQUENCE {place}.ran;
 CREATE FUNCTION {place}.run(text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
-    IF current_user <> '{role}' THEN PERFORM nextval('{place}.ran'); END IF;
+    PERFORM nextval('{place}.ran');
     RETURN true;
 END $$;
 CREATE DOMAIN {place}.evil AS text CHECK ({place}.run(VALUE));
@@ -215,6 +216,31 @@ CREATE TYPE {place}.span AS RANGE (SUBTYPE = {place}.evil, MULTIRANGE_TYPE_NAME 
 CREATE DOMAIN {place}."od""d" AS {place}.evil;
 """
 """Types whose literals run a function when PostgreSQL analyses a statement."""
+CODE += f"""
+CREATE TYPE {{place}}.{LONG} AS (one {{place}}.evil);
+CREATE TYPE {{place}}.{WIDE} AS (one {{place}}.evil);
+CREATE DOMAIN {{place}}.collate AS {{place}}.evil;
+"""
+
+SLIPS = [
+    f"'(a)'::{LONG} IS NULL",
+    f"'(a)'::{LONG}e IS NULL",
+    f"'(a)'::{LONG.upper()}E IS NULL",
+    f"'(a)'::\"{LONG}e\" IS NULL",
+    f"'{{(a)}}'::{LONG}e[] IS NULL",
+    f"'{{(a)}}'::_{LONG} IS NULL",
+    f"{LONG}e '(a)' IS NULL",
+    f"CAST('(a)' AS {LONG}e) IS NULL",
+    f"'(a)'::{WIDE} IS NULL",
+    f"'(a)'::{WIDE}\u3000 IS NULL",
+    f"{WIDE}\u3000 '(a)' IS NULL",
+    "'(a)'::\"collate\" IS NULL",
+    "\"collate\" '(a)' IS NULL",
+    "'(a)'::\"year\" IS NULL",
+    "'(a)'::sender IS NULL",
+    "'(a)'::\u0131d IS NULL",
+]
+"""Names of types that a judge may read in another way than PostgreSQL."""
 
 LITERALS = [
     "'{{a}}'::{place}.evil[] IS NULL",
@@ -233,6 +259,11 @@ LITERALS = [
     "'{{a}}'::U&\"!0065vil\" UESCAPE '!'[] IS NULL",
     "E'\\'' || '{{a}}'::evil[]::text || E'\\'' IS NULL",
     "$x$'$x$ = '{{a}}'::evil[]::text OR $x$'$x$ = ''",
+    f"'(a)'::{LONG}e =>@ 1",
+    f"'(a)'::{LONG}e => 1",
+    f"sender COLLATE {LONG}e = '' OR '(a)'::{LONG}e IS NULL",
+    "'{{a}}'::\"collate\"[] IS NULL",
+    *(text.replace("{", "{{").replace("}", "}}") for text in SLIPS),
 ]
 
 
@@ -244,7 +275,7 @@ def test_the_judge_runs_no_code_of_a_role(
     db = trapped
     db.execute("GRANT CREATE ON SCHEMA outer_space, public TO PUBLIC")
     db.execute(f"SET ROLE {role}".encode())
-    db.execute(CODE.format(place=place, role=role).encode())
+    db.execute(CODE.format(place=place).encode())
     found = []
     for text in LITERALS:
         condition = text.format(place=place, quoted=f'"{place}"')
@@ -256,6 +287,56 @@ def test_the_judge_runs_no_code_of_a_role(
             found.append(condition)
             db.execute(f"ALTER SEQUENCE {place}.ran RESTART".encode())
     assert found == []
+
+
+def slips(db: psycopg.Connection) -> list[str]:
+    """Return what the judge passes of SLIPS, though PostgreSQL finds a type of the session."""
+    for name in (LONG, WIDE, '"collate"', "year", "sender", "\u0131d"):
+        db.execute(f"CREATE TYPE pg_temp.{name} AS (one text)".encode())
+    passed = []
+    for condition in SLIPS:
+        db.execute("SELECT pgmta.condition_analyse(%s, 'pg_catalog, pgmta, pg_temp')", [condition])
+        if column(db, "SELECT pgmta.condition_fault(%s)", condition) == [None]:
+            passed.append(condition)
+    return passed
+
+
+def test_a_name_that_postgresql_reads_in_another_way_is_refused(db: psycopg.Connection) -> None:
+    assert slips(db) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "harmless"),
+    [
+        ("CREATE TEMPORARY TABLE x (a text, b jsonb[], c timestamptz, d mood, e moods)", True),
+        ("CREATE TEMPORARY VIEW x AS SELECT id, ts FROM pgmta.queue", True),
+        ("CREATE DOMAIN pg_temp.x AS text CHECK (run(VALUE))", False),
+        ("CREATE DOMAIN pg_temp.x AS evil", False),
+        ("CREATE DOMAIN pg_temp.x AS text[] CHECK (run(VALUE[1]))", False),
+        ("CREATE TYPE pg_temp.x AS (one evil)", False),
+        ("CREATE TYPE pg_temp.x AS (one evil[])", False),
+        ("CREATE TYPE pg_temp.x AS (one evils)", False),
+        ("CREATE TYPE pg_temp.x AS (one inner_row)", False),
+        ("CREATE TYPE pg_temp.x AS RANGE (SUBTYPE = evil)", False),
+        ("CREATE TEMPORARY TABLE x (one evil)", False),
+        ("CREATE TEMPORARY VIEW x AS SELECT 'a'::evil AS one", False),
+    ],
+)
+def test_no_session_with_types_that_run_code_is_served(
+    db: psycopg.Connection, kind: str, harmless: bool
+) -> None:
+    """Whatever the names: PostgreSQL finds temporary types in each search_path."""
+    db.execute("""
+        CREATE SCHEMA outer_space; SET search_path = outer_space, pgmta;
+        CREATE FUNCTION run(text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+        CREATE DOMAIN evil AS text CHECK (run(VALUE));
+        CREATE DOMAIN evils AS text[] CHECK (run(VALUE[1]));
+        CREATE TYPE inner_row AS (one evil);
+        CREATE TYPE mood AS ENUM ('sad'); CREATE TYPE moods AS ENUM ('sad');
+    """)
+    db.execute(kind.encode())
+    fault = "SELECT condition_fault('attempts = 0')"
+    assert (column(db, fault) == [None]) == harmless
 
 
 def test_no_setting_of_a_session_blinds_the_judge(trapped: psycopg.Connection) -> None:
@@ -355,20 +436,41 @@ NAMED = st.sampled_from(
         "count",
         "ctid",
         "U&",
+        LONG,
+        f"{LONG}e",
+        f'"{LONG}e"',
+        f"_{LONG}",
+        WIDE,
+        f"{WIDE}\u3000",
+        f"sender{WIDE}",
+        "\u017fender",
+        '"year"',
+        '"collate"',
     ]
 )
+SPACES = st.sampled_from(
+    [" ", "", "\t", "\n", "\f", "\v", "\u3000", "\xa0", "\u2028", "\x1c", "\ufeff"]
+)
 VALUES = ["'a'", "''", "'it''s'", "E'\\''", "E'\\\\'", "'\\'", "1.5e1", ".5", "'{a}'", "'a'\n'b'",
-          "E'a'\n'\\''", "$x$'$x$", "N'a'", "null", "true"]  # fmt: skip
+          "E'a'\n'\\''", "$x$'$x$", "N'a'", "null", "true", "'(a)'", "1e", "1e'a'", "$1",
+          ]  # fmt: skip
+OPERATORS = st.sampled_from(
+    ["=", "||", "->>", "~~~", "OR", "AND", "COLLATE", "LIKE", ",", "-- ", "=>", "=>@", "<=>", "@>",
+     "?", "OPERATOR(pg_catalog.=)", "OPERATOR(outer_space.~~~)", "AT TIME ZONE", "::"]
+)  # fmt: skip
 EXPRESSIONS = st.recursive(
     NAMED | st.sampled_from(VALUES),
     lambda inner: st.one_of(
         st.builds("{}({})".format, NAMED, inner),
         st.builds("({})::{}{}".format, inner, NAMED, st.sampled_from(["", "[]"])),
-        st.builds("{} {}".format, NAMED, st.sampled_from(VALUES)),
+        st.builds("{}{}{}".format, NAMED, SPACES, st.sampled_from(VALUES)),
+        st.builds("{}{}::{}{}".format, st.sampled_from(VALUES), SPACES, SPACES, NAMED),
         st.builds(
-            "{} {} {}".format,
+            "{}{}{}{}{}".format,
             inner,
-            st.sampled_from(["=", "||", "->>", "~~~", "OR", "AND", "COLLATE", "LIKE", ",", "-- "]),
+            SPACES,
+            OPERATORS,
+            SPACES,
             inner,
         ),
         st.builds("CASE WHEN {} THEN {} END".format, inner, inner),
@@ -398,7 +500,9 @@ def test_what_the_judge_passes_has_a_harmless_tree(trapped: psycopg.Connection) 
     """PostgreSQL's own tree of the condition is the witness."""
     db = trapped
     db.execute("CREATE SCHEMA queue; CREATE DOMAIN queue.sender AS text; SET search_path = pgmta")
-    db.execute("CREATE TYPE queue.sad AS ENUM ('a'); CREATE DOMAIN pg_temp.year AS text")
+    db.execute("CREATE TYPE queue.sad AS ENUM ('a')")
+    for name in (LONG, WIDE, "year", '"collate"', "sender"):  # harmless, or nothing is judged
+        db.execute(f"CREATE TYPE pg_temp.{name} AS (one text)".encode())
     passed = []
 
     @settings(max_examples=2000)

@@ -11,6 +11,11 @@ import pytest
 from pgmta.store.lifecycle.installation import install
 from tests.support.rows import column, fetch, message, row
 
+LONG = "e" * 63
+"""The longest name that PostgreSQL has: it cuts longer ones to it."""
+WIDE = "\u3000" * 21
+"""The same of a space that is none for PostgreSQL, but a letter."""
+
 PLACES = ("pg_temp", "public", "outer_space", "queue")
 """Schemas with traps. The last one has the name of the table that conditions are about."""
 
@@ -48,6 +53,10 @@ CREATE FUNCTION {place}.made(text) RETURNS {place}.pair IMMUTABLE LANGUAGE sql
     AS 'SELECT ROW($1)::{place}.pair';
 CREATE CAST (text AS {place}.pair) WITH FUNCTION {place}.made(text);
 CREATE VIEW {place}.shown AS SELECT {place}.run('x') AS one;
+"""
+TRAPS += f"""
+CREATE TYPE {{place}}.{LONG} AS (one {{place}}.evil);
+CREATE TYPE {{place}}.{WIDE} AS (one {{place}}.evil);
 """
 """Everything that can call a function; that one knows when it runs as somebody else."""
 
@@ -97,6 +106,15 @@ BARE = [
     "pair '(a)' IS NULL",
     "'{[a,b]}'::spans IS NULL",
     "'(a,b)'::text::pair IS NULL",
+    f"'(a)'::{LONG}e =>@ 1",
+    f"'(a)'::{LONG}e => 1",
+    f"'(a)'::{LONG}e IS NULL",
+    f"'(a)'::\"{LONG}e\" IS NULL",
+    f"'{{(a)}}'::{LONG}e[] IS NULL",
+    f"{LONG}e '(a)' IS NULL",
+    f"sender COLLATE {LONG}e = '' OR '(a)'::{LONG}e IS NULL",
+    f"'(a)'::{WIDE}\u3000 IS NULL",
+    f"{WIDE}\u3000 '(a)' IS NULL",
 ]
 """The same by names without a schema: those of the temporary types, which are found last."""
 

@@ -23,10 +23,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _SOCKET, _PERIOD, _OWNER = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"  # sd_notify(3)
 _BEAT = 0.5  # seconds
 _LATE = 0.001  # seconds that a pause is longer: timers have whole milliseconds and may be early
-_AGAIN = (
-    1.0,
-    60.0,
-)  # seconds until a part begins again that an error has ended, at first and at most
+_AGAIN_S = (1.0, 60.0)  # until a part begins again that an error has ended, at first and at most
 _KEPT = 32 << 20  # octets free at the top of the heap that stay with a process
 
 log = get("service")
@@ -109,7 +106,7 @@ def start_part(part: str, work: Part, stop: asyncio.Event | None = None) -> asyn
 
 
 async def _keep_working(part: str, work: Part) -> None:
-    pause, most = _AGAIN
+    pause, most = _AGAIN_S
     while True:
         began = time.monotonic()
         try:
@@ -119,7 +116,7 @@ async def _keep_working(part: str, work: Part) -> None:
             raise
         except Exception as error:
             if time.monotonic() - began > most:
-                pause = _AGAIN[0]
+                pause = _AGAIN_S[0]
             log.critical("a part of the process failed, and begins again", part=part,
                          after=pause, exc_info=error)  # fmt: skip
         await asyncio.sleep(pause)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from smtpd.sendmail.exits import DATA_ERROR, Exit
 
-_BLANKS = " \t"
+_BLANKS = " \t\r\n"  # an argument may be folded like a field
 _ENDS = {'"': '"', "[": "]", "(": ")", "<": ">"}
 
 
 def listed(text: str, place: str) -> list[str]:
     """Return the addresses of a list, without names, groups, comments and angle brackets.
 
-    Blanks part addresses as commas do, unless angle brackets follow: then they are a name. `place`
-    is for the error. Raises Exit with code 65 for a text that is no list.
+    Blanks and line ends part addresses as commas do, unless angle brackets follow: then they are a
+    name. So `Ann ann@x` has two, as for Postfix and Sendmail. `place` is for the error. Raises Exit with code 65 for a text that is no list.
     """
     try:
         return _List(text).addresses

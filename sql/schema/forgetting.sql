@@ -5,8 +5,16 @@ CREATE FUNCTION forget_columns() RETURNS TABLE (relation text, name text, way te
         -- rows of the person go otherwise
         ('queue', '{last_reply,metadata,hold_reason,faults}', 'words', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
         ('queue', '{orcpt}', 'null', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
-        ('attempts', '{command,reply,message_id_header,submitted_by,metadata,returned,client_helo}', 'words', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
-        ('reports', '{reason}', 'words', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
+        -- others' addresses with it, as in VERP: to change them would change mail that waits
+        ('queue', '{sender,recipient}', 'named', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
+        ('attempts', '{sender,recipient,command,reply,message_id_header,submitted_by,metadata,returned,client_helo}', 'words', 'suppression_address(t.recipient) <> %1$L AND suppression_address(t.sender) <> %1$L'),
+        ('reports', '{sender,recipient,sent_to,reason}', 'words', '%1$L NOT IN (suppression_address(t.recipient),
+            suppression_address(t.sender), suppression_address(coalesce(t.sent_to, '''')))'),
+        ('report_counts', '{sender}', 'row', 'true'),
+        ('campaign_recipients', '{recipient}', 'named', 'suppression_address(t.recipient) <> %1$L
+            AND t.state IN (''unsent'', ''queued'', ''deferred'')'),
+        ('campaign_recipients', '{recipient}', 'words', 'suppression_address(t.recipient) <> %1$L
+            AND t.state NOT IN (''unsent'', ''queued'', ''deferred'')'),
         ('transcripts', '{dialogue}', 'words', 'NOT EXISTS (SELECT FROM attempts AS a WHERE a.message_id = t.message_id
             AND a.lease_token = t.lease_token AND %1$L IN (suppression_address(a.recipient), suppression_address(a.sender)))'),
         ('idempotency_keys', '{key}', 'row', 'true'),
@@ -14,6 +22,8 @@ CREATE FUNCTION forget_columns() RETURNS TABLE (relation text, name text, way te
         ('recipients', '{address}', 'row', 'true'),
         ('traces', '{wanted}', 'row', 'true'),
         ('suppressions', '{source}', 'words', 'true'),
+        ('suppressions', '{address}', 'row', 't.address <> %1$L AND t.released_at IS NOT NULL'),
+        ('suppressions', '{address}', 'named', 't.address <> %1$L AND t.released_at IS NULL'),
         ('suspensions', '{reason}', 'words', 'true'),
         ('suspensions', '{value,tag}', 'named', 'true'),
         -- of a budget with no time in the future a new one is the same
@@ -31,7 +41,7 @@ $$;
 COMMENT ON FUNCTION forget_columns IS
     'The columns in which forget() searches for the address among other words, in rows t that meet the condition. row: the '
     'row goes; words: the address is replaced, in audit by its keyed hash; null: the column becomes null; named: the row is '
-    'an order or a text of operators, which stays and is named.';
+    'an order or a text of operators, or mail of others that waits; it stays and is named.';
 
 CREATE FUNCTION forget_parts() RETURNS SETOF text LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -85,6 +95,8 @@ CREATE FUNCTION forget_pattern(key text) RETURNS text LANGUAGE plpgsql STABLE SE
 DECLARE
     mailbox CONSTANT text := substring(key FROM '^(.*)@');
     letters CONSTANT text := '\u00c0-\u1fff\u3040-\ud7ff';
+    domain CONSTANT text := replace(regexp_replace(substring(key FROM '[^@]*$'), '([].:[])', '\\\1', 'g'), '\.', '(?:\.|[%=+]2e)');
+    ends CONSTANT text := concat('(?![a-z0-9', letters, '-]|\.[a-z0-9])');
     spelled text;
 BEGIN
     IF mailbox IS NULL THEN  -- a telephone number, also without its +
@@ -96,22 +108,62 @@ BEGIN
             FROM convert_to(c, 'UTF8') AS octets, generate_series(1, octet_length(octets)) AS n), ')') END, '' ORDER BY place)
     INTO spelled FROM regexp_split_to_table(mailbox, '') WITH ORDINALITY AS t (c, place);
     spelled := concat('(?:', spelled, '|"', spelled, '"|\\"', spelled, '\\")');
-    -- behind other characters of a local part it is another address; behind %3C it is in brackets
-    RETURN concat('(?:(?:(?<![a-z0-9._+', letters, '-])|(?<=[%=+][0-9a-f][0-9a-f]))', spelled, '(?:@|[%=+]40)',
-        '|(?<![a-z0-9._', letters, '])', spelled, '=)', regexp_replace(substring(key FROM '[^@]*$'), '([].:[])', '\\\1', 'g'),
-        '(?![a-z0-9', letters, '-]|\.[a-z0-9])');
+    -- behind other characters of a local part it is another address; behind =3C it is in brackets
+    RETURN concat('(?:(?:(?:(?<![a-z0-9._+', letters, '-])|(?<=[=+][0-9a-f][0-9a-f]))', spelled, '(?:@|[%=+]40)',
+        '|(?<![a-z0-9._', letters, '])', spelled, '[=%])', domain, ends,
+        '|(?<![a-z0-9.', letters, '-])', domain, '[=!]', spelled, ends, ')');
 END $$;
 COMMENT ON FUNCTION forget_pattern IS
     'A regular expression, without case, for an address among words: also in quotes, as URLs (RFC 3986), ORCPT (RFC 3461) and '
-    'quoted-printable encode it, and with = for @ as in VERP. It does not match in a longer address.';
+    'quoted-printable encode it, with = for @ as in VERP, with % for it, and behind its domain as in SRS0 and UUCP. It does '
+    'not match in a longer address.';
+
+CREATE FUNCTION forget_plain(words text) RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$
+DECLARE
+    spelled text;
+    code integer;
+    before text;
+BEGIN
+    FOR round IN 1..3 LOOP  -- of encodings within each other
+        before := words;
+        EXIT WHEN words !~* '%[2-7]|\\[ux]|&#|&amp;#';
+        words := replace(words, '&amp;', '&');
+        FOR spelled, code IN
+            SELECT DISTINCT m[1], coalesce(m[4]::integer, get_byte(decode(coalesce(m[2], m[3]), 'hex'), 0))
+            FROM regexp_matches(words, '((?:%|\\+u00|\\+x)([2-7][0-9a-f])|&#(?:x0*([2-7][0-9a-f])|0*([0-9]{2,3}));)', 'gi') AS m
+        LOOP
+            words := CASE WHEN code BETWEEN 32 AND 126 THEN replace(words, spelled, chr(code)) ELSE words END;
+        END LOOP;
+        EXIT WHEN words = before;
+    END LOOP;
+    RETURN words;
+END $$;
+COMMENT ON FUNCTION forget_plain IS
+    'Words with the characters of ASCII as they are, which URLs, HTML and JSON encode, also within each other.';
+
+-- without a search_path it becomes a part of the query
+CREATE FUNCTION forget_found(words text, pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT words ~* (pattern COLLATE "C") OR pgmta.forget_plain(words) ~* (pattern COLLATE "C")
+$$;
+COMMENT ON FUNCTION forget_found IS 'Whether a pattern of forget_pattern() is among words, also if these are encoded.';
+
+CREATE FUNCTION forget_text(words text, pattern text, instead text) RETURNS text LANGUAGE sql IMMUTABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN forget_plain(rest) ~* (pattern COLLATE "C")
+        THEN regexp_replace(forget_plain(rest), pattern COLLATE "C", instead, 'gi') ELSE rest END
+    FROM regexp_replace(words, pattern COLLATE "C", instead, 'gi') AS rest
+$$;
+COMMENT ON FUNCTION forget_text IS
+    'Replaces what matches a pattern. Words in which it is found only when they are decoded stay decoded.';
 
 CREATE FUNCTION forget_json(value jsonb, pattern text, instead text) RETURNS jsonb LANGUAGE sql IMMUTABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT CASE jsonb_typeof(value)
-        WHEN 'string' THEN to_jsonb(regexp_replace(value #>> '{}', pattern COLLATE "C", instead, 'gi'))
+        WHEN 'string' THEN to_jsonb(forget_text(value #>> '{}', pattern, instead))
         WHEN 'array' THEN (SELECT coalesce(jsonb_agg(forget_json(each, pattern, instead) ORDER BY n), '[]')
             FROM jsonb_array_elements(value) WITH ORDINALITY AS a (each, n))
-        WHEN 'object' THEN (SELECT coalesce(jsonb_object_agg(regexp_replace(name, pattern COLLATE "C", instead, 'gi'),
+        WHEN 'object' THEN (SELECT coalesce(jsonb_object_agg(forget_text(name, pattern, instead),
             forget_json(each, pattern, instead)), '{}') FROM jsonb_each(value) AS o (name, each))
         ELSE value
     END
@@ -120,9 +172,12 @@ COMMENT ON FUNCTION forget_json IS 'Replaces what matches a pattern in the texts
 
 CREATE FUNCTION forget_search(relation text, ways text[], key text) RETURNS text LANGUAGE sql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    -- a plain search leaves few rows for the pattern; without CASE the planner may turn them round
-    SELECT string_agg(format('CASE WHEN strpos(lower(%2$s COLLATE "C"), %3$L) > 0 THEN %1$s AND %2$s ~* (%4$L COLLATE "C") END',
-        condition, format('concat_ws('' '', %s)', texts), needle, pattern), ' OR ')
+    -- a plain search leaves few rows for the pattern, and few texts encode letters and digits; without CASE the planner may
+    -- turn them round
+    SELECT string_agg(format('(SELECT CASE WHEN strpos(lower(words COLLATE "C"), %3$L) > 0 '
+            'OR words ~* ''(?:%%(?:25)*|\\u00|\\x|#x0*)(?:3[0-9]|[46][1-9a-f]|[57][0-9a])|#[0-9]+;'' '
+            'THEN %1$s AND forget_found(words, %4$L) END FROM (SELECT concat_ws('' '', %2$s) OFFSET 0) AS w (words))',
+        condition, texts, needle, pattern), ' OR ')
     FROM (
         SELECT format(f.condition, key) AS condition, string_agg(format('t.%I::text', f.name), ', ') AS texts FROM forget_columns() AS f
         WHERE f.relation = forget_search.relation AND f.way = ANY (ways) GROUP BY f.condition
@@ -154,9 +209,11 @@ DECLARE
     number bigint;
 BEGIN
     IF found IS NULL THEN RETURN '{}'; END IF;
-    SELECT string_agg(format(CASE WHEN f.way = 'null' THEN '%1$I = CASE WHEN t.%1$I !~* ($1 COLLATE "C") THEN t.%1$I END'
+    SELECT string_agg(format(CASE WHEN f.way = 'null' THEN '%1$I = CASE WHEN NOT forget_found(t.%1$I, $1) THEN t.%1$I END'
         WHEN a.atttypid = 'jsonb'::regtype THEN '%1$I = forget_json(t.%1$I, $1, $2)'
-        ELSE '%1$I = regexp_replace(t.%1$I, $1 COLLATE "C", $2, ''gi'')' END, f.name), ', ')
+        WHEN f.relation = 'audit' THEN '%1$I = forget_text(t.%1$I, $1, $2)'
+        -- what is instead may be longer, and a constraint has most characters
+        ELSE '%1$I = left(forget_text(t.%1$I, $1, $2), greatest(length(t.%1$I), 100))' END, f.name), ', ')
     INTO changes FROM forget_columns() AS f
     JOIN pg_attribute AS a ON a.attrelid = forget_words.relation::regclass AND a.attname = f.name
     WHERE f.relation = forget_words.relation AND f.way IN ('words', 'null');
@@ -175,13 +232,13 @@ DECLARE
 BEGIN
     IF found IS NULL THEN RETURN '{}'; END IF;
     EXECUTE format('SELECT array_agg(concat_ws('' '', %1$L, %2$s)) FROM (SELECT * FROM %1$I AS t WHERE %3$s LIMIT 100) AS t', relation,
-        (SELECT string_agg(format('t.%I', a.attname), ', ') FROM pg_index AS i JOIN pg_attribute AS a
+        coalesce((SELECT string_agg(format('t.%I', a.attname), ', ') FROM pg_index AS i JOIN pg_attribute AS a
             ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-        WHERE i.indrelid = forget_named.relation::regclass AND i.indisprimary), found) INTO names;
+        WHERE i.indrelid = forget_named.relation::regclass AND i.indisprimary), 't.id'), found) INTO names;
     RETURN CASE WHEN names IS NULL THEN '{}' ELSE jsonb_build_object('stays', to_jsonb(names)) END;
 END $$;
 COMMENT ON FUNCTION forget_named IS
-    'The part of forget() for orders and texts of operators with the address: their tables and keys.';
+    'The part of forget() for rows that stay and have the address: their tables and keys.';
 
 CREATE FUNCTION forget_suppressions(key text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -193,7 +250,6 @@ BEGIN
         DELETE FROM suppressions AS s WHERE s.address = key;
         INSERT INTO suppressions AS s (address, tenant, reason) VALUES (suppression_hash(key), '*', 'forgotten')
         ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET at = now(), released_at = NULL;
-        DELETE FROM report_counts AS r WHERE r.sender = key;
     END IF;
     RETURN jsonb_build_object('suppressions', number);
 END $$;

@@ -344,6 +344,8 @@ LISTS: list[tuple[str, list[str] | str]] = [
     ),
     ("undisclosed-recipients:;", []),
     ("root ann", ["root", "ann"]),
+    ("Ann ann@x.example", ["Ann", "ann@x.example"]),
+    ("a@x.example,\r\n b@y.example\n c@z", ["a@x.example", "b@y.example", "c@z"]),
     ('"john, doe"@x.example', ['"john, doe"@x.example']),
     ("pete(his account)@silly.test(host)", ["pete@silly.test"]),
     ("joe @ b.example", ["joe@b.example"]),

@@ -18,6 +18,7 @@ from queued.cli.options.queue_command import command, database_of, who
 
 _UNDER_WAY = "rows under way"
 _STAYS = "stays"
+_WAITING = ("queue ", "campaign_recipients ")
 
 
 @command(json=True)
@@ -28,8 +29,9 @@ def forget(config: Path, address: str, dry_run: bool, as_json: bool) -> None:
 
     In words about others the address is replaced. A keyed hash stays in the suppressions, so that
     no campaign writes to ADDRESS again. Each part is a separate commit. Orders and texts of
-    operators that have the address stay, and are named. Exit 1 if there are such ones, or if mail
-    is under way: run it again when they are gone.
+    operators that have the address stay, and are named, as is mail of others that waits with the
+    address within theirs, as VERP writes it. Exit 1 if there are such ones, or if mail is under
+    way: run it again when they are gone.
     """
     address = address_of(address)
     removed: Counter[str] = Counter()
@@ -49,7 +51,8 @@ def forget(config: Path, address: str, dry_run: bool, as_json: bool) -> None:
             if noun != _UNDER_WAY:
                 print_line(f"{noun:24}{number:>8}{' would go' if dry_run else ' removed'}")
     for name in stays:
-        print_line(f"the address stays in {name}: an operator wrote it", err=True)
+        why = "mail of others that waits" if name.startswith(_WAITING) else "an operator wrote it"
+        print_line(f"the address stays in {name}: {why}", err=True)
     if removed[_UNDER_WAY]:
         print_line(f"{removed[_UNDER_WAY]} rows are under way: run it again in a minute", err=True)
     if stays or removed[_UNDER_WAY]:

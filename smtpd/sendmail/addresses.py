@@ -12,7 +12,8 @@ def listed(text: str, place: str) -> list[str]:
     """Return the addresses of a list, without names, groups, comments and angle brackets.
 
     Blanks and line ends part addresses as commas do, unless angle brackets follow: then they are a
-    name. So `Ann ann@x` has two, as for Postfix and Sendmail. `place` is for the error. Raises Exit with code 65 for a text that is no list.
+    name. So `Ann ann@x` has two, as for Postfix and Sendmail. `place` is for the error. Raises Exit
+    with code 65 for a text that is no list.
     """
     try:
         return _List(text).addresses

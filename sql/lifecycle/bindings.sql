@@ -101,17 +101,19 @@ DECLARE
     call text := (SELECT format('%I.%I', n.nspname, p.proname) FROM pg_proc AS p
         JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.oid = bind.activate);
     again boolean := (SELECT (i.accounts_view, i.activate_function) = (place, call) FROM lifecycle.installation AS i);
-    -- a database that was restored without owners would run the code of the application with the rights of its own
-    guard text := 'IF current_user <> ''pgmta_binding'' THEN RAISE EXCEPTION ''the functions about accounts lost their owner'' '
-        'USING ERRCODE = ''insufficient_privilege'', HINT = ''Call lifecycle.bind() again.''; END IF;';
+    -- A database that was restored without owners would run the code of the application with the rights of its own.
+    -- With its schema the operator is PostgreSQL's, whatever the search_path is.
+    guard text := 'IF current_user OPERATOR(pg_catalog.<>) ''pgmta_binding'' THEN RAISE EXCEPTION '
+        '''the functions about accounts lost their owner'' USING ERRCODE = ''insufficient_privilege'', '
+        'HINT = ''Call lifecycle.bind() again.''; END IF;';
     refusal text := 'IF pgmta.sees_all_mail() THEN RAISE EXCEPTION ''code of an application does not run for a login '
         'that sees all mail'' USING ERRCODE = ''insufficient_privilege'', HINT = ''Log in as a member of pgmta_queued, '
         'pgmta_web or of the application.''; END IF;';
     -- the collector looks then, with a login of its own
     later text := 'IF pgmta.sees_all_mail() THEN RETURN ''unknown''; END IF;';
     -- functions of the owner go on behind it, and a setting that was changed for the session outlives their own
-    unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) '
-        '''pg_catalog, pg_temp'' THEN RAISE EXCEPTION ''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';
+    unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) path THEN RAISE EXCEPTION '
+        '''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';
     misfit text := (
         SELECT format('column %I of %s is %s, and has to be %s', a.attname, place, format_type(a.atttypid, a.atttypmod),
             CASE a.attname WHEN 'id' THEN 'a whole number' ELSE 'text' END)
@@ -164,67 +166,37 @@ BEGIN
         RAISE EXCEPTION 'the role pgmta_binding lacks rights to % and %', place, call USING
             ERRCODE = 'insufficient_privilege', HINT = format('Their owner runs: %s', fault);
     END IF;
-    GRANT USAGE ON SCHEMA pgmta, lifecycle TO pgmta_binding;
+    GRANT USAGE ON SCHEMA pgmta TO pgmta_binding;
     ALTER TABLE lifecycle.tokens DROP CONSTRAINT IF EXISTS tokens_account_fkey;  -- another view was bound
-    -- the code of the application has the rights of pgmta_binding and of its owner, and no others
-    GRANT CREATE ON SCHEMA lifecycle TO pgmta_binding;
-    FOR made IN SELECT f.name, f.arguments, f.returned, f.body FROM (VALUES
-        ('account_rows', 'ids bigint[]', 'TABLE (id bigint, email text, login text, status text) STABLE ROWS 10', $b$
-            BEGIN
-                %1$s %2$s
-                -- an account with two rows may have the mailbox of another owner
-                RETURN QUERY SELECT a.id::bigint, CASE WHEN count(*) = 1 THEN min(a.email::text) END, min(a.login::text),
-                    min(a.status::text)
-                FROM %5$s AS a WHERE a.id = ANY (account_rows.ids) GROUP BY a.id;
-                %4$s
-            END $b$),
-        ('account_named', 'name text', 'bigint[] STABLE', $b$
-            DECLARE
-                result bigint[];
-            BEGIN
-                %1$s %2$s
-                result := (SELECT array_agg(a.id::bigint ORDER BY a.id) FROM %5$s AS a WHERE a.login::text = account_named.name
-                    OR pgmta.suppression_address(a.email::text) = pgmta.suppression_address(account_named.name));
-                %4$s
-                RETURN result;
-            END $b$),
-        ('account_status', 'account bigint', 'text STABLE', $b$
-            DECLARE
-                result text;
-            BEGIN
-                %1$s %3$s
-                result := (SELECT a.status::text FROM %5$s AS a WHERE a.id = account_status.account);
-                %4$s
-                RETURN result;
-            END $b$),
-        ('account_lock', 'account bigint', 'text VOLATILE', $b$
-            DECLARE
-                result text;
-            BEGIN
-                %1$s %3$s
-                result := (SELECT a.status::text FROM %5$s AS a WHERE a.id = account_lock.account);
-                %4$s
-                RETURN result;
-            END $b$),
-        ('account_activate', 'account bigint', 'boolean VOLATILE', $b$
-            DECLARE
-                result boolean;
-            BEGIN
-                %1$s %2$s
-                result := %6$s(account_activate.account);
-                %4$s
-                RETURN result;
-            END $b$)
-        ) AS f (name, arguments, returned, body) LOOP
-        EXECUTE format('CREATE OR REPLACE FUNCTION lifecycle.%I(%s) RETURNS %s LANGUAGE plpgsql SECURITY DEFINER '
-            'SET search_path = pg_catalog, pg_temp AS %L', made.name, made.arguments, made.returned,
-            format(made.body, guard, refusal, later, unchanged, place, call));
-        EXECUTE format('ALTER FUNCTION lifecycle.%I OWNER TO pgmta_binding', made.name);
-        -- those that call it belong to the owner of the schema
-        EXECUTE (SELECT format('GRANT EXECUTE ON FUNCTION lifecycle.%I TO %I', made.name, pg_get_userbyid(n.nspowner))
-            FROM pg_namespace AS n WHERE n.nspname = 'lifecycle');
+    -- The code of the application has the rights of pgmta_binding and of its owner, and no others. It may not use the
+    -- schema of the functions that run it, so it can't name them to alter them.
+    GRANT CREATE ON SCHEMA lifecycle_bound TO pgmta_binding;
+    FOR made IN SELECT f.*, f.name = 'account_rows' AS many FROM (VALUES
+        -- an account with two rows may have the mailbox of another owner
+        ('account_rows', 'ids bigint[]', 'TABLE (id bigint, email text, login text, status text)', 'STABLE ROWS 10', refusal,
+            'SELECT a.id::bigint, CASE WHEN count(*) = 1 THEN min(a.email::text) END, min(a.login::text), '
+            'min(a.status::text) FROM %1$s AS a WHERE a.id = ANY ($1) GROUP BY a.id'),
+        ('account_named', 'name text', 'bigint[]', 'STABLE', refusal,
+            'SELECT array_agg(a.id::bigint ORDER BY a.id) FROM %1$s AS a WHERE a.login::text = $1 '
+            'OR pgmta.suppression_address(a.email::text) = pgmta.suppression_address($1)'),
+        ('account_status', 'account bigint', 'text', 'STABLE', later, 'SELECT a.status::text FROM %1$s AS a WHERE a.id = $1'),
+        ('account_lock', 'account bigint', 'text', 'VOLATILE', later, 'SELECT a.status::text FROM %1$s AS a WHERE a.id = $1'),
+        ('account_activate', 'account bigint', 'boolean', 'VOLATILE', refusal, 'SELECT %2$s($1)')
+        ) AS f (name, argument, type, kind, before, query) LOOP
+        EXECUTE format('CREATE OR REPLACE FUNCTION lifecycle_bound.%I(%s) RETURNS %s %s LANGUAGE plpgsql SECURITY DEFINER '
+            'SET search_path = pg_catalog, pg_temp AS %L', made.name, made.argument, made.type, made.kind,
+            concat_ws(' ', 'BEGIN', guard, 'RETURN', CASE WHEN made.many THEN 'QUERY' END,
+                '(' || format(made.query, place, call) || '); END'));
+        EXECUTE format('ALTER FUNCTION lifecycle_bound.%I OWNER TO pgmta_binding', made.name);
+        -- the owner's own looks at the session before, and after
+        EXECUTE format('CREATE OR REPLACE FUNCTION lifecycle.%I(%s) RETURNS %s %s LANGUAGE plpgsql AS %L', made.name,
+            made.argument, made.type, made.kind,
+            concat_ws(' ', 'DECLARE path text := pg_catalog.current_setting(''search_path'');',
+                'result ' || CASE WHEN NOT made.many THEN made.type END || ';', 'BEGIN', made.before,
+                CASE WHEN made.many THEN 'RETURN QUERY SELECT * FROM' ELSE 'result :=' END,
+                format('lifecycle_bound.%I($1);', made.name), unchanged, CASE WHEN NOT made.many THEN 'RETURN result;' END, 'END'));
     END LOOP;
-    REVOKE CREATE ON SCHEMA lifecycle FROM pgmta_binding;
+    REVOKE CREATE ON SCHEMA lifecycle_bound FROM pgmta_binding;
     UPDATE lifecycle.installation SET accounts_view = place, activate_function = call;
 END $$;
 COMMENT ON FUNCTION bind IS

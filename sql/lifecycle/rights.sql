@@ -28,9 +28,6 @@ BEGIN
     GRANT EXECUTE ON FUNCTION epoch, token_secret, token_code TO PUBLIC;
     -- refused by a trigger, whose hint all shall see
     GRANT UPDATE ON jobs TO PUBLIC;
-    -- those of a bound application belong to another role
-    EXECUTE (SELECT format('GRANT EXECUTE ON FUNCTION account_rows, account_named, account_status, account_lock, '
-        'account_activate TO %I', pg_get_userbyid(n.nspowner)) FROM pg_namespace AS n WHERE n.nspname = 'lifecycle');
     FOR given IN SELECT w.what, w.role FROM wanted_rights() AS w LOOP
         IF to_regrole(given.role) IS NULL THEN
             missing := missing || given.role;

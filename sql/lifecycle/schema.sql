@@ -3,6 +3,10 @@
 CREATE SCHEMA lifecycle;
 COMMENT ON SCHEMA lifecycle IS 'Accounts, tokens and collectors of pgmta. `queuectl lifecycle` installs and removes it.';
 REVOKE ALL ON SCHEMA lifecycle FROM PUBLIC;
+CREATE SCHEMA lifecycle_bound;
+COMMENT ON SCHEMA lifecycle_bound IS
+    'The functions of bind() that run code of an application. Nobody but the owner may use it: that code runs as their '
+    'owner, who could alter them otherwise.';
 ALTER DEFAULT PRIVILEGES IN SCHEMA lifecycle REVOKE ALL ON TABLES FROM PUBLIC;
 SET LOCAL search_path = lifecycle;
 SET LOCAL check_function_bodies = off;  -- functions may name later ones

@@ -6,6 +6,7 @@ import re
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -38,7 +39,7 @@ def roles(root: psycopg.Connection, owned: tuple[str, str]) -> Iterator[dict[str
             " name varchar(100), blocked boolean DEFAULT false, confirmed boolean DEFAULT false)"
         )
     yield names | {"owner": owned[1]}
-    root.execute("DROP SCHEMA lifecycle CASCADE; DROP OWNED BY pgmta_binding")
+    root.execute("DROP SCHEMA lifecycle, lifecycle_bound CASCADE; DROP OWNED BY pgmta_binding")
     for login in names.values():
         root.execute(f"DROP OWNED BY {login} CASCADE; DROP ROLE {login}".encode())
 
@@ -105,7 +106,7 @@ def test_code_of_the_application_never_has_the_rights_of_the_owner(
             with pytest.raises(pg_errors.InsufficientPrivilege, match="a login that sees all mail"):
                 powerful.execute(f"SELECT lifecycle.{asks}".encode())
     # as after a restore without owners
-    root.execute(f"ALTER FUNCTION lifecycle.account_rows OWNER TO {roles['owner']}".encode())
+    root.execute(f"ALTER FUNCTION lifecycle_bound.account_rows OWNER TO {roles['owner']}".encode())
     with (
         acting(root, roles["queued"]) as queued,
         pytest.raises(pg_errors.InsufficientPrivilege, match="lost their owner"),
@@ -245,6 +246,76 @@ def test_a_changed_search_path_gives_no_rights_of_the_owner(
         for function in ("activate_again(1)", "account_changed(1)"):
             with pytest.raises(pg_errors.InsufficientPrivilege, match="changed search_path"):
                 app.execute(f"SELECT lifecycle.{function}".encode())
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "ALTER FUNCTION %s SECURITY INVOKER SET search_path = shop, pg_catalog, pg_temp",
+        "ALTER FUNCTION %s RESET search_path",
+        "ALTER FUNCTION %s SET SCHEMA shop;"
+        " CREATE OR REPLACE FUNCTION shop.account_named(name text)"
+        " RETURNS bigint[] LANGUAGE sql AS $x$ SELECT shop.spy(1::text)::bigint[] $x$",
+        "REASSIGN OWNED BY pgmta_binding TO shop",
+        "SELECT set_config('search_path', 'pg_catalog, pg_temp', false)",
+    ],
+)
+def test_code_of_the_application_can_change_nothing_that_the_owner_runs(
+    shop: psycopg.Connection, roles: dict[str, str], attack: str
+) -> None:
+    """The functions of a view run as the role that reads it. Here they never run as another."""
+    role = roles["shop"]
+    attack = attack.replace("TO shop", f"TO {role}")
+    with acting(shop, role) as app:
+        with suppress(psycopg.Error):  # PostgreSQL 15 lets a role give itself away
+            app.execute(f"GRANT {role} TO pgmta_binding".encode())
+        app.execute(
+            f"""CREATE FUNCTION shop.spy(text) RETURNS text LANGUAGE plpgsql AS $body$
+            DECLARE
+                target text;
+            BEGIN
+                IF current_user NOT IN ('pgmta_binding', '{role}') THEN
+                    RAISE EXCEPTION 'rights of %', current_user;
+                END IF;
+                FOREACH target IN ARRAY
+                    '{{account_named(text),account_lock(bigint),account_status(bigint)}}'::text[]
+                LOOP
+                    FOREACH target IN ARRAY
+                        ARRAY['lifecycle.' || target, 'lifecycle_bound.' || target]
+                    LOOP
+                        BEGIN
+                            EXECUTE replace($attack${attack}$attack$, '%s', target);
+                        EXCEPTION WHEN OTHERS THEN NULL;
+                        END;
+                    END LOOP;
+                END LOOP;
+                PERFORM set_config('search_path', 'pg_catalog, pg_temp', true);
+                RETURN $1;
+            END $body$;
+            CREATE OR REPLACE VIEW shop.mail_accounts AS SELECT id, email, name AS login,
+                shop.spy('active') AS status FROM shop.customers WHERE shop.spy('') = '';
+            CREATE FUNCTION shop.never(name, name) RETURNS boolean LANGUAGE sql AS 'SELECT false';
+            CREATE OPERATOR shop.<> (FUNCTION = shop.never, LEFTARG = name, RIGHTARG = name);
+            CREATE FUNCTION shop.fired() RETURNS trigger LANGUAGE plpgsql AS
+                'BEGIN PERFORM shop.spy(NULL); RETURN NULL; END';
+            GRANT ALL ON SCHEMA shop TO PUBLIC;
+            INSERT INTO shop.customers (email, name, confirmed)
+                VALUES ('ann@b.example', 'ann', true)
+            """.encode()
+        )
+        for _ in range(3):
+            app.execute(
+                "DROP TABLE IF EXISTS pg_temp.tokens;"
+                "CREATE TEMP TABLE tokens (action lifecycle.token_action, account bigint,"
+                " consumed_at bigint, failures integer, expires_at bigint, created_at bigint);"
+                "GRANT ALL ON tokens TO PUBLIC;"
+                "CREATE TRIGGER fired BEFORE INSERT ON tokens FOR EACH ROW"
+                " EXECUTE FUNCTION shop.fired();"
+            )
+            for asks in ("recover('ann')", "activate_again(1)", "account_changed(1)"):
+                with suppress(pg_errors.InsufficientPrivilege):  # it is noticed
+                    app.execute(f"SELECT lifecycle.{asks}".encode())
+                app.execute("RESET search_path")
 
 
 def test_a_login_with_which_nothing_could_be_collected_is_refused(

@@ -70,7 +70,7 @@ def remove(uri: str) -> bool:
                     f"lifecycle.{table} has {number} rows: delete them first, which withdraws their"
                     " mail"
                 )
-        db.execute("DROP SCHEMA lifecycle CASCADE")
+        db.execute("DROP SCHEMA lifecycle, lifecycle_bound CASCADE")
         # the rights of the role by which a bound application was read; other databases may have it
         db.execute("""DO $$ BEGIN
             IF to_regrole('pgmta_binding') IS NOT NULL THEN

@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from base64 import b32encode, b64encode
+from base64 import b32encode, b64decode, b64encode
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import unquote_plus
 
@@ -15,8 +16,14 @@ _PART = 6
 """Characters in a row that give a secret away. Providers show the last 4 of a key on purpose."""
 
 _ROUNDS = 3  # of encodings within each other
-_OCTET = re.compile(r"\\x([0-9A-Fa-f]{2})")
-_CHARACTER = re.compile(r"\\u([0-9A-Fa-f]{4})")
+_MAX_VIEWS = 40  # of a text, so that none takes long
+_OCTET = re.compile(r"[\\0]x([0-9A-Fa-f]{2})")
+_CHARACTER = re.compile(
+    r"(?:\\u\{|[Uu]\+)0*([0-9A-Fa-f]{1,5})\}?|[\\%]u([0-9A-Fa-f]{4})|\\U000([0-9A-Fa-f]{5})"
+)
+_TAG = re.compile(r"<[^<>]*>")
+_HEX = re.compile(r"(?:[0-9A-Fa-f]{2}){6,}")
+_BASE64 = re.compile(r"[0-9A-Za-z+/_-]{8,}")
 _QUOTED = re.compile(r"=([0-9A-Fa-f]{2})")
 _PREFIX = re.compile(r"(?<![0-9A-Za-z])0[xX](?=[0-9A-Fa-f]{2})")
 _SIGNS = re.compile(r"[\W_]+")
@@ -25,8 +32,9 @@ _SIGNS = re.compile(r"[\W_]+")
 class SecretParts:
     """Says whether a text has a part of one of these secrets.
 
-    It compares without case, blanks and signs. It knows the octets as numbers, base64 and base32,
-    and characters as URLs, HTML, JSON and quoted-printable write them.
+    It compares without case, blanks, signs and tags. It knows the octets as numbers, base64 and
+    base32, characters as URLs, HTML, programs and quoted-printable write them, and these within
+    each other. It does not know words between the letters, other orders and other codes.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -61,16 +69,43 @@ class SecretParts:
 
 def _views(text: str) -> Iterator[str]:
     """Yield a text as it is, and decoded."""
-    yield _plain(text)
-    for _ in range(_ROUNDS):
-        decoded = _CHARACTER.sub(lambda escape: chr(int(escape[1], 16)), html.unescape(text))
-        decoded = unquote_plus(_OCTET.sub(r"%\1", decoded))
-        if decoded == text:
-            break
-        yield _plain(decoded)
-        text = decoded
+    views = {text: 0}  # with the number of encodings that were taken off
+    waiting = deque(views)
+    while waiting:
+        view = waiting.popleft()
+        yield _plain(view)
+        for decoded in _decoded(view) if views[view] < _ROUNDS else ():
+            if decoded not in views and len(views) < _MAX_VIEWS:
+                views[decoded] = views[view] + 1
+                waiting.append(decoded)
+
+
+def _decoded(text: str) -> Iterator[str]:
+    """Yield a text with one encoding less, for each that may be in it."""
+    if "%" in text or "+" in text or "&" in text or "\\" in text or "0x" in text:
+        characters = _CHARACTER.sub(_character, html.unescape(text))
+        yield unquote_plus(_OCTET.sub(r"%\1", characters))
     if "=" in text:
-        yield _plain(unquote_plus(_QUOTED.sub(r"%\1", text)))
+        yield unquote_plus(_QUOTED.sub(r"%\1", text))
+    if "<" in text:
+        yield _TAG.sub("", text)
+    # what is no encoding becomes noise
+    for runs, decode in ((_HEX, bytes.fromhex), (_BASE64, _octets_of)):
+        octets = b" ".join(map(decode, runs.findall(text)))
+        if octets:
+            yield octets.decode("utf-8", "ignore")
+        if b"\0" in octets:  # UTF-16 of western letters
+            yield octets.replace(b"\0", b"").decode("latin-1")
+
+
+def _character(escape: re.Match[str]) -> str:
+    return chr(int(escape[escape.lastindex or 0], 16))
+
+
+def _octets_of(run: str) -> bytes:
+    """Return the octets of base64 that may have been cut."""
+    run = run[:-1] if len(run) % 4 == 1 else run
+    return b64decode(run + "=" * (-len(run) % 4), b"-_" if "-" in run or "_" in run else None)
 
 
 def _plain(text: str) -> str:

@@ -27,6 +27,7 @@ ORDINARY = [
     "OK id=<20261129063455.1.8D2F@mg.example.org>",
     "5.7.8 Error: authentication failed: UGFzc3dvcmQ6",
     "error=21211 error_text=The 'To' number +491709876543 is not a valid phone number.",
+    "<html><body>Bad &lt;key&gt; U+110000 \\U00110000 \\u{ffffff} \\ud800 0xzz AAAA====</body>",
     "Unauthorized error_text=API key ****cdef is not active (0x1F, %20, =3D, \\u00e4)",
 ]
 
@@ -72,6 +73,19 @@ SPELLINGS: dict[str, Spelling] = {
     "with blanks": " ".join,
     "with hyphens": "-".join,
     "hexlify": lambda text: binascii.hexlify(text.encode(), "-").decode(),
+    "\\u{}": lambda text: "".join(f"\\u{{{ord(c):x}}}" for c in text),
+    "\\U": lambda text: "".join(f"\\U{ord(c):08x}" for c in text),
+    "%u": lambda text: "".join(f"%u{ord(c):04x}" for c in text),
+    "U+": lambda text: " ".join(f"U+{ord(c):04X}" for c in text),
+    "0x, no blanks": _octets("0x{:02x}"),
+    "base64 of base64": lambda text: _base64(_base64(text)),
+    "base64 of hex": lambda text: _base64(_octets("{:02x}")(text)),
+    "base64 of a URL": lambda text: _base64(_octets("%{:02X}")(text)),
+    "base64 of UTF-16": lambda text: base64.b64encode(text.encode("utf-16")).decode(),
+    "hex of base64": lambda text: _base64(text).encode().hex(),
+    "hex of UTF-16": lambda text: text.encode("utf-16-be").hex(),
+    "with tags": "<b>".join,
+    "with tags, in HTML": lambda text: html.escape("<b>".join(text)),
     "wide": lambda text: "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text),
 }
 

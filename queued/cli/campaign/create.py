@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import BaseModel
@@ -19,6 +19,9 @@ from queued.cli.campaign.campaign_recipients import compiled
 from queued.cli.options.mail_options import time_option
 from queued.cli.options.queue_command import command, database_of, who
 from queued.cli.recipients.row_check import RECIPIENT, words_of
+
+if TYPE_CHECKING:
+    from queued.config import QueuedConfig
 
 
 @command(json=True)
@@ -36,7 +39,8 @@ def create(config: Path, name: str, tenant: str, at: str | None, deadline: str |
            as_json: bool, **options: Any) -> None:  # fmt: skip
     """Make a campaign without recipients, and say which words its list has to have.
 
-    A credential that no route, budget or option names is named on stderr: it may be misspelt.
+    A credential that no route, budget or option names is named on stderr: it may be misspelt. So
+    is a missing campaigns.url, without which mail with a scope waits.
     """
     given = {
         **options, "name": name, "tenant": tenant, "visible_at": time_option("--at", at),
@@ -48,9 +52,9 @@ def create(config: Path, name: str, tenant: str, at: str | None, deadline: str |
         table.creating(given) as campaign,
     ):
         words = words_of(compiled(campaign))
-        unnamed = _unnamed(config, options["credential"], table.rated_credentials())
-    if unnamed:
-        print_line(unnamed, err=True)
+        notes = _notes(config, options, table.rated_credentials())
+    for note in notes:
+        print_line(note, err=True)
     row = campaign.row
     columns = [RECIPIENT, *words]
     if as_json:
@@ -61,14 +65,23 @@ def create(config: Path, name: str, tenant: str, at: str | None, deadline: str |
                f"{row['version']}; a list has the columns {', '.join(columns)}")  # fmt: skip
 
 
-def _unnamed(config: Path, credential: str, rated: list[str]) -> str:
-    """Return that nothing names a credential, with names that are near; '' if something does."""
+def _notes(config: Path, options: dict[str, Any], rated: list[str]) -> list[str]:
+    """Return what the configuration lacks for such a campaign."""
     from queued.config import read_config
 
     try:
         read = read_config(config, passwords=False)
     except ConfigError:  # that is for those who may read all its files
-        return ""
+        return []
+    notes = [_unnamed(read, options["credential"], rated)]
+    if options["scope"] and not read.campaigns.url:
+        notes.append("campaigns.url is missing in queued.yaml: mail with a scope has a link to "
+                     "unsubscribe, and waits until there is one")  # fmt: skip
+    return [note for note in notes if note]
+
+
+def _unnamed(read: QueuedConfig, credential: str, rated: list[str]) -> str:
+    """Return that nothing names a credential, with names that are near; '' if something does."""
     texts = [read.environment.database.where, *(worker.where for worker in read.workers)]
     known = {*rated, *_credentials_in(read), *_credentials_in(read.routing)}
     if credential in known or any(f"'{credential}'" in text for text in texts if text):

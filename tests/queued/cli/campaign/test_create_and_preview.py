@@ -111,6 +111,15 @@ def test_a_credential_that_nothing_names_is_said(site: Site, db: psycopg.Connect
     assert said("ses1") == ""
 
 
+def test_a_scope_needs_the_url_of_its_links(site: Site, db: psycopg.Connection) -> None:
+    db.execute("SELECT budget_set('credential:c', 10, NULL)")
+    given = ("--template", "hello", "--credential", "c", "--scope", "news")
+    site.configure({})
+    assert "campaigns.url is missing in queued.yaml" in site.run("create", "one", *given).stderr
+    site.configure({"campaigns": {"url": "https://a.example"}})
+    assert site.run("create", "two", *given).stderr == ""
+
+
 def test_the_preview_has_its_subject_as_it_is_read(site: Site, db: psycopg.Connection) -> None:
     subject = "Frühling für {{name}}, " + "und noch mehr " * 10
     put_template(db, "spring", TemplateSource(

@@ -9,8 +9,13 @@ FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
 ) AS pick
 
 -- name: meeting
--- The rows of these that a condition matches, and those on which it fails.
-SELECT id FROM queue_test(%(condition)s, %(ids)b::bigint[])
+-- The rows of these that a condition matches, and those on which it fails; the seconds that this took.
+SELECT coalesce(array_agg(id), '{}'), extract(epoch FROM clock_timestamp() - statement_timestamp())::float8
+FROM queue_test(%(condition)s, %(ids)b::bigint[])
+
+-- name: rules_aside
+-- Those of these rules that are set aside already.
+SELECT name FROM rules WHERE 'rule ' || name = ANY (%(owners)s) AND slow_at IS NOT NULL
 
 -- name: rule
 -- Set a rule aside; `text` has the condition that was tried.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,8 @@ URGENT = {
 }
 """Parts of those that claim urgent rows, a few of each domain."""
 
-_UNLIMITED = b"SET statement_timeout = 0"
+_LIMIT = b"SELECT current_setting('statement_timeout')"
+_SET_LIMIT = b"SELECT set_config('statement_timeout', %(limit)s, false)"
 _WINDOW = 64  # rows that a claim by time looks at beyond the rows that are wanted
 _WIDE = 2048  # rows of the window of a claim by domain that met few due rows
 _BACKLOG = 1.0  # seconds for which a backlog is assumed to last, after the window has shown it
@@ -122,6 +124,7 @@ class Claims:
         self._each = each
         self._cursor: Place | None = None  # of the last claim by domain; None: all seen
         self._backlog_until = 0.0  # until then the window would show the same again
+        self._lifted = ""  # the time limit of the connection, while it has none for one claim
         self.leases = RowLeases(link, owner, lease, self._schema)
         """The leases of the claimed rows."""
         self.saw_all = 0.0
@@ -149,7 +152,8 @@ class Claims:
         their content, up to `budget` octets together.
         Only rows that have been due for `overdue` seconds are claimed. A row on which a condition
         fails is left, and named in the log. A rule that PostgreSQL refuses is passed over, and one
-        that takes too long is set aside, if the link has a time limit. A row
+        that takes too long is set aside, if the link has a time limit; without one the
+        next claim takes any time. A row
         whose lost attempt can't be logged is put on hold.
         Raises StoreUnavailable, and SchemaMismatch if the schema is of another version: nothing is
         claimed then.
@@ -179,8 +183,12 @@ class Claims:
                 if not timed_out(error):
                     raise
                 if not await rules.set_costly_aside():
-                    await self._link.run(_UNLIMITED)  # the queue is large, or the server busy
+                    await self._lift_limit()  # the queue is large, or the server busy
                     raise
+        if self._lifted:
+            with suppress(StoreUnavailable):  # a connection that is made again has its limit
+                await self._link.run(_SET_LIMIT, {"limit": self._lifted})
+            self._lifted = ""
         if rules.refused:
             rules.claimed()
         return claim
@@ -199,6 +207,11 @@ class Claims:
         params = {"priority": self._fixed["priority"], "since": since, "window": window}
         ((seconds,),) = await self._link.run(self._statements["next_due"], params)
         return seconds if seconds is None else float(seconds)
+
+    async def _lift_limit(self) -> None:
+        """Let the next claim take any time."""
+        ((self._lifted,),) = await self._link.run(_LIMIT)
+        await self._link.run(_SET_LIMIT, {"limit": "0"})
 
     async def _take_lost(self, error: psycopg.Error) -> bool:
         """Hold rows whose lost attempt can't be logged, and return whether there was one."""

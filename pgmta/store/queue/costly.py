@@ -5,7 +5,9 @@ A rule or suspension that is set aside has `slow_at`, and counts for nobody unti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import psycopg
 from psycopg import errors as pg_errors
@@ -25,6 +27,9 @@ CLAIMING = {"statement_timeout": "5s"}
 
 SCANNING = {"statement_timeout": "60s"}
 """Those for connections on which a condition may read the whole queue."""
+
+TOGETHER_S = 1.0
+"""What all conditions together may take beyond `true` when they are tried, in seconds."""
 
 _BLANK = 0  # stands for a row without values
 _TRIES = 2  # a host may have been busy with other work
@@ -51,6 +56,8 @@ class CostlyConditions:
     def __init__(self, link: Link) -> None:
         self.link = link
         """The connection."""
+        self.trial = asyncio.Lock()
+        """Held during a trial: several workers may meet a costly condition at the same time."""
 
     async def rows(self, condition: str, ids: Sequence[int]) -> list[int] | None:
         """Return the rows of these that meet a condition; None: it takes too long.
@@ -59,42 +66,84 @@ class CostlyConditions:
         """
         for _ in range(_TRIES):
             try:
-                return await self._meeting(condition, ids)
+                return (await self._meeting(condition, ids))[0]
             except StoreUnavailable as error:
                 if not timed_out(error):
                     raise
             await self._meeting("true", ids)  # if that is too slow as well, it is the server
         return None
 
-    async def _meeting(self, condition: str, ids: Sequence[int]) -> list[int]:
+    async def _meeting(self, condition: str, ids: Sequence[int]) -> tuple[list[int], float]:
         params = {"condition": condition, "ids": Bigints(ids)}
-        return [row for (row,) in await self.link.run(_SQL["meeting"], params)]
+        ((rows, seconds),) = await self.link.run(_SQL["meeting"], params)
+        return rows, seconds
 
-    async def _slow(self, condition: str) -> bool:
-        """Return whether a condition takes too long for the rows that are due."""
-        due = [row for (row,) in await self.link.run(_SQL["due"])]
+    async def _seconds(self, condition: str, ids: Sequence[int]) -> float:
+        """Return the time that a condition takes, infinite beyond the limit."""
         try:
-            return await self.rows(condition, [_BLANK, *due]) is None
+            return (await self._meeting(condition, ids))[1]
+        except StoreUnavailable as error:
+            if not timed_out(error):
+                raise
         except psycopg.Error:
-            return False  # it is refused, which others find
+            return 0.0  # it is refused, which others find
+        await self._meeting("true", ids)  # if that is too slow as well, it is the server
+        return math.inf
+
+    async def beyond[K](
+        self, conditions: Mapping[K, str], ids: Sequence[int] | None = None
+    ) -> AsyncIterator[K]:
+        """Yield the costliest conditions, until the others take at most TOGETHER_S together.
+
+        They are tried on these rows, or on those that are due.
+        """
+        if ids is None:
+            ids = [_BLANK, *(row for (row,) in await self.link.run(_SQL["due"]))]
+        usual = await self._seconds("true", ids)
+        times = {
+            key: max(0.0, await self._seconds(condition, ids) - usual)
+            for key, condition in conditions.items()
+        }
+        sure = set()
+        while sum(times.values()) > TOGETHER_S:
+            worst = max(times, key=times.__getitem__)
+            if worst in sure:
+                del times[worst]
+                yield worst
+            else:  # a host may have been busy with other work
+                sure.add(worst)
+                again = await self._seconds(conditions[worst], ids) - usual
+                times[worst] = max(0.0, min(times[worst], again))
 
     async def set_rules_aside(self, rules: Sequence[Condition]) -> bool:
-        """Set those of the rules aside that take too long; return whether there are any."""
-        found = False
-        for rule in rules:
-            if await self._slow(rule.text):
+        """Set those of the rules aside that take too long; return whether there are any.
+
+        Rules that another trial has set aside meanwhile count.
+        """
+        async with self.trial:
+            owners = [rule.owner for rule in rules]
+            found = bool(await self.link.run(_SQL["rules_aside"], {"owners": owners}))
+            if found:
+                return True
+            async for rule in self.beyond({rule: rule.text for rule in rules}):
                 found = True
                 if await self.link.run(_SQL["rule"], {"owner": rule.owner, "text": rule.text}):
                     log.error("a standing rule is set aside: its condition takes too long",
                               condition=rule.owner, hint="queuectl rule list")  # fmt: skip
-        return found
+            return found
 
-    async def set_suspension_aside(self, number: int, condition: str) -> bool:
-        """Set a suspension aside if its condition takes too long; return whether it does."""
-        if not await self._slow(condition):
-            return False
-        await self.note_suspension(number)
-        return True
+    async def set_suspensions_aside(
+        self, conditions: Mapping[int, str], ids: Sequence[int] | None = None
+    ) -> list[int]:
+        """Set those of the suspensions aside that take too long; return their numbers.
+
+        They are tried on these rows, or on those that are due.
+        """
+        found = []
+        async for number in self.beyond(conditions, ids):
+            found.append(number)
+            await self.note_suspension(number)
+        return found
 
     async def note_suspension(self, number: int) -> None:
         """Set a suspension aside that takes too long."""

@@ -96,7 +96,7 @@ class SuspensionTable:
     async def under(self, ids: Sequence[int]) -> dict[int, int]:
         """Return those of the rows that meet an SQL condition, each with a suspension.
 
-        If they take too long together, each one is tried by `costly`, and set aside if it does.
+        If they take too long together, `costly` sets the costliest aside, and tries the others.
         """
         link = self._costly.link if self._costly else self._link
         try:
@@ -105,7 +105,11 @@ class SuspensionTable:
             if not (self._costly and timed_out(error)):
                 raise
         found: dict[int, int] = {}
-        for number, condition in await self._link.run(_SQL["conditions"]):
+        async with self._costly.trial:
+            conditions = dict(await self._link.run(_SQL["conditions"]))
+            for number in await self._costly.set_suspensions_aside(conditions, ids):
+                del conditions[number]
+        for number, condition in conditions.items():
             rows = await self._costly.rows(condition, ids)
             if rows is None:
                 await self._costly.note_suspension(number)
@@ -153,7 +157,8 @@ class SuspensionTable:
         """Set a task's suspension aside if its condition takes too long; return whether it does."""
         if not (self._costly and task.condition):
             return False
-        return await self._costly.set_suspension_aside(task.suspension, task.condition)
+        conditions = {task.suspension: task.condition}
+        return bool(await self._costly.set_suspensions_aside(conditions))
 
     async def due(self, task: SuspensionTask, after: RowPlace, page: int) -> list[RowPlace]:
         """Return the next rows of a task that are due, from a place on."""

@@ -26,6 +26,13 @@ COSTLY = "factorial(20000 + attempts) > id"
 """Takes about 0.6 s a row."""
 
 
+WAITING = """
+CREATE FUNCTION public.ceil(integer) RETURNS double precision STABLE LANGUAGE plpgsql AS $$
+BEGIN PERFORM pg_sleep(0.03); RETURN 0; END $$
+"""
+"""It fits better than that of PostgreSQL, as the owner's functions may."""
+
+
 def mail(db: psycopg.Connection) -> list[int]:
     """Rows that are due, the last of which a good rule or suspension takes."""
     message(db, 1)
@@ -91,6 +98,60 @@ async def test_a_suspension_that_takes_too_long_is_set_aside(
     assert (await table.look()).ended == [slow]  # what it has put off comes back
     assert f"suspension {slow} is set aside" in command("suspensions").stderr
     await link.close()
+
+
+@pytest.mark.slow
+async def test_conditions_that_take_too_long_together_are_set_aside(
+    db: psycopg.Connection, database: str
+) -> None:
+    """No one of them does, with 0.3 s each. Those that cost the most go."""
+    *free, held = mail(db)
+    db.execute(WAITING)
+    link = Link(database, "conditions", SESSION | {"statement_timeout": "1500ms"})
+    costly = CostlyConditions(link)
+    table = SuspensionTable(link, costly=costly)
+    for number in range(9):
+        condition = f"ceil(attempts) > {number}" + " OR ceil(attempts + 1) > 4" * (number == 4)
+        rule(db, f"mid {number}", condition)
+        fetch(db, "SELECT queue_suspend('condition', %s, 'r')", condition)
+    rule(db, "good", "domain = 'held.example'")
+    fetch(db, "SELECT queue_suspend('condition', %s, 'r')", "domain = 'held.example'")
+    claiming = Link(database, "claims", SESSION | {"statement_timeout": "2s"})
+    found = (await Claims(claiming, "w@h", 60, costly=costly).claim(100, [])).items
+    assert sorted(item.id for item in found) == free
+    assert list(await table.under([*free, held])) == [held]
+    for of in ("rules", "suspensions"):
+        counting = column(db, f"SELECT count(*) FILTER (WHERE slow_at IS NULL) FROM {of}")
+        assert counting[0] < 5  # what is left takes 1 s at most
+    assert column(db, "SELECT slow_at FROM rules WHERE name = 'mid 4'") != [None]
+    assert column(db, "SELECT slow_at FROM rules WHERE name = 'good'") == [None]
+    await claiming.close()
+    await link.close()
+
+
+@pytest.mark.slow
+async def test_a_claim_that_may_take_any_time_is_only_one(
+    db: psycopg.Connection, costly: CostlyConditions
+) -> None:
+    rows = mail(db)
+    claims = Claims(costly.link, "w@h", 60, costly=costly)
+    await claims.claim(0, [])  # learns that there are no rules
+    limit = "SELECT current_setting('statement_timeout')"
+    # what makes the claim slow is no condition
+    db.execute("""
+        CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_sleep(0.3); RETURN NEW; END $$;
+        CREATE TRIGGER slow BEFORE UPDATE ON queue FOR EACH ROW EXECUTE FUNCTION public.slow();
+    """)
+    with pytest.raises(StoreUnavailable):
+        await claims.claim(100, [])
+    assert len((await claims.claim(100, [])).items) == len(rows)
+    assert await costly.link.run(limit.encode()) == [("1s",)]
+    db.execute("DROP TRIGGER slow ON queue")
+    new = [row(db, 1, due=-60) for _ in rows]
+    rule(db, "worst", COSTLY)
+    assert sorted(item.id for item in (await claims.claim(100, [])).items) == new
+    assert column(db, "SELECT name FROM rules WHERE slow_at IS NOT NULL") == ["worst"]
 
 
 async def test_nothing_is_set_aside_while_the_server_does_not_answer(

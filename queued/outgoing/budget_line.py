@@ -124,6 +124,7 @@ class BudgetLine:
         self._put_off = put_off
         self._lead = lead
         self._task: asyncio.Task[None] | None = None
+        self._last = -math.inf  # the last time that was given, which no later one is before
         self._step = 0.0  # seconds between two times, as far as it is known
         self._later = 0.0  # when the last row comes again that was put off
         self._lateness = RecentTimes()
@@ -237,7 +238,12 @@ class BudgetLine:
         for number in range(found.number):
             if not self.waiting:  # the other times are lost
                 break
-            self._give(self.waiting.popleft(), found, number)
+            moment = found.first + number * found.step
+            if self._clock.latest(moment) > self._last:  # else that clock was set forward
+                self._give(self.waiting.popleft(), found, moment)
+        if found.number:
+            last = found.first + (found.number - 1) * found.step
+            self._last = max(self._last, self._clock.earliest(last))
         self._make_room()
         if self._is_vain(found, now):
             return _AGAIN_S
@@ -276,9 +282,8 @@ class BudgetLine:
                 self._later = first
             self._put_off(self.waiting.pop(), min(self._later - now, _SPREAD_S))
 
-    def _give(self, row: RatedRow, found: Reservation, number: int) -> None:
+    def _give(self, row: RatedRow, found: Reservation, moment: float) -> None:
         """Give a row its time. That of a burst may be over: it can be used later too."""
-        moment = found.first + number * found.step
         row.at = max(row.at, self._clock.latest(max(moment, found.present)))
         row.until = min(row.until, self._clock.earliest(moment) + found.late - WAY_S)
         row.have += 1

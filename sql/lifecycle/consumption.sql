@@ -85,7 +85,10 @@ CREATE FUNCTION token_again(account bigint, wanted token_action) RETURNS void LA
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    IF NOT token_fits(wanted, account_lock(token_again.account)) THEN RETURN; END IF;
+    IF NOT token_fits(wanted, account_lock(token_again.account)) THEN
+        PERFORM pgmta.prove_earlier();
+        RETURN;
+    END IF;
     -- of clients that ask together the second sees the token of the first: the next statement has a new
     -- snapshot. A bound application does not lock its accounts
     PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(token_again.account));
@@ -95,6 +98,7 @@ BEGIN
         SELECT FROM tokens AS t WHERE t.account = token_again.account AND t.action = wanted
             AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch()
             AND abs(t.created_at - epoch()) < 60);  -- one from later is of a clock that was set back
+    IF NOT FOUND THEN PERFORM pgmta.prove_earlier(); END IF;
 END $$;
 COMMENT ON FUNCTION token_again IS 'Makes a token for an account whose status fits, at most one per minute.';
 

@@ -165,6 +165,7 @@ CREATE FUNCTION mailbox_changed(account bigint) RETURNS void LANGUAGE plpgsql SE
 BEGIN
     PERFORM tokens_end(mailbox_changed.account, '{activation,password_recovery}', 'its account has another mailbox');
     DELETE FROM proofs AS p WHERE p.account = mailbox_changed.account;
+    PERFORM pgmta.prove_earlier();
 END $$;
 COMMENT ON FUNCTION mailbox_changed IS
     'To be called after the mailbox of an account changed, before account_changed(): who has only the earlier mailbox '
@@ -202,6 +203,7 @@ BEGIN
                 AND t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > epoch()) THEN
         INSERT INTO tokens (action, account) VALUES ('activation', account_changed.account);
     END IF;
+    PERFORM pgmta.prove_earlier();
 END $$;
 COMMENT ON FUNCTION account_changed IS
     'To be called after the status of an account changed: withdraws mail that no longer fits, lets tokens that fit '

@@ -74,6 +74,7 @@ BEGIN
         IF part LIKE 'campaign %' OR part ~ '_\d{8}$' THEN RETURN '{}'; END IF;  -- it is gone meanwhile
         PERFORM submit_refuse('part', 'there is none of this name', NULL, 'forget_parts() names them.');
     END IF;
+    IF NOT dry THEN PERFORM prove_earlier(); END IF;  -- an earlier call may have left nothing to remove
     removed := CASE
         WHEN part = 'suppressions' THEN forget_suppressions(key, dry)
         WHEN part = 'queue' THEN forget_queue(key, dry)

@@ -190,6 +190,8 @@ BEGIN
         LEFT JOIN put AS p ON (p.address, p.tenant, p.scope) = (n.address, n.tenant, n.scope);
     IF changed.addresses IS NOT NULL THEN
         PERFORM suppressions_withdraw(changed.addresses, changed.tenants, changed.scopes);
+    ELSE
+        PERFORM prove_earlier();
     END IF;
     RETURN coalesce(changed.outcomes, '{}');
 END $$;
@@ -223,6 +225,7 @@ BEGIN
         AND (suppression_release.scope IS NULL OR s.scope = suppression_release.scope)
         AND s.released_at IS NULL AND s.at <= least(suppression_release.at, now());
     GET DIAGNOSTICS released = ROW_COUNT;
+    IF released = 0 THEN PERFORM prove_earlier(); END IF;
     RETURN released;
 END $$;
 COMMENT ON FUNCTION suppression_release IS

@@ -44,6 +44,8 @@ BEGIN
     IF found.recipient <> '' THEN
         PERFORM suppressions_put(ARRAY[found.recipient], ARRAY[found.tenant], ARRAY[found.scope], ARRAY['unsubscribed'],
             ARRAY['campaign ' || unsubscribe.campaign]);
+    ELSE
+        PERFORM prove_earlier();
     END IF;
     RETURN true;
 END $$;

@@ -34,6 +34,7 @@ from pgmta.model import Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.postgres.link_connection import LinkConnection
 from pgmta.states import Event
+from pgmta.store.lifecycle.installation import install
 from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.settle import Settlements
@@ -351,6 +352,67 @@ async def test_a_repeated_cancel_waits_for_the_first(lasting: Pair) -> None:
         async with waiting_for(lasting, lasting.terminate) as begin:
             call = await begin(client.cancel(number))
         assert await call == 0
+
+
+@pytest.fixture(scope="module")
+def shop(lasting: Pair) -> str:
+    """URI of an application whose accounts are bound."""
+    install(lasting.uri)
+    lasting.db.execute("""
+        CREATE ROLE shop LOGIN IN ROLE pgmta_submit;
+        CREATE SCHEMA shop AUTHORIZATION shop;
+        GRANT USAGE ON SCHEMA shop TO pgmta_binding;
+        SET ROLE shop;
+        CREATE TABLE shop.customers (id bigint, email text, status text);
+        INSERT INTO shop.customers VALUES (1, 'ann@b.example', 'active'),
+            (2, 'bob@b.example', 'provisioned'), (3, 'eve@b.example', 'suspended');
+        CREATE VIEW shop.accounts AS SELECT id, email, email AS login, status FROM shop.customers;
+        CREATE FUNCTION shop.confirm(bigint) RETURNS boolean LANGUAGE sql SECURITY DEFINER
+            AS 'SELECT true';
+        GRANT SELECT ON shop.accounts TO pgmta_binding;
+        RESET ROLE;
+        SELECT lifecycle.bind('shop.accounts', 'shop.confirm(bigint)');
+        INSERT INTO lifecycle.tokens (action, account)
+            VALUES ('activation', 3), ('password_recovery', 4);
+        SELECT pgmta.suppress('ann@b.example');
+    """)
+    return make_conninfo(lasting.uri, user="shop")
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ("lifecycle.recover('ann@b.example')", None),
+        ("lifecycle.activate_again(2)", None),
+        ("lifecycle.account_changed(3)", None),
+        ("lifecycle.mailbox_changed(4)", None),
+        ("pgmta.suppression_release('ann@b.example')", None),
+        (
+            "pgmta.forget('bob@b.example', 'suppressions', false)",
+            "pgmta.forget('bob@b.example', 'queue', false)",
+        ),
+        (
+            "pgmta.forget('eve@b.example', 'suppressions', false)",
+            "pgmta.suppress('eve@b.example')",
+        ),
+    ],
+)
+async def test_nothing_to_do_is_an_answer_that_waits_too(
+    lasting: Pair, shop: str, first: str, again: str | None
+) -> None:
+    uri = shop if first.startswith("lifecycle") else lasting.uri
+
+    async def call(function: str) -> None:
+        async with await psycopg.AsyncConnection.connect(uri) as db:
+            await db.execute(f"SELECT {function}".encode())
+
+    with lasting.frozen():
+        lost = asyncio.ensure_future(call(first))
+        await asyncio.to_thread(lasting.terminate)
+        with pytest.raises(psycopg.OperationalError):
+            await lost
+        async with waiting_for(lasting) as begin:
+            await begin(call(again or first))
 
 
 @pytest.mark.parametrize("kind", ["terminated", "cancelled"])

@@ -98,7 +98,7 @@ class CostlyConditions:
         They are tried on these rows, or on those that are due.
         """
         if ids is None:
-            ids = [_BLANK, *(row for (row,) in await self.link.run(_SQL["due"]))]
+            ids = [row for (row,) in await self.link.run(_SQL["due"])] or [_BLANK]
         usual = await self._seconds("true", ids)
         times = {
             key: max(0.0, await self._seconds(condition, ids) - usual)

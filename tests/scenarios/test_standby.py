@@ -351,7 +351,8 @@ async def test_a_repeated_cancel_waits_for_the_first(lasting: Pair) -> None:
         number = await client.send(letter())
         async with waiting_for(lasting, lasting.terminate) as begin:
             call = await begin(client.cancel(number))
-        assert await call == 0
+        # the repetition stops nothing, unless the first one was ended before it had stopped it
+        assert await call in (0, 1)
 
 
 @pytest.fixture(scope="module")

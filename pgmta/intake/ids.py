@@ -12,7 +12,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.store.queue.enqueue import Enqueue
 
-_LEAST_IDS, _MOST_IDS = 10, 1000
+_LEAST_IDS, _MOST_IDS = 50, 1000
 """Ids that are fetched at once: a process without much mail leaves no large gaps."""
 
 _SOON_S = 10.0

@@ -172,7 +172,7 @@ $$;
 COMMENT ON FUNCTION forget_json IS 'Replaces what matches a pattern in the texts and keys of a JSON value.';
 
 CREATE FUNCTION forget_search(relation text, ways text[], key text) RETURNS text LANGUAGE sql STABLE
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
     -- a plain search leaves few rows for the pattern, and few texts encode letters and digits; without CASE the planner may
     -- turn them round
     SELECT string_agg(format('(SELECT CASE WHEN strpos(lower(words COLLATE "C"), %3$L) > 0 '
@@ -190,7 +190,7 @@ COMMENT ON FUNCTION forget_search IS
     'The condition for rows of a table t with the address in columns of these ways; null: there is no such column.';
 
 CREATE FUNCTION forget_rows(key text, relation text, part text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     found CONSTANT text := forget_search(relation, '{row}', key);
     number bigint;
@@ -203,7 +203,7 @@ END $$;
 COMMENT ON FUNCTION forget_rows IS 'The part of forget() for rows that go because of one column, by forget_columns().';
 
 CREATE FUNCTION forget_words(key text, relation text, part text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     found CONSTANT text := forget_search(relation, '{words,null}', key);
     changes text;
@@ -226,7 +226,7 @@ END $$;
 COMMENT ON FUNCTION forget_words IS 'The part of forget() for the address among words of other rows, by forget_columns().';
 
 CREATE FUNCTION forget_named(key text, relation text) RETURNS jsonb LANGUAGE plpgsql
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     found CONSTANT text := forget_search(relation, '{named}', key);
     names text[];

@@ -277,7 +277,7 @@ def expected(given: dict[str, Any], attachments: Sequence[Attachment]) -> Read:
     ordered = sorted(attachments, key=lambda each: not each.content_id)
     return Read(
         boxes,
-        given.get("subject", ""),
+        given.get("subject", "") if given.get("subject", "").strip(" ") else "",
         [(name, value) for name, value in given.get("headers", {}).items()],
         body,
         html,

@@ -56,7 +56,7 @@ def order(
 def submit(db: psycopg.Connection, number: int, local: str, *, once: bool) -> None:
     """Submit the mail of an order."""
     db.execute(
-        "SELECT pgmta.submit('shop@example.org', ARRAY[%s], %s, once => %s)",
+        "SELECT pgmta.submit('shop@example.org', ARRAY[%s], %s, once => %s, on_failed => 'hold')",
         (f"{local}@hop{number % 7}.example", CONTENT % number, once),
     )
 

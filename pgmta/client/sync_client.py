@@ -38,14 +38,18 @@ class SyncClient:
         check_arguments(uri, connections, patience)
         self._uri, self._connections, self._patience = uri, connections, patience
         self._closed = False
-        self.forget()
+        self._begin()
         _clients.add(self)
 
-    def forget(self) -> None:
-        """Leave loop, thread and connections alone: they are those of the parent process."""
+    def _begin(self) -> None:
         self._lock = threading.RLock()  # a signal handler may call `close` while its thread has it
         self._mailer: Mailer | None = None
         self._thread: threading.Thread | None = None
+
+    def leave_to_parent(self) -> None:
+        """Begin again in the child of a fork: loop, thread and connections are the parent's."""
+        _abandoned.append((self._mailer, self._thread))  # their connections stay open
+        self._begin()
 
     def send(self, mail: SubmittedMail) -> int:
         """Store mail and return its message id, as `Client.send` does; same errors."""
@@ -177,8 +181,7 @@ def _result[T](future: futures.Future[T]) -> T:
 
 def _after_fork() -> None:
     for client in _clients:
-        _abandoned.append((client._mailer, client._thread))  # their connections stay open
-        client.forget()
+        client.leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_after_fork)

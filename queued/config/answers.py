@@ -242,7 +242,8 @@ class Answers(Section):
     def found_at(self, name: str, lines: KeyLines) -> Answers:
         """Return the same with the places of the rules: the file and their lines."""
         answers = self.model_copy()
-        answers._places = [f"{name}:{lines['rules', n]}" for n in range(len(self.rules))]
+        places = [f"{name}:{lines['rules', n]}" for n in range(len(self.rules))]
+        answers._places = places  # noqa: SLF001 - the copy's own
         return answers
 
     def problems(self, shipped_groups: set[str]) -> list[Problem]:

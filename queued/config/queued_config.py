@@ -229,7 +229,9 @@ class QueuedConfig(Section):
     ) -> QueuedConfig:
         """Return the same with the contents of other files."""
         config = self.model_copy()
-        config._routing, config._answering, config._texts = routing, answering, texts
+        config._routing = routing  # noqa: SLF001 - the copy's own
+        config._answering = answering  # noqa: SLF001
+        config._texts = texts  # noqa: SLF001
         return config
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from aiosmtpd.smtp import Session
 
@@ -21,6 +21,8 @@ from smtpd.protocol.transaction import Transaction
 from smtpd.server.server import Server
 from smtpd.tls.tls_facts import TlsFacts
 
+# BDAT is refused after its content has been skipped
+_ALLOWED_BEFORE_TLS = frozenset(b"EHLO HELO NOOP RSET STARTTLS QUIT BDAT".split())
 _FUNCTION = {(False, False): "", (True, False): "S", (False, True): "A", (True, True): "SA"}
 
 
@@ -47,7 +49,7 @@ class Commands:
         self._client = client
         self.trusted = trusted and listener.trusts and listener.handler.knows(client)
         """Whether the client may send to any recipient because of its address."""
-        self._table = _BEFORE_TLS if listener.tls == "required" else _COMMANDS
+        self._table = self._METHODS_BEFORE_TLS if listener.tls == "required" else self.METHODS
         self.session = Session(server.loop)
         """The session, in the form that handlers get."""
         self.session.peer = peer
@@ -129,7 +131,7 @@ class Commands:
         self.path = ""
         self.session.host_name = None
         self.session.extended_smtp = False
-        self._table = _COMMANDS
+        self._table = self.METHODS
 
     def log_in(self, login: Login) -> None:
         """Note that AUTH has succeeded."""
@@ -280,28 +282,29 @@ class Commands:
         self.chunk = chunk
         return replies.CHUNK_GO
 
+    METHODS: ClassVar[dict[bytes, Callable[[Commands, str], str]]] = {
+        b"HELO": _helo,
+        b"EHLO": _ehlo,
+        b"MAIL": _mail,
+        b"RCPT": _rcpt,
+        b"DATA": _data,
+        b"BDAT": _bdat,
+        b"RSET": _rset,
+        b"NOOP": _noop,
+        b"QUIT": _quit,
+        b"VRFY": _vrfy,
+        b"HELP": _help,
+        b"EXPN": _expn,
+        b"STARTTLS": _starttls,
+        b"XCLIENT": _xclient,
+        b"AUTH": _auth,
+    }
+    """The method of each command."""
+    _METHODS_BEFORE_TLS: ClassVar = dict.fromkeys(METHODS, _before_tls) | {
+        word: method for word, method in METHODS.items() if word in _ALLOWED_BEFORE_TLS
+    }
 
-_COMMANDS: dict[bytes, Callable[[Commands, str], str]] = {
-    b"HELO": Commands._helo,
-    b"EHLO": Commands._ehlo,
-    b"MAIL": Commands._mail,
-    b"RCPT": Commands._rcpt,
-    b"DATA": Commands._data,
-    b"BDAT": Commands._bdat,
-    b"RSET": Commands._rset,
-    b"NOOP": Commands._noop,
-    b"QUIT": Commands._quit,
-    b"VRFY": Commands._vrfy,
-    b"HELP": Commands._help,
-    b"EXPN": Commands._expn,
-    b"STARTTLS": Commands._starttls,
-    b"XCLIENT": Commands._xclient,
-    b"AUTH": Commands._auth,
-}
-_FREE = b"EHLO HELO NOOP RSET STARTTLS QUIT BDAT".split()  # the content of BDAT is still skipped
-_BEFORE_TLS = {
-    word: method if word in _FREE else Commands._before_tls for word, method in _COMMANDS.items()
-}
+
 JUNK = frozenset(b"HELO EHLO RSET NOOP VRFY HELP EXPN STARTTLS AUTH".split())
 """Commands that carry no mail."""
 

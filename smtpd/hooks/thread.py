@@ -106,7 +106,7 @@ class HookThread:
     def place(self) -> str:
         """Return the line of the hook that the thread executes now, or '' if it executes none."""
         frame, inner = _current_frames().get(self.ident), None
-        while frame and frame.f_code is not _PERFORM:
+        while frame and frame.f_code is not self._PERFORM:
             if dirname(frame.f_code.co_filename) != _OWN:
                 inner = frame
             frame = frame.f_back
@@ -172,6 +172,8 @@ class HookThread:
             if not self._batch:
                 self._answer()
 
+    _PERFORM = _perform.__code__
+
     def _answer(self) -> None:
         """Have the sessions' loop look at the answers."""
         if self._answers and not self._signalled:
@@ -187,9 +189,6 @@ class HookThread:
         answers = self._answers
         while answers:
             self._done(answers.popleft())
-
-
-_PERFORM = HookThread._perform.__code__
 
 
 class HookPool:

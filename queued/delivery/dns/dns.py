@@ -45,7 +45,7 @@ _ROOT = "."
 
 # dnspython throws a whole answer away if the digest of one TLSA record has a wrong length. Such a
 # record is unusable, and the others count (RFC 7672, section 2.1).
-TLSABase._cert_length_by_mtype = {}
+TLSABase._cert_length_by_mtype = {}  # noqa: SLF001
 
 log = get("delivery")
 

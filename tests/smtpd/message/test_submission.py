@@ -158,7 +158,7 @@ def test_messages_of_every_size(
         self.log_in(Login("u", "PLAIN", senders=("me@a.example",)))
         return "235 2.7.0 Ok"
 
-    monkeypatch.setitem(commands._COMMANDS, b"AUTH", auth)
+    monkeypatch.setitem(commands.Commands.METHODS, b"AUTH", auth)
     config: dict[str, Any] = {
         "listen": [{"role": "submission", "tls": "none", "auth_without_tls": True}],
         "submission": {"check_from": True},

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smtpd.commands.commands import _COMMANDS, Commands
+from smtpd.commands.commands import Commands
 from smtpd.commands.tally import Consequence, Tally
 from smtpd.config import Limits
 from smtpd.server.server import Server
@@ -55,7 +55,7 @@ def test_sessions_with_much_to_do_take_turns(
         order.append(id(self))
         return real(self, argument)
 
-    monkeypatch.setitem(_COMMANDS, b"NOOP", noop)
+    monkeypatch.setitem(Commands.METHODS, b"NOOP", noop)
     number = 5000
     with (
         serving(database, relay=RELAY, limits={"junk": 100_000, "errors": 100_000}) as port,

@@ -135,7 +135,7 @@ def logins(monkeypatch: pytest.MonkeyPatch) -> None:
             reply = "235 2.7.0 Ok"
         return reply
 
-    monkeypatch.setitem(commands._COMMANDS, b"AUTH", auth)
+    monkeypatch.setitem(commands.Commands.METHODS, b"AUTH", auth)
 
 
 def talk(client: Client, root: Certificate, steps: list[str]) -> None:

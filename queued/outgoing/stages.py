@@ -17,7 +17,6 @@ from queued.outgoing.check_stage import CheckStage
 from queued.outgoing.complaint_stage import ComplaintStage
 from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.deadline_stage import DeadlineStage
-from queued.outgoing.edit_stage import EditStage
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.rate_stage import RateStage
 from queued.outgoing.redirect_stage import RedirectStage
@@ -34,7 +33,6 @@ STAGES: list[type[OutgoingStage]] = [
     RedirectStage,
     SuspensionStage,
     ComposeStage,
-    EditStage,
     RewriteStage,
     CheckStage,
 ]

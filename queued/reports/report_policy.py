@@ -10,7 +10,6 @@ from pgmta.mail.address import in_a_labels, mailbox_key, parse_mailbox
 from pgmta.report_row import Kind, ReportRow
 from pgmta.store.records.reports import ReportClosing, ReportEntry, counted
 from queued.config import BounceLimits
-from queued.rewriting.edited import EDITORS
 
 _ASKED = {"failed": "FAILURE", "delayed": "DELAY", "relayed": "SUCCESS", "delivered": "SUCCESS"}
 _NO_DSN = "undeliverable, no DSN"
@@ -55,15 +54,13 @@ def decide(rows: Iterable[ReportRow], postmaster: str | None) -> Decision:
     goes to the null reverse-path (RFC 5321, section 6.1): `postmaster` gets those of failures.
     """
     decision = Decision()
-    groups: dict[tuple[int, str, str, bool, str | None], Plan] = {}
+    groups: dict[tuple[int, str, str, bool], Plan] = {}
     for row in rows:
         kind = row.kind
         if row.notify and not _wanted(row.notify, kind):
             decision.closing.gone.append(ReportEntry(row, row.reason(f"NOTIFY={row.notify[:60]}")))
             continue
-        # rows with other metadata may have other content
-        parameters = row.metadata if EDITORS else None
-        key = row.message_id, kind, row.sender, row.dsn, parameters
+        key = row.message_id, kind, row.sender, row.dsn
         plan = groups.get(key)
         try:
             if plan is None or row.dsn or not row.sender:

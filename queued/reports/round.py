@@ -30,7 +30,6 @@ from pgmta.store.records.reports import (
 from queued.config import QueuedConfig
 from queued.reports.report_policy import LIMIT, Decision, Plan, decide, keep_to_limits
 from queued.reports.writer import LARGE, Letter, ReportWriter, groups, returns_content
-from queued.rewriting.edited import EDITED, EDITORS
 
 _MEMORY = 8 << 20  # octets of originals that are in memory at once, but for a single one
 _TRIES = 5  # of a batch that other processes have brought to a limit
@@ -51,7 +50,6 @@ class ReportRound:
     # of the present batch
     _config: QueuedConfig
     _messages: dict[int, ReportedMessage]
-    _head: int  # chunks that have the header, or what editors need
 
     def __init__(self, reports: Reports, store: Enqueue, writer: ReportWriter) -> None:
         self._reports = reports
@@ -78,7 +76,6 @@ class ReportRound:
         StoreUnavailable, and psycopg.Error if the reason is not the rows.
         """
         self._config = config
-        self._head = -(-EDITED // CHUNK_SIZE) if EDITORS else HEAD
         self._messages = await self._reports.messages({row.message_id for row in rows})
         for chance in range(_TRIES):
             decision = await self._decide(rows)
@@ -116,7 +113,7 @@ class ReportRound:
         for plan in decision.plans:
             if found := messages.get(plan.message_id):
                 whole = returns_content(plan, found, self._config)
-                octets = found.size if whole else min(found.size, self._head * CHUNK_SIZE)
+                octets = found.size if whole else min(found.size, HEAD * CHUNK_SIZE)
                 sizes[plan.message_id] = max(octets, sizes.get(plan.message_id, 0))
         number = 0
         for group in groups(decision.plans, sizes, _MEMORY):
@@ -163,7 +160,7 @@ class ReportRound:
         await self._reports.fill(
             list(whole.values()),
             [each for each in heads.values() if each.id not in whole],
-            self._head,
+            HEAD,
         )
 
     async def _write(self, group: list[Plan]) -> list[Letter]:

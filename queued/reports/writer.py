@@ -21,7 +21,6 @@ from queued.reports.report_policy import Plan
 from queued.reports.text.compose import compose
 from queued.reports.text.original import header_of
 from queued.reports.text.values import Dsn, Original, Report
-from queued.rewriting.edited import EDITORS, edited_or_stored, edited_parts
 from queued.routing.retry_until import RetryUntil
 
 LARGE = 2 * PART_SIZE
@@ -139,16 +138,15 @@ class ReportWriter:
         report.envid, report.ret, report.utf8 = original.envid, original.ret, original.utf8
         report.message_id = original.message_id_header
         content: bytes | AsyncIterator[bytes] | None = None
-        metadata = first.metadata
         if original.composition:
             identity = MessageIdentity(original.message_id_header or "", first.ts)
             stored = composed_header(original.composition, identity)
         else:
-            stored = edited_or_stored(original.content, metadata)
+            stored = original.content
         if returns_content(plan, original, config):
             content = trace + stored
             if original.chunks and original.size > LARGE:
-                content = self._stream(trace, original, mode, metadata)
+                content = self._stream(trace, original, mode)
         header = trace + header_of(stored)
         # what can't be sent as it is would stop its DSN too
         if isinstance(content, bytes) and check(content, mode):
@@ -159,15 +157,12 @@ class ReportWriter:
         return report
 
     async def _stream(
-        self, trace: bytes, original: ReportedMessage, mode: Mode, metadata: str | None
+        self, trace: bytes, original: ReportedMessage, mode: Mode
     ) -> AsyncIterator[bytes]:
         """Yield a message part by part. Raises LookupError if a part is gone, or can't be sent."""
         yield trace
         guard = NewlineGuard(mode)
-        parts = self._parts(original)
-        if EDITORS:
-            parts = edited_parts(parts, lambda start: edited_or_stored(start, metadata))
-        async for part in parts:
+        async for part in self._parts(original):
             guard.see(part)
             _refuse(original, guard)
             yield part

@@ -143,9 +143,9 @@ class Listing(OperatorLink):
         )
         return rows
 
-    def message(self, message_id: int, head: int = HEAD) -> dict[str, Any] | None:
-        """Return the message and `head` octets of content, None if it is not stored (any more)."""
-        params = {"id": message_id, "head": head}
+    def message(self, message_id: int) -> dict[str, Any] | None:
+        """Return the message and the start of its content, None if it is not stored (any more)."""
+        params = {"id": message_id, "head": HEAD}
         return self._db.execute(_SQL["message"], params).fetchone()
 
     def parameters(self, message_id: int) -> dict[str, Any] | None:

@@ -15,10 +15,9 @@ from pgmta.command import print_json, print_line, print_text
 from pgmta.errors import PgmtaError
 from pgmta.mail.trace_field import ClientFacts, client_of
 from pgmta.states import WAITING, Status
-from pgmta.store.changes.listing import HEAD, UNDELIVERABLE, Listing, MessageReports
+from pgmta.store.changes.listing import UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
 from queued.cli.suspension.suspended_rows import add_suspensions, suspension_words
-from queued.rewriting.edited import EDITED, EDITORS, edited_or_stored
 
 type Came = dict[str, str | None]
 """User, client, helo (the name that the client gave), protocol and origin."""
@@ -37,7 +36,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     """
     uri = database_of(config)
     with closing(Listing(uri)) as listing:
-        message = listing.message(message_id, EDITED if EDITORS else HEAD)
+        message = listing.message(message_id)
         rows = listing.rows(f"message_id = {message_id}", 100_000)
         history = listing.history(message_id)
         came = arrival(listing.arrival(message_id), history)
@@ -82,7 +81,6 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     print_origin(reports)
     if rows:
         _print_recipients(rows)
-        _print_edited(rows)
     print_history(history)
     print_reports(reports)
     if said is not None:
@@ -167,28 +165,10 @@ def _make_content(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | 
 
         identity = MessageIdentity(message["message_id_header"] or "", at)
         message["head"] = composed_header(shown, identity)
-    if EDITORS:
-        _edit(message, rows)
     if shown is None:
         return None
     template = json.loads(shown, parse_int=str, parse_float=str)[1]
     return f"template {template['name']} version {template['version']}" if template else "parts"
-
-
-def _edit(message: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Give each row its content as `edited`, and the message the header of its first row."""
-    stored = bytes(message["head"] or b"")
-    for row in reversed(rows):
-        content = edited_or_stored(stored, json.dumps(row["metadata"]))
-        row["edited"] = content[:HEAD].decode(errors="replace") if content != stored else None
-        message["head"] = content
-
-
-def _print_edited(rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        if content := row.get("edited"):
-            print_text(f"\ncontent for {row['recipient']}")
-            print_text("".join(f"  {line}\n" for line in content.splitlines()).rstrip())
 
 
 def why(row: dict[str, Any]) -> str:

@@ -25,7 +25,6 @@ from queued.outgoing import (
     check_stage,
     compose_stage,
     deadline_stage,
-    edit_stage,
     outgoing,
     rate_stage,
     returned_stage,
@@ -59,7 +58,7 @@ TEMPLATE = TemplateSource(
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "worker": (claim_loop, dispatch, leases, left_out, observer, settler, verdict),
     "outgoing": (
-        budget_line, check_stage, compose_stage, deadline_stage, edit_stage, outgoing, rate_stage,
+        budget_line, check_stage, compose_stage, deadline_stage, outgoing, rate_stage,
         returned_stage, rewrite_stage, sign_stage, signers, stage, stages, suspension_stage,
     ),
     "delivery": (backlog, connection_pacing, destination_queue, other_hosts),

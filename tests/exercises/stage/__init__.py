@@ -1,1 +1,0 @@
-"""An editor that writes a parameter into the body at delivery."""

@@ -1,16 +1,13 @@
-"""Answers of a provider, and their results for the mail (pure)."""
+"""What the answers of a provider mean for the mail (pure)."""
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from pgmta.errors import Stage
+from pgmta.http.answer_reader import HttpAnswer
 from pgmta.mail.text import printable
 from pgmta.model import Reply
 from pgmta.states import Event
@@ -19,48 +16,11 @@ from queued.delivery.http.http_parameters import HttpSettings
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.secret_parts import HIDDEN, SecretParts
 
-LARGEST = 64 << 10
-"""Octets of an answer that are read. The rest is not waited for."""
-
 _LATEST = 7 * 86400.0  # seconds of Retry-After, at most
 _NO_SECRETS = SecretParts(())
 _TEXT = 300  # characters of an answer that are kept
 _CODES = {Event.DELIVERED: 250, Event.DEFER: 451, Event.FAIL: 554}
 _ENHANCED = {Event.DEFER: "4.3.0", Event.FAIL: "5.3.0"}
-
-
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """An answer: its status line, its fields by lower-case names, and the start of its body.
-
-    `whole` says whether the body is all there.
-    """
-
-    status: int
-    reason: str
-    fields: Mapping[str, str]
-    body: bytes
-    whole: bool
-
-    def document(self) -> Any:
-        """Return the JSON document; None if it is none, or not whole."""
-        body = self.body
-        if self.fields.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
-            body = _unzipped(body)
-        try:
-            return json.loads(body) if self.whole and body else None
-        except (ValueError, RecursionError):
-            return None
-
-
-def _unzipped(body: bytes) -> bytes:
-    """Return the octets, if they are at most LARGEST; none otherwise."""
-    unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    try:
-        found = unzip.decompress(body, LARGEST)
-    except zlib.error:
-        return b""
-    return found if unzip.eof else b""
 
 
 def result_of(

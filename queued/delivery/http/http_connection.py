@@ -1,4 +1,4 @@
-"""A kept connection to an HTTP server: whether the last octet of a request is out."""
+"""A kept connection to an HTTP interface: its facts, and what operators see of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import cast
 
 from pgmta.errors import DeliveryError, Stage
-from pgmta.mail.text import printable
-from queued.delivery.http.answer_reader import AnswerError, AnswerReader
-from queued.delivery.http.http_answer import HttpAnswer
+from pgmta.http.answer_reader import HttpAnswer
+from pgmta.http.client_connection import ClientConnection, ExchangeError, reason_of
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.open_connections import (
@@ -23,32 +21,14 @@ from queued.delivery.transport.open_connections import (
 )
 from queued.delivery.transport.transcript import NOTE
 
-_SHOWN = 200  # characters of a reason
-_SMALL = 8192  # octets that a socket takes at once
-_LOOK = 0.01  # seconds between looks at octets that wait for the server
-_CLOSED = "connection closed by the server"
 
-
-class HttpConnection(asyncio.Protocol):
-    """Sends one request after the other. `place` is the host with its port.
-
-    The server can act on a request only after `last_out`, when its last octet is handed over.
-    """
+class HttpConnection:
+    """Sends one request after the other. `place` is the host with its port."""
 
     def __init__(self, place: str, facts: ConnectionFacts) -> None:
         self.place = place
         self.facts = facts
-        self.last_out = False
-        """Whether the server may act on a request whose result is not known yet."""
-        self.requests = 0
-        self._asked = False  # a request is under way, so that octets may come
-        self._reader = AnswerReader()
-        self._transport: asyncio.Transport | None = None
-        self._below: asyncio.Transport | None = None  # the transport that TLS writes to
-        self._over = ""  # why no octets come any more
-        self._waiter: asyncio.Future[None] | None = None
-        self._ended = asyncio.Event()
-        self._dropped = False
+        self._wire = ClientConnection()
         self.envelope: Envelope | None = None
         """The envelope whose request it carries."""
         self.phase: str = Stage.CONNECT
@@ -60,108 +40,88 @@ class HttpConnection(asyncio.Protocol):
         self.opened = self.phase_since
 
     @property
-    def transport(self) -> asyncio.Transport:
-        """The transport of asyncio, once the connection is made."""
-        assert self._transport  # noqa: S101 - for the type checker
-        return self._transport
+    def last_out(self) -> bool:
+        """Whether the server may act on a request whose result is not known yet."""
+        return self._wire.last_out
+
+    @property
+    def requests(self) -> int:
+        """The requests that were begun."""
+        return self._wire.requests
 
     @property
     def closed(self) -> bool:
         """Whether no further request can be sent."""
-        return bool(self._over) or self.transport.is_closing()
+        return self._wire.closed
+
+    async def connect(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        """Connect to the address of the facts, which get the times. Raises OSError."""
+        facts = self.facts
+        await self._wire.connect(facts.address, port)
+        facts.connect_seconds = time.monotonic() - self.opened
+        if context is None:
+            return
+        self._begin("TLS")
+        await self._wire.start_tls(context, host)
+        facts.tls_seconds = time.monotonic() - self.phase_since
+        session = self._wire.transport.get_extra_info("ssl_object")
+        facts.tls_version, facts.tls_cipher = session.version() or "", session.cipher()[0]
+        facts.tls_verified = "pkix"
+        note = f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}"
+        facts.dialogue.append((time.monotonic(), NOTE, note))
 
     async def send(self, request: bytes, seconds: float, ready: Callable[[], None]) -> None:
-        """Send a whole request; `ready` is asked before its last octet, and raises to prevent it.
+        """Send a whole request, unless `ready` raises before its last octet.
 
-        A small request goes out at once, so it is asked before the first.
-
-        Raises DeliveryError if the server has not the whole request. A refusal that comes before
-        the last octet is the answer, and prevents it too. On a kept connection it may be about its
-        end instead (RFC 9112, section 9.5), so that counts as the end.
+        Raises DeliveryError if the server has not the whole request.
         """
-        self.requests += 1
-        self.phase, self.phase_since = "request", time.monotonic()
-        self._asked = True
-        held = 1 if len(request) > _SMALL or self._unsent() else len(request)
-        if held == 1:
-            await self._send_start(request[:-1], seconds)
-        else:
-            await asyncio.sleep(0)  # the end of a kept connection may have come
-            await asyncio.sleep(0)  # asyncio calls tasks before sockets
-        early = self._reader.answer
-        if early and early.status >= 400 and self.requests == 1:
-            return
-        if self.closed or early:
-            self.abort()
-            why = self._over or ("an answer before the end of the request" if early else _CLOSED)
-            raise DeliveryError(f"4.4.2 {why}", Stage.DATA)
+        self._begin("request")
         try:
-            ready()
-        except BaseException:
-            self.abort()
-            raise
-        self.last_out = True
-        self.transport.write(request[-held:])
-        self.phase, self.phase_since = "answer", time.monotonic()
-
-    async def _send_start(self, octets: bytes, seconds: float) -> None:
-        """Send all but the last octet until the system has it, or news come.
-
-        Raises DeliveryError.
-        """
-        try:
-            self.transport.write(octets)
-            await asyncio.sleep(0)  # the end of a kept connection may have come
-            if self._unsent():
-                async with asyncio.timeout(seconds):
-                    while self._unsent() and not self._over and not self._reader.answer:
-                        await asyncio.wait((self._next_news(),), timeout=_LOOK)
-        except TimeoutError:
-            self.abort()
-            raise DeliveryError("4.4.2 timeout while the request was sent", Stage.DATA) from None
+            await self._wire.send(request, seconds, ready)
+        except ExchangeError as error:
+            raise DeliveryError(f"4.4.2 {error}", Stage.DATA) from None
+        self._begin("answer")
 
     async def answer(self, seconds: float) -> HttpAnswer:
         """Return the answer to the request. Raises DeliveryError without one.
 
-        The connection ends unless the answer is whole, and both sides keep it. `settled` follows.
+        `settled` follows.
         """
-        reader = self._reader
         try:
-            if reader.answer is None:
-                async with asyncio.timeout(seconds):
-                    while reader.answer is None and not self._over:
-                        await self._next_news()
-        except TimeoutError:
-            self.abort()
-            raise DeliveryError("timeout before the answer", Stage.END_OF_DATA) from None
-        except BaseException:
-            self.abort()
-            raise
-        found = reader.answer
-        if found is None:
-            self.abort()
-            raise DeliveryError(self._over, Stage.END_OF_DATA)
-        if not (found.whole and reader.kept and self.last_out) or self._over:
-            self.abort()
-        reader.next()  # so that a connection in a cycle keeps no answer
-        self._asked = False
-        return found
+            return await self._wire.answer(seconds)
+        except ExchangeError as error:
+            raise DeliveryError(str(error), Stage.END_OF_DATA) from None
 
     def settled(self) -> None:
         """Note that the result of the request is known."""
-        self.last_out = False
+        self._wire.last_out = False
         self.be_idle()
 
     def be_idle(self) -> None:
         """Note that no request is under way."""
         self.envelope = None
-        self.phase, self.phase_since = IDLE, time.monotonic()
+        self._begin(IDLE)
+
+    def _begin(self, phase: str) -> None:
+        self.phase, self.phase_since = phase, time.monotonic()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._wire.close()
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self._wire.abort()
+
+    async def wait_closed(self, seconds: float) -> None:
+        """Wait until the connection has ended, for at most `seconds`."""
+        await self._wire.wait_closed(seconds)
 
     # -- for operators: OpenConnection --
 
     def state(self) -> ConnectionState | None:
         """Return what the connection is doing; None if it has ended."""
-        if self._dropped or self._over or (self._transport and self.closed):
+        if self.closed:
             return None
         facts, envelope = self.facts, self.envelope
         tls = f"{facts.tls_version} {facts.tls_cipher}".strip()
@@ -171,89 +131,10 @@ class HttpConnection(asyncio.Protocol):
     def end_by_operator(self) -> None:
         """Drop the connection; a request that it carries has the outcome of one that broke."""
         self.ended_by_operator = True
-        self._end(BY_OPERATOR)
-        self.abort()
+        self._wire.abort(BY_OPERATOR)
         if self.connect_limit and self.phase in (Stage.CONNECT, "TLS"):
             with suppress(RuntimeError):  # it has ended a moment ago
                 self.connect_limit.reschedule(asyncio.get_running_loop().time())
-
-    def _unsent(self) -> int:
-        """Return the number of octets that the system does not have yet.
-
-        With TLS, asyncio and uvloop call `resume_writing` while the transport below still holds
-        octets. So the sizes of both buffers decide.
-        """
-        below = self._below.get_write_buffer_size() if self._below else 0
-        return self.transport.get_write_buffer_size() + below
-
-    def _next_news(self) -> asyncio.Future[None]:
-        """Return a future that is done once the protocol has news."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        return self._waiter
-
-    def close(self) -> None:
-        """End the connection."""
-        self.transport.close()
-
-    def abort(self) -> None:
-        """Drop the connection at once."""
-        self._dropped = True
-        if self._transport:
-            self._transport.abort()
-
-    async def wait_closed(self, seconds: float) -> None:
-        """Wait until the connection has ended, for at most `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._ended.wait()
-        except TimeoutError:
-            self.abort()
-
-    def use_tls(self, transport: asyncio.Transport) -> None:
-        """Use this transport from now on, which writes to the one so far."""
-        self._below, self._transport = self._transport, transport
-
-    # -- callbacks of asyncio --
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Read a part of an answer."""
-        if self.closed:
-            return
-        if not self._asked:
-            self._end("octets without a request")
-            return
-        try:
-            self._reader.feed(data)
-        except AnswerError as error:
-            self._end(str(error))
-        else:
-            if self._reader.answer:
-                self._news()
-
-    def eof_received(self) -> None:
-        """Note the end of the octets."""
-        self._reader.end()
-        self._end(_CLOSED)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Note the end of the connection."""
-        self._reader.end()
-        self._end(_why(error) if error else _CLOSED)
-        self._ended.set()
-
-    def _end(self, why: str) -> None:
-        if why == _CLOSED and self._reader.begun:
-            why = "connection closed within the answer"
-        self._over = self._over or why
-        self._news()
-
-    def _news(self) -> None:
-        if self._waiter and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 async def connect(
@@ -262,26 +143,18 @@ async def connect(
     """Open a connection to the address of `facts`, which get its times. Raises DeliveryError."""
     address = facts.address
     where = f"{host}[{address}]:{port}" if host != address else f"{host}:{port}"
-    began = time.monotonic()
     made = HttpConnection(f"{host}:{port}", facts)
     try:
         async with asyncio.timeout(seconds) as made.connect_limit:
-            loop = asyncio.get_running_loop()
-            await loop.create_connection(lambda: made, address, port)
-            facts.connect_seconds = time.monotonic() - began
-            if context:
-                await _start_tls(made, context, host)
+            await made.connect(host, port, context)
     except TimeoutError:
         stage = Stage.TLS if facts.connect_seconds else Stage.CONNECT
         problem = DeliveryError(f"4.4.1 connect to {where}: timeout", stage)
-    except ssl.SSLCertVerificationError as error:
-        why = printable(error.verify_message)[:_SHOWN]
-        problem = DeliveryError(f"4.7.5 TLS with {host}: {why}", Stage.TLS)
     except ssl.SSLError as error:
-        problem = DeliveryError(f"4.7.5 TLS with {host}: {_why(error)}", Stage.TLS)
+        problem = DeliveryError(f"4.7.5 TLS with {host}: {reason_of(error)}", Stage.TLS)
     except OSError as error:
         stage = Stage.TLS if facts.connect_seconds else Stage.CONNECT
-        problem = DeliveryError(f"4.4.1 connect to {where}: {_why(error)}", stage)
+        problem = DeliveryError(f"4.4.1 connect to {where}: {reason_of(error)}", stage)
     except BaseException:
         made.abort()
         raise
@@ -292,23 +165,3 @@ async def connect(
     if made.ended_by_operator:
         problem.line = f"4.4.1 connect to {where}: {BY_OPERATOR}"
     raise problem from None
-
-
-async def _start_tls(made: HttpConnection, context: ssl.SSLContext, host: str) -> None:
-    facts = made.facts
-    began = time.monotonic()
-    made.phase, made.phase_since = "TLS", began
-    plain = made.transport
-    found = await asyncio.get_running_loop().start_tls(plain, made, context, server_hostname=host)
-    made.use_tls(cast(asyncio.Transport, found))
-    facts.tls_seconds = time.monotonic() - began
-    session = made.transport.get_extra_info("ssl_object")
-    facts.tls_version, facts.tls_cipher = session.version() or "", session.cipher()[0]
-    facts.tls_verified = "pkix"
-    note = f"{facts.tls_version} {facts.tls_cipher}, verified: {facts.tls_verified}"
-    facts.dialogue.append((time.monotonic(), NOTE, note))
-
-
-def _why(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return printable(text)[:_SHOWN]

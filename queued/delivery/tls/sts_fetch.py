@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-
-import h11
+from typing import TYPE_CHECKING
 
 from pgmta.errors import DeliveryError
 from pgmta.mail.text import printable
 from queued.delivery.dns.query_slots import QuerySlots
 from queued.delivery.tls.mtasts import LARGEST, FetchedPolicy, parse_policy
 
+if TYPE_CHECKING:
+    from pgmta.http.answer_reader import HttpAnswer
+
 _TIME = 30.0  # seconds for one policy, all addresses together
 _ADDRESS = 10.0  # seconds for one address
 _ADDRESSES = 4  # addresses of a web server that are tried
 _AT_ONCE = 32  # fetches side by side
 _PATIENCE = 5.0  # seconds that a fetch has in any case
-_READ = 4096  # octets
-_RECEIVED = 2 * LARGEST  # octets of a response with all of its framing, at most
+_MAX_OCTETS = 2 * LARGEST  # of an answer with all of its framing
 _SHOWN = 200  # characters of a reason
 
 FindAddresses = Callable[[str], Awaitable[list[str]]]
@@ -65,6 +66,8 @@ class PolicyFetcher:
 
     async def _from_any(self, host: str) -> bytes:
         """Return the file from the first address that answers."""
+        from pgmta.http.client_connection import ExchangeError, reason_of  # 0.4 MB
+
         problem = StsError(f"{host} has no address")
         try:
             addresses = await self._addresses(host)
@@ -73,64 +76,43 @@ class PolicyFetcher:
         for address in addresses[:_ADDRESSES]:
             try:
                 async with asyncio.timeout(_ADDRESS):
-                    return await self._from(host, address)
+                    answer = await self._from(host, address)
             except ssl.SSLCertVerificationError as error:
-                problem = StsError(f"https://{host}: {error.verify_message}", "sts-webpki-invalid")
+                problem = StsError(f"https://{host}: {reason_of(error)}", "sts-webpki-invalid")
             except TimeoutError:
                 problem = StsError(f"https://{host}: no answer in {_ADDRESS:g} s")
-            except (OSError, h11.RemoteProtocolError) as error:
-                problem = StsError(f"https://{host}: {error}")
+            except (OSError, ExchangeError) as error:
+                problem = StsError(f"https://{host}: {reason_of(error)}")
+            else:
+                return _body(answer, host)
         raise problem
 
-    async def _from(self, host: str, address: str) -> bytes:
-        reader, writer = await asyncio.open_connection(
-            address, self._port, ssl=self._context(), server_hostname=host
-        )
+    async def _from(self, host: str, address: str) -> HttpAnswer:
+        from pgmta.http.client_connection import ClientConnection
+
+        wire = ClientConnection(LARGEST, _MAX_OCTETS)
         try:
-            http = h11.Connection(h11.CLIENT)
-            request = h11.Request(
-                method="GET",
-                target="/.well-known/mta-sts.txt",
-                headers=[("Host", host), ("Connection", "close"), ("User-Agent", "pgmta")],
+            await wire.connect(address, self._port)
+            await wire.start_tls(self._context(), host)
+            request = (
+                f"GET /.well-known/mta-sts.txt HTTP/1.1\r\nHost: {host}\r\n"
+                "Connection: close\r\nUser-Agent: pgmta\r\n\r\n"
             )
-            writer.write((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
-            return await _body(http, reader, host)
+            await wire.send(request.encode("ascii"), _ADDRESS)
+            return await wire.answer(_ADDRESS)
         finally:
-            writer.transport.abort()
+            wire.abort()
 
 
-async def _body(http: h11.Connection, reader: asyncio.StreamReader, host: str) -> bytes:
-    """Return the body of a response that is a policy file. Raises StsError and h11's errors."""
-    body = b""
-    received = 0
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            data = await reader.read(_READ)
-            received += len(data)
-            if received > _RECEIVED:  # tiny chunks, or responses of 1xx without end
-                raise StsError(f"https://{host}: over {_RECEIVED} octets")
-            http.receive_data(data)
-            await asyncio.sleep(0)  # a full buffer is read without a pause
-        elif isinstance(event, h11.Response):
-            _check(event, host)
-        elif isinstance(event, h11.Data):
-            body += bytes(event.data)
-            if len(body) > LARGEST:
-                raise StsError(f"https://{host}: over {LARGEST} octets", "sts-policy-invalid")
-        elif isinstance(event, h11.EndOfMessage):
-            return body
-        elif not isinstance(event, h11.InformationalResponse):
-            raise StsError(f"https://{host}: connection closed")
-
-
-def _check(response: h11.Response, host: str) -> None:
-    if response.status_code != 200:
-        raise StsError(f"https://{host}: status {response.status_code}")
-    kinds = [value for name, value in response.headers if name == b"content-type"]
-    kind = kinds[0].partition(b";")[0].strip().lower() if kinds else b""
-    if kind != b"text/plain":
-        raise StsError(
-            f"https://{host}: content type {kind.decode('ascii', 'replace')!r}",
-            "sts-policy-invalid",
-        )
+def _body(answer: HttpAnswer, host: str) -> bytes:
+    """Return the body of an answer that is a policy file. Raises StsError."""
+    if answer.status != 200:
+        raise StsError(f"https://{host}: status {answer.status}")
+    kind = answer.fields.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "text/plain":
+        raise StsError(f"https://{host}: content type {kind!r}", "sts-policy-invalid")
+    if len(answer.body) == LARGEST and not answer.whole:
+        raise StsError(f"https://{host}: over {LARGEST} octets", "sts-policy-invalid")
+    if not answer.whole:  # tiny chunks
+        raise StsError(f"https://{host}: over {_MAX_OCTETS} octets")
+    return answer.body

@@ -8,11 +8,11 @@ import json
 import re
 from urllib.parse import urlsplit
 
-import h11
 from pydantic import Field
 
 from pgmta.config.types import Period, Section
 from pgmta.errors import DeliveryError, Stage
+from pgmta.http.client_connection import ClientConnection, ExchangeError
 from pgmta.model import Item, Reply
 from pgmta.states import Event
 from queued.config import Delivery
@@ -44,15 +44,11 @@ class JsonChannel:
 
     best, most_recipients, unwelcome, vain = True, 1, False, False
 
-    def __init__(
-        self, to: JsonParameters, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, to: JsonParameters, connection: ClientConnection) -> None:
         self.name = urlsplit(to.url).netloc
         self.transactions = 0
-        self.in_doubt = False
         self._to = to
-        self._reader = reader
-        self._writer = writer
+        self._connection = connection
 
     @property
     def spent(self) -> bool:
@@ -62,7 +58,12 @@ class JsonChannel:
     @property
     def closed(self) -> bool:
         """Whether the connection has ended."""
-        return self._writer.is_closing() or self._reader.at_eof()
+        return self._connection.closed
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the server may have a message whose outcome is not known."""
+        return self._connection.last_out
 
     async def send(self, envelope: Envelope) -> list[Result]:
         """Post one message. Raises DeliveryError before its body is out."""
@@ -72,49 +73,41 @@ class JsonChannel:
         if not isinstance(octets, bytes):
             octets = b"".join([part async for part in octets])
         message = base64.b64encode(octets).decode()
-        request = self._request({"to": item.recipient, "message": message})
-        if not envelope.guard.valid(envelope.items):
-            raise DeliveryError("lease lost before the request", Stage.LEASE)
-        self.in_doubt = True
-        self._writer.write(request)
+        body = json.dumps({"to": item.recipient, "message": message}).encode()
+        head = f"POST {urlsplit(self._to.url).path} HTTP/1.1\r\nHost: {self.name}\r\n"
+        head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+
+        def ready() -> None:
+            if not envelope.guard.valid(envelope.items):
+                raise DeliveryError("lease lost before the request", Stage.LEASE)
+
         try:
-            async with asyncio.timeout(self._to.timeout):
-                answer = await self._answer()
-        except (OSError, TimeoutError, h11.RemoteProtocolError):
+            await self._connection.send(head.encode() + body, self._to.timeout, ready)
+        except ExchangeError as error:
+            raise DeliveryError(f"4.4.2 {error}", Stage.DATA) from None
+        try:
+            answer = await self._connection.answer(self._to.timeout)
+        except ExchangeError:
             event, text = Event.UNKNOWN, "no answer to the whole request"
         else:
-            code = answer.status_code
-            text = f"HTTP {code} {answer.reason.decode('ascii', 'replace')}"
+            code = answer.status
+            text = f"HTTP {code} {answer.reason}"
             if 200 <= code < 300:
                 event, text = Event.DELIVERED, f"2.0.0 {text}"
             elif code >= 500 or code in _LATER:
                 event, text = Event.DEFER, f"4.0.0 {text}"
             else:
                 event, text = Event.FAIL, f"5.1.1 {text}"
-        self.in_doubt = False
+        self._connection.last_out = False
         return [Result(event, Reply(0, text), self.name, Stage.END_OF_DATA)]
-
-    def _request(self, mail: object) -> bytes:
-        self._http = h11.Connection(h11.CLIENT)
-        body = json.dumps(mail).encode()
-        headers = [("Host", self.name), ("Content-Length", str(len(body))), ("Connection", "close")]
-        request = h11.Request(method="POST", target=urlsplit(self._to.url).path, headers=headers)
-        parts = (request, h11.Data(data=body), h11.EndOfMessage())
-        return b"".join(self._http.send(part) or b"" for part in parts)
-
-    async def _answer(self) -> h11.Response:
-        while not isinstance(event := self._http.next_event(), h11.Response):
-            if event is h11.NEED_DATA:
-                self._http.receive_data(await self._reader.read(65536))
-        return event
 
     def close(self) -> None:
         """End the connection."""
-        self._writer.close()
+        self._connection.close()
 
     def abort(self) -> None:
         """Drop the connection."""
-        self._writer.transport.abort()
+        self._connection.abort()
 
     async def wait_closed(self) -> None:
         """Do not wait: no limit of the server counts it any more."""
@@ -142,9 +135,10 @@ class JsonTransport:
         to = destination.parameters
         assert isinstance(to, JsonParameters)
         at = urlsplit(to.url)
+        connection = ClientConnection()
         try:
             async with asyncio.timeout(to.timeout):
-                streams = await asyncio.open_connection(at.hostname, at.port)
+                await connection.connect(str(at.hostname), int(at.port or 80))
         except (OSError, TimeoutError) as error:
             raise DeliveryError(f"4.4.1 {at.netloc}: {error}", Stage.CONNECT) from None
-        return JsonChannel(to, *streams)
+        return JsonChannel(to, connection)

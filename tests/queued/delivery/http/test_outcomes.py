@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from pgmta.errors import DeliveryError
+from pgmta.http.answer_reader import HttpAnswer
 from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery
-from queued.delivery.http.http_answer import HttpAnswer, result_of, retry_after
+from queued.delivery.http.http_answer import result_of, retry_after
 from queued.delivery.http.http_parameters import parse_parameters
 from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.transport.destination import Destination

@@ -1,15 +1,57 @@
-"""Reads the answers of a connection by httptools: bounded, with answers of 1xx before each."""
+"""Answers of HTTP servers, read by httptools: bounded, with answers of 1xx before each."""
 
 from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import httptools
 
 from pgmta.mail.text import printable
-from queued.delivery.http.http_answer import LARGEST, HttpAnswer
 
-_PRELIMINARY = 10  # answers of 1xx before the answer itself
-_HEADER = 16384  # octets of the header of an answer
-_WHOLE = 16 * LARGEST  # octets of an answer with the frames of its chunks, and trailers
+MAX_BODY_OCTETS = 64 << 10
+"""What is read of the body of an answer. The rest is not waited for."""
+
+_MAX_PRELIMINARY_ANSWERS = 10  # of 1xx, before the answer itself
+_MAX_HEADER_OCTETS = 16384
+_FRAMING = 16  # times the octets of a body, for the frames of its chunks, and trailers
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer: its status line, its fields by lower-case names, and the start of its body.
+
+    `whole` says whether the body is all there.
+    """
+
+    status: int
+    reason: str
+    fields: Mapping[str, str]
+    body: bytes
+    whole: bool
+
+    def document(self) -> Any:
+        """Return the JSON document; None if it is none, or not whole."""
+        body = self.body
+        if self.fields.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
+            body = _unzipped(body)
+        try:
+            return json.loads(body) if self.whole and body else None
+        except (ValueError, RecursionError):
+            return None
+
+
+def _unzipped(body: bytes) -> bytes:
+    """Return the octets, if they are at most MAX_BODY_OCTETS; none otherwise."""
+    unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        found = unzip.decompress(body, MAX_BODY_OCTETS)
+    except zlib.error:
+        return b""
+    return found if unzip.eof else b""
 
 
 class AnswerError(Exception):
@@ -17,9 +59,15 @@ class AnswerError(Exception):
 
 
 class AnswerReader:
-    """Reads one answer after the other from octets, as they come."""
+    """Reads one answer after the other from octets, as they come.
 
-    def __init__(self) -> None:
+    An answer has at most `max_body` octets in its body, and `max_octets` with its framing, by
+    default 16 times as many. Of one that has more, the start is the answer, which is not whole.
+    """
+
+    def __init__(self, max_body: int = MAX_BODY_OCTETS, max_octets: int = 0) -> None:
+        self._max_body = max_body
+        self._max_octets = max_octets or _FRAMING * max_body
         self._parser = httptools.HttpResponseParser(self)
         self._begin()
 
@@ -45,8 +93,8 @@ class AnswerReader:
 
     def feed(self, data: bytes) -> None:
         """Read octets. Raises AnswerError."""
-        for at in range(0, len(data), _HEADER):
-            self._feed_part(data[at : at + _HEADER])
+        for at in range(0, len(data), _MAX_HEADER_OCTETS):
+            self._feed_part(data[at : at + _MAX_HEADER_OCTETS])
             if self.answer and not self.answer.whole:
                 return
 
@@ -57,16 +105,16 @@ class AnswerReader:
             raise AnswerError(f"no HTTP: {printable(str(error))[:100]}") from None
         if self._stray:
             raise AnswerError("an answer without a request")
-        if self._before > _PRELIMINARY:
+        if self._before > _MAX_PRELIMINARY_ANSWERS:
             raise AnswerError("answers of 1xx without end")
         if self.answer:
             return
         self._octets += len(data)
         if not self._status:
-            if self._octets > _HEADER:
+            if self._octets > _MAX_HEADER_OCTETS:
                 raise AnswerError("a header without end")
-        elif len(self._body) > LARGEST or self._octets > _WHOLE:
-            self._done(bytes(self._body[:LARGEST]), whole=False)
+        elif len(self._body) > self._max_body or self._octets > self._max_octets:
+            self._done(bytes(self._body[: self._max_body]), whole=False)
 
     @property
     def begun(self) -> bool:
@@ -107,7 +155,7 @@ class AnswerReader:
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
-        if len(self._body) <= LARGEST:
+        if len(self._body) <= self._max_body:
             self._body += data
 
     def on_message_complete(self) -> None:
@@ -119,5 +167,5 @@ class AnswerReader:
             self._status = 0
             return
         self.kept = self._parser.should_keep_alive()
-        whole = len(self._body) <= LARGEST
-        self._done(bytes(self._body[:LARGEST]), whole=whole)
+        whole = len(self._body) <= self._max_body
+        self._done(bytes(self._body[: self._max_body]), whole=whole)

@@ -1,7 +1,7 @@
 """Composes the content of a message from its parts (RFC 5322, RFC 2045, RFC 2046; pure).
 
 The same parts and the same identity give the same octets. By hand, because Python's `email` takes
-a hundred times as long (docs/decisions/0094-composing.md).
+a hundred times as long (docs/decisions/templates.md).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ see what it wrote, though only this server has it. If the wait is cancelled, the
 like a success, but for a warning. So a row that is seen, or met by a unique index, proves nothing.
 
 WAL is one stream. `PROOF` writes 96 octets of it in a commit of its own, which waits for all that
-was visible before. It is a proof only if it comes without the warning (docs/decisions/0154).
+was visible before. It is a proof only if it comes without the warning (docs/decisions/failover.md).
 """
 
 from __future__ import annotations

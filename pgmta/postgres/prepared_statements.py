@@ -1,7 +1,7 @@
 """Statements that a connection has prepared, run by libpq's own functions.
 
 A cursor of psycopg makes new objects for each call. For each answer it makes a timer and a reader
-of the socket. That costs as much as most statements of a mail (docs/decisions/0140). Here a
+of the socket. That costs as much as most statements of a mail (docs/decisions/intake.md). Here a
 statement is prepared once, its values are written by one transformer, and the socket keeps its
 reader.
 

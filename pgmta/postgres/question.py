@@ -18,7 +18,7 @@ class Question:
     """Asks one prepared question again and again over a connection that nothing else uses.
 
     It has no task and no timeout per answer: timer and socket call it, and it calls libpq. A
-    question costs 0.4 of a statement by `Link` (docs/decisions/0028). No transaction is open
+    question costs 0.4 of a statement by `Link` (docs/decisions/wake-up.md). No transaction is open
     between two questions. `pause` returns the seconds until the next question is due, 0.0 if it is
     now. `answered` gets the row of each answer, as text.
     """

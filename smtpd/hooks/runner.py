@@ -249,7 +249,7 @@ def _hurry(owner: object, wanted: bool) -> None:
     """Have threads change often as long as at least one owner wants it.
 
     The thread of the sessions gives up the interpreter in every event. A hook in a busy loop then
-    keeps it for the whole interval. See decision 0026.
+    keeps it for the whole interval.
     """
     global _usual_switch
     if wanted == (owner in _hurried):

@@ -1,7 +1,7 @@
 """One connection: octets in, replies out, and its phase. The commands are the session's.
 
 A connection does the commands of one read at once, and sends their replies in one write. Only a
-command that has to wait for something makes the connection busy (docs/decisions/0011).
+command that has to wait for something makes the connection busy (docs/decisions/session.md).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 -- and what excludes the rows that standing rules hold; others the labels of rows (labels.py). If the rules changed since the caller read them, nothing is
 -- claimed; `version` is theirs.
 -- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index, and the sum keeps the plan off queue_domain_due
--- (docs/decisions/0005).
+-- (docs/decisions/claim.md).
 WITH seen AS MATERIALIZED (
     SELECT pick.*
     FROM generate_series(0, %(priority)s) AS level (priority)
@@ -47,7 +47,7 @@ WITH seen AS MATERIALIZED (
 -- destination, however long, costs the others nothing. The walk goes from one pair of domain and priority to the
 -- next by the index. The first row of a pair has its earliest next attempt, so that a pair without due rows costs
 -- one step. If `more` is true, the search ended before the last destination, at `last_domain` and `last_priority`.
--- Claims of urgent rows name another key, that of an index that has only these (docs/decisions/0023), and take at
+-- Claims of urgent rows name another key, that of an index that has only these, and take at
 -- most `each` rows of one destination and priority.
 WITH RECURSIVE walk AS (
     (SELECT {key} AS domain, priority, next_attempt, 1 AS step FROM queue

@@ -27,7 +27,7 @@ WITH outcome AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 ), moved AS (
     -- No join: if a partition was empty when the plan was made, a join later reads all its rows for
-    -- each outcome (docs/decisions/0005).
+    -- each outcome.
     UPDATE queue
     SET (status, last_reply, next_attempt, attempts, hold_reason, report_kind, held_by,
             hold_until, lease_owner, lease_since, lease_token, lease_until{suspension}) = (

@@ -71,7 +71,7 @@ BEGIN
     late := wished + burst;
     -- the first time of a burst can be used until `ahead`, for a new connection
     first := greatest(budget.next_at, present + least(ahead - make_interval(secs => burst), soonest));
-    -- A time that may be used late keeps others away for as long (docs/decisions/0159): the largest lateness of all times
+    -- A time that may be used late keeps others away for as long (docs/decisions/rates.md): the largest lateness of all times
     -- within a window before this one counts. Two numbers know it, each of at least such a time.
     IF first > budget.late_since + make_interval(
         secs => span + greatest(budget.late, budget.late_before, wished) + 2 * burst)

@@ -1,4 +1,4 @@
--- Inquiries: operators ask the running processes about a destination, or have a connection ended (docs/decisions/0138).
+-- Inquiries: operators ask the running processes about a destination, or have a connection ended (docs/decisions/inquiries.md).
 
 CREATE TABLE inquiries (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -16,7 +16,7 @@ COMMENT ON SEQUENCE queue_ids IS
 CREATE SEQUENCE lease_tokens;
 COMMENT ON SEQUENCE lease_tokens IS 'Fencing tokens: each claim takes the next one.';
 
--- PostgreSQL reads each CHECK anew for each statement, so there are few, and short ones (docs/decisions/0029).
+-- PostgreSQL reads each CHECK anew for each statement, so there are few, and short ones (docs/decisions/schema.md).
 CREATE TABLE queue (
     id bigint NOT NULL DEFAULT nextval('queue_ids'),
     message_id bigint NOT NULL,
@@ -195,7 +195,7 @@ CREATE INDEX queue_report_held_at ON queue_report (held_at, id);
 COMMENT ON INDEX queue_report_held_at IS 'The next rows to be reported.';
 
 -- In a database that is not in UTF8, octets over 127 mean something else: there it finds C0 and DEL, and delivery
--- holds the rest (docs/decisions/0017).
+-- holds the rest.
 DO $$
 BEGIN
     EXECUTE format('CREATE FUNCTION queue_malformed(sender text, recipient text, domain text) RETURNS boolean
@@ -338,7 +338,7 @@ BEGIN
     -- second waits here and then sees what the first has left.
     PERFORM FROM pgmta.messages WHERE id = ANY (ids) ORDER BY id FOR UPDATE;
     -- No join, which NOT EXISTS would be: a partition that was empty when the plan was made would
-    -- later be read as a whole for each message (docs/decisions/0005).
+    -- later be read as a whole for each message.
     ids := ARRAY(SELECT one FROM unnest(ids) AS one
         WHERE (SELECT true FROM pgmta.queue AS q WHERE q.message_id = one LIMIT 1) IS NULL);
     PERFORM set_config('pgmta.writer', 'refcount', true);  -- for the trigger messages_in_use
@@ -375,7 +375,7 @@ COMMENT ON COLUMN rights.privileges IS 'As in GRANT, such as SELECT, UPDATE (hos
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION notify_channel', 'PUBLIC', 'EXECUTE'),
-    -- it watches the sequence of the rows (docs/decisions/0028)
+    -- it watches the sequence of the rows
     ('SEQUENCE queue_ids', 'pgmta_queued', 'SELECT'),
     ('SEQUENCE queue_ids', 'pgmta_operator', 'SELECT'),
     ('SEQUENCE queue_ids', 'pgmta_reader', 'SELECT'),

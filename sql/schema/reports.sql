@@ -83,7 +83,7 @@ CREATE FUNCTION reports_close(
     report_ids bigint[], message_ids bigint[], row_ids bigint[], recipients text[], senders text[],
     sent_tos text[], kinds text[], classes text[], reasons text[]
 ) RETURNS void LANGUAGE plpgsql
-    -- a plan that was made for an empty partition would later read the whole of it (docs/decisions/0005)
+    -- a plan that was made for an empty partition would later read the whole of it
     SET search_path = pgmta, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 DECLARE

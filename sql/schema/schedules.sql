@@ -1,6 +1,6 @@
 -- Scheduled mail: it waits in status SCHEDULED, and no row is tried before its send_at.
 
--- The row watch looks at queue_ids, so that a commit of rows that wait wakes no worker (docs/decisions/0093).
+-- The row watch looks at queue_ids, so that a commit of rows that wait wakes no worker (docs/decisions/schedule.md).
 CREATE SEQUENCE scheduled_ids START WITH 1000000000000000;
 COMMENT ON SEQUENCE scheduled_ids IS 'queue.id of rows that come in as SCHEDULED, far above those of queue_ids.';
 

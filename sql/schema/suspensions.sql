@@ -1,4 +1,4 @@
--- Suspensions: mail that meets one waits, without a hold, until an operator resumes it (docs/decisions/0127).
+-- Suspensions: mail that meets one waits, without a hold, until an operator resumes it (docs/decisions/suspensions.md).
 
 CREATE TABLE suspensions (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

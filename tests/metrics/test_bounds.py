@@ -41,7 +41,7 @@ def large(most: int) -> Values:
 def test_many_destinations_make_a_bounded_page() -> None:
     began = time.process_time()
     text = page(QUEUED, large(100))
-    assert time.process_time() - began < 2  # bench figures are in docs/decisions/0125
+    assert time.process_time() - began < 2  # bench figures are in docs/decisions/metrics.md
     assert len(text) < 100_000
     seen = Scrape.read(text.decode())
     name = "pgmta_queued_next_hop_attempts_total"

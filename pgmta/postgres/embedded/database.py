@@ -2,7 +2,7 @@
 
 Every process that uses the server has a shared lock; the last one to leave stops the server. The
 kernel releases the lock of a killed process. Every daemon starts a server that died again
-(docs/decisions/0021).
+(docs/decisions/embedded-server.md).
 """
 
 from __future__ import annotations

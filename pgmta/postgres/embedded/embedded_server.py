@@ -44,9 +44,9 @@ _PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")
 # Chosen for a queue: many small commits, hot rows that die young. Durability stays at its default.
 # With wal_level minimal the server drops written WAL from the page cache, and the next WAL takes
 # that memory. If fresh memory is expensive, as on virtual machines, that saves up to a third of the
-# work (docs/decisions/0013). There is no replica that would read the WAL.
+# work (docs/decisions/embedded-server.md). There is no replica that would read the WAL.
 # A queue is in memory and reads little from the disk, so processes and handles for reads only take
-# memory. So do predicate locks (docs/decisions/0143).
+# memory. So do predicate locks.
 _SETTINGS = """
 listen_addresses = ''
 max_connections = 200
@@ -72,7 +72,7 @@ class EmbeddedServer:
     """A data directory and the server on it.
 
     The server inherits the lock of `postgres.lock`: no other process has it, for as long as one of
-    its processes lives (docs/decisions/0021).
+    its processes lives (docs/decisions/embedded-server.md).
     """
 
     def __init__(self, directory: Path) -> None:

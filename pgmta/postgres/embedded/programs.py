@@ -29,7 +29,7 @@ VERSION = 18
 _SYSTEM_USER = "pgserver"
 
 # A row of content is over malloc's thresholds. glibc would return that memory to the system and
-# fetch it again for each row: a tenth of the server's time (docs/decisions/0014).
+# fetch it again for each row: a tenth of the server's time (docs/decisions/bodies.md).
 _MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
 
 _UNQUOTED = re.compile(r'["$`]')  # pg_ctl and initdb put paths between " for a shell
@@ -146,7 +146,7 @@ class Programs:
     def way(self, path: Path) -> Iterator[tuple[str, list[int]]]:
         """Give a path by which the user reaches its own file or folder, and descriptors to keep.
 
-        If a folder above shuts the user out, the path goes through a descriptor (decision 0067).
+        If a folder above shuts the user out, the path goes through a descriptor.
         """
         if self._reaches(path):
             yield str(path), []

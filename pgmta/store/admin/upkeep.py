@@ -91,7 +91,7 @@ class ClockLook(NamedTuple):
 
 
 class DatabaseClock:
-    """Looks at the clock of the database: a step back shortens waits (decision 0054).
+    """Looks at the clock of the database: a step back shortens waits.
 
     A step of at most `least` seconds is none, and a lease has `lease`.
     """

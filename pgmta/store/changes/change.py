@@ -1,4 +1,4 @@
-"""Changes of many rows by a condition, in batches that each commit: docs/decisions/0025-changes.md.
+"""Changes of many rows by a condition, in batches that each commit: docs/decisions/changes.md.
 
 Operators (queuectl) and workers (queued) choose rows each in their way. The change itself is
 the function queue_change_rows of the database. The SQL functions for operators call it as well.

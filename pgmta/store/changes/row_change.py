@@ -1,4 +1,4 @@
-"""One change of many rows: which action, for which rows, by whom (docs/decisions/0025)."""
+"""One change of many rows: which action, for which rows, by whom (docs/decisions/changes.md)."""
 
 from __future__ import annotations
 

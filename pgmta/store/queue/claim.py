@@ -29,7 +29,7 @@ _SQL = queries("claim")
 
 SESSION = {
     # The plans must stay on the indexes, even if the statistics are of a queue that was empty a
-    # moment ago: else 584 ms per claim were measured instead of 2 (docs/decisions/0005).
+    # moment ago: else 584 ms per claim were measured instead of 2 (docs/decisions/claim.md).
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",

@@ -2,7 +2,7 @@
 
 A statement has its conditions unchanged until one of them fails. Then the guard tries the rows, one
 condition after the other, and marks failing rows in `queue.faults`. For a while the statement
-passes over marked rows, and over rows that have not been tried (docs/decisions/0022).
+passes over marked rows, and over rows that have not been tried (docs/decisions/conditions.md).
 """
 
 from __future__ import annotations

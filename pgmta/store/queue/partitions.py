@@ -29,7 +29,7 @@ SETTINGS = {
     "autovacuum_analyze_scale_factor": "0.2",
     "autovacuum_analyze_threshold": "20000",
 }
-"""The storage settings of a leaf below queue_def. Half-full pages make claims cheap (0005)."""
+"""The storage settings of a leaf below queue_def. Half-full pages make claims cheap."""
 
 Connection = psycopg.Connection[dict[str, Any]]
 Values = list[str | None]

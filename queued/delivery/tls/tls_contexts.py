@@ -16,7 +16,7 @@ _HOSTS = 1000  # hosts whose last session is kept; each takes some KB
 class ResumingContext(ssl.SSLContext):
     """Resumes the last session with a host name (RFC 8446, section 2.2).
 
-    A session with one message takes 750 µs of CPU so, else 940 (docs/decisions/0032-tls.md).
+    A session with one message takes 750 µs of CPU so, else 940 (docs/decisions/tls.md).
     A session was checked when it was new, under these settings and for this name.
     """
 

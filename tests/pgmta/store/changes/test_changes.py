@@ -1,4 +1,4 @@
-"""queuectl, workers and SQL functions do the same to the same rows (docs/decisions/0025)."""
+"""queuectl, workers and SQL functions do the same to the same rows (docs/decisions/changes.md)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def before(case: Case) -> State:
 
 
 def after(action: Action, case: Case, *, worker: bool) -> State:
-    """The rules of docs/decisions/0025-changes.md."""
+    """The rules of docs/decisions/changes.md."""
     was = before(case)
     active = case.status in ("QUEUED", "DEFERRED", "SENDING")
     if worker and case.in_flight:

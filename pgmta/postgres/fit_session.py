@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgmta.errors import FormerDatabase
+from pgmta.features import features, folder
 from pgmta.shipped import shipped
 
 SETTINGS: Final = {
@@ -84,12 +85,16 @@ _MAX_PID = 1 << 22  # of Linux; other systems have less
 
 @cache
 def baseline() -> str:
-    """Return the name under which a database notes that it has run this program's `sql/schema`.
+    """Return the name under which a database notes that it has run this program's schema.
 
-    It has a digest of the files without their comments, so a changed comment changes nothing.
+    It has a digest of the files without their comments, so a changed comment changes nothing. A
+    database with other features has another schema.
     """
     digest = hashlib.sha256()
-    for file in sorted((shipped("sql") / "schema").glob("*.sql")):
+    files = sorted((shipped("sql") / "schema").glob("*.sql"))
+    for name, feature in features().items():
+        files += [folder(name) / file for file in feature.schema]
+    for file in files:
         lines = file.read_text(encoding="utf-8").splitlines()
         statements = (line for line in lines if not line.lstrip().startswith("--"))
         digest.update("\n".join((file.name, *statements)).encode())

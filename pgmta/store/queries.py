@@ -1,12 +1,14 @@
-"""The named statements of `sql/queries/*.sql`, and the one way to put text into them."""
+"""The named statements of the core and of features, and the one way to put text into them."""
 
 from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
+from pathlib import Path
 
 from psycopg import sql
 
+from pgmta.features import folder
 from pgmta.shipped import shipped
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
@@ -51,8 +53,17 @@ def _filled(statement: bytes, parts: tuple[tuple[str, str | bytes], ...]) -> Sta
 @cache
 def queries(name: str) -> dict[str, Statement]:
     """Return the statements of `sql/queries/NAME.sql` by their names."""
-    text = (shipped("sql") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
-    parts = _NAME.split(text)[1:]
+    return _read(shipped("sql") / "queries" / f"{name}.sql")
+
+
+@cache
+def feature_queries(feature: str, name: str = "queries") -> dict[str, Statement]:
+    """Return the statements of `pgmta_features/FEATURE/NAME.sql` by their names."""
+    return _read(folder(feature) / f"{name}.sql")
+
+
+def _read(file: Path) -> dict[str, Statement]:
+    parts = _NAME.split(file.read_text(encoding="utf-8"))[1:]
     return {
         key: Statement(body.strip().encode())
         for key, body in zip(parts[::2], parts[1::2], strict=True)

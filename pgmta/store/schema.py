@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import version
 
 from pgmta.errors import FormerDatabase, SchemaMismatch
+from pgmta.features import features, folder
 from pgmta.logs import get
 from pgmta.postgres.fit_session import baseline, refuse_former
 from pgmta.shipped import shipped
@@ -19,23 +20,36 @@ TOPICS = (
     "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
     "suspensions", "inquiries", "daemons", "accounts", "dkim", "tls", "budgets", "suppressions",
     "campaigns", "campaign_jobs", "campaign_feed", "campaign_lists", "unsubscribing", "callbacks",
-    "forgetting", "expiry", "roles",
+    "forgetting", "expiry",
 )  # fmt: skip
-"""The files of `sql/schema`, in the order in which a new database runs them."""
+"""The files of `sql/schema` whose tables come before those of features, in their order."""
+
+ROLES = "roles"
+"""The file of `sql/schema` that is last, because it gives rights on all."""
 
 
 @cache
 def topics() -> dict[str, str]:
-    """Return the text of the present schema by topic, in the order of TOPICS."""
-    folder = shipped("sql") / "schema"
-    return {name: (folder / f"{name}.sql").read_text(encoding="utf-8") for name in TOPICS}
+    """Return the text of the schema by topic, in the order in which a new database runs them.
+
+    A topic of a feature has the name `FEATURE/FILE.sql`.
+    """
+    core = shipped("sql") / "schema"
+    files = {name: core / f"{name}.sql" for name in TOPICS}
+    files |= {
+        f"{name}/{file}": folder(name) / file
+        for name, feature in features().items()
+        for file in feature.schema
+    }
+    files[ROLES] = core / f"{ROLES}.sql"
+    return {name: file.read_text(encoding="utf-8") for name, file in files.items()}
 
 
 @cache
 def migrations() -> dict[str, str]:
     """Return the text of every migration by name, in the order of their application.
 
-    The first one is the whole of `sql/schema`. Files of `sql/migrations` follow after the first
+    The first one is the whole schema. Files of `sql/migrations` follow after the first
     release; until then there is no such folder.
     """
     files = sorted((shipped("sql") / "migrations").glob("*.sql"))

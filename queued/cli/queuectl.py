@@ -1,9 +1,10 @@
-"""The command `queuectl` of operators. A new command is a file, and its name here."""
+"""The command `queuectl` of operators: commands of the core, each a file, and of features."""
 
 from __future__ import annotations
 
 import click
 
+from pgmta.features import features, places
 from queued.cli.lazy_group import LazyCommand, LazyGroup
 
 COMMANDS: dict[str, LazyCommand] = {
@@ -88,7 +89,7 @@ COMMANDS: dict[str, LazyCommand] = {
         "List rows of the queue, oldest first.",
     ),
     "logs": LazyCommand(
-        "queued.cli.live.follow_log:logs",
+        "queued.cli.commands.follow_log:logs",
         "Follow the log: each attempt as it ends, until Ctrl-C.",
     ),
     "migrate": LazyCommand(
@@ -163,10 +164,6 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.lifecycle.token_commands:token",
         "Make keys of signed tokens, and verify tokens without a database.",
     ),
-    "top": LazyCommand(
-        "queued.cli.live.top:top",
-        "Show rates, the queue by next hop, failing and slow hosts, and workers, until q.",
-    ),
     "trace": LazyCommand(
         "queued.cli.commands.trace:trace",
         "Keep the transcript of every attempt that matches, and print it as it comes.",
@@ -184,10 +181,17 @@ COMMANDS: dict[str, LazyCommand] = {
         "Show workers, what each matches and its lag, and rows that no worker matches.",
     ),
 }
-"""All commands. A test compares each line with the help text of its command."""
+"""The commands of the core. A test compares each line with the help text of its command."""
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS)
+def all_commands() -> dict[str, LazyCommand]:
+    """Return the commands of the core and of the features."""
+    lines = {name: each.line for feature in features().values()
+             for name, each in feature.commands.items()}  # fmt: skip
+    return COMMANDS | {name: LazyCommand(place, lines[name]) for name, place in places("commands")}
+
+
+@click.group(cls=LazyGroup, lazy=all_commands())
 @click.version_option(  # as version_option(), whose module imports psycopg
     package_name="pgmta", prog_name="queuectl", message="%(prog)s (pgmta) %(version)s"
 )

@@ -5,7 +5,14 @@ from queued.config.bounce_texts import BounceTexts, Language, shipped_texts
 from queued.config.bounces import BounceLimits, Bounces, split_named
 from queued.config.delivery import Delivery, Dns, Timeouts, Tls
 from queued.config.mail_conditions import Pattern, Target, domain_term
-from queued.config.queued_config import Process, QueuedConfig, Retention, Urgent, read_config
+from queued.config.queued_config import (
+    Process,
+    QueuedConfig,
+    Retention,
+    Urgent,
+    read_config,
+    whole_model,
+)
 from queued.config.retry import Retry
 from queued.config.rewriting import ShapingRewrite, VerpTemplate
 from queued.config.shaping import (
@@ -66,4 +73,5 @@ __all__ = [
     "shipped_answers",
     "shipped_texts",
     "split_named",
+    "whole_model",
 ]

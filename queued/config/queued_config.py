@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, Strict, field_validator, model_validator
+from pydantic import Field, PrivateAttr, Strict, create_model, field_validator, model_validator
 
 from pgmta.action import Action
 from pgmta.config.environment import Environment, Log, environment_field
@@ -16,6 +17,8 @@ from pgmta.config.loader import Problem, load, load_lines, mistakes
 from pgmta.config.metrics import MetricsPage
 from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import Duration, Period, Section, Whole, at_least, is_address
+from pgmta.features import load as load_place
+from pgmta.features import loaded, places
 from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, read_texts, shipped_texts
@@ -196,6 +199,11 @@ class QueuedConfig(Section):
                 raise ValueError(f"two collectors are called {name!r}")
         return collectors
 
+    def section[S: Section](self, model: type[S]) -> S:
+        """Return the section that a feature has added, or the one whose keys it has extended."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return next((value for value in values if isinstance(value, model)), model())
+
     @property
     def warnings(self) -> list[str]:
         """Risks of signing, and keys that keep mail from its recipients."""
@@ -235,6 +243,24 @@ class QueuedConfig(Section):
         return config
 
 
+@cache
+def whole_model() -> type[QueuedConfig]:
+    """Return QueuedConfig with the sections and the keys of the features."""
+    fields: dict[str, Any] = {}
+    for name, place in places("more_keys"):
+        now: Any = fields[name][0] if name in fields else QueuedConfig.model_fields[name].annotation
+        more: Any = create_model(
+            now.__name__, __base__=(load_place(place), now), __doc__=now.__doc__
+        )
+        fields[name] = (more, Field(default=more()))
+    for name, place in places("sections"):
+        section = load_place(place)
+        fields[name] = (section, Field(default=section()))
+    return create_model(
+        "QueuedConfig", __base__=QueuedConfig, __doc__=QueuedConfig.__doc__, **fields
+    )
+
+
 type Parsers = Mapping[str, Callable[[Any], Any] | None]
 """For each transport the function that reads its parameters. It raises ValueError."""
 
@@ -249,9 +275,11 @@ def read_config(
 
     Raises ConfigError with the mistakes.
     """
-    config = load(path, QueuedConfig)
+    config = load(path, whole_model())
     texts = _texts(path, config)
     problems = [*_wrong_dane(config), *_no_keys(config)]
+    for check in loaded("config_checks"):
+        problems += check(config)
     if config.campaigns.url and not config.tokens.unsubscribe:
         reason = "tokens.unsubscribe has no key, which signs its links"
         problems.append((("campaigns", "url"), reason))

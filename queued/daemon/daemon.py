@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pgmta.errors import ConfigError
+from pgmta.features import features, load, places
 from pgmta.logs import get
 from pgmta.postgres.notify import listen
 from pgmta.service import Part, ServiceManager, Signals, first, start_part, tune_memory
@@ -16,7 +17,7 @@ from queued.config.queued_config import STAGING
 from queued.daemon.presence import Presence
 from queued.lifecycle.collectors import collectors
 from queued.process.queued_process import QueuedProcess
-from queued.upkeep.duties import DUTIES
+from queued.upkeep.duties import all_duties
 from queued.upkeep.duty import repeat
 from queued.upkeep.feeder import feed_campaigns
 from queued.upkeep.reports import ReportDuty
@@ -149,7 +150,8 @@ class Daemon:
             *(part for worker in self._workers for part in worker.parts().items()),
             ("heartbeat", partial(repeat, "heartbeat", presence.do, presence.pause)),
             ("turns", partial(repeat, "turns", turns.ask_places, turns.pause)),
-            *((duty.name, partial(duty.run, process)) for duty in DUTIES),
+            *((duty.name, partial(duty.run, process)) for duty in all_duties()),
+            *((name, partial(load(place), process)) for name, place in places("loops")),
             ("campaigns", partial(feed_campaigns, process)),
             *(("collector", each.run) for each in self._collectors),
         ]
@@ -181,8 +183,9 @@ class Daemon:
 
     def _configure(self, config: QueuedConfig) -> None:
         now = self.process.config
-        changed = [name for name in _FIXED if getattr(config, name) != getattr(now, name)]
-        kept: dict[str, Any] = {name: getattr(now, name) for name in _FIXED}
+        fixed = [*_FIXED, *(name for feature in features().values() for name in feature.fixed)]
+        changed = [name for name in fixed if getattr(config, name) != getattr(now, name)]
+        kept: dict[str, Any] = {name: getattr(now, name) for name in fixed}
         # a reload begins no staging: mail under way would still go to its recipients
         staging = {name: getattr(now.delivery, name) for name in STAGING}
         kept["delivery"] = config.delivery.model_copy(update=staging)

@@ -1,7 +1,8 @@
-"""The duties of queued. A new one is a file that has DUTY, and its name here."""
+"""The duties of queued: those of the core, each a file with its name here, and of features."""
 
 from __future__ import annotations
 
+from pgmta.features import loaded
 from queued.upkeep import (
     budgets,
     campaign_jobs,
@@ -40,3 +41,8 @@ DUTIES: list[Duty] = [
     budgets.DUTY,
     campaign_jobs.DUTY,
 ]
+
+
+def all_duties() -> list[Duty]:
+    """Return the duties of the core and of the features."""
+    return [*DUTIES, *loaded("duties")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("pgmta", "queued", "smtpd")
+PACKAGES = ("pgmta", "pgmta_features", "queued", "smtpd")
 
 
 @cache

@@ -29,7 +29,17 @@ DECISIONS = "docs/decisions"
 def places() -> dict[str, list[str]]:
     """Return the commands that each file names."""
     found: dict[str, list[str]] = {}
-    folders = ("docs", "etc", "packaging", "pgmta", "queued", "smtpd", "sql", "examples")
+    folders = (
+        "docs",
+        "etc",
+        "packaging",
+        "pgmta",
+        "pgmta_features",
+        "queued",
+        "smtpd",
+        "sql",
+        "examples",
+    )
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *files]:
         name = str(path.relative_to(ROOT))

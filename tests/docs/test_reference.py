@@ -13,14 +13,14 @@ from pydantic import BaseModel
 
 from pgmta.config.loader import load
 from queued.cli.queuectl import main as queuectl
-from queued.config import QueuedConfig
+from queued.config import whole_model
 from queued.daemon.queued import main as queued
 from smtpd.cli import main as smtpd
 from smtpd.config import SmtpdConfig
 from tests.support.daemons import ROOT
 
 FOLDER = ROOT / "docs" / "reference"
-MODELS: dict[str, type[BaseModel]] = {"smtpd.yaml": SmtpdConfig, "queued.yaml": QueuedConfig}
+MODELS: dict[str, type[BaseModel]] = {"smtpd.yaml": SmtpdConfig, "queued.yaml": whole_model()}
 GROUPS = {"smtpd": smtpd, "queued": queued, "queuectl": queuectl}
 
 

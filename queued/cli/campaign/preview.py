@@ -17,7 +17,7 @@ from queued.cli.campaign.campaign_argument import about_campaign
 from queued.cli.campaign.campaign_recipients import CampaignRecipients, open_recipients
 from queued.cli.options.queue_command import command
 from queued.cli.options.shown_parts import show_parts, view_options
-from queued.config import QueuedConfig
+from queued.config import whole_model
 
 _EXAMPLE = TokenKey("example", bytes(32))  # no link of a preview unsubscribes anybody
 _NO_URL = "https://example.com"
@@ -37,7 +37,7 @@ def preview(
     """
     with open_recipients(config, tenant, name) as campaign:
         found = campaign.recipient(number)
-        url = load(config, QueuedConfig).campaigns.url or _NO_URL
+        url = load(config, whole_model()).campaigns.url or _NO_URL
         parts = composed(campaign, found.recipient, found.params, number, url)
     show_parts(parts, view=view, opened=opened, as_json=as_json)
     if is_number(found.recipient) and not as_json:

@@ -32,7 +32,7 @@ from pgmta.shipped import shipped
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.admin.user_accounts import Rights, Secret, UserAccounts
 from queued.cli.lifecycle.first_try import WEB, WEB_PORT, make_keys, make_lifecycle
-from queued.config import QueuedConfig
+from queued.config import QueuedConfig, whole_model
 
 USER = "me@example.org"
 """The login name; it may send from this address only."""
@@ -158,7 +158,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
     _ship(smtpd_config, queued_config, *([WEB] if web else []))
     if lifecycle:  # the file names them
         make_keys(queued_config.parent.parent.parent / "var")
-    config = load(queued_config, QueuedConfig)
+    config = load(queued_config, whole_model())
     environment = config.environment
     directory = environment.directory.resolve()
     with _only_one(directory, f"smtpd on port {port}, sink on port {sink_port}") as held:

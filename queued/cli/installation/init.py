@@ -25,7 +25,7 @@ from pgmta.postgres.embedded.folders import make_parents
 from pgmta.postgres.locate import resolve
 from pgmta.shipped import shipped
 from pgmta.store.admin.migrate import migrate as apply_migrations
-from queued.config import QueuedConfig
+from queued.config import whole_model
 
 DATA = Path("/var/lib/pgmta")
 """The folder of an embedded PostgreSQL, if the files are those of an installation."""
@@ -106,7 +106,7 @@ def init(
     }
     _write(folder, texts, force=force)
     if migrate:
-        settings = load(folder / "queued.yaml", QueuedConfig)
+        settings = load(folder / "queued.yaml", whole_model())
         apply_migrations(resolve(settings.environment), print_line)
     _next_steps(folder, migrated=migrate)
 

@@ -13,7 +13,7 @@ from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
 from pgmta.store.lifecycle.accounts import insert_accounts
 from queued.cli.options.queue_command import command, database_of
-from queued.config import QueuedConfig
+from queued.config import whole_model
 
 _PATIENCE = 30.0  # seconds for the mail
 _LINK = re.compile(r"http://\S+/activate\?token=[A-Za-z0-9_-]{86}")
@@ -26,7 +26,7 @@ def demo(config: Path) -> None:
     logins = [f"{each}-{name}" for each in ("ann", "bob", "eve")]
     insert_accounts(database_of(config), [(f"{login}@example.com", login) for login in logins])
     print_line(f"inserted the accounts {', '.join(logins)}; waiting for their mail")
-    sink = load(config, QueuedConfig).environment.directory.resolve() / "sink"
+    sink = load(config, whole_model()).environment.directory.resolve() / "sink"
     links = _links(sink, logins)
     for login in logins:
         print_line(f"{login:12} {links[login]}")

@@ -112,9 +112,9 @@ def database_of(config: Path) -> str:
 
 def whole_config(config: Path) -> QueuedConfig:
     """Return the whole of a queued.yaml, whose model takes long to import. Raises ConfigError."""
-    from queued.config import QueuedConfig
+    from queued.config import whole_model
 
-    return load(config, QueuedConfig)
+    return load(config, whole_model())
 
 
 def database_to_migrate(config: Path) -> str:

@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 async def test_queued_does_a_duty_that_is_listed(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.daemon.daemon.DUTIES", [*DUTIES, DUTY])
+    monkeypatch.setattr("queued.upkeep.duties.DUTIES", [*DUTIES, DUTY])
     config, signals = QueuedConfig(), Signals()
     with capture_logs() as logs:
         running = asyncio.create_task(Daemon(config, database, lambda: config, signals).run())

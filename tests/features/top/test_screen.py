@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from textual.pilot import Pilot
 
 from pgmta.errors import StoreUnavailable
-from pgmta.store.changes.live_figures import LiveFigures
-from queued.cli.live.top_screen import TopScreen
+from pgmta_features.top.figures import LiveFigures
+from pgmta_features.top.screen import TopScreen
 from queued.cli.queuectl import main
 from tests.support.waiting import eventually
 
@@ -151,7 +151,10 @@ async def test_it_goes_on_when_the_database_is_back(database: str, db: psycopg.C
 
 
 def test_other_commands_do_not_import_textual() -> None:
-    code = "import sys, queued.cli.live.top, queued.cli.queuectl; print('textual' in sys.modules)"
+    code = (
+        "import sys, pgmta_features.top.command, queued.cli.queuectl; "
+        "print('textual' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from pgmta.postgres.operator import OF_THE_LOG, OperatorLink
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("live_figures")
+_SQL = feature_queries("top")
 WINDOW = 10.0
 """Seconds over which a rate is a mean."""
 

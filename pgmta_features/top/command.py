@@ -18,7 +18,7 @@ def top(config: Path) -> None:
     if not all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)):
         raise PgmtaError("top needs a terminal; `queuectl count` and `queuectl logs` need none")
     uri = database_of(config)
-    from pgmta.store.changes.live_figures import LiveFigures  # textual takes 0.2 s
-    from queued.cli.live.top_screen import TopScreen
+    from pgmta_features.top.figures import LiveFigures  # textual takes 0.2 s
+    from pgmta_features.top.screen import TopScreen
 
     TopScreen(lambda: LiveFigures(uri)).run()

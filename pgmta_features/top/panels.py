@@ -12,7 +12,7 @@ from rich.text import Text
 from pgmta.command import age
 from pgmta.mail.text import printable
 from pgmta.states import Status
-from pgmta.store.changes.live_figures import HOSTS_WINDOW, Figures, HopCount
+from pgmta_features.top.figures import HOSTS_WINDOW, Figures, HopCount
 
 SORTS = ("most", "slowest", "name")
 """Orders of next hops and hosts: by rows and failures, by ages and times, by name."""

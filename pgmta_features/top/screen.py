@@ -21,8 +21,8 @@ from textual.widgets import Footer, Static
 
 from pgmta.errors import StoreUnavailable
 from pgmta.mail.text import printable
-from pgmta.store.changes.live_figures import Figures, LiveFigures
-from queued.cli.live.top_panels import (
+from pgmta_features.top.figures import Figures, LiveFigures
+from pgmta_features.top.panels import (
     SORTS,
     hop_table,
     host_table,

@@ -1,0 +1,99 @@
+"""The features of this installation: what each adds to the core, as data.
+
+The core imports no feature. It asks here, and gets names of modules that it imports when it needs
+them, so `queuectl --help`, a short command and smtpd load none of a feature's code.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FEATURES: tuple[str, ...] = ("top",)
+"""The folders of `pgmta_features` that are in use, each after those that it needs.
+
+To remove a feature, remove its folder and its name here.
+"""
+
+type Place = str
+"""An object in a module, as `module:object`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command of queuectl: its place, and its line in the help."""
+
+    place: Place
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """What a feature adds. A name that begins with a dot is in the feature's own package.
+
+    `needs` are the features without which it can't be. `schema` are files of SQL in its folder,
+    in the order in which a new database runs them, after the core's tables and before its roles.
+    `commands` are commands of queuectl by name. `duties` are each a Duty, or a list of them.
+    `loops` are functions by their names in the log: each takes the QueuedProcess and returns work
+    that lasts until it is cancelled. `sections` are models by their keys in queued.yaml, and
+    `fixed` those of them that a running process does not take from a changed file. `more_keys` are
+    models with further keys of the core's sections, by the names of these. `config_checks` are
+    functions that return the mistakes of a QueuedConfig.
+    """
+
+    needs: tuple[str, ...] = ()
+    schema: tuple[str, ...] = ()
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    duties: tuple[Place, ...] = ()
+    loops: Mapping[str, Place] = field(default_factory=dict)
+    sections: Mapping[str, Place] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
+    more_keys: Mapping[str, Place] = field(default_factory=dict)
+    config_checks: tuple[Place, ...] = ()
+
+
+@cache
+def features() -> dict[str, Feature]:
+    """Return the features by name, each after those that it needs.
+
+    Raises ValueError if one stands before a feature that it needs.
+    """
+    found: dict[str, Feature] = {}
+    for name in FEATURES:
+        feature = importlib.import_module(f"pgmta_features.{name}").FEATURE
+        if missing := [other for other in feature.needs if other not in found]:
+            raise ValueError(f"feature {name} needs {', '.join(missing)} before it in FEATURES")
+        found[name] = feature
+    return found
+
+
+def places(kind: str) -> Iterator[tuple[str, Place]]:
+    """Yield the places of one field of all features, with their names if it is a mapping."""
+    for name, feature in features().items():
+        given = getattr(feature, kind)
+        items = given.items() if isinstance(given, Mapping) else (("", each) for each in given)
+        for key, place in items:
+            text = place.place if isinstance(place, Command) else place
+            yield key, f"pgmta_features.{name}{text}" if text.startswith(".") else text
+
+
+def load(place: Place) -> Any:
+    """Return the object at a place; its module is imported if nobody has done so before."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def loaded(kind: str) -> Iterator[Any]:
+    """Yield the objects of one field of all features; those of a list one by one."""
+    for _, place in places(kind):
+        found = load(place)
+        yield from found if isinstance(found, list) else [found]
+
+
+def folder(feature: str) -> Path:
+    """Return the folder of a feature."""
+    return Path(__file__).parent.parent / "pgmta_features" / feature

@@ -1,1 +1,0 @@
-"""Commands that go on until they are interrupted: what happens now."""

@@ -1,0 +1,118 @@
+"""Each feature can be removed: its folder and its line go, and the rest works as before."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import yaml
+
+from pgmta.features import FEATURES, features
+from tests.support.database import fresh_database
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("pgmta", "pgmta_features", "queued", "smtpd")
+
+IMPORT_ALL = f"""
+import importlib, pkgutil
+for name in {PACKAGES}:
+    package = importlib.import_module(name)
+    for each in pkgutil.walk_packages(package.__path__, name + "."):
+        if not each.name.endswith("__main__") and each.name != "pgmta.django":
+            importlib.import_module(each.name)
+"""
+
+
+def with_dependents(name: str) -> set[str]:
+    """Return a feature and all that need it."""
+    gone = {name}
+    for other, feature in features().items():  # each after those that it needs
+        if gone.intersection(feature.needs):
+            gone.add(other)
+    return gone
+
+
+_COMPILED = shutil.ignore_patterns("__pycache__")
+
+
+class Copy:
+    """A copy of the product without some features, run with this interpreter."""
+
+    def __init__(self, folder: Path, gone: Collection[str]) -> None:
+        self._folder = folder
+        for name in (*PACKAGES, "sql", "etc"):
+            shutil.copytree(
+                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        for name in gone:
+            shutil.rmtree(folder / "pgmta_features" / name)
+        registry = folder / "pgmta" / "features.py"
+        text = registry.read_text(encoding="utf-8")
+        kept = "".join(f'"{name}", ' for name in FEATURES if name not in gone)
+        text, lines = re.subn(r"^FEATURES: .*?\)$", f"FEATURES: tuple[str, ...] = ({kept})", text,
+                              flags=re.MULTILINE | re.DOTALL)  # fmt: skip
+        assert lines == 1
+        registry.write_text(text, encoding="utf-8")
+
+    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
+        # PYTHONPATH goes before the folder that the editable installation names
+        env = os.environ | {"PYTHONPATH": str(self._folder)}
+        return subprocess.run(
+            [sys.executable, *args], env=env, cwd=self._folder, capture_output=True, text=True,
+            timeout=120,
+        )  # fmt: skip
+
+    def queuectl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.run("-c", "from queued.cli.queuectl import main; main()", *words)
+
+
+@pytest.fixture(params=[*FEATURES, "all"])
+def gone(request: pytest.FixtureRequest) -> set[str]:
+    """The features that are removed."""
+    return set(FEATURES) if request.param == "all" else with_dependents(request.param)
+
+
+@pytest.fixture
+def bare_database(server: str) -> Iterator[str]:
+    """URI of a database without any schema."""
+    with fresh_database(server) as uri:
+        yield uri
+
+
+def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "copy", gone)
+
+    done = copy.run("-c", IMPORT_ALL)
+    assert (done.returncode, done.stderr) == (0, "")
+
+    config = tmp_path / "queued.yaml"
+    settings = {"environment": {"database": {"uri": bare_database}, "directory": str(tmp_path)}}
+    config.write_text(yaml.safe_dump(settings))
+    done = copy.queuectl("migrate", "-c", str(config))
+    assert done.returncode == 0, done.stderr
+    with psycopg.connect(bare_database) as db:
+        assert db.execute("SELECT count(*) FROM pgmta.queue").fetchone() == (0,)
+
+    shown = copy.queuectl("--help")
+    assert shown.returncode == 0, shown.stderr
+    for name, feature in features().items():
+        for command in feature.commands:
+            there = re.search(rf"^  {command} ", shown.stdout, re.MULTILINE) is not None
+            assert there == (name not in gone), command
+
+    for name in gone:
+        for key in features()[name].sections:
+            config.write_text(yaml.safe_dump(settings | {key: {}}))
+            done = copy.run("-m", "queued", "check", "-c", str(config))
+            assert done.returncode != 0
+            assert f"{key}: unknown key" in done.stderr
+    config.write_text(yaml.safe_dump(settings))
+    done = copy.run("-m", "queued", "check", "-c", str(config))
+    assert done.returncode == 0, done.stderr

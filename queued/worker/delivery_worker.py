@@ -34,8 +34,9 @@ from queued.worker.urgent import UrgentLoop
 
 _WAKE = 2.0  # seconds to wake other workers for rows that were handed back
 _ANSWER = 3.0  # seconds for the answer to a claim that is under way when the worker stops
-# An operator's transaction may lock a row for hours: the other outcomes do not wait for it.
-_MORE = {name: {"lock_timeout": "1s"} for name in ("settle", "returned")}
+# An operator's transaction may lock a row for hours: the other outcomes do not wait for it. After
+# `deadlock_timeout` (1 s) or less, PostgreSQL would report each deadlock as a lock timeout.
+_MORE = {name: {"lock_timeout": "1500ms"} for name in ("settle", "returned")}
 _MORE |= dict.fromkeys(("claim", "urgent"), CLAIMING)
 
 log = get("worker")

@@ -104,6 +104,7 @@ class Settler:
         self._kept: list[Outcome] = []  # refused, and not because of their rows
         self._kept_until = 0.0  # when they are tried again
         self._named: set[int] = set()  # rows of them that the log has named
+        self._locked: set[int] = set()  # rows of them that another transaction had locked once
         self._window = BatchWindow(_PATIENCE, _BATCH)
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
@@ -154,6 +155,7 @@ class Settler:
                 if not self._kept:
                     self._again = False
                     self._named.clear()
+                    self._locked.clear()
             if not self._pending and self._kept:
                 self._work.clear()
                 with suppress(TimeoutError):
@@ -197,9 +199,12 @@ class Settler:
     def _keep(self, outcome: Outcome, error: Exception) -> None:
         """Try the outcome again later, for as long as this process lives."""
         self._kept.append(outcome)
-        self._kept_until = time.monotonic() + (_LOCKED if faults.locked(error) else _RETRY)
-        if outcome.item.id not in self._named:
-            self._named.add(outcome.item.id)
+        row, locked = outcome.item.id, faults.locked(error)
+        self._kept_until = time.monotonic() + (_LOCKED if locked else _RETRY)
+        if locked and row not in self._locked:  # most locks end before the next try
+            self._locked.add(row)
+        elif row not in self._named:
+            self._named.add(row)
             log.error("outcome is kept until the database takes it", reason=faults.words(error),
                       **_facts(outcome))  # fmt: skip
 

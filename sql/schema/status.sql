@@ -199,8 +199,8 @@ COMMENT ON FUNCTION cancel IS
     'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits '
     'has its own mail.';
 
-CREATE FUNCTION withdraw(id bigint, reason text, event text DEFAULT 'cancelled') RETURNS integer
-LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION withdraw(id bigint, reason text, event text DEFAULT 'cancelled', skip_locked boolean DEFAULT false)
+RETURNS integer LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     chances integer :=
         CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 10 ELSE 1 END;
@@ -210,6 +210,10 @@ DECLARE
 BEGIN
     FOR chance IN 1 .. chances LOOP
         BEGIN
+            IF skip_locked THEN
+                PERFORM FROM queue AS q WHERE q.message_id = withdraw.id FOR UPDATE SKIP LOCKED;
+                IF NOT FOUND THEN RETURN 0; END IF;
+            END IF;
             -- A row in REPORT has its outcome, and its sender gets a DSN.
             -- Under a lease, also one that ran out: the next hop may have the mail
             SELECT array_agg(found.id) FILTER (WHERE found.lease_until IS NOT NULL),
@@ -234,7 +238,8 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION withdraw IS
-    'The common part of cancel() and of triggers that withdraw mail: it asks for no right to the message.';
+    'The common part of cancel() and of triggers that withdraw mail: it asks for no right to the message. With skip_locked it '
+    'leaves a message whose rows are all locked as it is.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION sees_all_mail', 'PUBLIC', 'EXECUTE'),

@@ -17,7 +17,8 @@ BEGIN
         JOIN campaigns AS c ON c.id = r.campaign_id AND s.tenant IN (c.tenant, '*') AND s.scope IN (c.scope, '')
         ORDER BY 3
     LOOP
-        withdrawn := withdrawn + withdraw(found.message_id, 'suppressed', 'suppressed');
+        -- who settles a row may wait for the suppression of this transaction, and so must not be waited for
+        withdrawn := withdrawn + withdraw(found.message_id, 'suppressed', 'suppressed', skip_locked => true);
         -- one in flight is settled by its outcome
         UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
         WHERE r.campaign_id = found.campaign_id AND r.number = found.number AND r.message_id = found.message_id
@@ -28,7 +29,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION suppressions_withdraw IS
     'Withdraws mail of campaigns that waits for suppressed addresses. An attempt whose transaction has not begun does not '
-    'begin any more. Returns the number of rows that left the queue.';
+    'begin any more. A row that another transaction has locked is left to campaign_withdraw(), or to its next attempt, which '
+    'is refused. Returns the number of rows that left the queue.';
 
 CREATE FUNCTION unsubscribe(campaign bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -54,16 +56,19 @@ COMMENT ON FUNCTION unsubscribe IS
     'recipient. The caller has verified a token that names both numbers.';
 
 CREATE FUNCTION campaign_bounced() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_hashjoin = on AS $$
 BEGIN
-    PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[c.tenant], ARRAY[''], ARRAY['bounced'],
-        ARRAY['campaign ' || c.id])
-    FROM campaigns AS c WHERE c.id = NEW.campaign_id AND NEW.recipient <> '';
+    -- one call for all, because it suppresses in an order that all sessions have
+    PERFORM suppressions_put(array_agg(r.recipient), array_agg(c.tenant), array_agg(''::text), array_agg('bounced'::text),
+        array_agg('campaign ' || c.id))
+    FROM after AS r JOIN before AS b USING (campaign_id, number) JOIN campaigns AS c ON c.id = r.campaign_id
+    WHERE r.bounced AND NOT b.bounced AND r.recipient <> ''
+    HAVING count(*) > 0;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION campaign_bounced IS 'Suppresses an address that does not exist, for all scopes of its tenant.';
-CREATE TRIGGER campaign_bounced AFTER UPDATE OF bounced ON campaign_recipients FOR EACH ROW
-    WHEN (NEW.bounced AND NOT OLD.bounced) EXECUTE FUNCTION campaign_bounced();
+COMMENT ON FUNCTION campaign_bounced IS 'Suppresses addresses that do not exist, for all scopes of their tenants.';
+CREATE TRIGGER campaign_bounced AFTER UPDATE ON campaign_recipients REFERENCING OLD TABLE AS before NEW TABLE AS after
+    FOR EACH STATEMENT EXECUTE FUNCTION campaign_bounced();
 COMMENT ON TRIGGER campaign_bounced ON campaign_recipients IS
     'Whoever marks a hard bounce suppresses, whether it came with the answer or later.';
 

@@ -122,10 +122,10 @@ class Daemon:
             shown[most:-most] = [f"[{self.name}] {len(shown) - 2 * most} entries are left out"]
         return "\n".join(shown)
 
-    def faults(self) -> list[str]:
+    def faults(self) -> list[Config]:
         """Log lines that a healthy process does not write."""
         bad = ("raw", "error", "critical")
-        return [e["event"] for e in list(self.log) if e.get("level") in bad]
+        return [entry for entry in list(self.log) if entry.get("level") in bad]
 
     @property
     def alive(self) -> bool:

@@ -76,9 +76,10 @@ class System:
             print(daemon.story(_SHOWN))
         self._stack.close()
 
-    def faults(self) -> list[str]:
+    def faults(self) -> list[Row]:
         """Unexpected errors in the logs."""
-        return [f for daemon in self.daemons for f in daemon.faults() if f not in self.expected]
+        found = [entry for daemon in self.daemons for entry in daemon.faults()]
+        return [entry for entry in found if entry["event"] not in self.expected]
 
     # -- questions --
 

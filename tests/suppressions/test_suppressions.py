@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -97,6 +98,39 @@ def test_mail_that_waits_is_withdrawn(db: psycopg.Connection, campaign: Campaign
     db.execute("DELETE FROM queue WHERE recipient ~ '^flying'")
     db.execute("SELECT campaign_reconcile(10)")
     assert campaign.states()["flying@b.example"] != "queued"
+
+
+def test_a_row_that_is_locked_is_not_waited_for(
+    db: psycopg.Connection, database: str, campaign: Campaign
+) -> None:
+    """Its outcome may be waiting for the suppression."""
+    campaign.add("joe@b.example", "ann@b.example")
+    campaign.start()
+    campaign.feed()
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM queue WHERE recipient ~ '^joe' FOR UPDATE")
+        db.execute("SET lock_timeout = '10s'; SELECT suppress('joe@b.example')")
+        assert campaign.states() == {"joe@b.example": "queued", "ann@b.example": "queued"}
+    db.execute("SELECT campaign_withdraw(10)")
+    assert campaign.states() == {"joe@b.example": "invalid", "ann@b.example": "queued"}
+
+
+def test_bounces_of_two_campaigns_at_once_take_one_order(
+    db: psycopg.Connection, database: str, campaign: Campaign
+) -> None:
+    other = Campaign(db, "other")
+    names = [f"{number}@b.example" for number in range(200)]
+    campaign.add(*names)
+    other.add(*reversed(names))
+    with psycopg.connect(database, autocommit=True) as second, ThreadPoolExecutor(2) as pool:
+        statement = "UPDATE campaign_recipients SET bounced = true WHERE campaign_id = %s"
+        for session in (db, second):
+            session.execute("SET deadlock_timeout = '100ms'")
+        jobs = [pool.submit(db.execute, statement, (campaign.id,)),
+                pool.submit(second.execute, statement, (other.id,))]  # fmt: skip
+        for job in jobs:
+            job.result()
+    assert len(campaign.reasons()) == len(names)
 
 
 def test_another_scope_or_tenant_stays(db: psycopg.Connection, campaign: Campaign) -> None:

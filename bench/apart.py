@@ -17,10 +17,14 @@ from bench.options import EXIT, HELP, failing, finish, hardware, opened, relay_o
 from bench.phases import Result
 from bench.progress import log
 from bench.report import as_json
-from bench.tafto import SIZES, explanation, of_phase
-from bench.workload import MEASURES, RATE, Site, Sizes, Workload
+from bench.workload import MEASURES, PHASES, RATE, Site, Sizes, Workload
 
-ABOUT = f"""Compare the rates of bench/tafto on one host with those across a network.
+ABOUT = f"""Compare producer and consumer on one host with the same across a network.
+
+The producer is a process with pgmta.Client. A mail goes to one address, a copy to a second one, and
+a hidden copy to the same second one. The consumer is the worker of queued, in --workers processes,
+with its claims, leases, settlements and log of attempts. Only its transport is replaced, by one
+that takes all mail at once. Every measure has a fresh database.
 
 Across means: producer, consumer and database are in three network namespaces, with links between
 them. A TCP proxy at the database hands the octets of both directions on after --delay. Without
@@ -66,6 +70,11 @@ def network(uri: str, delay: float, directory: Path) -> Iterator[tuple[Site, str
         yield site, f"{where}, a TCP proxy with {delay * 1000:g} ms per direction"
 
 
+def of_phase(found: Sequence[Result], name: str, figure: str) -> list[float]:
+    """Return a figure of a measure from all runs that have it."""
+    return [one.figures[figure] for one in found if one.phase == name and figure in one.figures]
+
+
 def table(here: Sequence[Result], there: Sequence[Result], least: float) -> str:
     """Return the table of rates, ratios, and times of a send."""
     rows = [["", "on one host", "across", "ratio min", "median", "max", "least"]]
@@ -98,6 +107,18 @@ def misses(here: Sequence[Result], there: Sequence[Result], least: float) -> lis
     "--delay", default=1.0, type=click.FloatRange(0), help="Milliseconds of each direction."
 )
 @click.option("--least", default=LEAST, help="Limit: the rate across, to that on one host.")
+@click.option("--batch", default=5000, type=click.IntRange(1), help="Mails of a batch.")
+@click.option(
+    "--messages", default=20_000, type=click.IntRange(1), help="Mails consumed, or of tasks."
+)
+@click.option("--lone", default=1000, type=click.IntRange(1), help="Mails sent alone.")
+@click.option("--workers", default=2, type=click.IntRange(1), help="Processes of the consumer.")
+@click.option(
+    "--measure", "names", multiple=True, type=click.Choice(list(MEASURES)), help="Only these."
+)
+@click.option("--runs", default=5, type=click.IntRange(1), help="Repeat; shows min, median, max.")
+@click.option("--limits/--no-limits", default=True, help="Whether --least can be missed.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(
     delay: float,
     least: float,
@@ -140,11 +161,9 @@ def main(
         ]
         click.echo(as_json(settings, marked))
     else:
-        click.echo("\n\n".join([about, table(here, there, least), explanation(chosen)]) + "\n")
+        meaning = "\n".join([*(f"{name}: {MEASURES[name]}." for name in chosen), PHASES])
+        click.echo("\n\n".join([about, table(here, there, least), meaning]) + "\n")
     finish(
         [f"{one.phase}: {problem}" for one in (*here, *there) for problem in one.problems],
         misses(here, there, least) if limits else [],
     )
-
-
-main.params += SIZES

@@ -41,19 +41,6 @@ SELECT pgmta.submit(one.sender, ARRAY[one.recipient], one.content,
 FROM unnest(%b::text[], %b::text[], %b::bytea[]) AS one (sender, recipient, content)
 """
 _SUBMIT = "SELECT pgmta.submit(%b::text, ARRAY[%b::text], %b::bytea)"
-FULL = 1_000_000
-_FULL = f"""
-INSERT INTO pgmta.campaign_recipients (campaign_id, number, recipient, domain, params, state)
-SELECT 1, n, 'r' || n || '@d' || n % 5000 || '.example', 'd' || n % 5000 || '.example',
-    '{{"name": "Ann"}}', 'sent'
-FROM generate_series(1, {FULL}) AS n;
-INSERT INTO pgmta.suppressions (address, reason)
-SELECT 's' || n || '@d' || n % 5000 || '.example', 'unsubscribed'
-FROM generate_series(1, {FULL}) AS n;
-INSERT INTO pgmta.budgets (key, rate)
-SELECT 'credential:c' || n, 10 FROM generate_series(1, 1000) AS n;
-VACUUM (ANALYZE)
-"""
 _SESSIONS = """
 SELECT pid FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
@@ -81,13 +68,12 @@ class Burst(Place):
         server: Server,
         directory: Path,
         hook: str = "",
-        full: bool = False,
     ) -> None:
         self.cell = STAGES[name]
         super().__init__(
             name.replace(", ", "-"), self.cell.options(20.0, None, commands).plan(), directory
         )
-        self.commands, self.server, self.hook, self.full = commands, server, hook, full
+        self.commands, self.server, self.hook = commands, server, hook
         self.corpus = Corpus(self.plan)
         self.messages = self.plan.messages
         self.seconds = 0.0  # of the last burst
@@ -104,9 +90,6 @@ class Burst(Place):
         self.product = Product(self.commands, self.directory, uri, self._notes)
         self.product.migrate()
         self.control = self.stack.enter_context(psycopg.connect(uri, autocommit=True))
-        if self.full:
-            for statement in _FULL.split(";"):
-                self.control.execute(statement.encode())
         self.client = self.stack.enter_context(psycopg.connect(uri, autocommit=True))
         self.stack.callback(self.product.stop)
         if cell.scenario == "intake":

@@ -12,7 +12,7 @@ from typing import Literal
 import uvloop
 
 from bench.helper import listen, run, say
-from bench.null_hop import NullTransport
+from bench.null_hop import NullChannel, NullTransport
 from pgmta.config.environment import Environment, Log
 from pgmta.config.types import HostPort
 from pgmta.logs import configure
@@ -71,7 +71,7 @@ async def serve(uri: str, name: str) -> None:
     say(**{"is": "ready"})
     await going.wait()
     problems = await consume(uri, Worker(name=name), stopped)
-    taken = NullTransport.taken
+    taken = NullChannel.taken
     twice = sum(times > 1 for times in taken.values())
     say(**{"is": "result"}, rows=len(taken), twice=twice, problems=problems)
     await asyncio.Event().wait()  # until standard input ends

@@ -104,22 +104,20 @@ def check_durability(uri: str) -> None:
                 raise DatabaseError(f"{name} is {row[0] if row else '?'}, the bench wants {value}")
 
 
-def fill(uri: str, rows: int, held: bool = False) -> None:
-    """Queue or hold that many messages for dead.example, whose next hop refuses connections."""
+def fill(uri: str, rows: int) -> None:
+    """Queue that many messages for dead.example, whose next hop refuses connections."""
     progress = Progress("fill", rows)
     with _connect(uri) as connection:
         for first in range(1, rows + 1, 100_000):
             last = min(rows, first + 99_999)
-            insert(connection, first, last, "dead.example", held)
+            insert(connection, first, last, "dead.example")
             progress.show(last)
     if rows:
         progress.end()
 
 
-def insert(
-    connection: psycopg.Connection[Any], first: int, last: int, domain: str, held: bool = False
-) -> None:
-    """Queue or hold a message per number, which its id and its recipient contain."""
+def insert(connection: psycopg.Connection[Any], first: int, last: int, domain: str) -> None:
+    """Queue a message per number, which its id and its recipient contain."""
     connection.execute(
         """
         WITH numbers AS (
@@ -129,13 +127,10 @@ def insert(
             SELECT id, 20, E'Received: by bench\\r\\n', E'Subject: waiting\\r\\n\\r\\n'
             FROM numbers
         )
-        INSERT INTO queue (message_id, sender, recipient, domain,
-            status, hold_reason, held_by, held_at)
-        SELECT id, 'source@bench.example', id || '@' || %s, %s, hold.*
-        FROM numbers CROSS JOIN (SELECT 'HOLD', 'bench', 'bench', now() WHERE %s
-            UNION ALL SELECT 'QUEUED', NULL, NULL, NULL WHERE NOT %s) AS hold
+        INSERT INTO queue (message_id, sender, recipient, domain)
+        SELECT id, 'source@bench.example', id || '@' || %s, %s FROM numbers
         """,
-        [first, last, domain, domain, held, held],
+        [first, last, domain, domain],
     )
 
 

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import ClassVar
 
 from pgmta.errors import DeliveryError, Stage
-from pgmta.model import Item, Reply
+from pgmta.model import Reply
 from pgmta.states import Event
-from queued.config import Delivery
+from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
@@ -17,8 +17,20 @@ from queued.delivery.transport.transport import UNLIMITED
 TAKEN = Result(Event.DELIVERED, Reply(0, "2.0.0 Ok"), "nowhere")
 
 
-class NullTransport:
-    """Take every recipient, and count them; check the lease as before a real final dot."""
+class NullTransport(SmtpTransport):
+    """Opens channels that need no network."""
+
+    sends_lines = False
+
+    async def open(  # type: ignore[override]
+        self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
+    ) -> NullChannel:
+        """Return a channel."""
+        return NullChannel()
+
+
+class NullChannel:
+    """Takes every recipient, and counts them; checks the lease as before a real final dot."""
 
     taken: ClassVar[Counter[int]] = Counter()
     name = "nowhere"
@@ -26,24 +38,6 @@ class NullTransport:
     transactions = 0
     most_recipients = UNLIMITED
     closed = spent = in_doubt = vain = unwelcome = False
-
-    def __init__(self, *means: object) -> None:
-        pass
-
-    sends_lines = False
-
-    def find_unfit(self, items: list[Item]) -> dict[int, str]:
-        """Return none."""
-        return {}
-
-    def configure(self, delivery: Delivery) -> None:
-        """Do nothing."""
-
-    async def open(
-        self, destination: Destination, tried: frozenset[str] = frozenset(), earlier: int = 0
-    ) -> NullTransport:
-        """Return a channel that needs no network."""
-        return NullTransport()
 
     async def send(self, envelope: Envelope) -> list[Result]:
         """Return a delivery for each recipient. Raises DeliveryError if the lease is lost."""

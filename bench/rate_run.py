@@ -6,11 +6,12 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from bench.daemons import Product
 from bench.database import Server, fresh
 from bench.helper import Helper, HelperError
 from bench.namespaces import PROGRAMS, Namespaces
-from bench.rate_looks import Looks, looking
 from pgmta.store.admin.migrate import migrate
 
 USED, OTHER = "two.example", "a.example"
@@ -50,10 +50,50 @@ FROM generate_series(1, %s) AS n
 """
 _CAMPAIGN = "SELECT campaign_create(%s, %s, 'news', sender => %s)"
 _START = "SELECT campaign_start(%s, %s, %s)"
+PER_SECOND = 100
+_USING = """
+SELECT count(*) FROM (
+    SELECT j.campaign_id::text FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
+    WHERE c.credential = %(credential)s AND j.status IN ('ENQUEUED', 'SENDING', 'SENT')
+    UNION SELECT split_part(q.metadata ->> '_campaign', '.', 1) FROM queue AS q
+    WHERE q.metadata ->> 'credential' = %(credential)s) AS using_it
+"""
 _PLAIN = """
 SELECT count(submit('x@a.example', ARRAY['r' || n || '@d' || n % 50 || '.example'],
     E'Subject: plain\\r\\n\\r\\nHello\\r\\n'::bytea)) FROM generate_series(1, {}) AS n
 """
+
+
+@dataclass
+class Looks:
+    """Numbers of looks: all, with a campaign that uses the credential, and with several."""
+
+    all: int = 0
+    one: int = 0
+    both: int = 0
+
+
+@contextmanager
+def looking(uri: str, credential: str) -> Iterator[Looks]:
+    """Look `PER_SECOND` times per second: which jobs have it, and which mail is in the queue."""
+    looks, done = Looks(), threading.Event()
+
+    def look() -> None:
+        with psycopg.connect(uri, autocommit=True) as db:
+            db.execute("SET search_path = pgmta")
+            while not done.wait(1 / PER_SECOND):
+                row = db.execute(_USING, {"credential": credential}).fetchone()
+                looks.all += 1
+                looks.one += row == (1,)
+                looks.both += row is not None and row[0] > 1
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield looks
+    finally:
+        done.set()
+        thread.join()
 
 
 @dataclass(frozen=True)

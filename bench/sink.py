@@ -15,9 +15,7 @@ from stringzilla import find
 from bench.certificate import make_certificate
 from bench.corpus import Corpus, Plan
 from bench.helper import listen, say
-from bench.ledger import Ledger
-from bench.parts import PartsCorpus, PartsLedger
-from bench.refusing import Bounces
+from bench.ledger import Bounces, Ledger
 from pgmta.service import tune_memory
 
 END = b"\r\n.\r\n"
@@ -182,10 +180,8 @@ def main() -> None:
     """Serve until standard input ends; argument: JSON with plan, directory and traces."""
     config = json.loads(sys.argv[1])
     plan = Plan(**config["plan"])
-    parts = config.get("parts")
-    corpus = PartsCorpus(plan, config["umlauts"]) if parts else Corpus(plan)
-    kind = Bounces if config.get("refuse") else PartsLedger if parts else Ledger
-    ledger = kind(corpus, config["traces"])
+    kind = Bounces if config.get("refuse") else Ledger
+    ledger = kind(Corpus(plan), config["traces"])
     directory = Path(config["directory"])
     loop = uvloop.new_event_loop()
     tls = server_context(directory) if config.get("starttls") else None

@@ -5,6 +5,5 @@ import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
-program, module = sys.argv[1:3]
-del sys.argv[1:3]
-importlib.import_module(module).main(prog_name=f"bench/{Path(program).name}")
+name = Path(sys.argv.pop(1)).name
+importlib.import_module(f"bench.{name}").main(prog_name=f"bench/{name}")

@@ -1,4 +1,4 @@
-"""The work of a published benchmark, one measure at a time, each on a fresh database."""
+"""Mail of a client to the worker of queued, one measure at a time, each on a fresh database."""
 
 import contextlib
 import time
@@ -23,46 +23,15 @@ RATE = "mails/s"
 RATIO = "to INSERT and COMMIT"
 """The figure of `lone`: the time of a send, as a multiple of that of a small row."""
 
-PRODUCED, CONSUMED = 6944.0, 3462.0
-"""Messages per second that the authors of the benchmark measured, with 20,000 messages."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A figure, its aim, and the work: `most` says that the aim is the most, and not the least."""
-
-    about: str
-    aim: float
-    figure: str = RATE
-    most: bool = False
-    published: float | None = PRODUCED
-
-
 MEASURES = {
-    "batch": Measure(
-        "one send_many, no consumer: from the call until the last commit has returned",
-        4 * PRODUCED,
-    ),
-    "beside": Measure(
-        "the same, and the consumer was started first",
-        1.5 * PRODUCED,
-    ),
-    "consumed": Measure(
-        "all mail waits, then the consumer starts: until the last outcome is durable",
-        2 * CONSUMED,
-        published=CONSUMED,
-    ),
-    "tasks50": Measure("50 tasks, each one send after the other, no consumer", PRODUCED),
-    "tasks200": Measure("200 tasks likewise", 10_000.0),
-    "lone": Measure(
-        "one send after the other, and INSERT and COMMIT of a small row in turn",
-        3.0,
-        RATIO,
-        most=True,
-        published=None,
-    ),
+    "batch": "one send_many, no consumer: from the call until the last commit has returned",
+    "beside": "the same, and the consumer was started first",
+    "consumed": "all mail waits, then the consumer starts: until the last outcome is durable",
+    "tasks50": "50 tasks, each one send after the other, no consumer",
+    "tasks200": "200 tasks likewise",
+    "lone": "one send after the other, and INSERT and COMMIT of a small row in turn",
 }
-"""The measures by name, with the aims of pgmta."""
+"""What each measure does."""
 
 PHASES = """\
 Producer: parts to JSON, one statement and one commit for at most 1,000 mails, the answer for each.

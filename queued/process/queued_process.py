@@ -98,9 +98,7 @@ class QueuedProcess:
         self.suspended = SuspensionWatch(
             SuspensionTable(link, self.name, self.costly), self.schema, self.inquiries
         )
-        smtp = self.transports.find_transport("smtp")
-        if isinstance(smtp, SmtpTransport):  # bench/consumer.py has another one
-            smtp.suspended = self.suspended.mail
+        self.smtp.suspended = self.suspended.mail
         self.signers = Signers(Keyring(keys), config.signing)
         self.figures = DeliveryFigures()
         """Counts of claims, attempts and commits."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.guarding import Measured
+from bench.guard import Measured
 
 
 def measured(name: str, ratios: list[float]) -> Measured:

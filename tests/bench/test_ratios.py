@@ -1,7 +1,7 @@
 """The ratios of bench/peers: only of one round, and only of rounds in which both were right."""
 
 from bench.peer.cells import FULL, QUICK
-from bench.peer.ratios import ratios
+from bench.peers import ratios
 from bench.phases import Result
 
 RATE = "messages/s"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.phases import Options, Result
-from bench.scaling import add_ratios, at, order, parse
+from bench.scale import add_ratios, at, order, parse
 
 BASE = Options(
     messages=10_000, sessions=20, size=4096, recipients=1, domains=1, reuse=True, processes=None,

@@ -85,7 +85,7 @@ def test_three_leave_at_once_and_two_at_the_timeout(
     until(lambda: len(batches(accounts)) == 2)
     (first, why, at), (second, later, then) = batches(accounts)
     assert (first, why, second, later) == (3, "limit", 2, "timeout")
-    assert (at - began).total_seconds() < 2.5  # a slow machine; bench/lifecycle measures it
+    assert (at - began).total_seconds() < 2.5  # a slow machine
     assert 4.7 <= (then - began).total_seconds() < 7.5
 
 
@@ -280,7 +280,7 @@ def test_three_collectors_keep_a_rate(
             assert sent <= 100 * (at - first) + 1, "above the rate"
             sent += taken
     seconds = times[-1][1] - times[0][1]
-    assert 990 / seconds >= 50  # bench/lifecycle measures it
+    assert 990 / seconds >= 50
     assert Counter(taken for _, _, taken in times) == {10: 100}
 
 

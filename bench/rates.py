@@ -25,13 +25,13 @@ from bench.options import (
 from bench.peer.package import Unavailable
 from bench.peer.slow_sync import VARIABLE, slow_sync
 from bench.progress import log
-from bench.rate_looks import PER_SECOND
 from bench.rate_run import (
     BUSY,
     BUSY_PROCESSES,
     CLOCKS,
     CONDITIONS,
     FAULTS,
+    PER_SECOND,
     QUIET,
     SLOW_SYNC,
     SLOW_SYNC_MS,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from bench.burst import FULL, STAGES, Burst
+from bench.burst import STAGES, Burst
 from bench.columns import aligned, number
 from bench.database import Server
 from bench.options import FAILED, HELP, commands_of, failing, finish, opened
@@ -109,22 +109,21 @@ class Guard:
     pairs: int
     directory: Path
     server: Server
-    full: bool = False
 
     def measure(self, name: str) -> Measured:
         """Measure one stage. Raises one of FAILURES."""
         here = commands_of(None)
         with ExitStack() as stack:
 
-            def start(commands: Path, hook: str = "", full: bool = False) -> Burst:
-                burst = Burst(name, commands, self.server, self.directory, hook, full)
+            def start(commands: Path, hook: str = "") -> Burst:
+                burst = Burst(name, commands, self.server, self.directory, hook)
                 return stack.enter_context(burst)
 
             if name == "hook":
                 with_hook, without = start(here, HOOK), start(here)
                 rates = (lambda: _rate(with_hook), lambda: _rate(without))
                 return Measured(name, alternate(name, *rates, self.pairs))
-            own = start(here, full=self.full).run
+            own = start(here).run
             other = start(self.against / ".venv" / "bin").run if self.against else calibrate
             return Measured(name, alternate(name, own, other, self.pairs))
 
@@ -137,11 +136,6 @@ class Guard:
 @click.option("--pairs", default=25, type=click.IntRange(1), help="Pairs of bursts; the median.")
 @click.option("--limit", type=float,
               help="Times the CPU that it may cost  [default: 1.6, or 1.05]")  # fmt: skip
-@click.option(
-    "--full",
-    is_flag=True,
-    help=f"{FULL:,} recipients of campaigns and suppressions beside the mail, here.",
-)
 @click.option("--update", is_flag=True, help="Store the measured figures as the baseline.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(
@@ -149,7 +143,6 @@ def main(
     names: tuple[str, ...],
     pairs: int,
     limit: float | None,
-    full: bool,
     update: bool,
     json_: bool,
 ) -> None:
@@ -171,7 +164,7 @@ def main(
     baseline: dict[str, float] = {} if against else json.loads(BASELINE.read_text())
     with failing():
         directory, server, _ = opened(None, what="")
-        guard = Guard(against and against.resolve(), pairs, directory, server, full)
+        guard = Guard(against and against.resolve(), pairs, directory, server)
         for name in names or STAGES:
             found = guard.measure(name)
             ratios[name] = statistics.median(found.ratios())

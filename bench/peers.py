@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,13 +24,16 @@ from bench.peer.counted import CountedPhase
 from bench.peer.package import Unavailable
 from bench.peer.pgmta import Pgmta
 from bench.peer.postfix import Postfix
-from bench.peer.ratios import ratios
 from bench.peer.round import run
 from bench.peer.slow_sync import slow_sync
 from bench.peer.system import System
 from bench.phases import Phase, Result
 from bench.progress import log
 from bench.report import table
+
+SUBJECT, PEER = "pgmta", "postfix"
+UNRATED = ("source", "sink", "cores busy", ", ")
+"""Figures with such a name are no comparison."""
 
 
 @dataclass
@@ -95,6 +99,26 @@ def _measure(
             rounds.append(results)
         measured.append(rounds)
     return measured
+
+
+def ratios(rounds: Sequence[Mapping[str, Result]]) -> list[Result]:
+    """Return the figures of pgmta over those of Postfix, for each round in which both are right.
+
+    The same round, because the machine's mood is common to both; a round where one of them lost
+    or altered mail says nothing about speed.
+    """
+    found = []
+    for one in rounds:
+        ours, theirs = one.get(SUBJECT), one.get(PEER)
+        if not ours or not theirs or ours.problems or theirs.problems:
+            continue
+        figures = {
+            name: ours.figures[name] / below
+            for name, below in theirs.figures.items()
+            if below and name in ours.figures and not any(word in name for word in UNRATED)
+        }
+        found.append(Result(f"{SUBJECT} / {PEER}", figures))
+    return found
 
 
 @relay_options("processes", "commands")

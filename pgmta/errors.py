@@ -204,10 +204,3 @@ class DeliveryError(PgmtaError):
 
 class NoHostLeft(DeliveryError):
     """Every host that may be tried for a destination was tried."""
-
-
-@dataclass(eq=False)
-class HostSuspended(NoHostLeft):
-    """The mail would go to an MX host that an operator has suspended."""
-
-    suspension: int = field(default=0, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pgmta.errors import Stage
 from pgmta.selection import Selection
@@ -107,6 +107,16 @@ class Message:
     composition: str | None = None
 
 
+class ReasonToWait(NamedTuple):
+    """Why mail may not go for now: `kind` says what it is, such as `suspended`.
+
+    `number` is that of the order behind it.
+    """
+
+    kind: str
+    number: int
+
+
 @dataclass(slots=True)
 class Item:
     """One claimed row: a message for one recipient, under a lease."""
@@ -132,22 +142,8 @@ class Item:
     origin: Origin | None = None  # likewise
     client: str = ""  # address|helo|protocol of who handed the message over by SMTP
     spans: RowSpans | None = field(default=None, compare=False)  # only of a recorded trace
-    suspension: int = 0  # the suspension whose SQL condition it meets; 0: none
+    reason_to_wait: ReasonToWait | None = None  # by what the database knows of it
     original: Item | None = None  # the row, if this is a copy with another recipient
-
-
-@dataclass(slots=True, frozen=True)
-class Suspension:
-    """Mail that is not tried for now, as the table `suspensions` has it.
-
-    `domains` are recipient domains whose mail is known to lead to a suspended MX host.
-    """
-
-    id: int
-    kind: str
-    value: str
-    reason: str = ""
-    domains: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -287,4 +283,4 @@ class Outcome:
     report: str = ""  # relayed or delivered: a success that the sender wants to know of
     overdue: float = 0.0  # seconds of a time in `bounces.delay` that passed; 0: none did
     answer_class: str = ""  # an AnswerClass; '': delivered, or no answer was read
-    suspension: int = 0  # for which the row is put off; 0: none
+    reason_to_wait: ReasonToWait | None = None  # for which the row is put off

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakSet
 
-from pgmta.errors import DeliveryError, HostSuspended
+from pgmta.errors import DeliveryError
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.states import Event
@@ -17,6 +17,7 @@ from queued.delivery.connection_pacing import ConnectionPacing
 from queued.delivery.other_hosts import OtherHosts
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.gate import Gate, HostClosed
 from queued.delivery.transport.open_connections import OF_DESTINATION, Connections
 from queued.delivery.transport.result import (
     CUT_OFF,
@@ -26,9 +27,8 @@ from queued.delivery.transport.result import (
     Reporter,
     Result,
     internal,
-    suspended,
+    kept_back,
 )
-from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transport.transport import Channel, Transport, failed
 
 log = get("delivery")
@@ -71,10 +71,10 @@ class DestinationQueue:
         reporter: Reporter,
         delivery: Delivery,
         reserved: int = 0,
-        suspended_mail: SuspendedMail | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.destination = destination
-        self._suspended = suspended_mail or SuspendedMail()
+        self._gate = gate or Gate()
         self._transport = transport
         self.backlog = Backlog(self._hand_back)
         self._reporter = reporter
@@ -85,7 +85,7 @@ class DestinationQueue:
         """The connections, from their connect to their end, and some that have ended."""
         self._pacing = ConnectionPacing(self.grow, delivery.start)
         self._others = OtherHosts(
-            destination, transport, delivery, self.backlog, self._finish, self._suspended
+            destination, transport, delivery, self.backlog, self._finish, self._gate
         )
         self._draining = False
         self.configure(delivery, reserved)
@@ -252,10 +252,10 @@ class DestinationQueue:
             return
         batch = self.backlog.clear()
         result = Result.from_error(error, "")
-        if isinstance(error, HostSuspended):
-            result = suspended(error.suspension)
+        if isinstance(error, HostClosed):
+            result = kept_back(error.reason)
         try:
-            if batch and not (error.permanent or result.suspension):
+            if batch and not (error.permanent or result.reason_to_wait):
                 self._reporter.unreachable(self.destination, self.domains, result)
         finally:
             for each in batch:
@@ -282,7 +282,7 @@ class DestinationQueue:
                 self._finish_all(envelope, DEADLINE_OVER)
                 envelope = None
                 continue
-            if self._suspended.active and self._put_off(channel, envelope):
+            if self._gate.active and self._keep_back(channel, envelope):
                 envelope = None
                 continue
             begin = envelope.begin
@@ -357,22 +357,23 @@ class DestinationQueue:
         if self._draining:
             self._hand_back(rest)
 
-    def _put_off(self, channel: Channel, envelope: Envelope) -> bool:
-        """Put off the recipients that are suspended by now; return whether none is left.
+    def _keep_back(self, channel: Channel, envelope: Envelope) -> bool:
+        """Keep back the recipients that may not go by now; return whether none is left.
 
-        A host that is suspended and not the best one suspends no mail: another connection takes it.
+        A host that gets no mail, and is not the best one, keeps none back: another connection takes
+        it.
         """
         items = envelope.items
-        if not channel.best and self._suspended.find_of_host(self.destination, channel.name):
+        if not channel.best and self._gate.find_host(self.destination, channel.name):
             channel.close()
             self._put_back(envelope)
             return True
-        found = self._suspended.find_places(items, self.destination, channel.name)
+        found = self._gate.find_rows(items, self.destination, channel.name)
         if not found:
             return False
         whole = len(found) == len(items)
         rest = envelope if whole else self.backlog.split(envelope, [*found], wait=False)
-        self._finish(rest, [suspended(number) for number in found.values()])
+        self._finish(rest, [kept_back(reason) for reason in found.values()])
         return whole
 
     def _hand_back(self, envelope: Envelope) -> None:

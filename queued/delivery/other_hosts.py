@@ -13,8 +13,8 @@ from queued.config import Delivery
 from queued.delivery.backlog import Backlog
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.gate import Gate
 from queued.delivery.transport.result import CUT_OFF, Again, Result, stored
-from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transport.transport import Channel, Transport, failed
 
 _SAID = 400  # characters of what earlier hosts said that are kept
@@ -79,9 +79,9 @@ class OtherHosts:
         delivery: Delivery,
         backlog: Backlog,
         finish: Finish,
-        suspended: SuspendedMail,
+        gate: Gate,
     ) -> None:
-        self._suspended = suspended
+        self._gate = gate
         self.delivery = delivery
         self.ending = False
         """Whether nothing new may begin."""
@@ -113,7 +113,7 @@ class OtherHosts:
     async def _open(self, attempt: _HostAttempt) -> Channel | None:
         """Return a channel to a host that was not tried; None if there is none."""
         for channel, timer in list(self._idle.items()):
-            if channel.closed or self._suspended.find_of_host(self._destination, channel.name):
+            if channel.closed or self._gate.find_host(self._destination, channel.name):
                 self._end(channel)
             elif channel.name not in attempt.tried:
                 timer.cancel()
@@ -133,7 +133,7 @@ class OtherHosts:
     async def _send(self, channel: Channel, attempt: _HostAttempt) -> bool:
         """Send to all that are left, in as many transactions as the host needs.
 
-        Returns False if the host is suspended by now: no host after it is tried.
+        Returns False if the host gets no mail by now: no host after it is tried.
         """
         envelope = attempt.envelope
         kept = channel.transactions > 0
@@ -143,7 +143,7 @@ class OtherHosts:
         noted, bare = False, envelope.bare
         try:
             while waiting and not (channel.closed or envelope.late):
-                if self._suspended.find_of_host(self._destination, channel.name):
+                if self._gate.find_host(self._destination, channel.name):
                     attempt.settle(sorted(elsewhere + waiting))
                     return False
                 most = channel.most_recipients

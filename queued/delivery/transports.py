@@ -11,9 +11,10 @@ from queued.config.queued_config import Parsers
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.destination import TransportParameters
+from queued.delivery.transport.gate import Gate
 from queued.delivery.transport.transport import Transport
 
-type MakeTransport = Callable[[str, Delivery, TlsMemory], Transport]
+type MakeTransport = Callable[[str, Delivery, TlsMemory, Gate], Transport]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class TransportKind:
     parse: Callable[[Any], TransportParameters] | None = None
 
 
-def _make_http(hostname: str, delivery: Delivery, memory: TlsMemory) -> Transport:
+def _make_http(hostname: str, delivery: Delivery, memory: TlsMemory, gate: Gate) -> Transport:
     from queued.delivery.http.http_transport import HttpTransport
 
     return HttpTransport(hostname, delivery, memory)
@@ -59,13 +60,21 @@ def parsers() -> Parsers:
 class Transports:
     """The transports of one process, which all its workers share.
 
-    `hostname` is that of this host. `memory` keeps the knowledge about the TLS of hosts.
+    `hostname` is that of this host. `memory` keeps the knowledge about the TLS of hosts. The `gate`
+    knows which hosts get no mail now.
     """
 
-    def __init__(self, hostname: str, delivery: Delivery, memory: TlsMemory | None = None) -> None:
+    def __init__(
+        self,
+        hostname: str,
+        delivery: Delivery,
+        memory: TlsMemory | None = None,
+        gate: Gate | None = None,
+    ) -> None:
         self._hostname = hostname
         self._delivery = delivery
         self._memory = memory or TlsMemory()
+        self._gate = gate or Gate()
         self._made: dict[TransportKind, Transport] = {}
 
     def configure(self, delivery: Delivery) -> None:
@@ -79,5 +88,6 @@ class Transports:
         kind = TRANSPORTS[name]
         found = self._made.get(kind)
         if found is None:
-            found = self._made[kind] = kind.make(self._hostname, self._delivery, self._memory)
+            found = kind.make(self._hostname, self._delivery, self._memory, self._gate)
+            self._made[kind] = found
         return found

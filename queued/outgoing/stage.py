@@ -18,8 +18,8 @@ from pgmta.store.records.reservations import BudgetReservations
 from queued.config import QueuedConfig
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import LeaseGuard
+from queued.delivery.transport.gate import Gate
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
-from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing
 from queued.routing.routes import Routed
@@ -66,7 +66,8 @@ class StageContext:
     with another recipient. `route` returns the route of a row. `go_on` takes a message
     that a stage had taken. `connected` says whether a destination has a connection, and
     `jammed` whether more mail waits there than it has connections. `guard` knows the leases,
-    and `clock` the time of PostgreSQL. Without `reservations` no mail has a rate.
+    `clock` the time of PostgreSQL, and the `gate` which mail may not go now. Without
+    `reservations` no mail has a rate.
     """
 
     contents: Contents
@@ -84,7 +85,7 @@ class StageContext:
     jammed: Callable[[Destination], bool] = lambda _: False
     reservations: BudgetReservations | None = None
     rates: Rates = field(default_factory=Rates)
-    suspended: SuspendedMail = field(default_factory=SuspendedMail)
+    gate: Gate = field(default_factory=Gate)
     load: int = 0
     """Rows that wait in a stage."""
     room: int

@@ -17,6 +17,7 @@ from queued.outgoing.check_stage import CheckStage
 from queued.outgoing.complaint_stage import ComplaintStage
 from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.deadline_stage import DeadlineStage
+from queued.outgoing.gate_stage import GateStage
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.rate_stage import RateStage
 from queued.outgoing.redirect_stage import RedirectStage
@@ -24,14 +25,13 @@ from queued.outgoing.returned_stage import ReturnedStage
 from queued.outgoing.rewrite_stage import RewriteStage
 from queued.outgoing.sign_stage import SignStage
 from queued.outgoing.stage import OutgoingStage, Prepare, StageContext
-from queued.outgoing.suspension_stage import SuspensionStage
 
 STAGES: list[type[OutgoingStage]] = [
     ReturnedStage,
     ComplaintStage,
     DeadlineStage,
     RedirectStage,
-    SuspensionStage,
+    GateStage,
     ComposeStage,
     RewriteStage,
     CheckStage,

@@ -14,7 +14,6 @@ from queued.config import Delivery
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import TlsWish
 from queued.delivery.transport.open_connections import OpenConnection
-from queued.delivery.transport.suspended_mail import next_hops
 from queued.routing.ceiling import ceiling
 from queued.routing.routes import Routes
 
@@ -143,7 +142,7 @@ class _Name:
         may go there.
         """
         name, destination = self._name, queue.destination
-        if destination.key in self._keys or name in next_hops(destination):
+        if destination.key in self._keys or name in destination.next_hops:
             return True
         for state in (each.state() for each in queue.connections):
             place = state.place.lower() if state else ""

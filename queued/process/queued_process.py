@@ -27,6 +27,7 @@ from pgmta.store.schema import Schema
 from queued.config import QueuedConfig, Tls, Worker
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
+from queued.delivery.transport.gate import Gate
 from queued.delivery.transports import Transports
 from queued.process.delivery_figures import DeliveryFigures
 from queued.process.inquiry_answers import InquiryAnswers
@@ -91,14 +92,15 @@ class QueuedProcess:
         self.traces = Traces(self.link)
         self.reclaimer = Reclaimer(Space(self.resources.link("vacuum")))
         self.tls = SharedTlsMemory(self.resources, config.delivery.tls)
-        self.transports = Transports(self.host, config.delivery, self.tls.memory)
         keys = DkimKeys(self.resources.link("keys", {"lock_timeout": "2s"}))
         link = self.resources.link("suspensions")
         self.inquiries = InquiryAnswers(InquiryTable(link, self.name))
         self.suspended = SuspensionWatch(
             SuspensionTable(link, self.name, self.costly), self.schema, self.inquiries
         )
-        self.smtp.suspended = self.suspended.mail
+        self.gate = Gate([self.suspended])
+        """Knows which mail may not go now."""
+        self.transports = Transports(self.host, config.delivery, self.tls.memory, self.gate)
         self.signers = Signers(Keyring(keys), config.signing)
         self.figures = DeliveryFigures()
         """Counts of claims, attempts and commits."""

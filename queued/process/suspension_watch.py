@@ -10,13 +10,15 @@ import psycopg
 
 from pgmta.errors import SchemaMismatch, StoreUnavailable
 from pgmta.logs import get
-from pgmta.model import Item
+from pgmta.model import Item, ReasonToWait
 from pgmta.postgres import faults
 from pgmta.postgres.notify import News
-from pgmta.store.records.suspensions import SuspensionTable
+from pgmta.store.records.suspensions import SUSPENDED, SuspensionTable
 from pgmta.store.schema import Schema
-from queued.delivery.transport.suspended_mail import SuspendedMail
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.gate import Keeper
 from queued.process.inquiry_answers import InquiryAnswers
+from queued.process.suspended_mail import SuspendedMail, reason_of
 
 _EVERY = 0.4  # seconds between looks, at least; without notifications attempts stop in a second
 _SELDOM = 5.0  # seconds between looks while notifications arrive
@@ -24,7 +26,7 @@ _SELDOM = 5.0  # seconds between looks while notifications arrive
 log = get("suspensions")
 
 
-class SuspensionWatch:
+class SuspensionWatch(Keeper):
     """Looks at the number of changes when NOTIFY reports one, and reads the suspensions again.
 
     Rows that meet an SQL condition carry the suspension: PostgreSQL finds them, when they are
@@ -36,7 +38,7 @@ class SuspensionWatch:
     ) -> None:
         self._answers = answers
         self.mail = SuspendedMail()
-        """The suspensions, which workers and transports ask."""
+        """The suspensions."""
         self.leased: list[Mapping[int, Item]] = []
         """The rows of each worker, by their ids."""
         self.news = News()
@@ -48,18 +50,43 @@ class SuspensionWatch:
         self._learnt: dict[tuple[int, str], None] = {}
         self._known: set[tuple[int, str]] = set()
         self._failing = False  # whether the last look by a condition failed
-        self.mail.learn = self._learn
 
-    def _learn(self, suspension: int, domain: str) -> None:
-        if (suspension, domain) not in self._known:
-            self._learnt[suspension, domain] = None
-            self.news.came.set()
+    @property
+    def active(self) -> bool:
+        """Whether there is a suspension."""
+        return self.mail.active
 
-    async def require(self) -> None:
+    def add_worker(self, leased: Mapping[int, Item]) -> None:
+        """Look at the rows of a worker after each change."""
+        self.leased.append(leased)
+
+    async def get_ready(self) -> None:
         """Return once the suspensions are known. Raises what the database does."""
         if not self.version:
             self._schema.require()
             await self._look()
+
+    async def look_at(self, items: Sequence[Item]) -> None:
+        """Find which rows meet an SQL condition."""
+        if self.mail.conditional:
+            await self.mark(items)
+
+    def find_rows(
+        self, items: Sequence[Item], destination: Destination, host: str = ""
+    ) -> dict[int, ReasonToWait]:
+        """Return the places of the rows that are suspended."""
+        return self.mail.find_rows(items, destination, host)
+
+    def find_host(self, destination: Destination, host: str) -> ReasonToWait | None:
+        """Return the suspension of an MX host."""
+        return self.mail.find_host(destination, host)
+
+    def was_closed(self, destination: Destination, reason: ReasonToWait) -> None:
+        """Note that the mail of a domain leads to a suspended MX host."""
+        pair = reason.number, destination.domain
+        if reason.kind == SUSPENDED and pair not in self._known:
+            self._learnt[pair] = None
+            self.news.came.set()
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -104,7 +131,7 @@ class SuspensionWatch:
         items = [item for rows in self.leased for item in rows.values()]
         if not self.mail.conditional:
             for item in items:
-                item.suspension = 0
+                item.reason_to_wait = None
         elif not await self.mark(items):
             return
         self.version = version
@@ -127,7 +154,8 @@ class SuspensionWatch:
                 self._failing, self.version = True, 0
                 return False
             for item in items:
-                item.suspension = found.get(item.id, 0)
+                number = found.get(item.id)
+                item.reason_to_wait = reason_of(number) if number else None
             self._failing = False
             break
         return True

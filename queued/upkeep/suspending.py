@@ -25,8 +25,8 @@ from pgmta.store.records.suspensions import (
     SuspensionWork,
 )
 from queued.config import QueuedConfig
-from queued.delivery.transport.suspended_mail import host_matches, leads_to
 from queued.process.queued_process import QueuedProcess
+from queued.process.suspended_mail import host_matches, leads_to
 from queued.routing.retry_until import look_again
 from queued.routing.routes import Routes
 from queued.upkeep.duty import Duty, Work

@@ -17,8 +17,8 @@ from pgmta.model import Item
 from pgmta.service import first
 from pgmta.store.queue.claim import Claim, Claims
 from queued.config import Worker
+from queued.delivery.transport.gate import Gate
 from queued.process.delivery_figures import DeliveryFigures
-from queued.process.suspension_watch import SuspensionWatch
 from queued.worker.dispatch import Dispatch
 from queued.worker.due_timer import DueTimer
 from queued.worker.leases import Leases
@@ -36,7 +36,7 @@ class ClaimContext:
     """The parts that the loops of one worker share.
 
     `failing` are loops that can't claim now. There are `spans` only if OpenTelemetry is on.
-    `suspended` finds the mail that operators have suspended.
+    The `gate` knows which mail may not go now.
     """
 
     name: str
@@ -47,7 +47,7 @@ class ClaimContext:
     failing: set[Claimer] = field(default_factory=set)
     spans: Spans | None = None
     figures: DeliveryFigures = field(default_factory=DeliveryFigures)
-    suspended: SuspensionWatch | None = None
+    gate: Gate = field(default_factory=Gate)
 
 
 class Claimer:
@@ -111,14 +111,12 @@ class Claimer:
         is repeated, after a while if PostgreSQL is away.
         """
         self.returned = 0
-        watch = self._context.suspended
         try:
             if self in self._context.failing:
                 lost = await self.claims.leases.give_back(list(self._leases.items))
                 if lost:
                     log.info("gave back rows of a claim whose answer was lost", rows=lost)
-            if watch and not watch.version:
-                await watch.require()
+            await self._context.gate.get_ready()
             overdue = self.schedule.overdue if self.schedule.shared else 0.0
             claimed = time.monotonic()
             async with asyncio.timeout(None) as self._limit:
@@ -156,9 +154,7 @@ class Claimer:
             self.claimed(claim.items)
         if spans := self._context.spans:
             spans.claimed(claim, time.monotonic() - claimed)
-        watch = self._context.suspended
-        if watch and watch.mail.conditional:
-            await watch.mark(fresh)
+        await self._context.gate.look_at(fresh)
         self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
 
     def give_up(self) -> None:

@@ -73,7 +73,7 @@ class DeliveryWorker:
         self._dispatch = Dispatch(
             config, contents, self._leases, self._settler, process.transports, process.reclaimer,
             self._observer, process.signers, ReturnedLog(links["returned"]), spans,
-            BudgetReservations(links["rates"]), process.suspended.mail, process.clock,
+            BudgetReservations(links["rates"]), process.gate, process.clock,
         )  # fmt: skip
         rates = self._dispatch.stages.context.rates
         rates.most, rates.wake = worker.concurrency // 2, self._wake_loops
@@ -88,11 +88,11 @@ class DeliveryWorker:
             costly=process.costly,
             clock=process.clock,
         )
-        process.suspended.leased.append(self._leases.items)
+        process.gate.add_worker(self._leases.items)
         process.inquiries.add(worker.name, self._dispatch.inspected)
         context = ClaimContext(
             worker.name, poll, self._leases, self._dispatch, self.schedule, spans=spans,
-            suspended=process.suspended,
+            gate=process.gate,
             figures=process.figures,
         )  # fmt: skip
         self.loops: list[Claimer] = [ClaimLoop(worker, context, claims)]

@@ -20,8 +20,8 @@ from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination, TlsWish
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.gate import Gate
 from queued.delivery.transport.result import CUT_OFF, NOT_BEGUN, Result, internal
-from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing, StoredContent
 from queued.outgoing.stage import StageContext
@@ -53,7 +53,7 @@ class Dispatch:
     """Has a DestinationQueue for each destination with mail or connections, and judges its results.
 
     `signers` sign mail. There are `spans` only if OpenTelemetry is on. `reservations` are of times
-    for mail with a rate. `suspended` is the mail that operators have suspended. The times of
+    for mail with a rate. The `gate` knows which mail may not go now. The times of
     attempts are of the `clock` of PostgreSQL.
     """
 
@@ -70,7 +70,7 @@ class Dispatch:
         attempts: ReturnedLog | None = None,
         spans: Spans | None = None,
         reservations: BudgetReservations | None = None,
-        suspended: SuspendedMail | None = None,
+        gate: Gate | None = None,
         clock: DatabaseTime | None = None,
     ) -> None:
         self._leases = leases
@@ -99,7 +99,7 @@ class Dispatch:
             guard=leases,
             clock=self._clock,
             reservations=reservations,
-            suspended=suspended or SuspendedMail(),
+            gate=gate or Gate(),
         )
         self.stages = Stages(context, leases, self._put)
         """The stages, and in their context the room for content."""
@@ -221,8 +221,8 @@ class Dispatch:
         queue = self._queues.get(destination.key)
         if queue is None:
             transport = self._transports.find_transport(destination.transport)
-            mail = self.stages.context.suspended
-            queue = DestinationQueue(destination, transport, self, *self._limits, mail)
+            gate = self.stages.context.gate
+            queue = DestinationQueue(destination, transport, self, *self._limits, gate)
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
         queue.put_envelope(envelope)

@@ -9,7 +9,7 @@ from datetime import datetime
 from pgmta.logs import get
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.mail.metadata import KEY, deadline_of
-from pgmta.model import Item, Outcome, Reply
+from pgmta.model import Item, Outcome, ReasonToWait, Reply
 from pgmta.states import Event
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig, Retry
@@ -17,8 +17,8 @@ from queued.config.answer_index import Answer
 from queued.delivery.transport.result import (
     DEADLINE_OVER,
     SHORT,
-    SUSPENDED_TOO_LONG,
     Result,
+    kept_too_long,
     stored,
 )
 from queued.routing.retry_until import look_again
@@ -226,8 +226,8 @@ class Judge:
 
     def judge(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
         """Return the outcome of an attempt."""
-        if result.suspension:
-            return self._put_off(item, result, started, now)
+        if reason := result.reason_to_wait:
+            return self._put_off(item, result, reason, started, now)
         answer = _UNREAD
         if result.event not in _NOT_BEGUN:
             try:
@@ -250,15 +250,20 @@ class Judge:
             outcome.overdue = overdue(outcome, self._delays)
         return outcome
 
-    def _put_off(self, item: Item, result: Result, started: datetime, now: datetime) -> Outcome:
-        """Return the outcome of a suspended row: it waits for its next time, or has expired."""
+    def _put_off(
+        self, item: Item, result: Result, reason: ReasonToWait, started: datetime, now: datetime
+    ) -> Outcome:
+        """Return the outcome of a row that the gate keeps back, until it needs something.
+
+        It has expired if it waits for too long.
+        """
         retry = self._routes.retry(item) or self._retry
         wait = look_again(item, retry, self._delays, now)
         if wait is None:
-            outcome = settled(item, Event.FAIL, SUSPENDED_TOO_LONG, started, now)
+            outcome = settled(item, Event.FAIL, kept_too_long(reason), started, now)
             outcome.answer_class = AnswerClass.EXPIRED
             return outcome
         outcome = settled(item, Event.POSTPONE, result, started, now)
-        outcome.delay, outcome.suspension = wait, result.suspension
+        outcome.delay, outcome.reason_to_wait = wait, reason
         outcome.overdue = overdue(outcome, self._delays)
         return outcome

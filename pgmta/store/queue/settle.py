@@ -115,13 +115,14 @@ class Settlements:
         statement = _DELIVERED
         if again or any(o.event is not Event.DELIVERED or o.report or o.dialogue for o in outcomes):
             said = any(o.dialogue for o in outcomes)
-            marked = any(o.suspension for o in outcomes)
+            marked = any(o.reason_to_wait for o in outcomes)
             statement = _SETTLE[marked, said]
             values |= _moves(outcomes)
             if said:
                 values |= _transcripts(outcomes)
             if marked:
-                values["suspensions"] = Bigints([o.suspension for o in outcomes])
+                waits = [o.reason_to_wait for o in outcomes]
+                values["suspensions"] = Bigints([each.number if each else 0 for each in waits])
         changed = {row[0] for row in await self._link.run(statement[of_campaigns], values)}
         changed.discard(None)  # the line of the log, if no row changed
         if again and len(changed) < len(outcomes):

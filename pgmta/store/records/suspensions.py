@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pgmta.errors import StoreUnavailable
-from pgmta.model import Item, Suspension
+from pgmta.model import Item
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
@@ -25,6 +25,24 @@ SUSPENDING = SESSION | SCANNING
 
 LOGGED = {"statement_timeout": "60s"}
 """Those for the connection that reads the log of a day."""
+
+
+SUSPENDED = "suspended"
+"""The kind of the reason that mail has to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """Mail that is not tried for now, as the table `suspensions` has it.
+
+    `domains` are recipient domains whose mail is known to lead to a suspended MX host.
+    """
+
+    id: int
+    kind: str
+    value: str
+    reason: str = ""
+    domains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def _leads(row: dict[str, Any], each: dict[str, Any], routes: Routes | None) -> 
         return row["domain"] in each["domains"]
     if each["kind"] != "next-hop" or routes is None:
         return False
-    from queued.delivery.transport.suspended_mail import leads_to
+    from queued.process.suspended_mail import leads_to
 
     return leads_to(routes.find(mail_of(row)).destination, each["value"])
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import monotonic
 
 from pgmta.config.types import HostPort
-from pgmta.errors import DeliveryError, HostSuspended, NoHostLeft, Stage
+from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from pgmta.logs import get
 from pgmta.model import Item
 from queued.config import Delivery
@@ -24,8 +24,8 @@ from queued.delivery.tls.security import Security
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.gate import Gate, HostClosed
 from queued.delivery.transport.result import internal
-from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
 
 log = get("delivery")
@@ -102,17 +102,23 @@ class SmtpTransport:
     """Opens sessions by SMTP or LMTP, with the first host and address that answers.
 
     One transport serves all workers of a process, so that they share `questions`. Without `memory`
-    nothing is kept of the TLS of hosts and domains.
+    nothing is kept of the TLS of hosts and domains. No connection goes to a host that gets no mail
+    by the `gate`.
     """
 
-    def __init__(self, hostname: str, delivery: Delivery, memory: TlsMemory | None = None) -> None:
+    def __init__(
+        self,
+        hostname: str,
+        delivery: Delivery,
+        memory: TlsMemory | None = None,
+        gate: Gate | None = None,
+    ) -> None:
         self._memory = memory or TlsMemory()
         self.questions = Questions(delivery.dns)
         self._dns = delivery.dns
         self._hostname = hostname
         self._unresponsive = Unresponsive()
-        self.suspended = SuspendedMail()
-        """The suspensions: no connection goes to a suspended MX host."""
+        self._gate = gate or Gate()
         self.configure(delivery)
 
     sends_lines = True
@@ -162,23 +168,23 @@ class SmtpTransport:
     ) -> ClientSession:
         """Return a session, as Transport says.
 
-        Raises DeliveryError with what each host said; HostSuspended if the next host is suspended
-        and none of the domain is better. No host after a suspended one is tried.
+        Raises DeliveryError with what each host said; HostClosed if the next host gets no mail
+        by the gate, and none of the domain is better. No host after it is tried.
         """
         tries = Tries()
         began = time.monotonic()
         further: list[Host] = []
         left = f"no host for {destination}"
-        mail = self.suspended
+        gate = self._gate
         async for host in self.hosts_of(destination, tried, earlier, further):
-            if mail.active and (number := mail.find_of_host(destination, host.name)):
+            if gate.active and (reason := gate.find_host(destination, host.name)):
                 if not host.best:  # its mail usually goes to another host
                     further.append(host)
-                    left = f"{host.name} is suspended, and no better host was tried"
+                    left = f"{host.name} is {reason.kind}, and no better host was tried"
                     break
                 if not tried:
-                    mail.learn(number, destination.domain)
-                raise HostSuspended(f"{host.name} is suspended", Stage.MX, suspension=number)
+                    gate.was_closed(destination, reason)
+                raise HostClosed(f"{host.name} is {reason.kind}", Stage.MX, reason=reason)
             if session := await self._try(destination, host, tries, began):
                 return session
         if tried and not tries:

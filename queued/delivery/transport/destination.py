@@ -43,3 +43,14 @@ class Destination:
 
     def __str__(self) -> str:
         return f"{self.parameters}:{self.domain}" if self.domain else str(self.parameters)
+
+    @property
+    def next_hops(self) -> set[str]:
+        """The names of its next hops: hosts with and without port, or a domain.
+
+        A destination by MX has the domain of the recipient.
+        """
+        if self.domain:
+            return {self.domain}
+        hops = str(self.parameters).lower().split(",")
+        return {*hops, *(hop.rpartition(":")[0].strip("[]") for hop in hops)}

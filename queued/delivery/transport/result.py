@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
-from pgmta.model import Reply
+from pgmta.model import ReasonToWait, Reply
 from pgmta.states import Event
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
@@ -50,8 +50,8 @@ class Result:
 
     The transport sets the `event`, and no other part reads its answers. `reply` is the answer of
     the next hop, or with the code 0 the reason why there is none. Facts, seconds and dialogue are
-    those of the transaction, if one began. No attempt is wanted for `wait` seconds. A row that
-    meets the `suspension` of this number has not begun. With `hold` a failure is a hold, whatever
+    those of the transaction, if one began. No attempt is wanted for `wait` seconds. A row
+    with a `reason_to_wait` has not begun. With `hold` a failure is a hold, whatever
     `on_failed` of the row says.
     """
 
@@ -65,7 +65,7 @@ class Result:
     said: Said | None = field(default=None, compare=False)
     wait: float | None = None
     hold: bool = False
-    suspension: int = 0
+    reason_to_wait: ReasonToWait | None = None
 
     @classmethod
     def from_error(cls, error: DeliveryError, host: str) -> Result:
@@ -98,15 +98,16 @@ def postponed(wait: float, reason: str) -> Result:
     return Result(Event.POSTPONE, Reply(0, reason), wait=wait)
 
 
-SUSPENDED_TOO_LONG = Result(
-    Event.FAIL, Reply(0, "4.4.7 undelivered for too long: such mail is suspended")
-)
-"""The result of a row that reaches its age while its mail is suspended (RFC 3463, section 3.5)."""
+def kept_back(reason: ReasonToWait) -> Result:
+    """Return the result of a row that the gate keeps back."""
+    return Result(Event.POSTPONE, Reply(0, ""), reason_to_wait=reason)
 
 
-def suspended(number: int) -> Result:
-    """Return the result of a row that meets the suspension of this number."""
-    return Result(Event.POSTPONE, Reply(0, ""), suspension=number)
+def kept_too_long(reason: ReasonToWait) -> Result:
+    """Return the result of a row that the gate keeps back beyond its age (RFC 3463, 3.5)."""
+    return Result(
+        Event.FAIL, Reply(0, f"4.4.7 undelivered for too long: such mail is {reason.kind}")
+    )
 
 
 class Reporter(Protocol):

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
-from pgmta.model import Item, Message, Suspension
+from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.destination_queue import DestinationQueue
@@ -24,9 +24,10 @@ from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
+from queued.delivery.transport.gate import Gate
 from queued.delivery.transport.result import Result
-from queued.delivery.transport.suspended_mail import SuspendedMail
 from queued.delivery.transport.transport import Transport
+from tests.support.keeper import CLOSED, HostKeeper
 from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, LOCK_STEP, PIPED, RawHop, run, serving
 from tests.support.waiting import eventually
@@ -96,9 +97,9 @@ class Trial:
         self.room = 0
         destination = Destination("smtp", SmtpParameters(), "b.example")
         transport = cast(Transport, self.hosts)
-        self.suspended = SuspendedMail()
+        self.keeper = HostKeeper()
         self.queue = DestinationQueue(
-            destination, transport, self, delivery, suspended_mail=self.suspended
+            destination, transport, self, delivery, gate=Gate([self.keeper])
         )
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
@@ -334,31 +335,28 @@ def test_no_host_gets_mail_whose_deadline_is_over(late_at: str, opened: list[str
     assert not hops[1].messages
 
 
-DOWN = {name: Suspension(n, "mx", name, "down", ()) for n, name in enumerate(("mx0", "mx1"), 7)}
-
-
-def test_a_suspended_backup_gets_no_mail_over_an_open_session() -> None:
-    """The best host refused one connection; it takes the mail once the backup is suspended."""
+def test_a_closed_backup_gets_no_mail_over_an_open_session() -> None:
+    """The best host refused one connection; it takes the mail once the backup is closed."""
 
     async def main() -> None:
         hops = [RawHop({"greeting": lambda n: b"421 4.3.2 No\r\n" if n == 1 else None}), RawHop()]
         async with serving(hops[0]), serving(hops[1]):
             trial = Trial(hops, Delivery(connections=1))
-            for number, known in enumerate(([], [DOWN["mx1"]], [*DOWN.values()]), 1):
-                trial.suspended.set(known)
+            for number, known in enumerate(([], ["mx1"], ["mx0", "mx1"]), 1):
+                trial.keeper.closed = known
                 trial.queue.put_envelope(envelope(number))
                 await eventually(partial(trial.has, number))
             trial.queue.drain()
             await trial.queue.wait()
         assert trial.hosts.opened == ["mx0", "mx1", "mx0"]
         assert [sum(hop.taken.values()) for hop in hops] == [1, 1]
-        assert trial.results[3000].suspension == 7
+        assert trial.results[3000].reason_to_wait == CLOSED
 
     run(main())
 
 
-def test_no_further_host_gets_mail_once_it_is_suspended() -> None:
-    """It is suspended while its session opens; another time between two transactions."""
+def test_no_further_host_gets_mail_once_it_is_closed() -> None:
+    """It is closed while its session opens; another time between two transactions."""
 
     async def main(before: int) -> None:
         few = b"250-hop\r\n250-LIMITS RCPTMAX=1\r\n250 PIPELINING\r\n"
@@ -366,12 +364,12 @@ def test_no_further_host_gets_mail_once_it_is_suspended() -> None:
         async with serving(hops[0]), serving(hops[1]), serving(hops[2]):
             trial = Trial(hops, Delivery(connections=1))
 
-            def suspend(number: int) -> None:
+            def close(number: int) -> None:
                 if number == before:
-                    trial.suspended.set([DOWN["mx1"]])
+                    trial.keeper.closed = ["mx1"]
 
-            trial.hosts.then = lambda name: suspend(0) if name == "mx1" else None
-            hops[1].says["dot"] = lambda _: suspend(len(hops[1].messages))
+            trial.hosts.then = lambda name: close(0) if name == "mx1" else None
+            hops[1].says["dot"] = lambda _: close(len(hops[1].messages))
             trial.queue.put_envelope(envelope(1, 3))
             await eventually(lambda: len(trial.results) == 3)
             trial.queue.drain()

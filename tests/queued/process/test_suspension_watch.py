@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import cast
@@ -17,12 +18,20 @@ from pgmta.postgres.notify import listen
 from pgmta.postgres.resources import Resources
 from pgmta.store.records.suspensions import SuspensionTable
 from pgmta.store.schema import Schema
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
+from queued.delivery.transport.destination import Destination
 from queued.process import suspension_watch
+from queued.process.suspended_mail import reason_of
 from queued.process.suspension_watch import SuspensionWatch
 from tests.support.rows import column, message, row
 from tests.support.waiting import eventually
 
 VERSION = "SELECT version FROM suspensions_version"
+
+
+def mx(domain: str) -> Destination:
+    """The destination of the mail of a domain."""
+    return Destination("smtp", SmtpParameters(), domain)
 
 
 @pytest.fixture
@@ -39,8 +48,8 @@ async def test_learnt_domains_are_one_change_after_the_look(
     db.execute("SELECT queue_suspend('mx', 'mx.bad.example', 'down')")
     (before,) = column(db, VERSION)
     for number in range(50):
-        watch.mail.learn(1, f"d{number}.example")
-    watch.mail.learn(9, "gone.example")  # its suspension has ended
+        watch.was_closed(mx(f"d{number}.example"), reason_of(1))
+    watch.was_closed(mx("gone.example"), reason_of(9))  # its suspension has ended
 
     async def learn(*_: object) -> None:
         raise psycopg.errors.InsufficientPrivilege
@@ -48,7 +57,7 @@ async def test_learnt_domains_are_one_change_after_the_look(
     with monkeypatch.context() as patch:
         patch.setattr(SuspensionTable, "learn", learn)
         with pytest.raises(psycopg.Error):
-            await watch.require()
+            await watch.get_ready()
     assert watch.version == before  # the suspensions are known nevertheless
     assert watch.mail.active
     for _ in range(3):
@@ -72,15 +81,15 @@ async def test_a_condition_that_could_not_be_looked_at_is_looked_at_again(
     with monkeypatch.context() as patch:
         patch.setattr(SuspensionTable, "under", under)
         await watch._look()
-        assert item.suspension == 0
+        assert [item.reason_to_wait] == [None]
     await watch._look()
-    assert item.suspension == 1
+    assert item.reason_to_wait == reason_of(1)
     with monkeypatch.context() as patch:
         patch.setattr(SuspensionTable, "under", under)
-        item.suspension = 0
-        await watch.mark([item])  # as after a claim
+        await watch.look_at([fresh := replace(item, reason_to_wait=None)])
+    watch.leased.append({number: fresh})
     await watch._look()
-    assert item.suspension == 1
+    assert fresh.reason_to_wait == reason_of(1)
 
 
 async def test_notifications_tell_of_changes_and_a_lost_connection_costs_none(

@@ -25,6 +25,7 @@ from queued.outgoing import (
     check_stage,
     compose_stage,
     deadline_stage,
+    gate_stage,
     outgoing,
     rate_stage,
     returned_stage,
@@ -32,7 +33,6 @@ from queued.outgoing import (
     sign_stage,
     stage,
     stages,
-    suspension_stage,
 )
 from queued.process.queued_process import QueuedProcess
 from queued.signing import signers
@@ -58,8 +58,8 @@ TEMPLATE = TemplateSource(
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "worker": (claim_loop, dispatch, leases, left_out, observer, settler, verdict),
     "outgoing": (
-        budget_line, check_stage, compose_stage, deadline_stage, outgoing, rate_stage,
-        returned_stage, rewrite_stage, sign_stage, signers, stage, stages, suspension_stage,
+        budget_line, check_stage, compose_stage, deadline_stage, gate_stage, outgoing, rate_stage,
+        returned_stage, rewrite_stage, sign_stage, signers, stage, stages,
     ),
     "delivery": (backlog, connection_pacing, destination_queue, other_hosts),
 }  # fmt: skip

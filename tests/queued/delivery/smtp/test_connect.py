@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pgmta.errors import DeliveryError, HostSuspended, NoHostLeft, Stage
-from pgmta.model import Suspension
+from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp import smtp_transport
@@ -19,6 +18,8 @@ from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_policy import HostPolicy, TlsDemand
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.gate import Gate, HostClosed
+from tests.support.keeper import CLOSED, HostKeeper
 from tests.support.name_server import NameServer, serving_names
 from tests.support.rawhop import DROP, HANG, RawHop, run, serving
 
@@ -39,6 +40,7 @@ class Trial:
     """Sessions with the hosts of d.example."""
 
     smtp: SmtpTransport
+    keeper: HostKeeper
     hops: list[RawHop]
 
     async def open(self, *tried: str) -> ClientSession:
@@ -77,7 +79,9 @@ def play(
             delivery = Delivery.model_validate(
                 {"dns": {"servers": [name_server.where]}, "forbidden": [], "port": port, **options}
             )
-            await act(Trial(SmtpTransport("client.example", delivery), hops))
+            keeper = HostKeeper()
+            smtp = SmtpTransport("client.example", delivery, gate=Gate([keeper]))
+            await act(Trial(smtp, keeper, hops))
 
     run(main())
 
@@ -194,30 +198,27 @@ def test_domain_fails_if_dns_knows_no_usable_address(name_server: NameServer) ->
 
 
 @pytest.mark.parametrize("first", [None, b"554 5.7.1 not you\r\n"])
-def test_a_suspended_host_behind_a_better_one_suspends_no_domain(
+def test_a_closed_host_behind_a_better_one_keeps_no_mail_back(
     name_server: NameServer, first: bytes | None
 ) -> None:
     async def act(trial: Trial) -> None:
-        learnt: list[tuple[int, str]] = []
-        mail = trial.smtp.suspended
-        mail.learn = lambda *pair: learnt.append(pair)
-        mail.set([Suspension(7, "mx", "b.example", "down", ())])
+        trial.keeper.closed = ["b.example"]
         error = await trial.fails()
         assert (error.host, error.permanent) == (f"a.example:{trial.hops[2].port}", False)
-        assert not isinstance(error, HostSuspended)
-        trial.smtp._unresponsive.add("a.example")  # so the suspended host comes first
+        assert not isinstance(error, HostClosed)
+        trial.smtp._unresponsive.add("a.example")  # so the closed host comes first
         error = await trial.fails()
-        assert error.line == "4.4.4 b.example is suspended, and no better host was tried"
-        assert not isinstance(error, HostSuspended)
+        assert error.line == "4.4.4 b.example is closed, and no better host was tried"
+        assert not isinstance(error, HostClosed)
         with pytest.raises(NoHostLeft):
             await trial.open("a.example")
-        assert not learnt
+        assert not trial.keeper.told
         trial.smtp._unresponsive.remove("a.example")
-        mail.set([Suspension(7, "mx", "a.example", "down", ())])
+        trial.keeper.closed = ["a.example"]
         error = await trial.fails()
-        assert isinstance(error, HostSuspended)
-        assert error.suspension == 7
-        assert learnt == [(7, "d.example")]
+        assert isinstance(error, HostClosed)
+        assert error.reason == CLOSED
+        assert trial.keeper.told == [("d.example", CLOSED)]
         assert [hop.connections for hop in trial.hops[1:]] == [0, 0]
 
     play(name_server, [first, b"", b""], act)

@@ -1,0 +1,107 @@
+"""The gate: which mail may not go for now, and why. Features are its keepers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pgmta.errors import NoHostLeft
+from pgmta.model import Item, ReasonToWait
+from queued.delivery.transport.destination import Destination
+
+
+@dataclass(eq=False)
+class HostClosed(NoHostLeft):
+    """The mail would go to a host that gets none for now."""
+
+    reason: ReasonToWait = field(kw_only=True)
+
+
+class Keeper:
+    """Keeps mail back for a feature, in all workers of a process. This one keeps none back."""
+
+    @property
+    def active(self) -> bool:
+        """Whether it may keep any mail back now. If not, nobody asks it for any."""
+        return False
+
+    def add_worker(self, leased: Mapping[int, Item]) -> None:
+        """Learn of a worker by the rows that it has leased, which stay up to date."""
+
+    async def get_ready(self) -> None:
+        """Return once it knows which mail it keeps back: nothing is claimed before.
+
+        Raises what the database does.
+        """
+
+    async def look_at(self, items: Sequence[Item]) -> None:
+        """Look at rows right after their claim: they go nowhere before it returns."""
+
+    def find_rows(
+        self, items: Sequence[Item], destination: Destination, host: str = ""
+    ) -> dict[int, ReasonToWait]:
+        """Return the places of the rows that may not go now, each with the reason.
+
+        `host` is the one that a connection has, '' before there is a connection.
+        """
+        return {}
+
+    def find_host(self, destination: Destination, host: str) -> ReasonToWait | None:
+        """Return why a host gets no mail of a destination now; None if it may get some.
+
+        The name of the host may have a port at its end.
+        """
+        return None
+
+    def was_closed(self, destination: Destination, reason: ReasonToWait) -> None:
+        """Learn that all mail of a destination would go to a host that gets none."""
+
+
+class Gate:
+    """Asks each keeper; without any, all mail may go."""
+
+    def __init__(self, keepers: Sequence[Keeper] = ()) -> None:
+        self._keepers = keepers
+
+    @property
+    def active(self) -> bool:
+        """Whether any mail may be kept back now."""
+        return any(keeper.active for keeper in self._keepers)
+
+    def add_worker(self, leased: Mapping[int, Item]) -> None:
+        """Tell the keepers of a worker, as each says."""
+        for keeper in self._keepers:
+            keeper.add_worker(leased)
+
+    async def get_ready(self) -> None:
+        """Return once all keepers know which mail they keep back. Raises what the database does."""
+        for keeper in self._keepers:
+            await keeper.get_ready()
+
+    async def look_at(self, items: Sequence[Item]) -> None:
+        """Let the keepers look at rows that were claimed."""
+        for keeper in self._keepers:
+            if keeper.active:
+                await keeper.look_at(items)
+
+    def find_rows(
+        self, items: Sequence[Item], destination: Destination, host: str = ""
+    ) -> dict[int, ReasonToWait]:
+        """Return the places of the rows that may not go now, each with the first reason."""
+        found: dict[int, ReasonToWait] = {}
+        for keeper in self._keepers:
+            if keeper.active:
+                found = keeper.find_rows(items, destination, host) | found
+        return found
+
+    def find_host(self, destination: Destination, host: str) -> ReasonToWait | None:
+        """Return why a host gets no mail of a destination now; None if it may get some."""
+        for keeper in self._keepers:
+            if keeper.active and (found := keeper.find_host(destination, host)):
+                return found
+        return None
+
+    def was_closed(self, destination: Destination, reason: ReasonToWait) -> None:
+        """Tell the keepers that all mail of a destination would go to a host that gets none."""
+        for keeper in self._keepers:
+            keeper.was_closed(destination, reason)

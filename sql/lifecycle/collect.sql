@@ -143,7 +143,7 @@ BEGIN
                 FROM unnest(found.emails[:granted], found.senders[:granted]) AS pair (email, sender)),
             tenants => array_fill(coalesce(options ->> 'tenant', ''), ARRAY[granted]),
             on_failed => array_fill('remove'::text, ARRAY[granted]),
-            logins => array_fill(session_user::text, ARRAY[granted]),
+            logins => array_fill(pgmta.acting()::text, ARRAY[granted]),
             rets => array_fill('HDRS'::text, ARRAY[granted]), metadata => found.metadata[:granted],
             template_ids => found.template_ids[:granted], params => found.params[:granted]);
         UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp(), message_id = m.mail

@@ -178,7 +178,7 @@ BEGIN
                     'SELECT pgmta.queue_change_rows($2, ARRAY(
                          SELECT id FROM pgmta.queue WHERE id = ANY (ARRAY(SELECT unnest($1))) AND %s FOR UPDATE
                      ), $3, $4)', wanted)
-                    INTO changed USING batch, action, session_user::text, details;
+                    INTO changed USING batch, action, pgmta.acting()::text, details;
                 total := total + changed;
             END LOOP;
             EXIT;
@@ -190,7 +190,7 @@ BEGIN
         END;
     END LOOP;
     INSERT INTO pgmta.audit (who, action, condition, details, rows, finished_at)
-    VALUES (session_user, action, condition, details, total, clock_timestamp());
+    VALUES (pgmta.acting(), action, condition, details, total, clock_timestamp());
     IF total > 0 AND action IN ('release', 'retry') THEN
         PERFORM pgmta.notify_channel('pgmta_queue');
     END IF;

@@ -160,7 +160,7 @@ BEGIN
             THEN '{t}'::boolean[] END,
         chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
         ARRAY[on_failed], CASE WHEN once THEN '{t}'::boolean[] END,
-        ARRAY[session_user], rets => '{HDRS}',
+        ARRAY[acting()], rets => '{HDRS}',
         tls_optional => CASE WHEN params ? 'headers' AND submit_no_tls(params -> 'headers')
             THEN '{t}'::boolean[] END,
         metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,

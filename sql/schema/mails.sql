@@ -40,7 +40,7 @@ BEGIN
     END IF;
     WHILE call IS NOT NULL LOOP
         -- waits for an open transaction that has the call, and for no other
-        INSERT INTO submit_calls (call, login, fingerprint) VALUES (call, session_user, call_fingerprint(mails, contents))
+        INSERT INTO submit_calls (call, login, fingerprint) VALUES (call, acting(), call_fingerprint(mails, contents))
         ON CONFLICT ON CONSTRAINT submit_calls_pkey DO NOTHING;
         EXIT WHEN FOUND;
         SELECT c.ids, c.problems INTO ids, problems FROM submit_called(call, call_fingerprint(mails, contents)) AS c;
@@ -82,7 +82,7 @@ DECLARE
     first_one submit_calls;
 BEGIN
     SELECT c.* INTO first_one FROM submit_calls AS c WHERE c.call = submit_called.call;
-    IF first_one.login <> session_user THEN
+    IF first_one.login <> acting() THEN
         PERFORM submit_refuse('call', 'another login has used it', NULL, 'Make a new UUID for each call.', 'unique_violation');
     ELSIF first_one.fingerprint <> submit_called.fingerprint THEN
         PERFORM submit_refuse('call', 'it was used for other mails', NULL, 'Make a new UUID for each call.', 'unique_violation');

@@ -104,7 +104,7 @@ BEGIN
         ARRAY[split_part(sender, '@', 2)], ARRAY[coalesce((mail ->> 'priority')::smallint, '5')],
         array_fill(1, ARRAY[cardinality(recipients)]), recipients, domains, tenants => ARRAY[mail ->> 'tenant'],
         on_failed => ARRAY[coalesce(mail ->> 'on_failed', 'remove')], once => ARRAY[(mail ->> 'once')::boolean],
-        logins => ARRAY[session_user], rets => '{HDRS}', metadata => array_fill(mail ->> 'metadata', ARRAY[cardinality(recipients)]),
+        logins => ARRAY[acting()], rets => '{HDRS}', metadata => array_fill(mail ->> 'metadata', ARRAY[cardinality(recipients)]),
         params => ARRAY[params::jsonb]);
     RETURN message_id;
 END $$;
@@ -163,7 +163,7 @@ BEGIN
         SELECT queue_put(m.ids, m.sizes, m.traces, array_fill(''::bytea, ARRAY[number]), m.message_ids,
             array_fill('sql'::text, ARRAY[number]), m.senders, m.sender_domains, m.priorities, r.numbers, r.recipients,
             r.domains, tenants => m.tenants, on_failed => m.on_failed, once => m.once,
-            logins => array_fill(session_user::text, ARRAY[number]), rets => array_fill('HDRS'::text, ARRAY[number]),
+            logins => array_fill(acting()::text, ARRAY[number]), rets => array_fill('HDRS'::text, ARRAY[number]),
             metadata => r.metadata, params => m.params)
         FROM each_message AS m, each_row AS r WHERE number > 0)
     INTO ids, rows;

@@ -9,6 +9,12 @@ COMMENT ON FUNCTION notify_channel IS
     'Notifies a channel at the commit, unless PostgreSQL''s queue of notifications is nearly full: then the transaction '
     'would fail. Those who listen poll as well.';
 
+CREATE FUNCTION acting() RETURNS name STABLE PARALLEL SAFE
+RETURN coalesce(nullif(current_setting('role'), 'none'), session_user)::name;
+COMMENT ON FUNCTION acting IS
+    'The role for which this session acts: that of SET ROLE, else its login. A function with the rights of its owner '
+    'changes current_user and not this, and nobody can set a role in which he is no member.';
+
 CREATE SEQUENCE queue_ids;
 COMMENT ON SEQUENCE queue_ids IS
     'queue.id of rows that are not scheduled; a sequence, as PostgreSQL 15 has no identity on leaves.';
@@ -276,7 +282,7 @@ BEGIN
         -- stays, so that the others that the statement releases are released
         NEW.status := 'HOLD';
         NEW.held_at := now();
-        NEW.held_by := coalesce(OLD.held_by, session_user);
+        NEW.held_by := coalesce(OLD.held_by, pgmta.acting());
         NEW.hold_reason := 'an address holds control characters: the row can only be deleted';
         NEW.hold_until := NULL;
     ELSIF OLD.status = 'REPORT' AND NEW.status <> 'DELETE' AND OLD.report_kind IN ('relayed', 'delivered') THEN
@@ -289,7 +295,7 @@ BEGIN
         NEW.report_kind := OLD.report_kind;
     ELSIF NEW.status IN ('HOLD', 'REPORT') THEN
         NEW.held_at := now();
-        NEW.held_by := coalesce(NEW.held_by, session_user);
+        NEW.held_by := coalesce(NEW.held_by, pgmta.acting());
         IF NEW.status = 'REPORT' THEN
             NEW.hold_until := NULL;
             -- queued says the kind with the status
@@ -375,6 +381,7 @@ COMMENT ON COLUMN rights.privileges IS 'As in GRANT, such as SELECT, UPDATE (hos
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION notify_channel', 'PUBLIC', 'EXECUTE'),
+    ('FUNCTION acting', 'PUBLIC', 'EXECUTE'),
     -- it watches the sequence of the rows
     ('SEQUENCE queue_ids', 'pgmta_queued', 'SELECT'),
     ('SEQUENCE queue_ids', 'pgmta_operator', 'SELECT'),

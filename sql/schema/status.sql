@@ -2,10 +2,10 @@
 
 CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT pg_has_role(session_user, c.relowner, 'MEMBER') OR EXISTS (
+    SELECT pg_has_role(acting(), c.relowner, 'MEMBER') OR EXISTS (
         SELECT FROM pg_roles AS r
         WHERE (r.rolname = 'pgmta_operator' OR r.rolname = 'pgmta_reader' AND NOT cancelling)
-            AND pg_has_role(session_user, r.oid, 'MEMBER'))
+            AND pg_has_role(acting(), r.oid, 'MEMBER'))
     FROM pg_class AS c WHERE c.oid = 'messages'::regclass
 $$;
 COMMENT ON FUNCTION sees_all_mail IS
@@ -78,7 +78,7 @@ FROM (
         WHERE q.attempts > 0 AND a.message_id = q.message_id AND a.row_id = q.row_id
         ORDER BY a.attempt DESC, a.event = 'deferred', a.ended_at DESC LIMIT 1
     ) AS last ON true
-    WHERE (SELECT sees_all_mail()) OR q.submitted_by = session_user
+    WHERE (SELECT sees_all_mail()) OR q.submitted_by = acting()
     ORDER BY q.message_id, q.row_id
 ) AS waiting
 UNION ALL
@@ -86,7 +86,7 @@ SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(
     nullif(reply, ''), row_id
 FROM (
     SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt, ended_at, code, reply
-    FROM attempts WHERE (SELECT sees_all_mail()) OR submitted_by = session_user
+    FROM attempts WHERE (SELECT sees_all_mail()) OR submitted_by = acting()
     ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC, event <> 'unknown'
 ) AS last
 WHERE NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id);
@@ -164,7 +164,7 @@ BEGIN
                 nullif(reply, ''), row_id, submitted_by
             FROM last WHERE NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id)
         ) AS found
-        WHERE (SELECT sees_all_mail()) OR submitted_by = session_user
+        WHERE (SELECT sees_all_mail()) OR submitted_by = acting()
         ORDER BY message_id, row_id $query$, log) USING wanted;
 END $$;
 COMMENT ON FUNCTION status IS
@@ -186,7 +186,7 @@ BEGIN
         SELECT a.submitted_by INTO login FROM attempts AS a WHERE a.message_id = cancel.id LIMIT 1;
     END IF;
     -- one error for both, so that ids of others can't be found out
-    IF NOT FOUND OR login IS DISTINCT FROM session_user AND NOT sees_all_mail(cancelling => true) THEN
+    IF NOT FOUND OR login IS DISTINCT FROM acting() AND NOT sees_all_mail(cancelling => true) THEN
         PERFORM submit_refuse('id', 'there is no message with this id that this login may cancel', NULL,
             'The id is the number that submit() returned, or that the client got with its 250.', 'no_data_found');
     END IF;
@@ -226,9 +226,9 @@ BEGIN
             -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
             -- of the first statement would clear what the second one sets.
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
-            UPDATE queue AS q SET held_by = session_user, hold_reason = coalesce(reason, '')
+            UPDATE queue AS q SET held_by = acting(), hold_reason = coalesce(reason, '')
             WHERE q.id = ANY (flying);
-            PERFORM rows_log(waiting, event, session_user::text, coalesce(reason, ''));
+            PERFORM rows_log(waiting, event, acting()::text, coalesce(reason, ''));
             DELETE FROM queue AS q WHERE q.id = ANY (waiting);
             GET DIAGNOSTICS stopped = ROW_COUNT;
             RETURN stopped;

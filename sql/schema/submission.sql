@@ -101,7 +101,7 @@ BEGIN
             THEN '{t}'::boolean[] END,
         chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
         ARRAY[on_failed], CASE WHEN once THEN '{t}'::boolean[] END,
-        ARRAY[session_user], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
+        ARRAY[acting()], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
         metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
         send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
     IF wake AND scheduled IS NULL THEN PERFORM pgmta.notify_channel('pgmta_queue'); END IF;
@@ -140,14 +140,14 @@ BEGIN
     LOOP
         -- waits for an open transaction that has the key, and for no other
         INSERT INTO idempotency_keys (tenant, key, message_id, fingerprint, submitted_by)
-        VALUES (submit_key.tenant, submit_key.key, submit_key.message_id, submit_key.fingerprint, session_user)
+        VALUES (submit_key.tenant, submit_key.key, submit_key.message_id, submit_key.fingerprint, acting())
         ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO NOTHING;
         IF FOUND THEN RETURN NULL; END IF;
         SELECT k.* INTO first_one FROM idempotency_keys AS k
         WHERE k.tenant = submit_key.tenant AND k.key = submit_key.key;
         EXIT WHEN FOUND;  -- else it was removed meanwhile, because its time is over
     END LOOP;
-    IF first_one.submitted_by <> session_user THEN
+    IF first_one.submitted_by <> acting() THEN
         PERFORM submit_refuse('key', 'another login has used it', NULL,
             'Give each login a tenant or a prefix for its keys.', 'unique_violation');
     ELSIF first_one.fingerprint <> fingerprint THEN

@@ -262,3 +262,33 @@ def test_no_day_of_the_log_expires_before_its_time(db: psycopg.Connection) -> No
     """The role of queued can't drop the log of today."""
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="-1 days is negative"):
         db.execute("SET ROLE pgmta_queued; SELECT days_expire('attempts', '-1 days')")
+
+
+def test_a_session_acts_for_the_role_that_it_has_set(database: str, db: psycopg.Connection) -> None:
+    base = "test_acting_" + str(db.info.dbname)[-12:]
+    login, shop, blog = f"{base}_login", f"{base}_shop", f"{base}_blog"
+    for role in (shop, blog):
+        db.execute(f"CREATE ROLE {role} IN ROLE pgmta_submit".encode())
+    roles = f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE {shop}, {blog}"
+    db.execute(roles.encode())
+    try:
+        with psycopg.connect(database, user=login, password="x", autocommit=True) as session:
+            session.execute("SET search_path = pgmta")
+            session.execute(f"SET ROLE {shop}".encode())
+            number = submit(session, "bob")
+            assert fetch(session, "SELECT state FROM status(ARRAY[%s::bigint])", number) == (
+                "queued",
+            )
+            assert fetch(db, "SELECT submitted_by FROM messages") == (shop,)
+            session.execute(f"SET ROLE {blog}".encode())
+            assert column(session, "SELECT state FROM status(ARRAY[%s::bigint])", number) == []
+            assert column(session, "SELECT state FROM message_status") == []
+            with pytest.raises(pg_errors.NoDataFound):
+                session.execute("SELECT cancel(%s::bigint)", [number])
+            with pytest.raises(pg_errors.InsufficientPrivilege):
+                session.execute("SET ROLE pgmta_operator")
+            session.execute(f"SET ROLE {shop}".encode())
+            assert fetch(session, "SELECT cancel(%s::bigint)", number) == (1,)
+    finally:
+        for role in (login, shop, blog):
+            db.execute(f"DROP ROLE {role}".encode())

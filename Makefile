@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: help run test test-all lint bench docs site lock wheel deb clean writable
+.PHONY: help run test test-all lint bench site lock wheel deb clean writable
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,22 +21,14 @@ test-all: writable $(VENV)/.dev  ## all tests, with longer runs of the fuzzers a
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest --fuzz-seconds 20 --faults-seconds 25 \
 		--submission-rounds 6 --bounce-kills 8 --bounce-messages 400 $(ARGS)
 
-lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts, generated files
+lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/python scripts/docs --check
-	@$(BIN)/python scripts/man --check
-	@$(BIN)/python scripts/yaml-schema --check
 
 bench: writable $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU per message, ratios
 	@bench/peers $(ARGS)
-
-docs: writable $(VENV)/.dev  ## regenerate the reference pages, man pages and completion from the code
-	@$(BIN)/python scripts/docs
-	@$(BIN)/python scripts/man
-	@$(BIN)/python scripts/yaml-schema
 
 site: writable $(VENV)/.dev  ## site of docs in build/site, with a search
 	@$(BIN)/python scripts/site
@@ -44,7 +36,11 @@ site: writable $(VENV)/.dev  ## site of docs in build/site, with a search
 lock:  ## resolve the dependencies again (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv, which is not installed" >&2; exit 1; }
 	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build pyproject.toml -o requirements.lock
-	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build --extra dev --extra site pyproject.toml -o requirements-dev.lock
+	@uv pip compile -q --universal --generate-hashes --python-version 3.12 --extra build --extra dev --extra site \
+		-c requirements.lock pyproject.toml -o requirements-dev.lock
+	@awk 'NR == FNR { known[$$0]; next } FNR == 1 { print "-r requirements.lock" } /^[^ #]/ { keep = !($$0 in known) } FNR < 3 || keep' \
+		requirements.lock requirements-dev.lock > requirements-dev.new
+	@mv requirements-dev.new requirements-dev.lock
 
 wheel: writable $(VENV)/.run  ## dist/pgmta-VERSION-py3-none-any.whl, for pipx and for the environments of applications
 	@$(PIP) wheel --no-deps --no-build-isolation -w dist .
@@ -68,7 +64,7 @@ $(VENV)/.run: requirements.lock pyproject.toml | $(BIN)/python
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
+$(VENV)/.dev: requirements.lock requirements-dev.lock pyproject.toml | $(BIN)/python
 	@echo "installing the libraries of pgmta and its tests into $(VENV), once: a minute"
 	@$(PIP) install --require-hashes -r requirements-dev.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.test_install import VERSION
+from tests.packaging.test_install import SHARED, VERSION
 from tests.support.daemons import ROOT
 from tests.support.database import memory_folder
 from tests.support.debian_root import build_package, make_root, previous_tree, run_in
@@ -38,9 +38,7 @@ caught() { [ "$(find /var/lib/pgmta/sink/new -type f 2>/dev/null | wc -l)" = $1 
 
 FIRST = """
 dpkg -i /tmp/old.deb
-test -s /usr/share/man/man5/queued.yaml.5.gz
-test -s /usr/share/pgmta/schema/queued.json
-test -s /usr/share/bash-completion/completions/queuectl
+for file in {shared}; do test -s /usr/share/$file; done
 test -s /usr/share/doc/pgmta/examples/fastapi_shop.py
 cd /usr/lib/systemd/system
 said=$(systemd-analyze verify --man=no smtpd.service smtpd.socket queued.service \
@@ -91,6 +89,19 @@ ls /var/lib/pgmta/postgres
 """
 
 
+def shared() -> str:
+    """Man pages, JSON schemas and completion files as Debian has them.
+
+    There `sendmail` and `mailq` are of other packages too.
+    """
+    return " ".join(
+        f"{name}.gz"
+        if name.startswith("man/")
+        else name.replace("site-functions", "vendor-completions")
+        for name in SHARED - {"man/man1/sendmail.1", "man/man1/mailq.1"}
+    )
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     folder = memory_folder()
@@ -113,5 +124,6 @@ def test_the_package_in_a_bare_system(
         shutil.move(package, root / "tmp" / f"{name}.deb")
     refused = run_in(root, REFUSED)
     assert "pgmta needs Debian 13, whose Python is 3.13: nothing was installed\n" in refused
-    said = run_in(root, FUNCTIONS + FIRST + UPGRADE.replace("{version}", VERSION) + REMOVAL)
+    script = FUNCTIONS + FIRST + UPGRADE + REMOVAL
+    said = run_in(root, script.replace("{version}", VERSION).replace("{shared}", shared()))
     assert "next: queuectl init" in said

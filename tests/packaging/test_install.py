@@ -29,15 +29,24 @@ LIBPQ = {
     option.envvar.decode(): "nonsense" for option in Conninfo.get_defaults() if option.envvar
 } | dict.fromkeys(["PGDATA", "PGTZ", "PGDATESTYLE", "PGGEQO", "PGSERVICEFILE"], "nonsense")
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", **LIBPQ}  # about another server
-SHARED = (
-    "man/man1/queuectl.1",
-    "man/man5/smtpd.yaml.5",
-    "bash-completion/completions/queuectl",
-    "zsh/site-functions/_queuectl",
-    "fish/vendor_completions.d/queuectl.fish",
-    "doc/pgmta/examples/fastapi_shop.py",
-)
 VERSION = version("pgmta")
+SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+YAML = ("answers", "queued", "shaping", "smtpd", "web")
+SHARED = {
+    *(f"man/man1/{command}.1" for command in SCRIPTS),
+    *(f"man/man5/{name}.yaml.5" for name in YAML),
+    *(f"pgmta/schema/{name}.json" for name in YAML),
+    *(
+        place.format(command)
+        for command in SCRIPTS.keys() - {"sendmail", "mailq"}
+        for place in (
+            "bash-completion/completions/{}",
+            "zsh/site-functions/_{}",
+            "fish/vendor_completions.d/{}.fish",
+        )
+    ),
+}
+"""Man pages, JSON schemas and completion files, below share/."""
 
 
 @pytest.fixture
@@ -112,9 +121,8 @@ def install(wheel: Path, folder: Path) -> Path:
 
 def names_itself(empty: Path, commands: Path) -> None:
     """Check that each command of the wheel says its version, also from a folder without pgmta."""
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert {"smtpd", "queued", "queuectl", "sendmail", "quarantine-retention"} < set(scripts)
-    for command in scripts:
+    assert {"smtpd", "queued", "queuectl", "sendmail", "quarantine-retention"} < set(SCRIPTS)
+    for command in SCRIPTS:
         assert run([commands / command, "--version"], empty)[0] == f"{command} (pgmta) {VERSION}\n"
         assert "sage: " in run([commands / command, "--help"], empty)[0]
     retention: list[str | Path] = [
@@ -172,7 +180,7 @@ def test_a_wheel_in_an_empty_folder(tmp_path: Path, empty: Path) -> None:
     commands = install(build("wheel", tree(tmp_path / "tree")), tmp_path / "venv")
     works_in(empty, commands)
     names_itself(empty, commands)
-    for name in SHARED:
+    for name in (*SHARED, "doc/pgmta/examples/fastapi_shop.py"):
         assert (tmp_path / "venv" / "share" / name).stat().st_size > 0
     greets(empty, commands)
 
@@ -187,7 +195,7 @@ def test_the_editable_installation_in_an_empty_folder(empty: Path) -> None:
     assert ended[0] == "deleted 0 rows of quarantine suspects\n"
 
 
-def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
+def test_a_wheel_from_an_sdist_is_the_same(tmp_path: Path) -> None:
     source = tree(tmp_path / "tree")
     wheel = build("wheel", source)
     with tarfile.open(build("sdist", source)) as archive:
@@ -195,7 +203,12 @@ def test_a_wheel_from_an_sdist_has_the_same_files(tmp_path: Path) -> None:
     [unpacked] = tmp_path.glob("pgmta-*")
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(build("wheel", unpacked)) as other:
         names = one.namelist()
-        assert sorted(names) == sorted(other.namelist())
+        assert {name: one.read(name) for name in names} == {
+            name: other.read(name) for name in other.namelist()
+        }
+    shared = f"pgmta-{VERSION}.data/data/share/"
+    made = {name.removeprefix(shared) for name in names if name.startswith(shared)}
+    assert {name for name in made if not name.startswith("doc/")} == SHARED
     assert {f"pgmta/sql/schema/{name}.sql" for name in TOPICS} < set(names)
     assert {
         "pgmta/py.typed",

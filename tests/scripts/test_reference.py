@@ -1,4 +1,4 @@
-"""docs/reference/: every command and option that click knows, every key that pydantic knows."""
+"""The reference has every command and option that click knows, every key that pydantic knows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from queued.config import whole_model
 from queued.daemon.queued import main as queued
 from smtpd.cli import main as smtpd
 from smtpd.config import SmtpdConfig
-from tests.support.daemons import ROOT
 
-FOLDER = ROOT / "docs" / "reference"
 MODELS: dict[str, type[BaseModel]] = {"smtpd.yaml": SmtpdConfig, "queued.yaml": whole_model()}
 GROUPS = {"smtpd": smtpd, "queued": queued, "queuectl": queuectl}
 
 
-def sections(page: str) -> dict[str, str]:
+def sections(page: Path) -> dict[str, str]:
     """Return the text below each heading of a page, by heading."""
-    parts = re.split(r"^#+ (.+)\n", (FOLDER / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    parts = re.split(r"^#+ (.+)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -43,11 +41,11 @@ def commands(command: click.Command, path: str) -> dict[str, click.Command]:
     return found
 
 
-def test_every_command_has_its_options_on_the_page() -> None:
+def test_every_command_has_its_options_on_the_page(made: Path) -> None:
     known: dict[str, click.Command] = {}
     for name, group in GROUPS.items():
         known |= commands(group, name)
-    texts = sections("cli.md")
+    texts = sections(made / "reference" / "cli.md")
     assert set(texts) == {"Commands", *known}
     for path, command in known.items():
         lines = texts[path].splitlines()
@@ -93,26 +91,27 @@ def keys(schema: dict[str, Any], root: dict[str, Any], prefix: str = "") -> set[
     return found
 
 
-def table(page: str, name: str) -> dict[str, str]:
+def table(made: Path, name: str) -> dict[str, str]:
     """Return key and default of each row of a table."""
-    found = re.findall(r"^\| `(\S+)` \| (.+?) \| .+\|$", sections(page)[name], re.MULTILINE)
+    text = sections(made / "reference" / "config.md")[name]
+    found = re.findall(r"^\| `(\S+)` \| (.+?) \| .+\|$", text, re.MULTILINE)
     assert len(dict(found)) == len(found), "no key stands twice"
     return dict(found)
 
 
 @pytest.mark.filterwarnings("ignore::pydantic.json_schema.PydanticJsonSchemaWarning")
 @pytest.mark.parametrize("name", MODELS)
-def test_every_key_stands_in_the_table(name: str) -> None:
+def test_every_key_stands_in_the_table(made: Path, name: str) -> None:
     schema = MODELS[name].model_json_schema(mode="validation")
-    assert set(table("config.md", name)) == set(keys(schema, schema))
+    assert set(table(made, name)) == set(keys(schema, schema))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_defaults_of_the_table_are_the_defaults(name: str, tmp_path: Path) -> None:
+def test_the_defaults_of_the_table_are_the_defaults(made: Path, name: str, tmp_path: Path) -> None:
     """A file with each default as printed means the same as an empty one."""
     data: dict[str, Any] = {}
     inside: dict[str, dict[str, Any]] = {}  # a list's first entry: its keys are in the table
-    for key, default in table("config.md", name).items():
+    for key, default in table(made, name).items():
         if default in ("computed", "required") or ".KEY." in key:
             continue
         path, _, last = key.rpartition(".")
@@ -133,8 +132,8 @@ def test_the_defaults_of_the_table_are_the_defaults(name: str, tmp_path: Path) -
     assert load(file, MODELS[name]) == empty
 
 
-def test_an_alias_is_shown_and_required_is_said() -> None:
-    rows = table("config.md", "smtpd.yaml")
+def test_an_alias_is_shown_and_required_is_said(made: Path) -> None:
+    rows = table(made, "smtpd.yaml")
     assert rows["metadata.KEY.from"] == "required"
     assert not [key for key in rows if "source" in key]
-    assert "Undefined" not in (FOLDER / "config.md").read_text(encoding="utf-8")
+    assert "Undefined" not in (made / "reference" / "config.md").read_text(encoding="utf-8")

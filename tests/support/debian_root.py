@@ -51,7 +51,9 @@ def _bootstrap(root: Path) -> None:
     mirror = mirrors[0]
     shutil.rmtree(root, ignore_errors=True)
     done = subprocess.run(
-        ["mmdebstrap", "--quiet", "--variant=minbase", "--mode=root",
+        # with mounts of its own, which end with it even if it is killed: it mounts /dev/shm of this
+        # machine in the root, and who removes that root would remove what others have there
+        ["unshare", "--mount", "mmdebstrap", "--quiet", "--variant=minbase", "--mode=root",
          f"--include={PACKAGES}", SUITE, root, f"deb {mirror} {SUITE} main"],
         capture_output=True, text=True, timeout=_WITHIN, check=False,
     )  # fmt: skip

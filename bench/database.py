@@ -1,7 +1,7 @@
 """The PostgreSQL server of a run, and a fresh database on it for each phase."""
 
+import atexit
 import contextlib
-import importlib
 import os
 import re
 import secrets
@@ -14,6 +14,8 @@ from typing import Any, LiteralString
 import psycopg
 
 from bench.progress import Progress, log
+from pgmta.errors import PgmtaError
+from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 URI = re.compile(r"(postgres(?:ql)?://[^/?]*)(?:/[^?]*)?(\?.*)?", re.DOTALL)
@@ -62,14 +64,13 @@ def open_server(uri: str | None, directory: Path) -> Server:
     """Start the embedded server in the directory, or take the one at the URI."""
     data = directory / "postgres"
     if uri is None:
+        server = EmbeddedServer(directory)
         try:
-            start = importlib.import_module("pgmta.postgres.embedded.database").start
-        except ImportError as error:
-            raise DatabaseError(f"no embedded database: {error}") from error
-        try:
-            uri = str(start(directory))
-        except Exception as error:
+            server.start()
+        except PgmtaError as error:
             raise DatabaseError(f"the embedded database does not start: {error}") from error
+        atexit.register(server.stop)
+        uri = server.uri(DATABASE)
     check_durability(uri)
     with _connect(uri) as connection:
         if not data.is_dir():

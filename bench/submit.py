@@ -1,7 +1,6 @@
 """The command `bench/submit`: what a submission costs the transactions of an application."""
 
 import contextlib
-import importlib
 import re
 import statistics
 import subprocess
@@ -20,6 +19,7 @@ from bench.options import EXIT, HELP, commands_of, failing, finish, opened
 from bench.phases import Result
 from bench.progress import Progress
 from bench.report import as_json, table
+from pgmta.postgres.embedded.programs import tool
 
 ABOUT = f"""Measure transactions that insert an order, with and without the submission of a mail.
 
@@ -219,7 +219,7 @@ def main(
         directory, server, about = opened(
             uri, what=f"{sessions} sessions, mails of {size} octets, "
         )
-        pgbench = str(importlib.import_module("pgmta.postgres.embedded.database").tool("pgbench"))
+        pgbench = tool("pgbench")
         with prepared(server, directory) as database:
             bench = Bench(pgbench, database, sessions, content_of(size), directory)
             found = measure(bench, rounds, seconds)

@@ -15,8 +15,9 @@ import psycopg
 from pgmta.config.environment import Environment
 from pgmta.config.loader import mistakes
 from pgmta.errors import LoginRefused, StoreUnavailable
+from pgmta.logs import get
 from pgmta.postgres.link import Link
-from pgmta.postgres.locate import resolve, running
+from pgmta.postgres.locate import absence, resolve
 from pgmta.postgres.role import group_of
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.schema import Schema
@@ -41,7 +42,13 @@ class DaemonRole:
         return group_of(self.name)
 
     def resolve(self, environment: Environment) -> str:
-        """Return the URI of the database. Raises StoreUnavailable, ConfigError."""
+        """Return the URI of the database, for which the daemon may have to wait.
+
+        The log says how to start an embedded server that does not run. Raises ConfigError;
+        ServerRefused if the server is another user's.
+        """
+        if reason := absence(environment):
+            get(self.name).warning("no database yet", reason=reason)
         return resolve(environment, self.group)
 
     def heartbeat(self, link: Link, schema: Schema, host: str) -> Heartbeat:
@@ -62,9 +69,12 @@ class DaemonRole:
         `check` gets a link and the URI. With `any_login` an operator asks, and it is all that runs.
         Raises ConfigError if PostgreSQL refuses the login, or if the login lacks the role.
         """
-        uri = running(environment, self.group)
-        if not uri:
-            return "the embedded PostgreSQL does not run"
+        try:
+            if absence(environment):
+                return "the embedded PostgreSQL does not run"
+        except StoreUnavailable as error:
+            return str(error)
+        uri = resolve(environment, self.group)
         link = Link(uri, "check", {"lock_timeout": f"{_ANSWER_S:.0f}s"})
         try:
             async with asyncio.timeout(patience):

@@ -36,10 +36,12 @@ class Signals:
     """`stop` is set by SIGTERM or SIGINT, `reload` by SIGHUP (the daemon clears it).
 
     Signals that came since `signals.catch` count too. The handlers stay for the rest of the
-    process. So no signal ends a daemon that is about to return.
+    process. So no signal ends a daemon that is about to return. `orphaned` says that the end of an
+    attached parent has set `stop`.
     """
 
     def __init__(self) -> None:
+        self.orphaned = False
         self.stop = asyncio.Event()
         self.reload = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -57,6 +59,7 @@ class Signals:
     def _watch(self, asked: Callable[[], None] | None) -> None:
         if not os.read(_STDIN, 512):
             self._loop.remove_reader(_STDIN)
+            self.orphaned = True
             self.stop.set()
         elif asked:
             asked()

@@ -6,7 +6,6 @@ writes a plan for the master.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +27,7 @@ from pgmta.command import (
 from pgmta.config.loader import load, mistakes, placed
 from pgmta.console.error_lines import ErrorLinesGroup
 from pgmta.errors import ConfigError, FormerDatabase
-from pgmta.postgres.embedded.database import SMTPD, directory_of
-from pgmta.postgres.locate import DIRECTORY, handed_down, resolve
+from pgmta.postgres.locate import absence, resolve
 from smtpd.config import SmtpdConfig
 from smtpd.process import privileges
 from smtpd.process.plan import make_plan, write_plan
@@ -199,15 +197,9 @@ def run(config: Path, attached: bool, descriptor: int) -> None:
     logs.configure(settings.log, daemon="smtpd")
     for warning in warnings:
         logs.get("master").warning("configuration", reason=warning)
-    uri = resolve(settings.environment, SMTPD)
-    started = directory_of(uri)
-    joined = "" if settings.environment.database.uri else os.environ.get(DIRECTORY, "")
-    plan = make_plan(
-        config, settings, [], attached=attached, variables=handed_down(uri),
-        directory=str(started or joined), supervised=bool(started),
-    )  # fmt: skip
-    write_plan(descriptor, plan)
-    sys.stdin.read()  # until the master uses the server too, or has ended
+    if reason := absence(settings.environment):
+        logs.get("master").warning("no database yet", reason=reason)
+    write_plan(descriptor, make_plan(config, settings, [], attached=attached))
 
 
 @main.command(hidden=True)
@@ -238,7 +230,9 @@ def serve(config: Path, descriptors: str) -> None:
 
     tls = ContextSet(settings).load(config)
     privileges.give_up(settings)
-    uri = resolve(settings.environment, SMTPD)
+    from pgmta import daemon_role
+
+    uri = resolve(settings.environment, daemon_role.SMTPD.group)
     sockets = [int(part) for part in descriptors.split(",")]
     try:
         uvloop.run(serve_sockets(settings, config, uri, sockets, tls))

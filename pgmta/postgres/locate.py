@@ -3,68 +3,66 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from pgmta.config.environment import DatabasePlace, check_uri
 from pgmta.errors import ConfigError, StoreUnavailable
-from pgmta.postgres.embedded.database import directory_of, join, start
-from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
+from pgmta.postgres.embedded.embedded_server import COMMAND, DATABASE, OWNER, EmbeddedServer
 
-INHERITED = "PGMTA_DATABASE_URI"
-"""Environment variable in which a parent gives its children the URI that it has resolved."""
+URI_VARIABLE = "PGMTA_DATABASE_URI"
+"""Environment variable that names the database if the file does not."""
 
-DIRECTORY = "PGMTA_DATABASE_DIRECTORY"
-"""Environment variable for the folder of the embedded PostgreSQL."""
+DIRECTORY_VARIABLE = "PGMTA_DATABASE_DIRECTORY"
+"""Environment variable for the folder of the embedded PostgreSQL, before that of the file."""
 
 
-def resolve(environment: DatabasePlace, role: str | None = None) -> str:
-    """Return the URI of the database; start the embedded PostgreSQL if none is configured.
+def resolve(environment: DatabasePlace, role: str = OWNER) -> str:
+    """Return the URI of the database; of the embedded PostgreSQL, if none is configured.
 
-    A daemon gives its `role`: on the embedded server it logs in by that name, and keeps the server
-    alive. Commands have no role and are the owner there. Raises StoreUnavailable if the embedded
-    server does not start; ConfigError if the URI of the environment variable is wrong.
+    On that one a daemon logs in by its `role`, and commands as the owner. It may not run yet.
+    Raises ConfigError if the URI of the environment variable is wrong.
     """
-    if environment.database.uri:
-        return environment.database.uri
-    directory = Path(os.environ.get(DIRECTORY) or environment.directory)
-    if uri := _inherited():
-        if DIRECTORY in os.environ:
-            join(directory)
-        return uri
-    return start(directory, role, supervise=True) if role else start(directory)
+    return configured(environment) or _embedded(environment).uri(DATABASE, role)
+
+
+def absence(environment: DatabasePlace) -> str:
+    """Return that the embedded PostgreSQL does not run, and how to start it; '' if it runs.
+
+    Returns '' also if another database is configured. Raises ConfigError; ServerRefused if the
+    server is another user's.
+    """
+    if configured(environment):
+        return ""
+    server = _embedded(environment)
+    if server.answers():
+        return ""
+    start = shlex.join([*COMMAND.split(), "--directory", str(server.directory)])
+    if server.exists():
+        return f"the embedded PostgreSQL in {server.directory} does not run: `{start}` starts it"
+    return (
+        f"environment.directory: no embedded PostgreSQL in {server.directory}; give the file of an "
+        f"installation by -c, or `{start}` makes one"
+    )
 
 
 def existing(environment: DatabasePlace) -> str:
-    """Return the same for a command that makes no database.
-
-    Raises StoreUnavailable also if the folder of the embedded server has none.
-    """
-    folder = environment.directory.resolve()
-    named = environment.database.uri or INHERITED in os.environ or DIRECTORY in os.environ
-    if not named and not EmbeddedServer(folder).exists():
-        raise StoreUnavailable(
-            f"environment.directory: no embedded PostgreSQL in {folder}; give the file of an "
-            "installation by -c, or `queuectl migrate` makes one"
-        )
+    """Return the URI. Raises StoreUnavailable if the embedded PostgreSQL does not run."""
+    if reason := absence(environment):
+        raise StoreUnavailable(reason)
     return resolve(environment)
 
 
-def handed_down(uri: str) -> dict[str, str]:
-    """Return environment variables by which `resolve` in a child returns the same URI."""
-    directory = directory_of(uri)
-    return {INHERITED: uri, **({DIRECTORY: str(directory)} if directory else {})}
+def _embedded(environment: DatabasePlace) -> EmbeddedServer:
+    directory = os.environ.get(DIRECTORY_VARIABLE) or environment.directory
+    return EmbeddedServer(Path(directory).resolve())
 
 
-def running(environment: DatabasePlace, role: str) -> str | None:
-    """Return the URI of a database that runs already, None if the embedded one does not."""
-    uri = environment.database.uri or _inherited()
-    server = EmbeddedServer(environment.directory.resolve())
-    return uri or (server.uri(DATABASE, role) if server.running() else None)
-
-
-def _inherited() -> str | None:
-    """Return the URI of the environment variable, if any. Raises ConfigError."""
+def configured(environment: DatabasePlace) -> str | None:
+    """Return the URI of the file, or of the environment variable, if any. Raises ConfigError."""
+    if environment.database.uri:
+        return environment.database.uri
     try:
-        return check_uri(os.environ[INHERITED]) if os.environ.get(INHERITED) else None
+        return check_uri(os.environ[URI_VARIABLE]) if os.environ.get(URI_VARIABLE) else None
     except ValueError as error:
-        raise ConfigError([f"{INHERITED}: {error}"]) from None
+        raise ConfigError([f"{URI_VARIABLE}: {error}"]) from None

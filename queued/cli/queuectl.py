@@ -36,6 +36,10 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.count:count",
         "Count rows by a column; with --since attempts, also those of mail that left.",
     ),
+    "database": LazyCommand(
+        "queued.cli.installation.database:database",
+        "Run the embedded PostgreSQL, for one host without a PostgreSQL of its own.",
+    ),
     "delete": LazyCommand(
         "queued.cli.commands.change:delete",
         "Ask queued to delete rows.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import time
@@ -40,9 +39,8 @@ class Keeper:
     old process gets SIGTERM. It waits while two earlier ones have not ended yet.
     """
 
-    def __init__(self, path: Path, variables: dict[str, str], descriptors: list[int]) -> None:
+    def __init__(self, path: Path, descriptors: list[int]) -> None:
         self._path = path
-        self._variables = variables
         self._descriptors = descriptors
         self._current: Process | None = None
         self._since = 0.0  # when it started, by the monotonic clock
@@ -148,7 +146,6 @@ class Keeper:
                 stdout=PIPE,
                 limit=LONGEST,
                 pass_fds=self._descriptors,
-                env={**os.environ, **self._variables},
             )  # fmt: skip
         except OSError as error:
             log.error("can't start a process", reason=str(error))

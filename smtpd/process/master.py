@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from pgmta import logs, signals
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.postgres.embedded.database import join
 from pgmta.service import ServiceManager, Signals, start_part
 from smtpd.process.keeper import GRACE, Keeper
 from smtpd.process.maildrop_watch import MaildropWatch
@@ -36,7 +35,7 @@ class Master:
         per_listener = listening(plan.listen, plan.processes)
         self._sockets = [[sockets[n] for sockets in per_listener] for n in range(plan.processes)]
         self._keepers = [
-            Keeper(Path(plan.path), plan.variables, [sock.fileno() for sock in sockets])
+            Keeper(Path(plan.path), [sock.fileno() for sock in sockets])
             for sockets in self._sockets
         ]
 
@@ -178,8 +177,6 @@ def run(arguments: list[str]) -> None:
         plan = process.read()
         if plan:
             logs.configure(plan.log, daemon="smtpd")
-        if plan and plan.directory:
-            join(Path(plan.directory), supervise=plan.supervised)
     if not plan:
         if process.status < 0 and not signals.stop_came():
             raise PgmtaError(f"signal {-process.status} ended the process that reads the file")

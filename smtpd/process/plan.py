@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +49,7 @@ class MaildropDirectory:
 
 @dataclass(frozen=True, slots=True)
 class MasterPlan:
-    """Says what the master does; `path` is the file that was read.
-
-    `variables` of the environment say to the serving processes which database they use. `directory`
-    is that of an embedded server, '' without one. The master starts it again if it is `supervised`.
-    """
+    """Says what the master does; `path` is the file that was read."""
 
     path: str
     listen: list[ListeningPlace]
@@ -64,9 +60,6 @@ class MasterPlan:
     log: LogChoice
     warnings: list[str]
     attached: bool = False
-    variables: dict[str, str] = field(default_factory=dict)
-    directory: str = ""
-    supervised: bool = False
 
     @property
     def lasting(self) -> dict[str, object]:

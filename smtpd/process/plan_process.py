@@ -18,10 +18,7 @@ _LOOK = 100  # milliseconds between looks for a signal
 
 
 class PlanProcess:
-    """Runs a command of smtpd that writes a plan. It waits at its end until the context ends.
-
-    So it keeps the embedded server until the master does. Its errors go to our stderr.
-    """
+    """Runs a command of smtpd that writes a plan. Its errors go to our stderr."""
 
     def __init__(self, command: Sequence[str], stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
@@ -29,7 +26,7 @@ class PlanProcess:
         try:
             self._process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-P", "-m", "smtpd", *command, OPTION, str(far)],
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 pass_fds=[far],
                 process_group=0,  # signals of a terminal are for the master
             )
@@ -43,9 +40,9 @@ class PlanProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the process end, and wait for its end."""
+        """Wait for the end of the process."""
         os.close(self._pipe)
-        self._process.communicate()
+        self._process.wait()
 
     def read(self) -> MasterPlan | None:
         """Return the plan; None if `stopped` says so, or if the process ends without one.

@@ -20,7 +20,7 @@ def problem(config: SmtpdConfig) -> str:
     except KeyError:
         return f"no user of this system is called {config.user!r}"
     if os.geteuid() == 0 and not config.environment.database.uri:
-        return "needs environment.database.uri: the embedded PostgreSQL would belong to root"
+        return "needs environment.database.uri: the embedded PostgreSQL lets in its own user alone"
     return ""
 
 

@@ -23,6 +23,7 @@ from tests.support.waiting import PATIENCE, until
 SOURCE = ROOT / "packaging" / "container"
 COMPOSE: dict[str, Any] = yaml.safe_load((SOURCE / "compose.yaml").read_text())
 OURS = {name: each for name, each in COMPOSE["services"].items() if name != "db"}
+EMBEDDED: dict[str, Any] = yaml.safe_load((SOURCE / "compose.embedded.yaml").read_text())
 VOLUME = "/var/lib/pgmta"
 SECRETS = ("POSTGRES", "OWNER", "SMTPD", "QUEUED", "WEB", "OPERATOR")
 MAIL = """
@@ -144,7 +145,8 @@ def test_the_image(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> No
 
 
 def with_the_embedded_database(host: Host) -> None:
-    """Two containers and commands share a volume; nothing else is given."""
+    """The services of compose.embedded.yaml share a volume; nothing else is given."""
+    services = EMBEDDED["services"]
     assert "Usage: queuectl" in host.run(host.image.command, "data")
     said = host.run(["sh", "-c", "touch /x; id -u; grep Cap /proc/self/status; exit 0"], "data")
     assert "Read-only file system" in said
@@ -152,21 +154,30 @@ def with_the_embedded_database(host: Host) -> None:
     assert set(re.findall(r"Cap\w+:\s*(\w+)", said)) == {"0" * 16}
     for command in ("smtpd", "queued", "queuectl", "sendmail", "mailq"):
         assert host.run([command, "--version"], "data") == f"{command} (pgmta) {VERSION}\n"
-    assert "applied" in host.run(["queuectl", "migrate"], "data")
+
+    def start_database() -> Container:
+        database = host.start(services["database"]["command"], "data")
+        ready = services["database"]["healthcheck"]["test"][1:]
+        until(lambda: host.start(ready, "data").ended() == 0)
+        return database
+
+    database = start_database()
+    second = host.start(services["database"]["command"], "data")
+    assert second.ended() == 1, "it has an owner"
+    assert "applied" in host.run(services["migrate"]["command"], "data")
     sink = ["smtpd", "sink", "--maildir", f"{VOLUME}/sink"]
     host.start(sink, "data")
-    smtpd = host.start(["smtpd", "run"], "data")
-    queued = host.start(["queued", "run"], "data")
+    smtpd = host.start(services["smtpd"]["command"], "data")
+    queued = host.start(services["queued"]["command"], "data")
     until(lambda: healthy(host, "data", 9101) and healthy(host, "data", 9102))
     assert host.send("first")
     until(lambda: caught(host.volume("data")) == ["first"])
-    # the first one has started PostgreSQL, so it ends with it, and another one starts it
-    smtpd.stop()
-    smtpd = host.start(["smtpd", "run"], "data")
+    database.kill()  # its processes end with it
+    database = start_database()
     until(lambda: host.send("second"), 2 * PATIENCE)
     until(lambda: set(caught(host.volume("data"))) >= {"first", "second"}, 2 * PATIENCE)
     assert host.run(["queuectl", "list", "--json"], "data").strip() in ("", "[]")
-    for each in (queued, smtpd):
+    for each in (queued, smtpd, database):
         each.stop()
 
 

@@ -25,8 +25,12 @@ FUNCTIONS = r"""
 as_pgmta="setpriv --reuid pgmta --regid pgmta --init-groups --inh-caps=+net_bind_service
     --ambient-caps=+net_bind_service --"
 unit() { sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/$1.service; }
-start() { $as_pgmta $(unit $1) 2>>/tmp/$1.log & echo $! > /tmp/$1.pid; }
+start() { $as_pgmta $(unit $1) >>/tmp/$1.log 2>&1 & echo $! > /tmp/$1.pid; }
 stop() { kill $(cat /tmp/$1.pid); wait $(cat /tmp/$1.pid) || { tail /tmp/$1.log; return 1; }; }
+database() { [ -e /usr/lib/systemd/system/pgmta-database.service ] || return 0
+    start pgmta-database; within grep -q '^PostgreSQL in' /tmp/pgmta-database.log; }
+no_database() { [ ! -e /tmp/pgmta-database.pid ] || stop pgmta-database
+    rm -f /tmp/pgmta-database.*; }
 within() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; tail /tmp/*.log; return 1; }
 greets() { python3 -c "import smtplib; smtplib.SMTP('127.0.0.1', 25).quit()" 2>/dev/null; }
 mail() { python3 -c "
@@ -41,13 +45,14 @@ dpkg -i /tmp/old.deb
 for file in {shared}; do test -s /usr/share/$file; done
 test -s /usr/share/doc/pgmta/examples/fastapi_shop.py
 cd /usr/lib/systemd/system
-said=$(systemd-analyze verify --man=no smtpd.service smtpd.socket queued.service \
-    queued@main.service queued-web.service quarantine-retention@x.service \
+said=$(systemd-analyze verify --man=no pgmta-database.service smtpd.service smtpd.socket \
+    queued.service queued@main.service queued-web.service quarantine-retention@x.service \
     quarantine-retention@x.timer 2>&1) && [ -z "$said" ] || { echo "$said"; false; }
 cd /
 smtpd check
 queued check
 printf 'routes: {"*": "127.0.0.1:2526"}\\n' >> /etc/pgmta/queued.yaml
+database
 $as_pgmta queuectl migrate
 start smtpd
 within greets
@@ -56,6 +61,7 @@ runuser -u pgmta -- queuectl list | grep -q b@b.example
 ! queuectl list 2>/tmp/refused
 grep -q 'runuser -u pgmta' /tmp/refused
 stop smtpd
+no_database
 """
 
 UPGRADE = """
@@ -67,6 +73,7 @@ for command in smtpd queued queuectl quarantine-retention; do
     [ "$($command --version)" = "$command (pgmta) {version}" ]
 done
 grep -q 2526 /etc/pgmta/queued.yaml
+database
 $as_pgmta queuectl migrate
 $as_pgmta smtpd sink --maildir /var/lib/pgmta/sink & sink=$!
 start smtpd
@@ -76,6 +83,7 @@ mail flows
 within caught 2
 stop queued
 stop smtpd
+no_database
 kill $sink
 """
 

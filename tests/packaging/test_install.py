@@ -12,6 +12,7 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -119,6 +120,23 @@ def install(wheel: Path, folder: Path) -> Path:
     return folder / "bin"
 
 
+@contextmanager
+def with_database(folder: Path, commands: Path) -> Iterator[None]:
+    """Have the embedded server of a folder run."""
+    owner = subprocess.Popen(
+        [commands / "queuectl", "database", "run", "-c", "queued.yaml"],
+        cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert owner.stdout
+    with owner.stdout as stdout:
+        assert stdout.readline().startswith(f"PostgreSQL in {folder}/var/postgres: ")
+    try:
+        yield
+    finally:
+        owner.terminate()
+        assert owner.wait(PATIENCE) == 0
+
+
 def names_itself(empty: Path, commands: Path) -> None:
     """Check that each command of the wheel says its version, also from a folder without pgmta."""
     assert {"smtpd", "queued", "queuectl", "sendmail", "quarantine-retention"} < set(SCRIPTS)
@@ -133,7 +151,8 @@ def names_itself(empty: Path, commands: Path) -> None:
         "-c",
         "queued.yaml",
     ]
-    assert run(retention, empty)[0] == "deleted 0 rows of quarantine suspects\n"
+    with with_database(empty, commands):
+        assert run(retention, empty)[0] == "deleted 0 rows of quarantine suspects\n"
 
 
 def works_in(empty: Path, commands: Path) -> None:
@@ -143,13 +162,16 @@ def works_in(empty: Path, commands: Path) -> None:
         place = empty / f"{command}.yaml"
         assert f"error: there is no {place} (PGMTA_CONFIG): give -c FILE\n" in stderr
         place.write_text("")
-    stdout, _ = run([commands / "queuectl", "migrate"], empty)
-    assert stdout.split() == [word for name in migrations() for word in ("applied", name)]
-    for command in ("smtpd", "queued"):
-        stdout, _ = run([commands / command, "check", "-c", f"{command}.yaml"], empty)
-        assert stdout == f"{command}.yaml: ok\n"
-    for name, place in (("queued.yaml", empty), (empty / "queued.yaml", Path("/"))):
-        assert run([commands / "queuectl", "list", "-c", name], place)[0].startswith("ID")
+    _, stderr = run([commands / "queuectl", "migrate"], empty, status=1)
+    assert f"`queuectl database run --directory {empty}/var`" in stderr
+    with with_database(empty, commands):
+        stdout, _ = run([commands / "queuectl", "migrate"], empty)
+        assert stdout.split() == [word for name in migrations() for word in ("applied", name)]
+        for command in ("smtpd", "queued"):
+            stdout, _ = run([commands / command, "check", "-c", f"{command}.yaml"], empty)
+            assert stdout == f"{command}.yaml: ok\n"
+        for name, place in (("queued.yaml", empty), (empty / "queued.yaml", Path("/"))):
+            assert run([commands / "queuectl", "list", "-c", name], place)[0].startswith("ID")
 
 
 def greets(empty: Path, commands: Path) -> None:
@@ -191,7 +213,8 @@ def test_the_editable_installation_in_an_empty_folder(empty: Path) -> None:
     works_in(empty, commands)
     script = ROOT / "scripts" / "quarantine-retention"
     assert run([script, "--version"], empty)[0] == f"quarantine-retention (pgmta) {VERSION}\n"
-    ended = run([script, "suspects", "--older", "30d", "-c", empty / "queued.yaml"], Path("/"))
+    with with_database(empty, commands):
+        ended = run([script, "suspects", "--older", "30d", "-c", empty / "queued.yaml"], Path("/"))
     assert ended[0] == "deleted 0 rows of quarantine suspects\n"
 
 

@@ -31,7 +31,7 @@ for name in bash-completion/completions/queuectl fish/vendor_completions.d/queue
     test -s $shared/$name
 done
 test -s .local/share/man/man5/queued.yaml.5
-queuectl init mail --hostname mx.example --address 127.0.0.1 --port 2525 --migrate
+queuectl init mail --hostname mx.example --address 127.0.0.1 --port 2525
 every=$(sed -n 's/^# queued delivers mail. Every option: //p' mail/queued.yaml)
 test -s $every
 export PGMTA_CONFIG=$PWD/mail
@@ -46,21 +46,26 @@ import smtplib
 with smtplib.SMTP('127.0.0.1', 2525) as session:
     session.sendmail('a@a.example', ['b@b.example'], 'Subject: $1\r\n\r\nx\r\n')" 2>/dev/null; }
 caught() { [ "$(find sink/new -type f 2>/dev/null | wc -l)" = $1 ]; }
+database() { queuectl database run >database.log 2>&1 & database=$!
+within grep -q '^PostgreSQL in' database.log; }
+database
+queuectl migrate
 smtpd run 2>>smtpd.log & smtpd=$!
 within mail waits
 queuectl list | grep -q b@b.example
-kill $smtpd; wait $smtpd
+for each in $smtpd $database; do kill $each; wait $each; done
 pipx install --force /tmp/new/*.whl
 for command in smtpd queued queuectl sendmail mailq quarantine-retention; do
     [ "$($command --version)" = "$command (pgmta) {version}" ]
 done
+database
 queuectl migrate
 smtpd sink --maildir sink & sink=$!
 smtpd run 2>>smtpd.log & smtpd=$!
 queued run 2>>queued.log & queued=$!
 within mail flows
 within caught 2
-for each in $queued $smtpd; do kill $each; wait $each; done
+for each in $queued $smtpd $database; do kill $each; wait $each; done
 kill $sink
 pipx uninstall pgmta
 [ ! -e .local/bin/smtpd ] && [ ! -e .local/share/man/man5/queued.yaml.5 ]

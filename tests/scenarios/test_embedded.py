@@ -1,10 +1,10 @@
-"""The embedded server: whatever ends it or its users, the others go on."""
+"""The embedded server: whatever ends it or its owner, it comes back, and the daemons go on."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,10 +20,9 @@ import psycopg
 import pytest
 import yaml
 
-from pgmta.postgres.embedded.database import QUEUED, SMTPD
 from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 from pgmta.postgres.embedded.programs import tool
-from tests.support.daemons import ROOT, Daemon, Smtpd, lives
+from tests.support.daemons import ROOT, Smtpd, lives
 from tests.support.database import data_folder
 from tests.support.nexthop import NextHop
 from tests.support.submit import post
@@ -31,8 +30,8 @@ from tests.support.system import System
 from tests.support.waiting import PATIENCE, free_port, until
 
 MAIL = b"Subject: x\r\n\r\nx\r\n"
-AGAIN = "embedded PostgreSQL had died and was started again"
-FAILED = "embedded PostgreSQL does not start"
+AGAIN = "warning: the embedded PostgreSQL had died and was started again"
+FAILED = "error: the embedded PostgreSQL does not start: "
 QUEUECTL = str(Path(sys.executable).with_name("queuectl"))
 BACK = 30.0  # seconds
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may mount")
@@ -49,7 +48,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def system(folder: Path, tmp_path: Path) -> Iterator[System]:
-    """An installation whose daemons have no URI; the test itself is no user of the server."""
+    """An installation whose daemons have no URI."""
     system = System(tmp_path, EmbeddedServer(folder).uri(DATABASE))
     try:
         yield system
@@ -76,13 +75,48 @@ def queuectl(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+class Owner:
+    """`queuectl database run`, with a log beside the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = Path(f"{folder}.log")  # not below it: the test fills that disk
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [QUEUECTL, "database", "run", "--directory", str(folder)],
+                cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        assert self.process.stdout
+        with self.process.stdout as stdout:
+            self.said = stdout.readline()
+
+    def end(self, number: int) -> int:
+        """Send it a signal, and return its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def told(self, text: str) -> int:
+        """How often its log has the text."""
+        return self.log.read_text().count(text)
+
+
+@pytest.fixture
+def owners() -> Iterator[list[Owner]]:
+    """The owners of the test, which are ended at last."""
+    owners: list[Owner] = []
+    yield owners
+    for owner in owners:
+        owner.process.kill()
+        owner.process.wait()
+        owner.log.unlink(missing_ok=True)
+
+
 def postmaster(folder: Path) -> int:
     """Its process id."""
     return int((folder / "postgres" / "postmaster.pid").read_text().split()[0])
 
 
 def kill_postmaster(folder: Path) -> None:
-    """Kill it, and wait until a daemon has started another one.
+    """Kill it, and wait until the owner has started another one.
 
     Until then processes of the killed one may still commit mail.
     """
@@ -95,19 +129,6 @@ def kill_postmaster(folder: Path) -> None:
         return False
 
     until(another, describe="another postmaster")
-
-
-def await_starts(daemons: list[Daemon], times: int) -> None:
-    """A daemon has started the server, and said so: mail may be faster than the line in the log.
-
-    A server that dies before the line is started again by the same call, which says it once.
-    """
-
-    def said() -> int:
-        return sum(len(daemon.events(AGAIN)) for daemon in daemons)
-
-    until(lambda: said() >= times, describe=f"{times} starts in the logs")
-    assert said() == times
 
 
 def probe(system: System, smtpd: Smtpd, hop: NextHop, name: str, limit: float = BACK) -> None:
@@ -123,33 +144,40 @@ def probe(system: System, smtpd: Smtpd, hop: NextHop, name: str, limit: float = 
 
 
 @pytest.mark.slow
-def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, folder: Path) -> None:
-    queuectl(folder, "migrate")
-    server = EmbeddedServer(folder)
-    assert not server.running()
+def test_its_owner_starts_it_again_and_the_next_owner_takes_over(
+    system: System, folder: Path, owners: list[Owner]
+) -> None:
+    # of the daemon that is there before the first start
+    system.expected = {
+        "PostgreSQL refuses the login", "the schema is of another version, no mail is taken"
+    }  # fmt: skip
     hop = system.hop()
+    start = f"`queuectl database run --directory {folder}`"
+    waits = system.queued(hop, ready=False, **here(folder))
+    assert start in waits.wait_log("no database yet")["reason"]
+    assert not (folder / "postgres").exists()
+
+    server = EmbeddedServer(folder)
+    owners.append(owner := Owner(folder))
+    queuectl(folder, "migrate")
     smtpd = system.smtpd(**here(folder), processes=2)
-    for _ in range(2):
-        system.queued(hop, **here(folder))
+    system.queued(hop, **here(folder))
     probe(system, smtpd, hop, "first")
     used = system.ask(
         "SELECT DISTINCT usename FROM pg_stat_activity"
         " WHERE application_name LIKE 'pgmta %%' AND pid <> pg_backend_pid()"
     )
-    assert {row["usename"] for row in used} == {SMTPD, QUEUED}
-    # the line that README and docs/programs/sql.md give to operators
-    for psql in (tool("psql"), *filter(None, [shutil.which("psql")])):
-        words = ["-h", f"{folder}/postgres", "-U", "postgres", DATABASE, "-Atc", "TABLE queue"]
-        subprocess.run([psql, *words], check=True, timeout=PATIENCE)
-
-    number = postmaster(folder)
-    queuectl(folder, "count")
-    assert postmaster(folder) == number
-    assert server.running()
+    assert {row["usename"] for row in used} == {"pgmta_smtpd", "pgmta_queued"}
+    # the line that it says itself, and that README and docs/programs/sql.md give to operators
+    assert owner.said.startswith(f"PostgreSQL in {folder}/postgres: ")
+    words = shlex.split(owner.said.partition(": ")[2])
+    for psql in (words[0], tool("psql")):
+        command = [psql, *words[1:], "-Atc", "TABLE queue"]
+        subprocess.run(command, check=True, timeout=PATIENCE)
 
     kill_postmaster(folder)
     probe(system, smtpd, hop, "killed")
-    await_starts(system.daemons, 1)
+    until(lambda: owner.told(AGAIN) == 1)
 
     # a process of it stays, as one may that waits for a disk
     (child, *_) = psutil.Process(postmaster(folder)).children()
@@ -157,42 +185,54 @@ def test_daemons_start_it_again_and_a_command_never_stops_it(system: System, fol
     kill_postmaster(folder)
     probe(system, smtpd, hop, "orphan")
     assert not lives(child)
-    await_starts(system.daemons, 2)
+    until(lambda: owner.told(AGAIN) == 2)
 
     # another process of the same user has its number by now, and a full disk has left files empty
-    with open(folder / "postgres.starting") as starting:
-        fcntl.flock(starting, fcntl.LOCK_EX)
-        owner = psutil.Process(postmaster(folder)).username()
-        sleeper = subprocess.Popen(
-            ["sleep", "600"], cwd="/", user=owner if os.geteuid() == 0 else None
-        )
-        file = folder / "postgres" / "postmaster.pid"
-        text = re.sub(r"^\d+", str(sleeper.pid), file.read_text())
-        processes = [psutil.Process(postmaster(folder))]
-        processes += processes[0].children(recursive=True)
-        os.kill(postmaster(folder), signal.SIGKILL)
-        until(lambda: not any(map(lives, processes)))
-        file.write_text(text)
-        (folder / "postgres" / ".s.PGSQL.5432.lock").write_text("")
+    owner.process.send_signal(signal.SIGSTOP)
+    user = psutil.Process(postmaster(folder)).username() if os.geteuid() == 0 else None
+    sleeper = subprocess.Popen(["sleep", "600"], cwd="/", user=user)
+    file = folder / "postgres" / "postmaster.pid"
+    text = re.sub(r"^\d+", str(sleeper.pid), file.read_text())
+    processes = [psutil.Process(postmaster(folder))]
+    processes += processes[0].children(recursive=True)
+    os.kill(postmaster(folder), signal.SIGKILL)
+    until(lambda: not any(map(lives, processes)))
+    file.write_text(text)
+    (folder / "postgres" / ".s.PGSQL.5432.lock").write_text("")
+    owner.process.send_signal(signal.SIGCONT)
     probe(system, smtpd, hop, "reused")
     sleeper.kill()
     sleeper.wait()
+    until(lambda: owner.told(AGAIN) == 3)
 
-    await_starts(system.daemons, 3)
-    for daemon in system.daemons:
-        daemon.kill()
-    assert server.running()  # no process was left to stop it
-    until(lambda: "QUEUED" not in queuectl(folder, "count") and not server.running())
+    number = postmaster(folder)
+    owner.end(signal.SIGKILL)
+    probe(system, smtpd, hop, "ownerless")
+    owners.append(owner := Owner(folder))
+    assert postmaster(folder) == number
+    owners.append(second := Owner(folder))
+    assert (second.process.wait(PATIENCE), second.said) == (1, "")
+    there = f"`queuectl database run` already runs on {folder}: pid {owner.process.pid} on "
+    assert second.told(there) == 1
+
+    assert owner.end(signal.SIGTERM) == 0
+    assert not server.running()
+    owners.append(owner := Owner(folder))
+    probe(system, smtpd, hop, "again")
+    system.stop()
+    assert owner.end(signal.SIGINT) == 0
+    assert not server.running()
 
 
 @pytest.mark.slow
 @as_root
-def test_it_comes_back_after_a_full_disk(system: System, folder: Path) -> None:
-    system.expected = {FAILED, "message refused by the database"}
+def test_it_comes_back_after_a_full_disk(system: System, folder: Path, owners: list[Owner]) -> None:
+    system.expected = {"message refused by the database"}
     mounted = ["mount", "-t", "tmpfs", "-o", "size=120m,mode=0711", "tmpfs", str(folder)]
     if subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("this machine permits no mount")
     try:
+        owners.append(owner := Owner(folder))
         queuectl(folder, "migrate")
         hop = system.hop()
         smtpd = system.smtpd(**here(folder))
@@ -205,7 +245,7 @@ def test_it_comes_back_after_a_full_disk(system: System, folder: Path) -> None:
             write_log(system)
             if next(turns) == 10 and EmbeddedServer(folder).running():
                 os.kill(postmaster(folder), signal.SIGKILL)
-            return any(daemon.events(FAILED) for daemon in system.daemons)
+            return owner.told(FAILED) > 0
 
         # PostgreSQL gives up when there is no room for its log of changes, and again at each start
         until(failed)
@@ -214,8 +254,10 @@ def test_it_comes_back_after_a_full_disk(system: System, folder: Path) -> None:
         (folder / "filler").unlink()
         probe(system, smtpd, hop, "after")
         system.stop()
+        assert owner.end(signal.SIGTERM) == 0
     finally:
         system.clean()
+        owners[0].process.kill()
         EmbeddedServer(folder).stop("immediate")
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -252,7 +294,7 @@ class Up:
         self.said: list[str] = []
 
     def ready(self) -> list[psutil.Process]:
-        """Wait until it says how to send a mail; return its processes, the database's not."""
+        """Wait until it says how to send a mail; return its processes, PostgreSQL's not."""
         assert self.process.stdout
         while line := self.process.stdout.readline():
             self.said.append(line)
@@ -283,7 +325,7 @@ def test_up_is_killed_and_the_next_one_takes_over(folder: Path) -> None:
     ups = [Up(folder, smtpd, queued, port, sink)]
     try:
         first = ups[0].ready()
-        assert len(first) == 5
+        assert len(first) == 6
         running = f"pid {ups[0].process.pid}, smtpd on port {port}, sink on port {sink}"
         error = f"error: `queuectl up` already runs on {folder}/var: {running}\n"
         assert ups[0].refused() == error

@@ -220,7 +220,7 @@ def test_a_process_whose_master_has_died_ends_without_an_error(system: System) -
 
 
 async def test_a_successor_that_does_not_start_replaces_nobody(tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path / "missing.yaml", {}, [])
+    keeper = Keeper(tmp_path / "missing.yaml", [])
     assert not await keeper.replace()
 
 
@@ -232,7 +232,7 @@ async def test_a_process_that_does_not_stop_is_killed(
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(keeper_module, "GRACE", 0.1)
-    keeper = Keeper(tmp_path / "smtpd.yaml", {}, [])
+    keeper = Keeper(tmp_path / "smtpd.yaml", [])
     running = asyncio.create_task(keeper.run())
     for _ in range(4):  # the third would wait for ever
         async with asyncio.timeout(PATIENCE):

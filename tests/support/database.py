@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -16,8 +17,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgmta.postgres.embedded.database import start
-from pgmta.postgres.embedded.embedded_server import EmbeddedServer
+from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 from pgmta.store.admin.migrate import migrate
 from tests.support.waiting import until
 
@@ -33,7 +33,10 @@ def server_uri(directory: Path) -> str:
     """
     if SERVER_URI:
         return SERVER_URI
-    uri = start(directory)
+    server = EmbeddedServer(directory)
+    server.start()
+    atexit.register(server.stop)
+    uri = server.uri(DATABASE)
     with psycopg.connect(uri, autocommit=True) as db:
         db.execute("ALTER SYSTEM SET fsync = off")
         db.execute("ALTER SYSTEM SET min_wal_size = '32MB'")

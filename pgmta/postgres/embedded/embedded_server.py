@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import select
 import shlex
 import shutil
 import signal
@@ -13,25 +12,24 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.postgres.embedded.folders import locked, make_file, make_private, open_own, user_name
 from pgmta.postgres.embedded.programs import Programs, forget_variables
 
-if TYPE_CHECKING:
-    import psycopg
+COMMAND = "queuectl database run"
+"""The command whose process owns a server."""
 
 DATABASE = "pgmta"
-_FORMER_DATABASE = "postern"  # the name of early versions
 OWNER = "postgres"
 """The role that owns the database; a superuser."""
 
-_START_TIMEOUT = 300  # seconds: crash recovery of a large queue takes its time
+_START_TIMEOUT_S = 300  # crash recovery of a large queue takes its time
+_STOP_TIMEOUT_S = 300  # so does the checkpoint at the end
 _LOOK = 0.05  # seconds between two checks of a server that starts or ends
 _ORPHANS = 1.0  # seconds for the processes of a dead postmaster to end by themselves
 _KILLED = 5.0  # seconds for them to end by SIGKILL
@@ -72,7 +70,7 @@ class EmbeddedServer:
     """A data directory and the server on it.
 
     The server inherits the lock of `postgres.lock`: no other process has it, for as long as one of
-    its processes lives (docs/decisions/embedded-server.md).
+    its processes lives (docs/decisions/embedded-server.md). The owner alone calls `start`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -94,9 +92,8 @@ class EmbeddedServer:
         libpq's environment variables, which are about another server.
         """
         forget_variables()
-        server = self._programs.user or user_name(os.geteuid())
-        folder = quote(str(self.sockets), safe="")
-        return f"postgresql://{role}@/{database}?host={folder}&requirepeer={quote(server)}"
+        folder, server = quote(str(self.sockets), safe=""), quote(self._user())
+        return f"postgresql://{role}@/{database}?host={folder}&requirepeer={server}"
 
     def exists(self) -> bool:
         """Return whether there is a data directory."""
@@ -124,56 +121,55 @@ class EmbeddedServer:
         finally:
             os.close(lock)
 
-    def await_end(self, stop: int) -> None:
-        """Return when the postmaster has ended, or when the descriptor `stop` can be read.
+    def answers(self) -> bool:
+        """Return whether a server listens on the socket, in this container or in another one.
 
-        Returns at once if none runs, or where the system reports no end of processes.
+        Raises ServerRefused if the server is another user's.
+        """
+        if self.exists():
+            self._check_user(self._user())
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.sockets / _SOCKET)) == 0
+
+    def open_end(self) -> int | None:
+        """Return a descriptor that can be read once the postmaster has ended.
+
+        Returns None if none runs, or where the system reports no end of processes.
         """
         try:
             end = os.pidfd_open(abs(int(self._pid_file()[0])))
         except (AttributeError, OSError, ValueError, IndexError):
-            return
-        try:
-            if self.running():  # else another process may have its number
-                either = select.poll()
-                either.register(end, select.POLLIN)
-                either.register(stop, select.POLLIN)
-                either.poll()
-        finally:
-            os.close(end)
+            return None
+        if self.running():  # else another process may have its number
+            return end
+        os.close(end)
+        return None
 
     def start(self, roles: Sequence[str] = ()) -> bool:
         """Create the data directory, start the server and create the database, if needed.
 
-        `roles` may log in afterwards. Returns whether the server had to be started. One process
-        at a time does this; the others wait. Raises StoreUnavailable with the end of the server's
-        log, or ServerRefused.
+        `roles` may log in afterwards. Returns whether the server had to be started. Raises
+        StoreUnavailable with the end of the server's log, or ServerRefused.
         """
         self._programs.check_name(self.data)
-        with self._alone():
-            if not self.exists():
-                self._create()
-            self._check_owner()
-            started = self._bring_up()
-            try:
-                self._furnish(roles)
-            except StoreUnavailable:
-                time.sleep(_LOOK)
-                if self.running():
-                    raise
-                started = self._bring_up()  # it was just dying
-                self._furnish(roles)
+        if not self.exists():
+            self._create()
+        self._check_user(self._programs.owner().pw_name)
+        started = self._bring_up()
+        self._furnish(roles)
         return started
 
-    def stop(self, mode: str = "fast") -> None:
+    def stop(self, mode: str = "fast", patience_s: int = _STOP_TIMEOUT_S) -> None:
         """Stop the server, if it runs: `fast` ends sessions, `immediate` crashes it (for tests).
+
+        `smart` waits for their end. After `patience_s` the server may still be about to end.
 
         Another process may have the number that a killed server has left. pg_ctl would signal that
         process, and wait for its end.
         """
         with suppress(subprocess.CalledProcessError, FileNotFoundError):
             if self.running():
-                self._control("-w", "-m", mode, "stop")
+                self._control("-w", "-t", str(patience_s), "-m", mode, "stop")
 
     def _control(self, *arguments: str, keep: Sequence[int] = ()) -> None:
         """Run pg_ctl on the data directory. Raises CalledProcessError."""
@@ -189,15 +185,6 @@ class EmbeddedServer:
         with suppress(OSError):
             return self._pid_file()[7:8] == ["ready   "] and self.running()
         return False
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        starting = open_own(self.directory / "postgres.starting")
-        try:
-            fcntl.flock(starting, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(starting)
 
     # -- making the data directory --
 
@@ -227,13 +214,17 @@ class EmbeddedServer:
         except subprocess.CalledProcessError as error:
             raise StoreUnavailable(f"can't make {self.data}: {error.stderr.strip()}") from None
 
-    def _check_owner(self) -> None:
-        owner, found = self._programs.owner(), self.data.stat().st_uid
-        if found != owner.pw_uid:
-            user = user_name(found)
+    def _user(self) -> str:
+        """Return the name of the user as whom this process would run the server."""
+        return self._programs.user or user_name(os.geteuid())
+
+    def _check_user(self, name: str) -> None:
+        """Raise ServerRefused unless the user `name` owns the data."""
+        user = user_name(self.data.stat().st_uid)
+        if user != name:
             raise ServerRefused(
                 f"{self.data} belongs to the user {user}, and the embedded PostgreSQL would run as "
-                f"{owner.pw_name}: run the command as {user} (`runuser -u {user} -- COMMAND`), or "
+                f"{name}: run the command as {user} (`runuser -u {user} -- COMMAND`), or "
                 "with another environment.directory"
             )
 
@@ -241,15 +232,13 @@ class EmbeddedServer:
 
     def _bring_up(self) -> bool:
         """Wait until the server takes connections; return whether it was started here."""
-        end = time.monotonic() + _START_TIMEOUT
+        end = time.monotonic() + _START_TIMEOUT_S
         while not self._ready():
             if time.monotonic() > end:
                 raise StoreUnavailable(f"the embedded PostgreSQL in {self.data} is not ready yet")
             if self.running():
                 time.sleep(_LOOK)
                 continue
-            if self._answers():  # its process lives in another container
-                return False
             lock = open_own(self.directory / _LOCK)
             try:
                 if locked(lock):
@@ -273,7 +262,7 @@ class EmbeddedServer:
                 self._programs.way(self.log) as (log, other),
             ):
                 self._control(
-                    "-w", "-t", str(_START_TIMEOUT), "-l", log,
+                    "-w", "-t", str(_START_TIMEOUT_S), "-l", log,
                     "-o", shlex.join(["-k", sockets]), "start",
                     keep=[lock, *one, *other],
                 )  # fmt: skip
@@ -283,43 +272,27 @@ class EmbeddedServer:
                 f"the embedded PostgreSQL in {self.data} did not start:\n" + "\n".join(tail)
             ) from None
 
-    def _answers(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.sockets / _SOCKET)) == 0
-
     # -- what the database needs to have --
 
     def _furnish(self, roles: Sequence[str]) -> None:
-        """Create the database, and let `roles` log in; the migrations give them their rights."""
-        import psycopg  # the master of smtpd, which only watches a server, does without
-        from psycopg import sql
+        """Create the database, and let `roles` log in; the migrations give them their rights.
 
+        By psql: the owner of the server does without psycopg.
+        """
         self._map(reload=True)
+        script = f"SELECT 'CREATE DATABASE {DATABASE}' WHERE NOT EXISTS"
+        script += f" (SELECT FROM pg_database WHERE datname = '{DATABASE}') \\gexec\n"
+        for role in roles:
+            script += f"SELECT 'CREATE ROLE {role}' WHERE to_regrole('{role}') IS NULL \\gexec\n"
+            script += f"ALTER ROLE {role} LOGIN;\n"
         try:
-            with psycopg.connect(self.uri("postgres"), autocommit=True) as connection:
-                self._make_database(connection)
-                there: dict[str, bool] = dict(
-                    connection.execute("SELECT rolname, rolcanlogin FROM pg_roles")
+            with self._programs.way(self.sockets) as (folder, keep):
+                place = f"host='{folder}' user={OWNER} dbname=postgres"
+                self._programs.run_program(
+                    "psql", "-Xq", "-v", "ON_ERROR_STOP=1", place, keep=keep, given=script
                 )
-                for role in roles:
-                    if not there.get(role):
-                        verb = "ALTER" if role in there else "CREATE"
-                        connection.execute(
-                            sql.SQL("{} ROLE {} LOGIN").format(sql.SQL(verb), sql.Identifier(role))
-                        )
-        except psycopg.Error as error:
-            raise StoreUnavailable(str(error).strip()) from error
-
-    def _make_database(self, connection: psycopg.Connection) -> None:
-        names = {name for (name,) in connection.execute("SELECT datname FROM pg_database")}
-        if DATABASE in names:
-            return
-        if _FORMER_DATABASE in names:
-            raise ServerRefused(
-                f"the PostgreSQL in {self.data} is from before the first release: deliver its mail "
-                "with the version that made it, then give pgmta a new folder"
-            )
-        connection.execute(f"CREATE DATABASE {DATABASE}")
+        except subprocess.CalledProcessError as error:
+            raise StoreUnavailable(error.stderr.strip()) from None
 
     def _map(self, *, reload: bool) -> None:
         """Let this user and the server's log in as any role; `peer` proves who they are."""

@@ -15,6 +15,7 @@ _PRIVATE = 0o700
 _PASSABLE = 0o711
 _SHARED = 0o755
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+_NOTE_OCTETS = 200
 
 
 def user_name(uid: int) -> str:
@@ -102,6 +103,21 @@ def locked(number: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def hold(path: Path, command: str, note: str) -> int:
+    """Lock a file until its descriptor is closed, and write this process and `note` into it.
+
+    Raises ServerRefused, which says that `command` runs already, and what it has written.
+    """
+    number = open_own(path)
+    if not locked(number):
+        other = os.pread(number, _NOTE_OCTETS, 0).decode(errors="replace").strip() or "no pid yet"
+        os.close(number)
+        raise ServerRefused(f"`{command}` already runs on {path.parent}: {other}")
+    os.ftruncate(number, 0)
+    os.pwrite(number, f"pid {os.getpid()}{note}\n".encode(), 0)
+    return number
 
 
 def make_file(path: Path, uid: int, gid: int) -> None:

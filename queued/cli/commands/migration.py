@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from pgmta.command import config_option, json_option, print_json, print_line, reporting
+from pgmta.postgres.locate import existing
 from pgmta.store.admin.migrate import migrate as apply_migrations
-from queued.cli.options.queue_command import CONFIG, database_to_migrate
+from queued.cli.options.queue_command import CONFIG, place_to_make
 
 
 @click.command()
@@ -23,7 +24,7 @@ from queued.cli.options.queue_command import CONFIG, database_to_migrate
 def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
     """Bring the schema up to date. Refused while daemons of another version run."""
     applied = apply_migrations(
-        database_to_migrate(config),
+        existing(place_to_make(config)),
         lambda text: print_line(f"warning: {text}", err=True),
         while_daemons_run=while_daemons_run,
     )

@@ -21,8 +21,7 @@ from pgmta.errors import AddressError, DeliveryError, StoreUnavailable
 from pgmta.mail.address import normalise_domain, parse_mailbox, parse_recipient
 from pgmta.mail.telephone import is_number
 from pgmta.model import Item, StsPolicy
-from pgmta.postgres.embedded.embedded_server import OWNER
-from pgmta.postgres.locate import running
+from pgmta.postgres.locate import existing
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.connections.ceiling_lines import ceiling_lines
 from queued.cli.connections.inquiry import delivering
@@ -73,12 +72,8 @@ def route_memory(environment: Environment, minimum: str) -> Iterator[tuple[Route
 
     `minimum` is the lowest version of TLS.
     """
-    uri = running(environment, OWNER)
-    if not uri:
-        yield RouteMemory(), "the embedded PostgreSQL does not run"
-        return
     try:
-        knowledge = TlsKnowledge(uri)
+        knowledge = TlsKnowledge(existing(environment))
     except StoreUnavailable as error:
         yield RouteMemory(), " ".join(str(error).split())
         return

@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,10 +23,9 @@ from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
 from pgmta.port_user import bind_problem
-from pgmta.postgres.embedded.embedded_server import DATABASE, OWNER, EmbeddedServer
-from pgmta.postgres.embedded.folders import locked, make_parents, open_own
-from pgmta.postgres.embedded.programs import tool
-from pgmta.postgres.locate import DIRECTORY, INHERITED, resolve
+from pgmta.postgres.embedded.embedded_server import EmbeddedServer
+from pgmta.postgres.embedded.folders import hold, locked, make_parents, open_own
+from pgmta.postgres.locate import DIRECTORY_VARIABLE, URI_VARIABLE, configured, resolve
 from pgmta.service import Signals, first
 from pgmta.shipped import shipped
 from pgmta.store.admin.migrate import migrate
@@ -54,9 +53,14 @@ def make_certificate(directory: Path) -> Path:
     return path
 
 
+def _password(directory: Path) -> Path:
+    """Return the file of the password of USER."""
+    return directory / "password"
+
+
 def make_user(directory: Path, uri: str) -> Path:
     """Return the file of the password of USER, which is made if it is missing."""
-    path = directory / "password"
+    path = _password(directory)
     if not path.exists():
         _write(path, secrets.token_urlsafe(12).encode())
     secret = Secret.of_password(path.read_text(encoding="ascii"))
@@ -116,7 +120,7 @@ _SMTPD = Path("etc/dev/smtpd.yaml")
 _QUEUED = Path("etc/dev/queued.yaml")
 _SUBMISSION = 2587  # port in the configuration
 _DEMO = "queuectl lifecycle demo -c etc/dev/queued.yaml"
-_LINE = 200  # octets of the line in the file of the lock
+_DATABASE = "database"
 _GRACE = 45.0  # seconds for the daemons to drain
 _LAST_LINES = 5  # of the log of a daemon that ended
 _READY = 300.0  # seconds for smtpd to greet, on a slow machine
@@ -161,31 +165,37 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
     config = load(queued_config, whole_model())
     environment = config.environment
     directory = environment.directory.resolve()
-    with _only_one(directory, f"smtpd on port {port}, sink on port {sink_port}") as held:
+    with _only_one(directory, f", smtpd on port {port}, sink on port {sink_port}") as held:
         optional = [*([_SUBMISSION] if first else []), *([WEB_PORT] if web else [])]
         _check_ports(port, sink_port, page_port, *optional)
-        if not environment.database.uri and not EmbeddedServer(directory).data.exists():
+        named = configured(environment)
+        if not named and not EmbeddedServer(directory).data.exists():
             print_line("making a database, which takes a few seconds", err=True)
         uri = resolve(environment)
-        migrate(uri)
+
+        def prepare() -> None:
+            migrate(uri)
+            if first:
+                make_user(directory, uri)
+            if lifecycle:
+                make_lifecycle(uri)
+
         sink = directory / "sink"
-        submission = _first_try(directory, uri) if first else []
-        if lifecycle:
-            make_lifecycle(uri)
+        submission = _first_try(directory) if first else []
         keeps = ["--maildir", str(sink), "--page-port", str(page_port)]
         children = Children(
             {
+                **({} if named else {_DATABASE: ["pgmta.postgres.embedded", str(directory)]}),
                 "sink": ["smtpd", "sink", "--port", str(sink_port), *keeps],
                 "queued": ["queued", "run", "-c", str(queued_config)],
                 "smtpd": ["smtpd", "run", "-c", str(smtpd_config)],
                 **({"web": ["queued", "web", "-c", str(WEB)]} if web else {}),
             },
-            {INHERITED: uri} if environment.database.uri else {DIRECTORY: str(directory)},
+            {URI_VARIABLE: named} if named else {DIRECTORY_VARIABLE: str(directory)},
             held,
             directory / "log",
         )
         lines = [
-            ("database", _database(environment.database.uri, directory)),
             ("smtpd", f"127.0.0.1:{port}, takes mail from this machine"),
             *(("smtpd", line) for line in submission[:1]),
             ("queued", _way(config, queued_config, sink_port)),
@@ -194,7 +204,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             ("logs", str(children.logs / "*.log")),
         ]
         hints = [_hint(port), *submission[1:]]
-        status = asyncio.run(_run(children, port, lines, hints))
+        status = asyncio.run(_run(children, prepare, port, lines, hints))
     sys.exit(status)
 
 
@@ -236,13 +246,9 @@ def _only_one(directory: Path, ports: str) -> Iterator[int]:
     one was killed, wait until its children have ended. Raises PgmtaError.
     """
     make_parents(directory)
-    own, held = open_own(directory / "up.lock"), open_own(directory / "up.children")
+    own = hold(directory / "up.lock", "queuectl up", ports)
+    held = open_own(directory / "up.children")
     try:
-        if not locked(own):
-            other = os.pread(own, _LINE, 0).decode(errors="replace").strip() or "no pid yet"
-            raise PgmtaError(f"`queuectl up` already runs on {directory}: {other}")
-        os.ftruncate(own, 0)
-        os.pwrite(own, f"pid {os.getpid()}, {ports}\n".encode(), 0)
         end, told = time.monotonic() + _GRACE, False
         while not locked(held):
             if time.monotonic() > end:
@@ -255,15 +261,6 @@ def _only_one(directory: Path, ports: str) -> Iterator[int]:
     finally:
         os.close(own)
         os.close(held)
-
-
-def _database(uri: str | None, directory: Path) -> str:
-    if uri:
-        return "PostgreSQL as configured"
-    server = EmbeddedServer(directory)
-    psql = "psql" if shutil.which("psql") else str(tool("psql"))
-    command = [psql, "-h", str(server.sockets), "-U", OWNER, DATABASE]
-    return f"PostgreSQL in {server.data}: {shlex.join(command)}"
 
 
 @dataclass
@@ -283,6 +280,7 @@ class Children:
             child = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", *self.commands[name], "--attached",
                 stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE if name == _DATABASE else None,
                 stderr=log,
                 env={**os.environ, **self.environment},
                 pass_fds=[self.lock],
@@ -302,8 +300,13 @@ class Children:
 
 
 async def _run(
-    children: Children, port: int, lines: list[tuple[str, str]], hints: list[str]
+    children: Children,
+    prepare: Callable[[], None],
+    port: int,
+    lines: list[tuple[str, str]],
+    hints: list[str],
 ) -> int:
+    """Run the children until a signal, or the end of one; `prepare` the database before most."""
     signals = Signals()
     ended = asyncio.Event()
     waits: list[asyncio.Task[None]] = []
@@ -314,31 +317,47 @@ async def _run(
             print_text(f"{name} ended with status {status}:{children.last_words(name)}", err=True)
         ended.set()
 
+    async def begin(name: str) -> asyncio.subprocess.Process:
+        child = await children.start(name)
+        waits.append(asyncio.create_task(wait(name, child)))
+        return child
+
     try:
-        for name in children.commands:
-            child = await children.start(name)
-            waits.append(asyncio.create_task(wait(name, child)))
-        if await _greets(port, ended, signals.stop):
-            for name, text in lines:
-                print_line(f"{name:9} {text}")
-            print_text("\nsend a first mail from another terminal, then look at the sink's page:\n")
-            print_text("\nor, over TLS with a login:\n\n".join(f"  {hint}\n" for hint in hints))
-            print_line("Ctrl-C stops all of it; the data stay.")
+        names, place = list(children.commands), "PostgreSQL as configured"
+        if _DATABASE in names:
+            names.remove(_DATABASE)
+            stdout = (await begin(_DATABASE)).stdout
+            place = (await stdout.readline()).decode().strip() if stdout else ""
+        if place and not signals.stop.is_set():  # else the database has ended
+            await asyncio.to_thread(prepare)
+            for name in names:
+                await begin(name)
+            lines = [(_DATABASE, place), *lines]
+            if await _greets(port, ended, signals.stop):
+                _welcome(lines, hints)
         await first(signals.stop, signals.reload, ended)  # SIGHUP: the terminal is gone
         if signals.reload.is_set():
             signals.stop.set()
         return 0 if signals.stop.is_set() else EXIT_FAILURE
     finally:
         signals.stop.set()
-        for name in ("smtpd", "queued", "web", "sink"):
+        for name in ("smtpd", "queued", "web", "sink", _DATABASE):
             await _stop(children.running.get(name))
         if waits:
             await asyncio.wait(waits)
 
 
-def _first_try(directory: Path, uri: str) -> list[str]:
-    """Make certificate and user of the default configuration; return what to say about them."""
-    certificate, password = make_certificate(directory), make_user(directory, uri)
+def _welcome(lines: list[tuple[str, str]], hints: list[str]) -> None:
+    for name, text in lines:
+        print_line(f"{name:9} {text}")
+    print_text("\nsend a first mail from another terminal, then look at the sink's page:\n")
+    print_text("\nor, over TLS with a login:\n\n".join(f"  {hint}\n" for hint in hints))
+    print_line("Ctrl-C stops all of it; the data stay.")
+
+
+def _first_try(directory: Path) -> list[str]:
+    """Make the certificate of the default configuration; return what to say about it and USER."""
+    certificate, password = make_certificate(directory), _password(directory)
     authority, secret = shlex.quote(str(certificate)), shlex.quote(str(password))
     options = f'--ssl-reqd --cacert {authority} --user "{USER}:$(cat {secret})" '
     return [

@@ -12,8 +12,7 @@ import psycopg
 from pgmta.command import print_line
 from pgmta.config.environment import Environment
 from pgmta.errors import PgmtaError, StoreUnavailable
-from pgmta.postgres.embedded.embedded_server import OWNER
-from pgmta.postgres.locate import running
+from pgmta.postgres.locate import existing
 from pgmta.store.records.inquiries import InquiryOrders
 from queued.cli.options.queue_command import who
 
@@ -71,9 +70,7 @@ def ask(uri: str, action: str, value: str, token: str | None = None) -> Answered
 def delivering(environment: Environment) -> dict[str, int] | None:
     """Return the number of workers that deliver, by process; None if the database is away."""
     try:
-        if not (uri := running(environment, OWNER)):
-            return None
-        with closing(InquiryOrders(uri)) as orders:
+        with closing(InquiryOrders(existing(environment))) as orders:
             return _workers(orders.answering())
     except (StoreUnavailable, psycopg.Error):
         return None

@@ -22,7 +22,7 @@ from pgmta.config.types import parse_listen_address, parse_network
 from pgmta.errors import AddressError, ConfigError, PgmtaError
 from pgmta.mail.address import normalise_domain
 from pgmta.postgres.embedded.folders import make_parents
-from pgmta.postgres.locate import resolve
+from pgmta.postgres.locate import existing
 from pgmta.shipped import shipped
 from pgmta.store.admin.migrate import migrate as apply_migrations
 from queued.config import whole_model
@@ -39,7 +39,7 @@ _LOCAL = ("127.0.0.0/8", "::1/128")
 @click.argument(
     "folder", type=click.Path(file_okay=False, path_type=Path), default=SYSTEM, required=False
 )
-@click.option("--database", metavar="URI", help="PostgreSQL to use; '' for one that pgmta runs.")
+@click.option("--database", metavar="URI", help="PostgreSQL to use; '' for the embedded one.")
 @click.option("--hostname", help="Name of this host in 220, EHLO and Received.")
 @click.option(
     "--domain", "domains", multiple=True,
@@ -74,12 +74,12 @@ def init(
 ) -> None:
     """Write smtpd.yaml, queued.yaml and shaping.yaml into FOLDER (/etc/pgmta).
 
-    On a terminal the command asks for what no option says. Elsewhere the defaults hold: a database
-    that pgmta runs, the full name of this host, and mail of this host alone.
+    On a terminal the command asks for what no option says. Elsewhere the defaults hold: the
+    embedded database, the full name of this host, and mail of this host alone.
     """
     asks = sys.stdin.isatty()
     if database is None:
-        question = "URI of the database (empty: one that pgmta runs)"
+        question = "URI of the database (empty: the embedded one)"
         database = click.prompt(question, default="", show_default=False) if asks else ""
     if hostname is None:
         found = socket.getfqdn()
@@ -105,10 +105,11 @@ def init(
         "shaping.yaml": _SHAPING,
     }
     _write(folder, texts, force=force)
+    print_line(f"wrote smtpd.yaml, queued.yaml and shaping.yaml into {folder}")
     if migrate:
         settings = load(folder / "queued.yaml", whole_model())
-        apply_migrations(resolve(settings.environment), print_line)
-    _next_steps(folder, migrated=migrate)
+        apply_migrations(existing(settings.environment), print_line)
+    _next_steps(folder, embedded=not database, migrated=migrate)
 
 
 def _valid(option: str, parse: Callable[[str], object], value: str) -> None:
@@ -191,10 +192,11 @@ def _lend(path: Path) -> None:
     path.chmod(_MODE)
 
 
-def _next_steps(folder: Path, *, migrated: bool) -> None:
+def _next_steps(folder: Path, *, embedded: bool, migrated: bool) -> None:
     option = "" if folder == SYSTEM else f" -c {folder / 'queued.yaml'}"
     smtpd = "" if folder == SYSTEM else f" -c {folder / 'smtpd.yaml'}"
-    print_line(f"wrote smtpd.yaml, queued.yaml and shaping.yaml into {folder}")
+    if embedded and not migrated:
+        print_line(f"next: queuectl database run{option} (or the unit pgmta-database)")
     if not migrated:
         print_line(f"next: queuectl migrate{option}")
     print_line(f"next: smtpd check{smtpd}; queued check{option}")

@@ -36,7 +36,7 @@ from pgmta.config.rates import parse_rate
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError
 from pgmta.mail.text import printable
-from pgmta.postgres.locate import existing, resolve
+from pgmta.postgres.locate import existing
 from queued.cli.options.fitted_widths import fitted_widths
 
 if TYPE_CHECKING:
@@ -104,10 +104,15 @@ def database_of(config: Path) -> str:
 
     Of the file it reads `environment` alone: a mistake elsewhere keeps no operator from the queue.
     """
+    return existing(place_of(config))
+
+
+def place_of(config: Path) -> DatabasePlace:
+    """Return where the database of a queued.yaml is. Raises ConfigError."""
     read = load(config, _CommandFile)
     if "environment" not in read.model_fields_set:  # it may be misspelt
-        return existing(whole_config(config).environment)
-    return existing(read.environment)
+        return whole_config(config).environment
+    return read.environment
 
 
 def whole_config(config: Path) -> QueuedConfig:
@@ -117,24 +122,22 @@ def whole_config(config: Path) -> QueuedConfig:
     return load(config, whole_model())
 
 
-def database_to_migrate(config: Path) -> str:
+def place_to_make(config: Path) -> DatabasePlace:
     """Return the same; without `--config` and without the default file, that of the defaults.
 
-    So `queuectl migrate` works in an empty folder: it makes the embedded PostgreSQL there. All
-    other commands need the file, because in a wrong folder they would make an empty queue.
+    So an embedded PostgreSQL and its schema can be made in an empty folder. All other commands
+    need the file.
     """
     source = click.get_current_context().get_parameter_source("config")
     if config.exists() or source is not ParameterSource.DEFAULT:
-        return resolve(whole_config(config).environment)
-    from queued.config import QueuedConfig
-
-    environment = QueuedConfig().environment
-    directory = environment.directory.resolve()
+        return place_of(config)
+    place = DatabasePlace()
+    directory = place.directory.resolve()
     print_line(
         f"{config} does not exist: the defaults hold, with an embedded PostgreSQL in {directory}",
         err=True,
     )
-    return resolve(environment)
+    return place
 
 
 def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str]:

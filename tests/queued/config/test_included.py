@@ -155,7 +155,7 @@ def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     expected = f"error: there is no {system}/smtpd.yaml and etc/smtpd.yaml: give -c FILE"
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, expected)
     with monkeypatch.context() as patch:
-        patch.setattr("queued.cli.options.queue_command.resolve", unreachable)
+        patch.setattr("queued.cli.options.queue_command.existing", unreachable)
         done = CliRunner().invoke(queuectl, ["migrate"])
     assert "etc/queued.yaml does not exist: the defaults hold" in done.stderr
     assert f"PostgreSQL in {tmp_path}/var\n" in done.stderr

@@ -38,7 +38,7 @@ HEAVY = ("pydantic", "psycopg", "click", "yaml", "rich", "cryptography", "aiohtt
 def written(path: Path) -> bytes:
     read, write = os.pipe()
     try:
-        write_plan(write, make_plan(path, load(path, SmtpdConfig), ["open"], directory="/var/x"))
+        write_plan(write, make_plan(path, load(path, SmtpdConfig), ["open"], attached=True))
     except ConfigError as error:
         write_plan(write, error)
     with os.fdopen(read, "rb") as pipe:
@@ -50,7 +50,7 @@ def test_a_plan_is_the_same_on_the_other_side(tmp_path: Path) -> None:
     path.write_text(FILE)
     config = load(path, SmtpdConfig)
     plan = parse_plan(written(path))
-    assert plan == make_plan(path, config, ["open"], directory="/var/x")
+    assert plan == make_plan(path, config, ["open"], attached=True)
     assert [at.port for at in plan.listen][:2] == [2525, 2526]
     assert plan.listen[2].socket == "/run/site/smtpd.sock"
     assert plan.metrics == "127.0.0.1:9101"

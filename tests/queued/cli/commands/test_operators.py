@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 from pgmta.action import Action
 from pgmta.mail.trace_field import trace_field
 from pgmta.postgres.link import Link
-from pgmta.postgres.locate import DIRECTORY, INHERITED
+from pgmta.postgres.locate import DIRECTORY_VARIABLE, URI_VARIABLE
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queries import queries
@@ -348,7 +348,7 @@ def test_a_domain_in_capitals_is_warned_of(
 
 def test_a_command_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in (INHERITED, DIRECTORY):
+    for name in (URI_VARIABLE, DIRECTORY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     Path("etc").mkdir()
     for text, place in (("", "etc/var"), ("environment: {directory: ../data}\n", "data")):

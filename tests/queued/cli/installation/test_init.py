@@ -87,10 +87,19 @@ def test_daemons_start_with_them(folder: Path) -> None:
     """Without a database of the operator: mail comes in, and is in the queue."""
     port = free_port()
     done = init(folder, "--hostname", "mx.example.org", "--port", str(port),
-                "--address", "127.0.0.1", "--migrate")  # fmt: skip
+                "--address", "127.0.0.1")  # fmt: skip
     assert done.exit_code == 0, done.output
+    files = ["-c", str(folder / "queued.yaml")]
+    queuectl = [sys.executable, "-c", "from queued.cli.queuectl import main; main()"]
+    owner = subprocess.Popen(
+        [*queuectl, "database", "run", *files], cwd=ROOT, stdout=subprocess.PIPE
+    )
     daemons = []
     try:
+        assert owner.stdout
+        with owner.stdout as stdout:
+            assert stdout.readline().startswith(b"PostgreSQL in ")
+        assert CliRunner().invoke(main, ["migrate", *files]).exit_code == 0
         for name in ("smtpd", "queued"):
             words = [sys.executable, "-m", name, "run", "-c", str(folder / f"{name}.yaml")]
             daemons.append(subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL))
@@ -109,3 +118,5 @@ def test_daemons_start_with_them(folder: Path) -> None:
             daemon.terminate()
         for daemon in daemons:
             assert daemon.wait(PATIENCE) == 0
+        owner.terminate()
+        assert owner.wait(PATIENCE) == 0

@@ -63,7 +63,8 @@ class Product:
     running: list[tuple[str, subprocess.Popen[bytes], Path]] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)  # variables of the daemons
     started: int = 0  # processes of queued so far
-    embedded: bool = False  # the daemons start their own server in the directory
+    embedded: bool = False  # on the server that `start_database` runs
+    database: subprocess.Popen[bytes] | None = None
 
     def _config(self, name: str, settings: Mapping[str, Any]) -> Path:
         environment = {
@@ -96,6 +97,15 @@ class Product:
     def migrate(self) -> None:
         """Make the tables."""
         self._queuectl(self._config("queued", {"routes": {"*": f"{HOST}:25"}}), "migrate")
+
+    def start_database(self) -> int:
+        """Start `queuectl database run` in the directory; return its process once it listens."""
+        command = [self.commands / "queuectl", "database", "run", "-c", self._config("queued", {})]
+        self.database = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+        assert self.database.stdout
+        if not self.database.stdout.readline():
+            raise DaemonError(f"no server runs in {self.directory}")
+        return self.database.pid
 
     def _start(self, command: str, path: Path, log: Path) -> int:
         with log.open("wb") as file:
@@ -213,3 +223,6 @@ class Product:
                     self.notes.append(f"{command} ended with {process.returncode}")
             self._note_lines(command, log)
         self.running.clear()
+        if self.database:
+            self.database.terminate()
+            self.database.wait()

@@ -19,12 +19,11 @@ import psycopg
 from bench.certificate import make_certificate
 from bench.columns import aligned, number
 from bench.cpu import members
-from bench.daemons import DaemonError, Product
+from bench.daemons import Product
 from bench.options import HELP, commands_of, failing, finish, hardware, workplace
 from bench.progress import log
 from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 
-_SERVER = 60.0  # seconds for the embedded server to start
 ENDED = "postgres: ended processes"
 _AUXILIARY = re.compile(r"postgres: (?:[0-9.]+/main: )?([a-z]+(?: [a-z]+)*)")
 COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
@@ -62,6 +61,7 @@ class Relay:
 
     def run(self) -> None:
         """Start it."""
+        self._roots["database"] = [self.product.start_database()]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.product.migrate()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -72,12 +72,6 @@ class Relay:
             more["certificates"] = [{"certificate": str(certificate), "key": str(key)}]
         smtpd, _ = self.product.start_smtpd(1, more)
         self._roots["smtpd"] = [smtpd]
-        end = time.monotonic() + _SERVER
-        while not self.server.running():
-            self.product.check()
-            if time.monotonic() > end:
-                raise DaemonError(f"no server runs in {self.directory}")
-            time.sleep(0.1)
         self._roots["queued"] = self.product.start_queued(1, 25)
         postmaster = int((self.server.data / "postmaster.pid").read_text().split()[0])
         for part, roots in self._roots.items():
@@ -111,7 +105,6 @@ class Relay:
     def end(self) -> None:
         """Stop it."""
         self.product.stop()
-        self.server.stop()
 
 
 def _seconds(used: resource.struct_rusage) -> float:
@@ -174,7 +167,7 @@ def _rows(relays: list[Relay], before: list[Usage], after: list[Usage]) -> list[
         return found
 
     parts = sorted({part for _, new in pairs for part in new.cpu})
-    sums = {"": "", "smtpd": "smtpd", "queued": "queued", "postgres": "postgres"}
+    sums = {name: name for name in ("", "smtpd", "queued", "postgres", "database")}
     rows = [["", *(relay.name for relay in relays)]]
     for group, title in sums.items():
         of_group = [part for part in parts if part.startswith(group)]

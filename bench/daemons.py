@@ -100,7 +100,8 @@ class Product:
 
     def start_database(self) -> int:
         """Start `queuectl database run` in the directory; return its process once it listens."""
-        command = [self.commands / "queuectl", "database", "run", "-c", self._config("queued", {})]
+        config = self._config("queued", {})
+        command = [str(self.commands / "queuectl"), "database", "run", "-c", str(config)]
         self.database = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
         assert self.database.stdout
         if not self.database.stdout.readline():

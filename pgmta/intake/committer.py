@@ -125,16 +125,33 @@ class Committer:
             self._pending.append(content)
             self._work.set()
 
+    async def take_id(self) -> int:
+        """Return a message id.
+
+        Raises psycopg.Error, and StoreUnavailable, which takes PostgreSQL for away: also if there
+        is none within `ingest.wait`, as without a synchronous standby.
+        """
+        error: StoreUnavailable
+        try:
+            async with asyncio.timeout(self._config.wait):
+                return await self.ids.take_id()
+        except TimeoutError:
+            error = StoreUnavailable("the reservation of message ids takes too long")
+        except StoreUnavailable as found:
+            error = found
+        self._log_away(error)
+        raise error
+
     @property
     def lag(self) -> float:
-        """Seconds for which the oldest complete message waits for its commit.
+        """Seconds for which the oldest complete message waits for its commit, or all for ids.
 
         Large messages do not count: many of them take long at any speed.
         """
-        oldest = [content.since for content in self._storing]
+        oldest = [self.ids.asked_at, *(content.since for content in self._storing)]
         for group in (self._pending, *self._writing):
             oldest += [content.since for content in group if content.chunks <= _LARGE][:1]
-        return time.monotonic() - min(oldest) if oldest else 0.0
+        return max(0.0, time.monotonic() - min(oldest))
 
     @property
     def waiting(self) -> int:

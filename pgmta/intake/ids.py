@@ -28,6 +28,8 @@ class Ids:
         """Ids that may be taken at once."""
         self.low = _LEAST_IDS // 2
         """More are to be fetched when fewer are left."""
+        self.asked_at = math.inf
+        """When the reservation under way began, by the monotonic clock; inf without one."""
         self._number = _LEAST_IDS
         self._fetched_at = -math.inf
         self._lock = asyncio.Lock()
@@ -51,7 +53,11 @@ class Ids:
                 return
             soon = time.monotonic() < self._fetched_at + _SOON_S
             self._number = min(2 * self._number, _MOST_IDS) if soon else _LEAST_IDS
-            self.available.extend(await self._store.reserve(self._number))
+            self.asked_at = time.monotonic()
+            try:
+                self.available.extend(await self._store.reserve(self._number))
+            finally:
+                self.asked_at = math.inf
             self.low, self._fetched_at = self._number // 2, time.monotonic()
 
     async def _fill_ahead(self) -> None:

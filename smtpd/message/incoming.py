@@ -61,7 +61,6 @@ class IncomingMessage:
         """Whether all of it stays in memory until its end, because a hook is asked then."""
         self._most = config.hook_limits.content if whole else PART_SIZE
         self._limits = config.limits
-        self._wait = config.ingest.wait
         self._committer = committer
         self.wire_form = wire_form
         """Finds the end of the content in the input."""
@@ -252,7 +251,7 @@ class IncomingMessage:
             return
         try:
             async with asyncio.timeout(_PATIENCE):
-                content.id = content.id or await self._committer.ids.take_id()
+                content.id = content.id or await self._committer.take_id()
                 await self._committer.chunks.write_part(content, part)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             log.warning("can't store a part of a message", reason=str(error))
@@ -268,8 +267,7 @@ class IncomingMessage:
                 if content.chunks and content.collected:
                     await self._store(content.join())
                     content.collected = 0
-                async with asyncio.timeout(self._wait):
-                    content.id = content.id or await self._committer.ids.take_id()
+                content.id = content.id or await self._committer.take_id()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
             content.state = State.FAILED
         return replies.UNAVAILABLE if content.state is State.FAILED else ""

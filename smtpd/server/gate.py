@@ -25,7 +25,7 @@ class TimedDatabase(Protocol):
 
     @property
     def lag(self) -> float:
-        """Return the seconds for which the oldest complete message waits for its commit."""
+        """Return the seconds for which the oldest complete message waits, or all for ids."""
 
     async def probe(self) -> bool:
         """Return whether PostgreSQL takes mail again; then it is not away any more."""

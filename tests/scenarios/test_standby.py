@@ -138,6 +138,34 @@ def test_no_client_gets_250_without_the_standby(pair: Pair, kind: str) -> None:
     assert set(told) <= stored(pair.db)
 
 
+@pytest.mark.parametrize("wait", ["60s", "1s"], ids=["under way", "given up"])
+def test_mail_is_refused_at_once_while_ids_wait_for_the_standby(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    monkeypatch.setattr("pgmta.intake.ids._LEAST_IDS", 1)
+    limits = {"slow_commit": "300ms", "late_commit": "300ms" if wait == "60s" else "60s"}
+    with serving(pair.uri, ingest={"wait": wait}, limits=limits) as port, ExitStack() as stack:
+
+        def offered() -> str:
+            with Client(port) as client:
+                assert client.reply()[:3] == "220"
+                client.say("EHLO c")
+                return client.say("MAIL FROM:<a@b>")[:3]
+
+        clients = [stack.enter_context(Client(port)) for _ in range(2)]
+        send(clients[0], SMALL)
+        assert clients[0].reply()[:3] == "250"
+        with pair.frozen():
+            send(clients[1], SMALL)
+            if wait == "1s":
+                assert clients[1].reply()[:3] == "451"
+            until(lambda: offered() == "451")
+            assert [offered() for _ in range(5)] == ["451"] * 5
+        if wait == "60s":
+            assert clients[1].reply()[:3] == "250"
+        until(lambda: offered() == "250")
+
+
 class Traffic:
     """Clients of smtpd, and programs by Client and by SQL, which note what they were told."""
 

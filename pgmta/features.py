@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FEATURES: tuple[str, ...] = ("top",)
+FEATURES: tuple[str, ...] = ("top", "suspensions", "campaigns")
 """The folders of `pgmta_features` that are in use, each after those that it needs.
 
 To remove a feature, remove its folder and its name here.
@@ -42,7 +42,8 @@ class Feature:
     that lasts until it is cancelled. `sections` are models by their keys in queued.yaml, and
     `fixed` those of them that a running process does not take from a changed file. `more_keys` are
     models with further keys of the core's sections, by the names of these. `config_checks` are
-    functions that return the mistakes of a QueuedConfig.
+    functions that return the mistakes of a QueuedConfig. `settling` and `beginning` are each a
+    SettleCompanion or a BeginCompanion.
     """
 
     needs: tuple[str, ...] = ()
@@ -54,6 +55,8 @@ class Feature:
     fixed: tuple[str, ...] = ()
     more_keys: Mapping[str, Place] = field(default_factory=dict)
     config_checks: tuple[Place, ...] = ()
+    settling: tuple[Place, ...] = ()
+    beginning: tuple[Place, ...] = ()
 
 
 @cache

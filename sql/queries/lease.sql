@@ -60,17 +60,13 @@ WITH ours AS MATERIALIZED (
 )
 SELECT id, id = ANY (ARRAY(SELECT id FROM prolonged)) FROM ours
 
--- name: campaign
--- Part of begin, if there is mail of campaigns: its job may be stopped, its recipient suppressed.
- AND id = ANY (campaign_may_begin(%(ids)b::bigint[]))
-
 -- name: begin
 -- Note that the transactions of rows with `once` begin, and return those that may begin: rows under a lease
 -- of ours that lasts. A row that another transaction has locked may not.
 WITH free AS MATERIALIZED (
     SELECT id FROM queue
     WHERE id = ANY (%(ids)b::bigint[]) AND status = 'SENDING'
-        AND lease_token = ANY (%(tokens)b::bigint[]) AND lease_until > now(){campaign}
+        AND lease_token = ANY (%(tokens)b::bigint[]) AND lease_until > now(){companions}
     FOR UPDATE SKIP LOCKED
 )
 UPDATE queue SET begun = lease_token

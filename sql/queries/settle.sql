@@ -9,8 +9,8 @@ WITH outcome AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)b::bigint[], %(tokens)b::bigint[], %(events)b::text[], %(statuses)b::text[],
         %(delays)b::float8[], %(codes)b::smallint[], %(replies)b::text[], %(reports)b::text[], %(overdue)b::real[],
-        %(message_ids)b::bigint[]{suspensions})
-        AS o (id, token, event, status, delay, code, reply, report, overdue, message_id{suspension})
+        %(message_ids)b::bigint[]{arrays})
+        AS o (id, token, event, status, delay, code, reply, report, overdue, message_id{columns})
 ){transcripts}, gone AS (
     DELETE FROM queue
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE status IS NULL))
@@ -30,7 +30,7 @@ WITH outcome AS MATERIALIZED (
     -- each outcome.
     UPDATE queue
     SET (status, last_reply, next_attempt, attempts, hold_reason, report_kind, held_by,
-            hold_until, lease_owner, lease_since, lease_token, lease_until{suspension}) = (
+            hold_until, lease_owner, lease_since, lease_token, lease_until{columns}) = (
         SELECT CASE WHEN queue.status = 'SENDING' OR o.success THEN coalesce(o.status, 'HOLD')
                 WHEN o.final AND queue.status <> 'DELETE' THEN 'HOLD' ELSE queue.status END,
             coalesce(nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''),
@@ -50,7 +50,7 @@ WITH outcome AS MATERIALIZED (
             CASE WHEN o.success OR (o.event = 'failed' OR o.final) AND queue.status = 'SENDING'
                 THEN %(worker)s ELSE queue.held_by END,
             CASE WHEN NOT o.final AND NOT o.success THEN queue.hold_until END,
-            NULL::text, NULL::timestamptz, NULL::bigint, NULL::timestamptz{mark}
+            NULL::text, NULL::timestamptz, NULL::bigint, NULL::timestamptz{values}
         FROM (
             SELECT *, event = 'delivered' AS success,
                 event = 'unknown' AND status IS DISTINCT FROM 'DEFERRED' AS final FROM outcome
@@ -67,7 +67,7 @@ WITH outcome AS MATERIALIZED (
 ), logged AS MATERIALIZED (
     {log}
 )
-SELECT changed.id FROM logged LEFT JOIN changed ON true{campaign}
+SELECT changed.id FROM logged LEFT JOIN changed ON true{after}
 
 -- name: delivered
 -- The same if all were delivered, and nothing else is to be written, which is mostly so: half of the cost of a
@@ -77,7 +77,7 @@ WITH changed AS (
 ), logged AS MATERIALIZED (
     {log}
 )
-SELECT changed.id FROM logged LEFT JOIN changed ON true{campaign}
+SELECT changed.id FROM logged LEFT JOIN changed ON true{after}
 
 -- name: log
 -- Part of both: the attempts in the log, after their rows have changed. It notes which outcomes changed none.
@@ -90,12 +90,6 @@ SELECT attempts_log(%(worker)s,
         %(places)b::smallint[], %(facts)b::text[], %(times)b::real[], again => %(again)s,
         clients => %(client)b::text[],
         changed => ARRAY(SELECT id FROM changed)) AS rows
-
--- name: campaign
--- Part of both if there is mail of campaigns: its recipients, in the same commit.
- WHERE (SELECT campaign_outcomes(%(of_campaigns)b::bigint[], %(of_numbers)b::integer[], %(of_mails)b::bigint[],
-    %(of_rows)b::bigint[], %(of_states)b::text[], %(of_bounces)b::boolean[], %(of_codes)b::text[], %(of_sub_types)b::text[],
-    %(of_started)b::timestamptz[], %(of_ended)b::timestamptz[], ARRAY(SELECT id FROM changed))) >= 0
 
 -- name: transcripts
 -- Part of settle if there are any: one for all rows of a transaction.
@@ -110,10 +104,6 @@ SELECT attempts_log(%(worker)s,
         WHERE t.message_id = s.message_id AND t.lease_token = s.token AND t.ended_at = s.ended_at
             AND t.row_ids = s.rows::bigint[]))
 )
-
--- name: mark
--- Part of settle if rows are put off for suspensions: which they are.
-, CASE WHEN queue.status = 'SENDING' AND o.suspension <> 0 THEN o.suspension ELSE queue.suspension END
 
 -- name: set_aside
 -- Put the row of a refused outcome on hold, with the reason, for example of an operator's trigger. A

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pgmta.mail.metadata import CAMPAIGN
+from collections.abc import Sequence
+from functools import cache
+
 from pgmta.model import Item
 from pgmta.postgres.link import Link
-from pgmta.store.queries import queries
+from pgmta.store.queries import Statement, queries
+from pgmta.store.queue.companion import BeginCompanion, begin_companions
 from pgmta.store.schema import Schema
 
 _SQL = queries("lease")
-
-_BEGIN = _SQL["begin"].fill(campaign="")
-_BEGIN_CAMPAIGNS = _SQL["begin"].fill(campaign=b" " + _SQL["campaign"])
 
 LEASE = _SQL["lease"]
 """The part of every claim that leases rows: it sets owner, token and end of the lease."""
@@ -44,9 +44,8 @@ class RowLeases:
         Raises StoreUnavailable, psycopg.Error.
         """
         ids, tokens = [item.id for item in items], [item.token for item in items]
-        of_campaigns = any(item.metadata and CAMPAIGN in item.metadata for item in items)
-        statement = _BEGIN_CAMPAIGNS if of_campaigns else _BEGIN
-        rows = await self._link.run(statement, {"ids": ids, "tokens": tokens})
+        companions = [each for each in begin_companions() if any(map(each.concerns, items))]
+        rows = await self._link.run(_begin(tuple(companions)), {"ids": ids, "tokens": tokens})
         return {row[0] for row in rows}
 
     async def withdraw(self, items: list[Item]) -> set[int]:
@@ -67,3 +66,10 @@ class RowLeases:
         self._schema.require()
         params = {"owner": self._owner, "ids": known}
         return len(await self._link.run(_SQL["give_back"], params))
+
+
+@cache
+def _begin(companions: Sequence[BeginCompanion]) -> Statement:
+    """Return the statement with the conditions of companions."""
+    conditions = b"".join(b" AND " + each.condition for each in companions)
+    return _SQL["begin"].fill(companions=conditions)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 from pgmta.errors import Backend
-from pgmta.mail.metadata import CAMPAIGN
 from pgmta.mail.text import printable
 from pgmta.model import ENHANCED, INDEXED, Facts, Outcome
 from pgmta.postgres.binary import (
@@ -21,28 +21,10 @@ from pgmta.postgres.binary import (
 )
 from pgmta.postgres.link import Link
 from pgmta.states import Event, after
-from pgmta.store.queries import queries
-from pgmta.store.queue.campaign_outcomes import campaign_outcomes
+from pgmta.store.queries import Statement, queries
+from pgmta.store.queue.companion import SettleCompanion, settle_companions
 
 _SQL = queries("settle")
-_LOG, _SAID, _TOLD = _SQL["log"], _SQL["transcripts"], b" " + _SQL["campaign"]
-# by whether there is mail of campaigns
-_DELIVERED = [_SQL["delivered"].fill(log=_LOG, campaign=told) for told in ("", _TOLD)]
-_NO_MARKS = {"suspensions": "", "suspension": "", "mark": ""}
-_MARKS: dict[str, str | bytes] = {
-    "suspensions": ", %(suspensions)b::bigint[]",
-    "suspension": ", suspension",
-    "mark": _SQL["mark"],
-}
-_SETTLE = {
-    (bool(marks), bool(said)): [
-        _SQL["settle"].fill(log=_LOG, transcripts=said, campaign=told, **(marks or _NO_MARKS))
-        for told in ("", _TOLD)
-    ]
-    for marks in ({}, _MARKS)
-    for said in ("", _SAID)
-}
-"""By whether rows are put off for suspensions, and whether there are transcripts."""
 _OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata", "client")
 _ENHANCED = ENHANCED.match
 _WIDTH = 5  # facts of a connection in each of two arrays
@@ -107,23 +89,20 @@ class Settlements:
             column = [getattr(o.item, name) or "" for o in outcomes]
             values[name] = Texts(column) if any(column) else _EMPTY
         values["events"] = values["classes"] = _EMPTY
-        of_campaigns = False
-        if values["metadata"] is not _EMPTY:
-            told = [o for o in outcomes if o.item.metadata and CAMPAIGN in o.item.metadata]
-            values |= campaign_outcomes(told)
-            of_campaigns = bool(told)
-        statement = _DELIVERED
+        companions: list[SettleCompanion] = []
+        for companion in settle_companions():
+            if arrays := companion.arrays(outcomes):
+                values |= arrays
+                companions.append(companion)
         if again or any(o.event is not Event.DELIVERED or o.report or o.dialogue for o in outcomes):
             said = any(o.dialogue for o in outcomes)
-            marked = any(o.reason_to_wait for o in outcomes)
-            statement = _SETTLE[marked, said]
+            statement = _settle(tuple(companions), said=said)
             values |= _moves(outcomes)
             if said:
                 values |= _transcripts(outcomes)
-            if marked:
-                waits = [o.reason_to_wait for o in outcomes]
-                values["suspensions"] = Bigints([each.number if each else 0 for each in waits])
-        changed = {row[0] for row in await self._link.run(statement[of_campaigns], values)}
+        else:
+            statement = _delivered(tuple(companions))
+        changed = {row[0] for row in await self._link.run(statement, values)}
         changed.discard(None)  # the line of the log, if no row changed
         if again and len(changed) < len(outcomes):
             await self._link.prove()  # of the others, which the first statement has changed
@@ -153,6 +132,32 @@ class Settlements:
     async def end(self, backends: list[Backend]) -> None:
         """Return when the statements of these backends are done. Raises StoreUnavailable."""
         await self._link.end_backends(backends)
+
+
+@cache
+def _delivered(companions: Sequence[SettleCompanion]) -> Statement:
+    """Return the statement of outcomes that are all deliveries."""
+    return _SQL["delivered"].fill(log=_SQL["log"], after=_after(companions))
+
+
+@cache
+def _settle(companions: Sequence[SettleCompanion], *, said: bool) -> Statement:
+    """Return the statement of other outcomes, of which some may have a dialogue."""
+    columns = [each.column for each in companions if each.column]
+    return _SQL["settle"].fill(
+        log=_SQL["log"],
+        transcripts=_SQL["transcripts"] if said else "",
+        arrays="".join(f", %({each.name})b::{each.type}[]" for each in columns),
+        columns="".join(f", {each.name}" for each in columns),
+        values=b"".join(b", " + each.value for each in columns),
+        after=_after(companions),
+    )
+
+
+def _after(companions: Sequence[SettleCompanion]) -> bytes:
+    """Return the condition that evaluates the expressions of companions."""
+    found = [b"(SELECT " + each.after + b") IS NOT NULL" for each in companions if each.after]
+    return b" WHERE " + b" AND ".join(found) if found else b""
 
 
 def _moves(outcomes: list[Outcome]) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def test_every_file_of_queries_has_its_twin_in_python() -> None:
         "labels",
         "schema",
         "throttle",
-        "campaign_outcomes",
+        "companion",
         "query",
         "row_change",
         "cycles",

@@ -1,4 +1,4 @@
-"""Outcomes of mail of campaigns, as the arguments of campaign_outcomes()."""
+"""What becomes of recipients of campaigns with the attempts for their mail."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgmta.mail.answer_class import AnswerClass
-from pgmta.model import ENHANCED, Outcome
+from pgmta.mail.metadata import CAMPAIGN
+from pgmta.model import ENHANCED, Item, Outcome
 from pgmta.postgres.binary import Bigints, Booleans, Instants, Integers, Texts
 from pgmta.states import Event, after
+from pgmta.store.queries import feature_queries
+from pgmta.store.queue.companion import BeginCompanion, SettleCompanion
+
+_SQL = feature_queries("campaigns")
 
 _BOUNCES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
 _STATUS = re.compile(r"[245]\.[\d.]+ HTTP (\d{3})\b")
@@ -25,18 +30,25 @@ _CODE, _SUB_TYPE = (
 _STATES = {Event.DELIVERED: "sent", Event.FAIL: "failed", Event.DEFER: "deferred"}
 
 
-def campaign_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _is_of_campaign(item: Item) -> bool:
+    return item.metadata is not None and CAMPAIGN in item.metadata
+
+
+def _outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the outcomes of recipients of campaigns, as arrays of columns.
 
     Rows whose metadata was made by hand name no recipient. An attempt that never began is left
     out.
     """
+    told = [o for o in outcomes if o.item.metadata and CAMPAIGN in o.item.metadata]
     found = [
         (*path, o.item.message_id, o.item.id, state, _bounced(o), *_codes(o), o.started, o.ended)
-        for o in outcomes
+        for o in told
         if (state := _state(o)) and (path := _path(o.item.metadata))
     ]
-    columns = list(zip(*found, strict=True)) if found else [()] * 10
+    if not found:
+        return {}
+    columns = list(zip(*found, strict=True))
     campaigns, numbers, mails, rows, states, bounces, codes, sub_types, started, ended = columns
     return {
         "of_campaigns": Bigints(campaigns),
@@ -89,3 +101,8 @@ def _codes(outcome: Outcome) -> tuple[str, str]:
         return code, sub_type
     own, exact = _CODE.search(text), _SUB_TYPE.search(text)
     return own[1] if own else found[1], exact[1] if exact else sub_type
+
+
+SETTLING = SettleCompanion(_outcomes, after=_SQL["settled"])
+
+BEGINNING = BeginCompanion(_is_of_campaign, condition=_SQL["may_begin"])

@@ -78,7 +78,7 @@ class CheckStage(OutgoingStage):
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message with the rows that can be sent."""
         name = outgoing.destination.transport
-        transport = self.context.transports.find_transport(name)
+        transport = self.context.means.transports.find_transport(name)
         items = outgoing.items
         unfit = transport.find_unfit(items)
         if name in SMTP:
@@ -112,7 +112,7 @@ class CheckStage(OutgoingStage):
         if not self._unfit:
             asyncio.get_running_loop().call_soon(self._warn)  # when the claim is through
         self._unfit.append((item.message_id, problem))
-        self.context.end([item], Result(Event.FAIL, Reply(0, problem)), outgoing.started)
+        self.context.dispatcher.end([item], Result(Event.FAIL, Reply(0, problem)), outgoing.started)
 
     def _warn(self) -> None:
         unfit, self._unfit = self._unfit, []

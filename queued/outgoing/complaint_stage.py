@@ -44,7 +44,7 @@ class ComplaintStage(QueueStage[Waiting]):
         self._mailboxes = frozenset(config.campaigns.complaints)
         self._addresses = return_addresses(config.routing)
         self._ring = KeyRings.of(config.tokens).rings[Purpose.UNSUBSCRIBE]
-        return self.prepare if self._mailboxes and self.context.attempts else None
+        return self.prepare if self._mailboxes and self.context.means.returned else None
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Take mail to one of the addresses, until it is read."""
@@ -57,14 +57,15 @@ class ComplaintStage(QueueStage[Waiting]):
         for each in batch:
             outgoing = each.outgoing
             if result := await self._read(outgoing):
-                self.context.end(outgoing.items, result, outgoing.started)
+                self.context.dispatcher.end(outgoing.items, result, outgoing.started)
             else:
                 self.context.go_on(self, outgoing)
 
     async def _read(self, outgoing: Outgoing) -> Result | None:
         """Suppress who complained; return why the mail has to be read again, None if not."""
         try:
-            content = (await first_octets(self.context.contents, outgoing.message))[: returned.MOST]
+            contents = self.context.means.contents
+            content = (await first_octets(contents, outgoing.message))[: returned.MOST]
             if returned.read(content, outgoing.sender).kind == "complaint":
                 await self._record(content, outgoing)
         except (StoreUnavailable, psycopg.Error) as error:
@@ -73,7 +74,7 @@ class ComplaintStage(QueueStage[Waiting]):
         return None
 
     async def _record(self, content: bytes, outgoing: Outgoing) -> None:
-        attempts = self.context.attempts
+        attempts = self.context.means.returned
         assert attempts  # noqa: S101 - for the type checker
         suppressed = 0
         if rows := list(self._rows(content, outgoing)):

@@ -108,12 +108,12 @@ class ComposeStage(QueueStage[_ForTemplate]):
         log.warning("on hold: can't be composed", message=outgoing.message.id,
                     rows=len(outgoing.items), reason=problem)  # fmt: skip
         result = Result(Event.FAIL, Reply(0, _words(problem)), hold=True)
-        self.context.end(outgoing.items, result, outgoing.started)
+        self.context.dispatcher.end(outgoing.items, result, outgoing.started)
 
     def _wait_for_key(self, outgoing: Outgoing, error: UnknownKey) -> None:
         log.warning("waits for a key", message=outgoing.message.id, reason=str(error))
         result = Result(Event.DEFER, Reply(0, f"4.3.0 {error}"))
-        self.context.end(outgoing.items, result, outgoing.started)
+        self.context.dispatcher.end(outgoing.items, result, outgoing.started)
 
     # -- templates that have to be read --
 
@@ -125,7 +125,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
 
     def _go_on(self, outgoing: Outgoing, composition: Composition, found: Found | Result) -> None:
         if isinstance(found, Result):
-            self.context.end(outgoing.items, found, outgoing.started)
+            self.context.dispatcher.end(outgoing.items, found, outgoing.started)
             return
         try:
             made = self._composed(outgoing, composition, found.get(composition.template_id))
@@ -136,7 +136,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
         except Exception as error:  # the others of the batch go on
             log.error("can't compose", message=outgoing.message.id, exc_info=error)
             result = Result.from_error(internal(error), "")
-            self.context.end(outgoing.items, result, outgoing.started)
+            self.context.dispatcher.end(outgoing.items, result, outgoing.started)
         else:
             self.context.go_on(self, made)
 
@@ -150,7 +150,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
         if not unknown:
             return found
         try:
-            read = await self.context.contents.templates(unknown)
+            read = await self.context.means.contents.templates(unknown)
         except (StoreUnavailable, psycopg.Error) as error:
             problem = f"4.3.0 a template can't be read: {faults.words(error)}"
             return Result(Event.DEFER, Reply(0, problem))
@@ -164,7 +164,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
     async def read_large(self, outgoing: Outgoing) -> HeadedContent:
         """Return the content, with parameters that the claim left out. Raises DeliveryError."""
         try:
-            text = await self.context.contents.composition(outgoing.message.id)
+            text = await self.context.means.contents.composition(outgoing.message.id)
             if text is None:
                 raise ValueError("its parameters are not in the database")
             composition = await asyncio.to_thread(read_composition, text)

@@ -40,7 +40,7 @@ class DeadlineStage(OutgoingStage):
             if problem and item.attempts <= 1:
                 self._note(item, problem)
             if deadline and deadline <= outgoing.started:
-                self.context.end([item], DEADLINE_OVER, outgoing.started)
+                self.context.dispatcher.end([item], DEADLINE_OVER, outgoing.started)
             else:
                 groups.setdefault(deadline, []).append(item)
         return [outgoing._replace(items=rows, deadline=at) for at, rows in groups.items()]

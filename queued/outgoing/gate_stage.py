@@ -17,13 +17,15 @@ class GateStage(OutgoingStage):
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message with the rows that may go."""
-        gate = self.context.gate
+        gate = self.context.means.gate
         if not gate.active:
             return outgoing
         found = gate.find_rows(outgoing.items, outgoing.destination)
         if not found:
             return outgoing
         for place, reason in found.items():
-            self.context.end([outgoing.items[place]], kept_back(reason), outgoing.started)
+            self.context.dispatcher.end(
+                [outgoing.items[place]], kept_back(reason), outgoing.started
+            )
         rest = [item for place, item in enumerate(outgoing.items) if place not in found]
         return outgoing._replace(items=rest) if rest else None

@@ -12,8 +12,7 @@ from pgmta.model import CHUNK_SIZE, PART_SIZE, Item, Message
 from pgmta.store.queue.contents import Contents
 from queued.delivery.transport.begin_time import BeginTime
 from queued.delivery.transport.destination import Destination
-from queued.rewriting.rewrite import Rewriting
-from queued.routing.route_rate import RouteRate
+from queued.routing.routes import Routed
 
 
 class Outgoing(NamedTuple):
@@ -24,12 +23,12 @@ class Outgoing(NamedTuple):
     known. `utf8` says whether an address needs SMTPUTF8, and `header_utf8` whether the header may
     need it. The attempt counts from `started`. `labels` are those of the rows, if any mail has
     labels. Rows in `reserved` slots are handed back if their destination has its share of these.
-    `rewriting` and `rate` are those of the route. `begin` is the time of mail that has one.
+    `begin` is the time of mail that has one.
     """
 
     items: list[Item]
     message: Message
-    destination: Destination
+    routed: Routed
     sender: str
     trace: bytes
     content: bytes | AsyncIterable[bytes]
@@ -40,9 +39,12 @@ class Outgoing(NamedTuple):
     deadline: datetime | None = None
     labels: set[str] | None = None
     reserved: bool = False
-    rewriting: Rewriting | None = None
-    rate: RouteRate | None = None
     begin: BeginTime | None = None
+
+    @property
+    def destination(self) -> Destination:
+        """The destination of its route."""
+        return self.routed.destination
 
     @property
     def names(self) -> set[str]:

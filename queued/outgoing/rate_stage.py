@@ -15,7 +15,7 @@ from functools import partial
 from pgmta.mail.metadata import BUDGET
 from pgmta.model import Item
 from pgmta.postgres.clock_bounds import ClockBounds
-from pgmta.store.records.reservations import Budget
+from pgmta.store.records.reservations import Budget, BudgetReservations
 from queued.config import QueuedConfig
 from queued.delivery.transport.begin_time import LEAD_S, BeginTime
 from queued.delivery.transport.result import NOT_BEGUN, postponed
@@ -41,7 +41,7 @@ class RateStage(OutgoingStage):
     """Has a line for each budget. It takes rows for two seconds of a rate, at least two.
 
     The others are handed back, and claims leave them out until half of these are gone. All rows
-    here take at most `rates.most` slots, so that some are left for other mail. Beyond it those go
+    here take at most `timed.most` slots, so that some are left for other mail. Beyond it those go
     back whose time is more than two seconds away.
     """
 
@@ -54,6 +54,8 @@ class RateStage(OutgoingStage):
         self._commits = RecentTimes()  # of the begin of rows with `once`
         self._draining = False
         self._guard = context.guard
+        link = context.means.link
+        self._reservations = BudgetReservations(link("rates")) if link else None
         self._tasks: dict[asyncio.Task[None], RatedRow] = {}  # commits of rows with `once`
 
     def rows(self) -> Iterable[Item]:
@@ -65,11 +67,11 @@ class RateStage(OutgoingStage):
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return the step; metadata may name a budget at any time."""
-        return self.prepare if self.context.reservations else None
+        return self.prepare if self._reservations else None
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return mail without a rate; take the other, and let it go on at its time."""
-        if outgoing.rate is None:
+        if not outgoing.routed.claims_on:
             for item in outgoing.items:
                 if item.metadata and BUDGET in item.metadata:
                     break
@@ -77,14 +79,14 @@ class RateStage(OutgoingStage):
                 return outgoing
         rest = []
         for item in outgoing.items:
-            if budgets := budgets_of(outgoing.rate, item):
+            if budgets := budgets_of(outgoing.routed.claims_on, item):
                 self._take(RatedRow(outgoing._replace(items=[item]), budgets))
             else:
                 rest.append(item)
         return outgoing._replace(items=rest) if rest else None
 
     def _take(self, row: RatedRow) -> None:
-        budget, left_out = row.budgets[0], self.context.rates.left_out
+        budget, left_out = row.budgets[0], self.context.timed.left_out
         if self._draining:
             self._hand_back(row)
         elif budget.label and (period := left_out.get(budget.label)):
@@ -106,14 +108,14 @@ class RateStage(OutgoingStage):
 
     def _full(self, budget: Budget) -> bool:
         """Return whether a row finds no room, and then leave such mail out of claims."""
-        rates = self.context.rates
+        timed = self.context.timed
         if self._loads[budget] >= _most(budget):
             self._leave_out(budget.label, math.inf)
             return True
         now = time.monotonic()
-        if rates.load >= rates.most:
+        if timed.load >= timed.most:
             self._make_room(now)
-        if rates.load >= rates.most:
+        if timed.load >= timed.most:
             self._leave_out(budget.label, now + SECONDS / 2)
             return True
         return False
@@ -128,37 +130,37 @@ class RateStage(OutgoingStage):
                     self._hand_back(row)
 
     def _leave_out(self, label: str, until: float) -> None:
-        rates = self.context.rates
-        if len(rates.left_out) < _KNOWN:
-            rates.left_out[label] = LeftOutPeriod(time.monotonic(), until)
+        timed = self.context.timed
+        if len(timed.left_out) < _KNOWN:
+            timed.left_out[label] = LeftOutPeriod(time.monotonic(), until)
             if until < math.inf:
                 delay = max(0.0, until - time.monotonic())
                 asyncio.get_running_loop().call_later(delay, self._claim_again, label)
 
     def _claim_again(self, label: str) -> None:
-        rates = self.context.rates
-        if rates.left_out.pop(label, None) is not None and not self._draining:
-            rates.wake()
+        timed = self.context.timed
+        if timed.left_out.pop(label, None) is not None and not self._draining:
+            timed.wake()
 
     # -- rows that wait --
 
     def _add(self, row: RatedRow) -> None:
         self._rows[row] = None
         self._loads[row.budgets[0]] += 1
-        self.context.rates.load += 1
+        self.context.timed.load += 1
         self.context.room -= row.outgoing.room
 
     def _remove(self, row: RatedRow) -> None:
         budget = row.budgets[0]
         del self._rows[row]
-        self.context.rates.load -= 1
+        self.context.timed.load -= 1
         self.context.room += row.outgoing.room
         self._loads[budget] = load = self._loads[budget] - 1
         if not load:
             del self._loads[budget]
-        rates = self.context.rates
-        period = rates.left_out.get(budget.label)
-        room = period and (period.until == math.inf or rates.load <= rates.most // 2)
+        timed = self.context.timed
+        period = timed.left_out.get(budget.label)
+        room = period and (period.until == math.inf or timed.load <= timed.most // 2)
         if room and load <= _most(budget) // 2:
             self._claim_again(budget.label)
 
@@ -167,9 +169,10 @@ class RateStage(OutgoingStage):
         budget = row.budgets[row.have]
         line = self._lines.get(budget)
         if line is None:
-            assert self.context.reservations  # noqa: S101 - for the type checker
-            reservations, clock = self.context.reservations, self._clock
-            line = BudgetLine(budget, reservations, clock, self._ready, self._put_off, self._lead)
+            assert self._reservations  # noqa: S101 - for the type checker
+            line = BudgetLine(
+                budget, self._reservations, self._clock, self._ready, self._put_off, self._lead
+            )
             self._forget_lines()
             self._lines[budget] = line
         line.put(row, first=first)
@@ -194,7 +197,7 @@ class RateStage(OutgoingStage):
             self._lose(row, Late.DATABASE, now - row.at)
         elif row.have < len(row.budgets):
             self._later(row, row.at - self._lead(row), self._next)
-        elif not self.context.connected(row.outgoing.destination):
+        elif not self.context.dispatcher.connected(row.outgoing.destination):
             self._later(row, now, self._go_on)
         else:
             self._later(row, row.at - self._lead(row), self._near)
@@ -216,7 +219,7 @@ class RateStage(OutgoingStage):
         row.timer = None
         if not row.once or row.until == math.inf:
             self._go_on(row)
-        elif self.context.jammed(row.outgoing.destination):
+        elif self.context.dispatcher.jammed(row.outgoing.destination):
             self._lose(row, Late.NEXT_HOP, time.monotonic() + self._lead(row) - row.at)
         else:
             self._start(row, self._note(row))
@@ -320,13 +323,13 @@ class RateStage(OutgoingStage):
     # -- rows that leave the worker --
 
     def _hand_back(self, row: RatedRow) -> None:
-        self.context.end(row.outgoing.items, NOT_BEGUN, row.outgoing.started)
+        self.context.dispatcher.end(row.outgoing.items, NOT_BEGUN, row.outgoing.started)
 
     def _postpone(self, row: RatedRow, wait: float) -> None:
         result = postponed(
             max(wait, 0.1), f"waits for a time of budget {row.budgets[row.have].key}"
         )
-        self.context.end(row.outgoing.items, result, row.outgoing.started)
+        self.context.dispatcher.end(row.outgoing.items, result, row.outgoing.started)
 
     def drain(self) -> list[Outgoing]:
         """Begin nothing more; return the messages that wait for their time."""

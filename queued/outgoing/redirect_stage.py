@@ -40,15 +40,13 @@ class RedirectStage(OutgoingStage):
         domain = self._domain if item.domain == NUMBER_DOMAIN else item.domain
         made = replace(item, recipient=self._address, domain=domain, original=item,
                        notify=None, orcpt=None)  # fmt: skip
-        routed = self.context.route(replace(made, domain=self._domain), outgoing.message)
+        routed = self.context.dispatcher.route(replace(made, domain=self._domain), outgoing.message)
         shown = one_line(item.recipient)[:_SHOWN]
         value = shown if shown.isascii() else Header(shown, "utf-8", header_name=FIELD).encode()
         field = "\r\n".join(f"{FIELD}: {value}".splitlines())
         return outgoing._replace(
             items=[made],
-            destination=routed.destination,
-            rewriting=routed.rewriting,
-            rate=routed.rate,
+            routed=routed,
             trace=f"{field}\r\n".encode() + outgoing.trace,
             utf8=needs_utf8(self._address, item.sender),
         )

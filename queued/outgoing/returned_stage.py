@@ -70,7 +70,7 @@ class ReturnedStage(QueueStage[_Taken]):
         self._addresses = return_addresses(config.routing)
         self._to = config.routing.verp.forward
         self._rules = AnswerRules(config.answering)
-        return self.prepare if self._addresses and self.context.attempts else None
+        return self.prepare if self._addresses and self.context.means.returned else None
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Take the rows that are for VERP addresses; the others go on.
@@ -88,7 +88,7 @@ class ReturnedStage(QueueStage[_Taken]):
             )
             if problem:
                 gone = replace(item.original or item, on_failed="remove")
-                self.context.end([gone], Result(Event.FAIL, Reply(0, problem)), None)
+                self.context.dispatcher.end([gone], Result(Event.FAIL, Reply(0, problem)), None)
             else:
                 self._take(_Taken(outgoing._replace(items=[item]), named, self._hops))
         if len(rest) == len(outgoing.items):
@@ -98,7 +98,7 @@ class ReturnedStage(QueueStage[_Taken]):
     async def _do(self, batch: list[_Taken]) -> None:
         try:
             for taken in batch:
-                self._read(taken, await first_octets(self.context.contents, taken.message))
+                self._read(taken, await first_octets(self.context.means.contents, taken.message))
             attempts = await self._record(batch)
         except (StoreUnavailable, psycopg.Error) as error:
             self._later(batch, f"{_UNWRITTEN}{faults.words(error)}")
@@ -113,7 +113,7 @@ class ReturnedStage(QueueStage[_Taken]):
         If PostgreSQL refuses it, each row is tried by itself. Those that it refuses again leave
         the batch, and are tried later; after some of them, so does the rest.
         """
-        attempts_log = self.context.attempts
+        attempts_log = self.context.means.returned
         assert attempts_log  # noqa: S101 - for the type checker
         try:
             return await attempts_log.record([taken.row for taken in batch])
@@ -168,7 +168,7 @@ class ReturnedStage(QueueStage[_Taken]):
                 item = replace(item, recipient=address, domain=domain, original=original)
                 self._hops = taken.hops + 1  # the address may be another VERP address
                 try:
-                    self.context.dispatch([item], {item.message_id: taken.message})
+                    self.context.dispatcher.dispatch([item], {item.message_id: taken.message})
                 finally:
                     self._hops = 0
                 return
@@ -180,14 +180,16 @@ class ReturnedStage(QueueStage[_Taken]):
             words = f"recorded for message {named.message_id}: {taken.answer_class}"
         else:
             words = f"no failure of message {named.message_id}"
-        self.context.end([item], Result(Event.DELIVERED, Reply(0, f"2.0.0 {words}")), None)
+        self.context.dispatcher.end(
+            [item], Result(Event.DELIVERED, Reply(0, f"2.0.0 {words}")), None
+        )
 
     def _later(self, batch: list[_Taken], why: str) -> None:
         self._end(batch, Result(Event.DEFER, Reply(0, why)))
 
     def _end(self, batch: list[_Taken], result: Result) -> None:
         if batch:
-            self.context.end([taken.item for taken in batch], result, None)
+            self.context.dispatcher.end([taken.item for taken in batch], result, None)
 
     def drain(self) -> list[Outgoing]:
         """Return the messages that wait, and forward no more."""

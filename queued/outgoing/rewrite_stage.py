@@ -65,7 +65,7 @@ class RewriteStage(OutgoingStage):
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message; with VERP one for each row."""
-        content, rewriting = outgoing.content, outgoing.rewriting
+        content, rewriting = outgoing.content, outgoing.routed.rewriting
         if (
             rewriting is None
             and isinstance(content, bytes)

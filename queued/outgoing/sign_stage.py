@@ -60,7 +60,7 @@ class SignStage(OutgoingStage):
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return the step, if mail is signed. The daemon configures the signers."""
-        if not (signers := self.context.signers):
+        if not (signers := self.context.means.signers):
             return None
         self.signers = signers
         """The threads, rules and keys."""
@@ -79,7 +79,7 @@ class SignStage(OutgoingStage):
 
     def _take(self, outgoing: Outgoing, rules: Rules) -> Outgoing | None:
         if self._draining:
-            self.context.end(outgoing.items, NOT_BEGUN, outgoing.started)
+            self.context.dispatcher.end(outgoing.items, NOT_BEGUN, outgoing.started)
             return None
         if not rules:  # as all mail of strangers
             return outgoing
@@ -204,7 +204,7 @@ class SignStage(OutgoingStage):
             try:
                 self.context.end_wait(outgoing)
                 if result := self._result(job):
-                    self.context.end(outgoing.items, result, outgoing.started)
+                    self.context.dispatcher.end(outgoing.items, result, outgoing.started)
                     continue
                 if job.signature:
                     outgoing = outgoing._replace(trace=job.signature + outgoing.trace)
@@ -212,7 +212,7 @@ class SignStage(OutgoingStage):
             except Exception as error:
                 log.error("no envelope", message=outgoing.message.id, exc_info=error)
                 result = Result.from_error(internal(error), "")
-                self.context.end_unowned(outgoing.items, result, outgoing.started)
+                self.context.dispatcher.end_unowned(outgoing.items, result, outgoing.started)
 
     def _result(self, job: SigningJob) -> Result | None:
         """Return the result of a job that failed."""

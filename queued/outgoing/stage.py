@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pgmta.logs import get
 from pgmta.model import Item, Message
 from pgmta.postgres.database_time import DatabaseTime
+from pgmta.postgres.link import Link
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.returned import ReturnedLog
-from pgmta.store.records.reservations import BudgetReservations
 from queued.config import QueuedConfig
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import LeaseGuard
@@ -44,8 +44,8 @@ class LeftOutPeriod(NamedTuple):
 
 
 @dataclass(slots=True)
-class Rates:
-    """Rows with a rate that wait for their times, and those that claims leave out."""
+class TimedMail:
+    """Rows that wait in a stage for their times, and those that claims leave out meanwhile."""
 
     most: int = 250
     """Rows that may wait, of mail that claims can leave out."""
@@ -57,35 +57,57 @@ class Rates:
     """Is called when such mail may be claimed again."""
 
 
-@dataclass(slots=True, kw_only=True)
-class StageContext:
-    """The means of the stages of one worker.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a worker has from its process for the mail on its way out.
 
-    `end` takes rows with the result of all, and the time at which their attempt began. After an
-    error `end_unowned` takes rows likewise, and ends those that no part has. `dispatch` takes rows
-    with another recipient. `route` returns the route of a row. `go_on` takes a message
-    that a stage had taken. `connected` says whether a destination has a connection, and
-    `jammed` whether more mail waits there than it has connections. `guard` knows the leases,
-    `clock` the time of PostgreSQL, and the `gate` which mail may not go now. Without
-    `reservations` no mail has a rate.
+    `returned` writes into the log what came back, and `signers` sign; None: nobody does. The
+    `gate` knows which mail may not go now. Times of attempts are of the `clock` of PostgreSQL.
+    `link` returns a connection of the worker by its name, for a stage that needs one.
     """
 
     contents: Contents
-    guard: LeaseGuard
-    clock: DatabaseTime = field(default_factory=DatabaseTime)
     transports: Transports
-    attempts: ReturnedLog | None
-    signers: Signers | None
-    end: Callable[[list[Item], Result, datetime | None], object]
-    end_unowned: Callable[[list[Item], Result, datetime | None], object]
-    dispatch: Callable[[list[Item], dict[int, Message]], object]
-    route: Callable[[Item, Message], Routed]
-    go_on: Callable[[OutgoingStage, Outgoing], None] = lambda _, outgoing: None
-    connected: Callable[[Destination], bool] = lambda _: True
-    jammed: Callable[[Destination], bool] = lambda _: False
-    reservations: BudgetReservations | None = None
-    rates: Rates = field(default_factory=Rates)
+    returned: ReturnedLog | None = None
+    signers: Signers | None = None
     gate: Gate = field(default_factory=Gate)
+    clock: DatabaseTime = field(default_factory=DatabaseTime)
+    link: Callable[[str], Link] | None = None
+
+
+class Dispatcher(Protocol):
+    """What stages ask of the worker, which knows the rows before and after them."""
+
+    def end(self, items: list[Item], result: Result, started: datetime | None = None) -> object:
+        """End the attempt of rows with the same result; it began at `started`, or now."""
+
+    def end_unowned(
+        self, items: list[Item], result: Result, started: datetime | None = None
+    ) -> object:
+        """End the attempt likewise of those rows that no part has, after an error."""
+
+    def dispatch(self, items: list[Item], messages: dict[int, Message]) -> object:
+        """Take rows with another recipient as if they were just claimed."""
+
+    def route(self, item: Item, message: Message) -> Routed:
+        """Return the route of a row with another recipient."""
+
+    def connected(self, destination: Destination) -> bool:
+        """Return whether a destination has a connection."""
+
+    def jammed(self, destination: Destination) -> bool:
+        """Return whether more mail waits at a destination than it has connections."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StageContext:
+    """What the stages of one worker share. `go_on` takes a message that a stage had taken."""
+
+    means: Means
+    guard: LeaseGuard
+    dispatcher: Dispatcher
+    go_on: Callable[[OutgoingStage, Outgoing], None] = lambda _, outgoing: None
+    timed: TimedMail = field(default_factory=TimedMail)
     load: int = 0
     """Rows that wait in a stage."""
     room: int
@@ -228,7 +250,7 @@ class QueueStage[W: Waiting](OutgoingStage):
                 self.context.end_wait(each.outgoing)
                 if failed:
                     outgoing = each.outgoing
-                    self.context.end_unowned(outgoing.items, result, outgoing.started)
+                    self.context.dispatcher.end_unowned(outgoing.items, result, outgoing.started)
 
     def drain(self) -> list[Outgoing]:
         """Return the messages that have to wait for their turn."""

@@ -8,10 +8,9 @@ from stringzilla import find
 
 from pgmta.logs import get
 from pgmta.model import Item
-from pgmta.postgres.database_time import DatabaseTime
 from queued.config import QueuedConfig
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.envelope import Envelope, LeaseGuard
+from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing.check_stage import CheckStage
 from queued.outgoing.complaint_stage import ComplaintStage
@@ -54,12 +53,10 @@ class Stages:
     def __init__(
         self,
         context: StageContext,
-        guard: LeaseGuard,
         put: Callable[[Destination, Envelope], None],
     ) -> None:
         self.context = context
         """The load and the room of the stages."""
-        self._guard = guard
         self._put = put
         self._draining = False
         context.go_on = self._go_on
@@ -115,7 +112,7 @@ class Stages:
                 if made is None:
                     return
                 if isinstance(made, Result):
-                    self.context.end(outgoing.items, made, outgoing.started)
+                    self.context.dispatcher.end(outgoing.items, made, outgoing.started)
                     return
                 if isinstance(made, list):
                     for each in made:
@@ -123,22 +120,24 @@ class Stages:
                     return
                 outgoing = made
             if self._draining:  # no destination begins it any more
-                self.context.end(outgoing.items, NOT_BEGUN, started)
+                self.context.dispatcher.end(outgoing.items, NOT_BEGUN, started)
                 return
-            for envelope in _envelopes(outgoing, self._most, self._guard, self.context.clock):
+            for envelope in _envelopes(outgoing, self._most, self.context):
                 self._put(outgoing.destination, envelope)
                 self.context.room -= envelope.room
         except Exception as error:
             log.error("no envelope", message=outgoing.message.id,
                       rows=[item.id for item in items], exc_info=error)  # fmt: skip
-            self.context.end_unowned(items, Result.from_error(internal(error), ""), started)
+            self.context.dispatcher.end_unowned(
+                items, Result.from_error(internal(error), ""), started
+            )
 
     def drain(self) -> None:
         """Begin nothing new, and hand back the rows that wait."""
         self._draining = True
         for stage in self.all:
             for outgoing in stage.drain():
-                self.context.end(outgoing.items, NOT_BEGUN, outgoing.started)
+                self.context.dispatcher.end(outgoing.items, NOT_BEGUN, outgoing.started)
 
     async def wait(self) -> None:
         """Wait for the work of stages that is under way."""
@@ -151,13 +150,12 @@ class Stages:
             await stage.abort()
 
 
-def _envelopes(
-    outgoing: Outgoing, most: int, guard: LeaseGuard, clock: DatabaseTime
-) -> list[Envelope]:
+def _envelopes(outgoing: Outgoing, most: int, context: StageContext) -> list[Envelope]:
     """Return envelopes of at most `most` rows each."""
     group, trace, content = outgoing.items, outgoing.trace, outgoing.content
     utf8 = outgoing.utf8 or (outgoing.header_utf8 and header_needs_utf8(trace, content))
     urgent = any(item.urgent for item in group)
+    clock = context.means.clock
     deadline = clock.find_moment(outgoing.deadline) if outgoing.deadline else None
     return [
         Envelope(
@@ -168,7 +166,7 @@ def _envelopes(
             size=outgoing.size,
             utf8=utf8,
             content=content,
-            guard=guard,
+            guard=context.guard,
             started=outgoing.started,
             urgent=urgent,
             room=len(content) if isinstance(content, bytes) else 0,

@@ -36,6 +36,7 @@ class SuspensionWatch(Keeper):
     def __init__(
         self, table: SuspensionTable, schema: Schema, answers: InquiryAnswers | None = None
     ) -> None:
+        super().__init__()
         self._answers = answers
         self.mail = SuspendedMail()
         """The suspensions."""
@@ -45,16 +46,16 @@ class SuspensionWatch(Keeper):
         """Reports changes."""
         self._table = table
         self._schema = schema
-        self.version = 0
-        """Changes so far, as they are known; 0: nothing is known."""
+        self._know(0)
         self._learnt: dict[tuple[int, str], None] = {}
         self._known: set[tuple[int, str]] = set()
         self._failing = False  # whether the last look by a condition failed
 
-    @property
-    def active(self) -> bool:
-        """Whether there is a suspension."""
-        return self.mail.active
+    def _know(self, version: int) -> None:
+        self.version = version
+        """Changes so far, as they are known; 0: nothing is known."""
+        self.ready, self.active = version > 0, self.mail.active
+        self.changed()
 
     def add_worker(self, leased: Mapping[int, Item]) -> None:
         """Look at the rows of a worker after each change."""
@@ -62,9 +63,8 @@ class SuspensionWatch(Keeper):
 
     async def get_ready(self) -> None:
         """Return once the suspensions are known. Raises what the database does."""
-        if not self.version:
-            self._schema.require()
-            await self._look()
+        self._schema.require()
+        await self._look()
 
     async def look_at(self, items: Sequence[Item]) -> None:
         """Find which rows meet an SQL condition."""
@@ -127,6 +127,7 @@ class SuspensionWatch(Keeper):
         found = await self._table.active()
         self._known = {(each.id, domain) for each in found for domain in each.domains}
         self.mail.set(found)
+        self._know(self.version)
         log.debug("suspensions", number=len(found), version=version)
         items = [item for rows in self.leased for item in rows.values()]
         if not self.mail.conditional:
@@ -134,7 +135,7 @@ class SuspensionWatch(Keeper):
                 item.reason_to_wait = None
         elif not await self.mark(items):
             return
-        self.version = version
+        self._know(version)
 
     async def mark(self, items: Sequence[Item]) -> bool:
         """Note at each row the suspension whose SQL condition it meets; return whether it is known.
@@ -151,7 +152,8 @@ class SuspensionWatch(Keeper):
             except psycopg.Error as error:
                 if not self._failing:
                     log.error("conditions of suspensions fail", reason=faults.words(error))
-                self._failing, self.version = True, 0
+                self._failing = True
+                self._know(0)
                 return False
             for item in items:
                 number = found.get(item.id)

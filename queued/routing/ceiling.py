@@ -15,7 +15,7 @@ def ceiling(delivery: Delivery, routed: Routed) -> dict[str, Any]:
 
     `shown` is both in one text, and each number has the key that sets it.
     """
-    rate = routed.rate
+    rate = next(iter(routed.claims_on), None)
     default = "" if "connections" in delivery.model_fields_set else ", its default"
     times = f" \N{MULTIPLICATION SIGN} {rate.shown}" if rate else ""
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -60,9 +61,9 @@ class RouteRate:
         return str(getattr(mail, by)) if by else ""
 
 
-def budgets_of(rate: RouteRate | None, mail: Any) -> list[Budget]:
-    """Return the budgets of a row whose route has this rate; that of its metadata comes last."""
-    found = [rate.budget(mail)] if rate else []
+def budgets_of(rates: Sequence[RouteRate], mail: Any) -> list[Budget]:
+    """Return the budgets of a row whose route has these; that of its metadata comes last."""
+    found = [rate.budget(mail) for rate in rates]
     if mail.metadata and BUDGET in mail.metadata:
         key = values_of(mail.metadata).get("_budget")
         if isinstance(key, str):  # others are made by hand

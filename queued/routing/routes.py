@@ -36,14 +36,15 @@ class Routed:
     """A destination, and the terms of the route that leads to it.
 
     `route` is its name, for operators. Mail with the same `group` may share a transaction: it is
-    rewritten alike, too, and has the same rate.
+    rewritten alike, too, and needs the same.
     """
 
     destination: Destination
     route: str
     retry: Retry | None = field(default=None, repr=False, compare=False)
     rewriting: Rewriting | None = field(default=None, repr=False, compare=False)
-    rate: RouteRate | None = field(default=None, repr=False, compare=False)
+    claims_on: tuple[RouteRate, ...] = field(default=(), repr=False, compare=False)
+    """What its mail needs before it goes, such as a time of a rate."""
     key: str = field(default="", compare=False)
     """Where its file has it, such as `routes[2]`."""
     group: str = field(init=False, repr=False, compare=False)
@@ -55,7 +56,7 @@ class Routed:
         name = self.destination.domain or str(self.destination.parameters)
         object.__setattr__(self, "next_hop", name[:_SHOWN])
         group = f"{key} {self.rewriting.name}" if self.rewriting else key
-        group = f"{group} {self.rate.rated.name}" if self.rate else group
+        group = " ".join((group, *(each.rated.name for each in self.claims_on)))
         object.__setattr__(self, "group", group)
 
 
@@ -103,8 +104,9 @@ class Route:
         by_domain = entry.transport in SMTP and not entry.to
         labelled = Labelled(entry.mail, f"route {number}", by_domain)
         rate = RouteRate.of(entry, by_domain=by_domain)
+        claims_on = (rate,) if rate else ()
         key = f"routes[{number}]"
-        routed = Routed(destination, name, entry.retry, rewriting, rate, key)
+        routed = Routed(destination, name, entry.retry, rewriting, claims_on, key)
         return cls(domain, rest, labelled, routed)
 
 
@@ -157,11 +159,12 @@ class Routes:
 
         It is empty if no route has a rate.
         """
-        rates = [route.routed.rate for route in self._routes]
-        last = max((number for number, rate in enumerate(rates) if rate), default=-1)
+        routes = self._routes
+        last = max((n for n, route in enumerate(routes) if route.routed.claims_on), default=-1)
+        found = ((route, route.routed.claims_on) for route in routes[: last + 1])
         return [
-            rate.rated if rate else Rated(route.labelled.selection)
-            for route, rate in zip(self._routes[: last + 1], rates, strict=False)
+            claims[0].rated if claims else Rated(route.labelled.selection)
+            for route, claims in found
         ]
 
     @property
@@ -248,12 +251,12 @@ class Routes:
         except Exception:  # such mail has no route, and its result says so
             return None
 
-    def rate(self, mail: Mail) -> RouteRate | None:
-        """Return the rate of the route that mail takes; None if it has none."""
+    def claims_on(self, mail: Mail) -> tuple[RouteRate, ...]:
+        """Return what mail needs on its route before it goes."""
         try:
-            return self.find(mail).rate
+            return self.find(mail).claims_on
         except Exception:  # as in `retry`
-            return None
+            return ()
 
     def label(self, mail: Mail) -> str:
         """Return the text with which claims leave out this mail, and other mail of its next hop.

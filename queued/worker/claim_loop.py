@@ -116,7 +116,8 @@ class Claimer:
                 lost = await self.claims.leases.give_back(list(self._leases.items))
                 if lost:
                     log.info("gave back rows of a claim whose answer was lost", rows=lost)
-            await self._context.gate.get_ready()
+            if not self._context.gate.ready:
+                await self._context.gate.get_ready()
             overdue = self.schedule.overdue if self.schedule.shared else 0.0
             claimed = time.monotonic()
             async with asyncio.timeout(None) as self._limit:
@@ -154,7 +155,8 @@ class Claimer:
             self.claimed(claim.items)
         if spans := self._context.spans:
             spans.claimed(claim, time.monotonic() - claimed)
-        await self._context.gate.look_at(fresh)
+        if self._context.gate.active:
+            await self._context.gate.look_at(fresh)
         self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
 
     def give_up(self) -> None:

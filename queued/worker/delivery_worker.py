@@ -10,6 +10,7 @@ import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
+from pgmta.postgres.link import Link
 from pgmta.service import Part
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.contents import Contents
@@ -17,11 +18,11 @@ from pgmta.store.queue.costly import CLAIMING
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
-from pgmta.store.records.reservations import BudgetReservations
 from pgmta.store.records.traces import Trace
 from pgmta.tracing import tracing
 from queued.config import QueuedConfig, Worker
 from queued.delivery.transport.result import NOT_BEGUN
+from queued.outgoing.stage import Means
 from queued.process.queued_process import QueuedProcess
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
@@ -53,32 +54,37 @@ class DeliveryWorker:
         self._drain = config.process.drain
         self._registry = process.registry
         self._slots = worker.concurrency
-        link = process.resources.link
-        links = {
-            name: link(f"{worker.name} {name}", SESSION | _MORE.get(name, {}))
-            for name in ("claim", "urgent", "settle", "renew", "content", "returned", "rates")
-        }
+
+        def link(name: str) -> Link:
+            return process.resources.link(f"{worker.name} {name}", SESSION | _MORE.get(name, {}))
+
         lease, poll = config.process.lease, config.process.poll
         self._poll = poll
         level = -1 if config.urgent.priority is None else config.urgent.priority
-        self._leases = Leases(RowLeases(links["renew"], owner, lease))
+        self._leases = Leases(RowLeases(link("renew"), owner, lease))
         found = tracing()
         spans = Spans(found, worker.name) if found else None
         self._settler = Settler(
-            Settlements(links["settle"], owner), self._leases, self._deferred, process.reported.set,
+            Settlements(link("settle"), owner), self._leases, self._deferred, process.reported.set,
             spans, process.figures,
         )  # fmt: skip
-        contents = Contents(links["content"])
         self._observer = Observer(lines=config.log.attempts)
+        means = Means(
+            contents=Contents(link("content")),
+            transports=process.transports,
+            returned=ReturnedLog(link("returned")),
+            signers=process.signers,
+            gate=process.gate,
+            clock=process.clock,
+            link=link,
+        )
         self._dispatch = Dispatch(
-            config, contents, self._leases, self._settler, process.transports, process.reclaimer,
-            self._observer, process.signers, ReturnedLog(links["returned"]), spans,
-            BudgetReservations(links["rates"]), process.gate, process.clock,
-        )  # fmt: skip
-        rates = self._dispatch.stages.context.rates
-        rates.most, rates.wake = worker.concurrency // 2, self._wake_loops
+            config, means, self._leases, self._settler, process.reclaimer, self._observer, spans
+        )
+        timed = self._dispatch.stages.context.timed
+        timed.most, timed.wake = worker.concurrency // 2, self._wake_loops
         claims = Claims(
-            links["claim"],
+            link("claim"),
             owner,
             lease,
             where,
@@ -100,7 +106,7 @@ class DeliveryWorker:
         if slots := config.urgent.slots(worker.concurrency):
             # a separate owner: after an outage one loop must not give back rows of the other
             urgent = Claims(
-                links["urgent"], f"{owner}:urgent", lease, where, worker.priority,
+                link("urgent"), f"{owner}:urgent", lease, where, worker.priority,
                 urgent=level, each=config.urgent.bound, schema=schema, costly=process.costly,
                 clock=process.clock,
             )  # fmt: skip

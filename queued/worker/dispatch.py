@@ -10,26 +10,19 @@ from pgmta.errors import Stage
 from pgmta.logs import get
 from pgmta.mail.address import needs_utf8
 from pgmta.model import CHUNK_SIZE, Item, Message, Outcome, Reply
-from pgmta.postgres.database_time import DatabaseTime
 from pgmta.states import Event
-from pgmta.store.queue.contents import Contents
-from pgmta.store.queue.returned import ReturnedLog
-from pgmta.store.records.reservations import BudgetReservations
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import Destination, TlsWish
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.gate import Gate
 from queued.delivery.transport.result import CUT_OFF, NOT_BEGUN, Result, internal
-from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing, StoredContent
-from queued.outgoing.stage import StageContext
+from queued.outgoing.stage import Means, StageContext
 from queued.outgoing.stages import Stages
 from queued.process.inquiry_answers import Inspected
 from queued.process.space import Reclaimer
 from queued.routing.routes import Routed, Routes
-from queued.signing.signers import Signers
 from queued.worker.leases import Leases
 from queued.worker.left_out import LeftOut
 from queued.worker.observer import Observer
@@ -52,56 +45,30 @@ Key = tuple[int, str, str, bool]
 class Dispatch:
     """Has a DestinationQueue for each destination with mail or connections, and judges its results.
 
-    `signers` sign mail. There are `spans` only if OpenTelemetry is on. `reservations` are of times
-    for mail with a rate. The `gate` knows which mail may not go now. The times of
-    attempts are of the `clock` of PostgreSQL.
+    There are `spans` only if OpenTelemetry is on.
     """
 
     def __init__(
         self,
         config: QueuedConfig,
-        contents: Contents,
+        means: Means,
         leases: Leases,
         settler: Settler,
-        transports: Transports,
         space: Reclaimer | None = None,
         observer: Observer | None = None,
-        signers: Signers | None = None,
-        attempts: ReturnedLog | None = None,
         spans: Spans | None = None,
-        reservations: BudgetReservations | None = None,
-        gate: Gate | None = None,
-        clock: DatabaseTime | None = None,
     ) -> None:
+        self._means = means
         self._leases = leases
         leases.owners.append(self.rows)
         self._settler = settler
-        self._clock = clock or DatabaseTime()
         self._space = space
-        self._transports = transports
         self._observer = observer or Observer()
         self._spans = spans
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
-        self._contents = contents
-        context = StageContext(
-            contents=contents,
-            transports=transports,
-            attempts=attempts,
-            signers=signers,
-            end=self._end,
-            end_unowned=self.end_unowned,
-            dispatch=self.dispatch,
-            route=self._route,
-            room=_MEMORY,
-            connected=self._connected,
-            jammed=self._jammed,
-            guard=leases,
-            clock=self._clock,
-            reservations=reservations,
-            gate=gate or Gate(),
-        )
-        self.stages = Stages(context, leases, self._put)
+        context = StageContext(means=means, guard=leases, dispatcher=self, room=_MEMORY)
+        self.stages = Stages(context, self._put)
         """The stages, and in their context the room for content."""
         self.left_out = LeftOut(self._queues, self.stages)
         """The mail that the next claim leaves out."""
@@ -151,30 +118,27 @@ class Dispatch:
         `reserved` slots are handed back if their next hop has its share of these.
         """
         self.left_out.returned = 0
-        started = self._clock.now()
+        started = self._means.clock.now()
         for key, (routed, group) in self._groups(items, messages).items():
             number, _, sender, utf8 = key
             message = messages.get(number)
             if message is None:  # rows by SQL that no check has seen
-                self._end(group, _NO_MESSAGE)
+                self.end(group, _NO_MESSAGE)
                 continue
             try:
                 outgoing = Outgoing(
-                    group,
-                    message,
-                    routed.destination,
-                    sender,
-                    message.trace.encode(),
-                    self._stream(message, group) if message.body is None else message.body,
-                    message.size,
-                    utf8,
-                    message.utf8,
-                    started,
-                    None,
-                    {self._routes.label(item) for item in group} if self.labelled else None,
-                    reserved,
-                    routed.rewriting,
-                    routed.rate,
+                    items=group,
+                    message=message,
+                    routed=routed,
+                    sender=sender,
+                    trace=message.trace.encode(),
+                    content=self._stream(message, group) if message.body is None else message.body,
+                    size=message.size,
+                    utf8=utf8,
+                    header_utf8=message.utf8,
+                    started=started,
+                    labels={self._routes.label(item) for item in group} if self.labelled else None,
+                    reserved=reserved,
                 )
             except Exception as error:
                 self._fail(group, error)
@@ -184,7 +148,7 @@ class Dispatch:
 
     def _stream(self, message: Message, group: list[Item]) -> StoredContent:
         urgent = any(item.urgent for item in group)
-        return StoredContent(message.id, message.chunks, self._contents, urgent)
+        return StoredContent(message.id, message.chunks, self._means.contents, urgent)
 
     def _groups(
         self, items: list[Item], messages: dict[int, Message]
@@ -210,7 +174,7 @@ class Dispatch:
                 groups[key] = routed, [item]
         return groups
 
-    def _route(self, item: Item, message: Message) -> Routed:
+    def route(self, item: Item, message: Message) -> Routed:
         """Return the route of one row, which a stage has given another recipient."""
         routed = self._routes.find(item)
         wishes = message.requiretls or message.tls_optional
@@ -220,18 +184,19 @@ class Dispatch:
         """Give an envelope to its destination."""
         queue = self._queues.get(destination.key)
         if queue is None:
-            transport = self._transports.find_transport(destination.transport)
-            gate = self.stages.context.gate
-            queue = DestinationQueue(destination, transport, self, *self._limits, gate)
+            transport = self._means.transports.find_transport(destination.transport)
+            queue = DestinationQueue(destination, transport, self, *self._limits, self._means.gate)
             self._queues[destination.key] = queue
             self.left_out.watch(destination)
         queue.put_envelope(envelope)
 
-    def _connected(self, destination: Destination) -> bool:
+    def connected(self, destination: Destination) -> bool:
+        """Return whether a destination has a connection."""
         queue = self._queues.get(destination.key)
         return queue is not None and queue.connected
 
-    def _jammed(self, destination: Destination) -> bool:
+    def jammed(self, destination: Destination) -> bool:
+        """Return whether more mail waits at a destination than it has connections."""
         queue = self._queues.get(destination.key)
         return queue is not None and queue.jammed
 
@@ -241,7 +206,7 @@ class Dispatch:
                   exc_info=error)  # fmt: skip
         self.end_unowned(group, Result.from_error(internal(error), ""))
 
-    def _end(self, items: list[Item], result: Result, started: datetime | None = None) -> None:
+    def end(self, items: list[Item], result: Result, started: datetime | None = None) -> None:
         """End the attempt of rows with the same result."""
         self._conclude(items, [result] * len(items), started)
 
@@ -253,7 +218,7 @@ class Dispatch:
         So the place of the error does not matter, nor what became of the other rows there. If the
         next hop may have the mail of a row, its outcome is unknown, whatever the result.
         """
-        now = self._clock.now()
+        now = self._means.clock.now()
         for item in self._leases.unowned(items):
             found = result
             if self._leases.in_doubt(item):
@@ -269,7 +234,7 @@ class Dispatch:
         log.error("on hold: its outcome can't be judged", row=item.id, message=item.message_id,
                   exc_info=error)  # fmt: skip
         unknown = result.event is Event.UNKNOWN
-        event, now = Event.UNKNOWN if unknown else Event.FAIL, self._clock.now()
+        event, now = Event.UNKNOWN if unknown else Event.FAIL, self._means.clock.now()
         held = replace(item, once=unknown, on_failed="hold")
         reply = Reply(0, internal(error).line)
         self._settler.put_outcome(Outcome(held, event, reply, started=now, ended=now))
@@ -286,7 +251,7 @@ class Dispatch:
     ) -> bool:
         """Judge the results and give the outcomes on; return whether one is a delivery."""
         delivered = False
-        now = self._clock.now()
+        now = self._means.clock.now()
         started = started or now
         for item, result in zip(items, results, strict=True):
             delivered = delivered or result.event is Event.DELIVERED
@@ -340,7 +305,7 @@ class Dispatch:
         for queue in list(self._queues.values()):
             for envelope in queue.drain():
                 self.stages.context.room += envelope.room
-                self._end(envelope.items, NOT_BEGUN)
+                self.end(envelope.items, NOT_BEGUN)
 
     async def wait(self) -> None:
         """Wait for the deliveries that are under way."""

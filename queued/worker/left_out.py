@@ -141,10 +141,10 @@ class LeftOut:
         if (waiting := self._stages.context.load) and waiting >= free:  # signing is slow
             domains |= self._stages.names
             load += waiting
-        rates = self._stages.context.rates
-        if rates.load or rates.left_out:
-            domains.update(rates.left_out)
-            load += rates.load
+        timed = self._stages.context.timed
+        if timed.load or timed.left_out:
+            domains.update(timed.left_out)
+            load += timed.load
         return sorted(domains), load
 
     def crowded(self, free: int) -> list[str]:
@@ -159,7 +159,7 @@ class LeftOut:
         self._crowded = {key: names for key, names in self._crowded.items() if key in full}
         domains = {domain for queue in full.values() for domain in queue.domains}
         domains.update(*self._crowded.values(), *(down.domains for down in self._still_down()))
-        domains.update(self._stages.context.rates.left_out)
+        domains.update(self._stages.context.timed.left_out)
         return sorted(domains)
 
     def _still_down(self) -> Iterable[_Down]:

@@ -15,12 +15,14 @@ class HostKeeper(Keeper):
     """Keeps the mail to some hosts back; `told` are the domains that lead to one of them."""
 
     def __init__(self) -> None:
-        self.closed: list[str] = []
+        super().__init__()
+        self._closed: tuple[str, ...] = ()
         self.told: list[tuple[str, ReasonToWait]] = []
 
-    @property
-    def active(self) -> bool:
-        return bool(self.closed)
+    def close(self, *hosts: str) -> None:
+        """Close these hosts, and no others."""
+        self._closed, self.active = hosts, bool(hosts)
+        self.changed()
 
     def find_rows(
         self, items: Sequence[Item], destination: Destination, host: str = ""
@@ -29,7 +31,7 @@ class HostKeeper(Keeper):
         return dict.fromkeys(range(len(items)), found) if found else {}
 
     def find_host(self, destination: Destination, host: str) -> ReasonToWait | None:
-        return CLOSED if host.partition(":")[0] in self.closed else None
+        return CLOSED if host.partition(":")[0] in self._closed else None
 
     def was_closed(self, destination: Destination, reason: ReasonToWait) -> None:
         self.told.append((destination.domain, reason))

@@ -227,7 +227,7 @@ def add_budgets(uri: str, routes: Routes, rows: list[dict[str, Any]]) -> None:
         if row["status"] not in _TRIED:
             continue
         mail = mail_of(row)
-        keys = [budget.key for budget in budgets_of(routes.rate(mail), mail)]
+        keys = [budget.key for budget in budgets_of(routes.claims_on(mail), mail)]
         if not keys:
             continue
         with closing(BudgetTable(uri)) as table:

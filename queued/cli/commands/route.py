@@ -204,7 +204,7 @@ def _routed(routed: Routed) -> dict[str, Any]:
         "implicit_tls": parameters.implicit,
         "tls": str(parameters.tls) if parameters.tls else None,
         "login": login and {"name": login.name, "user": login.user},
-        "rate": rate.shown if (rate := routed.rate) else None,
+        "rate": next((each.shown for each in routed.claims_on), None),
         "rewrite": rewriting.entry.shown if (rewriting := routed.rewriting) else None,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgmta.errors import NoHostLeft
@@ -18,21 +18,23 @@ class HostClosed(NoHostLeft):
 
 
 class Keeper:
-    """Keeps mail back for a feature, in all workers of a process. This one keeps none back."""
+    """Keeps mail back for a feature, in all workers of a process. This one keeps none back.
 
-    @property
-    def active(self) -> bool:
+    It calls `changed` after it has changed `ready` or `active`.
+    """
+
+    def __init__(self) -> None:
+        self.ready = True
+        """Whether it knows which mail it keeps back."""
+        self.active = False
         """Whether it may keep any mail back now. If not, nobody asks it for any."""
-        return False
+        self.changed: Callable[[], None] = lambda: None
 
     def add_worker(self, leased: Mapping[int, Item]) -> None:
         """Learn of a worker by the rows that it has leased, which stay up to date."""
 
     async def get_ready(self) -> None:
-        """Return once it knows which mail it keeps back: nothing is claimed before.
-
-        Raises what the database does.
-        """
+        """Return once it is ready: nothing is claimed before. Raises what the database does."""
 
     async def look_at(self, items: Sequence[Item]) -> None:
         """Look at rows right after their claim: they go nowhere before it returns."""
@@ -62,11 +64,15 @@ class Gate:
 
     def __init__(self, keepers: Sequence[Keeper] = ()) -> None:
         self._keepers = keepers
+        for keeper in keepers:
+            keeper.changed = self._update
+        self._update()
 
-    @property
-    def active(self) -> bool:
+    def _update(self) -> None:
+        self.ready = all(keeper.ready for keeper in self._keepers)
+        """Whether all keepers know which mail they keep back."""
+        self.active = any(keeper.active for keeper in self._keepers)
         """Whether any mail may be kept back now."""
-        return any(keeper.active for keeper in self._keepers)
 
     def add_worker(self, leased: Mapping[int, Item]) -> None:
         """Tell the keepers of a worker, as each says."""
@@ -74,9 +80,10 @@ class Gate:
             keeper.add_worker(leased)
 
     async def get_ready(self) -> None:
-        """Return once all keepers know which mail they keep back. Raises what the database does."""
+        """Return once all keepers are ready. Raises what the database does."""
         for keeper in self._keepers:
-            await keeper.get_ready()
+            if not keeper.ready:
+                await keeper.get_ready()
 
     async def look_at(self, items: Sequence[Item]) -> None:
         """Let the keepers look at rows that were claimed."""

@@ -343,7 +343,7 @@ def test_a_closed_backup_gets_no_mail_over_an_open_session() -> None:
         async with serving(hops[0]), serving(hops[1]):
             trial = Trial(hops, Delivery(connections=1))
             for number, known in enumerate(([], ["mx1"], ["mx0", "mx1"]), 1):
-                trial.keeper.closed = known
+                trial.keeper.close(*known)
                 trial.queue.put_envelope(envelope(number))
                 await eventually(partial(trial.has, number))
             trial.queue.drain()
@@ -366,7 +366,7 @@ def test_no_further_host_gets_mail_once_it_is_closed() -> None:
 
             def close(number: int) -> None:
                 if number == before:
-                    trial.keeper.closed = ["mx1"]
+                    trial.keeper.close("mx1")
 
             trial.hosts.then = lambda name: close(0) if name == "mx1" else None
             hops[1].says["dot"] = lambda _: close(len(hops[1].messages))

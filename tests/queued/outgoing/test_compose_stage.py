@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -13,12 +13,11 @@ from pgmta.compose.template import TemplateSource
 from pgmta.model import Item, Message
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.result import Result
 from queued.outgoing import template_cache
 from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.outgoing import Outgoing
-from queued.outgoing.stage import StageContext
-from tests.support.leases import ALWAYS
+from queued.routing.routes import Routed
+from tests.support.dispatcher import RecordingDispatcher, stage_context
 
 NOW = datetime.now(UTC)
 
@@ -42,7 +41,7 @@ def outgoing(template: int) -> Outgoing:
         template, 9, False, "", 0, b"", f"<{template}.a@x.example>", composition=composition
     )
     destination = Destination("b.example", SmtpParameters())
-    return Outgoing([item], message, destination, "", b"", b"", 9, False, False, NOW)
+    return Outgoing([item], message, Routed(destination, "*"), "", b"", b"", 9, False, False, NOW)
 
 
 class Stage(ComposeStage):
@@ -50,18 +49,10 @@ class Stage(ComposeStage):
 
     def __init__(self) -> None:
         self.made: list[Outgoing] = []
-        self.ended: list[tuple[int, Result]] = []
-        super().__init__(
-            StageContext(
-                contents=cast(Any, Templates()), guard=ALWAYS, transports=cast(Any, None),
-                attempts=cast(Any, None), signers=None, end=self.note, end_unowned=self.note,
-                dispatch=lambda items, _: None, route=cast(Any, None), room=0,
-            )
-        )  # fmt: skip
+        dispatcher = RecordingDispatcher()
+        self.ended = dispatcher.ended
+        super().__init__(stage_context(dispatcher, contents=Templates()))
         self.context.go_on = lambda _, made: self.made.append(made)
-
-    def note(self, items: list[Item], result: Result, _: datetime | None) -> None:
-        self.ended += [(item.id, result) for item in items]
 
 
 @pytest.mark.parametrize("most", [1, 64 << 20])

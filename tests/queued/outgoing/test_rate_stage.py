@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, cast
@@ -23,13 +24,12 @@ from queued.config import QueuedConfig, Shaping
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.begin_time import BeginTime
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.result import Result
 from queued.outgoing import budget_line
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.rate_stage import RateStage
 from queued.outgoing.recent_times import BOUNDS_S, RecentTimes
-from queued.outgoing.stage import StageContext
-from queued.routing.routes import Routes
+from queued.routing.routes import Routed, Routes
+from tests.support.dispatcher import RecordingDispatcher, stage_context
 from tests.support.leases import Always
 from tests.support.waiting import eventually
 
@@ -102,23 +102,17 @@ class Stage(RateStage):
 
     def __init__(self, reservations: Reservations) -> None:
         self.went: list[tuple[float, Outgoing]] = []
-        self.results: list[tuple[int, Result]] = []
-        super().__init__(
-            StageContext(
-                contents=cast(Any, None), guard=Guard(), transports=cast(Any, None),
-                attempts=None, signers=None,
-                end=self.note, end_unowned=self.note, dispatch=lambda items, _: None,
-                route=cast(Any, None), room=1000,
-                reservations=reservations,
-            )
-        )  # fmt: skip
+        self.dispatcher = RecordingDispatcher()
+        self.results = self.dispatcher.ended
+        self.reservations = reservations
+        context = stage_context(self.dispatcher, room=1000)
+        context.guard = Guard()
+        super().__init__(context)
+        self._reservations = reservations
         self.context.go_on = lambda _, made: self.went.append((time.monotonic(), made))
         prepare = self.configured(QueuedConfig())
         assert prepare
         self.prepare_one = prepare
-
-    def note(self, items: list[Item], result: Result, started: object) -> None:
-        self.results += [(item.id, result) for item in items]
 
     async def until(self, number: int) -> None:
         await eventually(lambda: len(self.went) >= number)
@@ -133,13 +127,11 @@ def outgoing(number: int, metadata: str | None = None, **route: Any) -> Outgoing
     item = Item(number, number, "s@a.example", "r@b.example", "b.example", 1, NOW, 1)
     item.metadata = metadata
     message = Message(number, 4, False, "", 0, b"body", "<1@a.example>")
-    rate = None
+    routed = Routed(Destination("smtp", SmtpParameters()), "*")
     if route:
         file = Shaping.model_validate({"routes": [{"name": "n", "to": "h.example", **route}]})
-        rate = Routes({}, file).rate(item)
-    destination = Destination("smtp", SmtpParameters())
-    return Outgoing([item], message, destination, "s@a.example", b"", b"body", 4, False, False,
-                    NOW, rate=rate)  # fmt: skip
+        routed = replace(routed, claims_on=Routes({}, file).claims_on(item))
+    return Outgoing([item], message, routed, "s@a.example", b"", b"body", 4, False, False, NOW)
 
 
 @pytest.fixture
@@ -172,11 +164,11 @@ async def test_each_row_has_its_own_time(stage: Stage) -> None:
     assert await stage.begin(2).come()
     assert not await stage.begin(2).come(), "no time is used twice"
     assert stage.context.room == 1000
-    assert stage.context.rates.load == 0
+    assert stage.context.timed.load == 0
 
 
 async def test_without_its_budget_mail_has_no_limit(stage: Stage) -> None:
-    cast(Reservations, stage.context.reservations).missing.add("credential:x")
+    stage.reservations.missing.add("credential:x")
     for number in range(50):
         stage.prepare_one(outgoing(number, CREDENTIAL))
     await stage.until(50)
@@ -187,7 +179,7 @@ async def test_mail_waits_while_the_database_is_away(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budget_line, "_AGAIN_S", 0.05)
-    reservations = cast(Reservations, stage.context.reservations)
+    reservations = stage.reservations
     reservations.away = True
     stage.prepare_one(outgoing(1, CREDENTIAL))
     await eventually(lambda: reservations.asked >= 3)
@@ -196,7 +188,7 @@ async def test_mail_waits_while_the_database_is_away(
     await stage.until(1)
     stage.prepare_one(outgoing(2, CREDENTIAL))
     assert [each.items[0].id for each in stage.drain()] == [2]
-    assert stage.context.rates.load == 0
+    assert stage.context.timed.load == 0
 
 
 async def test_mail_beyond_two_seconds_is_handed_back_and_left_out(stage: Stage) -> None:
@@ -206,15 +198,15 @@ async def test_mail_beyond_two_seconds_is_handed_back_and_left_out(stage: Stage)
         nonlocal woken
         woken += 1
 
-    stage.context.rates.wake = wake
+    stage.context.timed.wake = wake
     for number in range(50):
         stage.prepare_one(outgoing(number, rate="10/s"))
     assert [number for number, _ in stage.results] == [*range(20, 50)]
     assert {result.event for _, result in stage.results} == {Event.HAND_BACK}
-    assert set(stage.context.rates.left_out) == {"rate n"}
+    assert set(stage.context.timed.left_out) == {"rate n"}
     await stage.until(10)
     assert woken == 1
-    assert not stage.context.rates.left_out
+    assert not stage.context.timed.left_out
     stage.drain()
 
 
@@ -227,7 +219,7 @@ async def test_beyond_the_known_labels_mail_is_put_off(
         stage.prepare_one(outgoing(number, rate="10/min"))
     ((number, result),) = stage.results
     assert (number, result.event) == (2, Event.POSTPONE)
-    assert not stage.context.rates.left_out
+    assert not stage.context.timed.left_out
     stage.drain()
 
 
@@ -235,15 +227,15 @@ async def test_a_fast_rate_that_fills_its_slots_is_claimed_again_when_half_are_f
     stage: Stage,
 ) -> None:
     """Not only a second later: one process would send 100 per second."""
-    stage.context.rates.most = 100
+    stage.context.timed.most = 100
     for number in range(150):
         stage.prepare_one(outgoing(number, rate="1000/s"))
     assert [number for number, _ in stage.results] == [*range(100, 150)]
-    assert set(stage.context.rates.left_out) == {"rate n"}
+    assert set(stage.context.timed.left_out) == {"rate n"}
     began = time.monotonic()
     await stage.until(51)
     assert time.monotonic() - began < 0.8
-    assert not stage.context.rates.left_out
+    assert not stage.context.timed.left_out
     stage.drain()
 
 
@@ -251,8 +243,8 @@ async def test_rows_that_come_although_they_are_left_out_are_put_off(stage: Stag
     """They came with other recipients of their message, long after the label was left out."""
     for number in range(5):
         stage.prepare_one(outgoing(number, rate="10/min"))
-    (period,) = stage.context.rates.left_out.values()
-    stage.context.rates.left_out["rate n"] = period._replace(since=period.since - 2)
+    (period,) = stage.context.timed.left_out.values()
+    stage.context.timed.left_out["rate n"] = period._replace(since=period.since - 2)
     stage.prepare_one(outgoing(5, rate="10/min"))
     assert stage.results[-1][1].event is Event.POSTPONE
     assert stage.results[-1][1].reply.text == "waits for a time of budget route:n"
@@ -261,13 +253,13 @@ async def test_rows_that_come_although_they_are_left_out_are_put_off(stage: Stag
 
 async def test_many_slow_budgets_leave_slots_to_others(stage: Stage) -> None:
     """The rows whose time is far away go back as soon as half of the slots are taken."""
-    stage.context.rates.most = 100
+    stage.context.timed.most = 100
     for number in range(170):
         stage.prepare_one(outgoing(number, rate="1/min", name=f"n{number // 2}"))
         if number == 99:
             await stage.until(50)  # each of the 50 budgets has had its first time
-    assert stage.context.rates.load <= 100
-    assert sum(label.startswith("rate n") for label in stage.context.rates.left_out) >= 45
+    assert stage.context.timed.load <= 100
+    assert sum(label.startswith("rate n") for label in stage.context.timed.left_out) >= 45
     assert not [result for _, result in stage.results if result.event is not Event.HAND_BACK]
     stage.drain()
 
@@ -279,7 +271,7 @@ async def test_a_backlog_of_a_credential_leaves_slots_to_others(stage: Stage) ->
     await stage.until(1)
     stage.prepare_one(outgoing(300, CREDENTIAL))
     step = 1.04 / 20
-    assert stage.context.rates.load <= (2 + 0.5) / step + 2
+    assert stage.context.timed.load <= (2 + 0.5) / step + 2
     assert {result.event for _, result in stage.results} == {Event.POSTPONE}
     again = sorted(result.wait for _, result in stage.results if result.wait)
     assert len(again) >= 250
@@ -290,7 +282,7 @@ async def test_a_backlog_of_a_credential_leaves_slots_to_others(stage: Stage) ->
 
 
 async def test_a_forward_step_of_the_clock_gives_a_worker_no_time_twice(stage: Stage) -> None:
-    reservations = cast(Reservations, stage.context.reservations)
+    reservations = stage.reservations
     for number in range(30):
         stage.prepare_one(outgoing(number, CREDENTIAL))
     await stage.until(2)
@@ -305,8 +297,8 @@ async def test_a_forward_step_of_the_clock_gives_a_worker_no_time_twice(stage: S
 
 async def test_a_time_that_is_lost_is_not_used_later(stage: Stage) -> None:
     """An early connection gives mail back until its time; after it the mail gets another one."""
-    stage.context.connected = lambda _: False
-    reservations = cast(Reservations, stage.context.reservations)
+    stage.dispatcher.has_connections = False
+    reservations = stage.reservations
     reservations.next_at["credential:x"] = time.monotonic() + AHEAD + 0.3
     stage.prepare_one(outgoing(1, CREDENTIAL))
     await stage.until(1)
@@ -322,14 +314,14 @@ async def test_a_time_that_is_lost_is_not_used_later(stage: Stage) -> None:
     stage.begin(1).give_back()
     await stage.until(3)
     assert len(reservations.grants) == 2
-    assert stage.context.rates.load == 0
+    assert stage.context.timed.load == 0
 
 
 async def test_mail_with_two_budgets_has_a_time_of_each(stage: Stage) -> None:
     for number in range(8):
         stage.prepare_one(outgoing(number, CREDENTIAL, rate="8/s"))
     await stage.until(8)
-    reservations = cast(Reservations, stage.context.reservations)
+    reservations = stage.reservations
     assert set(reservations.next_at) == {"route:n", "credential:x"}
     gaps = [b[0] - a[0] for a, b in zip(stage.went, stage.went[1:], strict=False)]
     assert min(gaps) > 0.08
@@ -382,7 +374,7 @@ def once(number: int, **route: Any) -> Outgoing:
 
 async def test_far_from_the_database_few_times_are_lost(stage: Stage) -> None:
     """A steady round trip leaves the clock unsure, and each commit needs it before the time."""
-    reservations = cast(Reservations, stage.context.reservations)
+    reservations = stage.reservations
     guard = cast(Guard, stage.context.guard)
     reservations.trip = guard.trip = 0.05
     for number in range(60):
@@ -420,15 +412,14 @@ async def test_a_row_that_lost_its_time_is_not_marked_as_begun(stage: Stage) -> 
 
 async def test_mail_for_a_jammed_destination_is_not_marked(stage: Stage) -> None:
     """It waits for another time here, and says why; it goes on once the connections are free."""
-    jammed = True
-    stage.context.jammed = lambda _: jammed
+    stage.dispatcher.is_jammed = True
     guard = cast(Guard, stage.context.guard)
-    reservations = cast(Reservations, stage.context.reservations)
+    reservations = stage.reservations
     stage.prepare_one(once(1, rate="20/s"))
     await eventually(lambda: any(wish.lost for wish in reservations.wishes))
     assert {wish.why for wish in reservations.wishes if wish.lost} == {"next hop"}
     assert not guard.marked
-    jammed = False
+    stage.dispatcher.is_jammed = False
     await stage.until(1)
     assert guard.marked == {1}
     stage.drain()
@@ -436,7 +427,7 @@ async def test_mail_for_a_jammed_destination_is_not_marked(stage: Stage) -> None
 
 async def test_without_a_chance_no_times_are_reserved(stage: Stage) -> None:
     """Other workers can use them; the budget learns that this one can't."""
-    reservations = cast(Reservations, stage.context.reservations)
+    reservations = stage.reservations
     reservations.trip = 0.3
     stage.prepare_one(outgoing(1, rate="20/s"))
     await eventually(lambda: any(wish.lost for wish in reservations.wishes))

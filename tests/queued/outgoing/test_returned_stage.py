@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
 
 from pgmta.model import Item, Message
 from pgmta.store.queue.returned import LoggedAttempt, ReturnedLog, ReturnedRow
@@ -13,12 +12,12 @@ from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.result import NOT_BEGUN, Result
+from queued.delivery.transport.result import NOT_BEGUN
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.returned_stage import ReturnedStage
-from queued.outgoing.stage import StageContext
 from queued.rewriting.verp import ReturnAddresses, VerpAddresses, VerpKeys
-from tests.support.leases import ALWAYS
+from queued.routing.routes import Routed
+from tests.support.dispatcher import RecordingDispatcher, stage_context
 
 NOW = datetime.now(UTC)
 TEMPLATE = "bounce+{id}-{hash}@news.example"
@@ -40,25 +39,9 @@ class SlowLog(ReturnedLog):
 async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
     """No destination would take the mail any more, and its row would stay leased."""
     log = SlowLog()
-    concluded: list[tuple[int, Result]] = []
-    forwarded: list[Item] = []
-
-    def end(items: list[Item], result: Result, _: datetime | None) -> None:
-        concluded.extend((item.id, result) for item in items)
-
-    context = StageContext(
-        contents=cast(Any, None),
-        guard=ALWAYS,
-        transports=cast(Any, None),
-        attempts=log,
-        signers=None,
-        end=end,
-        end_unowned=end,
-        dispatch=lambda items, _: forwarded.extend(items),
-        route=cast(Any, None),
-        room=0,
-    )
-    mail = ReturnedStage(context)
+    dispatcher = RecordingDispatcher()
+    concluded, forwarded = dispatcher.ended, dispatcher.sent
+    mail = ReturnedStage(stage_context(dispatcher, returned=log))
     mail._addresses = ReturnAddresses([TEMPLATE], KEYS)
     mail._rules = AnswerRules(QueuedConfig().answering)
     mail._to = "sender"
@@ -72,7 +55,7 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
         outgoing = Outgoing(
             [row],
             message,
-            mx,
+            Routed(mx, "*"),
             "",
             b"",
             content,

@@ -20,6 +20,7 @@ from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transports import Transports
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.sign_stage import SignStage
+from queued.outgoing.stage import Means
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
 from queued.signing.signing_key import SigningKey
@@ -67,7 +68,10 @@ class Site:
         self.signers = Signers(Keyring(cast(Any, None)), config.signing)
         transports = Transports("client.example", config.delivery)
         self.dispatch = Dispatch(
-            config, cast(Any, None), Always(), cast(Any, self), transports, signers=self.signers
+            config,
+            Means(contents=cast(Any, None), transports=transports, signers=self.signers),
+            Always(),
+            cast(Any, self),
         )
         self.room = self.dispatch.stages.context.room
 
@@ -197,11 +201,11 @@ class Broken:
 
 async def test_content_that_streams(site: Site) -> None:
     (signing,) = [each for each in site.dispatch.stages.all if isinstance(each, SignStage)]
-    destination = site.dispatch._routes.find(mail("b.example")).destination
+    routed = site.dispatch._routes.find(mail("b.example"))
 
     def take(number: int, content: Broken) -> None:
         row = item(number, number)
-        outgoing = Outgoing([row], message(number), destination, "s@s.example", b"", content, 10,
+        outgoing = Outgoing([row], message(number), routed, "s@s.example", b"", content, 10,
                             False, False, NOW)  # fmt: skip
         assert signing.prepare(outgoing) is None
 

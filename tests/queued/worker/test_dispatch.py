@@ -15,6 +15,7 @@ from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.delivery.transports import Transports
+from queued.outgoing.stage import Means
 from queued.worker.dispatch import Dispatch
 from tests.support.leases import Always
 
@@ -45,7 +46,8 @@ class Outcomes:
 
 def dispatcher(config: QueuedConfig, outcomes: Outcomes) -> Dispatch:
     transports = Transports("client.example", config.delivery)
-    return Dispatch(config, cast(Any, None), Always(), cast(Any, outcomes), transports)
+    means = Means(contents=cast(Any, None), transports=transports)
+    return Dispatch(config, means, Always(), cast(Any, outcomes))
 
 
 @pytest.mark.parametrize("fails", ["message", "envelope"])

@@ -220,7 +220,7 @@ async def site(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Async
         })  # fmt: skip
         process = QueuedProcess(config, uri)
         worker = DeliveryWorker(process, Worker(name="w", action=Action.DELIVER, concurrency=50))
-        process.suspended.version = 1
+        process.gate.ready = True
         stop = asyncio.Event()
         tasks = [start_part(name, work, stop) for name, work in worker.parts().items()]
         loops = [start_part("claims", loop.run, stop) for loop in worker.loops]

@@ -202,7 +202,7 @@ def test_a_closed_host_behind_a_better_one_keeps_no_mail_back(
     name_server: NameServer, first: bytes | None
 ) -> None:
     async def act(trial: Trial) -> None:
-        trial.keeper.closed = ["b.example"]
+        trial.keeper.close("b.example")
         error = await trial.fails()
         assert (error.host, error.permanent) == (f"a.example:{trial.hops[2].port}", False)
         assert not isinstance(error, HostClosed)
@@ -214,7 +214,7 @@ def test_a_closed_host_behind_a_better_one_keeps_no_mail_back(
             await trial.open("a.example")
         assert not trial.keeper.told
         trial.smtp._unresponsive.remove("a.example")
-        trial.keeper.closed = ["a.example"]
+        trial.keeper.close("a.example")
         error = await trial.fails()
         assert isinstance(error, HostClosed)
         assert error.reason == CLOSED

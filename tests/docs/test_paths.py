@@ -41,12 +41,6 @@ def test_files_named_in_code_exist(package: str) -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
-def test_folders_are_short_and_names_are_unique() -> None:
-    pages = [page for page in PAGES if page.parent.name != "decisions" and page.name != "README.md"]
-    assert [page.name for page in pages] == list({page.name: page for page in pages})
-    assert {len(list(page.parent.glob("*.md"))) > 20 for page in pages} == {False}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(

@@ -13,8 +13,6 @@ import yaml
 from click.testing import CliRunner
 
 import pgmta
-from pgmta.compose.words import WordPlace
-from queued.cli.options.template_file import FrontMatter
 from queued.cli.queuectl import main
 from tests.support.daemons import ROOT
 from tests.support.rows import column
@@ -50,10 +48,3 @@ def test_the_commands_print_what_the_page_says(
 def pattern(line: str) -> str:
     """Return an expression for a line; three dots in one character are any text of any lines."""
     return "(?s:.*)" if line == "…" else ".*".join(map(re.escape, line.split("…"))) + "\n"
-
-
-def test_the_tables_have_every_place_and_field() -> None:
-    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == {
-        *WordPlace,
-        *(field.alias or name for name, field in FrontMatter.model_fields.items()),
-    }

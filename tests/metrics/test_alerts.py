@@ -68,11 +68,3 @@ def test_each_alert_has_a_test() -> None:
     tests = (FOLDER / "alerts_test.yaml").read_text(encoding="utf-8")
     names = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
     assert [name for name in names if f'alertname="{name}"' not in tests] == []
-
-
-def test_the_page_of_docs_has_every_series() -> None:
-    page = (ROOT / "docs" / "operate" / "monitoring.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(ALL)
-    for series in ALL.values():
-        labels = ", ".join(f"`{label}`" for label in series.labels)
-        assert f"| `{series.name}` | {series.kind} | {labels} | {series.help} |" in page

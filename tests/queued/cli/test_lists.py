@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import io
 import json
@@ -16,7 +15,6 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-import queued
 from pgmta.command import print_csv, print_table, shorten
 from pgmta.mail.text import printable
 from queued.cli.options.fitted_widths import fitted_widths
@@ -24,8 +22,6 @@ from queued.cli.queuectl import main
 from tests.support.rows import message, row
 
 LONG = "450 4.2.1 greylisted, " + "come back later, " * 20
-PAGES = ("commands/show.py",)
-"""Files whose tables are parts of a page."""
 
 LISTS: dict[str, tuple[str, ...]] = {
     "budget list": (),
@@ -74,15 +70,6 @@ def test_each_list_has_the_three_forms() -> None:
     }
     lists = {name for name, each in commands(main) if name.split()[-1] in ("list", "count", "find")}
     assert lists <= set(LISTS)
-
-
-def test_each_table_of_a_command_has_a_form() -> None:
-    root = Path(queued.__file__).parent / "cli"
-    for path in sorted(root.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print_rows":
-                place = path.relative_to(root)
-                assert len(node.args) == 3 or str(place) in PAGES, f"{place}:{node.lineno}"
 
 
 @pytest.fixture

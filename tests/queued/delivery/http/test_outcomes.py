@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -31,7 +30,6 @@ from tests.queued.delivery.http.scripted_server import (
     said,
     serving,
 )
-from tests.support.daemons import ROOT
 from tests.support.leases import ALWAYS
 from tests.support.waiting import let_others_run
 
@@ -119,15 +117,6 @@ async def test_each_answer(
     assert result.reply.code == {DELIVERED: 250, DEFER: 451, FAIL: 554, UNKNOWN: 0}[event]
     assert result.host == f"127.0.0.1:{server.port}"
     assert json.loads(server.got[0].body) == {"to": "r@b.example", "subject": "x"}
-
-
-def test_the_table_of_the_docs() -> None:
-    text = (ROOT / "docs/mail/http.md").read_text().partition("## Answers and outcomes")[2]
-    rows = re.findall(r"^\| (.+?) \| (\w+) \|$", text.partition("\n\n- ")[0], re.MULTILINE)
-    found = {answer: outcome for answer, outcome in rows if outcome != "outcome"}
-    assert {name: found.get(name) for name, *_ in ANSWERS} == {
-        name: event.value for name, _, _, event, _ in ANSWERS
-    }
 
 
 async def test_before_the_last_octet_nothing_is_unknown() -> None:

@@ -7,7 +7,7 @@ examples/aiosmtpd_controller.py is a whole program. smtpd itself does not use it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -193,12 +193,13 @@ class AiosmtpdHandler:
             if refusal:
                 return refusal
             message = compose(relay, listener, commands, client, incoming)
+            template: Sequence[str] = ()
             if relay.accepted:
                 user_name = user.user if user else ""
-                incoming.content.gaps = relay.accepted.gaps(
+                template = relay.accepted.template(
                     client, user_name, listener.label, next(relay.session_ids)
                 )
-            relay.committer.commit(incoming.content, message, committed)
+            relay.committer.commit(incoming.content, message, committed, template)
             return await answer
         finally:
             incoming.content.discard()  # unless its commit has begun: the client may have gone

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import psycopg
@@ -103,14 +103,23 @@ class Committer:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.chunks.stop()
 
-    def commit(self, content: Content, message: NewMessage, done: DoneCallback) -> None:
+    def commit(
+        self,
+        content: Content,
+        message: NewMessage,
+        done: DoneCallback,
+        log_template: Sequence[str] = (),
+    ) -> None:
         """Store the message; `done` is called once: with None when it is durable, or the error.
+
+        `log_template` is the text around the values of its line in the log; without any, none.
 
         The error is StoreUnavailable if PostgreSQL is away or takes longer than `ingest.wait`. A
         message that was not yet on its way by then is discarded. The error is Undecided if the
         result of the commit could not be found out in time.
         """
         content.message, content.done = message, done
+        content.log_template = log_template
         content.collected = 0  # it is in the message
         content.since = time.monotonic()
         if len(self.ids.available) < self.ids.low:
@@ -252,7 +261,7 @@ class Committer:
         began = time.monotonic()
         if any(content.chunks > _LARGE for content in group):
             store = Enqueue(self._large, self.schema)
-        wake = self._notifier.rests
+        wake = began > self._notifier.quiet_at
         try:
             messages = [c.message for c in group if c.message]
             woke = await store.commit(messages, _PATIENCE, self._look_failed, wake=wake)
@@ -271,7 +280,7 @@ class Committer:
         else:
             if self.away:
                 self._is_back()
-            self.figures.count_group(group, time.monotonic() - began)
+            seconds = time.monotonic() - began
             for content in group:
                 if content.state is _UNDECIDED:
                     log.warning("message is in the queue, and its client got 451",
@@ -281,6 +290,7 @@ class Committer:
             # PostgreSQL gets the next group first, and works while these are answered
             loop = asyncio.get_running_loop()
             loop.call_soon(self._answer, group, None)
+            loop.call_soon(self.figures.count_group, group, seconds)
             if self._note:
                 loop.call_soon(self._note, group)
             if woke:

@@ -53,8 +53,8 @@ class Content:
     the chunks of one that ends so.
     """
 
-    __slots__ = ("_drop_chunks", "buffers", "chunks", "collected", "done", "gaps", "id",
-                 "message", "since", "state")  # fmt: skip
+    __slots__ = ("_drop_chunks", "buffers", "chunks", "collected", "done", "id",
+                 "log_template", "message", "since", "state")  # fmt: skip
 
     def __init__(self, drop_chunks: Callable[[Content], None]) -> None:
         self._drop_chunks = drop_chunks
@@ -67,7 +67,7 @@ class Content:
         self.chunks = 0
         """Chunks in the database."""
         self.message: NewMessage | None = None
-        self.gaps: Sequence[str] = ()
+        self.log_template: Sequence[str] = ()
         """The text around the values of the message in its line in the log; without any, none."""
         self.done: DoneCallback | None = None
         """Whom to answer; None if no client waits for the message, or no longer."""

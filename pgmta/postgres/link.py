@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, LiteralString, cast
@@ -69,6 +70,7 @@ class Link:
         """Seconds for a proof."""
         self._connection: LinkConnection | None = None
         self._statements: PreparedStatements | None = None  # of this connection
+        self._hang_up = select.poll()  # its socket, for the same look as LinkConnection.broken
         self._lock = asyncio.Lock()
         self._used = False  # since the last `close_unused`
 
@@ -119,7 +121,7 @@ class Link:
                 async with self._lock:  # as in `use`, which costs more
                     self._used = True
                     connection = self._connection
-                    if connection is None or connection.broken:
+                    if connection is None or connection.closed or self._hang_up.poll(0):
                         connection = await self._connect()
                     try:
                         rows = await cast(PreparedStatements, self._statements).run(query, params)
@@ -174,6 +176,8 @@ class Link:
             await self.close()
             self._connection = await connect(self._uri, self._name, self._settings)
             self._statements = PreparedStatements(self._connection)
+            self._hang_up = select.poll()
+            self._hang_up.register(self._connection.pgconn.socket, select.POLLRDHUP)
         except psycopg.Error as error:
             raise unavailable(error) from error
         return self._connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ SUSPENSIONS: Final = "pgmta_suspensions"
 """Says that the suspensions have changed, or that an operator inquires."""
 _END = 1.0  # seconds that a notification under way may take when its process stops
 _RECONNECT = 0.5  # seconds
-_QUIET = 0.05  # seconds without a NOTIFY, before a transaction has its own
+QUIET_S = 0.05  # without a NOTIFY, before a transaction has its own
 _INTERVAL = 0.02  # seconds between two NOTIFYs of one process
 
 
@@ -130,7 +131,9 @@ class Notifier:
     def __init__(self, resources: Resources) -> None:
         self._link = resources.link("notify")
         self._task: asyncio.Task[None] | None = None
-        self._last = -_QUIET  # when the last NOTIFY went out
+        self._last = -math.inf  # when the last NOTIFY went out, by the monotonic clock
+        self.quiet_at = -math.inf
+        """After this time of the monotonic clock a transaction may have its own NOTIFY."""
         self._quiet = asyncio.Event()  # nothing is due, and none is being sent
         self._quiet.set()
         self.due = asyncio.Event()
@@ -146,20 +149,16 @@ class Notifier:
             self._quiet.clear()
             await asyncio.sleep(max(0.0, self._last + _INTERVAL - time.monotonic()))
             self.due.clear()
-            self._last = time.monotonic()
+            self.count()
             with suppress(StoreUnavailable, psycopg.Error):  # the workers poll
                 await self._link.run(NOTIFY)
             if not self.due.is_set():
                 self._quiet.set()
 
-    @property
-    def rests(self) -> bool:
-        """Whether a transaction that begins now may have its own NOTIFY."""
-        return self._last < time.monotonic() - _QUIET
-
     def count(self) -> None:
-        """Note that a transaction has sent one."""
+        """Note that a NOTIFY goes out."""
         self._last = time.monotonic()
+        self.quiet_at = self._last + QUIET_S
 
     async def close(self) -> None:
         """Send a NOTIFY that is due, if PostgreSQL answers in time."""

@@ -23,6 +23,7 @@ from smtpd.process.teller import Teller
 from smtpd.server.log import Notice
 from smtpd.server.server import TURNED_AWAY, Server
 from smtpd.session.connection import Connection
+from smtpd.session.opening import open_connection
 from smtpd.tls.contexts import ContextSet
 
 _FILES = 100  # open files besides the clients' connections
@@ -65,7 +66,7 @@ async def serve(
     for fd, entry, phases, contexts in parts:
         mechanisms = phases.auth.offered(config.auth.mechanisms)
         listener = SmtpListener(config, entry, contexts, mechanisms)
-        connection = partial(Connection, shared, listener, phases)
+        connection = partial(open_connection, shared, listener, phases)
         servers.append(await _listen(connection, socket.socket(fileno=fd), entry.backlog))
     teller = Teller(master, shared, hooks, heartbeat.look)
     signals.attach(teller.ask)

@@ -36,7 +36,7 @@ class AcceptedLog:
         self._timer: TimerHandle | None = None  # for these
         self._written = 0.0  # when the last write was
 
-    def gaps(self, client: str, user: str, listener: str, session: str) -> Sequence[str]:
+    def template(self, client: str, user: str, listener: str, session: str) -> Sequence[str]:
         """Return the text around the values of a message; it is the same for all of a session."""
         named = {"user": user} if user else {}
         return self._lines.gaps(
@@ -45,16 +45,16 @@ class AcceptedLog:
         )  # fmt: skip
 
     def note(self, group: Sequence[Content]) -> None:
-        """Take a group that is committed; its messages without gaps have no line."""
+        """Take a group that is committed; its messages without a template have no line."""
         lines, head = self._waiting, self._lines.head()
         for content in group:
             message = content.message
-            if not message or not content.gaps:
+            if not message or not content.log_template:
                 continue
             sender = message.sender
             if not _PLAIN(sender):
                 sender = self._lines.value(sender)
-            a, b, c, d, e = content.gaps
+            a, b, c, d, e = content.log_template
             number, size, recipients = message.id, message.size, len(message.recipients)
             lines.append(f"{head}{a}{number}{b}{recipients}{c}{size}{d}{sender}{e}")
         if lines and not self._timer:

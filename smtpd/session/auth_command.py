@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
@@ -29,19 +29,19 @@ from pgmta.accounts.mechanisms import (
     plain,
 )
 from pgmta.accounts.scram import ScramExchange
+from smtpd.commands.commands import Commands
 from smtpd.hooks.hook_server import Take
 from smtpd.hooks.login_hooks import LoginHooks
 from smtpd.protocol import replies
+from smtpd.server.server import Server
+from smtpd.session.connection import Connection
 from smtpd.session.phase import Phase
+from smtpd.session.replier import Replier
 
-if TYPE_CHECKING:
-    from smtpd.session.connection import Connection
-    from smtpd.session.session import SmtpSession
-
-_WORDS = 2  # a mechanism and an initial response
-_SLOW = 1.0  # seconds until the reply to a failed login, at least; the same for unknown users
-_BLOCKED = 5.0  # seconds until the reply to a login that is not checked because of earlier failures
-_FAILURES = 5  # failed logins of a session until smtpd hangs up
+MAX_WORDS = 2  # a mechanism and an initial response
+FAILURE_DELAY_S = 1.0  # until the reply to a failed login, at least; the same for unknown users
+BLOCKED_DELAY_S = 5.0  # until the reply to a login that is not checked after earlier failures
+MAX_FAILURES = 5  # logins of a session that fail until smtpd hangs up
 
 
 class AuthCommand:
@@ -51,12 +51,22 @@ class AuthCommand:
     passwords in place of the table of users; there is no SCRAM then.
     """
 
-    def __init__(self, session: SmtpSession, connection: Connection, logins: Logins | None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        connection: Connection,
+        commands: Commands,
+        replier: Replier,
+        hooks: LoginHooks | None,
+    ) -> None:
+        logins = server.logins
         assert logins  # noqa: S101 - a listener of the process offers AUTH
-        self._session = session
+        self._figures = server.figures
         self._connection = connection
+        self._commands = commands
+        self._replier = replier
         self._logins = logins
-        self._hooks = hooks = session.hooks.logins if session.hooks else None
+        self._hooks = hooks
         self._authenticator = hooks if hooks and hooks.judges else None
         others = hooks.mechanisms if hooks else ()
         judged = bool(self._authenticator)
@@ -75,7 +85,7 @@ class AuthCommand:
         """Do AUTH with the words behind it."""
         words = argument.split()
         mechanism = words[0].upper() if words else ""
-        known = mechanism in self._offered and len(words) <= _WORDS
+        known = mechanism in self._offered and len(words) <= MAX_WORDS
         if known and self._hooks and self._hooks.takes(mechanism):
             self._connection.begin_wait()
             self._asked = asyncio.create_task(self._ask_hooks(self._hooks, words, argument))
@@ -91,25 +101,25 @@ class AuthCommand:
         authenticator = await hooks.answer(mechanism, words, self._question)
         if authenticator:
             await self._answer(partial(logins.other, authenticator, mechanism, None, client))
-        self._session.read_commands()  # of a question whose answer the hook did not wait for
+        self._connection.read_commands()  # of a question whose answer the hook did not wait for
         if not authenticator and self._connection.phase is Phase.BUSY:
             self._begin_exchange(argument)
         self._connection.resume()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self._connection.closing.fail(error)
+            self._connection.fail(error)
 
     def _question(self, reply: str, take: Take) -> None:
         """Send a reply; `take` gets the next line, or None if it is too long."""
         self._take = take
-        self._session.reply(reply)
-        self._session.read_lines(self._answered)
+        self._replier.reply(reply)
+        self._connection.read_lines(self._answered)
         self._connection.resume()
 
     def _answered(self, line: bytes | None) -> None:
         """Do no more commands until the hook asks again, or has answered."""
-        self._session.read_commands()
+        self._connection.read_commands()
         self._connection.begin_wait()
         take, self._take = self._take, None
         if take:
@@ -121,10 +131,10 @@ class AuthCommand:
         mechanism, _, initial = argument.partition(" ")
         self._mechanism, self._login = mechanism.upper(), None
         if not mechanism or " " in initial.strip():
-            self._session.reply(replies.SYNTAX_AUTH)
+            self._replier.reply(replies.SYNTAX_AUTH)
             return
         if self._mechanism not in self._offered:
-            self._session.reply(replies.UNKNOWN_MECHANISM.format(" ".join(self._offered)))
+            self._replier.reply(replies.UNKNOWN_MECHANISM.format(" ".join(self._offered)))
             return
         self._next = {
             "PLAIN": self._plain,
@@ -141,11 +151,11 @@ class AuthCommand:
 
     def _line(self, line: bytes | None) -> None:
         """Take a response of the client; None is one that is too long."""
-        self._session.read_commands()
+        self._connection.read_commands()
         if line is None:
-            self._session.reply(replies.AUTH_TOO_LONG)
+            self._replier.reply(replies.AUTH_TOO_LONG)
         elif line == b"*":
-            self._session.reply(replies.AUTH_CANCELLED)
+            self._replier.reply(replies.AUTH_CANCELLED)
         else:
             self._decode(line)
 
@@ -153,7 +163,7 @@ class AuthCommand:
         try:
             response = decode(text)
         except Malformed:
-            self._session.reply(replies.AUTH_MALFORMED)
+            self._replier.reply(replies.AUTH_MALFORMED)
             return
         self._respond(response)
 
@@ -161,15 +171,15 @@ class AuthCommand:
         try:
             self._next(response)
         except Malformed:
-            self._session.reply(replies.AUTH_MALFORMED)
+            self._replier.reply(replies.AUTH_MALFORMED)
         except OtherIdentity:
             with self._logging():
                 self._logins.refuse_identity(self._mechanism, self._connection.client)
             self._connection.suspend(self._answer(_no_one))
 
     def _ask(self, challenge: bytes) -> None:
-        self._session.reply(f"334 {b64encode(challenge).decode()}")
-        self._session.read_lines(self._line)
+        self._replier.reply(f"334 {b64encode(challenge).decode()}")
+        self._connection.read_lines(self._line)
 
     # -- responses --
 
@@ -247,7 +257,7 @@ class AuthCommand:
         except (AuthUnavailable, AuthRefused) as error:
             failure = error
         except Malformed:
-            self._session.reply(replies.AUTH_MALFORMED)
+            self._replier.reply(replies.AUTH_MALFORMED)
             return
         if not login:
             await asyncio.sleep(began + _pause(failure) - loop.time())
@@ -256,50 +266,50 @@ class AuthCommand:
             self._succeed(login)
 
     def _succeed(self, login: Login) -> None:
-        self._connection.count_login("ok")
-        self._session.commands.log_in(login)
-        self._session.reply(login.reply or replies.AUTH_OK)
+        self._figures.count_login("ok")
+        self._commands.log_in(login)
+        self._replier.reply(login.reply or replies.AUTH_OK)
 
     def _fail(self, error: Exception | None) -> None:
         """Reply to a failed login; hang up after some."""
         unavailable = isinstance(error, AuthUnavailable) and not isinstance(error, TooManyFailures)
-        self._connection.count_login("unavailable" if unavailable else "failed")
+        self._figures.count_login("unavailable" if unavailable else "failed")
         if isinstance(error, AuthRefused):
-            self._session.reply(str(error))
+            self._replier.reply(str(error))
         elif error:
-            self._session.reply(replies.AUTH_UNAVAILABLE)
+            self._replier.reply(replies.AUTH_UNAVAILABLE)
             if not isinstance(error, TooManyFailures):
                 self._logins.unavailable(error)
                 return
         else:
-            self._session.reply(replies.AUTH_FAILED)
+            self._replier.reply(replies.AUTH_FAILED)
         self._failures += 1
-        if self._failures >= _FAILURES:
-            self._connection.closing.refuse(replies.TOO_MANY_LOGINS)
+        if self._failures >= MAX_FAILURES:
+            self._connection.refuse(replies.TOO_MANY_LOGINS)
 
     # -- later --
 
-    def delays(self, line: bytes) -> bool:
+    def delays(self, line: bytes, again: Callable[[bytes], None]) -> bool:
         """Return whether MAIL, in this line, has to wait for a look at the user.
 
-        `line` of the session gets it again then, if the user is as it was at its login.
+        `again` gets the line then, if the user is as it was at its login.
         """
-        login = self._session.commands.login
+        login = self._commands.login
         if not login or not self._renewal.needed(login):
             return False
-        self._connection.suspend(self._renew(login, line))
+        self._connection.suspend(self._renew(login, partial(again, line)))
         return True
 
-    async def _renew(self, login: Login, line: bytes) -> None:
+    async def _renew(self, login: Login, again: Callable[[], None]) -> None:
         refusal = await self._renewal.refusal(login)
         if self._connection.phase is not Phase.BUSY:
             return  # its end has begun
         if refusal is replies.LOGIN_CHANGED:
-            self._connection.closing.refuse(refusal)
+            self._connection.refuse(refusal)
         elif refusal:
-            self._session.reply(refusal)
+            self._replier.reply(refusal)
         else:
-            self._session.line(line)
+            again()
 
     def abandon(self) -> None:
         """Wait for nothing any more: the session has ended."""
@@ -313,14 +323,14 @@ class Renewal:
     def __init__(self, logins: Logins) -> None:
         self._logins = logins
         self._login: Login | None = None
-        self._changes = 0  # the version of all users, as of which the user holds
+        self._verified_version = 0  # of the table of users, when the user was last verified
 
     def needed(self, login: Login) -> bool:
         """Return whether the user may have changed."""
         users = self._logins.users
         if login is not self._login:
-            self._login, self._changes = login, users.as_of(login)
-        return bool(login.version) and not (users.fresh and users.changes == self._changes)
+            self._login, self._verified_version = login, users.as_of(login)
+        return bool(login.version) and not (users.fresh and users.changes == self._verified_version)
 
     async def refusal(self, login: Login) -> str:
         """Look; return nothing, or the reply of a refusal."""
@@ -335,11 +345,11 @@ class Renewal:
         if not users.fresh:
             await users.refresh()
         changes = users.changes
-        if changes != self._changes:
+        if changes != self._verified_version:
             entry, _ = await users.find_user(login.user)
             if entry.verifier.version != login.version:
                 return False
-            self._changes = changes
+            self._verified_version = changes
         return True
 
 
@@ -352,4 +362,4 @@ def _pause(failure: Exception | None) -> float:
 
     A blocked client waits longer, because its next try costs the process more than the wait.
     """
-    return _BLOCKED if isinstance(failure, TooManyFailures) else _SLOW
+    return BLOCKED_DELAY_S if isinstance(failure, TooManyFailures) else FAILURE_DELAY_S

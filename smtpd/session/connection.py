@@ -7,139 +7,200 @@ command that has to wait for something makes the connection busy (docs/decisions
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import termios
 import time
+from array import array
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, cast
 
+from pgmta.accounts.mechanisms import LINE
+from pgmta.logs import get
 from pgmta.model import CHUNK_SIZE
-from smtpd.commands.listener import SmtpListener
-from smtpd.hooks.phases import Phases
+from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
 from smtpd.server.server import Member, Server
 from smtpd.session.closing import Closing
-from smtpd.session.opening import Opening
 from smtpd.session.phase import Phase, Reading
-from smtpd.session.session import LmtpSession, SmtpSession
-from smtpd.session.share import BULK, HEAVY, Share
+from smtpd.session.share import Share
 
-_LINE = 1 << 16  # octets of a line that are kept; a longer one is skipped up to its end
-_SKIP = 1 << 18  # octets of a line that are skipped until smtpd hangs up
-_AHEAD = 1 << 16  # octets read ahead of a client that does not wait for its replies
-_QUANTUM = 96  # commands of a session that are done at a time; then others have their turn
-_TURN = 0.001  # seconds that they may take, about
-_SMALL = 8192  # octets of input for which the time is only guessed
-_COMMAND_COST = 1e-5  # seconds of a command in it
-_READ = 3e-10  # seconds that the event loop takes to read an octet, about
-_DELAY = 1.0  # seconds of a pause for errors
+KEPT_LINE_OCTETS = 1 << 16  # a longer line is skipped up to its end
+SKIPPED_LINE_OCTETS = 1 << 18  # of one line, until smtpd hangs up
+READ_AHEAD_OCTETS = 1 << 16  # of a client that does not wait for its replies
+BULK_OCTETS = 1 << 14  # a larger read may be part of a flood
+UNTIMED_OCTETS = 8192  # the work for so little input is estimated, not measured
+HOOK_OCTETS = 1 << 16  # of a message that a hook gets although memory is used up
+TURN_COMMANDS = 96  # that are done in a row; then other sessions have their turn
+TURN_S = 0.001  # the same as a time
+HEAVY_S = 0.005  # of work since the last accepted mail, above which a connection takes turns
+COUNTED_S = 1e-4  # of work that the scheduler hears of at once
+EST_COMMAND_S = 1e-5
+EST_READ_S = 3e-10  # that the event loop takes to read an octet
+ERROR_PAUSE_S = 1.0
+REFUSAL_DELAY_S = 1.0
 _OPENING, _IDLE, _CONTENT, _BUSY, _REFUSED, _CLOSING = Phase  # quicker than by the enumeration
-_ON = Reading.ON
+_ON, _PAUSED, _ENDED = Reading
+
+log = get("smtpd")
+
+type LineReader = Callable[[bytes | None], None]
+"""Takes a line without its line end; None is one that is too long."""
 
 
 class Connection(asyncio.Protocol):
-    """Reads lines and content, and writes replies; it has a session, which knows the commands."""
+    """Owns the phase, the input and the replies; the parts above it only call its methods.
 
-    def __init__(self, server: Server, listener: SmtpListener, hooks: Phases | None = None) -> None:
+    Three functions serve it before there is a session and after: `begin` gets the address of the
+    peer, `receive` the octets that come while the phase is OPENING, and `lost` the error with which
+    the connection ended, if there is one.
+    """
+
+    # with more than 30 fields CPython gives each object a dictionary of its own, which is slower
+    __slots__ = (
+        "_abandon", "_at", "_begin", "_closing", "_command", "_complete", "_delayed", "_holds",
+        "_in_content", "_input", "_large", "_longest", "_loop", "_lost", "_reader", "_receive",
+        "_replies", "_server", "_share", "_skipped", "_spent", "_task", "_uncounted", "blocked",
+        "client", "last_input", "listener", "member", "message", "phase", "reading", "reply",
+        "session_id", "transport",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        server: Server,
+        listener: str,
+        *,
+        begin: Callable[[Any], None],
+        receive: Callable[[bytes], None],
+        lost: Callable[[Exception | None], None],
+    ) -> None:
         self.transport: asyncio.Transport | None = None
         self.phase = _OPENING
-        self.client = ""
-        self.session_id = next(server.session_ids)
-        """Its name in the log: each line about the connection has it."""
-        self.listener = listener.label  # the name
-        self.unidentified = False
-        """A proxy has not said who the client is: nothing is trusted because of its address."""
+        self.reading = _ON
+        """Whether octets come from the client."""
         self.blocked = False
         """The client does not read its replies."""
-        self._server = server
-        self.share = Share(self, server)
-        """Its part of the process's time and memory."""
-        self.spent = 0.0
-        """Seconds of work since the last accepted mail."""
-        self.large = False
-        """Input or content may be more than a little."""
+        self.client = ""
+        """The client's address; nothing until a proxy has named it."""
+        self.listener = listener
+        """The name of the listener."""
+        self.session_id = next(server.session_ids)
+        """Its name in the log: each line about the connection has it."""
+        self.message: IncomingMessage | None = None
+        """The message under way, from DATA or its first chunk to the reply to its end."""
         self.last_input = server.loop.time()
         """When the last input was worked through, or a wait ended, by the loop's clock."""
+        self.member = Member(self._hold_back, self.stop_if_idle)
+        """What the server can ask of it."""
+        self._server = server
+        self._loop = server.loop
+        self._begin, self._receive, self._lost = begin, receive, lost
+        self._share = Share(server, self._take_turn, self._relieve)
+        self._spent = 0.0  # seconds of work since the last accepted mail
+        self._uncounted = 0.0  # seconds of it that the scheduler does not know yet
+        self._large = False  # input or content may be more than a little
         self._input = b""  # read, and not yet worked through from _at on
         self._at = 0
         self._skipped = 0  # octets so far of a line that is too long; its rest is skipped too
+        self._in_content = False  # the client sends the content of the message, or of its chunk
         self._replies: list[str] = []
         self.reply: Callable[[str], None] = self._replies.append
         """Adds a reply; it leaves with the others as soon as there is nothing else to do."""
-        self.reading = _ON
-        """Whether octets come from the client."""
-        self._delayed = False  # the next command waits for a second
+        self._delayed = False  # the next command waits for a pause
         self._task: asyncio.Task[None] | None = None  # that a command waits for
-        self.closing = Closing(self, server)
-        """How it comes to its end."""
-        self.member = Member(self._hold_back, self.closing.stop_if_idle)
-        self.opening = Opening(self, server, listener)
-        """How it begins, in plain text and in TLS."""
-        kind = LmtpSession if listener.protocol == "lmtp" else SmtpSession
-        self._make_session = partial(kind, server, listener, hooks or Phases(), self)
-        self.session: SmtpSession
-        """The meaning of the commands."""
+        self._closing: Closing | None = None
+        self._command: LineReader
+        self._reader: LineReader  # gets the next lines, of this many octets at most
+        self._longest = KEPT_LINE_OCTETS
+        self._complete: Callable[[], None]
+        self._abandon: Callable[[], None]
+        self._holds: Callable[[float], bool] | None = None
+
+    def begin_session(
+        self,
+        client: str,
+        *,
+        command: LineReader,
+        complete: Callable[[], None],
+        abandon: Callable[[], None],
+        holds: Callable[[float], bool] | None,
+    ) -> None:
+        """Begin with a client, who is perhaps only a proxy.
+
+        `command` gets each line, `complete` is called at the end of a content or a chunk, `abandon`
+        at the end of the session. `holds` says, by the loop's clock, whether the replies so far
+        leave together with one that is waited for.
+        """
+        self.client = client
+        self._complete, self._abandon, self._holds = complete, abandon, holds
+        self._command = command
+        self.read_commands()
+
+    def read_lines(self, reader: LineReader, longest: int = LINE) -> None:
+        """Give the next lines to a reader, such as AUTH (RFC 4954), until `read_commands`."""
+        self._reader, self._longest = reader, longest
+
+    def read_commands(self) -> None:
+        """Take the next lines for commands again."""
+        self._reader, self._longest = self._command, KEPT_LINE_OCTETS
+
+    # -- what the event loop calls --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet, or turn away a connection over the limit."""
         self.transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername") or self.opening.local
-        if peer:
-            self.opening.begin_connection(peer)
-        else:  # reset before it was accepted: it is unknown what it may relay
-            self.turn_away()
-            self.transport.abort()
-            self.transport = None
+        self._begin(transport.get_extra_info("peername"))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Forget the session; a commit under way goes on."""
         if self.transport is None:
             return  # was aborted at once
         self.transport = None
-        self.closing.cancel()
-        self.opening.cancel(error)
+        if self._closing:
+            self._closing.cancel()
+        self._lost(error)
         if self._task:
             self._task.cancel()
         self.forget()
-        self.session.abandon()
-        self.share.account()
+        self._abandon()
+        self._account()
+        self._server.scheduler.count(self._uncounted, large=False)
         self._server.release(self.member)
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
-        phase, share = self.phase, self.share
+        phase, share = self.phase, self._share
         if phase is _OPENING:
-            self.opening.received(data)
+            self._receive(data)
             return
         if phase is _CLOSING or phase is _REFUSED:
-            self.closing.discard(len(data))
+            if self._closing:
+                self._closing.discard(len(data))
             return
-        self.spent += len(data) * _READ
+        seconds = len(data) * EST_READ_S
+        self._spent += seconds
         self._input = self._input[self._at :] + data if self._input else data
         self._at = 0
-        if len(data) > BULK and share.takes_turns(len(data) * _READ):
-            self.spent = max(self.spent, HEAVY)
+        if len(data) > BULK_OCTETS and share.takes_turns(
+            seconds, self.member, content=self._collecting
+        ):
+            self._spent = max(self._spent, HEAVY_S)
         if not (phase is _BUSY or self.blocked or share.queued):
-            if self.spent < HEAVY:
+            if self._spent < HEAVY_S:
                 self.work()
                 return
-            if share.use_turn():
+            if share.use_turn(self.work):
                 return
-            share.queue()
-        self.large = True
-        share.account()
-        if len(self._input) > _AHEAD:
+            self._queue()
+        self._large = True
+        self._account()
+        if len(self._input) > READ_AHEAD_OCTETS:
             self.pause_reading()
-
-    def _hold_back(self) -> None:
-        """Read the next content in a turn: all content comes too fast."""
-        if self.share.hold_back():
-            self.spent = max(self.spent, HEAVY)
 
     def eof_received(self) -> bool:
         """Answer what a client piped in before it closed its side; TLS has only one end."""
         if self.phase is _OPENING or self.phase is _CLOSING:
             return False
-        self.reading = Reading.ENDED
+        self.reading = _ENDED
         if not self.waits:
             self.work()
         return self.transport is not None and self.transport.can_write_eof()
@@ -154,19 +215,216 @@ class Connection(asyncio.Protocol):
         if not self.waits:
             self.work()
 
+    # -- input --
+
+    def work(self) -> None:
+        """Do what has been read, until something has to be waited for; send the replies."""
+        share, timed = self._share, len(self._input) > UNTIMED_OCTETS
+        began = time.perf_counter() if timed else 0.0
+        left = TURN_COMMANDS
+        try:
+            while self._at < len(self._input) and not (self.blocked or self._delayed):
+                if not (self.transport and self._step()):
+                    break
+                left -= 1
+                if not left or (timed and not left & 7 and time.perf_counter() > began + TURN_S):
+                    self._queue()
+                    break
+        except Exception as error:
+            self.fail(error)
+            return
+        if self._at >= len(self._input):
+            self._input, self._at = b"", 0
+        if self._delayed and self.transport and self.takes_input and not self.blocked:
+            self._delayed = False
+            self.suspend(asyncio.sleep(ERROR_PAUSE_S))
+        if left < TURN_COMMANDS:
+            self.last_input = self._loop.time()
+        if self._replies and not (
+            self.phase is _BUSY and self._holds and self._holds(self._loop.time())
+        ):
+            self.flush()
+        if self._large or share.held:
+            self._account()
+        if timed:
+            seconds = time.perf_counter() - began
+            self._server.scheduler.count(seconds, large=True)
+        else:
+            seconds = (TURN_COMMANDS - left) * EST_COMMAND_S
+            self._uncounted += seconds
+            if self._uncounted > COUNTED_S:
+                self._server.scheduler.count(self._uncounted, large=False)
+                self._uncounted = 0.0
+        self._spent += seconds
+        if self.reading is not _ON or self._large or self._spent >= HEAVY_S:
+            self._next_read()
+
+    def _step(self) -> bool:
+        """Do one line or one buffer of content; return False if there is no more to do now."""
+        at = self._at
+        if self.phase is _CONTENT:
+            message = self.message
+            assert message  # noqa: S101 - the phase says so
+            rest = message.feed_octets(self._input[at:] if at else self._input)
+            self._input, self._at = rest or b"", 0
+            if message.large:
+                self._large = True
+            if rest is not None:
+                self._complete()
+            elif message.size > CHUNK_SIZE:
+                self._look_after(message)
+            return True
+        if self.phase is not _IDLE:
+            return False
+        end = self._input.find(b"\n", at)
+        if end < 0:
+            octets = len(self._input) - at
+            if octets > KEPT_LINE_OCTETS or self._skipped:
+                self._skip(octets)
+            return False
+        self._at = end + 1
+        line = self._input[at:end].rstrip(b"\r")
+        if self._skipped or len(line) > self._longest:
+            self._skipped = 0
+            self._reader(None)
+        else:
+            self._reader(line)
+        return True
+
+    def _skip(self, octets: int) -> None:
+        """Throw away the octets that have been read of a line that is too long.
+
+        There is a pause for each 64 KB. One for each read would delay the refusal.
+        """
+        self.forget()
+        before, self._skipped = self._skipped, self._skipped + octets
+        if self._skipped > SKIPPED_LINE_OCTETS:
+            self.refuse(replies.LINE_WITHOUT_END)
+        elif self._skipped // KEPT_LINE_OCTETS > before // KEPT_LINE_OCTETS:
+            self.suspend(asyncio.sleep(ERROR_PAUSE_S))
+
+    def delay(self) -> None:
+        """Let the next command wait for a second."""
+        self._delayed = True
+
+    @property
+    def unread(self) -> bool:
+        """Whether there is input that has not been worked through."""
+        return self._at < len(self._input)
+
+    def kernel_octets(self) -> int:
+        """Return the octets that the kernel has for this connection."""
+        transport = self.transport
+        socket = transport.get_extra_info("socket") if transport else None
+        if not transport or not socket or transport.is_closing():
+            return 0
+        count = array("i", [0])
+        fcntl.ioctl(socket, termios.FIONREAD, count)
+        return count[0]
+
+    def forget(self) -> None:
+        """Throw away what has been read."""
+        self._input, self._at = b"", 0
+
+    def pause_reading(self) -> None:
+        """Read no more from the client for a while."""
+        if self.transport and self.reading is _ON:
+            self.reading = _PAUSED
+            self.transport.pause_reading()
+
     def read_on(self) -> None:
         """Read from the client again."""
-        if self.reading is not Reading.PAUSED or self.phase is _REFUSED:
+        if self.reading is not _PAUSED or self.phase is _REFUSED:
             return
         if self.transport and not self.transport.is_closing():
             self.reading = _ON
             self.transport.resume_reading()
 
-    def pause_reading(self) -> None:
-        """Read no more from the client for a while."""
-        if self.transport and self.reading is _ON:
-            self.reading = Reading.PAUSED
-            self.transport.pause_reading()
+    # -- its share of the process's time and memory --
+
+    def _queue(self) -> None:
+        """Queue the next turn, unless something is waited for."""
+        if self.takes_input:
+            self._share.queue(content=self._collecting)
+
+    def _take_turn(self) -> None:
+        """Do some more commands, or let the next content come."""
+        if self._pending and self.takes_input and not self.blocked:
+            self.work()
+        elif self._share.held:
+            self._account()
+        if not self.waits:
+            self._share.lead_read(content=self._collecting)
+            self.read_on()
+
+    def _hold_back(self) -> None:
+        """Read the next content in a turn, if there is much: all content comes too fast."""
+        if self._collecting and not self.waits and self.kernel_octets() > BULK_OCTETS:
+            self.pause_reading()
+            self._queue()
+            self._spent = max(self._spent, HEAVY_S)
+
+    def _next_read(self) -> None:
+        """Let the client send on, at once or in a turn, if nothing is left to do."""
+        if self.waits or not self.transport:
+            return
+        if self.reading is _ENDED:
+            self.hang_up()
+        elif self._collecting and (
+            self._spent >= HEAVY_S or (self._server.memory.scarce and self._large)
+        ):
+            self.pause_reading()  # one read in each turn
+            self._queue()
+        else:
+            self.read_on()
+
+    def _account(self) -> None:
+        """Count the octets in memory: read ahead, and content of the message under way."""
+        octets = self.message.octets if self.message else 0
+        self._share.hold(len(self._input) - self._at + octets)
+
+    def _relieve(self) -> bool:
+        """Read no more from the client until its content is in the database.
+
+        False if there is too little of it.
+        """
+        if self.takes_input and not self._write_ahead():
+            return False
+        self.pause_reading()
+        return True
+
+    def _write_ahead(self) -> bool:
+        """Begin to write content in memory into the database; False if there is too little.
+
+        Content for a hook stays in memory, because the hook gets all of it (`_look_after` refuses
+        it).
+        """
+        message = self.message
+        if not message or message.whole or message.content.collected < CHUNK_SIZE:
+            return False
+        if not message.header_ended:
+            return False
+        self.suspend(message.store(CHUNK_SIZE))
+        return True
+
+    @property
+    def _collecting(self) -> bool:
+        """Whether the client sends content that may still become a message."""
+        return self._in_content and self.message is not None and not self.message.refused
+
+    @property
+    def _pending(self) -> bool:
+        """Whether there is something to do as soon as nothing is waited for."""
+        return bool(self._input or self._replies) or self.reading is _ENDED
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether smtpd has done all that the client has sent."""
+        if not self.takes_input or self._share.queued:
+            return False
+        return not (self._pending or self.kernel_octets())
+
+    # -- phases --
 
     @property
     def takes_input(self) -> bool:
@@ -176,17 +434,7 @@ class Connection(asyncio.Protocol):
     @property
     def waits(self) -> bool:
         """Whether no command can be done now."""
-        return self.blocked or self.share.queued or not self.takes_input
-
-    def begin_session(self, client: str, peer: Any, *, unidentified: bool) -> SmtpSession:
-        """Begin with a client, who is perhaps only a proxy; return the session."""
-        self.client, self.unidentified = client, unidentified
-        self.session = self._make_session(peer)
-        return self.session
-
-    def turn_away(self) -> None:
-        """Throw away what the client sends: the connection is one too many."""
-        self.phase = _CLOSING
+        return self.blocked or self._share.queued or not self.takes_input
 
     def begin_opening(self) -> None:
         """Take no commands until `end_opening`."""
@@ -203,17 +451,44 @@ class Connection(asyncio.Protocol):
         """Go on over TLS."""
         self.transport = transport
         self.reading = _ON
-        self.closing.expect_hello()
 
-    def begin_content(self) -> None:
-        """Take the content of a message, from the next octet on."""
+    def begin_content(self, message: IncomingMessage) -> None:
+        """Take content of this message, from the next octet on."""
+        self.message, self._in_content = message, True
         self.phase = _CONTENT
 
+    def replace_content(self, message: IncomingMessage) -> None:
+        """Go on with a message that has other content."""
+        self.message = message
+
+    def end_chunk(self) -> None:
+        """Take commands again; the content of the message goes on with the next chunk."""
+        if self.message:
+            self._look_after(self.message)
+        message = self.message
+        self.end_content()
+        self.message = message
+
     def end_content(self) -> None:
-        """Take commands again, unless something is waited for."""
-        self.large = False
+        """Take commands again, unless something is waited for; the message is over."""
+        self.message = None
+        self._in_content = self._large = False
         if self.phase is _CONTENT:
             self.phase = _IDLE
+
+    def _look_after(self, message: IncomingMessage) -> None:
+        """Look after content that has grown, and whose end has not come."""
+        if message.full:
+            self.suspend(message.store())
+        elif message.whole and self._server.memory.over and message.size > HOOK_OCTETS:
+            message.give_up()
+        elif message.room < 0:
+            self.refuse(replies.TOO_LARGE.format(self._server.config.limits.message_size))
+
+    @property
+    def content_size(self) -> int | None:
+        """Octets of the content that the client sends, None if it sends none."""
+        return self.message.size if self._in_content and self.message else None
 
     def begin_wait(self) -> None:
         """Do no more commands until `resume`, or until the next `suspend` has ended."""
@@ -224,14 +499,14 @@ class Connection(asyncio.Protocol):
     def suspend(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for a coroutine; the commands that follow wait for it."""
         self.begin_wait()
-        self._task = task = self._server.loop.create_task(work)
+        self._task = task = self._loop.create_task(work)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return  # with the connection
         if isinstance(error := task.exception(), Exception):
-            self.closing.fail(error)
+            self.fail(error)
         if task is self._task:
             self.resume()
 
@@ -241,155 +516,27 @@ class Connection(asyncio.Protocol):
         If a coroutine is waited for, its end does that.
         """
         if accepted:
-            self.spent, self.large = 0.0, False
+            self._spent, self._large = 0.0, False
         if self.phase is _BUSY:
             if self._task and not self._task.done():
                 return
-            self.phase = _CONTENT if self.session.reception.incoming else _IDLE
+            self.phase = _CONTENT if self._in_content else _IDLE
         elif not self.takes_input:
             return  # it opens, or only the end is waited for
         if reply:
             self._replies.append(reply)
-        self.last_input = self._server.loop.time()
-        share = self.share
+        self.last_input = self._loop.time()
+        share = self._share
         if self.blocked or share.queued or not self.transport:
             return
-        if self.spent >= HEAVY:
-            share.queue()
+        if self._spent >= HEAVY_S:
+            self._queue()
         elif self._input or self._delayed or share.held or self.reading is not _ON:
             self.work()
         else:
             self.flush()
 
-    def begin_refusal(self) -> bool:
-        """Take nothing more, before the last reply; return False if the end has begun already."""
-        if self.phase is _REFUSED or self.phase is _CLOSING:
-            return False
-        self.pause_reading()
-        self.phase = _REFUSED
-        self.session.abandon()
-        self.forget()
-        self.flush()
-        return True
-
-    def begin_closing(self) -> bool:
-        """Send the replies, and throw away what still comes; return False if that has begun."""
-        self.flush()
-        self.forget()
-        if not self.transport or self.phase is _CLOSING:
-            return False
-        self.phase = _CLOSING
-        self.session.abandon()
-        self.share.account()
-        return True
-
-    def count_login(self, result: str) -> None:
-        """Count a login that ended: ok, failed or unavailable."""
-        self._server.figures.count_login(result)
-
-    def delay(self) -> None:
-        """Let the next command wait for a second."""
-        self._delayed = True
-
-    def work(self) -> None:
-        """Do what has been read, until something has to be waited for; send the replies."""
-        share, timed = self.share, len(self._input) > _SMALL
-        began = time.perf_counter() if timed else 0.0
-        left = _QUANTUM
-        try:
-            while self._at < len(self._input) and not (self.blocked or self._delayed):
-                if not (self.transport and self._step()):
-                    break
-                left -= 1
-                if not left or (timed and not left & 7 and time.perf_counter() > began + _TURN):
-                    share.queue()
-                    break
-        except Exception as error:
-            self.closing.fail(error)
-            return
-        if self._at >= len(self._input):
-            self._input, self._at = b"", 0
-        if self._delayed and self.transport and self.takes_input and not self.blocked:
-            self._delayed = False
-            self.suspend(asyncio.sleep(_DELAY))
-        if left < _QUANTUM:
-            self.last_input = self._server.loop.time()
-        if self._replies and not (self.phase is _BUSY and self.session.holds_replies):
-            self.flush()
-        if self.large or share.held:
-            share.account()
-        seconds = time.perf_counter() - began if timed else (_QUANTUM - left) * _COMMAND_COST
-        self.spent += seconds
-        self._server.scheduler.count(seconds, large=timed)
-        if self.reading is not _ON or self.large or self.spent >= HEAVY:
-            share.next_read()
-
-    def _step(self) -> bool:
-        """Do one line or one buffer of content; return False if there is no more to do now."""
-        at = self._at
-        if self.phase is _CONTENT:
-            incoming = self.session.reception.incoming
-            assert incoming  # noqa: S101 - the phase says so
-            rest = incoming.feed_octets(self._input[at:] if at else self._input)
-            self._input, self._at = rest or b"", 0
-            if incoming.large:
-                self.large = True
-            if rest is not None:
-                self.session.reception.complete()
-            elif incoming.size > CHUNK_SIZE:
-                self.session.reception.grown()
-            return True
-        if self.phase is not _IDLE:
-            return False
-        end = self._input.find(b"\n", at)
-        if end < 0:
-            octets = len(self._input) - at
-            if octets > _LINE or self._skipped:
-                self._skip(octets)
-            return False
-        self._at = end + 1
-        if self._skipped:
-            self._skipped = 0
-            self.session.skipped_line()
-        else:
-            self.session.line(self._input[at:end].rstrip(b"\r"))
-        return True
-
-    def _skip(self, octets: int) -> None:
-        """Throw away the octets that have been read of a line that is too long.
-
-        There is a pause for each 64 KB. One for each read would delay the refusal.
-        """
-        self.forget()
-        before, self._skipped = self._skipped, self._skipped + octets
-        if self._skipped > _SKIP:
-            self.closing.refuse(replies.LINE_WITHOUT_END)
-        elif self._skipped // _LINE > before // _LINE:
-            self.suspend(asyncio.sleep(_DELAY))
-
-    @property
-    def unread(self) -> bool:
-        """Whether there is input that has not been worked through."""
-        return self._at < len(self._input)
-
-    def forget(self) -> None:
-        """Throw away what has been read."""
-        self._input, self._at = b"", 0
-
-    @property
-    def log_values(self) -> dict[str, str]:
-        """The client, the listener and the session, for the log."""
-        return {"client": self.client, "listener": self.listener, "session": self.session_id}
-
-    @property
-    def octets(self) -> int:
-        """Octets in memory: read ahead, and content of the transaction under way."""
-        return len(self._input) - self._at + self.session.reception.octets
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is something to do as soon as nothing is waited for."""
-        return bool(self._input or self._replies) or self.reading is Reading.ENDED
+    # -- replies and the end --
 
     def flush(self) -> None:
         """Send the replies."""
@@ -397,3 +544,91 @@ class Connection(asyncio.Protocol):
             self._replies.append("")
             self.transport.write("\r\n".join(self._replies).encode())
         self._replies.clear()
+
+    @property
+    def log_values(self) -> dict[str, str]:
+        """The client, the listener and the session, for the log."""
+        return {"client": self.client, "listener": self.listener, "session": self.session_id}
+
+    def refuse(self, reply: str) -> None:
+        """Hang up on a client that is over a limit.
+
+        It waits a second for that, because most clients connect again at once.
+        """
+        if self.phase is _REFUSED or self.phase is _CLOSING:
+            return
+        self.pause_reading()
+        self.phase = _REFUSED
+        self._abandon()
+        self.forget()
+        self.flush()
+        self.suspend(self._refuse(reply))
+
+    async def _refuse(self, reply: str) -> None:
+        await asyncio.sleep(REFUSAL_DELAY_S)
+        self.end(reply, linger=True)
+
+    def end(self, reply: str, *, linger: bool) -> None:
+        """Hang up with the last reply because of a limit; log it."""
+        text = reply.format(self._server.hostname)
+        log.info("session ended by a limit", **self.log_values, reply=text)
+        self.reply(text)
+        self.hang_up(linger=linger)
+
+    def fail(self, error: Exception) -> None:
+        """Hang up after an error of this program: part of a message may have got lost by it."""
+        log.error("error in a session", **self.log_values, exc_info=error)
+        self.reply(replies.INTERNAL)
+        self.hang_up()
+
+    def stop_if_idle(self) -> None:
+        """Hang up if no transaction is cut off by it: the process stops."""
+        if self.phase is _OPENING:
+            self.hang_up()
+        elif (
+            self.phase is not _REFUSED
+            and self.phase is not _CLOSING
+            and (self.transport and not self.message)
+        ):
+            self.reply(replies.SHUTTING_DOWN.format(self._server.hostname))
+            self.hang_up(linger=self.unread)
+
+    def drop(self) -> None:
+        """Break the connection off before it has begun."""
+        transport, self.transport = self.transport, None
+        self.phase = _CLOSING
+        if transport:
+            transport.abort()
+
+    def turn_away(self) -> None:
+        """Throw away what the client sends: the connection is one too many."""
+        self.phase = _CLOSING
+        if self.transport:
+            self._closing = Closing(self._loop, self.transport)
+
+    def hang_up(self, *, linger: bool = True) -> None:
+        """Send the replies and close the socket.
+
+        The kernel resets a socket that is closed while octets are unread, and the client may lose
+        the last reply. So only our side is closed, and reading goes on until the client closes too.
+        `linger` says that there may be such octets. TLS reads on by itself until the client has
+        confirmed the end. While TLS begins, nothing can be said.
+        """
+        transport = self.transport
+        if self.phase is _OPENING and transport:
+            transport.abort()
+            return
+        self.flush()
+        self.forget()
+        if not transport or self.phase is _CLOSING:
+            return
+        self.phase = _CLOSING
+        self._abandon()
+        self._account()
+        self._closing = Closing(self._loop, transport)
+        self._closing.begin(self._server.config.limits.timeout)
+        if linger and self.reading is not _ENDED and transport.can_write_eof():
+            transport.write_eof()
+            self.read_on()
+        else:
+            transport.close()

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from pgmta.accounts.login import AuthUnavailable, Login
 from smtpd.commands.listener import SmtpListener
+from smtpd.hooks.phases import Phases
 from smtpd.protocol import replies, xclient
 from smtpd.protocol.proxy import ProxyError, ProxyHeader, parse
 from smtpd.server.server import Server
+from smtpd.session.connection import Connection
 from smtpd.session.phase import Phase
+from smtpd.session.session import LmtpSession, SmtpSession
+from smtpd.session.watch import Watch
 from smtpd.tls.server_handshake import reason, shake_hands
 from smtpd.tls.tls_facts import TlsFacts
 
-if TYPE_CHECKING:
-    from smtpd.session.connection import Connection
-
+READ_AHEAD_OCTETS = 1 << 16  # before the greeting
+PROXY_HEADER_S = 10.0  # until it is complete
 _LOCAL = ("127.0.0.1", 0)
-_AHEAD = 1 << 16  # octets that are read before the greeting
-_HEADER = 10.0  # seconds until the PROXY header is complete
 
 
 class Opening:
@@ -28,44 +30,63 @@ class Opening:
     Meanwhile the phase of the connection is OPENING: input comes here, and not to the session.
     """
 
-    def __init__(self, connection: Connection, server: Server, listener: SmtpListener) -> None:
-        self._connection = connection
+    def __init__(self, server: Server, listener: SmtpListener, phases: Phases) -> None:
         self._server = server
         self._listener = listener
-        self.local = _LOCAL if listener.local else None
-        """The peer of a Unix socket; None for TCP."""
+        self.connection = Connection(
+            server,
+            listener.label,
+            begin=self._begin_connection,
+            receive=self._received,
+            lost=self._lost,
+        )
+        """The connection that it opens."""
+        self._watch = Watch(server, self.connection)
+        restarts = {replies.READY_FOR_TLS: self._start_tls, replies.XCLIENT_GO: self._identify}
+        kind = LmtpSession if listener.protocol == "lmtp" else SmtpSession
+        self._make_session = partial(kind, server, listener, phases, self.connection, restarts)
+        self._session: SmtpSession
         self._timer: asyncio.TimerHandle | None = None  # for the PROXY header
         self._peer: Any = None
         self._early = b""  # what came meanwhile
         self._in_handshake = False
         self._peer_is_proxy = False  # its certificate says nothing about the client
 
-    def begin_connection(self, peer: Any) -> None:
+    def _begin_connection(self, peer: Any) -> None:
         """Count a new connection, and begin; or turn it away."""
-        connection, server = self._connection, self._server
+        connection, server = self.connection, self._server
+        peer = peer or (_LOCAL if self._listener.local else None)
+        if not peer:  # reset before it was accepted: it is unknown what it may relay
+            connection.drop()
+            return
         self._peer = peer
         address = str(peer[0])
         proxied = bool(self._listener.proxy and self._listener.proxy.contains(address))
         client = "" if proxied else address
         self._peer_is_proxy = self._listener.speaks_for_others(address)
-        connection.begin_session(client, peer, unidentified=self._peer_is_proxy)
+        self._begin_session(client, peer, trusted=not self._peer_is_proxy)
         if refusal := server.admit(connection.member, client):
             connection.turn_away()
             reply = f"{refusal.format(server.hostname)}\r\n".encode()
             assert connection.transport  # noqa: S101 - for the type checker
             server.turn_away(connection.transport, reply)
             return
-        connection.closing.watch()
+        self._watch.begin()
         if proxied:
-            self._timer = server.loop.call_later(_HEADER, self._refuse_proxy, "did not come")
+            self._timer = server.loop.call_later(PROXY_HEADER_S, self._refuse_proxy, "did not come")
         else:
             self._identified()
 
-    def received(self, data: bytes) -> None:
+    def _begin_session(self, client: str, peer: Any, *, trusted: bool) -> SmtpSession:
+        self._session = session = self._make_session(client, peer, trusted=trusted)
+        self._watch.follow(session)
+        return session
+
+    def _received(self, data: bytes) -> None:
         """Take octets that are not for the session: a PROXY header, or the first ones of TLS."""
         self._early += data
-        if len(self._early) > _AHEAD:
-            self._connection.pause_reading()
+        if len(self._early) > READ_AHEAD_OCTETS:
+            self.connection.pause_reading()
         if not self._timer:
             return
         try:
@@ -86,19 +107,19 @@ class Opening:
 
     def _proxied(self, header: ProxyHeader) -> None:
         """Go on with the client that a PROXY header names."""
-        connection, server, client = self._connection, self._server, header.client
+        connection, server, client = self.connection, self._server, header.client
         if not client:  # the proxy itself, such as a health check
-            connection.begin_session(str(self._peer[0]), self._peer, unidentified=True)
+            self._begin_session(str(self._peer[0]), self._peer, trusted=False)
         elif refusal := server.identify(connection.member, client):
-            connection.closing.refuse(refusal)
+            connection.refuse(refusal)
             return
         else:
             self._peer_is_proxy = self._listener.speaks_for_others(client)
             peer = (client, header.port)
-            connection.begin_session(client, peer, unidentified=self._peer_is_proxy)
+            self._begin_session(client, peer, trusted=not self._peer_is_proxy)
         self._identified()
 
-    def identify(self, argument: str) -> None:
+    def _identify(self, argument: str) -> None:
         """Do XCLIENT: begin anew with the client that it names; TLS goes on.
 
         There is one per connection: later lines may come from the client.
@@ -106,45 +127,43 @@ class Opening:
         try:
             named = xclient.parse(argument)
         except ValueError:
-            self._connection.session.reply(replies.SYNTAX_XCLIENT)
+            self._session.replier.reply(replies.SYNTAX_XCLIENT)
             return
         if named.login:
-            self._connection.suspend(self._vouched(named))
+            self.connection.suspend(self._vouched(named))
         else:
             self._begin_anew(named)
 
     async def _vouched(self, named: xclient.Named) -> None:
         """Do XCLIENT with LOGIN: the proxy has checked the password."""
-        connection, logins = self._connection, self._server.logins
+        connection, logins = self.connection, self._server.logins
         assert logins  # noqa: S101 - a listener of the process has `xclient`
         try:
             login = await logins.vouched(named.login, named.address or str(self._peer[0]))
         except AuthUnavailable as error:
             logins.unavailable(error)
-            connection.closing.refuse(replies.NO_XCLIENT_NOW)
+            connection.refuse(replies.NO_XCLIENT_NOW)
             return
         if not login:
-            connection.session.reply(replies.AUTH_FAILED)
+            self._session.replier.reply(replies.AUTH_FAILED)
         elif connection.phase is Phase.BUSY:  # else its end has begun
             self._begin_anew(named, login)
 
     def _begin_anew(self, named: xclient.Named, login: Login | None = None) -> None:
-        connection, server, before = self._connection, self._server, self._connection.session
+        connection, server, before = self.connection, self._server, self._session
         client = named.address
         if client and (refusal := server.identify(connection.member, client)):
-            connection.closing.refuse(refusal)
+            connection.refuse(refusal)
             return
         before.abandon()
         peer = (client, named.port) if client else self._peer
-        session = connection.begin_session(
-            client or connection.client, peer, unidentified=not client
-        )
+        session = self._begin_session(client or connection.client, peer, trusted=bool(client))
         session.commands.forbid_xclient()
         if before.commands.tls:
             session.secured(before.commands.tls)
         if login:
             session.log_in(login)
-        connection.closing.expect_hello()
+        self._watch.expect_hello()
         connection.flush()
         connection.begin_opening()
         self.greet()
@@ -152,26 +171,26 @@ class Opening:
     def _refuse_proxy(self, problem: str) -> None:
         """Close the connection of a proxy that does not say for whom it is."""
         self._server.bad_headers.note(
-            **(self._connection.log_values | {"client": str(self._peer[0])}), reason=problem
+            **(self.connection.log_values | {"client": str(self._peer[0])}), reason=problem
         )
-        if self._connection.transport:
-            self._connection.transport.abort()
+        if self.connection.transport:
+            self.connection.transport.abort()
 
     def _identified(self) -> None:
         if self._listener.tls == "implicit":
-            self._connection.suspend(self._secure_first())
+            self.connection.suspend(self._secure_first())
         else:
             self.greet()
 
     def greet(self) -> None:
         """Send the greeting, and take commands; hooks are asked before."""
-        hooks = self._connection.session.hooks
+        hooks = self._session.hooks
         if not (hooks and hooks.connect(self._greeted)):
             self._greet(replies.GREETING.format(self._server.hostname))
 
     def _greeted(self, reply: str) -> None:
         """Greet, or send the refusal of a hook (RFC 5321, section 3.1)."""
-        connection, code = self._connection, reply[:3]
+        connection, code = self.connection, reply[:3]
         if not reply or code[0] == "2":
             usual = replies.GREETING.format(self._server.hostname)
             self._greet(f"{reply}\r\n" if code == "220" else usual)
@@ -180,17 +199,17 @@ class Opening:
         if code == "421":
             connection.forget()
             connection.end_opening(b"")
-            connection.closing.hang_up()
+            connection.hang_up()
             return
         connection.flush()
-        connection.session.refuse(replies.ONLY_QUIT)
+        self._session.refuse(replies.ONLY_QUIT)
         connection.end_opening(self._take())
 
     def _greet(self, greeting: str) -> None:
-        connection = self._connection
+        connection = self.connection
         if self._listener.early == "refuse" and self._has_input():
             self._take()
-            connection.closing.refuse(replies.TOO_EARLY)
+            connection.refuse(replies.TOO_EARLY)
             return
         if transport := connection.transport:
             transport.write(greeting.encode())
@@ -201,42 +220,42 @@ class Opening:
 
         smtpd does not wait for such input, so that a greeting costs no time.
         """
-        connection = self._connection
-        plain = not connection.session.commands.tls  # otherwise it may be about TLS itself
-        return bool(self._early) or (plain and connection.share.unread() > 0)
+        connection = self.connection
+        plain = not self._session.commands.tls  # otherwise it may be about TLS itself
+        return bool(self._early) or (plain and connection.kernel_octets() > 0)
 
     async def _secure_first(self) -> None:
         """Begin TLS before the greeting (RFC 8314, section 3.3)."""
         if await self._secure():
             self.greet()
 
-    def start_tls(self) -> None:
+    def _start_tls(self, _: str) -> None:
         """Answer STARTTLS, and begin TLS (RFC 3207, section 4).
 
         Input after the command would be plain text that an attacker may have added. It ends the
         session.
         """
-        connection = self._connection
+        connection = self.connection
         connection.pause_reading()
         if connection.unread:
-            connection.closing.refuse(replies.INPUT_AFTER_STARTTLS)
+            connection.refuse(replies.INPUT_AFTER_STARTTLS)
             return
         connection.reply(replies.READY_FOR_TLS)
         connection.flush()
         connection.begin_opening()
-        connection.suspend(self._start_tls())
+        connection.suspend(self._secure_later())
 
-    async def _start_tls(self) -> None:
+    async def _secure_later(self) -> None:
         if not await self._secure():
             return
-        session = self._connection.session
+        session = self._session
         if session.hooks and not await session.hooks.admit_tls():
             session.refuse(replies.NOT_SECURE)
-        self._connection.end_opening(self._take())
+        self.connection.end_opening(self._take())
 
     async def _secure(self) -> bool:
         """Do the handshake; return False if the connection is lost."""
-        connection, contexts = self._connection, self._listener.contexts
+        connection, contexts = self.connection, self._listener.contexts
         transport = connection.transport
         if not transport or not contexts or connection.blocked:
             if transport:
@@ -254,16 +273,25 @@ class Opening:
             return False
         self._in_handshake = False
         connection.secured(secured)
+        self._watch.expect_hello()
         clients = None if self._peer_is_proxy else contexts.clients
         facts = TlsFacts.read(secured.get_extra_info("ssl_object"), clients)
         self._server.count_handshake(facts.version)
-        connection.session.secured(facts)
+        self._session.secured(facts)
         return True
 
-    def cancel(self, error: Exception | None) -> None:
-        """Stop the timer: the connection is gone. A handshake under way has failed by that."""
+    def _lost(self, error: Exception | None) -> None:
+        """Stop the timers: the connection is gone. A handshake under way has failed by that."""
+        self._watch.cancel()
         if self._timer:
             self._timer.cancel()
         if self._in_handshake and not self._server.stopping:
             lost = error or ConnectionResetError("connection lost")
-            self._server.note_failed_handshake(**self._connection.log_values, reason=reason(lost))
+            self._server.note_failed_handshake(**self.connection.log_values, reason=reason(lost))
+
+
+def open_connection(
+    server: Server, listener: SmtpListener, phases: Phases | None = None
+) -> Connection:
+    """Return the protocol of a new connection, which asks the hooks of these phases."""
+    return Opening(server, listener, phases or Phases()).connection

@@ -16,8 +16,8 @@ import uvloop
 from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
 from smtpd.server.server import Server
-from smtpd.session.closing import Closing
 from smtpd.session.connection import Connection
+from smtpd.session.opening import open_connection
 from smtpd.tls.contexts import ContextSet
 from tests.support.certificates import Certificate
 from tests.support.database import fresh_database
@@ -75,13 +75,13 @@ def running(
     with fresh_database(server, template) as uri, pytest.MonkeyPatch.context() as patched:
         add_user(uri, USER, PASSWORD, any_sender=True)
         run = Running(uri)
-        fail = Closing.fail
+        fail = Connection.fail
 
-        def failed(self: Closing, error: Exception) -> None:
+        def failed(self: Connection, error: Exception) -> None:
             run.faults.append(error)
             fail(self, error)
 
-        patched.setattr(Closing, "fail", failed)
+        patched.setattr(Connection, "fail", failed)
         started, stop = threading.Event(), threading.Event()
 
         async def serve() -> None:
@@ -92,7 +92,7 @@ def running(
             servers = []
             for name, each, context in zip(LISTENERS, settings.listen, contexts, strict=True):
                 listener = SmtpListener(settings, each, contexts=context)
-                made = partial(Connection, shared, listener)
+                made = partial(open_connection, shared, listener)
                 servers.append(await loop.create_server(made, "127.0.0.1", 0, backlog=2048))
                 run.ports[name] = servers[-1].sockets[0].getsockname()[1]
             started.set()

@@ -23,8 +23,8 @@ from pgmta.intake.content import State
 from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
 from smtpd.server.server import Server
-from smtpd.session.closing import Closing
 from smtpd.session.connection import Connection
+from smtpd.session.opening import open_connection
 from smtpd.tls.contexts import ContextSet
 from tests.fuzz.store import Accounts, Mood, Passwords, Store
 from tests.fuzz.virtual import VirtualLoop, Wire
@@ -221,7 +221,7 @@ class Stage:
 
     async def _do(self, listener: SmtpListener, steps: list[bytes | str]) -> Heard:
         wire = Wire(self.loop, ("127.0.0.1", 12345))
-        connection = Connection(self.server, listener)
+        connection = open_connection(self.server, listener)
         wire.set_protocol(connection)
         connection.connection_made(wire)
         client = Client(wire, self._context)
@@ -335,18 +335,18 @@ def staged() -> Iterator[Stage]:
 @contextmanager
 def _watched() -> Iterator[list[Any]]:
     faults: list[Any] = []
-    fail = Closing.fail
+    fail = Connection.fail
 
-    def failed(self: Closing, error: Exception) -> None:
+    def failed(self: Connection, error: Exception) -> None:
         faults.append(error)
         fail(self, error)
 
-    Closing.fail = failed  # type: ignore[method-assign]
+    Connection.fail = failed  # type: ignore[method-assign]
     with structlog.testing.capture_logs(), checked_transitions(faults.append):
         try:
             yield faults
         finally:
-            Closing.fail = fail  # type: ignore[method-assign]
+            Connection.fail = fail  # type: ignore[method-assign]
 
 
 def cut_up(octets: bytes, size: int) -> list[bytes | str]:

@@ -77,7 +77,9 @@ class Store:
         """Remove the parts of a content."""
         self.parts.pop(content.id, None)
 
-    def commit(self, content: Content, message: NewMessage, done: DoneCallback) -> None:
+    def commit(
+        self, content: Content, message: NewMessage, done: DoneCallback, _: Sequence[str] = ()
+    ) -> None:
         """Store a message, as Committer.commit does."""
         content.message, content.done, content.collected = message, done, 0
         content.state = State.WAITING

@@ -8,7 +8,6 @@ import pytest
 
 import smtpd.server.server
 import smtpd.session.auth_command
-import smtpd.session.closing
 import smtpd.session.connection
 import smtpd.tls.server_handshake
 from tests.support.transitions import checked_transitions
@@ -32,12 +31,12 @@ def _short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Shorten the pauses with which smtpd slows clients down, unless the test uses `pauses`."""
     if "pauses" in request.fixturenames:
         return
-    for module in (
-        smtpd.session.closing,
-        smtpd.session.connection,
-        smtpd.server.server,
+    for module, pause in (
+        (smtpd.server.server, "_DELAY"),
+        (smtpd.session.connection, "ERROR_PAUSE_S"),
+        (smtpd.session.connection, "REFUSAL_DELAY_S"),
+        (smtpd.session.auth_command, "FAILURE_DELAY_S"),
+        (smtpd.session.auth_command, "BLOCKED_DELAY_S"),
     ):
-        monkeypatch.setattr(module, "_DELAY", 0.05)
-    monkeypatch.setattr(smtpd.session.auth_command, "_SLOW", 0.05)
-    monkeypatch.setattr(smtpd.session.auth_command, "_BLOCKED", 0.05)
+        monkeypatch.setattr(module, pause, 0.05)
     monkeypatch.setattr(smtpd.tls.server_handshake, "_SHUTDOWN", 1.0)

@@ -18,7 +18,7 @@ from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
 from smtpd.server.server import Server
-from smtpd.session.connection import Connection
+from smtpd.session.opening import open_connection
 from smtpd.tls.contexts import ContextSet
 from tests.support.waiting import PATIENCE
 
@@ -49,7 +49,7 @@ def serving(uri: str, **config: Any) -> Iterator[int]:
         phases = hooks.phases[0]
         mechanisms = phases.auth.offered(settings.auth.mechanisms)
         listener = SmtpListener(settings, settings.listen[0], contexts, mechanisms)
-        connection = partial(Connection, shared, listener, phases)
+        connection = partial(open_connection, shared, listener, phases)
         server = await loop.create_server(connection, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         started.set()

@@ -6,6 +6,7 @@ Each is cut at every octet, as the network may cut it. tests/smuggling has the s
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from pgmta.model import NewMessage
 from smtpd.commands.listener import SmtpListener
 from smtpd.config import Listener, SmtpdConfig
 from smtpd.server.server import Server
-from smtpd.session.connection import Connection
+from smtpd.session.opening import open_connection
 
 NEWLINES = (b"\r\n", b"\n", b"\r")
 _ODD = (b"\0", b"\t", b" ")
@@ -76,7 +77,9 @@ class Committer:
         self.available = [1] * 10
         self.taken: list[NewMessage] = []
 
-    def commit(self, content: Content, message: NewMessage, done: DoneCallback) -> None:
+    def commit(
+        self, content: Content, message: NewMessage, done: DoneCallback, _: Sequence[str] = ()
+    ) -> None:
         content.message, content.done, content.collected = message, done, 0
         self.taken.append(message)
         done(None)
@@ -102,7 +105,7 @@ def session(
     committer, transport = Committer(), Transport()
     committer.available = Ids()
     server.committer = cast(Any, committer)
-    connection = Connection(server, listener)
+    connection = open_connection(server, listener)
     connection.connection_made(cast(Any, transport))
     for part in parts:
         connection.data_received(part)

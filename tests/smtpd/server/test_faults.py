@@ -33,6 +33,7 @@ from smtpd.config import Listener, SmtpdConfig
 from smtpd.server.server import Server
 from smtpd.session.auth_command import Renewal
 from smtpd.session.connection import Connection
+from smtpd.session.opening import open_connection
 from tests.support.rows import column
 from tests.support.serving import Client, serving
 from tests.support.users import add_user, log_in
@@ -210,7 +211,7 @@ async def test_only_what_has_no_answer_is_named_at_the_end(
 async def test_what_a_session_waits_for_may_end_before_it_begins(database: str) -> None:
     settings = SmtpdConfig.model_validate({"environment": {"hostname": "mx.example"}})
     loop = asyncio.get_running_loop()
-    sessions = [Connection(Server(settings, database), SmtpListener(settings, Listener()))]
+    sessions = [open_connection(Server(settings, database), SmtpListener(settings, Listener()))]
     server = await loop.create_server(lambda: sessions[0], "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     assert (await reader.readline())[:3] == b"220"
@@ -246,7 +247,7 @@ def test_a_client_that_does_not_read_is_dropped(
 
     monkeypatch.setattr(Connection, "connection_made", small)
     monkeypatch.setattr(Connection, "connection_lost", note)
-    monkeypatch.setattr(smtpd.session.closing, "_LINGER", 0.5)
+    monkeypatch.setattr(smtpd.session.closing, "LINGER_S", 0.5)
     limits = {"timeout": "1s", "junk": 10_000}
     with serving(database, limits=limits) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -289,7 +290,7 @@ class Unread:
 def session(database: str, transport: Unread, data: bytes) -> None:
     async def run() -> None:
         config = SmtpdConfig()
-        protocol = Connection(Server(config, database), SmtpListener(config, Listener()))
+        protocol = open_connection(Server(config, database), SmtpListener(config, Listener()))
         transport.protocol = protocol
         protocol.connection_made(transport)  # type: ignore[arg-type]
         protocol.data_received(data)

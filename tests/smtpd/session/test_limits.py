@@ -17,7 +17,7 @@ from smtpd.commands.commands import Commands
 from smtpd.commands.tally import Consequence, Tally
 from smtpd.config import Limits
 from smtpd.server.server import Server
-from smtpd.session.connection import _QUANTUM
+from smtpd.session.connection import TURN_COMMANDS
 from tests.support.serving import Client, serving
 from tests.support.waiting import PATIENCE, SLACK, until
 
@@ -77,7 +77,7 @@ def test_sessions_with_much_to_do_take_turns(
     for before, after in itertools.pairwise(shared):
         run = run + 1 if before == after else 0
         longest = max(longest, run)
-    assert longest <= 2 * _QUANTUM
+    assert longest <= 2 * TURN_COMMANDS
 
 
 def test_who_sends_commands_without_mail_is_hung_up_on(database: str) -> None:
@@ -307,8 +307,7 @@ def test_replies_hold_nothing_that_controls_a_terminal(database: str) -> None:
 def test_a_session_that_always_takes_turns_gets_its_replies(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, size: int, memory: str
 ) -> None:
-    monkeypatch.setattr("smtpd.session.connection.HEAVY", -1.0)
-    monkeypatch.setattr("smtpd.session.share.HEAVY", -1.0)
+    monkeypatch.setattr("smtpd.session.connection.HEAVY_S", -1.0)
     content = (b"x" * 98 + b"\r\n") * (size // 100)
     with (
         serving(database, relay=RELAY, limits={"memory": memory}) as port,

@@ -218,10 +218,10 @@ def test_no_sender_of_accepted_mail_opens_a_quotation(
 
     async def note() -> None:
         log = AcceptedLog(SmtpdLog(format=form), asyncio.get_running_loop())  # type: ignore[arg-type]
-        gaps = log.gaps("::1", "a 'user", "mx", "s-1")
+        template = log.template("::1", "a 'user", "mx", "s-1")
         for number, sender in enumerate(senders):
             message = SimpleNamespace(id=number, sender=sender, recipients=[""], size=1)
-            log.note([SimpleNamespace(message=message, gaps=gaps)])  # type: ignore[list-item]
+            log.note([SimpleNamespace(message=message, log_template=template)])  # type: ignore[list-item]
         log.write_line()
 
     asyncio.run(note())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pgmta.accounts.network_limits import Rate
 from pgmta.config.types import parse_network
 from smtpd.config import Limits
-from smtpd.session.closing import Pace
+from smtpd.session.watch import Pace
 from tests.support.serving import Client, serving
 from tests.support.waiting import SLACK, take_time
 

@@ -1,1 +1,1 @@
-"""HTTP servers: that of `queued web`, and the page of the sink."""
+"""HTTP: the server of all listeners that serve pages, and the client."""

@@ -12,6 +12,8 @@ import psycopg
 from aiohttp import web
 
 from pgmta.errors import StoreUnavailable
+from pgmta.http.answers import HttpError
+from pgmta.http.request_body import read_octets
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.records.callbacks import CallbackNotes, NoteOutcome
@@ -19,8 +21,7 @@ from pgmta.store.schema import Schema
 from queued.web.callback_events import EventReader, ReadEvents
 from queued.web.callback_proof import BodyMalformed, CallbackRequest, Prover
 from queued.web.callback_settings import CallbackSettings
-from queued.web.http_answers import HttpError, away
-from queued.web.requests import read_octets
+from queued.web.refusals import away
 
 PREFIX = "/callbacks/"
 _MOST = 1000  # events of a request
@@ -59,13 +60,12 @@ class CallbackReceipts:
         self._providers: dict[str, _Provider] = {}
         self._under_way = 0  # octets
 
-    def configure(self, callbacks: Mapping[str, CallbackSettings], url: str, most: int) -> None:
-        """Use other settings, keys, the public URL and octets of a body from now on."""
+    def configure(self, callbacks: Mapping[str, CallbackSettings], url: str) -> None:
+        """Use other settings, keys and public URL from now on."""
         self._url = url
-        self._most = most
         self._providers = {name: _Provider(each) for name, each in callbacks.items()}
 
-    async def take(self, request: web.BaseRequest, path: str, client: str) -> TakenCallback:
+    async def take(self, request: web.Request, path: str, client: str) -> TakenCallback:
         """Return the events of a proven request. Raises HttpError: 400, 403, 404, 413, 503.
 
         `path` is that of the request, without the path of `public.url`.
@@ -93,7 +93,7 @@ class CallbackReceipts:
             raise HttpError(413, f"The body has more than {_MOST} events.")
         return TakenCallback(name, provider.settings, found)
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
+    async def _body(self, request: web.Request) -> bytes:
         taken = 0
 
         def count(octets: int) -> None:
@@ -105,7 +105,7 @@ class CallbackReceipts:
             self._under_way += octets
 
         try:
-            return await read_octets(request, self._most, count)
+            return await read_octets(request, count)
         finally:
             self._under_way -= taken
 

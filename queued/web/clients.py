@@ -29,9 +29,9 @@ class Clients:
         self._is_proxy = Networks(config.proxies).contains
         self._is_exempt = Networks(config.limits.exempt).contains
 
-    def is_bounded(self, peer: str) -> bool:
-        """Return whether connections of this peer are counted by address."""
-        return not (self._is_proxy(peer) or self._is_exempt(peer))
+    def unit_of(self, peer: str) -> Network | None:
+        """Return the address that counts the connections of a peer; None if none does."""
+        return None if self._is_proxy(peer) or self._is_exempt(peer) else address_of(peer)
 
     def find_client(self, peer: str, forwarded: Sequence[str]) -> str:
         """Return the address of the client behind the proxies that are trusted.

@@ -6,12 +6,13 @@ import psycopg
 
 from pgmta.compose.token import KeyRings, Purpose, secret_of
 from pgmta.errors import StoreUnavailable
+from pgmta.http.answers import HttpError
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.store.lifecycle.consumption import Consumption, Consumptions
 from pgmta.store.schema import Schema
 from queued.web.clients import Clients
-from queued.web.http_answers import HttpError, away, refusal, too_many
+from queued.web.refusals import away, refusal, too_many
 from queued.web.requests import TokenOrder
 
 _ACTIONS = {Purpose.ACTIVATE: "activation", Purpose.RECOVER: "password_recovery"}

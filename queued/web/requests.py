@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from email.message import Message
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import parse_qs, parse_qsl
@@ -11,7 +10,8 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from pgmta.compose.token import Purpose
-from queued.web.http_answers import HttpError
+from pgmta.http.answers import HttpError
+from pgmta.http.request_body import read_body
 
 _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"
@@ -39,33 +39,9 @@ class TokenOrder(BaseModel):
     code: _Text = ""
 
 
-async def read_body(request: web.BaseRequest, kinds: str, most: int) -> bytes:
-    """Return the body. Raises HttpError for another type, and for a body that is too long."""
-    if request.content_type not in kinds.split(", "):
-        raise HttpError(415, f"The body has to be {kinds}.", {"Accept": kinds})
-    return await read_octets(request, most)
-
-
-async def read_octets(
-    request: web.BaseRequest, most: int, count: Callable[[int], None] = lambda octets: None
-) -> bytes:
-    """Return the body, of whatever type. Raises HttpError if it is too long.
-
-    `count` gets the octets of each part as it comes, and may raise.
-    """
-    body = bytearray()
-    if (request.content_length or 0) <= most:
-        while len(body) <= most and (part := await request.content.readany()):
-            body += part
-            count(len(part))
-        if len(body) <= most:
-            return bytes(body)
-    raise HttpError(413, f"The body has more than {most} octets.", {"Connection": "close"})
-
-
-async def read_order(request: web.BaseRequest, most: int) -> TokenOrder:
+async def read_order(request: web.Request) -> TokenOrder:
     """Return the order of a program. Raises HttpError."""
-    body = await read_body(request, _JSON, most)
+    body = await read_body(request, _JSON)
     try:
         return TokenOrder.model_validate_json(body)
     except ValidationError as error:
@@ -77,10 +53,10 @@ async def read_order(request: web.BaseRequest, most: int) -> TokenOrder:
 
 
 async def read_form(
-    request: web.BaseRequest, purpose: Literal[Purpose.ACTIVATE, Purpose.RECOVER], most: int
+    request: web.Request, purpose: Literal[Purpose.ACTIVATE, Purpose.RECOVER]
 ) -> TokenOrder:
     """Return the order of a form. Raises HttpError. Values that are too long are shortened."""
-    fields = _pairs(await read_body(request, _FORM, most))
+    fields = _pairs(await read_body(request, _FORM))
     return TokenOrder(
         purpose=purpose,
         token=fields.get("token", "")[:_LONGEST],
@@ -88,7 +64,7 @@ async def read_form(
     )
 
 
-def read_link(request: web.BaseRequest) -> str:
+def read_link(request: web.Request) -> str:
     """Return the token of the link that was followed, '' if there is none."""
     try:
         fields = parse_qs(request.query_string, max_num_fields=_FIELDS)
@@ -97,13 +73,13 @@ def read_link(request: web.BaseRequest) -> str:
     return fields.get("token", [""])[0][:_LONGEST]
 
 
-async def read_unsubscription(request: web.BaseRequest, most: int) -> Unsubscription:
+async def read_unsubscription(request: web.Request) -> Unsubscription:
     """Return the order of a form (RFC 8058, section 3.1). Raises HttpError.
 
     A provider sends the link, and List-Unsubscribe=One-Click in a form of either type. A page has
     the token in its form.
     """
-    body = await read_body(request, f"{_FORM}, {_MULTIPART}", most)
+    body = await read_body(request, f"{_FORM}, {_MULTIPART}")
     fields = _parts(request, body) if request.content_type == _MULTIPART else _pairs(body)
     if fields.get("List-Unsubscribe", "").strip() == "One-Click":
         return Unsubscription(read_link(request), one_click=True)
@@ -120,7 +96,7 @@ def _pairs(body: bytes) -> dict[str, str]:
         raise HttpError(400, "The body is no form.") from None
 
 
-def _parts(request: web.BaseRequest, body: bytes) -> dict[str, str]:
+def _parts(request: web.Request, body: bytes) -> dict[str, str]:
     """Return the fields of a form in parts (RFC 7578), as programs write them. Raises HttpError."""
     boundary = _parameter(request.headers.get("Content-Type", ""), "Content-Type", "boundary")
     text = body.decode("latin-1")

@@ -11,7 +11,7 @@ from pgmta.postgres import faults
 from pgmta.store.lifecycle.consumption import Consumptions
 from pgmta.store.schema import Schema
 from queued.web.clients import Clients
-from queued.web.http_answers import away, refusal, too_many
+from queued.web.refusals import away, refusal, too_many
 
 log = get("web")
 

@@ -10,6 +10,7 @@ from functools import partial
 from pgmta.compose.token import KeyRings
 from pgmta.daemon_role import WEB
 from pgmta.errors import ConfigError
+from pgmta.http.server import HttpServer, bind
 from pgmta.logs import get
 from pgmta.metrics.metrics_server import MetricsServer
 from pgmta.postgres.resources import Resources
@@ -19,7 +20,6 @@ from pgmta.store.records.callbacks import CallbackNotes
 from pgmta.store.schema import Schema
 from queued.web.callback_receipt import CallbackReceipts
 from queued.web.clients import Clients
-from queued.web.doors import Doors
 from queued.web.readiness import Readiness
 from queued.web.redemption import Redemption
 from queued.web.site import Site
@@ -29,7 +29,7 @@ from queued.web.web_page import WebPage
 
 _FIXED = ("environment", "listen", "connections", "metrics", "log")
 """Sections that a running process does not take from a changed file."""
-_BACKLOG = 512
+_END_S = 5.0  # for answers that are due when the process ends
 _SERVES = "serves pages of tokens"
 
 log = get("web")
@@ -66,9 +66,7 @@ class WebDaemon:
             callbacks,
             self._readiness,
         )
-        self._doors = Doors(
-            self._site.handle, lambda error: self._site.problem(error), self._clients, config.limits
-        )
+        self._server = HttpServer("web", self._clients.unit_of)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then answer the last requests.
@@ -81,19 +79,17 @@ class WebDaemon:
             return
         for warning in self._config.warnings:
             log.warning("configuration", reason=warning)
-        sockets = [listen(place) for place in self._config.listen]
+        sockets = [_bind(place) for place in self._config.listen]
         heartbeat = WEB.heartbeat(self._resources.link("heartbeat"), self._schema, host)
         manager = ServiceManager()
         beat = partial(heartbeat.run, lambda: None, asyncio.Event())
         parts = [
             start_part("watchdog", manager.keep_watch),
             start_part("heartbeat", beat, signals.stop),
-            start_part("connections", self._doors.sweep),
         ]
-        loop = asyncio.get_running_loop()
-        servers = [
-            await loop.create_server(self._doors, sock=each, backlog=_BACKLOG) for each in sockets
-        ]
+        await self._server.serve(self._site.served)
+        for each in sockets:
+            await self._server.listen(each)
         page = await self._serve_page()
         tune_memory()
         manager.ready(_SERVES)
@@ -103,14 +99,12 @@ class WebDaemon:
             if signals.reload.is_set():
                 signals.reload.clear()
                 manager.reloading()
-                self._reload()
+                await self._reload()
                 manager.ready(_SERVES)
         manager.stopping()
         if page:
             page.begin_stop()
-        for server in servers:
-            server.close()
-        await self._doors.end()
+        await self._server.stop(_END_S)
         failed = [task for task in parts if task.done() and not task.cancelled()]
         for task in parts:
             task.cancel()
@@ -127,12 +121,12 @@ class WebDaemon:
         """Return the server of figures once it answers. Raises ConfigError."""
         if not (settings := self._config.metrics).listen:
             return None
-        page = WebPage(self._site, self._doors, self._resources)
+        page = WebPage(self._site, self._server, self._resources)
         server = MetricsServer("queued web", settings, page.scrape, self._readiness.problem)
         await server.start()
         return server
 
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
         try:
             config = self._reread()
         except ConfigError as error:
@@ -155,22 +149,15 @@ class WebDaemon:
         self._readiness.callbacks = bool(config.callbacks)
         self._clients.configure(config)
         self._site.configure(config)
-        self._doors.limits = config.limits
+        await self._server.serve(self._site.served)
         log.info("configuration read again")
 
 
-def listen(place: WebListener) -> socket.socket:
-    """Return a socket that is bound. Raises ConfigError."""
-    family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _bind(place: WebListener) -> socket.socket:
     try:
-        found.bind((place.address, place.port))
+        return bind(place.address, place.port)
     except OSError as error:
-        found.close()
         reason = error.strerror or str(error)
         raise ConfigError(
             [f"cannot listen on {place.address}, port {place.port}: {reason}"]
         ) from None
-    found.setblocking(False)
-    return found

@@ -5,20 +5,20 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from pgmta.daemon_role import WEB
+from pgmta.http.server import HttpServer
 from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values
 from pgmta.postgres.resources import Resources
 from queued.process.queued_series import WEB as CATALOGUE
-from queued.web.doors import Doors
 from queued.web.site import Site
 
 
 class WebPage:
     """Reads plain numbers."""
 
-    def __init__(self, site: Site, doors: Doors, resources: Resources) -> None:
+    def __init__(self, site: Site, server: HttpServer, resources: Resources) -> None:
         self._site = site
-        self._doors = doors
+        self._server = server
         self._resources = resources
 
     async def scrape(self, ready: bool) -> bytes:
@@ -28,7 +28,7 @@ class WebPage:
         values: Values = {
             "pgmta_web_responses_total": {k: float(n) for k, n in seen.responses.items()},
             "pgmta_web_response_seconds": {(): seen.seconds.value},
-            "pgmta_web_connections_open": {(): float(self._doors.number)},
+            "pgmta_web_connections_open": {(): float(self._server.number)},
             "pgmta_database_connections": {(n,): float(v) for n, v in states.items()},
         }
         values |= build_values(WEB.name, version("pgmta"), ready=ready)

@@ -12,6 +12,9 @@ from urllib.parse import quote
 import jinja2
 from aiohttp import web
 
+from pgmta.http.answers import HTML, HttpAnswers, HttpError
+from pgmta.http.route import HttpLimits, Route
+from pgmta.http.server import HttpSite
 from pgmta.mail.text import one_line
 from smtpd.sink.dissection import READ, clean
 from smtpd.sink.dissector import Dissection, Dissector, Undissectable
@@ -24,16 +27,9 @@ PAGE = 100
 _HERE = Path(__file__).parent / "templates"
 _SHOWN = 1 << 20  # octets of the source
 _TABS = ("html", "text", "links", "attachments", "header", "source")
-_HTML = "text/html; charset=utf-8"
-_COMMON = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # the browser then names the origin of a form, and no other
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "X-DNS-Prefetch-Control": "off",
-    "Cache-Control": "no-store",
-    "Server": "pgmta",
-}
+_MAX_CONNECTIONS = 32
+_CONNECTION_S = 60.0  # for a request and its answer, which may be a large attachment
+_OCTETS = "application/octet-stream"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -41,22 +37,20 @@ _POLICY = (
 _SANDBOX = "allow-popups allow-popups-to-escape-sandbox"
 """Rights of the frame of HTML: its links open new windows, when the reader clicks on them."""
 
-_FRAME = (
+_FRAME_POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; "
     f"base-uri 'none'; frame-ancestors 'self'; sandbox {_SANDBOX}"
 )
-_FILE = "default-src 'none'; frame-ancestors 'none'; sandbox"
-_PATH = re.compile(r"/m/([^/]+)(?:/([a-z]+)(?:/(\d{1,4}))?)?")
+_FILE_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "same-origin",  # the browser then names the origin of a form, and no other
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "X-DNS-Prefetch-Control": "off",
+}
 _NUMBER = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 _PLAIN = re.compile(r"[^A-Za-z0-9._ -]")
-
-
-class _Refusal(Exception):
-    """A request that gets an error, with its text."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.reason = status, reason
 
 
 class MailSite:
@@ -85,39 +79,44 @@ class MailSite:
             "/style.css": ((_HERE / "style.css").read_bytes(), "text/css; charset=utf-8"),
             "/list.js": ((_HERE / "list.js").read_bytes(), "text/javascript; charset=utf-8"),
         }
+        self._answers = HttpAnswers(_HEADERS)
+        routes = [
+            Route("GET", "/", self._list, page=True),
+            Route("GET", "/m/{name}", self._mail, page=True),
+            Route("GET", "/m/{name}/{view:[a-z]+}", self._mail, page=True),
+            Route("GET", r"/m/{name}/{view:[a-z]+}/{part:\d{1,4}}", self._mail, page=True),
+            Route("POST", "/clear", self._clear, page=True),
+            *(Route("GET", path, self._file, page=True) for path in self._files),
+            Route("GET", "/{rest:.*}", self._missing, page=True),
+        ]
+        limits = HttpLimits(_MAX_CONNECTIONS, _CONNECTION_S)
+        self.served = HttpSite(
+            routes, limits, self._answers, error_page=self._error, check=self._check_host
+        )
+        """What the listener serves."""
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request."""
-        try:
-            return await self._answer(request)
-        except _Refusal as refusal:
-            return self._page("message", refusal.status, message=refusal.reason)
-
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    def _check_host(self, request: web.Request) -> None:
         hosts = [host.lower() for host in request.headers.getall("Host", [])]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
-            raise _Refusal(421, f"This page is at {self._url} only.")
-        path = request.path
-        if path == "/clear" and request.method == "POST":
-            return await self._clear(request, hosts[0])
-        if request.method not in ("GET", "HEAD"):
-            raise _Refusal(405, "The path is there to be read.")
-        if path == "/":
-            return await self._list(request)
-        if file := self._files.get(path):
-            return _make(*file)
-        if found := _PATH.fullmatch(path):
-            return await self._mail(*found.groups())
-        raise _Refusal(404, "There is no such page.")
+            raise HttpError(421, f"This page is at {self._url} only.")
 
-    async def _clear(self, request: web.BaseRequest, host: str) -> web.StreamResponse:
+    def _error(self, _: web.Request, error: HttpError) -> web.Response:
+        return self._page("message", error.status, message=error.detail)
+
+    async def _missing(self, _: web.Request) -> web.Response:
+        raise HttpError(404, "There is no such page.")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        return self._answers.make(*self._files[request.path])
+
+    async def _clear(self, request: web.Request) -> web.Response:
         """Delete the mails. Another origin can send this form too, but not under our name."""
-        if request.headers.getall("Origin", []) != [f"http://{host}"]:
-            raise _Refusal(403, "The form is of another origin.")
+        if request.headers.getall("Origin", []) != [f"http://{request.host.lower()}"]:
+            raise HttpError(403, "The form is of another origin.")
         await asyncio.to_thread(self._mails.clear)
-        return _make(b"", _HTML, 303, {"Location": "/"})
+        return self._answers.redirect("/")
 
-    async def _list(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _list(self, request: web.Request) -> web.StreamResponse:
         """Show a page of the list; its script asks again and again, and mostly gets 304."""
         number = request.query.get("page", "1")
         body = await asyncio.to_thread(
@@ -125,7 +124,7 @@ class MailSite:
         )
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         same = request.headers.get("If-None-Match") == tag
-        return _make(b"" if same else body, _HTML, 304 if same else 200, {"ETag": tag})
+        return self._answers.make(b"" if same else body, HTML, 304 if same else 200, {"ETag": tag})
 
     def _listed(self, number: int) -> bytes:
         names = self._mails.names()
@@ -134,26 +133,28 @@ class MailSite:
         shown = self._mails.summaries(names[(number - 1) * PAGE : number * PAGE])
         return self._render("list", mails=shown, count=len(names), number=number, last=last)
 
-    async def _mail(self, name: str, view: str | None, part: str | None) -> web.StreamResponse:
+    async def _mail(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        view, part = request.match_info.get("view"), request.match_info.get("part")
         path = await asyncio.to_thread(self._mails.path, name)
         if not path:
-            raise _Refusal(404, "This mail is not here: it was deleted, or never came.")
+            raise HttpError(404, "This mail is not here: it was deleted, or never came.")
         if view == "raw":
-            headers = _download("mail.eml")
-            return web.FileResponse(path, headers=headers)
+            fields = self._answers.fields(_OCTETS, _download("mail.eml"))
+            return web.FileResponse(path, headers=fields)
         try:
             found = await self._dissector.dissect(path)
         except Undissectable:
             found = None
         if view == "frame":
             if not found or found.html is None:
-                raise _Refusal(404, "This mail has no HTML.")
-            return _make(found.html.encode("utf-8", "replace"), _HTML, 200,
-                         {"Content-Security-Policy": _FRAME})  # fmt: skip
+                raise HttpError(404, "This mail has no HTML.")
+            fields = {"Content-Security-Policy": _FRAME_POLICY}
+            return self._answers.make(found.html.encode("utf-8", "replace"), HTML, 200, fields)
         if view == "part":
             return await self._attachment(path, found, int(part or -1))
         if part or view not in (None, *_TABS):
-            raise _Refusal(404, "There is no such page.")
+            raise HttpError(404, "There is no such page.")
         return await self._show(name, path, found, view)
 
     async def _attachment(
@@ -162,32 +163,32 @@ class MailSite:
         attachments = found.attachments if found else []
         name = next((each.name for each in attachments if each.number == number), None)
         if name is None:
-            raise _Refusal(404, "This mail has no such attachment.")
+            raise HttpError(404, "This mail has no such attachment.")
         try:
             octets = await self._dissector.attachment(path, number)
         except Undissectable:
-            raise _Refusal(422, "This mail can't be taken apart: look at its source.") from None
-        return web.Response(body=octets, headers=_download(file_name(name, number)))
+            raise HttpError(422, "This mail can't be taken apart: look at its source.") from None
+        return self._answers.make(octets, _OCTETS, 200, _download(file_name(name, number)))
 
     async def _show(
         self, name: str, path: Path, found: Dissection | None, view: str | None
     ) -> web.StreamResponse:
         summaries = await asyncio.to_thread(self._mails.summaries, [name])
         if not summaries:
-            raise _Refusal(404, "This mail was deleted.")
+            raise HttpError(404, "This mail was deleted.")
         tabs = _tabs(found)
         view = view if view in tabs else next(iter(tabs))
         try:
             source = await asyncio.to_thread(_source, path) if view == "source" else ""
         except FileNotFoundError:
-            raise _Refusal(404, "This mail was deleted.") from None
+            raise HttpError(404, "This mail was deleted.") from None
         return self._page(
             "mail", mail=summaries[0], base=f"/m/{quote(name)}", tabs=tabs, view=view, found=found,
             source=source, limit=READ, shown=_SHOWN,
         )  # fmt: skip
 
     def _page(self, name: str, status: int = 200, **values: Any) -> web.Response:
-        return _make(self._render(name, **values), _HTML, status)
+        return self._answers.make(self._render(name, **values), HTML, status)
 
     def _render(self, name: str, **values: Any) -> bytes:
         return self._templates[name].render(values).encode("utf-8", "replace")
@@ -223,19 +224,7 @@ def _download(name: str) -> dict[str, str]:
     """Return the header fields of a file that no browser opens by itself (RFC 6266)."""
     plain = _PLAIN.sub("_", name)
     named = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
-    return {
-        **_COMMON,
-        "Content-Type": "application/octet-stream",
-        "Content-Disposition": named,
-        "Content-Security-Policy": _FILE,
-    }
-
-
-def _make(
-    body: bytes, kind: str, status: int = 200, more: dict[str, str] | None = None
-) -> web.Response:
-    fields = {**_COMMON, "Content-Security-Policy": _POLICY, "Content-Type": kind, **(more or {})}
-    return web.Response(body=body, status=status, headers=fields)
+    return {"Content-Disposition": named, "Content-Security-Policy": _FILE_POLICY}
 
 
 def _octets(size: int) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from aiosmtpd.smtp import SMTP
 
 from pgmta.errors import PgmtaError
-from pgmta.http.page_server import PageServer
+from pgmta.http.server import HttpServer, bind
 from pgmta.port_user import bind_problem
 from pgmta.service import Signals
 from smtpd.sink.dissector import Dissector
@@ -19,8 +18,7 @@ from smtpd.sink.kept_mails import KeptMails
 from smtpd.sink.mail_site import MailSite
 
 _LOOPBACK = "127.0.0.1"
-_END = 1.0  # seconds for answers that are due when the process ends
-_PAGE_S = 60.0  # for a request and its answer, which may be a large attachment
+_END_S = 1.0  # seconds for answers that are due when the process ends
 
 
 async def serve(
@@ -44,24 +42,24 @@ async def serve(
             data_size_limit=LIMIT, enable_SMTPUTF8=True, loop=loop,
         )  # fmt: skip
 
-    servers = [await _listen(connection, address, port)]
-    pages = None
-    if page:
-        site = MailSite(KeptMails(folder), Dissector(), page)
-        pages = PageServer(site.handle, "sink", _PAGE_S)
-        servers.append(await _listen(pages, _LOOPBACK, page))
-    await signals.stop.wait()
-    for server in servers:
-        server.close()
-    if pages:
-        await pages.shutdown(_END)
-
-
-async def _listen(
-    protocol: Callable[[], asyncio.BaseProtocol], address: str, port: int
-) -> asyncio.Server:
     try:
-        return await asyncio.get_running_loop().create_server(protocol, address, port)
+        mail = await loop.create_server(connection, address, port)
     except OSError as error:
-        reason = bind_problem(error, port)
-        raise PgmtaError(f"can't listen on {address} port {port}: {reason}") from None
+        raise _problem(error, address, port) from None
+    server = None
+    if page:
+        site = MailSite(KeptMails(folder), Dissector(), page).served
+        server = HttpServer("sink")
+        await server.serve(site)
+        try:
+            await server.listen(bind(_LOOPBACK, page))
+        except OSError as error:
+            raise _problem(error, _LOOPBACK, page) from None
+    await signals.stop.wait()
+    mail.close()
+    if server:
+        await server.stop(_END_S)
+
+
+def _problem(error: OSError, address: str, port: int) -> PgmtaError:
+    return PgmtaError(f"can't listen on {address} port {port}: {bind_problem(error, port)}")

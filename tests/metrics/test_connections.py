@@ -10,9 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from pgmta.config.metrics import MetricsPage
-from pgmta.http.page_server import MAX_CONNECTIONS
 from pgmta.metrics import metrics_server
-from pgmta.metrics.metrics_server import MetricsServer
+from pgmta.metrics.metrics_server import MAX_CONNECTIONS, MetricsServer
 from tests.support.waiting import PATIENCE, free_port
 
 PATHS = {"/metrics": b"figures\n" * 200_000, "/healthz": b"alive\n", "/readyz": b"ready\n"}

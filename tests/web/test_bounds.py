@@ -10,14 +10,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from aiohttp.web import BaseRequest, StreamResponse
 from click.testing import CliRunner
 
 from pgmta.compose.token import Purpose
+from pgmta.http.route import HttpLimits
+from pgmta.http.server import HttpServer, HttpSite
 from queued.daemon.queued import main
 from queued.web.clients import Clients
-from queued.web.doors import Doors
-from queued.web.http_answers import HttpAnswers
 from queued.web.site import with_proof
 from queued.web.web_config import WebConfig
 from tests.lifecycle.tokens import add_accounts
@@ -109,20 +108,18 @@ def test_slow_clients_and_too_many(tmp_path: Path) -> None:
 
 
 async def test_a_reload_loses_no_count_of_connections() -> None:
-    config = WebConfig.model_validate({"limits": {"address_connections": 1}})
+    config = WebConfig()
     clients = Clients(config)
-
-    async def never(_: BaseRequest) -> StreamResponse:
-        raise AssertionError
-
-    doors = Doors(never, HttpAnswers(config.public).problem, clients, config.limits)
-    first, second = doors(), doors()
+    limits = HttpLimits(connections=2, request_s=1.0, idle_s=1.0, address_connections=1)
+    server = HttpServer("web", clients.unit_of)
+    await server.serve(HttpSite((), limits))
+    first, second = server(), server()
     first.peer = second.peer = "192.0.2.1"
-    assert doors.admit(first)
+    assert server.admit(first)
     clients.configure(WebConfig.model_validate({"limits": {"exempt": ["192.0.2.0/24"]}}))
-    doors.release(first)
+    server.release(first)
     clients.configure(config)
-    assert doors.admit(second)
+    assert server.admit(second)
 
 
 @pytest.mark.parametrize("host", [b"xn--a", b"[::1", b"a:99999"])

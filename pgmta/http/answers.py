@@ -1,0 +1,67 @@
+"""Answers of our HTTP servers: their header fields, and errors as problems (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from aiohttp import web
+
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+HTML = "text/html; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+
+_ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Server": "pgmta"}
+
+
+class HttpError(Exception):
+    """A request that gets an error. `detail` says why, without any value of the request.
+
+    `kind` is the type of its problem, and `title` the title of that.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        kind: str = "about:blank",
+        title: str = "",
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.kind = status, detail, kind
+        self.title = title or HTTPStatus(status).phrase
+        self.headers = dict(headers or {})
+
+    def problem(self) -> bytes:
+        """Return the problem document."""
+        return json.dumps({
+            "type": self.kind, "title": self.title, "status": self.status, "detail": self.detail,
+        }).encode()  # fmt: skip
+
+
+class HttpAnswers:
+    """Makes the answers of a listener. Each has the fields `headers`, and some that all have."""
+
+    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
+        self._headers = {**_ALWAYS, **(headers or {})}
+
+    def make(
+        self, body: bytes, kind: str, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> web.Response:
+        """Return an answer. `kind` is the content type."""
+        return web.Response(body=body, status=status, headers=self.fields(kind, headers))
+
+    def fields(self, kind: str, headers: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the header fields of an answer that is made elsewhere."""
+        return {**self._headers, "Content-Type": kind, **(headers or {})}
+
+    def problem(self, error: HttpError) -> web.Response:
+        """Return an error for programs."""
+        return self.make(error.problem(), PROBLEM, error.status, error.headers)
+
+    def redirect(self, url: str) -> web.Response:
+        """Return the answer that leads from a form to another page."""
+        return self.make(b"", HTML, 303, {"Location": url})

@@ -1,0 +1,40 @@
+"""Bodies of requests, read within the bounds of their routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from pgmta.http.answers import HttpError
+from pgmta.http.server_connection import connection_of
+
+
+async def read_body(request: web.Request, kinds: str) -> bytes:
+    """Return the body. `kinds` are content types, with `, ` between them.
+
+    Raises HttpError for another type, and for a body that is too long.
+    """
+    if request.content_type not in kinds.split(", "):
+        raise HttpError(415, f"The body has to be {kinds}.", {"Accept": kinds})
+    return await read_octets(request)
+
+
+async def read_octets(
+    request: web.Request, count: Callable[[int], None] = lambda octets: None
+) -> bytes:
+    """Return the body, of whatever type. Raises HttpError if it is too long.
+
+    `count` gets the octets of each part as it comes, and may raise.
+    """
+    connection = connection_of(request)
+    max_body = connection.begin_body(request)
+    body = bytearray()
+    if (request.content_length or 0) <= max_body:
+        while len(body) <= max_body and (part := await request.content.readany()):
+            body += part
+            count(len(part))
+        if len(body) <= max_body:
+            connection.body_is_read()
+            return bytes(body)
+    raise HttpError(413, f"The body has more than {max_body} octets.", {"Connection": "close"})

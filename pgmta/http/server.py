@@ -1,0 +1,225 @@
+"""The server of all listeners for HTTP, on an Application of aiohttp. TLS is left to a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.http import RawRequestMessage
+
+from pgmta.config.types import Network
+from pgmta.http.answers import HttpAnswers, HttpError
+from pgmta.http.route import HttpLimits, Route
+from pgmta.http.server_connection import ServerConnection, connection_of
+from pgmta.logs import get
+
+_BACKLOG = 512  # connections that the system keeps until they are accepted
+_SWEEP_S = 1.0  # between looks for connections that take too long
+_LINE = re.compile(rb"([A-Z]+) (?:https?://[^/ ]*)?(/[^ ?]*)", re.IGNORECASE)
+_MESSAGES = {404: "There is no such path.", 405: "The path has other methods."}
+
+type ErrorPage = Callable[[web.Request, HttpError], web.StreamResponse]
+"""Returns an error for browsers."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSite:
+    """What a listener serves.
+
+    Its paths are those of the routes, and the same behind `base`, which a proxy may take away.
+    Without `error_page` all errors are problems. `check` looks at each request first, whatever its
+    path, and may raise HttpError. `count` gets the label of the route (or `other`), the status and
+    the seconds of each answer.
+    """
+
+    routes: Sequence[Route]
+    limits: HttpLimits
+    answers: HttpAnswers = field(default_factory=HttpAnswers)
+    base: str = ""
+    error_page: ErrorPage | None = None
+    check: Callable[[web.Request], None] | None = None
+    count: Callable[[str, int, float], None] | None = None
+
+
+class HttpServer(web.Server):
+    """All connections of the listeners that serve one site. `serve` comes first, then `listen`.
+
+    `part` is the part of the program that lines of the log name. `unit_of` returns the address that
+    a peer is counted by; None if it is not bounded.
+    """
+
+    site: HttpSite
+    """What is served."""
+
+    def __init__(
+        self, part: str, unit_of: Callable[[str], Network | None] = lambda _: None
+    ) -> None:
+        super().__init__(self._dispatch, request_factory=self._read)
+        self.log = get(part)
+        self.now = asyncio.get_running_loop().time
+        self._unit_of = unit_of
+        self._open: dict[ServerConnection, None] = {}  # the oldest first
+        self._counts: Counter[Network] = Counter()
+        self._listening: list[asyncio.Server] = []
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    async def serve(self, site: HttpSite) -> None:
+        """Serve a site from now on, also over connections that are open."""
+        app = web.Application()
+        routes: dict[web.AbstractRoute, Route] = {}
+        large = []
+        for path, route in [(base + route.path, route) for base in dict.fromkeys(("", site.base))
+                            for route in site.routes]:  # fmt: skip
+            resource = app.router.add_resource(path)
+            for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+                routes[resource.add_route(method, route.handler)] = route
+            if route.max_body > site.limits.max_body:
+                info = resource.get_info()
+                pattern = info.get("pattern") or re.compile(re.escape(info["path"]))
+                large.append((route, pattern))
+        runner = web.AppRunner(app)
+        await runner.setup()
+        assert runner.server  # noqa: S101 - for the type checker
+        self.site, self._routes, self._large, self._app = site, routes, large, runner.server
+
+    async def listen(self, bound: socket.socket) -> None:
+        """Answer the clients of a socket, which is bound."""
+        loop = asyncio.get_running_loop()
+        self._listening.append(await loop.create_server(self, sock=bound, backlog=_BACKLOG))
+
+    async def stop(self, seconds: float) -> None:
+        """Finish the requests that are there within some seconds, and close all connections."""
+        for each in self._listening:
+            each.close()
+        self.pre_shutdown()
+        await self.shutdown(seconds)
+
+    # -- requests --
+
+    def _read(self, message: RawRequestMessage, *of_connection: Any) -> web.BaseRequest:
+        """Return the request without the host of its target (RFC 9112, section 3.2.2).
+
+        aiohttp raises ValueError for the host of `GET http://xn--a/ HTTP/1.1`. The client would get
+        no answer, and stderr would get octets of the request.
+        """
+        if message.url.absolute:
+            message = message._replace(url=message.url.relative())
+        return self._app.request_factory(message, *of_connection)
+
+    async def _dispatch(self, plain: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request, by its route if it has one."""
+        request = cast(web.Request, plain)  # as the factory of an Application makes them
+        began, site, answer = time.monotonic(), self.site, None
+        connection_of(request).begin()
+        routed = False
+        try:
+            if site.check:
+                site.check(request)
+            routed = True
+            answer = await self._app.request_handler(request)
+        except HttpError as error:
+            answer = self._refuse(request, error, self.route_of(request) if routed else None)
+        except web.HTTPException as error:  # of aiohttp itself: there is no such path or method
+            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+            detail = _MESSAGES.get(error.status, error.reason)
+            answer = self._refuse(request, HttpError(error.status, detail, headers), None)
+        finally:
+            if site.count:
+                route = self.route_of(request) if routed else None
+                label, status = route.label if route else "other", answer.status if answer else 500
+                site.count(label, status, time.monotonic() - began)
+        if not site.limits.idle_s:
+            answer.force_close()
+        return answer
+
+    def route_of(self, request: web.Request) -> Route | None:
+        """Return the route of a request; None if there is none."""
+        return self._routes.get(request.match_info.route)
+
+    def _refuse(
+        self, request: web.Request, error: HttpError, route: Route | None
+    ) -> web.StreamResponse:
+        page = route.page if route else "text/html" in request.headers.get("Accept", "")
+        if page and self.site.error_page:
+            return self.site.error_page(request, error)
+        return self.site.answers.problem(error)
+
+    # -- connections --
+
+    def __call__(self) -> ServerConnection:
+        """Return the protocol of a new connection."""
+        return ServerConnection(self)
+
+    @property
+    def number(self) -> int:
+        """Connections that are open."""
+        return len(self._open)
+
+    def admit(self, connection: ServerConnection) -> bool:
+        """Count a connection; return False if there are too many, and none that ends for it."""
+        limits = self.site.limits
+        unit = self._unit_of(connection.peer) if limits.address_connections else None
+        if unit and self._counts[unit] >= limits.address_connections:
+            return False
+        if len(self._open) >= limits.connections:
+            if limits.idle_s:
+                return False
+            oldest = next(iter(self._open))
+            self.release(oldest)
+            oldest.give_up()
+        if unit:
+            self._counts[unit] += 1
+        self._open[connection] = None
+        connection.unit = unit
+        if not self._sweeping:
+            self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+        return True
+
+    def release(self, connection: ServerConnection) -> None:
+        """Forget a connection, if it was not forgotten."""
+        if connection not in self._open:
+            return
+        del self._open[connection]
+        if unit := connection.unit:
+            self._counts[unit] -= 1
+            if self._counts[unit] <= 0:
+                del self._counts[unit]
+
+    def max_body_of(self, line: bytes) -> int:
+        """Return the octets of a body that the route of a request line allows; 0 for the usual."""
+        found = self._large and _LINE.match(line)
+        if found:
+            path = found[2].decode("latin-1")
+            for route, pattern in self._large:
+                if found[1] == route.method.encode() and pattern.fullmatch(path):
+                    return route.max_body
+        return 0
+
+    def _sweep(self) -> None:
+        """Close the connections whose requests take too long, while there are connections."""
+        now = self.now()
+        for connection in [each for each in self._open if each.late(now)]:
+            connection.give_up()
+        again = asyncio.get_running_loop().call_later
+        self._sweeping = again(_SWEEP_S, self._sweep) if self._open else None
+
+
+def bind(address: str, port: int) -> socket.socket:
+    """Return a socket that is bound; `::` is IPv4 too. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((address, port))
+        found.setblocking(False)
+    except OSError:
+        found.close()
+        raise
+    return found

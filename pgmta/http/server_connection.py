@@ -1,0 +1,197 @@
+"""A connection to one of our HTTP servers: how large a request may be, and how long it may take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from pgmta.config.types import Network
+from pgmta.http.answers import HttpError
+
+if TYPE_CHECKING:
+    from pgmta.http.server import HttpServer
+
+_MAX_HEADER_OCTETS = 32 << 10
+_MAX_LINE_OCTETS = 4096  # of a request line: a link has less than 200
+_MAX_FIELDS = 64  # of a header
+_ANSWER_S = 10.0  # above the patience of a statement, whose answer is never cut off
+_LINGER_S = 1.0  # for the rest of a body that was not read
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\n"
+    b"Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+)
+_EMPTY_LINE = b"\r\n\r\n"
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
+
+_silent = logging.Logger("aiohttp", logging.CRITICAL + 1)  # lines would have octets of requests
+
+
+class ServerConnection(RequestHandler):
+    """Its time runs from the first octet of a request to the end of its body.
+
+    It logs and answers faults itself, because aiohttp would write tracebacks with octets of them.
+    """
+
+    def __init__(self, server: HttpServer) -> None:
+        limits = server.site.limits
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=_silent,
+            logger=_silent,
+            keepalive_timeout=limits.idle_s or limits.request_s,
+            lingering_time=_LINGER_S,
+            max_line_size=_MAX_LINE_OCTETS,
+            max_headers=_MAX_FIELDS,
+            auto_decompress=False,
+        )
+        self._server = server
+        self._kept = limits.idle_s > 0
+        self._octets = 0  # since the last answer
+        self._head: bytearray | None = None  # of a request, until its empty line has come
+        self._until = 0.0
+        self._serving = False
+        self._admitted = False
+        self._wire: asyncio.Transport | None = None  # aiohttp forgets its own before it is closed
+        self.peer = ""
+        """The address of the other side."""
+        self.unit: Network | None = None
+        """The address whose connections count this one; None if it is not bounded."""
+        self._allowed = 0  # octets of a body
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the connection, or refuse it with 503."""
+        self.peer = str((transport.get_extra_info("peername") or ("",))[0])
+        self._admitted = self._server.admit(self)
+        if not self._admitted:
+            cast(asyncio.Transport, transport).write(_FULL)
+            cast(asyncio.Transport, transport).close()
+            return
+        self._wire = cast(asyncio.Transport, transport)
+        self._until = self._server.now() + self._server.site.limits.request_s
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Make room for another connection."""
+        if self._admitted:
+            self._server.release(self)
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count the octets since the last answer, and begin the time of a header."""
+        if not self._admitted:
+            return
+        if not self._serving and not self._until:
+            self._until = self._server.now() + self._server.site.limits.request_s
+        if not (self._octets or self._serving):
+            self._head = bytearray()
+            self._allowed = self._server.site.limits.max_body
+        self._octets += len(data)
+        self._look_ahead(data)
+        if self._octets > _MAX_HEADER_OCTETS + self._allowed:  # also of requests that wait
+            self.force_close()
+            return
+        super().data_received(data)
+
+    def _look_ahead(self, data: bytes) -> None:
+        """Let a request have the body of its route, which may come before its header is served.
+
+        Other requests may wait behind it in its place. So it has no more than what it announces.
+        """
+        if self._head is None:
+            return
+        seen = max(0, len(self._head) - len(_EMPTY_LINE))
+        self._head += data
+        end = self._head.find(_EMPTY_LINE, seen)
+        if end >= 0:
+            head = bytes(self._head[: end + 2])
+            self._head = None
+            max_body = self._server.max_body_of(head.partition(b"\r\n")[0])
+            if max_body > self._allowed and (found := _LENGTH.search(head)):
+                self._allowed = max(self._allowed, min(max_body, int(found[1])))
+
+    def begin(self) -> None:
+        """Note that a header is served, which may have come with the request before it."""
+        self._serving = True
+        if not self._until:
+            self._until = self._server.now() + self._server.site.limits.request_s
+
+    def begin_body(self, request: web.Request) -> int:
+        """Let a request have its body; return how many octets it may have by its route."""
+        usual = self._server.site.limits.max_body
+        route = self._server.route_of(request)
+        max_body = (route and route.max_body) or usual
+        self._allowed = max(usual, min(max_body, request.content_length or 0))
+        return max_body
+
+    def body_is_read(self) -> None:
+        """Begin the time of the answer, if the connection has times for each request."""
+        if self._kept:
+            self._until = self._server.now() + _ANSWER_S
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send the answer, which the client has to take in time: then the connection is idle."""
+        self.body_is_read()
+        found = await super().finish_response(request, resp, start_time)
+        if self._kept:
+            self._serving = False
+            self._octets, self._until = 0, 0.0
+        return found
+
+    def late(self, now: float) -> bool:
+        """Return whether a request takes too long, or the client does not take its last answer."""
+        if not self._until and self._wire and self._wire.is_closing():
+            self._until = now + _ANSWER_S
+        return 0.0 < self._until < now
+
+    def give_up(self) -> None:
+        """Close the connection, whatever the client has not taken yet."""
+        self.force_close()
+        if self._wire:
+            self._wire.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that is not HTTP (400), or that met a defect of ours (500).
+
+        The log gets no octet of the request. Raises ConnectionError if the client has gone.
+        """
+        if isinstance(exc, ConnectionError):
+            raise exc
+        log, reason = self._server.log, type(exc).__name__
+        if status < 500 or isinstance(exc, web.RequestPayloadError):
+            log.info("a request was refused", client=request.remote, reason=reason)
+            error = HttpError(400, "The request is no HTTP/1.1 within the limits of this server.")
+        else:
+            log.error("a request failed", reason=reason, place=_place(exc))
+            error = HttpError(500, "The server has a defect.")
+        answer = self._server.site.answers.problem(error)
+        answer.force_close()
+        return answer
+
+
+def connection_of(request: web.BaseRequest) -> ServerConnection:
+    """Return the connection of a request to one of our servers."""
+    connection = request.protocol
+    assert isinstance(connection, ServerConnection)  # noqa: S101 - for the type checker
+    return connection
+
+
+def _place(error: BaseException | None) -> str:
+    """Return where an error was raised, without any value."""
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    return " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-3:])

@@ -1,0 +1,88 @@
+"""The server of our listeners: what a route says of itself holds, whatever the segments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from pgmta.http.answers import TEXT, HttpAnswers, HttpError
+from pgmta.http.request_body import read_octets
+from pgmta.http.route import HttpLimits, Route
+from pgmta.http.server import HttpServer, HttpSite, bind
+from tests.support.waiting import PATIENCE, free_port
+
+ANSWERS = HttpAnswers()
+LARGE = 1 << 20
+
+
+async def measure(request: web.Request) -> web.Response:
+    return ANSWERS.make(str(len(await read_octets(request))).encode(), TEXT)
+
+
+def page(_: web.Request, error: HttpError) -> web.Response:
+    return ANSWERS.make(b"a page", TEXT, error.status)
+
+
+SITE = HttpSite(
+    (
+        Route("POST", "/small", measure),
+        Route("POST", "/large/{name}", measure, max_body=LARGE),
+        Route("POST", "/form", measure, page=True),
+    ),
+    HttpLimits(connections=10, request_s=PATIENCE, idle_s=PATIENCE, max_body=100),
+    base="/mail",
+    error_page=page,
+)
+
+
+@asynccontextmanager
+async def serving(site: HttpSite) -> AsyncIterator[tuple[HttpServer, int]]:
+    server, port = HttpServer("test"), free_port()
+    await server.serve(site)
+    await server.listen(bind("127.0.0.1", port))
+    try:
+        yield server, port
+    finally:
+        await server.stop(1.0)
+
+
+async def ask(port: int, path: str, size: int, *, method: str = "POST") -> tuple[int, bytes]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\nConnection: close"
+    writer.write(f"{head}\r\n\r\n".encode() + b"x" * size)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    return int(answer.split(b" ", 2)[1]), body
+
+
+@pytest.mark.parametrize("base", ["", "/mail"])
+async def test_a_route_has_its_own_limit_of_a_body(base: str) -> None:
+    async with serving(SITE) as (_, port):
+        assert await ask(port, f"{base}/small", 100) == (200, b"100")
+        assert (await ask(port, f"{base}/small", 101))[0] == 413
+        assert await ask(port, f"{base}/large/a?b=/small", LARGE) == (200, str(LARGE).encode())
+
+
+async def test_errors_are_problems_except_those_of_pages() -> None:
+    async with serving(SITE) as (server, port):
+        status, body = await ask(port, "/small", 101)
+        assert (status, json.loads(body)["status"]) == (413, 413)
+        assert await ask(port, "/form", 101) == (413, b"a page")
+        for path, method, code in [("/none", "POST", 404), ("/small", "PUT", 405)]:
+            status, body = await ask(port, path, 0, method=method)
+            assert (status, json.loads(body)["status"]) == (code, code)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for site, answer in [(SITE, b" 404 "), (HttpSite((Route("POST", "/new", measure),),
+                                                         SITE.limits), b" 200 ")]:  # fmt: skip
+            await server.serve(site)  # a connection that is open has the new routes too
+            writer.write(b"POST /new HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            assert answer in (await asyncio.wait_for(reader.read(4096), PATIENCE))[:20]
+        writer.close()

@@ -90,7 +90,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Output for m
 
 
 _RIGHTS = (
-    "docs/programs/sql.md has the roles. A login with pgmta_submit has `queuectl submit`, "
+    "docs/programs/sql.md has the roles. A login with pgmta_submit has `queuectl send --raw`, "
     "`queuectl send`, `queuectl cancel` and `queuectl status` for its own mail. "
     "pgmta_reader looks at all mail, but `queuectl show` needs pgmta_operator. So do changes, "
     "`queuectl template put` and `queuectl user failures`; migrations and partitions need the "

@@ -16,7 +16,9 @@ def top(config: Path) -> None:
     Rates are means of 10 s, hosts are of the last minute, and the queue is counted once per minute.
     """
     if not all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)):
-        raise PgmtaError("top needs a terminal; `queuectl count` and `queuectl logs` need none")
+        raise PgmtaError(
+            "top needs a terminal; `queuectl list --count` and `queuectl logs` need none"
+        )
     uri = database_of(config)
     from pgmta_features.top.figures import LiveFigures  # textual takes 0.2 s
     from pgmta_features.top.screen import TopScreen

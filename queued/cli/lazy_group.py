@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from pgmta.console.error_lines import ErrorLinesGroup
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class LazyCommand(NamedTuple):
@@ -39,11 +42,22 @@ class LazyCommand(NamedTuple):
 
 
 class LazyGroup(ErrorLinesGroup):
-    """Imports a command when it is asked for; its help needs none of them."""
+    """Imports a command when it is asked for; its help needs none of them.
 
-    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **more: Any) -> None:
+    A command `list --count` is a form of `list` with options of its own: the flag chooses it.
+    `tasks` are the headings of the help, each with the names of its commands.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, LazyCommand],
+        tasks: Mapping[str, Sequence[str]] = {},
+        **more: Any,
+    ) -> None:
         super().__init__(*args, **more)
         self.lazy = lazy
+        self._tasks = tasks
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in order."""
@@ -51,25 +65,67 @@ class LazyGroup(ErrorLinesGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; None if there is none of this name."""
-        if found := self.lazy.get(cmd_name):
-            return found.load()
-        return super().get_command(ctx, cmd_name)
+        if not (found := self.lazy.get(cmd_name)):
+            return super().get_command(ctx, cmd_name)
+        command = found.load()
+        known = {option for each in command.params for option in each.opts}
+        for flag, other in self._forms(cmd_name).items():
+            if flag not in known:  # for the help: `resolve_command` takes the flag
+                command.params.append(
+                    click.Option([flag], is_flag=True, expose_value=False, help=other.line)
+                )
+        return command
+
+    def _forms(self, name: str) -> dict[str, LazyCommand]:
+        """Return the further forms of a command, by their flags."""
+        begin = f"{name} "
+        return {
+            each.removeprefix(begin): other
+            for each, other in self.lazy.items()
+            if each.startswith(begin)
+        }
+
+    def form(self, words: Sequence[str]) -> str:
+        """Return the further form of a command that words choose by its flag; '' for none."""
+        flags = (flag for flag in self._forms(words[0]) if flag in words)
+        return next((f"{words[0]} {flag}" for flag in flags), "")
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the completions; a further form is none, because its flag is an option."""
+        found = super().shell_complete(ctx, incomplete)
+        return [each for each in found if " " not in each.value]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of the first word. Raises NoSuchCommand with the nearest names."""
+        """Return the command of the first word, or the form that a flag after it chooses.
+
+        Raises NoSuchCommand with the nearest names.
+        """
+        if name := self.form(args):
+            rest = args[1:]
+            rest.remove(name.rpartition(" ")[2])
+            return name, self.get_command(ctx, name), rest
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:
-            names = self.list_commands(ctx)
+            names = [each for each in self.list_commands(ctx) if " " not in each]
             raise click.exceptions.NoSuchCommand(
                 error.command_name, possibilities=names, ctx=ctx
             ) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the names with their lines."""
+        """Write the names with their lines, by tasks."""
         others = {name: each.get_short_help_str(100) for name, each in self.commands.items()}
-        lines = {name: each.line for name, each in self.lazy.items()} | others
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(lines.items()))
+        lines = {name: each.line for name, each in self.lazy.items() if " " not in name} | others
+        sections = {
+            task: [(name, lines.pop(name)) for name in names if name in lines]
+            for task, names in self._tasks.items()
+        }
+        for task, rows in [
+            *sections.items(),
+            ("More" if sections else "Commands", sorted(lines.items())),
+        ]:
+            if rows:
+                with formatter.section(task):
+                    formatter.write_dl(rows)

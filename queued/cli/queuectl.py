@@ -24,18 +24,6 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.submission:cancel",
         "Stop mail that is not delivered yet.",
     ),
-    "classify": LazyCommand(
-        "queued.cli.commands.classify:classify",
-        "Show the answer class of REPLY, and the rule that decided.",
-    ),
-    "collect": LazyCommand(
-        "queued.cli.lifecycle.collect:collect",
-        "Print the tokens that wait, a line per batch, until SIGTERM, SIGINT or a closed pipe.",
-    ),
-    "count": LazyCommand(
-        "queued.cli.commands.count:count",
-        "Count rows by a column; with --since attempts, also those of mail that left.",
-    ),
     "database": LazyCommand(
         "queued.cli.installation.database:database",
         "Run the embedded PostgreSQL, for one host without a PostgreSQL of its own.",
@@ -43,10 +31,6 @@ COMMANDS: dict[str, LazyCommand] = {
     "delete": LazyCommand(
         "queued.cli.commands.change:delete",
         "Ask queued to delete rows.",
-    ),
-    "disconnect": LazyCommand(
-        "queued.cli.connections.disconnect:disconnect",
-        "End connections to next hops, which `queuectl inspect` lists with their ids.",
     ),
     "dkim": LazyCommand(
         "queued.cli.commands.dkim:dkim",
@@ -59,6 +43,10 @@ COMMANDS: dict[str, LazyCommand] = {
     "explain": LazyCommand(
         "queued.cli.commands.explain:explain",
         "Explain a message: status, worker, what it waits for, every attempt, DSNs.",
+    ),
+    "explain --reply": LazyCommand(
+        "queued.cli.commands.classify:classify",
+        "Show the answer class of REPLY, and the rule that decided.",
     ),
     "find": LazyCommand(
         "queued.cli.commands.find:find",
@@ -80,9 +68,9 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.connections.inspect_destination:inspect",
         "Show a destination: its connections, what each waits for, limits and ceilings.",
     ),
-    "job": LazyCommand(
-        "queued.cli.campaign.job_commands:job",
-        "List, stop, resume and retry parts of campaigns.",
+    "inspect --disconnect": LazyCommand(
+        "queued.cli.connections.disconnect:disconnect",
+        "End connections to next hops, which `queuectl inspect` lists with their ids.",
     ),
     "lifecycle": LazyCommand(
         "queued.cli.lifecycle.lifecycle:lifecycle",
@@ -91,6 +79,10 @@ COMMANDS: dict[str, LazyCommand] = {
     "list": LazyCommand(
         "queued.cli.commands.list:list_rows",
         "List rows of the queue, oldest first.",
+    ),
+    "list --count": LazyCommand(
+        "queued.cli.commands.count:count",
+        "Count rows by a column; with --since attempts, also those of mail that left.",
     ),
     "logs": LazyCommand(
         "queued.cli.commands.follow_log:logs",
@@ -103,10 +95,6 @@ COMMANDS: dict[str, LazyCommand] = {
     "partition": LazyCommand(
         "queued.cli.commands.partition:partition",
         "Show, check and change the partitions of the queue.",
-    ),
-    "quarantine": LazyCommand(
-        "queued.cli.commands.change:quarantine",
-        "Put rows on hold in a quarantine, held rows too.",
     ),
     "release": LazyCommand(
         "queued.cli.commands.change:release",
@@ -132,6 +120,10 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.send:send",
         "Compose mail from parts or a template, put it into the queue, and print its id.",
     ),
+    "send --raw": LazyCommand(
+        "queued.cli.commands.submission:submit",
+        "Put the message in FILE into the queue, and print its id.",
+    ),
     "set": LazyCommand(
         "queued.cli.commands.change:set_values",
         "Set priority or metadata of rows.",
@@ -144,10 +136,6 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.submission:status",
         "Show the state of each recipient of messages, also of those that have left the queue.",
     ),
-    "submit": LazyCommand(
-        "queued.cli.commands.submission:submit",
-        "Put the message in FILE into the queue, and print its id.",
-    ),
     "suppression": LazyCommand(
         "queued.cli.campaign.suppression:suppression",
         "Add, release and list addresses that get no mail of campaigns.",
@@ -156,17 +144,13 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.suspension.suspend:suspend",
         "Stop attempts for mail until `queuectl resume`, or for a time.",
     ),
-    "suspensions": LazyCommand(
+    "suspend --list": LazyCommand(
         "queued.cli.suspension.suspend:suspensions",
         "List the suspensions, with the rows that came due and were put off for each.",
     ),
     "template": LazyCommand(
         "queued.cli.commands.template:template",
         "Store, show and try templates of composed mail.",
-    ),
-    "token": LazyCommand(
-        "queued.cli.lifecycle.token_commands:token",
-        "Make keys of signed tokens, and verify tokens without a database.",
     ),
     "trace": LazyCommand(
         "queued.cli.commands.trace:trace",
@@ -185,7 +169,19 @@ COMMANDS: dict[str, LazyCommand] = {
         "Show workers, what each matches and its lag, and rows that no worker matches.",
     ),
 }
-"""The commands of the core. A test compares each line with the help text of its command."""
+"""The commands of the core, and further forms of them. A test compares each line with the help."""
+
+
+TASKS: dict[str, tuple[str, ...]] = {
+    "Mail": (
+        "send", "status", "cancel", "list", "find", "show", "explain", "logs", "trace",
+        "hold", "release", "retry", "bounce", "delete", "set", "rule",
+    ),
+    "Next hops": ("top", "workers", "route", "inspect", "suspend", "resume", "budget"),
+    "Programs and people": ("campaign", "suppression", "template", "lifecycle", "forget"),
+    "Installation": ("init", "database", "migrate", "partition", "user", "dkim", "doctor", "up"),
+}  # fmt: skip
+"""The headings of the help. Commands that are in none come last."""
 
 
 def all_commands() -> dict[str, LazyCommand]:
@@ -195,7 +191,7 @@ def all_commands() -> dict[str, LazyCommand]:
     return COMMANDS | {name: LazyCommand(place, lines[name]) for name, place in places("commands")}
 
 
-@click.group(cls=LazyGroup, lazy=all_commands())
+@click.group(cls=LazyGroup, lazy=all_commands(), tasks=TASKS)
 @click.version_option(  # as version_option(), whose module imports psycopg
     package_name="pgmta", prog_name="queuectl", message="%(prog)s (pgmta) %(version)s"
 )

@@ -38,7 +38,7 @@ COMMENT ON COLUMN jobs.last_seq IS 'tokens.id; 0: none yet.';
 CREATE FUNCTION jobs_kept() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'jobs has no number that can be moved: a token is collected by itself' USING
-        ERRCODE = 'feature_not_supported', HINT = '`queuectl collect` prints the tokens that wait, and a collector of '
+        ERRCODE = 'feature_not_supported', HINT = '`queuectl lifecycle collect` prints the tokens that wait, and a collector of '
             'queued.yaml makes mail of them (docs/programs/collectors.md).';
 END $$;
 COMMENT ON FUNCTION jobs_kept IS 'Refuses the statement by which mailroom takes tokens, and says what to do instead.';

@@ -160,7 +160,7 @@ DECLARE
     found bigint := (SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.id = job);
 BEGIN
     IF found IS NULL THEN
-        RAISE EXCEPTION 'there is no job %', job USING ERRCODE = 'no_data_found', HINT = '`queuectl job list`, or the table campaign_jobs, has them.';
+        RAISE EXCEPTION 'there is no job %', job USING ERRCODE = 'no_data_found', HINT = '`queuectl campaign job list`, or the table campaign_jobs, has them.';
     END IF;
     RETURN found;
 END $$;

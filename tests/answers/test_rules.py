@@ -174,7 +174,15 @@ def test_memory_is_bounded() -> None:
 def test_classify_command(tmp_path: Path) -> None:
     path = tmp_path / "queued.yaml"
     path.write_text("", encoding="utf-8")
-    arguments = ["classify", "-c", str(path), "550 Ip frequency limited", "--host", "mx3.qq.com"]
+    arguments = [
+        "explain",
+        "--reply",
+        "-c",
+        str(path),
+        "550 Ip frequency limited",
+        "--host",
+        "mx3.qq.com",
+    ]
     result = CliRunner().invoke(queuectl, arguments)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()

@@ -7,6 +7,7 @@ import re
 import click
 import pytest
 
+from queued.cli.lazy_group import LazyGroup
 from queued.cli.quarantine_retention import main as quarantine_retention
 from queued.cli.queuectl import main as queuectl
 from queued.daemon.queued import main as queued
@@ -58,6 +59,9 @@ def fault(text: str) -> str:
     program, *words = text.split()
     command = PROGRAMS[program]
     options = {"--help", "--version"}
+    if isinstance(command, LazyGroup) and (form := command.form(words)):
+        options.add(form.rpartition(" ")[2])
+        words[0] = form
     for word in words:
         options |= {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
         word = word.partition("=")[0].rstrip(",.;:")

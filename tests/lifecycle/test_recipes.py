@@ -128,7 +128,9 @@ def test_an_application_runs_the_recipes_with_the_rights_of_the_page(
                 for _ in range(2):  # with and without a token
                     with pytest.raises(FeatureNotSupported, match="has no number") as caught:
                         app.execute(statement.encode())
-                    assert "`queuectl collect` prints" in (caught.value.diag.message_hint or "")
+                    assert "`queuectl lifecycle collect` prints" in (
+                        caught.value.diag.message_hint or ""
+                    )
                     app.execute("INSERT INTO accounts (email, login) VALUES (now(), now())")
     finally:
         root.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())

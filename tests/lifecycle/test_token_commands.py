@@ -1,4 +1,4 @@
-"""`queuectl token` and `queuectl collect`, and tokens that another program makes."""
+"""`queuectl lifecycle token | collect`, and tokens that another program makes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def by_hand(path: bytes, secret: bytes, code: bytes = b"") -> str:
 
 def test_the_command_verifies(tmp_path: Path) -> None:
     run, file = CliRunner(), str(tmp_path / "key")
-    assert run.invoke(main, ["token", "key", "--out", file]).exit_code == 0
+    assert run.invoke(main, ["lifecycle", "token", "key", "--out", file]).exit_code == 0
     assert Path(file).stat().st_mode & 0o777 == 0o600
-    assert run.invoke(main, ["token", "key", "--out", file]).exit_code == 2
+    assert run.invoke(main, ["lifecycle", "token", "key", "--out", file]).exit_code == 2
     Path(file).write_text(KEY.hex())
     secret = bytes(32)
-    verify = ["token", "verify", "--key", file]
+    verify = ["lifecycle", "token", "verify", "--key", file]
     recover = by_hand(b"/recover", secret, b"06435")
     for arguments, status in [
         ([by_hand(b"/activate", secret)], 0),
@@ -60,7 +60,10 @@ def test_the_command_verifies(tmp_path: Path) -> None:
     assert (result.exit_code, "64 hexadecimal digits" in result.stderr) == (2, True)
     Path(file).unlink()
     result = run.invoke(main, [*verify, recover])
-    assert (result.exit_code, "`queuectl token key` makes one" in result.stderr) == (2, True)
+    assert (result.exit_code, "`queuectl lifecycle token key` makes one" in result.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +122,7 @@ def test_collect_prints_and_marks(accounts: psycopg.Connection, database: str, f
     add_accounts(accounts, 1, "late")
     accounts.execute("UPDATE tokens SET expires_at = epoch() WHERE id = 5")
     process = subprocess.Popen(
-        [COMMAND, "collect", "--format", form], text=True,
+        [COMMAND, "lifecycle", "collect", "--format", form], text=True,
         env=environment(database), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
     )  # fmt: skip
     assert process.stdout
@@ -151,7 +154,7 @@ def test_collect_ends_when_nobody_reads_its_lines(
 ) -> None:
     add_accounts(accounts, 1)
     with subprocess.Popen(
-        [COMMAND, "collect"], env=environment(database), stdout=subprocess.PIPE,
+        [COMMAND, "lifecycle", "collect"], env=environment(database), stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, cwd=ROOT,
     ) as process:  # fmt: skip
         assert process.stdout
@@ -167,7 +170,7 @@ def test_collect_ends_when_nobody_reads_its_lines(
 
 def test_collect_names_bad_variables() -> None:
     result = CliRunner().invoke(
-        main, ["collect"],
+        main, ["lifecycle", "collect"],
         env={"MAILROOM_SECRET_KEY": "f" * 63, "MAILROOM_BATCH_LIMIT": "0",
              "MAILROOM_BATCH_TIMEOUT": "-1", "MAILROOM_DATABASE_URL": None},
     )  # fmt: skip

@@ -153,7 +153,7 @@ def test_a_forged_flood_stops_at_the_limit_and_is_deleted(system: System, tmp_pa
     to = [dsn["To"] for dsn in dsns(hop)]
     assert to.count("<one@victim.example>") <= 4
     surplus = ("--hold-reason", "bounce limit")
-    counts = read(workers[0], "count", "--by", "hold_reason", *surplus)
+    counts = read(workers[0], "list", "--count", "--by", "hold_reason", *surplus)
     assert sum(each["count"] for each in counts) == 50
     assert len(read(workers[0], "list", *surplus)) == 50
     done = queuectl(workers[0], "delete", *surplus, "--reason", "forged", "--yes")

@@ -198,8 +198,8 @@ def test_connections_by_smtp_are_seen_in_each_phase_and_ended(
         assert first["message_id"] == (row["message_id"] if begun else None)
         explained = command("explain", str(row["message_id"])).stdout
         assert f": {shown} of 127.0.0.1:{ports[phase]} for " in explained
-        assert f"`queuectl disconnect {first['id']}` ends it" in explained or not begun
-        told = command("disconnect", first["id"], second["id"]).stdout
+        assert f"`queuectl inspect --disconnect {first['id']}` ends it" in explained or not begun
+        told = command("inspect", "--disconnect", first["id"], second["id"]).stdout
         assert f"{first['id']} is ended: 127.0.0.1:{ports[phase]}, {shown} for" in told
         mail = f", message {row['message_id']}, rows 1" if begun else ", no mail, waiting rows 1"
         assert told.splitlines()[0].endswith(mail)
@@ -212,7 +212,7 @@ def test_connections_by_smtp_are_seen_in_each_phase_and_ended(
     system.enqueue("a@two.example", tenant="a")
     found = until(lambda: [each for each in connections(command, "two") if each["rows"]])
     assert [each["phase"] for each in found] == ["RCPT"]
-    command("disconnect", found[0]["id"])
+    command("inspect", "--disconnect", found[0]["id"])
     until(lambda: system.events("a@two.example"))
     (attempt,) = system.attempts("a@two.example")
     assert attempt["event"] == "deferred"
@@ -262,20 +262,23 @@ def test_an_idle_connection_and_one_that_was_kept(
     shown = command("inspect", "routes.*").stdout
     assert "route      routes.*\nceiling    20 connections, no rate\n" in shown
     assert shown.count("\nshop.example ") == 2
-    assert command("disconnect", first["id"]).stdout.endswith(", no mail\n")
+    assert command("inspect", "--disconnect", first["id"]).stdout.endswith(", no mail\n")
     until(lambda: hop.open == 1)
     assert len(system.attempts()) == 2
     hang.append(1)
     system.enqueue("b@shop.example", tenant="b")
     (kept,) = seen(command, "shop.example", "RCPT", 1)
     assert (kept["id"], kept["sent"], kept["rows"]) == (second["id"], 1, 1)
-    command("disconnect", kept["id"])
+    command("inspect", "--disconnect", kept["id"])
     until(lambda: len(system.events("b@shop.example")) == 2)
     attempt = system.attempts("b@shop.example")[1]
     assert (attempt["event"], attempt["command"]) == ("deferred", "RCPT")
     assert attempt["reply"] == "ended by operator"
     assert hop.connections == 2  # at once no other one carried it
-    assert f"{kept['id']}: no such connection" in command("disconnect", kept["id"], code=1).output
+    assert (
+        f"{kept['id']}: no such connection"
+        in command("inspect", "--disconnect", kept["id"], code=1).output
+    )
 
 
 def test_limits_and_ceilings_are_shown_and_a_dead_process_is_named(
@@ -320,8 +323,11 @@ def test_without_processes_and_without_the_right(
     system: System, command: Run, db: psycopg.Connection
 ) -> None:
     assert "no process that delivers mail answers" in command("inspect", "a.example", code=1).stderr
-    assert "no process 3f9a01 delivers" in command("disconnect", "3f9a01/7", code=1).stderr
-    assert "no id of a connection" in command("disconnect", "7", code=2).stderr
+    assert (
+        "no process 3f9a01 delivers"
+        in command("inspect", "--disconnect", "3f9a01/7", code=1).stderr
+    )
+    assert "no id of a connection" in command("inspect", "--disconnect", "7", code=2).stderr
     assert system.ask("SELECT FROM audit") == []
     for role in ("pgmta_reader", "pgmta_queued", "pgmta_smtpd"):
         db.execute(f"SET ROLE {role}")
@@ -357,7 +363,7 @@ def test_connections_by_http(system: System, command: Run, hops: Hops, tmp_path:
         name = f"{phase.lower()}.example"
         first, second = seen(command, name, phase)
         assert (first["rows"], first["sent"]) == (int(phase in ("request", "answer")), 0)
-        command("disconnect", first["id"], second["id"])
+        command("inspect", "--disconnect", first["id"], second["id"])
         for tenant in TENANTS:
             until(lambda to=f"{tenant}@{name}": system.events(to))  # type: ignore[misc]
             (attempt,) = system.attempts(f"{tenant}@{name}")

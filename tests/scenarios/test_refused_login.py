@@ -122,7 +122,7 @@ def test_check_logs_in(database: str, db: psycopg.Connection, login: str, tmp_pa
         ["list"],
         ["list", "--where", "true"],
         ["workers"],
-        ["count", "--by", "domain"],
+        ["list", "--count", "--by", "domain"],
     ):
         result = CliRunner().invoke(queuectl, [*arguments, "-c", str(path)])
         assert result.exit_code == 1

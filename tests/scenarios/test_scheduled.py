@@ -241,8 +241,8 @@ def test_commands_say_when_it_is_sent(system: System) -> None:
     content = system.folder / "mail.eml"
     content.write_bytes(MAIL)
     number = run(
-        "submit", str(content), "--recipient", "r@hop.example", "--at", "2035-01-31T09:30:00+01:00",
-        "--deadline", "2035-02-01T09:30:00Z",
+        "send", "--raw", str(content), "--recipient", "r@hop.example",
+        "--at", "2035-01-31T09:30:00+01:00", "--deadline", "2035-02-01T09:30:00Z",
     ).strip()  # fmt: skip
     (found,) = json.loads(run("list", "--json"))
     assert (found["status"], found["metadata"]) == (
@@ -258,13 +258,24 @@ def test_commands_say_when_it_is_sent(system: System) -> None:
     assert "scheduled" in state
     assert when in state
     assert _line(run("list")).split()[1:3] == ["SCHEDULED", "-"]
-    assert _line(run("count")).split() == ["SCHEDULED", "1", "-"]
+    assert _line(run("list", "--count")).split() == ["SCHEDULED", "1", "-"]
     run("hold", "--id", number, "--reason", "wait", "--yes")
     assert f"releases it, but not sent before {when}: wait" in run("explain", number)
     assert run("cancel", number).strip() == f"message {number}: stopped 1 recipients"
     for bad in ("tomorrow", "2035-01-31 09:30", "2035-13-01T00:00:00Z"):
         done = CliRunner().invoke(
-            main, ["submit", str(content), "--recipient", "r@b.example", "--at", bad, "-c", config]
+            main,
+            [
+                "send",
+                "--raw",
+                str(content),
+                "--recipient",
+                "r@b.example",
+                "--at",
+                bad,
+                "-c",
+                config,
+            ],
         )
         assert done.exit_code == 2
         assert f"--at {bad!r}: " in done.output

@@ -170,7 +170,7 @@ def test_bulk_commands_ask_and_count(system: System, command: Any) -> None:
     held = command("hold", "--domain", "a.example", "--reason", "r", "--yes", "--json")
     assert json.loads(held.stdout)["changed"] == 20
     assert {r["hold_reason"] for r in system.queue() if r["status"] == "HOLD"} == {"r"}
-    counts = json.loads(command("count", "--by", "status", "--json").stdout)
+    counts = json.loads(command("list", "--count", "--by", "status", "--json").stdout)
     assert {c["status"]: c["count"] for c in counts} == {"HOLD": 20, "QUEUED": 5}
     command("set", "--recipient", "y*", "--set", "_partid=2", "--priority", "1", "--yes")
     assert {r["priority"] for r in system.queue() if r["metadata"] == {"_partid": "2"}} == {1}

@@ -112,7 +112,7 @@ def test_each_key_stops_new_attempts_within_a_second_over_four_processes(
     assert "tag t): the provider is broken" in told
     assert "`queuectl resume 1`" in told
     assert "suspension 1 (" in command("show", str(waiting[0]["message_id"])).stdout
-    (listed,) = json.loads(command("suspensions", "--json").stdout)
+    (listed,) = json.loads(command("suspend", "--list", "--json").stdout)
     assert (listed["kind"], listed["rows"]) == (kind, len(waiting))
     command("resume", "--tag", "t")
     system.wait_empty()

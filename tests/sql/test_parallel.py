@@ -88,13 +88,13 @@ def test_commands_and_views_work_in_parallel_plans(
     for words in (
         ("find", "--domain", "b.example"),
         ("list", "--where", "domain = 'b.example'"),
-        ("count", "--by", "domain"),
-        ("count", "--by", "class", "--since", "1h"),
+        ("list", "--count", "--by", "domain"),
+        ("list", "--count", "--by", "class", "--since", "1h"),
         ("show", "1"),
         ("explain", "1"),
         ("status", "1"),
         ("rule", "list"),
-        ("suspensions",),
+        ("suspend", "--list"),
         ("workers",),
         ("release", "--where", "sender <> ''", "--yes"),
     ):

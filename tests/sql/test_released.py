@@ -240,7 +240,7 @@ def test_a_list_of_another_shape_stops_no_release(command: Command, db: psycopg.
     db.execute("UPDATE queue SET status = 'HOLD', held_under = 'rule 7'")
     for text in ("{NULL}", "{}", "[0:1]={a,b}", "{{a,b},{c,d}}"):
         db.execute("UPDATE queue SET exempt_from = %s WHERE id = %s", (text, odd))
-        words = ("quarantine", "--quarantine", "q", "--reason", "odd", "--yes", "--where", "true")
+        words = ("hold", "--quarantine", "q", "--reason", "odd", "--yes", "--where", "true")
         assert command(*words).exit_code == 0
         assert command("release", "--yes", "--where", "true").exit_code == 0
         assert column(db, HELD) == []

@@ -149,4 +149,4 @@ class CostlyConditions:
         """Set a suspension aside that takes too long."""
         if await self.link.run(_SQL["suspension"], {"suspension": number}):
             log.error("a suspension is set aside: its condition takes too long", suspension=number,
-                      hint="queuectl suspensions")  # fmt: skip
+                      hint="queuectl suspend --list")  # fmt: skip

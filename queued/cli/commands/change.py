@@ -1,4 +1,4 @@
-"""Commands that change many rows: hold, release, quarantine, retry, bounce, delete, set."""
+"""Commands that change many rows: hold, release, retry, bounce, delete, set."""
 
 from __future__ import annotations
 
@@ -62,19 +62,15 @@ def _command(
     return decorate
 
 
-@_command("hold", _REASON, RELEASE_AFTER)
-def hold(reason: str, release_after: str | None, **options: Any) -> None:
+@_command("hold", _REASON, RELEASE_AFTER,
+          click.option("--quarantine", metavar="ID",
+                       help="Hold them in this quarantine, held rows too: metadata._quarantineid."),
+          )  # fmt: skip
+def hold(reason: str, release_after: str | None, quarantine: str | None, **options: Any) -> None:
     """Put rows on hold. An attempt in flight ends and is recorded."""
     length = seconds(release_after)
-    _run(Action.HOLD, options, reason=reason, release_after=length)
-
-
-@_command("quarantine", click.option("--quarantine", required=True, help="Id of the quarantine."),
-          _REASON, RELEASE_AFTER)  # fmt: skip
-def quarantine(quarantine: str, reason: str, release_after: str | None, **options: Any) -> None:
-    """Put rows on hold in a quarantine, held rows too. The id goes to metadata._quarantineid."""
-    length = seconds(release_after)
-    _run(Action.QUARANTINE, options, quarantine=quarantine, reason=reason, release_after=length)
+    action = Action.HOLD if quarantine is None else Action.QUARANTINE
+    _run(action, options, quarantine=quarantine, reason=reason, release_after=length)
 
 
 @_command("release")
@@ -235,5 +231,5 @@ def _report(action: str, total: int, done: int, stay: int, *, dry_run: bool, sto
         print_line(f"{action}: {stay} {_STAY}", err=True)
 
 
-COMMANDS = (hold, quarantine, release, retry, bounce, delete, set_values)
+COMMANDS = (hold, release, retry, bounce, delete, set_values)
 """The commands of this module, for the group `queuectl`."""

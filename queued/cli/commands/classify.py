@@ -1,4 +1,4 @@
-"""The command `queuectl classify`: what a reply means, and which rule says so."""
+"""The command `queuectl explain --reply`: what a reply means, and which rule says so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _step(_: click.Context, __: click.Parameter, value: str) -> Stage:
     return found
 
 
-@command(json=True)
+@command(name="explain --reply", json=True)
 @click.option("--host", default="", help="Next hop that said it, for the rules of its provider.")
 @click.option(
     "--command",

@@ -1,4 +1,4 @@
-"""`queuectl count`: rows of the queue, or attempts in the log, by the values of a column."""
+"""`queuectl list --count`: rows of the queue, or attempts in the log, by the values of a column."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_ROWS = ("status", "age", "priority", "hold_reason")
 """Filters for values that the log has not."""
 
 
-@command(rows=True)
+@command(name="list --count", rows=True)
 @click.option(
     "--by",
     metavar="COLUMN",

@@ -264,7 +264,7 @@ def add_phases(uri: str, rows: list[dict[str, Any]]) -> None:
         for each in row["connections"]:
             row["waits_for"] += (
                 f": {each['phase']} of {each['host']} for {age(each['seconds'])} "
-                f"(`queuectl disconnect {each['id']}` ends it)"
+                f"(`queuectl inspect --disconnect {each['id']}` ends it)"
             )
             break
 

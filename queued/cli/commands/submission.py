@@ -1,4 +1,4 @@
-"""The commands `queuectl submit`, `cancel` and `status`."""
+"""The commands `queuectl send --raw`, `cancel` and `status`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BARE = re.compile(rb"(?<!\r)\n")
 _FIELDS = ("to", "cc", "bcc")
 
 
-@command(json=True)
+@command(name="send --raw", json=True)
 @click.argument("file", type=click.File("rb"))
 @click.option("--sender", help="Reverse-path, '' for none.  [default: the address in From]")
 @click.option("--recipient", multiple=True, help="Address of a recipient.")
@@ -81,7 +81,7 @@ def submit(
 def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_json: bool) -> None:
     """Stop mail that is not delivered yet. A recipient in flight stops after its attempt.
 
-    ID is the number that submit or send printed, or that the client got with its 250.
+    ID is the number that `queuectl send` printed, or that the client got with its 250.
     """
     found = []
     unknown = False
@@ -107,7 +107,7 @@ def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_js
 def status(config: Path, message_ids: tuple[int, ...], form: Form) -> None:
     """Show the state of each recipient of messages, also of those that have left the queue.
 
-    ID is the number that submit or send printed, or that the client got with its 250.
+    ID is the number that `queuectl send` printed, or that the client got with its 250.
     """
     with connect_operator(database_of(config)) as db:
         rows = sql_interface.status(db, message_ids)

@@ -1,4 +1,4 @@
-"""`queuectl disconnect`: end connections to next hops."""
+"""`queuectl inspect --disconnect`: end connections to next hops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queued.cli.options.queue_command import command, database_of
 _ID = re.compile(r"([0-9a-f]+)/([1-9][0-9]{0,17})")
 
 
-@command()
+@command(name="inspect --disconnect")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 def disconnect(config: Path, ids: tuple[str, ...]) -> None:
     """End connections to next hops, which `queuectl inspect` lists with their ids.

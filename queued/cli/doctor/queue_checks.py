@@ -129,7 +129,7 @@ class QueueChecks:
                 "hold",
                 f"{many} on hold by {row['by'] or 'nobody'}, the oldest for {age(row['seconds'])}: "
                 f"{row['reason'] or 'no reason'}",
-                "`queuectl count --by hold_reason --status hold` has all reasons, and "
+                "`queuectl list --count --by hold_reason --status hold` has all reasons, and "
                 "`queuectl list --status hold` the mail; `queuectl release`, `queuectl bounce` or "
                 "`queuectl delete` ends it",
             )
@@ -141,7 +141,7 @@ class QueueChecks:
             yield error(
                 "outcomes",
                 f"of {row['attempts']} attempts in half an hour {row['delivered']} delivered",
-                "`queuectl count --by class --since 30m`, then `queuectl route DOMAIN`",
+                "`queuectl list --count --by class --since 30m`, then `queuectl route DOMAIN`",
             )
         if row["unknown"] >= _MANY and row["unknown"] * 20 > row["attempts"]:
             yield warning(

@@ -1,4 +1,4 @@
-"""`queuectl collect`: a collector that prints, with the variables of mailroom."""
+"""`queuectl lifecycle collect`: a collector that prints, with the variables of mailroom."""
 
 from __future__ import annotations
 

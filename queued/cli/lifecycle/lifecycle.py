@@ -8,11 +8,23 @@ import click
 
 from pgmta.command import print_json, print_line, print_text
 from pgmta.store.lifecycle.installation import install, remove, schema_text
+from queued.cli.lazy_group import LazyCommand, LazyGroup
 from queued.cli.lifecycle.demo import demo
 from queued.cli.options.queue_command import command, database_of
 
+_LAZY = {
+    "collect": LazyCommand(
+        "queued.cli.lifecycle.collect:collect",
+        "Print the tokens that wait, a line per batch, until SIGTERM, SIGINT or a closed pipe.",
+    ),
+    "token": LazyCommand(
+        "queued.cli.lifecycle.token_commands:token",
+        "Make keys of signed tokens, and verify tokens without a database.",
+    ),
+}
 
-@click.group()
+
+@click.group(cls=LazyGroup, lazy=_LAZY)
 def lifecycle() -> None:
     """Install or remove the schema `lifecycle`: accounts, tokens and the mail about them."""
 

@@ -1,4 +1,4 @@
-"""`queuectl token`: keys of signed tokens, and their check."""
+"""`queuectl lifecycle token`: keys of signed tokens, and their check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`queuectl suspend`, `resume` and `suspensions`: mail that waits without a hold."""
+"""`queuectl suspend`, `suspend --list` and `resume`: mail that waits without a hold."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ def resume(config: Path, numbers: tuple[int, ...], tag: str | None, everything: 
             number for number, each in known.items() if everything or each["tag"] == tag
         ]
         if unknown := [number for number in chosen if number not in known]:
-            raise PgmtaError(f"there is no suspension {unknown[0]}; `queuectl suspensions` has all")
+            raise PgmtaError(
+                f"there is no suspension {unknown[0]}; `queuectl suspend --list` has all"
+            )
         if not chosen:
             tags = sorted({str(each["tag"]) for each in known.values() if each["tag"]})
             near = f"; {hint(tag, tags)}" if tag and tags else ""
@@ -140,7 +142,7 @@ def resume(config: Path, numbers: tuple[int, ...], tag: str | None, everything: 
                 print_line(f"suspension {number} is over ({key}); {each['rows']} rows become due")
 
 
-@command(rows=True)
+@command(name="suspend --list", rows=True)
 def suspensions(config: Path, form: Form) -> None:
     """List the suspensions, with the rows that came due and were put off for each.
 

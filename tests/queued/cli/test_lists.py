@@ -25,19 +25,19 @@ LONG = "450 4.2.1 greylisted, " + "come back later, " * 20
 
 LISTS: dict[str, tuple[str, ...]] = {
     "budget list": (),
+    "campaign job list": (),
     "campaign list": (),
-    "count": ("--by", "domain"),
     "dkim list": (),
     "find": ("--recipient", "r@*"),
     "inspect": ("b.example",),
-    "job list": (),
     "list": (),
+    "list --count": ("--by", "domain"),
     "logs": ("--no-follow", "--since", "1d"),
     "partition list": (),
     "rule list": (),
     "status": ("1",),
     "suppression list": (),
-    "suspensions": (),
+    "suspend --list": (),
     "template list": (),
     "template put": ("welcome.txt",),
     "trace": ("--list",),
@@ -68,7 +68,11 @@ def test_each_list_has_the_three_forms() -> None:
     assert {frozenset(each) for each in found.values()} == {
         frozenset({"--wide", "--json", "--csv"})
     }
-    lists = {name for name, each in commands(main) if name.split()[-1] in ("list", "count", "find")}
+    lists = {
+        name
+        for name, each in commands(main)
+        if name.split()[-1] in ("list", "--count", "--list", "find")
+    }
     assert lists <= set(LISTS)
 
 

@@ -160,11 +160,12 @@ def test_every_command_on_rows_of_a_hostile_peer(
     db.execute(f'CREATE TABLE {name[:-1]}x" (LIKE queue)'.encode())
     seen = ""
     for command in (
-        ["show", "1"], ["explain", "1"], ["list"], ["count", "--by", "sender"],
-        ["count", "--by", f"metadata.{HOSTILE}"], ["count", "--by", "metadata.a"], ["workers"],
+        ["show", "1"], ["explain", "1"], ["list"], ["list", "--count", "--by", "sender"],
+        ["list", "--count", "--by", f"metadata.{HOSTILE}"],
+        ["list", "--count", "--by", "metadata.a"], ["workers"],
         ["rule", "list"], ["partition", "list"], ["partition", "check"],
         ["hold", "--all", "--dry-run", "--reason", HOSTILE], ["list", "--where", "\x1b[2J"],
-        ["list", "--age", HOSTILE], ["count", "--by", HOSTILE],
+        ["list", "--age", HOSTILE], ["list", "--count", "--by", HOSTILE],
     ):  # fmt: skip
         result = CliRunner().invoke(main, [*command, "-c", str(config), *as_json])
         assert result.output, command

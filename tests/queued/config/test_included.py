@@ -184,7 +184,7 @@ def test_errors_have_one_spelling(tmp_path: Path) -> None:
         ["list", "-c", str(path)],
         ["list", "--limt", "3"],
         ["lst"],
-        ["count", "-c", "x"],
+        ["list", "--count", "-c", "x"],
     ):
         done = CliRunner().invoke(queuectl, words)
         assert done.exit_code == 2

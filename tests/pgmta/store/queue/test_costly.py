@@ -96,7 +96,7 @@ async def test_a_suspension_that_takes_too_long_is_set_aside(
     assert (await table.version())[0] > version  # each process reads them again
     assert [each.id for each in await table.active()] == [good]
     assert (await table.look()).ended == [slow]  # what it has put off comes back
-    assert f"suspension {slow} is set aside" in command("suspensions").stderr
+    assert f"suspension {slow} is set aside" in command("suspend", "--list").stderr
     await link.close()
 
 

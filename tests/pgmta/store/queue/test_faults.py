@@ -234,7 +234,7 @@ def test_extreme_values_stop_neither_claims_nor_commands(
     message(db, 1)
     both = [row(db, 1, **values), row(db, 1)]
     for words in (
-        ("workers",), ("list",), ("count",), ("explain", "1"), ("show", "1"),
+        ("workers",), ("list",), ("list", "--count"), ("explain", "1"), ("show", "1"),
         ("partition", "list", "--exact"), ("retry", "--all", "--yes"),
     ):  # fmt: skip
         out = command(*words)
@@ -260,7 +260,7 @@ def test_a_filter_and_a_condition_find_every_case_of_a_domain(
         ("--domain", "B.EXAMPLE", 5),
         ("--where", "sender_domain = 'x.org'", 2),
     ):
-        out = command("count", "--json", flag, pattern)
+        out = command("list", "--count", "--json", flag, pattern)
         assert out.exit_code == 0, out.output
         assert json.loads(out.stdout)[0]["count"] == number, pattern
     db.execute("UPDATE queue SET sender = 'z@NEW.example' WHERE sender = ''")

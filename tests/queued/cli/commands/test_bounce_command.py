@@ -148,7 +148,7 @@ def test_the_surplus_of_a_limit_is_found_and_deleted(
     row(db, 1, status="HOLD", hold_reason="no bounce limit")
     row(db, 1)
     surplus = ("--hold-reason", "bounce limit*")
-    found = json.loads(command("count", "--by", "hold_reason", *surplus, "--json").stdout)
+    found = json.loads(command("list", "--count", "--by", "hold_reason", *surplus, "--json").stdout)
     assert [(each["hold_reason"], each["count"]) for each in found] == [(LIMIT, 3)]
     assert command("list", *surplus).stdout.count(LIMIT[:20]) == 3
     assert len(json.loads(command("list", "--hold-reason", "limit", "--json").stdout)) == 4
@@ -167,7 +167,7 @@ def test_rows_and_attempts_are_counted_by_class(db: psycopg.Connection, command:
     db.execute("UPDATE attempts SET ended_at = now() - interval '2 h' WHERE class = 'dns'")
 
     def counted(*words: str) -> dict[str, int]:
-        found = json.loads(command("count", *words, "--json").stdout)
+        found = json.loads(command("list", "--count", *words, "--json").stdout)
         return {str(each[next(iter(each))]): each["count"] for each in found}
 
     assert counted("--by", "class") == {"greylisted": 2, "None": 2}
@@ -179,7 +179,7 @@ def test_rows_and_attempts_are_counted_by_class(db: psycopg.Connection, command:
     assert counted("--since", "1d", "--sender", "*@A.example", "--reply", "450 la") == {
         "deferred": 3, "delivered": 1,
     }  # fmt: skip
-    table = command("count", "--by", "class", "--since", "1d").stdout.splitlines()
+    table = command("list", "--count", "--by", "class", "--since", "1d").stdout.splitlines()
     assert table[0].split() == ["CLASS", "COUNT", "OLDEST", "LATEST"]
     assert "-" in [line.split()[0] for line in table]
     for words, error in (
@@ -188,7 +188,7 @@ def test_rows_and_attempts_are_counted_by_class(db: psycopg.Connection, command:
         (("--since", "1d", "--by", "clas"), "did you mean 'class'?"),
         (("--by", "host"), "--by 'host'"),
     ):
-        done = command("count", *words)
+        done = command("list", "--count", *words)
         assert (done.exit_code, error in done.stderr) == (2, True), done.stderr
 
 

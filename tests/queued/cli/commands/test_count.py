@@ -44,7 +44,7 @@ def test_rows_are_counted_by_next_hop_age_class_and_tenant(
                 )
 
     def command(*words: str) -> Result:
-        return CliRunner().invoke(main, ["count", "-c", str(config), *words])
+        return CliRunner().invoke(main, ["list", "--count", "-c", str(config), *words])
 
     def counted(by: str, *words: str) -> dict[str, int]:
         done = command("--by", by, "--json", *words)

@@ -77,9 +77,9 @@ def test_filters_know_tenant_and_priority(db: psycopg.Connection, command: Comma
     assert command("set", "--tenant", "shop", "--priority", "0", "--yes").exit_code == 0
     assert listed("--priority", "0") == set(rows.values()) & {("shop", p) for p in (1, 5, 9)}
     assert "priorities are 0 to 9" in command("list", "--priority", "10").stderr
-    logged = command("count", "--since", "1d", "--priority", "1")
+    logged = command("list", "--count", "--since", "1d", "--priority", "1")
     assert "--priority is about rows of the queue" in logged.stderr
-    assert command("count", "--since", "1d", "--tenant", "shop").exit_code == 0
+    assert command("list", "--count", "--since", "1d", "--tenant", "shop").exit_code == 0
 
 
 def test_a_hold_without_an_end_has_none(
@@ -89,7 +89,7 @@ def test_a_hold_without_an_end_has_none(
     for number in range(4):
         row(db, 1, recipient=f"r{number}@b.example")
     assert command("hold", "--recipient", "r0@*", "--reason", "x", "--yes").exit_code == 0
-    quarantine = ("quarantine", "--quarantine", "q", "--reason", "x", "--yes")
+    quarantine = ("hold", "--quarantine", "q", "--reason", "x", "--yes")
     assert command(*quarantine, "--recipient", "r1@*").exit_code == 0
     assert command("rule", "add", "r", "--recipient", "r2@*", "--reason", "x").exit_code == 0
     assert fetch(db, "SELECT expires_at FROM rules") == (None,)

@@ -41,7 +41,7 @@ def run(config: Path, command: str, *words: str, content: bytes = MAIL) -> Resul
 def test_a_file_is_submitted_with_the_recipients_of_its_header(
     config: Path, db: psycopg.Connection
 ) -> None:
-    done = run(config, "submit", "-", "-t", "--metadata", "order=7", "--once")
+    done = run(config, "send", "--raw", "-", "-t", "--metadata", "order=7", "--once")
     assert done.exit_code == 0, done.stderr
     number = int(done.stdout)
     rows = db.execute("SELECT sender, recipient, metadata, once FROM queue ORDER BY id").fetchall()
@@ -62,7 +62,7 @@ def test_a_file_is_submitted_with_the_recipients_of_its_header(
 
 
 def test_a_key_gives_the_first_id_again(config: Path, db: psycopg.Connection) -> None:
-    words = ("submit", "-", "--recipient", "a@b.example", "--key", "k")
+    words = ("send", "--raw", "-", "--recipient", "a@b.example", "--key", "k")
     first, second = (run(config, *words).stdout for _ in range(2))
     assert first == second
     other = run(config, *words, content=MAIL + b"more\n")
@@ -86,7 +86,7 @@ def test_a_key_gives_the_first_id_again(config: Path, db: psycopg.Connection) ->
 def test_a_mistake_is_named_and_nothing_is_stored(
     config: Path, db: psycopg.Connection, words: tuple[str, ...], content: bytes, reason: str
 ) -> None:
-    done = run(config, "submit", "-", *words, content=content)
+    done = run(config, "send", "--raw", "-", *words, content=content)
     assert (done.exit_code, done.stdout) == (2, "")
     assert reason in done.stderr
     assert column(db, "SELECT id FROM messages") == []
@@ -111,5 +111,8 @@ def test_an_unknown_id_is_told_to_whoever_cancels(config: Path, db: psycopg.Conn
 
 
 def test_only_a_near_option_is_suggested(config: Path) -> None:
-    assert "mean" not in run(config, "submit", "-", "--where", "x").stderr
-    assert "Did you mean '--recipient'?" in run(config, "submit", "-", "--recipiant", "x").stderr
+    assert "mean" not in run(config, "send", "--raw", "-", "--where", "x").stderr
+    assert (
+        "Did you mean '--recipient'?"
+        in run(config, "send", "--raw", "-", "--recipiant", "x").stderr
+    )

@@ -188,12 +188,12 @@ def test_classify_command(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[:2] == ["class    rate_limited", "lasting  temporary, whatever the code says"]
     assert lines[2].startswith("rule     shipped answers_providers.yaml:")
-    result = CliRunner().invoke(queuectl, [*arguments[:3], "552 x", "--command", "data", "--json"])
+    result = CliRunner().invoke(queuectl, [*arguments[:4], "552 x", "--command", "data", "--json"])
     assert yaml.safe_load(result.stdout) == {
         "class": "too_large", "lasting": None, "rule": "codes 552", "code": 552, "enhanced": None,
         "text": "x",
     }  # fmt: skip
-    result = CliRunner().invoke(queuectl, [*arguments[:3], "552 x", "--command", "dta"])
+    result = CliRunner().invoke(queuectl, [*arguments[:4], "552 x", "--command", "dta"])
     assert (result.exit_code, "did you mean 'DATA'?" in result.stderr) == (2, True)
-    result = CliRunner().invoke(queuectl, [*arguments[:3], "250 2.0.0 Ok"])
+    result = CliRunner().invoke(queuectl, [*arguments[:4], "250 2.0.0 Ok"])
     assert (result.exit_code, "250 is the code of a success" in result.stderr) == (2, True)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pgmta.console.journal import marked_words
 from pgmta.errors import StoreUnavailable
+from pgmta.mail.text import printable, printable_lines
 from pgmta.postgres.embedded.embedded_server import COMMAND, DATABASE, OWNER, EmbeddedServer
 from pgmta.postgres.embedded.folders import hold, make_parents
 from pgmta.postgres.embedded.programs import tool
@@ -54,7 +55,7 @@ class Owner:
         watch = asyncio.create_task(manager.keep_watch())
         try:
             await asyncio.to_thread(self._server.start, _ROLES)
-            print(f"PostgreSQL in {self._server.data}: {self._psql()}", flush=True)
+            print(printable(f"PostgreSQL in {self._server.data}: {self._psql()}"), flush=True)
             manager.ready("runs PostgreSQL")
             while not signals.stop.is_set():
                 await self._ended(signals.stop)
@@ -101,4 +102,4 @@ class Owner:
 
 def _tell(text: str) -> None:
     with suppress(OSError):  # the disk with the log may be as full as that of the data
-        print(marked_words(text), file=sys.stderr, flush=True)
+        print(marked_words(printable_lines(text)), file=sys.stderr, flush=True)

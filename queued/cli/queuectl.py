@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pgmta.features import features, places
-from queued.cli.lazy_group import LazyCommand, LazyGroup
+from queued.cli.options.lazy_group import LazyCommand, LazyGroup
 
 COMMANDS: dict[str, LazyCommand] = {
     "bounce": LazyCommand(

@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from queued.cli.lazy_group import LazyGroup
+from queued.cli.options.lazy_group import LazyGroup
 from queued.cli.quarantine_retention import main as quarantine_retention
 from queued.cli.queuectl import main as queuectl
 from queued.daemon.queued import main as queued

@@ -344,7 +344,7 @@ def test_queuectl_collect_sets_no_token_aside_for_its_login(
         app.execute("SELECT lifecycle.activate_again(1)")
     uri = make_conninfo(shop.info.dsn, user=roles["owner"])
     with subprocess.Popen(
-        [COMMAND, "collect"], env=environment(uri), stderr=subprocess.PIPE
+        [COMMAND, "lifecycle", "collect"], env=environment(uri), stderr=subprocess.PIPE
     ) as child:
         assert child.stderr
         assert any(b"a login that sees all mail" in line for line in child.stderr)

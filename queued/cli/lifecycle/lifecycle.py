@@ -8,8 +8,8 @@ import click
 
 from pgmta.command import print_json, print_line, print_text
 from pgmta.store.lifecycle.installation import install, remove, schema_text
-from queued.cli.lazy_group import LazyCommand, LazyGroup
 from queued.cli.lifecycle.demo import demo
+from queued.cli.options.lazy_group import LazyCommand, LazyGroup
 from queued.cli.options.queue_command import command, database_of
 
 _LAZY = {

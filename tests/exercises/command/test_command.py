@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from click.testing import CliRunner
 
-from queued.cli.lazy_group import LazyCommand, LazyGroup
+from queued.cli.options.lazy_group import LazyCommand, LazyGroup
 from queued.cli.queuectl import all_commands
 from tests.exercises.command.daemons import daemons
 

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pgmta.errors import PgmtaError
-from smtpd import cli
 from smtpd.cli import main
 from smtpd.config import SmtpdConfig
 from smtpd.process import privileges
@@ -119,13 +117,7 @@ def test_warnings_do_not_stop_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hooks", [False, True])
-def test_warnings_come_at_the_start(
-    hooks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object) -> str:
-        raise PgmtaError("this is far enough")
-
-    monkeypatch.setattr(cli, "resolve", stop)
+def test_warnings_come_at_the_start(hooks: bool, tmp_path: Path) -> None:
     path = tmp_path / "smtpd.yaml"
     path.write_text("relay: {networks: [0.0.0.0/0]}\nlisten: [{tls: none}]\n")
     if hooks:
@@ -134,7 +126,7 @@ def test_warnings_come_at_the_start(
         )
         path.write_text(path.read_text() + "hooks: ['taker:Taker']\n")
     result = CliRunner().invoke(main, ["run", "-c", str(path), "--plan", "1"])
-    assert (result.exit_code, "far enough" in result.stderr) == (1, True)
+    assert result.exit_code == 0, result.stderr  # the process that makes the plan ends with it
     reason = f"reason='{path}:1: relay.networks: 0.0.0.0/0: its clients may send to any address; "
     assert result.stderr.count("configuration") == result.stderr.count(reason) == 1
 

@@ -147,7 +147,17 @@ def by_queuectl(action: Action, config: Path) -> None:
         Action.SET: ["--priority", "1", "--set", "k=v"],
     }.get(action, [])
     done = CliRunner().invoke(
-        main, [action, "-c", str(config), "--where", WHERE, "--yes", *words], catch_exceptions=False
+        main,
+        [
+            "hold" if action is Action.QUARANTINE else action,
+            "-c",
+            str(config),
+            "--where",
+            WHERE,
+            "--yes",
+            *words,
+        ],
+        catch_exceptions=False,
     )
     assert done.exit_code == 0, done.output
 

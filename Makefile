@@ -24,6 +24,7 @@ test-all: writable $(VENV)/.dev  ## all tests, with longer runs of the fuzzers a
 lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/codespell *.md docs etc examples packaging bench pgmta pgmta_features queued smtpd sql scripts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 

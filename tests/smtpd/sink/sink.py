@@ -43,7 +43,9 @@ class Sink:
         name = f"{1_800_000_000 + self._number}.M1P1Q{self._number}.host"
         lines = [f"Return-Path: <{sender}>\r\n"]
         lines += [f"Delivered-To: {each}\r\n" for each in recipients or ("r@b.example",)]
-        (self.folder / "new" / name).write_bytes("".join(lines).encode() + content)
+        part = self.folder / name
+        part.write_bytes("".join(lines).encode() + content)
+        part.rename(self.folder / "new" / name)  # as a Maildir: the page reads whole files alone
         return name
 
     def ask(

@@ -21,7 +21,7 @@ test-all: writable $(VENV)/.dev  ## all tests, with longer runs of the fuzzers a
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest --fuzz-seconds 20 --faults-seconds 25 \
 		--submission-rounds 6 --bounce-kills 8 --bounce-messages 400 $(ARGS)
 
-lint: writable $(VENV)/.dev  ## ruff, mypy --strict, import contracts
+lint: writable $(VENV)/.dev  ## ruff, codespell, mypy --strict, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/codespell *.md docs etc examples packaging bench pgmta pgmta_features queued smtpd sql scripts

@@ -55,8 +55,9 @@ def config_option(
         places = config_places(name)
         if needed or VARIABLE in os.environ:
             where = f" ({VARIABLE})" if VARIABLE in os.environ else ""
-            looked = " and ".join(map(str, places))
-            raise click.UsageError(f"there is no {looked}{where}: give -c FILE")
+            looked = " nor ".join(map(str, places))
+            both = "neither" if len(places) > 1 else "no"
+            raise click.UsageError(f"there is {both} {looked}{where}: give -c FILE")
         return places[-1]
 
     return click.option(

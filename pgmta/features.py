@@ -16,7 +16,8 @@ from typing import Any
 FEATURES: tuple[str, ...] = ("top", "suspensions", "campaigns")
 """The folders of `pgmta_features` that are in use, each after those that it needs.
 
-To remove a feature, remove its folder and its name here.
+To remove a feature, remove its folder and its name here. The folders of suspensions and campaigns
+have a part of these features only, so removing them now would leave the rest without it.
 """
 
 type Place = str

@@ -1,4 +1,7 @@
-"""Suspensions: operators stop mail of a domain, sender, tenant, host or condition for a while."""
+"""Suspensions: operators stop mail of a domain, sender, tenant, host or condition for a while.
+
+Only what notes them with an outcome is here so far; the rest is still in the core.
+"""
 
 from pgmta.features import Feature
 

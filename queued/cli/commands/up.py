@@ -327,7 +327,8 @@ async def _run(
         if _DATABASE in names:
             names.remove(_DATABASE)
             stdout = (await begin(_DATABASE)).stdout
-            place = (await stdout.readline()).decode().strip() if stdout else ""
+            if stdout:
+                place = await _line_of(stdout, signals.stop)
         if place and not signals.stop.is_set():  # else the database has ended
             await asyncio.to_thread(prepare)
             for name in names:
@@ -371,6 +372,18 @@ def _hint(port: int, host: str = "127.0.0.1", options: str = "") -> str:
         f"printf 'From: {USER}\\nSubject: first mail\\n\\nIt works.\\n' | curl -sS --crlf {options}"
         f"smtp://{host}:{port} --mail-from me@example.org --mail-rcpt you@example.com -T -"
     )
+
+
+async def _line_of(output: asyncio.StreamReader, stop: asyncio.Event) -> str:
+    """Return the next line of a process; '' if it ends or a signal comes first."""
+    reading = asyncio.create_task(output.readline())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not reading.done():
+        reading.cancel()
+        return ""
+    return reading.result().decode().strip()
 
 
 async def _greets(port: int, ended: asyncio.Event, stop: asyncio.Event) -> bool:

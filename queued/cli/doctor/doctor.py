@@ -74,8 +74,8 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
             words = " ".join(str(fault).split())
             # the words of a refused login have its remedy
             there = isinstance(fault, LoginRefused)
-            remedy = "" if there else "start PostgreSQL, or mend environment.database.uri"
-            yield error("database", words, remedy)
+            remedy = "start PostgreSQL (an embedded one: `queuectl database run`), or mend the URI"
+            yield error("database", words, "" if there else remedy)
     checks: dict[str, Check] = HostChecks(
         config, smtpd, _folders(settings), examination, own_login=own_login
     ).all()

@@ -87,7 +87,8 @@ class LazyGroup(ErrorLinesGroup):
 
     def form(self, words: Sequence[str]) -> str:
         """Return the further form of a command that words choose by its flag; '' for none."""
-        flags = (flag for flag in self._forms(words[0]) if flag in words)
+        options = words[: words.index("--")] if "--" in words else words
+        flags = (flag for flag in self._forms(words[0]) if flag in options)
         return next((f"{words[0]} {flag}" for flag in flags), "")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -152,7 +152,7 @@ def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(pgmta.config.config_place, "SYSTEM", system)
     monkeypatch.chdir(tmp_path)
     done = check("smtpd")
-    expected = f"error: there is no {system}/smtpd.yaml and etc/smtpd.yaml: give -c FILE"
+    expected = f"error: there is neither {system}/smtpd.yaml nor etc/smtpd.yaml: give -c FILE"
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, expected)
     with monkeypatch.context() as patch:
         patch.setattr("queued.cli.options.queue_command.existing", unreachable)

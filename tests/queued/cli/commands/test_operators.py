@@ -359,5 +359,7 @@ def test_a_command_makes_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert f"no embedded PostgreSQL in {tmp_path}/{place};" in done.stderr
     done = CliRunner().invoke(main, ["list"])
     assert done.exit_code == 2
-    assert "there is no /etc/pgmta/queued.yaml and etc/queued.yaml: give -c FILE" in done.stderr
+    assert (
+        "there is neither /etc/pgmta/queued.yaml nor etc/queued.yaml: give -c FILE" in done.stderr
+    )
     assert [each.name for each in tmp_path.rglob("*")] == ["etc", "other.yaml"]

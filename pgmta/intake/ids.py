@@ -18,6 +18,9 @@ _LEAST_IDS, _MOST_IDS = 50, 1000
 _SOON_S = 10.0
 """Ids that are used up within this time were too few: the next fetch takes twice as many."""
 
+_MAX_FETCH_S = 30.0
+"""A fetch ahead that takes longer is given up, with its connection: its session hangs."""
+
 
 class Ids:
     """Message ids that belong to this process alone."""
@@ -62,8 +65,9 @@ class Ids:
 
     async def _fill_ahead(self) -> None:
         try:
-            await self.fill(self.low)
-        except (StoreUnavailable, psycopg.Error):
+            async with asyncio.timeout(_MAX_FETCH_S):
+                await self.fill(self.low)
+        except (StoreUnavailable, TimeoutError, psycopg.Error):
             pass  # `take_id` raises it for the session that needs the next id
         finally:
             self._ahead = None

@@ -106,11 +106,12 @@ DECLARE
     guard text := 'IF current_user OPERATOR(pg_catalog.<>) ''pgmta_binding'' THEN RAISE EXCEPTION '
         '''the functions about accounts lost their owner'' USING ERRCODE = ''insufficient_privilege'', '
         'HINT = ''Call lifecycle.bind() again.''; END IF;';
-    refusal text := 'IF pgmta.sees_all_mail() THEN RAISE EXCEPTION ''code of an application does not run for a login '
+    -- by the login: after SET ROLE the code could leave a prepared statement for what the login runs later
+    refusal text := 'IF pgmta.sees_all_mail(role => SESSION_USER) THEN RAISE EXCEPTION ''code of an application does not run for a login '
         'that sees all mail'' USING ERRCODE = ''insufficient_privilege'', HINT = ''Log in as a member of pgmta_queued, '
         'pgmta_web or of the application.''; END IF;';
     -- the collector looks then, with a login of its own
-    later text := 'IF pgmta.sees_all_mail() THEN RETURN ''unknown''; END IF;';
+    later text := 'IF pgmta.sees_all_mail(role => SESSION_USER) THEN RETURN ''unknown''; END IF;';
     -- functions of the owner go on behind it, and a setting that was changed for the session outlives their own
     unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) path THEN RAISE EXCEPTION '
         '''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';

@@ -253,6 +253,10 @@ BEGIN
         UPDATE campaign_jobs AS j SET fed_to = least(j.fed_to, earliest - 1),
             status = CASE j.status WHEN 'SENT' THEN 'READY' ELSE j.status END
         WHERE j.id = job.id AND earliest IS NOT NULL AND j.status IN ('READY', 'ENQUEUED', 'SENDING', 'SENT');
+        -- an attempt that may not begin is handed back: if its address is suppressed, campaign_withdraw() takes it now
+        UPDATE campaign_recipients AS r SET state = 'queued'
+        WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last AND r.state = 'deferred'
+            AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id AND q.status = 'QUEUED');
     END LOOP;
     RETURN changed;
 END $$;

@@ -1,15 +1,15 @@
 -- The state of each recipient, in the queue or gone, and cancel().
 
-CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false) RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT pg_has_role(acting(), c.relowner, 'MEMBER') OR EXISTS (
+CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false, role name DEFAULT acting()) RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT pg_has_role(role, c.relowner, 'MEMBER') OR EXISTS (
         SELECT FROM pg_roles AS r
         WHERE (r.rolname = 'pgmta_operator' OR r.rolname = 'pgmta_reader' AND NOT cancelling)
-            AND pg_has_role(acting(), r.oid, 'MEMBER'))
+            AND pg_has_role(role, r.oid, 'MEMBER'))
     FROM pg_class AS c WHERE c.oid = 'messages'::regclass
 $$;
 COMMENT ON FUNCTION sees_all_mail IS
-    'Whether this login sees (or may cancel) all mail: the owner, operators and readers. Others have only what they '
+    'Whether a role sees (or may cancel) all mail: the owner, operators and readers. Others have only what they '
     'submitted themselves.';
 
 CREATE FUNCTION row_state(
@@ -207,6 +207,8 @@ DECLARE
     flying bigint[];
     waiting bigint[];
     stopped integer;
+    -- after SET ROLE the login too: a role may be a group of operators
+    who text := concat_ws(' as ', nullif(session_user, acting()), acting());
 BEGIN
     FOR chance IN 1 .. chances LOOP
         BEGIN
@@ -226,9 +228,9 @@ BEGIN
             -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
             -- of the first statement would clear what the second one sets.
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
-            UPDATE queue AS q SET held_by = acting(), hold_reason = coalesce(reason, '')
+            UPDATE queue AS q SET held_by = who, hold_reason = coalesce(reason, '')
             WHERE q.id = ANY (flying);
-            PERFORM rows_log(waiting, event, acting()::text, coalesce(reason, ''));
+            PERFORM rows_log(waiting, event, who, coalesce(reason, ''));
             DELETE FROM queue AS q WHERE q.id = ANY (waiting);
             GET DIAGNOSTICS stopped = ROW_COUNT;
             RETURN stopped;

@@ -289,6 +289,7 @@ def test_a_session_acts_for_the_role_that_it_has_set(database: str, db: psycopg.
                 session.execute("SET ROLE pgmta_operator")
             session.execute(f"SET ROLE {shop}".encode())
             assert fetch(session, "SELECT cancel(%s::bigint)", number) == (1,)
+            assert fetch(db, "SELECT worker FROM attempts") == (f"{login} as {shop}",)
     finally:
         for role in (login, shop, blog):
             db.execute(f"DROP ROLE {role}".encode())

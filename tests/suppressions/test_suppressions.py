@@ -113,6 +113,11 @@ def test_a_row_that_is_locked_is_not_waited_for(
         assert campaign.states() == {"joe@b.example": "queued", "ann@b.example": "queued"}
     db.execute("SELECT campaign_withdraw(10)")
     assert campaign.states() == {"joe@b.example": "invalid", "ann@b.example": "queued"}
+    # mail that was deferred meanwhile comes back, because it may not begin
+    db.execute("UPDATE campaign_recipients SET state = 'deferred' WHERE recipient ~ '^ann'")
+    db.execute("INSERT INTO suppressions (address, reason) VALUES ('ann@b.example', 'operator')")
+    db.execute("SELECT campaign_reconcile(10), campaign_withdraw(10)")
+    assert campaign.states() == {"joe@b.example": "invalid", "ann@b.example": "invalid"}
 
 
 def test_bounces_of_two_campaigns_at_once_take_one_order(

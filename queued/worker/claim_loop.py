@@ -14,6 +14,7 @@ import psycopg
 from pgmta.errors import SchemaMismatch, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
+from pgmta.postgres import faults
 from pgmta.service import first
 from pgmta.store.queue.claim import Claim, Claims
 from queued.config import Worker
@@ -130,7 +131,7 @@ class Claimer:
             return want
         except (StoreUnavailable, psycopg.Error) as error:
             if not self._context.failing:
-                log.warning("can't claim", reason=str(error))
+                log.warning("can't claim", reason=faults.words(error))
             self._context.failing.add(self)
             self._context.figures.failed_claims += 1
             await asyncio.sleep(_BACKOFF)

@@ -53,6 +53,7 @@ class Store:
         """Forget everything."""
         self.mood = Mood.GOOD
         self.ids = Ids()
+        self.take_id = self.ids.take_id
         self.stored: dict[int, tuple[NewMessage, bytes]] = {}
         """Messages with their content."""
         self.parts: dict[int, bytearray] = {}

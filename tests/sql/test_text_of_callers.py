@@ -157,7 +157,10 @@ END $$;
 """
 """Runs a statement with each of the texts, and undoes what it did. Sequences are not undone."""
 
-WORDS = {"kind": "'condition'", "action": "'hold'", "log": "'attempts'", "origin": "'operator'"}
+WORDS = {
+    "kind": "'condition'", "action": "'hold'", "log": "'attempts'", "origin": "'operator'",
+    "role": "session_user",
+}  # fmt: skip
 TYPES = {
     "text[]": "ARRAY[{}]",
     "jsonb[]": "ARRAY[jsonb_build_object('reason', {0}, 'condition', {0})]",

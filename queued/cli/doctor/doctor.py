@@ -74,7 +74,7 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
             words = " ".join(str(fault).split())
             # the words of a refused login have its remedy
             there = isinstance(fault, LoginRefused)
-            remedy = "start PostgreSQL (an embedded one: `queuectl database run`), or mend the URI"
+            remedy = "start PostgreSQL (`queuectl database run`), or mend environment.database.uri"
             yield error("database", words, "" if there else remedy)
     checks: dict[str, Check] = HostChecks(
         config, smtpd, _folders(settings), examination, own_login=own_login

@@ -183,11 +183,6 @@ def secret_of(token: str, purpose: Purpose = Purpose.RECOVER) -> bytes | None:
     return octets[: purpose.octets] if octets else None
 
 
-def has_link(words: Container[str]) -> bool:
-    """Return whether a template with these words shows the link or the token."""
-    return any(word in words for word in LINK_WORDS)
-
-
 def _encoded(octets: bytes) -> str:
     return urlsafe_b64encode(octets).rstrip(b"=").decode()
 

@@ -57,9 +57,9 @@ def queries(name: str) -> dict[str, Statement]:
 
 
 @cache
-def feature_queries(feature: str, name: str = "queries") -> dict[str, Statement]:
-    """Return the statements of `pgmta_features/FEATURE/NAME.sql` by their names."""
-    return _read(folder(feature) / f"{name}.sql")
+def feature_queries(feature: str) -> dict[str, Statement]:
+    """Return the statements of `pgmta_features/FEATURE/queries.sql` by their names."""
+    return _read(folder(feature) / "queries.sql")
 
 
 def _read(file: Path) -> dict[str, Statement]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -15,10 +11,8 @@ import pytest
 import yaml
 
 from pgmta.features import FEATURES, features
+from tests.support.copies import PACKAGES, Copy
 from tests.support.database import fresh_database
-
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("pgmta", "pgmta_features", "queued", "smtpd")
 
 IMPORT_ALL = f"""
 import importlib, pkgutil
@@ -39,40 +33,6 @@ def with_dependents(name: str) -> set[str]:
     return gone
 
 
-_COMPILED = shutil.ignore_patterns("__pycache__")
-
-
-class Copy:
-    """A copy of the product without some features, run with this interpreter."""
-
-    def __init__(self, folder: Path, gone: Collection[str]) -> None:
-        self._folder = folder
-        for name in (*PACKAGES, "sql", "etc"):
-            shutil.copytree(
-                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        for name in gone:
-            shutil.rmtree(folder / "pgmta_features" / name)
-        registry = folder / "pgmta" / "features.py"
-        text = registry.read_text(encoding="utf-8")
-        kept = "".join(f'"{name}", ' for name in FEATURES if name not in gone)
-        text, lines = re.subn(r"^FEATURES: .*?\)$", f"FEATURES: tuple[str, ...] = ({kept})", text,
-                              flags=re.MULTILINE | re.DOTALL)  # fmt: skip
-        assert lines == 1
-        registry.write_text(text, encoding="utf-8")
-
-    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
-        # PYTHONPATH goes before the folder that the editable installation names
-        env = os.environ | {"PYTHONPATH": str(self._folder)}
-        return subprocess.run(
-            [sys.executable, *args], env=env, cwd=self._folder, capture_output=True, text=True,
-            timeout=120,
-        )  # fmt: skip
-
-    def queuectl(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.run("-c", "from queued.cli.queuectl import main; main()", *words)
-
-
 @pytest.fixture(params=[*FEATURES, "all"])
 def gone(request: pytest.FixtureRequest) -> set[str]:
     """The features that are removed."""
@@ -87,7 +47,7 @@ def bare_database(server: str) -> Iterator[str]:
 
 
 def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path) -> None:
-    copy = Copy(tmp_path / "copy", gone)
+    copy = Copy(tmp_path / "copy", [name for name in FEATURES if name not in gone])
 
     done = copy.run("-c", IMPORT_ALL)
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,7 +17,6 @@ from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warnin
 _PATIENCE = 60.0  # seconds for `smtpd check`
 _LEAST_SHARE = 0.1
 _LEAST = 2 << 30  # octets
-_FOR_OTHERS = 0o007
 
 
 class HostChecks:

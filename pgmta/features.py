@@ -26,10 +26,11 @@ type Place = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command of queuectl: its place, and its line in the help."""
+    """A command of queuectl: its place, its line in the help, and the heading over it."""
 
     place: Place
     line: str
+    task: str = "More"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,8 @@ class Feature:
     `fixed` those of them that a running process does not take from a changed file. `more_keys` are
     models with further keys of the core's sections, by the names of these. `config_checks` are
     functions that return the mistakes of a QueuedConfig. `settling` and `beginning` are each a
-    SettleCompanion or a BeginCompanion.
+    SettleCompanion or a BeginCompanion. `stages` are stages of outgoing mail, each by the name of
+    the core's stage before which it stands; that of '' stands after all.
     """
 
     needs: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ class Feature:
     config_checks: tuple[Place, ...] = ()
     settling: tuple[Place, ...] = ()
     beginning: tuple[Place, ...] = ()
+    stages: Mapping[str, Place] = field(default_factory=dict)
 
 
 @cache

@@ -7,6 +7,7 @@ FEATURE = Feature(
         "top": Command(
             place=".command:top",
             line="Show rates, the queue by next hop, failing and slow hosts, and workers, until q.",
+            task="Next hops",
         )
     }
 )

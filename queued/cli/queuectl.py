@@ -177,11 +177,11 @@ TASKS: dict[str, tuple[str, ...]] = {
         "send", "status", "cancel", "list", "find", "show", "explain", "logs", "trace",
         "hold", "release", "retry", "bounce", "delete", "set", "rule",
     ),
-    "Next hops": ("top", "workers", "route", "inspect", "suspend", "resume", "budget"),
+    "Next hops": ("workers", "route", "inspect", "suspend", "resume", "budget"),
     "Programs and people": ("campaign", "suppression", "template", "lifecycle", "forget"),
     "Installation": ("init", "database", "migrate", "partition", "user", "dkim", "doctor", "up"),
 }  # fmt: skip
-"""The headings of the help. Commands that are in none come last."""
+"""The headings of the help. Under each, commands of features follow these of the core."""
 
 
 def all_commands() -> dict[str, LazyCommand]:
@@ -191,7 +191,16 @@ def all_commands() -> dict[str, LazyCommand]:
     return COMMANDS | {name: LazyCommand(place, lines[name]) for name, place in places("commands")}
 
 
-@click.group(cls=LazyGroup, lazy=all_commands(), tasks=TASKS)
+def all_tasks() -> dict[str, tuple[str, ...]]:
+    """Return the headings of the help, each with its commands."""
+    found = dict(TASKS)
+    for feature in features().values():
+        for name, each in feature.commands.items():
+            found[each.task] = (*found.get(each.task, ()), name)
+    return found
+
+
+@click.group(cls=LazyGroup, lazy=all_commands(), tasks=all_tasks())
 @click.version_option(  # as version_option(), whose module imports psycopg
     package_name="pgmta", prog_name="queuectl", message="%(prog)s (pgmta) %(version)s"
 )

@@ -1,4 +1,4 @@
-"""The stages of outgoing mail, in order. A new one is a file with a stage, and its name here."""
+"""The stages of outgoing mail, in order: those of the core, each a file, and of features."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 
 from stringzilla import find
 
+from pgmta.features import load, places
 from pgmta.logs import get
 from pgmta.model import Item
 from queued.config import QueuedConfig
@@ -44,6 +45,24 @@ LAST: list[type[OutgoingStage]] = [SignStage, RateStage]
 log = get("worker")
 
 
+def _with_features(
+    stages: list[type[OutgoingStage]], last: list[type[OutgoingStage]]
+) -> tuple[list[type[OutgoingStage]], list[type[OutgoingStage]]]:
+    """Return the stages with those of features. Raises ValueError if one names no stage."""
+    found = [*stages], [*last]
+    for name, place in places("stages"):
+        for each in found:
+            names = [stage.__name__ for stage in each]
+            if name in names:
+                each.insert(names.index(name), load(place))
+                break
+        else:
+            if name:
+                raise ValueError(f"{place} stands before {name}, which is no stage")
+            found[1].append(load(place))
+    return found
+
+
 class Stages:
     """The stages of one worker, in order: they take messages, and envelopes come out.
 
@@ -60,8 +79,9 @@ class Stages:
         self._put = put
         self._draining = False
         context.go_on = self._go_on
-        self._first = [make(context) for make in STAGES]
-        self._last = [make(context) for make in LAST]
+        first, last = _with_features(STAGES, LAST)
+        self._first = [make(context) for make in first]
+        self._last = [make(context) for make in last]
         self.all: list[OutgoingStage] = [*self._first, *self._last]
         """All stages, in order."""
 

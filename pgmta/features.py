@@ -46,7 +46,8 @@ class Feature:
     models with further keys of the core's sections, by the names of these. `config_checks` are
     functions that return the mistakes of a QueuedConfig. `settling` and `beginning` are each a
     SettleCompanion or a BeginCompanion. `stages` are stages of outgoing mail, each by the name of
-    the core's stage before which it stands; that of '' stands after all.
+    the core's stage before which it stands; that of '' stands after all. `explainers` are each an
+    Explainer, which says for what mail waits; of several reasons that of the first one is shown.
     """
 
     needs: tuple[str, ...] = ()
@@ -61,6 +62,7 @@ class Feature:
     settling: tuple[Place, ...] = ()
     beginning: tuple[Place, ...] = ()
     stages: Mapping[str, Place] = field(default_factory=dict)
+    explainers: tuple[Place, ...] = ()
 
 
 @cache

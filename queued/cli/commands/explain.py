@@ -30,13 +30,8 @@ from queued.cli.commands.show import (
     quarantine_of,
 )
 from queued.cli.connections.inquiry import ask
+from queued.cli.explainer import explainers, first_reason, mail_of
 from queued.cli.options.queue_command import command, database_of, instant
-from queued.cli.suspension.suspended_rows import (
-    add_suspensions,
-    mail_of,
-    suspension_end,
-    suspension_words,
-)
 from queued.config import QueuedConfig, read_config
 from queued.delivery.transports import parsers
 from queued.routing.retry_until import end_of
@@ -81,12 +76,12 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     routes, redirect = add_retry_end(config, rows, history)
     if routes:
         add_budgets(uri, routes, rows)
-    add_suspensions(uri, rows, routes)
     add_phases(uri, rows)
+    for each in explainers():
+        each.add_facts(uri, rows, routes)
     for row in rows:
         row["redirect"] = redirect
-        if each := row["suspension"]:
-            row["waits_for"] = f"the end of {suspension_words(each)}"
+        row["waits_for"] = first_reason(row, explainers()) or row["waits_for"]
     if as_json:
         faults = [asdict(fault) for fault in refused]
         print_json({"id": message_id, **came, "recipients": rows, "history": history,
@@ -117,8 +112,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
         if row["rules"]:
             print_line(f"  held by    {', '.join(row['rules'])} (standing rule)")
-        if each := row["suspension"]:
-            print_line(f"  suspended  {suspension_end(each)}")
+        for label, text in (line for each in explainers() for line in each.lines(row)):
+            print_line(f"  {label:<10} {text}")
         for name, error in row["fails"].items():
             print_line(f"  fails here {name}: {error}")
         if row["status"] in WAITING:

@@ -16,8 +16,8 @@ from pgmta.errors import PgmtaError
 from pgmta.mail.trace_field import ClientFacts, client_of
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import UNDELIVERABLE, Listing, MessageReports
+from queued.cli.explainer import explainers, first_reason
 from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
-from queued.cli.suspension.suspended_rows import add_suspensions, suspension_words
 
 type Came = dict[str, str | None]
 """User, client, helo (the name that the client gave), protocol and origin."""
@@ -43,7 +43,10 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
         reports = listing.reports(message_id)
         said = listing.transcripts(message_id) if transcript else None
         made_of = listing.parameters(message_id) if params and message else None
-    add_suspensions(uri, rows)
+    asked = [each for each in explainers() if each.in_show]
+    for each in asked:
+        each.add_facts(uri, rows, None)
+    reasons = {row["id"]: first_reason(row, asked) for row in rows}
     if not message and not history and not any(reports):
         raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
     composition = _make_content(message, rows) if message else None
@@ -80,7 +83,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     print_arrival(came)
     print_origin(reports)
     if rows:
-        _print_recipients(rows)
+        _print_recipients(rows, reasons)
     print_history(history)
     print_reports(reports)
     if said is not None:
@@ -196,7 +199,7 @@ def _senders(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["sender"] for row in rows))
 
 
-def _print_recipients(rows: list[dict[str, Any]]) -> None:
+def _print_recipients(rows: list[dict[str, Any]], reasons: dict[int, str]) -> None:
     held = any(row["hold_reason"] for row in rows)
     several = len(_senders(rows)) > 1
     print_text("\nrecipients")
@@ -214,10 +217,8 @@ def _print_recipients(rows: list[dict[str, Any]]) -> None:
         columns["ON HOLD"] = lambda row: row["hold_reason"] or "-"
     if any(quarantine_of(row) for row in rows):
         columns["QUARANTINE"] = lambda row: quarantine_of(row) or "-"
-    if any(row["suspension"] for row in rows):
-        columns["WAITS FOR"] = lambda row: (
-            suspension_words(row["suspension"]) if row["suspension"] else "-"
-        )
+    if any(reasons.values()):
+        columns["WAITS FOR"] = lambda row: reasons[row["id"]] or "-"
     columns["LAST REPLY"] = lambda row: row["last_reply"] or "-"
     print_rows(rows, columns)
 

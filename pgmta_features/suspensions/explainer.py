@@ -1,35 +1,26 @@
-"""Find the suspensions of the rows of a message, and say what they are."""
+"""Say which suspension the rows of a message wait for."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from pgmta.command import shorten
-from pgmta.model import Item
 from pgmta.states import WAITING
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.suspension_orders import SuspensionOrders
+from queued.cli.explainer import Explainer, Row, mail_of
 from queued.cli.options.queue_command import instant
 
 if TYPE_CHECKING:
     from queued.routing.routes import Routes
 
-_SHOWN = 60  # characters of a value
+_MAX_SHOWN = 60  # characters of a value
 
 
-def mail_of(row: dict[str, Any]) -> Item:
-    """Return a row as routes see it."""
-    addresses = row["sender"], row["recipient"], row["domain"]
-    mail = Item(row["id"], row["message_id"], *addresses, row["attempts"], row["ts"], 0)
-    mail.tenant, mail.priority = row["tenant"], row["priority"]
-    mail.metadata = json.dumps(row["metadata"])
-    return mail
-
-
-def add_suspensions(uri: str, rows: list[dict[str, Any]], routes: Routes | None = None) -> None:
-    """Give each row of a message its `suspension`, or None.
+def _add_suspensions(uri: str, rows: Sequence[Row], routes: Routes | None) -> None:
+    """Give each row its `suspension`, or None.
 
     It is the one for which the row was put off. Else it is one that the next attempt will meet.
     Without `routes` a next hop is not looked for.
@@ -62,7 +53,7 @@ def add_suspensions(uri: str, rows: list[dict[str, Any]], routes: Routes | None 
 _KEYS = ("id", "kind", "value", "reason", "tag", "created_by", "created_at", "until")
 
 
-def _leads(row: dict[str, Any], each: dict[str, Any], routes: Routes | None) -> bool:
+def _leads(row: Row, each: dict[str, Any], routes: Routes | None) -> bool:
     if each["kind"] == "mx":
         return row["domain"] in each["domains"]
     if each["kind"] != "next-hop" or routes is None:
@@ -72,15 +63,22 @@ def _leads(row: dict[str, Any], each: dict[str, Any], routes: Routes | None) -> 
     return leads_to(routes.find(mail_of(row)).destination, each["value"])
 
 
-def suspension_words(each: dict[str, Any]) -> str:
-    """Return a suspension in one phrase."""
+def _reason(row: Row) -> str:
+    """Return for which suspension a row waits, in one phrase."""
+    each = row["suspension"]
+    if not each:
+        return ""
     tag = f", tag {each['tag']}" if each["tag"] else ""
-    key = f"{each['kind']} {shorten(' '.join(each['value'].split()), _SHOWN)}"
-    return f"suspension {each['id']} ({key}{tag}): {each['reason']}"
+    key = f"{each['kind']} {shorten(' '.join(each['value'].split()), _MAX_SHOWN)}"
+    return f"the end of suspension {each['id']} ({key}{tag}): {each['reason']}"
 
 
-def suspension_end(each: dict[str, Any]) -> str:
-    """Return when a suspension ends, and who made it."""
-    by = f"`queuectl resume {each['id']}`"
-    until = f"until {instant(each['until'])} or {by}" if each["until"] else f"until {by}"
-    return f"{until}; by {each['created_by']}"
+def _lines(row: Row) -> Iterator[tuple[str, str]]:
+    """Yield when the suspension ends, and who made it."""
+    if each := row["suspension"]:
+        by = f"`queuectl resume {each['id']}`"
+        until = f"until {instant(each['until'])} or {by}" if each["until"] else f"until {by}"
+        yield "suspended", f"{until}; by {each['created_by']}"
+
+
+EXPLAINER = Explainer(add_facts=_add_suspensions, reason=_reason, lines=_lines, in_show=True)

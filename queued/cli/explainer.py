@@ -1,0 +1,55 @@
+"""Explainers: why rows of a message wait, as features know it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pgmta.features import loaded
+from pgmta.model import Item
+
+if TYPE_CHECKING:
+    from queued.routing.routes import Routes
+
+type Row = dict[str, Any]
+"""A row of the queue by columns, as JSON has it. Explainers add keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explainer:
+    """What a feature says of the rows of a message.
+
+    `add_facts` gets the URI of the database, the rows, and the routes if they are known. It gives
+    each row what the feature knows of it, under keys of its own, and raises what the database does.
+    By these facts `reason` returns for what a row waits, '' if for nothing of the feature, and
+    `lines` further lines of `queuectl explain`, each with its label. With `in_show`, it is asked
+    for `queuectl show` too, without routes.
+    """
+
+    add_facts: Callable[[str, Sequence[Row], Routes | None], None]
+    reason: Callable[[Row], str]
+    lines: Callable[[Row], Iterable[tuple[str, str]]] = lambda row: ()
+    in_show: bool = False
+
+
+@cache
+def explainers() -> tuple[Explainer, ...]:
+    """Return the explainers of all features."""
+    return tuple(loaded("explainers"))
+
+
+def first_reason(row: Row, explainers: Iterable[Explainer]) -> str:
+    """Return for what a row waits by the first explainer that has a reason; '' if none has."""
+    return next(filter(None, (each.reason(row) for each in explainers)), "")
+
+
+def mail_of(row: Row) -> Item:
+    """Return a row as routes see it."""
+    addresses = row["sender"], row["recipient"], row["domain"]
+    mail = Item(row["id"], row["message_id"], *addresses, row["attempts"], row["ts"], 0)
+    mail.tenant, mail.priority = row["tenant"], row["priority"]
+    mail.metadata = json.dumps(row["metadata"])
+    return mail

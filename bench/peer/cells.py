@@ -85,7 +85,7 @@ QUICK = (
     Cell("intake", 2000, sessions=50),
     Cell("e2e", 2500),
     Cell("e2e", 1500, reuse=False),
-    Cell("e2e", 50, rate=10),
+    Cell("e2e", 150, rate=10),
 )
 QUIET = (Cell("idle", 120), Cell("e2e", 300, rate=10))
 FULL = (

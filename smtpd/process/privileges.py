@@ -8,18 +8,19 @@ from pathlib import Path
 
 import uvloop
 
+from pgmta.postgres.locate import configured
 from smtpd.config import SmtpdConfig
 
 
 def problem(config: SmtpdConfig) -> str:
-    """Return why the processes can't become `user`, or nothing."""
+    """Return why the processes can't become `user`, or nothing. Raises ConfigError."""
     if config.user is None:
         return ""
     try:
         pwd.getpwnam(config.user)
     except KeyError:
         return f"no user of this system is called {config.user!r}"
-    if os.geteuid() == 0 and not config.environment.database.uri:
+    if os.geteuid() == 0 and not configured(config.environment):
         return "needs environment.database.uri: the embedded PostgreSQL lets in its own user alone"
     return ""
 

@@ -86,7 +86,8 @@ def _open_folder(path: Path, uid: int, mode: int) -> int:
 def open_own(path: Path) -> int:
     """Open a file of this user for reading and writing, mode 0600; make it if it is missing.
 
-    No symbolic link is followed. Raises ServerRefused if it is no plain file or not this user's.
+    No symbolic link is followed. The folder is private, so nobody else has put a file there.
+    Raises ServerRefused if it is no plain file, or has a second name.
     """
     number = _open(path, os.O_RDWR | os.O_CREAT)
     status = os.fstat(number)

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FEATURES: tuple[str, ...] = ("top", "suspensions", "campaigns")
+FEATURES: tuple[str, ...] = ("top", "providers", "suspensions", "campaigns")
 """The folders of `pgmta_features` that are in use, each after those that it needs.
 
 To remove a feature, remove its folder and its name here. The folders of suspensions and campaigns
@@ -48,6 +48,7 @@ class Feature:
     SettleCompanion or a BeginCompanion. `stages` are stages of outgoing mail, each by the name of
     the core's stage before which it stands; that of '' stands after all. `explainers` are each an
     Explainer, which says for what mail waits; of several reasons that of the first one is shown.
+    `transports` are each a TransportKind, by the names that routes give them.
     """
 
     needs: tuple[str, ...] = ()
@@ -63,6 +64,7 @@ class Feature:
     beginning: tuple[Place, ...] = ()
     stages: Mapping[str, Place] = field(default_factory=dict)
     explainers: tuple[Place, ...] = ()
+    transports: Mapping[str, Place] = field(default_factory=dict)
 
 
 @cache

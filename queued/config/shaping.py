@@ -218,7 +218,7 @@ class Shaping(Section):
     secrets: dict[SecretName, Path] = Field(
         default={},
         description="files whose only line is a secret, relative to shaping.yaml, that other users "
-        "can't read; the transport http has them as words {{secrets.NAME}}",
+        "can't read; parameters of a transport have them as words {{secrets.NAME}}",
     )
     routes: list[ShapingRoute] = Field(
         default=[], description="the first that matches says where mail goes"

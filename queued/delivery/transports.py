@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from pydantic import BaseModel
+
+from pgmta.features import Place, load, places
 from queued.config import Delivery
 from queued.config.queued_config import Parsers
 from queued.delivery.smtp.smtp_transport import SmtpTransport
@@ -22,39 +26,33 @@ class TransportKind:
     """A transport that routes may name.
 
     `parse` returns the parameters of a route, and raises ValueError. Without it the keys of the
-    route itself say where its mail goes.
+    route itself say where its mail goes. `keys` is the model of its parameters, for the manual.
     """
 
     make: MakeTransport
     parse: Callable[[Any], TransportParameters] | None = None
-
-
-def _make_http(hostname: str, delivery: Delivery, memory: TlsMemory, gate: Gate) -> Transport:
-    from queued.delivery.http.http_transport import HttpTransport
-
-    return HttpTransport(hostname, delivery, memory)
-
-
-def _parse_http(given: Any) -> TransportParameters:
-    # a queued without such routes saves their memory; with some, the first mail shall not wait
-    from queued.delivery.http import http_parameters, http_transport  # noqa: F401
-
-    return http_parameters.parse_parameters(given)
+    keys: type[BaseModel] | None = None
 
 
 _SMTP = TransportKind(SmtpTransport)
 
-TRANSPORTS: dict[str, TransportKind] = {
-    "smtp": _SMTP,
-    "lmtp": _SMTP,
-    "http": TransportKind(_make_http, _parse_http),
-}
-"""A new transport is a folder, and an entry here."""
+TRANSPORTS: dict[str, TransportKind] = {"smtp": _SMTP, "lmtp": _SMTP}
+"""The transports of the core. Features add theirs: a field of Feature has the places."""
 
 
 def parsers() -> Parsers:
-    """Return for each transport the function that reads its parameters."""
-    return {name: kind.parse for name, kind in TRANSPORTS.items()}
+    """Return for each transport the function that reads its parameters.
+
+    Those of features load the whole transport at the first route that names it: a queued without
+    such a route saves its memory, and with one the first mail does not wait.
+    """
+    of_features = {name: partial(_parse, place) for name, place in places("transports")}
+    return {name: kind.parse for name, kind in TRANSPORTS.items()} | of_features
+
+
+def _parse(place: Place, given: Any) -> Any:
+    kind: TransportKind = load(place)
+    return kind.parse(given) if kind.parse else given
 
 
 class Transports:
@@ -85,7 +83,7 @@ class Transports:
 
     def find_transport(self, name: str) -> Transport:
         """Return the transport of this name; it is made at its first use."""
-        kind = TRANSPORTS[name]
+        kind: TransportKind = TRANSPORTS.get(name) or load(dict(places("transports"))[name])
         found = self._made.get(kind)
         if found is None:
             found = kind.make(self._hostname, self._delivery, self._memory, self._gate)

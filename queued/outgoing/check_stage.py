@@ -22,7 +22,7 @@ from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 
 log = get("worker")
 
-_NO_ROUTE = "5.1.2 no route takes telephone numbers: it has `domain: sms` and `transport: http`"
+_NO_ROUTE = "5.1.2 no route takes telephone numbers: none has `domain: sms`"
 # Whole fields (RFC 5322, section 2.2), no empty line, no bare CR or LF, no NUL.
 _FIELDS = re.compile(
     rb"(?:[!-9;-~]++[ \t]*+:[^\r\n\0]*+\r\n(?:[ \t]++[^ \t\r\n\0][^\r\n\0]*+\r\n)*+)*+"

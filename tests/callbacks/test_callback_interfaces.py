@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from pgmta.config.types import FOLDER
-from queued.delivery.http.mail_words import ROW
+from pgmta_features.providers.mail_words import ROW
 from queued.web.callback_events import EventReader
 from queued.web.callback_proof import CallbackRequest
 from queued.web.callback_settings import CallbackSettings, interface_files, shipped_callback

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import pgmta
 from queued.cli.queuectl import main
 from tests.campaigns.campaigns import books, statuses
-from tests.queued.delivery.http.scripted_server import CUT, said
+from tests.features.providers.scripted_server import CUT, said
 from tests.support.daemons import Daemon
 from tests.support.dkim import Keys
 from tests.support.nexthop import holding_at

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from queued.cli.doctor import server_checks
 from queued.cli.queuectl import main
-from tests.queued.delivery.http.scripted_server import said
+from tests.features.providers.scripted_server import said
 from tests.support.certificates import Certificate
 from tests.support.dkim import Keys
 from tests.support.name_server import Zone, serving_names

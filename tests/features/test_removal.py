@@ -73,6 +73,12 @@ def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path
             done = copy.run("-m", "queued", "check", "-c", str(config))
             assert done.returncode != 0
             assert f"{key}: unknown key" in done.stderr
+        for transport in features()[name].transports:
+            (tmp_path / "shaping.yaml").write_text(f"routes: [{{transport: {transport}}}]")
+            config.write_text(yaml.safe_dump(settings | {"shaping": "shaping.yaml"}))
+            done = copy.run("-m", "queued", "check", "-c", str(config))
+            assert done.returncode != 0
+            assert f"no transport '{transport}'" in done.stderr
     config.write_text(yaml.safe_dump(settings))
     done = copy.run("-m", "queued", "check", "-c", str(config))
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from psycopg import sql
 
 from queued.cli.queuectl import main
-from tests.queued.delivery.http.scripted_server import said
+from tests.features.providers.scripted_server import said
 from tests.support.certificates import Certificate
 from tests.support.provider import OK, Provider
 from tests.support.system import System

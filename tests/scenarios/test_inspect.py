@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 from psycopg.conninfo import make_conninfo
 
 from queued.cli.queuectl import main as queuectl
-from tests.queued.delivery.http.scripted_server import HANG as NO_ANSWER
-from tests.queued.delivery.http.scripted_server import ScriptedServer
-from tests.queued.delivery.http.scripted_server import serving as serving_http
+from tests.features.providers.scripted_server import HANG as NO_ANSWER
+from tests.features.providers.scripted_server import ScriptedServer
+from tests.features.providers.scripted_server import serving as serving_http
 from tests.support.daemons import Queued
 from tests.support.loop_thread import LoopThread
 from tests.support.name_server import NameServer, Zone, serving_names

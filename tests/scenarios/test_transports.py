@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from queued.cli.queuectl import main
-from tests.queued.delivery.http.scripted_server import CUT, HELD, said
+from tests.features.providers.scripted_server import CUT, HELD, said
 from tests.rates.mail_clock import shaping
 from tests.support.daemons import Daemon
 from tests.support.nexthop import Do, Transaction

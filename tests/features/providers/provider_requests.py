@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl
 
 from pgmta.model import Item, Message
+from pgmta_features.providers.http_parameters import HttpParameters, parse_parameters
+from pgmta_features.providers.http_transport import HttpTransport
 from queued.config import Delivery
-from queued.delivery.http.http_parameters import HttpParameters, parse_parameters
-from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
-from tests.queued.delivery.http.scripted_server import Got, ScriptedServer, serving
+from tests.features.providers.scripted_server import Got, ScriptedServer, serving
 from tests.support.leases import ALWAYS
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgmta.states import Event
-from queued.delivery.http.http_parameters import parse_parameters
-from queued.delivery.http.interface import interface_names, read_interface
-from tests.queued.delivery.http.provider_requests import (
+from pgmta_features.providers.http_parameters import parse_parameters
+from pgmta_features.providers.interface import interface_names, read_interface
+from tests.features.providers.provider_requests import (
     VALUES,
     Field,
     Provider,
@@ -28,7 +28,7 @@ from tests.queued.delivery.http.provider_requests import (
     form_of,
     parameters,
 )
-from tests.queued.delivery.http.scripted_server import said
+from tests.features.providers.scripted_server import said
 
 DELIVERED, DEFER, FAIL, UNKNOWN = Event.DELIVERED, Event.DEFER, Event.FAIL, Event.UNKNOWN
 SMS = ("twilio", "vonage")
@@ -145,8 +145,8 @@ PATHS = {
 def test_all_are_here() -> None:
     assert sorted(REQUESTS) == sorted(PATHS) == interface_names()
     for name in interface_names():
-        head = Path(__file__).parents[4].joinpath(
-            "queued/delivery/http/interfaces", f"{name}.yaml"
+        head = Path(__file__).parents[3].joinpath(
+            "pgmta_features/providers/interfaces", f"{name}.yaml"
         ).read_text().split("\nabout:")[0]  # fmt: skip
         words = " ".join(head.replace("\n#", " ").split())
         assert "Source: " in words

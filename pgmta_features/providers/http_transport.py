@@ -8,20 +8,25 @@ from collections import deque
 from pgmta.config.types import is_address
 from pgmta.errors import DeliveryError
 from pgmta.model import Item
+from pgmta_features.providers.endpoints import Endpoints
+from pgmta_features.providers.http_channel import HttpChannel
+from pgmta_features.providers.http_connection import HttpConnection, connect
+from pgmta_features.providers.http_parameters import (
+    HttpParameters,
+    HttpSettings,
+    parse_parameters,
+)
+from pgmta_features.providers.http_request import Target
 from queued.config import Delivery
 from queued.delivery.dns.addresses import Addresses
 from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.unresponsive import SLOW, Unresponsive
-from queued.delivery.http.endpoints import Endpoints
-from queued.delivery.http.http_channel import HttpChannel
-from queued.delivery.http.http_connection import HttpConnection, connect
-from queued.delivery.http.http_parameters import HttpParameters
-from queued.delivery.http.http_request import Target
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
+from queued.delivery.transports import TransportKind
 
 _KEPT = 1000  # destinations whose parsed texts are kept
 
@@ -111,3 +116,11 @@ class HttpTransport:
         last.line = "; ".join(dict.fromkeys(error.line for error in problems))
         last.host = place
         raise last
+
+
+HTTP = TransportKind(
+    lambda hostname, delivery, memory, _gate: HttpTransport(hostname, delivery, memory),
+    parse_parameters,
+    HttpSettings,
+)
+"""What routes name by `transport: http`."""

@@ -16,14 +16,14 @@ from pgmta.errors import DeliveryError
 from pgmta.http.answer_reader import HttpAnswer
 from pgmta.model import Item, Message
 from pgmta.states import Event
+from pgmta_features.providers.http_answer import result_of, retry_after
+from pgmta_features.providers.http_parameters import parse_parameters
+from pgmta_features.providers.http_transport import HttpTransport
 from queued.config import Delivery
-from queued.delivery.http.http_answer import result_of, retry_after
-from queued.delivery.http.http_parameters import parse_parameters
-from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
-from tests.queued.delivery.http.scripted_server import (
+from tests.features.providers.scripted_server import (
     CUT,
     HANG,
     ScriptedServer,
@@ -188,7 +188,7 @@ async def test_an_error_of_ours_after_the_last_octet_leaves_it_in_doubt(
     def broken(*_: object) -> Result:
         raise RuntimeError
 
-    monkeypatch.setattr("queued.delivery.http.http_channel.result_of", broken)
+    monkeypatch.setattr("pgmta_features.providers.http_channel.result_of", broken)
     async with serving(ScriptedServer(lambda _: said("200 OK"))) as server:
         parameters = parse_parameters({"url": f"http://127.0.0.1:{server.port}/", **BODY})
         channel = await HttpTransport("mta.example", Delivery()).open(

@@ -12,19 +12,19 @@ import uvloop
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.states import Event
+from pgmta_features.providers.http_parameters import parse_parameters
+from pgmta_features.providers.http_transport import HttpTransport
 from queued.config import Delivery
-from queued.delivery.http.http_parameters import parse_parameters
-from queued.delivery.http.http_transport import HttpTransport
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
-from tests.queued.delivery.http.scripted_server import (
+from tests.features.providers.scripted_server import (
     CUT,
     HANG,
     ScriptedServer,
     said,
     serving,
 )
-from tests.queued.delivery.http.test_outcomes import BODY, CONTENT, QUICK, envelope
+from tests.features.providers.test_outcomes import BODY, CONTENT, QUICK, envelope
 from tests.support.certificates import Certificate
 from tests.support.name_server import NameServer, Zone, serving_names
 from tests.support.waiting import let_others_run

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from pgmta_features.providers.interface import interface_names, read_interface
 from queued.cli.queuectl import main as queuectl
 from queued.config import read_config
 from queued.daemon.queued import main as queued
-from queued.delivery.http.interface import interface_names, read_interface
 from tests.support.daemons import ROOT
 
 PAGE = (ROOT / "docs" / "mail" / "providers.md").read_text(encoding="utf-8")

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from pgmta.states import Event
-from tests.pgmta.compose.test_mime import composed
-from tests.queued.delivery.http.provider_requests import (
+from tests.features.providers.provider_requests import (
     TRACE,
     Provider,
     Seen,
@@ -20,7 +19,8 @@ from tests.queued.delivery.http.provider_requests import (
     form_of,
     seen,
 )
-from tests.queued.delivery.http.scripted_server import said
+from tests.features.providers.scripted_server import said
+from tests.pgmta.compose.test_mime import composed
 from tests.queued.delivery.smtp.test_transaction import attempt
 from tests.support.composing import Attachment, expected, files, params
 from tests.support.odd_messages import odd_messages

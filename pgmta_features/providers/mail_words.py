@@ -12,7 +12,7 @@ from pgmta.mail.address import parse_mailbox
 from pgmta.mail.metadata import values_of
 from pgmta.mail.telephone import Segments, segments_of
 from pgmta.model import Item, Message
-from queued.delivery.http.mail_parts import MailParts, mailbox
+from pgmta_features.providers.mail_parts import MailParts, mailbox
 
 PREFIXES = ("secrets.", "metadata.", "params.", "header.")
 """The beginnings of words that go on with a name."""

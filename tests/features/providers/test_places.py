@@ -21,10 +21,10 @@ from pgmta.config.loader import load
 from pgmta.config.types import SectionError
 from pgmta.errors import ConfigError
 from pgmta.model import Item, Message
+from pgmta_features.providers.http_parameters import HttpParameters, parse_parameters
+from pgmta_features.providers.http_request import RequestWriter, Target
+from pgmta_features.providers.mail_words import MailWords
 from queued.config.shaping import Shaping
-from queued.delivery.http.http_parameters import HttpParameters, parse_parameters
-from queued.delivery.http.http_request import RequestWriter, Target
-from queued.delivery.http.mail_words import MailWords
 from queued.delivery.http.places import Unplaceable
 from queued.delivery.transports import parsers
 

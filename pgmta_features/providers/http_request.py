@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote_plus, urlsplit
 
 from pgmta.model import Item
-from queued.delivery.http.http_parameters import HttpEndpoint, HttpField, HttpSettings
-from queued.delivery.http.mail_words import MailWords
+from pgmta_features.providers.http_parameters import HttpEndpoint, HttpField, HttpSettings
+from pgmta_features.providers.mail_words import MailWords
 from queued.delivery.http.places import (
     Text,
     Unplaceable,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from queued.delivery.http.http_parameters import HttpParameters
-from queued.delivery.http.http_request import RequestWriter, Target
+from pgmta_features.providers.http_parameters import HttpParameters
+from pgmta_features.providers.http_request import RequestWriter, Target
 
 _REST = 30.0  # seconds after a failed connection in which other endpoints go first
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queued.delivery.http.mail_parts import MailParts, mailbox, unflowed
+from pgmta_features.providers.mail_parts import MailParts, mailbox, unflowed
 from queued.delivery.http.places import Unplaceable
 from tests.support.odd_messages import odd_messages
 

@@ -12,11 +12,11 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.telephone import NUMBER_DOMAIN
 from pgmta.model import Reply
 from pgmta.states import Event
-from queued.delivery.http.endpoints import Endpoints
-from queued.delivery.http.http_answer import result_of
-from queued.delivery.http.http_connection import HttpConnection
-from queued.delivery.http.http_request import Target
-from queued.delivery.http.mail_words import MailWords
+from pgmta_features.providers.endpoints import Endpoints
+from pgmta_features.providers.http_answer import result_of
+from pgmta_features.providers.http_connection import HttpConnection
+from pgmta_features.providers.http_request import Target
+from pgmta_features.providers.mail_words import MailWords
 from queued.delivery.http.places import Unplaceable
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result

@@ -1,0 +1,1 @@
+"""Mail and SMS by HTTP interfaces of providers."""

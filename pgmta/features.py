@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FEATURES: tuple[str, ...] = ("top", "providers", "suspensions", "campaigns")
+FEATURES: tuple[str, ...] = ("top", "providers", "suspensions", "rates", "campaigns")
 """The folders of `pgmta_features` that are in use, each after those that it needs.
 
 To remove a feature, remove its folder and its name here. The folders of suspensions and campaigns
@@ -49,6 +49,8 @@ class Feature:
     the core's stage before which it stands; that of '' stands after all. `explainers` are each an
     Explainer, which says for what mail waits; of several reasons that of the first one is shown.
     `transports` are each a TransportKind, by the names that routes give them.
+    `route_keys` are models of a route in shaping.yaml with further keys, each a ShapingRoute, and
+    `route_limits` are each a ShownLimit, which says what these keys limit.
     """
 
     needs: tuple[str, ...] = ()
@@ -65,6 +67,8 @@ class Feature:
     stages: Mapping[str, Place] = field(default_factory=dict)
     explainers: tuple[Place, ...] = ()
     transports: Mapping[str, Place] = field(default_factory=dict)
+    route_keys: tuple[Place, ...] = ()
+    route_limits: tuple[Place, ...] = ()
 
 
 @cache

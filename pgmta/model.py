@@ -201,10 +201,10 @@ class Labelled:
 
 
 @dataclass(slots=True, frozen=True)
-class Rated:
-    """The mail of a route, and of its rate the name; an empty one: it has none.
+class RouteLimit:
+    """The mail of a route, and the name of what limits it, as a rate does; '': nothing does.
 
-    With `by`, a field of rows or `metadata.KEY`, each value of it has its own rate.
+    With `by`, a field of rows or `metadata.KEY`, each value of it has its own limit.
     """
 
     selection: Selection
@@ -213,7 +213,7 @@ class Rated:
 
     def label(self, value: str) -> str:
         """Return the name by which claims leave out the mail with this value."""
-        return f"rate {self.name} {value}" if self.by else f"rate {self.name}"
+        return f"{self.name} {value}" if self.by else self.name
 
 
 @dataclass(slots=True, frozen=True)

@@ -12,10 +12,6 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.change:bounce",
         "Give rows up: queued sends each sender a DSN.",
     ),
-    "budget": LazyCommand(
-        "queued.cli.campaign.budget:budget",
-        "List and set budgets: what may be sent per second and month, over all processes.",
-    ),
     "campaign": LazyCommand(
         "queued.cli.campaign.campaign:campaign",
         "Send one message to many recipients, at the rate of a credential.",
@@ -177,7 +173,7 @@ TASKS: dict[str, tuple[str, ...]] = {
         "send", "status", "cancel", "list", "find", "show", "explain", "logs", "trace",
         "hold", "release", "retry", "bounce", "delete", "set", "rule",
     ),
-    "Next hops": ("workers", "route", "inspect", "suspend", "resume", "budget"),
+    "Next hops": ("workers", "route", "inspect", "suspend", "resume"),
     "Programs and people": ("campaign", "suppression", "template", "lifecycle", "forget"),
     "Installation": ("init", "database", "migrate", "partition", "user", "dkim", "doctor", "up"),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from queued.config.shaping import (
     ShapingHost,
     ShapingLogin,
     ShapingRoute,
+    whole_shaping,
 )
 from queued.config.shaping_secrets import ShapingVerp
 from queued.config.signing import (
@@ -74,4 +75,5 @@ __all__ = [
     "shipped_texts",
     "split_named",
     "whole_model",
+    "whole_shaping",
 ]

@@ -28,7 +28,7 @@ from queued.config.collector import PURPOSES, Collector
 from queued.config.delivery import Delivery
 from queued.config.mail_conditions import Pattern, Target
 from queued.config.retry import Retry
-from queued.config.shaping import Shaping
+from queued.config.shaping import Shaping, whole_shaping
 from queued.config.signing import Signing
 from queued.config.worker import Worker
 
@@ -331,7 +331,7 @@ def _shaping(
     if config.shaping is None:
         return config.routing
     file = _file(path, "shaping", config.shaping)
-    shaping = load(file, Shaping, transports=transports).with_retry(config.retry)
+    shaping = load(file, whole_shaping(), transports=transports).with_retry(config.retry)
     problems = shaping.problems(config.delivery.tls.mode)
     if passwords:
         problems += shaping.read_passwords(file.parent)

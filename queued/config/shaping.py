@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,13 +16,13 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     ValidationInfo,
+    create_model,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from pgmta.config.loader import Problem
-from pgmta.config.rates import Rate
 from pgmta.config.types import (
     Section,
     Whole,
@@ -31,6 +32,8 @@ from pgmta.config.types import (
     parse_host_port,
 )
 from pgmta.config.yaml_file import dotted
+from pgmta.features import loaded
+from pgmta.model import RouteLimit
 from pgmta.selection import Selection
 from queued.config.mail_conditions import MailConditions, Patterns, domain_term
 from queued.config.retry import Retry, RouteRetry
@@ -133,15 +136,6 @@ def _targets(value: Any, info: ValidationInfo) -> Any:
     return listed(value)
 
 
-_PER = ("destination", "sender_domain", "tenant", "route")
-
-
-def _per(word: Any) -> str:
-    if isinstance(word, str) and (word in _PER or re.fullmatch(r"metadata\..{1,255}", word)):
-        return word
-    raise ValueError(f"expected {', '.join(_PER)} or metadata.KEY, not {word!r}")
-
-
 class ShapingRoute(MailConditions):
     """A route. All of its conditions have to be met; one without conditions is for all mail."""
 
@@ -188,24 +182,25 @@ class ShapingRoute(MailConditions):
         default=None, description="changes to its mail as it leaves"
     )
 
-    rate: Rate | None = Field(
-        default=None,
-        description="recipients at most, such as 10/min or 50/s, over all workers; needs a name",
-    )
-    burst: Whole = Field(
-        default=1, ge=1, le=1_000_000, description="recipients at once after a pause; 1: no burst"
-    )
-    per: Annotated[str, BeforeValidator(_per)] = Field(
-        default="destination",
-        description="each of these has the rate: destination, sender_domain, tenant, metadata.KEY; "
-        "or the whole route",
-    )
-
     @property
     def mail(self) -> Selection:
         """The mail that it is for."""
         domain = Selection.every(domain_term("domain", self.domain))
         return domain & self.of_path & self.of_row
+
+    @property
+    def by_domain(self) -> bool:
+        """Whether each recipient domain is a destination of its own, because MX hosts take it."""
+        return self.transport in SMTP and not self.to
+
+    @property
+    def limits(self) -> tuple[RouteLimit, ...]:
+        """What its mail waits for beside a connection, by keys of features."""
+        return ()
+
+    def wrong_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield keys of features that do not fit together, and the reasons."""
+        yield from ()
 
 
 type SecretName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -304,12 +299,7 @@ class Shaping(Section):
         if route.login is not None and route.login not in self.logins:
             advice = hint(route.login, self.logins) if self.logins else "there are no logins"
             yield "login", f"no login {route.login!r}; {advice}"
-        if route.rate is None:
-            for key in ("burst", "per"):
-                if key in route.model_fields_set:
-                    yield key, "needs a rate"
-        elif route.name is None:
-            yield "rate", "needs a name of the route: its budgets are known by it"
+        yield from route.wrong_keys()
         if route.transport not in SMTP:
             for key in ("to", "port", "implicit", "tls", "login"):
                 if key in route.model_fields_set:
@@ -334,6 +324,15 @@ class Shaping(Section):
             yield "implicit", "is missing: port 465 speaks TLS from the first octet (RFC 8314)"
         if route.transport == "lmtp" and 25 in (route.port, *(host.port for host in route.to)):
             yield "transport", "lmtp must not use port 25 (RFC 2033, section 5)"
+
+
+@cache
+def whole_shaping() -> type[Shaping]:
+    """Return Shaping whose routes have the keys of the features."""
+    bases = (*reversed([*loaded("route_keys")]), ShapingRoute)
+    route: Any = create_model("ShapingRoute", __base__=bases, __doc__=ShapingRoute.__doc__)
+    routes: Any = (list[route], Shaping.model_fields["routes"])
+    return create_model("Shaping", __base__=Shaping, __doc__=Shaping.__doc__, routes=routes)
 
 
 def _wrong_dane(route: ShapingRoute, usual_tls: str) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,6 @@ from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.deadline_stage import DeadlineStage
 from queued.outgoing.gate_stage import GateStage
 from queued.outgoing.outgoing import Outgoing
-from queued.outgoing.rate_stage import RateStage
 from queued.outgoing.redirect_stage import RedirectStage
 from queued.outgoing.returned_stage import ReturnedStage
 from queued.outgoing.rewrite_stage import RewriteStage
@@ -38,7 +37,7 @@ STAGES: list[type[OutgoingStage]] = [
 ]
 """The stages before the destination is asked for room."""
 
-LAST: list[type[OutgoingStage]] = [SignStage, RateStage]
+LAST: list[type[OutgoingStage]] = [SignStage]
 """The stages of mail whose destination has room: they take long."""
 
 

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from pgmta.features import loaded
 from queued.config import Delivery
 from queued.routing.routes import Routed
 
 _CONNECTIONS = "delivery.connections of queued.yaml"
 
 
-def ceiling(delivery: Delivery, routed: Routed) -> dict[str, Any]:
-    """Return the ceilings of a route: connections of each worker, and the rate over all workers.
+@dataclass(frozen=True, slots=True)
+class ShownLimit:
+    """How commands show what the keys of a feature limit.
 
-    `shown` is both in one text, and each number has the key that sets it.
+    `text` returns the limit of a route, None if it has none. `facts` returns it for machines: the
+    value named `key`, the key of the configuration that sets it, named `KEY_by`, and others; all
+    are None if there is no limit.
     """
-    rate = next(iter(routed.claims_on), None)
+
+    key: str
+    text: Callable[[Routed], str | None]
+    facts: Callable[[Routed], dict[str, Any]]
+
+
+@cache
+def shown_limits() -> tuple[ShownLimit, ...]:
+    """Return the limits that features put on routes."""
+    return tuple(loaded("route_limits"))
+
+
+def ceiling(delivery: Delivery, routed: Routed) -> dict[str, Any]:
+    """Return the ceilings of a route: connections of each worker, and limits over all workers.
+
+    `shown` is all in one text, and each number has the key that sets it.
+    """
     default = "" if "connections" in delivery.model_fields_set else ", its default"
-    times = f" \N{MULTIPLICATION SIGN} {rate.shown}" if rate else ""
-    return {
+    found: dict[str, Any] = {
         "route": routed.route,
-        "shown": f"{delivery.connections}{times}",
+        "shown": str(delivery.connections),
         "connections": delivery.connections,
         "connections_by": f"{_CONNECTIONS}{default}",
-        "rate": rate.rate if rate else None,
-        "burst": rate.burst if rate else None,
-        "per": rate.rated.by or None if rate else None,
-        "rate_by": f"{routed.key}.rate of shaping.yaml" if rate else None,
     }
+    for each in shown_limits():
+        found |= each.facts(routed)
+        if text := each.text(routed):
+            found["shown"] += f" \N{MULTIPLICATION SIGN} {text}"
+    return found

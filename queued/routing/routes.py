@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from pgmta.config.types import HostPort
 from pgmta.mail.address import domains_above
-from pgmta.model import OTHER_MAIL, Item, Labelled, NamedHop, Rated
+from pgmta.model import OTHER_MAIL, Item, Labelled, NamedHop, RouteLimit
 from pgmta.report_row import ReportRow
 from pgmta.selection import Selection, Term, domain_as_stored
 from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_term
@@ -20,7 +20,6 @@ from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination, TlsWish, TransportParameters
 from queued.rewriting.rewrite import Rewriting
 from queued.rewriting.verp import ReturnAddresses, VerpKeys
-from queued.routing.route_rate import RouteRate
 
 _KEPT = 10_000  # domains in each cache
 _SHOWN = 200  # characters of the name of a next hop
@@ -36,15 +35,15 @@ class Routed:
     """A destination, and the terms of the route that leads to it.
 
     `route` is its name, for operators. Mail with the same `group` may share a transaction: it is
-    rewritten alike, too, and needs the same.
+    rewritten alike, too, and waits for the same.
     """
 
     destination: Destination
     route: str
     retry: Retry | None = field(default=None, repr=False, compare=False)
     rewriting: Rewriting | None = field(default=None, repr=False, compare=False)
-    claims_on: tuple[RouteRate, ...] = field(default=(), repr=False, compare=False)
-    """What its mail needs before it goes, such as a time of a rate."""
+    limits: tuple[RouteLimit, ...] = field(default=(), repr=False, compare=False)
+    """What its mail waits for beside a connection, such as a time of a rate."""
     key: str = field(default="", compare=False)
     """Where its file has it, such as `routes[2]`."""
     group: str = field(init=False, repr=False, compare=False)
@@ -56,7 +55,7 @@ class Routed:
         name = self.destination.domain or str(self.destination.parameters)
         object.__setattr__(self, "next_hop", name[:_SHOWN])
         group = f"{key} {self.rewriting.name}" if self.rewriting else key
-        group = " ".join((group, *(each.rated.name for each in self.claims_on)))
+        group = " ".join((group, *(each.name for each in self.limits)))
         object.__setattr__(self, "group", group)
 
 
@@ -101,12 +100,9 @@ class Route:
         rewriting = Rewriting(entry.rewrite, keys, name) if entry.rewrite else None
         destination = Destination(entry.transport, parameters)
         domain, rest = domain_term("domain", entry.domain), entry.of_path & entry.of_row
-        by_domain = entry.transport in SMTP and not entry.to
-        labelled = Labelled(entry.mail, f"route {number}", by_domain)
-        rate = RouteRate.of(entry, by_domain=by_domain)
-        claims_on = (rate,) if rate else ()
+        labelled = Labelled(entry.mail, f"route {number}", entry.by_domain)
         key = f"routes[{number}]"
-        routed = Routed(destination, name, entry.retry, rewriting, claims_on, key)
+        routed = Routed(destination, name, entry.retry, rewriting, entry.limits, key)
         return cls(domain, rest, labelled, routed)
 
 
@@ -154,17 +150,16 @@ class Routes:
         return found
 
     @property
-    def rated(self) -> list[Rated]:
-        """The mail that claims leave out by its rate, in order; that of routes without one, too.
+    def limits(self) -> list[RouteLimit]:
+        """The mail that claims leave out by its limit, in order; that of routes without one, too.
 
-        It is empty if no route has a rate.
+        It is empty if no route has a limit.
         """
         routes = self._routes
-        last = max((n for n, route in enumerate(routes) if route.routed.claims_on), default=-1)
-        found = ((route, route.routed.claims_on) for route in routes[: last + 1])
+        last = max((n for n, route in enumerate(routes) if route.routed.limits), default=-1)
         return [
-            claims[0].rated if claims else Rated(route.labelled.selection)
-            for route, claims in found
+            next(iter(route.routed.limits), RouteLimit(route.labelled.selection))
+            for route in routes[: last + 1]
         ]
 
     @property
@@ -251,10 +246,10 @@ class Routes:
         except Exception:  # such mail has no route, and its result says so
             return None
 
-    def claims_on(self, mail: Mail) -> tuple[RouteRate, ...]:
-        """Return what mail needs on its route before it goes."""
+    def limits_of(self, mail: Mail) -> tuple[RouteLimit, ...]:
+        """Return what mail waits for on its route beside a connection."""
         try:
-            return self.find(mail).claims_on
+            return self.find(mail).limits
         except Exception:  # as in `retry`
             return ()
 

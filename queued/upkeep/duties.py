@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pgmta.features import loaded
 from queued.upkeep import (
-    budgets,
     campaign_jobs,
     clock,
     dane_check,
@@ -38,7 +37,6 @@ DUTIES: list[Duty] = [
     sts_policies.RESULTS,
     dane_check.DUTY,
     untaken.DUTY,
-    budgets.DUTY,
     campaign_jobs.DUTY,
 ]
 

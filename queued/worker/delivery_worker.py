@@ -170,7 +170,7 @@ class DeliveryWorker:
     def _set_claims(self, config: QueuedConfig) -> None:
         for loop in self.loops:
             loop.inline = config.delivery.inline
-            loop.claims.label(self._dispatch.labelled, self._dispatch.rated)
+            loop.claims.label(self._dispatch.labelled, self._dispatch.route_limits)
 
     async def drain(self, running: Sequence[asyncio.Task[None]]) -> None:
         """Stop claiming, let deliveries end within `process.drain`, and write every outcome.

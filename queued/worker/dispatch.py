@@ -79,8 +79,8 @@ class Dispatch:
         self._routes = Routes(config.routes, config.routing)
         self.labelled = self._routes.labelled
         """The mail that claims know by labels, because more than its domain counts."""
-        self.rated = self._routes.rated
-        """The mail with a rate, which claims can leave out by further labels."""
+        self.route_limits = self._routes.limits
+        """The mail with a limit of its route, which claims can leave out by further labels."""
         self._judge.configure(config, self._routes, AnswerRules(config.answering))
         self.left_out.forget_places()
         self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)

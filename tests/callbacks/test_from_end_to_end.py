@@ -14,7 +14,7 @@ from queued.cli.queuectl import main
 from tests.callbacks.provided import call, signed
 from tests.callbacks.test_callbacks import nothing
 from tests.features.providers.scripted_server import CUT
-from tests.rates.mail_clock import shaping
+from tests.features.rates.mail_clock import shaping
 from tests.support.provider import OK, Provider
 from tests.support.system import System
 from tests.support.waiting import until

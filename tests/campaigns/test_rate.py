@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.campaigns.campaigns import books, make_campaign, statuses
-from tests.rates.mail_clock import MailClock
+from tests.features.rates.mail_clock import MailClock
 from tests.support.daemons import Queued
 from tests.support.far_host import FarHost
 from tests.support.system import System

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from queued.cli.queuectl import main
 from tests.features.providers.scripted_server import CUT, HELD, said
-from tests.rates.mail_clock import shaping
+from tests.features.rates.mail_clock import shaping
 from tests.support.daemons import Daemon
 from tests.support.nexthop import Do, Transaction
 from tests.support.provider import OK, Provider

@@ -12,7 +12,7 @@ import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.mail.trace_field import client_of
-from pgmta.model import Item, Labelled, Message, Rated
+from pgmta.model import Item, Labelled, Message, RouteLimit
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, bracketed, queries
@@ -113,7 +113,7 @@ class Claims:
         self._revision = -1  # of the rules in the statements
         self._statements: dict[str, Statement] = {}
         self._labelled: Sequence[Labelled] = ()
-        self._rated: Sequence[Rated] = ()
+        self._limits: Sequence[RouteLimit] = ()
         self._siblings = 0 if each else siblings
         self._fixed = {
             "owner": owner,
@@ -130,10 +130,10 @@ class Claims:
         self.saw_all = 0.0
         """When the last claim began that saw all due rows, by the monotonic clock."""
 
-    def label(self, labelled: Sequence[Labelled], rated: Sequence[Rated] = ()) -> None:
+    def label(self, labelled: Sequence[Labelled], limits: Sequence[RouteLimit] = ()) -> None:
         """Know mail by labels from the next claim on; `busy` may have these beside domains."""
         self._labelled = labelled
-        self._rated = rated
+        self._limits = limits
         self._revision = -1
 
     async def claim(
@@ -339,7 +339,7 @@ class Claims:
             excluded = "".join(
                 f" AND {bracketed(rule.text)} IS NOT TRUE" for rule in rules.standing
             )
-        labels = Labels(self._labelled, self._rated).parts()
+        labels = Labels(self._labelled, self._limits).parts()
         parts = {"where": where, "partition": near, "rules": excluded, **labels}
         parts |= URGENT if self._each else ORDINARY
         for name in ("claim_by_time", "claim_by_domain"):

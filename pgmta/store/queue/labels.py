@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pgmta.model import OTHER_MAIL, Labelled, NamedHop, Rated
+from pgmta.model import OTHER_MAIL, Labelled, NamedHop, RouteLimit
 from pgmta.selection import quoted
 
 
@@ -13,10 +13,10 @@ class Labels:
 
     Without selections there are no labels, and all SQL is empty. Rows that are in none have the
     label of other mail. `busy` of a claim has the labels that it leaves out, beside domains. Mail
-    with a rate has another label for that, likewise.
+    with a limit has another label for that, likewise.
     """
 
-    def __init__(self, mail: Sequence[Labelled] = (), rated: Sequence[Rated] = ()) -> None:
+    def __init__(self, mail: Sequence[Labelled] = (), limits: Sequence[RouteLimit] = ()) -> None:
         cases = [
             f"WHEN {each.selection.condition()} THEN "
             + quoted(f"{each.label} " if each.by_domain else each.label)
@@ -30,14 +30,14 @@ class Labels:
             f"WHEN {each.selection.condition()} THEN "
             + (quoted(each.label("")) if each.name else "''")
             + (f" || {_field(each.by)}" if each.by else "")
-            for each in rated
+            for each in limits
         ]
-        self.rate = f"(CASE {' '.join(cases)} ELSE '' END)" if cases else ""
-        """The label of a row by its rate; '' if it has none."""
+        self.limit = f"(CASE {' '.join(cases)} ELSE '' END)" if cases else ""
+        """The label of a row by its limit; '' if it has none."""
 
     def parts(self) -> dict[str, str]:
         """Return what statements of claim.sql have in braces for it."""
-        both = {"label": self.expression, "rate_label": self.rate}
+        both = {"label": self.expression, "limit_label": self.limit}
         labels = {name: sql.replace("%", "%%") for name, sql in both.items() if sql}
         busy = "<> ALL (%(busy)b::text[])"
         free = " AND ".join(f"{name} {busy}" for name in labels)

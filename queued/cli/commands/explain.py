@@ -12,11 +12,9 @@ import click
 
 from pgmta.action import MALFORMED, Action
 from pgmta.command import age, print_json, print_line
-from pgmta.config.rates import LOST, rate_text
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.metadata import KEY as DEADLINE
 from pgmta.states import WAITING, Status
-from pgmta.store.changes.budgets import BudgetTable
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from pgmta.store.records.inquiries import INSPECT
@@ -35,7 +33,6 @@ from queued.cli.options.queue_command import command, database_of, instant
 from queued.config import QueuedConfig, read_config
 from queued.delivery.transports import parsers
 from queued.routing.retry_until import end_of
-from queued.routing.route_rate import budgets_of
 from queued.routing.routes import Routes
 
 
@@ -74,8 +71,6 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["malformed"] = row["id"] in malformed
         row["waits_for"] = waits_for(row, now, deliver)
     routes, redirect = add_retry_end(config, rows, history)
-    if routes:
-        add_budgets(uri, routes, rows)
     add_phases(uri, rows)
     for each in explainers():
         each.add_facts(uri, rows, routes)
@@ -118,14 +113,6 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             print_line(f"  fails here {name}: {error}")
         if row["status"] in WAITING:
             print_line(f"  next       {instant(row['next_attempt'])}")
-        for budget in row.get("budgets", ()):
-            free = "now" if budget["free"] else instant(budget["next_at"])
-            print_line(
-                f"  budget     {budget['key']}: {rate_text(budget['rate'])}, next time {free}"
-            )
-            if share := budget["lost_share"]:
-                why = LOST[budget["lost_why"]]
-                print_line(f"             it loses {share:.0%} of its times: {why}")
         if row["redirect"] and row["status"] in WAITING:
             print_line(f"  staging    it goes to {row['redirect']} instead (delivery.redirect)")
         if end := row["tried_until"]:
@@ -214,25 +201,6 @@ def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:
 
 
 _TRIED = (*WAITING, Status.SENDING)
-
-
-def add_budgets(uri: str, routes: Routes, rows: list[dict[str, Any]]) -> None:
-    """Give each row that is tried its `budgets`, and say in `waits_for` which it waits for."""
-    for row in rows:
-        if row["status"] not in _TRIED:
-            continue
-        mail = mail_of(row)
-        keys = [budget.key for budget in budgets_of(routes.claims_on(mail), mail)]
-        if not keys:
-            continue
-        with closing(BudgetTable(uri)) as table:
-            row["budgets"] = [entry for entry in table.rows(keys) if entry["key"] in keys]
-        now = datetime.now(UTC)
-        late = max(row["budgets"], key=lambda entry: entry["next_at"], default=None)
-        due = row["next_attempt"] <= now and not row["rules"]
-        if late and due and not late["free"]:
-            at = f"{rate_text(late['rate'])}, and its next time is {instant(late['next_at'])}"
-            row["waits_for"] = f"a time of budget {late['key']}: it has {at}"
 
 
 def add_phases(uri: str, rows: list[dict[str, Any]]) -> None:

@@ -34,7 +34,7 @@ from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transports import parsers
-from queued.routing.ceiling import ceiling
+from queued.routing.ceiling import ceiling, shown_limits
 from queued.routing.routes import Routed, Routes
 
 
@@ -204,7 +204,7 @@ def _routed(routed: Routed) -> dict[str, Any]:
         "implicit_tls": parameters.implicit,
         "tls": str(parameters.tls) if parameters.tls else None,
         "login": login and {"name": login.name, "user": login.user},
-        "rate": next((each.shown for each in routed.claims_on), None),
+        **{each.key: each.text(routed) for each in shown_limits()},
         "rewrite": rewriting.entry.shown if (rewriting := routed.rewriting) else None,
     }
 
@@ -286,7 +286,8 @@ def _route_lines(
     yield "tls", shown["tls"]
     if login := shown["login"]:
         yield "login", f"{login['name']}, as {login['user']}"
-    yield "rate", shown["rate"]
+    for each in shown_limits():
+        yield each.key, shown[each.key]
     for key, value in (shown["rewrite"] or {}).items():
         yield "rewrite", f"{key}: {_words(value)}"
     if kept := shown["mta_sts"]:

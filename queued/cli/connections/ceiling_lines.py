@@ -1,9 +1,11 @@
-"""How many connections and which rate a route may have, for people."""
+"""How many connections a route may have, and which other limits it has, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from queued.routing.ceiling import shown_limits
 
 
 def ceiling_lines(
@@ -14,8 +16,10 @@ def ceiling_lines(
     `workers` deliver now, by their processes, or it is not known.
     """
     most, shown = found["connections"], found["shown"]
-    if found["rate"] is None:
-        shown += " connections, no rate"
+    keys = [each.key for each in shown_limits()]
+    limited = [key for key in keys if found[key] is not None]
+    if not limited:
+        shown = ", no ".join((f"{shown} connections", *keys))
     yield "ceiling", shown
     words = f"each worker: {most} connections, by {found['connections_by']}"
     if workers is not None:
@@ -23,8 +27,8 @@ def ceiling_lines(
         both = _counted(number, "worker"), _counted(len(workers), "process", "es")
         words += f"; {most * number} over {' in '.join(both)}" if number else "; none delivers now"
     yield "", words
-    if found["rate"] is not None:
-        yield "", f"the rate: by {found['rate_by']}, over all workers and processes"
+    for key in limited:
+        yield "", f"the {key}: by {found[f'{key}_by']}, over all workers and processes"
 
 
 def _counted(number: int, noun: str, ending: str = "s") -> str:

@@ -18,16 +18,15 @@ from pgmta import service
 from pgmta.action import Action
 from pgmta.compose.template import TemplateSource
 from pgmta.service import start_part
+from pgmta_features.rates import budget_line, rate_stage
 from queued.config import QueuedConfig, Worker
 from queued.delivery import backlog, connection_pacing, destination_queue, other_hosts
 from queued.outgoing import (
-    budget_line,
     check_stage,
     compose_stage,
     deadline_stage,
     gate_stage,
     outgoing,
-    rate_stage,
     returned_stage,
     rewrite_stage,
     sign_stage,

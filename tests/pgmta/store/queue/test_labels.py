@@ -14,7 +14,8 @@ from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.labels import Labels
-from queued.config import Shaping
+from pgmta_features.rates.route_rate import RouteRate
+from queued.config import Shaping, whole_shaping
 from queued.routing.routes import Routes
 from tests.support.rows import mail, message, row
 
@@ -63,7 +64,7 @@ def shaping(dice: random.Random) -> Shaping:
             route |= {"name": f"r{number}", "rate": "5/s", "per": dice.choice(PER)}
         routes.append(route)
     routes.append({"sender": "s@b.example", "domain": some(PATTERNS), "to": "last.example"})
-    return Shaping.model_validate({"routes": routes})
+    return whole_shaping().model_validate({"routes": routes})
 
 
 async def test_postgresql_and_the_routes_agree(link: Link, db: psycopg.Connection) -> None:
@@ -80,10 +81,11 @@ async def test_postgresql_and_the_routes_agree(link: Link, db: psycopg.Connectio
     seen, rates = set(), set()
     for _ in range(60):
         routes = Routes({"*.example": "mx"}, shaping(dice))
-        labels = Labels(routes.labelled, routes.rated)
-        query = f"SELECT id, {labels.expression}, {labels.rate or 'NULL'} FROM queue".encode()
+        labels = Labels(routes.labelled, routes.limits)
+        query = f"SELECT id, {labels.expression}, {labels.limit or 'NULL'} FROM queue".encode()
         for number, label, rate_label in await link.run(query):
-            rate = next(iter(routes.claims_on(rows[number])), None)
+            rate = next(iter(routes.limits_of(rows[number])), None)
+            assert rate is None or isinstance(rate, RouteRate)
             if "{" not in (rate_label or ""):  # objects in metadata have no label
                 assert (rate_label or "") == (rate.budget(rows[number]).label if rate else "")
                 rates.add(rate_label)
@@ -113,7 +115,8 @@ async def test_claims_leave_out_the_mail_of_one_route(
         if n % 10 == 0:
             fine.add(row(db, 1, sender="s@other.example", priority=1))
             fine.add(row(db, 1, sender="s@news.example", priority=1, domain="mx.example"))
-    routes = Routes({}, Shaping.model_validate({"routes": [{**NEWS, "domain": "b.example"}]}))
+    file = {"routes": [{**NEWS, "domain": "b.example"}]}
+    routes = Routes({}, whole_shaping().model_validate(file))
     assert routes.label(mail("b.example", "s@news.example")) == "route 0"
     assert routes.label(mail("b.example", "s@other.example")) == "route - b.example"
     assert routes.label(mail("dead.example", "s@news.example")) == "dead.example"
@@ -145,9 +148,9 @@ async def test_claims_leave_out_the_mail_of_one_rate(
             fine.add(row(db, 1, priority=1, domain="mx.example"))
     rate = {"name": "t", "domain": "b.example", "to": "h.example"}
     rate |= {"rate": "10/min", "per": "tenant"}
-    routes = Routes({}, Shaping.model_validate({"routes": [rate]}))
+    routes = Routes({}, whole_shaping().model_validate({"routes": [rate]}))
     claims = Claims(link, "w", 60, siblings=0)
-    claims.label(routes.labelled, routes.rated)
+    claims.label(routes.labelled, routes.limits)
     taken: set[int] = set()
     while items := (await claims.claim(20, ["rate t full"])).items:
         taken |= {item.id for item in items}

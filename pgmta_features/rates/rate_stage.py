@@ -15,13 +15,10 @@ from functools import partial
 from pgmta.mail.metadata import BUDGET
 from pgmta.model import Item
 from pgmta.postgres.clock_bounds import ClockBounds
-from pgmta.store.records.reservations import Budget, BudgetReservations
 from queued.config import QueuedConfig
 from queued.delivery.transport.begin_time import LEAD_S, BeginTime
 from queued.delivery.transport.result import NOT_BEGUN, postponed
-from queued.outgoing.budget_line import SECONDS, BudgetLine, Late, RatedRow, most_waiting
 from queued.outgoing.outgoing import Outgoing
-from queued.outgoing.recent_times import RecentTimes
 from queued.outgoing.stage import (
     LeftOutPeriod,
     OutgoingStage,
@@ -29,10 +26,16 @@ from queued.outgoing.stage import (
     Prepared,
     StageContext,
 )
-from queued.routing.route_rate import budgets_of
 
-_UNDER_WAY = 1.0  # seconds of a claim that is under way, or gets its rows here
-_KNOWN = 1000  # labels that a claim can leave out, and lines without rows, at most
+from .budget_line import SECONDS, BudgetLine, Late, RatedRow, most_waiting
+from .recent_times import RecentTimes
+from .reservations import Budget, BudgetReservations
+from .route_rate import budgets_of
+
+_UNDER_WAY_S = 1.0  # of a claim that is under way, or gets its rows here
+_MAX_LABELS = 1000  # that a claim can leave out
+_MAX_LINES = 1000  # beyond it those without rows are forgotten at once
+_KEPT_S = 600.0  # for which a line without rows is kept: it knows how late its mail begins
 _LONGEST_LEAD_S = 0.25  # before its time at which a row with `once` is marked, at most
 _IN_TIME = 0.995  # of the rows have what they need by their time
 
@@ -53,6 +56,7 @@ class RateStage(OutgoingStage):
         self._clock = ClockBounds()
         self._commits = RecentTimes()  # of the begin of rows with `once`
         self._draining = False
+        self._forgot_at = -math.inf  # when lines were forgotten
         self._guard = context.guard
         link = context.means.link
         self._reservations = BudgetReservations(link("rates")) if link else None
@@ -71,7 +75,7 @@ class RateStage(OutgoingStage):
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return mail without a rate; take the other, and let it go on at its time."""
-        if not outgoing.routed.claims_on:
+        if not outgoing.routed.limits:
             for item in outgoing.items:
                 if item.metadata and BUDGET in item.metadata:
                     break
@@ -79,7 +83,7 @@ class RateStage(OutgoingStage):
                 return outgoing
         rest = []
         for item in outgoing.items:
-            if budgets := budgets_of(outgoing.routed.claims_on, item):
+            if budgets := budgets_of(outgoing.routed.limits, item):
                 self._take(RatedRow(outgoing._replace(items=[item]), budgets))
             else:
                 rest.append(item)
@@ -91,7 +95,7 @@ class RateStage(OutgoingStage):
             self._hand_back(row)
         elif budget.label and (period := left_out.get(budget.label)):
             now = time.monotonic()
-            if now < period.since + _UNDER_WAY:
+            if now < period.since + _UNDER_WAY_S:
                 self._hand_back(row)
             else:  # it came with other recipients of its message
                 self._postpone(row, min(period.until - now, SECONDS))
@@ -131,7 +135,7 @@ class RateStage(OutgoingStage):
 
     def _leave_out(self, label: str, until: float) -> None:
         timed = self.context.timed
-        if len(timed.left_out) < _KNOWN:
+        if len(timed.left_out) < _MAX_LABELS:
             timed.left_out[label] = LeftOutPeriod(time.monotonic(), until)
             if until < math.inf:
                 delay = max(0.0, until - time.monotonic())
@@ -178,11 +182,15 @@ class RateStage(OutgoingStage):
         line.put(row, first=first)
 
     def _forget_lines(self) -> None:
-        """Forget lines without rows, which know how late mail of their budgets is, if too many."""
-        if len(self._lines) >= _KNOWN:
-            for budget in [each for each, line in self._lines.items() if line.idle]:
-                if not self._loads[budget]:
-                    del self._lines[budget]
+        """Forget lines that have had no rows for long, as those of destinations that are gone."""
+        now, many = time.monotonic(), len(self._lines) >= _MAX_LINES
+        if not many and now < self._forgot_at + _KEPT_S / 10:
+            return
+        self._forgot_at = now
+        for budget, line in list(self._lines.items()):
+            old = many or line.used_at < now - _KEPT_S
+            if old and line.idle and not self._loads[budget]:
+                del self._lines[budget]
 
     def _lead(self, row: RatedRow) -> float:
         """Return the seconds before its time from which on a row needs something."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pgmta.logs import get
-from pgmta.store.records.reservations import tidy
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
 
-_EVERY = 3600.0  # seconds
+from .reservations import tidy
+
+_INTERVAL_S = 3600.0
 
 log = get("upkeep")
 
@@ -20,4 +21,4 @@ def _tidy(process: QueuedProcess) -> Work:
     return work
 
 
-DUTY = Duty("budgets", _EVERY, _tidy, in_turn=True, first=60.0)
+DUTY = Duty("budgets", _INTERVAL_S, _tidy, in_turn=True, first=60.0)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgmta.postgres.operator import OperatorLink
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("budgets")
+_SQL = feature_queries("rates")
 
 
 class BudgetTable(OperatorLink):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pgmta.postgres.link import Link
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("reservations")
+_SQL = feature_queries("rates")
 _ANY, _ROUTE = (_SQL["reserve"].fill(of=_SQL[name]) for name in ("any", "route"))
 
 

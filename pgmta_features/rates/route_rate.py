@@ -11,47 +11,38 @@ from typing import Any
 from pgmta.config.rates import rate_text
 from pgmta.mail.address import domain_of
 from pgmta.mail.metadata import BUDGET, values_of
-from pgmta.model import Rated
-from pgmta.store.records.reservations import Budget
-from queued.config import ShapingRoute
+from pgmta.model import RouteLimit
+from queued.routing.ceiling import ShownLimit
+from queued.routing.routes import Routed
+
+from .reservations import Budget
 
 _METADATA = "metadata."
 _KEY = re.compile(r"[A-Za-z0-9._:@-]+")  # as the table of budgets has them
 _LONGEST = 100
 
 
-@dataclass(frozen=True, slots=True)
-class RouteRate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteRate(RouteLimit):
     """At most `rate` transactions a second for each value of a field, over all workers."""
 
-    rated: Rated
+    route: str
     rate: float
     burst: float
-
-    @classmethod
-    def of(cls, entry: ShapingRoute, *, by_domain: bool) -> RouteRate | None:
-        """Return that of a route of the file; `by_domain`: each domain is a destination."""
-        if entry.rate is None or entry.name is None:  # which check refuses
-            return None
-        by = {"route": "", "destination": "domain" if by_domain else ""}.get(entry.per, entry.per)
-        return cls(Rated(entry.mail, entry.name, by), entry.rate, entry.burst)
 
     @property
     def shown(self) -> str:
         """The rate in words."""
         burst = f", {self.burst:g} at once" if self.burst > 1 else ""
-        by = self.rated.by
-        return f"{rate_text(self.rate)}{burst}{f' for each {by}' if by else ''}"
+        return f"{rate_text(self.rate)}{burst}{f' for each {self.by}' if self.by else ''}"
 
     def budget(self, mail: Any) -> Budget:
         """Return the budget of mail with the fields of a row."""
         value = self._value(mail)
-        return Budget(
-            budget_key(self.rated.name, value), self.rate, self.burst, self.rated.label(value)
-        )
+        return Budget(budget_key(self.route, value), self.rate, self.burst, self.label(value))
 
     def _value(self, mail: Any) -> str:
-        by = self.rated.by
+        by = self.by
         if by == "sender_domain":
             return domain_of(mail.sender)
         if by.startswith(_METADATA):
@@ -61,9 +52,9 @@ class RouteRate:
         return str(getattr(mail, by)) if by else ""
 
 
-def budgets_of(rates: Sequence[RouteRate], mail: Any) -> list[Budget]:
+def budgets_of(limits: Sequence[RouteLimit], mail: Any) -> list[Budget]:
     """Return the budgets of a row whose route has these; that of its metadata comes last."""
-    found = [rate.budget(mail) for rate in rates]
+    found = [each.budget(mail) for each in limits if isinstance(each, RouteRate)]
     if mail.metadata and BUDGET in mail.metadata:
         key = values_of(mail.metadata).get("_budget")
         if isinstance(key, str):  # others are made by hand
@@ -77,3 +68,24 @@ def budget_key(route: str, value: str) -> str:
     if len(key) <= _LONGEST and (not value or _KEY.fullmatch(value)):
         return key
     return f"route:{route}:{sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+
+
+def _rate(routed: Routed) -> RouteRate | None:
+    return next((each for each in routed.limits if isinstance(each, RouteRate)), None)
+
+
+def _text(routed: Routed) -> str | None:
+    return rate.shown if (rate := _rate(routed)) else None
+
+
+def _facts(routed: Routed) -> dict[str, Any]:
+    rate = _rate(routed)
+    return {
+        "rate": rate.rate if rate else None,
+        "burst": rate.burst if rate else None,
+        "per": rate.by or None if rate else None,
+        "rate_by": f"{routed.key}.rate of shaping.yaml" if rate else None,
+    }
+
+
+SHOWN = ShownLimit("rate", _text, _facts)

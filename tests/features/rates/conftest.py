@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rates.mail_clock import MailClock
+from tests.features.rates.mail_clock import MailClock
 from tests.support.system import System
 
 

@@ -12,7 +12,6 @@ import click
 from pgmta.command import print_line
 from pgmta.config.rates import rate_text
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.store.changes.budgets import BudgetTable
 from queued.cli.options.queue_command import (
     Column,
     Form,
@@ -23,6 +22,8 @@ from queued.cli.options.queue_command import (
     read_rate,
     who,
 )
+
+from .budget_table import BudgetTable
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}")
 _COLUMNS: dict[str, Column] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.rates.mail_clock import MailClock, shaping
+from tests.features.rates.mail_clock import MailClock, shaping
 from tests.support.system import System
 from tests.support.waiting import until
 

@@ -17,10 +17,11 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.postgres.clock_bounds import ClockBounds
-from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation, Wish
 from queued.delivery.transport.begin_time import BeginTime
 from queued.outgoing.outgoing import Outgoing
-from queued.outgoing.recent_times import RecentTimes
+
+from .recent_times import RecentTimes
+from .reservations import Budget, BudgetReservations, Reservation, Wish
 
 SECONDS = 2.0
 """Seconds of a rate whose rows wait in a worker."""
@@ -116,6 +117,8 @@ class BudgetLine:
         """The budget whose times the rows wait for."""
         self.waiting: deque[RatedRow] = deque()
         """Rows without a time."""
+        self.used_at = 0.0
+        """When the last row came."""
         self.next_at = 0.0
         """When the budget has its next time, by the monotonic clock, as far as it is known."""
         self._reservations = reservations
@@ -145,6 +148,7 @@ class BudgetLine:
             self.waiting.appendleft(row)
         else:
             self.waiting.append(row)
+        self.used_at = time.monotonic()
         self._make_room()
         if self._task is None:
             self._task = asyncio.create_task(self._serve())

@@ -19,15 +19,15 @@ from pgmta.errors import StoreUnavailable
 from pgmta.model import Item, Message
 from pgmta.postgres.clock_bounds import ClockBounds
 from pgmta.states import Event
-from pgmta.store.records.reservations import Budget, BudgetReservations, Reservation, Wish
-from queued.config import QueuedConfig, Shaping
+from pgmta_features.rates import budget_line
+from pgmta_features.rates.rate_stage import RateStage
+from pgmta_features.rates.recent_times import BOUNDS_S, RecentTimes
+from pgmta_features.rates.reservations import Budget, BudgetReservations, Reservation, Wish
+from queued.config import QueuedConfig, whole_shaping
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.begin_time import BeginTime
 from queued.delivery.transport.destination import Destination
-from queued.outgoing import budget_line
 from queued.outgoing.outgoing import Outgoing
-from queued.outgoing.rate_stage import RateStage
-from queued.outgoing.recent_times import BOUNDS_S, RecentTimes
 from queued.routing.routes import Routed, Routes
 from tests.support.dispatcher import RecordingDispatcher, stage_context
 from tests.support.leases import Always
@@ -129,8 +129,10 @@ def outgoing(number: int, metadata: str | None = None, **route: Any) -> Outgoing
     message = Message(number, 4, False, "", 0, b"body", "<1@a.example>")
     routed = Routed(Destination("smtp", SmtpParameters()), "*")
     if route:
-        file = Shaping.model_validate({"routes": [{"name": "n", "to": "h.example", **route}]})
-        routed = replace(routed, claims_on=Routes({}, file).claims_on(item))
+        file = whole_shaping().model_validate(
+            {"routes": [{"name": "n", "to": "h.example", **route}]}
+        )
+        routed = replace(routed, limits=Routes({}, file).limits_of(item))
     return Outgoing([item], message, routed, "s@a.example", b"", b"body", 4, False, False, NOW)
 
 
@@ -214,7 +216,7 @@ async def test_beyond_the_known_labels_mail_is_put_off(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else claims would have it again at once."""
-    monkeypatch.setattr("queued.outgoing.rate_stage._KNOWN", 0)
+    monkeypatch.setattr("pgmta_features.rates.rate_stage._MAX_LABELS", 0)
     for number in range(3):
         stage.prepare_one(outgoing(number, rate="10/min"))
     ((number, result),) = stage.results
@@ -254,8 +256,9 @@ async def test_rows_that_come_although_they_are_left_out_are_put_off(stage: Stag
 async def test_many_slow_budgets_leave_slots_to_others(stage: Stage) -> None:
     """The rows whose time is far away go back as soon as half of the slots are taken."""
     stage.context.timed.most = 100
-    for number in range(170):
-        stage.prepare_one(outgoing(number, rate="1/min", name=f"n{number // 2}"))
+    mails = [outgoing(number, rate="1/min", name=f"n{number // 2}") for number in range(170)]
+    for number, mail in enumerate(mails):
+        stage.prepare_one(mail)
         if number == 99:
             await stage.until(50)  # each of the 50 budgets has had its first time
     assert stage.context.timed.load <= 100
@@ -326,6 +329,19 @@ async def test_mail_with_two_budgets_has_a_time_of_each(stage: Stage) -> None:
     gaps = [b[0] - a[0] for a, b in zip(stage.went, stage.went[1:], strict=False)]
     assert min(gaps) > 0.08
     stage.drain()
+
+
+async def test_lines_of_destinations_that_are_gone_are_forgotten(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgmta_features.rates.rate_stage._KEPT_S", 0.0)
+    for number in range(3):
+        stage.prepare_one(outgoing(number, f'{{"_budget": "credential:{number}"}}'))
+    await stage.until(3)
+    await eventually(lambda: all(line.idle for line in stage._lines.values()))
+    stage.prepare_one(outgoing(3, CREDENTIAL))
+    assert [budget.key for budget in stage._lines] == ["credential:x"]
+    await stage.until(4)
 
 
 async def test_a_burst_can_wait_for_a_connection(stage: Stage) -> None:

@@ -1,0 +1,22 @@
+"""Rates: how much mail may go per second, and per month, over all workers and processes.
+
+A budget is a row with a rate, of which workers reserve times. A route of shaping.yaml with a rate
+has budgets of its own. Metadata can name another, as campaigns do. See docs/mail/rates.md.
+"""
+
+from pgmta.features import Command, Feature
+
+FEATURE = Feature(
+    commands={
+        "budget": Command(
+            place=".command:budget",
+            line="List and set budgets: what may be sent per second and month, over all processes.",
+            task="Next hops",
+        )
+    },
+    duties=(".duty:DUTY",),
+    stages={"": ".rate_stage:RateStage"},
+    route_keys=(".config:RatedRoute",),
+    explainers=(".explainer:EXPLAINER",),
+    route_limits=(".route_rate:SHOWN",),
+)

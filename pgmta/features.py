@@ -39,7 +39,8 @@ class Feature:
 
     `needs` are the features without which it can't be. `schema` are files of SQL in its folder,
     in the order in which a new database runs them, after the core's tables and before its roles.
-    `commands` are commands of queuectl by name. `duties` are each a Duty, or a list of them.
+    `commands` are commands of queuectl by name. `looks` are each a Look, which an idle process asks
+    for duties and loops. `duties` are each a Duty, or a list of them.
     `loops` are functions by their names in the log: each takes the QueuedProcess and returns work
     that lasts until it is cancelled. `sections` are models by their keys in queued.yaml, and
     `fixed` those of them that a running process does not take from a changed file. `more_keys` are
@@ -56,6 +57,7 @@ class Feature:
     needs: tuple[str, ...] = ()
     schema: tuple[str, ...] = ()
     commands: Mapping[str, Command] = field(default_factory=dict)
+    looks: tuple[Place, ...] = ()
     duties: tuple[Place, ...] = ()
     loops: Mapping[str, Place] = field(default_factory=dict)
     sections: Mapping[str, Place] = field(default_factory=dict)

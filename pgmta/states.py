@@ -1,8 +1,7 @@
-"""The statuses of a queue row, and of a campaign's job, and the tables of their transitions.
+"""The statuses of a queue row, and the table of their transitions.
 
 A finished row is not in the queue any more: the log has its last attempt.
 `tests/pgmta/test_states.py` compares rows with the SQL CHECK and docs/develop/states.md.
-`tests/campaigns/test_jobs.py` does so for jobs, with docs/programs/campaigns.md.
 """
 
 from __future__ import annotations
@@ -83,25 +82,3 @@ def after(event: Event, *, once: bool, on_failed: str, report: str = "") -> Stat
     if event is Event.FAIL or (once and event in (Event.UNKNOWN, Event.TAKEOVER)):
         return GONE if on_failed == "remove" else Status.HOLD
     return TRANSITIONS[Status.SENDING, event][0]
-
-
-class JobStatus(StrEnum):
-    """Value of `campaign_jobs.status`."""
-
-    READY = "READY"  # waits for its time and its credential
-    ENQUEUED = "ENQUEUED"  # has its credential
-    SENDING = "SENDING"  # feeds the queue
-    SENT = "SENT"  # all are fed; outcomes are missing
-    STOPPED = "STOPPED"  # feeds nothing, and begins nothing
-    LOGGED = "LOGGED"  # done
-
-
-MOVES: dict[JobStatus, tuple[JobStatus, ...]] = {
-    JobStatus.READY: (JobStatus.ENQUEUED, JobStatus.STOPPED),
-    JobStatus.ENQUEUED: (JobStatus.SENDING, JobStatus.SENT, JobStatus.STOPPED),
-    JobStatus.SENDING: (JobStatus.SENT, JobStatus.STOPPED),
-    JobStatus.SENT: (JobStatus.READY, JobStatus.LOGGED, JobStatus.STOPPED),
-    JobStatus.STOPPED: (JobStatus.READY, JobStatus.LOGGED),
-    JobStatus.LOGGED: (JobStatus.READY,),
-}
-"""The statuses that may follow each one."""

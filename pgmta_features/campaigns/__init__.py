@@ -1,8 +1,16 @@
 """Campaigns: lists of recipients whose mail is made as it goes, and what became of each.
 
-Only what counts their outcomes is here so far; commands, duties and tables are still in the core.
+Its page is docs/programs/campaigns.md. Commands and most tables are still in the core.
 """
 
 from pgmta.features import Feature
 
-FEATURE = Feature(settling=(".outcomes:SETTLING",), beginning=(".outcomes:BEGINNING",))
+FEATURE = Feature(
+    schema=("schema/expiry.sql",),
+    looks=(".feed:DUE",),
+    duties=(".jobs:DUTY", ".expiry:DUTY"),
+    loops={"campaigns": ".feeder:feed_campaigns"},
+    more_keys={"retention": ".config:CampaignRetention"},
+    settling=(".outcomes:SETTLING",),
+    beginning=(".outcomes:BEGINNING",),
+)

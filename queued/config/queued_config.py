@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, Strict, create_model, field_validator, model_validator
+from pydantic import Field, PrivateAttr, Strict, create_model, field_validator
 
 from pgmta.action import Action
 from pgmta.config.environment import Environment, Log, environment_field
@@ -55,7 +55,7 @@ class Process(Section):
 
 
 class Retention(Section):
-    """How long logs, bodies without a row, old campaigns and old tokens are kept."""
+    """How long logs, bodies without a row, old templates and old tokens are kept."""
 
     attempts: Annotated[Period, at_least("1d")] = Field(
         default=90 * 86400.0,
@@ -71,14 +71,6 @@ class Retention(Section):
     keys: Annotated[Period, at_least("1m")] = Field(
         default=86400.0, description="keys of submissions by SQL expire"
     )
-    recipients: Annotated[Period, at_least("30d")] = Field(
-        default=180 * 86400.0,
-        description="recipients of a campaign are deleted this long after its last job ended; "
-        "until then their links unsubscribe, and the campaign can be resumed",
-    )
-    campaigns: Annotated[Period, at_least("30d")] = Field(
-        default=730 * 86400.0, description="campaigns with their totals likewise"
-    )
     templates: Annotated[Period, at_least("1d")] = Field(
         default=365 * 86400.0,
         description="versions of templates that were replaced so long ago are deleted, unless mail "
@@ -90,12 +82,6 @@ class Retention(Section):
     collections: Annotated[Period, at_least("1d")] = Field(
         default=90 * 86400.0, description="batches of collectors are deleted at this age"
     )
-
-    @model_validator(mode="after")
-    def _recipients_first(self) -> Retention:
-        if self.campaigns < self.recipients:
-            raise ValueError("campaigns is less than recipients, which go before them")
-        return self
 
 
 class Urgent(Section):

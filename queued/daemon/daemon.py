@@ -19,7 +19,6 @@ from queued.lifecycle.collectors import collectors
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duties import all_duties
 from queued.upkeep.duty import repeat
-from queued.upkeep.feeder import feed_campaigns
 from queued.upkeep.reports import ReportDuty
 from queued.worker.kinds import make_worker
 from queued.worker.row_watch import RowWatch
@@ -152,7 +151,6 @@ class Daemon:
             ("turns", partial(repeat, "turns", turns.ask_places, turns.pause)),
             *((duty.name, partial(duty.run, process)) for duty in all_duties()),
             *((name, partial(load(place), process)) for name, place in places("loops")),
-            ("campaigns", partial(feed_campaigns, process)),
             *(("collector", each.run) for each in self._collectors),
         ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pgmta.store.admin.upkeep import NO_TASKS, Upkeep
+from pgmta.store.admin.upkeep import Look, Upkeep
 
 _FRESH = 0.9  # seconds for which an answer counts
 
@@ -15,18 +15,18 @@ class TaskLook:
 
     def __init__(self, upkeep: Upkeep) -> None:
         self._upkeep = upkeep
-        self._found = NO_TASKS
+        self._found: frozenset[Look] = frozenset()
         self._asked = -_FRESH
         self._lock = asyncio.Lock()
 
-    async def may(self, task: str) -> bool:
-        """Return whether a duty may have work; `task` is a field of Tasks.
+    async def may(self, look: Look) -> bool:
+        """Return whether there may be work, by the condition of a look.
 
         The answer is up to 0.9 s old. Raises StoreUnavailable, psycopg.Error.
         """
         async with self._lock:
             now = time.monotonic()
             if now > self._asked + _FRESH:
-                self._found = await self._upkeep.tasks()
+                self._found = await self._upkeep.look()
                 self._asked = now
-            return bool(getattr(self._found, task))
+            return look in self._found

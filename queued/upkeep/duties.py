@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pgmta.features import loaded
 from queued.upkeep import (
-    campaign_jobs,
     clock,
     dane_check,
     days,
@@ -37,7 +36,6 @@ DUTIES: list[Duty] = [
     sts_policies.RESULTS,
     dane_check.DUTY,
     untaken.DUTY,
-    campaign_jobs.DUTY,
 ]
 
 

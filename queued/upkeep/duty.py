@@ -12,6 +12,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.service import together
+from pgmta.store.admin.upkeep import Look
 from queued.process.queued_process import QueuedProcess
 
 log = get("upkeep")
@@ -27,8 +28,8 @@ class Duty:
     """Work of each process, every `every` seconds while the schema fits.
 
     `make` returns the work of one process. With `in_turn`, the process whose turn it is does it,
-    and the others do it less often. It is done at first after `first` seconds. With a `task`, a
-    field of Tasks, it is done while TaskLook finds that there may be work.
+    and the others do it less often. It is done at first after `first` seconds. With a `look` it is
+    done while that finds that there may be work.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Duty:
     make: Callable[[QueuedProcess], Work]
     in_turn: bool = False
     first: float = 0.0
-    task: str = ""
+    look: Look | None = None
 
     async def run(self, process: QueuedProcess) -> None:
         """Repeat it until cancelled."""
@@ -44,7 +45,7 @@ class Duty:
 
         async def do() -> None:
             process.schema.require()
-            if not self.task or await process.tasks_due.may(self.task):
+            if not self.look or await process.tasks_due.may(self.look):
                 await work()
 
         def pause() -> float:

@@ -1,4 +1,4 @@
-"""Campaigns, recipients, templates, tokens and collections whose time is over go in batches."""
+"""Templates, tokens and collections whose time is over go in batches."""
 
 from __future__ import annotations
 
@@ -6,33 +6,25 @@ from functools import partial
 
 from pgmta.logs import get
 from pgmta.store.admin.expiry import Expiry
-from queued.config.queued_config import Retention
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
 
-_EVERY = 3600.0  # seconds
+EXPIRY_INTERVAL_S = 3600.0
 
 log = get("upkeep")
 
 
-async def expire_all(expiry: Expiry, kept: Retention) -> None:
-    """Remove all whose time is over, some rows a commit.
-
-    Raises StoreUnavailable, psycopg.Error.
-    """
-    removed = {
-        "recipients": await expiry.recipients(kept.recipients),
-        "campaigns": await expiry.campaigns(kept.campaigns),
-        "templates": await expiry.templates(kept.templates),
-        "tokens and collections": await expiry.tokens(kept.tokens, kept.collections),
-    }
-    for what, rows in removed.items():
-        if rows:
-            log.info(f"removed {what} whose time is over", rows=rows)
+def log_removed(what: str, rows: int) -> None:
+    """Log how many rows were removed, unless there was none."""
+    if rows:
+        log.info(f"removed {what} whose time is over", rows=rows)
 
 
 async def _expire(process: QueuedProcess) -> None:
-    await expire_all(Expiry(process.link), process.config.retention)
+    expiry, kept = Expiry(process.link), process.config.retention
+    log_removed("templates", await expiry.templates(kept.templates))
+    removed = await expiry.tokens(kept.tokens, kept.collections)
+    log_removed("tokens and collections", removed)
 
 
-DUTY = Duty("expiry", _EVERY, lambda process: partial(_expire, process))
+DUTY = Duty("expiry", EXPIRY_INTERVAL_S, lambda process: partial(_expire, process))

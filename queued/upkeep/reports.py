@@ -12,6 +12,7 @@ from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
 from pgmta.report_row import ReportRow
+from pgmta.store.admin.upkeep import REPORTS
 from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
@@ -72,7 +73,7 @@ class ReportDuty:
             looked = loop.time() if turn else looked
             try:
                 process.schema.require()
-                if ours or not turn or await process.tasks_due.may("reports"):
+                if ours or not turn or await process.tasks_due.may(REPORTS):
                     await self._report(turn=turn)
                     if turn:
                         await self._report_delays()

@@ -10,7 +10,7 @@ from pgmta.action import Action
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.admin.upkeep import Upkeep
+from pgmta.store.admin.upkeep import REQUESTS, Upkeep
 from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
@@ -84,7 +84,7 @@ DUTY = Duty(
         answer_requests, process.upkeep, process.changes, f"upkeep@{process.name}"
     ),
     in_turn=True,
-    task="requests",
+    look=REQUESTS,
 )
 
 

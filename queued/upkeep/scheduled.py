@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from pgmta.store.admin.upkeep import SCHEDULED
 from pgmta.store.queue.scheduled import ScheduledRows
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
@@ -35,4 +36,4 @@ def _make(process: QueuedProcess) -> Work:
     return ScheduleDuty(ScheduledRows(process.link), process.registry.wake).queue_due
 
 
-DUTY = Duty("scheduled", 0.5, _make, in_turn=True, task="scheduled")
+DUTY = Duty("scheduled", 0.5, _make, in_turn=True, look=SCHEDULED)

@@ -14,6 +14,7 @@ from pgmta.errors import DeliveryError, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres import faults
+from pgmta.store.admin.upkeep import SUSPENSIONS
 from pgmta.store.queue.costly import timed_out
 from pgmta.store.queue.guard import about_a_row
 from pgmta.store.records.suspensions import (
@@ -225,4 +226,4 @@ def _make(process: QueuedProcess) -> Work:
     return SuspensionDuty(table, RowTimes(process), who, logged, best_hosts).do_round
 
 
-DUTY = Duty("suspensions", _EVERY, _make, in_turn=True, task="suspensions")
+DUTY = Duty("suspensions", _EVERY, _make, in_turn=True, look=SUSPENSIONS)

@@ -1,17 +1,28 @@
--- name: tasks
--- Which duties may have something to do now or within a second: one look of an idle process for all of them. Each
--- part is a step in an index, whatever the statistics say.
-SELECT EXISTS (SELECT FROM queue WHERE status = 'DELETE')
-        OR coalesce((SELECT min(hold_until) FROM queue WHERE status = 'HOLD') <= now() + interval '1 second', false)
-        OR EXISTS (SELECT FROM rules WHERE expires_at <= now() + interval '1 second') AS requests,
-    coalesce((SELECT min(send_at) FROM queue WHERE status = 'SCHEDULED')
-        <= now() + schedule_ahead() + interval '1 second', false) AS scheduled,
-    EXISTS (SELECT FROM campaign_jobs WHERE status <> 'LOGGED') OR EXISTS (SELECT FROM credential_use) AS campaigns,
-    (SELECT id FROM queue WHERE status = 'REPORT' ORDER BY held_at, id LIMIT 1) IS NOT NULL
-        OR (SELECT at FROM delays WHERE noticed_at IS NULL ORDER BY at LIMIT 1) IS NOT NULL AS reports,
-    EXISTS (SELECT FROM suspensions)
-        OR (SELECT suspension FROM queue WHERE suspension IS NOT NULL ORDER BY suspension LIMIT 1) IS NOT NULL
-        AS suspensions
+-- name: look
+-- Which duties may have something to do now or within a second: one look of an idle process for all of them.
+SELECT {conditions}
+
+-- name: requests
+-- Whether operators have asked for something. As each part of the look it is a step in an index, whatever the
+-- statistics say.
+EXISTS (SELECT FROM queue WHERE status = 'DELETE')
+    OR coalesce((SELECT min(hold_until) FROM queue WHERE status = 'HOLD') <= now() + interval '1 second', false)
+    OR EXISTS (SELECT FROM rules WHERE expires_at <= now() + interval '1 second')
+
+-- name: scheduled
+-- Whether scheduled mail is due.
+coalesce((SELECT min(send_at) FROM queue WHERE status = 'SCHEDULED')
+    <= now() + schedule_ahead() + interval '1 second', false)
+
+-- name: reports
+-- Whether senders wait for DSNs.
+(SELECT id FROM queue WHERE status = 'REPORT' ORDER BY held_at, id LIMIT 1) IS NOT NULL
+    OR (SELECT at FROM delays WHERE noticed_at IS NULL ORDER BY at LIMIT 1) IS NOT NULL
+
+-- name: suspensions
+-- Whether there are suspensions, or mail that waits for one.
+EXISTS (SELECT FROM suspensions)
+    OR (SELECT suspension FROM queue WHERE suspension IS NOT NULL ORDER BY suspension LIMIT 1) IS NOT NULL
 
 -- name: asked
 -- Whether there are rows to delete, holds to release, rules to remove. The least time comes from the

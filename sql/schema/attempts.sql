@@ -215,6 +215,10 @@ COMMENT ON FUNCTION rows_log IS
     'unknown (their lease ran out), deleted, cancelled or failed. Without who and reason the row itself says both. '
     'Returns how many.';
 
+CREATE FUNCTION is_hard_bounce(class text) RETURNS boolean IMMUTABLE PARALLEL SAFE
+RETURN coalesce(class IN ('unknown_user', 'disabled', 'bad_domain'), false);
+COMMENT ON FUNCTION is_hard_bounce IS 'Whether a failure of this answer class is a hard bounce: there is no such mailbox.';
+
 CREATE FUNCTION attempt_returned(
     message bigint, recipient_row bigint, day date, why text, words text, complaint boolean DEFAULT false,
     OUT sender text, OUT recipient text
@@ -223,7 +227,7 @@ DECLARE
     -- the attempt began on this day, by the clock of a worker
     earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
     latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
-    bounced CONSTANT boolean := pgmta.campaign_bounces(why) AND words LIKE '5%';
+    bounced CONSTANT boolean := pgmta.is_hard_bounce(why) AND words LIKE '5%';
     entry record;
 BEGIN
     SELECT a.ended_at, a.lease_token, a.sender, a.recipient, a.tenant, a.metadata INTO entry

@@ -45,7 +45,7 @@ BEGIN
             AND a.lease_token = event.lease_token AND CASE event.kind WHEN 'delivered' THEN a.confirmed_at IS NULL
                 WHEN 'complained' THEN a.complained_at IS NULL WHEN 'failed' THEN a.returned_at IS NULL
                 -- whatever came first, there is no such mailbox
-                ELSE a.returned_at IS NULL OR NOT campaign_bounces(a.class) END;
+                ELSE a.returned_at IS NULL OR NOT is_hard_bounce(a.class) END;
         IF NOT FOUND THEN
             outcomes[event.place] := 'known';
             PERFORM prove_earlier();

@@ -236,7 +236,7 @@ BEGIN
                     WHEN e.event IS NULL OR e.reply = 'the campaign was stopped' THEN 'unsent'
                     WHEN e.reply = 'suppressed' THEN 'invalid' ELSE 'failed' END,
                 sent_at = CASE WHEN e.event IN ('delivered', 'failed', 'unknown') THEN e.started_at END, answered_at = e.ended_at,
-                bounced = e.event = 'failed' AND campaign_bounces(e.class),
+                bounced = e.event = 'failed' AND is_hard_bounce(e.class),
                 error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.reply = 'suppressed' THEN 'suppressed'
                     ELSE coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
                         nullif(e.code, 0)::text, e.event) END,
@@ -263,10 +263,6 @@ END $$;
 COMMENT ON FUNCTION campaign_reconcile IS
     'Writes the outcome of recipients whose mail left the queue without one: a lost lease, a command of an operator. The log '
     'says which; without an entry the recipient is unsent. Returns how many, at most so many a job.';
-
-CREATE FUNCTION campaign_bounces(class text) RETURNS boolean IMMUTABLE PARALLEL SAFE
-RETURN coalesce(class IN ('unknown_user', 'disabled', 'bad_domain'), false);
-COMMENT ON FUNCTION campaign_bounces IS 'Whether a failure of this answer class is a hard bounce: there is no such mailbox.';
 
 CREATE FUNCTION campaign_finalise(lease interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off

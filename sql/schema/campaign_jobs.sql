@@ -45,7 +45,7 @@ COMMENT ON COLUMN campaign_jobs.fed_at IS 'When it last fed the queue.';
 COMMENT ON COLUMN campaign_jobs.fed_by IS 'The process that did; another one may do the next.';
 COMMENT ON CONSTRAINT campaign_jobs_range ON campaign_jobs IS 'At least one recipient.';
 COMMENT ON CONSTRAINT campaign_jobs_takes ON campaign_jobs IS 'unsent, and maybe failed and unknown.';
-COMMENT ON CONSTRAINT campaign_jobs_moves ON campaign_jobs IS 'The moves of a job: pgmta/states.py has the same.';
+COMMENT ON CONSTRAINT campaign_jobs_moves ON campaign_jobs IS 'The moves of a job: states.py of the feature has the same.';
 COMMENT ON INDEX campaign_jobs_open IS 'Jobs with something to do.';
 COMMENT ON INDEX campaign_jobs_campaign IS 'The jobs of a campaign.';
 

@@ -7,7 +7,7 @@ CREATE TABLE campaigns (
     name text COLLATE "C" NOT NULL CONSTRAINT campaigns_name CHECK (name ~ '^[A-Za-z][A-Za-z0-9._-]{0,63}$'),
     credential text COLLATE "C" NOT NULL CONSTRAINT campaigns_credential CHECK (
         credential ~ '^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$'),
-    template_id bigint NOT NULL,
+    template_id bigint NOT NULL CONSTRAINT campaigns_template REFERENCES templates,
     sender text NOT NULL,
     scope text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT campaigns_scope CHECK (scope ~ '^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$'),
     priority smallint NOT NULL DEFAULT 7 CONSTRAINT campaigns_priority CHECK (priority BETWEEN 0 AND 9),
@@ -41,6 +41,7 @@ COMMENT ON COLUMN campaigns.forgiven IS 'Bounces that no longer count, because a
 COMMENT ON COLUMN campaigns.totals IS 'The counts when its last job ended.';
 COMMENT ON COLUMN campaigns.created_at IS 'When it was made.';
 COMMENT ON COLUMN campaigns.created_by IS 'The login that made it.';
+COMMENT ON CONSTRAINT campaigns_template ON campaigns IS 'Its version of a template stays as long as the campaign.';
 COMMENT ON CONSTRAINT campaigns_tenant ON campaigns IS 'As submit() takes it.';
 COMMENT ON CONSTRAINT campaigns_name ON campaigns IS 'A letter, then up to 63 letters, digits and . _ -';
 COMMENT ON CONSTRAINT campaigns_credential ON campaigns IS '1 to 64 letters, digits and . _ @ -';

@@ -1,70 +1,23 @@
--- Expiry: campaigns, their recipients, templates, tokens and collections are kept for a time, and go in batches.
-
-CREATE FUNCTION campaign_over(campaign bigint, age interval) RETURNS boolean LANGUAGE sql STABLE
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT c.created_at < now() - age AND coalesce(c.visible_at < now() - age, true) AND NOT EXISTS (
-        SELECT FROM campaign_jobs AS j
-        WHERE j.campaign_id = c.id AND (j.status <> 'LOGGED' OR j.changed_at >= now() - age))
-    FROM campaigns AS c WHERE c.id = campaign
-$$;
-COMMENT ON FUNCTION campaign_over IS 'Whether nothing has happened in a campaign for that long, and nothing will by itself.';
-
-CREATE FUNCTION recipients_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
-DECLARE
-    campaign bigint;
-    removed integer;
-BEGIN
-    FOR campaign IN
-        SELECT c.id FROM campaigns AS c
-        -- not those whose recipients are gone; by min(), because EXISTS may read the whole table
-        WHERE (SELECT min(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = c.id) > 0 AND campaign_over(c.id, age)
-        ORDER BY c.id
-    LOOP
-        DELETE FROM campaign_recipients AS r WHERE r.campaign_id = campaign AND r.number = ANY (ARRAY(
-            SELECT o.number FROM campaign_recipients AS o WHERE o.campaign_id = campaign
-            ORDER BY o.number LIMIT batch FOR UPDATE SKIP LOCKED));
-        GET DIAGNOSTICS removed = ROW_COUNT;
-        IF removed > 0 THEN RETURN removed; END IF;
-    END LOOP;
-    RETURN 0;
-END $$;
-COMMENT ON FUNCTION recipients_expire IS
-    'Removes one batch of recipients of campaigns that are over for so long, and returns how many. The totals stay.';
-
-CREATE FUNCTION campaigns_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
-DECLARE
-    campaigns_gone bigint[];
-BEGIN
-    campaigns_gone := ARRAY(
-        SELECT c.id FROM campaigns AS c
-        WHERE campaign_over(c.id, age)
-            AND NOT EXISTS (SELECT FROM campaign_recipients AS r WHERE r.campaign_id = c.id)
-        ORDER BY c.id LIMIT batch FOR UPDATE SKIP LOCKED);
-    DELETE FROM campaign_jobs AS j WHERE j.campaign_id = ANY (campaigns_gone);
-    DELETE FROM campaign_counts AS n WHERE n.campaign_id = ANY (campaigns_gone);
-    DELETE FROM credential_use AS u WHERE u.campaign_id = ANY (campaigns_gone);
-    DELETE FROM campaigns AS c WHERE c.id = ANY (campaigns_gone);
-    RETURN cardinality(campaigns_gone);
-END $$;
-COMMENT ON FUNCTION campaigns_expire IS
-    'Removes campaigns whose recipients are gone and that are over for so long; returns how many.';
+-- Expiry: templates, tokens and collections are kept for a time, and go in batches.
 
 CREATE FUNCTION templates_expire(age interval, batch integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
     old bigint[];
+    -- the tables that refer to templates, such as one of a feature
+    users text := (
+        SELECT string_agg(format(' AND NOT EXISTS (SELECT FROM %s AS u WHERE u.%I = t.id)', c.conrelid::regclass, a.attname), '')
+        FROM pg_constraint AS c JOIN pg_attribute AS a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1]
+        WHERE c.confrelid = 'templates'::regclass AND c.contype = 'f');
     writer text := coalesce(current_setting('pgmta.writer', true), '');
 BEGIN
     -- the last version of a name stays; one that was replaced just now may be in an open transaction
-    old := ARRAY(
+    EXECUTE concat('SELECT ARRAY(
         SELECT t.id FROM templates AS t
         JOIN LATERAL (SELECT n.created_at FROM templates AS n
             WHERE n.tenant = t.tenant AND n.name = t.name AND n.version > t.version ORDER BY n.version LIMIT 1
-        ) AS next ON next.created_at < now() - age
-        WHERE NOT EXISTS (SELECT FROM campaigns AS c WHERE c.template_id = t.id)
-        ORDER BY t.id LIMIT batch);
+        ) AS next ON next.created_at < now() - $1
+        WHERE true', users, ' ORDER BY t.id LIMIT $2)') INTO old USING age, batch;
     IF old = '{}' THEN RETURN 0; END IF;
     old := ARRAY(SELECT id FROM unnest(old) AS id EXCEPT SELECT m.template_id FROM messages AS m WHERE m.template_id = ANY (old));
     PERFORM set_config('pgmta.writer', 'expiry', true);
@@ -73,7 +26,8 @@ BEGIN
     RETURN cardinality(old);
 END $$;
 COMMENT ON FUNCTION templates_expire IS
-    'Removes versions of templates that were replaced so long ago and that neither mail nor a campaign has; returns how many.';
+    'Removes versions of templates that were replaced so long ago and that neither mail nor a row of another table has; returns '
+    'how many.';
 
 CREATE FUNCTION lifecycle_expire(tokens interval, collections interval, batch integer) RETURNS integer LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
@@ -101,7 +55,5 @@ COMMENT ON FUNCTION lifecycle_expire IS
     'Removes one batch of old tokens and collections of the schema lifecycle, if it is installed; returns how many.';
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('FUNCTION recipients_expire', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION campaigns_expire', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION templates_expire', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION lifecycle_expire', 'pgmta_queued', 'EXECUTE');

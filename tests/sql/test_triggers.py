@@ -12,10 +12,13 @@ INSERT INTO rules (name, condition, reason, action, origin)
     VALUES ('r', 'true', 'why', 'hold', 'operator');
 INSERT INTO users (name, password) VALUES ('u', '$argon2id$');
 INSERT INTO user_networks (name, network) VALUES ('u', '192.0.2.0/24');
+INSERT INTO templates (name, version, sender, from_field, subject, body)
+    VALUES ('campaign', 1, '', 'a@b.example', 's', 'b');
 """
 INSERT = "INSERT INTO queue (message_id, sender, recipient, domain) VALUES "
 CAMPAIGN = (
-    "INSERT INTO campaigns (name, credential, template_id, sender) VALUES ('c', 'k', 1, '');"
+    "INSERT INTO campaigns (name, credential, template_id, sender)"
+    " SELECT 'c', 'k', id, '' FROM templates;"
     " INSERT INTO campaign_recipients (campaign_id, number, recipient, domain)"
     " SELECT id, 1, 'a@b.example', 'b.example' FROM campaigns;"
 )
@@ -120,10 +123,8 @@ WITNESSES = {
         "READY",
     ),
     "campaign_bounced": (
-        "INSERT INTO campaigns (name, credential, template_id, sender) VALUES ('c', 'k', 1, '');"
-        " INSERT INTO campaign_recipients (campaign_id, number, recipient, domain)"
-        " SELECT id, 1, 'a@b.example', 'b.example' FROM campaigns;"
-        " UPDATE campaign_recipients SET bounced = true; SELECT count(*) FROM suppressions",
+        CAMPAIGN
+        + " UPDATE campaign_recipients SET bounced = true; SELECT count(*) FROM suppressions",
         "1",
     ),
     "suspensions_valid": (

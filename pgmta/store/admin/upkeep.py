@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
+from pgmta.features import loaded
 from pgmta.postgres.link import Link
-from pgmta.store.queries import queries
+from pgmta.store.queries import Statement, queries
 
 _SQL = queries("upkeep")
 
@@ -20,18 +22,32 @@ class Asked:
     expire: bool
 
 
-class Tasks(NamedTuple):
-    """Which duties may have something to do now or within a second."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """A condition that an idle process looks at, before a duty or loop works.
 
-    requests: bool
-    scheduled: bool
-    campaigns: bool
-    reports: bool
-    suspensions: bool
+    It is an expression of SQL: whether there may be something to do now or within a second. Each
+    of its parts has to be a step in an index, whatever the statistics say.
+    """
+
+    condition: Statement
 
 
-NO_TASKS = Tasks(requests=False, scheduled=False, campaigns=False, reports=False, suspensions=False)
-"""Nothing to do."""
+REQUESTS = Look(_SQL["requests"])
+SCHEDULED = Look(_SQL["scheduled"])
+REPORTS = Look(_SQL["reports"])
+SUSPENSIONS = Look(_SQL["suspensions"])
+
+
+@cache
+def _looks() -> tuple[Look, ...]:
+    return (REQUESTS, SCHEDULED, REPORTS, SUSPENSIONS, *loaded("looks"))
+
+
+@cache
+def _look() -> Statement:
+    conditions = b",\n".join(b"(\n" + look.condition + b"\n)" for look in _looks())
+    return _SQL["look"].fill(conditions=conditions)
 
 
 class Upkeep:
@@ -40,9 +56,13 @@ class Upkeep:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    async def tasks(self) -> Tasks:
-        """Return which duties may have something to do. Raises StoreUnavailable, psycopg.Error."""
-        return Tasks(*(await self._link.run(_SQL["tasks"]))[0])
+    async def look(self) -> frozenset[Look]:
+        """Return the looks whose conditions hold, of the core and of the features.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        (found,) = await self._link.run(_look())
+        return frozenset(look for look, holds in zip(_looks(), found, strict=True) if holds)
 
     async def asked(self) -> Asked:
         """Find out by one cheap statement which requests there are now."""

@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from bench.helper import Helper
-from tests.campaigns.campaigns import books, make_campaign
+from tests.features.campaigns.campaigns import books, make_campaign
 from tests.features.rates.mail_clock import MailClock
 from tests.support.nexthop import Do, Transaction
 from tests.support.rows import column, fetch

@@ -27,7 +27,7 @@ from pgmta.config.types import (
     parse_size,
 )
 from pgmta.errors import ConfigError
-from queued.config import QueuedConfig
+from queued.config import QueuedConfig, whole_model
 from queued.web.web_config import WebConfig
 from smtpd.config import SmtpdConfig
 
@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[click.Command, list[str]]] = {
 }
 MODELS: dict[str, type[BaseModel]] = {
     "smtpd": SmtpdConfig,
-    "queued": QueuedConfig,
+    "queued": whole_model(),
     "web": WebConfig,
 }
 SECRET = "topsecret"

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pgmta.postgres.link import Link
-from pgmta.store.queries import queries
+from pgmta.store.admin.upkeep import Look
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("campaign_feed")
+_SQL = feature_queries("campaigns")
+
+DUE = Look(_SQL["due"])
+"""Whether campaigns feed the queue, or jobs have not ended."""
 
 
 class ActiveCredential(NamedTuple):

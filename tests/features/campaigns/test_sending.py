@@ -9,7 +9,7 @@ from collections import Counter
 import psycopg
 import pytest
 
-from tests.campaigns.campaigns import books, make_campaign, statuses
+from tests.features.campaigns.campaigns import books, make_campaign, statuses
 from tests.support.nexthop import holding_at
 from tests.support.system import System
 from tests.support.waiting import until

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import pgmta
 from queued.cli.queuectl import main
-from tests.campaigns.campaigns import books, statuses
+from tests.features.campaigns.campaigns import books, statuses
 from tests.features.providers.scripted_server import CUT, said
 from tests.support.daemons import Daemon
 from tests.support.dkim import Keys

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.campaigns.campaigns import books, make_campaign, statuses
+from tests.features.campaigns.campaigns import books, make_campaign, statuses
 from tests.features.rates.mail_clock import MailClock
 from tests.support.daemons import Queued
 from tests.support.far_host import FarHost

@@ -10,10 +10,10 @@ import pytest
 from psycopg import errors as pg_errors
 
 from pgmta.postgres.link import Link
-from pgmta.store.campaigns.campaign_feed import CampaignFeed
-from queued.upkeep.feeder import Feeder
-from tests.campaigns.campaigns import books, make_campaign, statuses
-from tests.campaigns.test_jobs import LEASE, call, end, feed, finalise, start
+from pgmta_features.campaigns.feed import CampaignFeed
+from pgmta_features.campaigns.feeder import Feeder
+from tests.features.campaigns.campaigns import books, make_campaign, statuses
+from tests.features.campaigns.test_jobs import LEASE, call, end, feed, finalise, start
 from tests.support.waiting import until
 
 LONG = "x" * 9000

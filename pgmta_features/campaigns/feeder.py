@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 import psycopg
 
-from pgmta.store.campaigns.campaign_feed import CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import repeat
+
+from .feed import DUE, CampaignFeed
 
 _RATED = 0.1  # of two seconds of mail
 _FAST = 0.02  # without a rate: 200 mails at a time
@@ -68,7 +69,7 @@ def feed_campaigns(process: QueuedProcess) -> Coroutine[None, None, None]:
 
     async def do() -> None:
         process.schema.require()
-        if not await process.tasks_due.may("campaigns"):
+        if not await process.tasks_due.may(DUE):
             feeder.rest()
             return
         await feeder.feed()

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg import errors as pg_errors
 
-from pgmta.states import MOVES, JobStatus
-from tests.campaigns.campaigns import books, make_campaign, statuses
+from pgmta_features.campaigns.states import MOVES, JobStatus
+from tests.features.campaigns.campaigns import books, make_campaign, statuses
 from tests.support.daemons import ROOT
 from tests.support.waiting import until
 

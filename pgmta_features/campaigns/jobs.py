@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pgmta.store.campaigns.campaign_feed import CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
+
+from .feed import DUE, CampaignFeed
 
 _BATCH = 1000  # recipients of a job in one commit
 _FEW = 2000  # recipients in the queue that each round compares with the queue
@@ -47,4 +48,4 @@ def _make(process: QueuedProcess) -> Work:
     return CampaignJobs(feed, lambda: process.config.process.lease).tend
 
 
-DUTY = Duty("campaign jobs", 1.0, _make, in_turn=True, task="campaigns")
+DUTY = Duty("campaign jobs", 1.0, _make, in_turn=True, look=DUE)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-ACTIVE = "status IN ('QUEUED', 'DEFERRED', 'SENDING')"
+IS_ACTIVE = "status IN ('QUEUED', 'DEFERRED', 'SENDING')"
 """The rows that claims look at, as SQL."""
 
-MALFORMED = "queue_malformed(sender, recipient, domain)"
+IS_MALFORMED = "queue_malformed(sender, recipient, domain)"
 """The rows with control characters in an address, as SQL. They can only be deleted."""
 
 
@@ -46,19 +46,19 @@ class RowAction:
     """
 
 
-_HELD = "status = 'HOLD'"
+_IS_HELD = "status = 'HOLD'"
 _MAY_GO = "status IN ('QUEUED', 'DEFERRED') AND (send_at IS NULL OR send_at <= now())"
 
 ROW_ACTIONS: dict[str, RowAction] = {
-    Action.HOLD: RowAction("status <> 'HOLD'", ACTIVE, standing=True),
-    Action.QUARANTINE: RowAction("true", ACTIVE, standing=True),
+    Action.HOLD: RowAction("status <> 'HOLD'", IS_ACTIVE, standing=True),
+    Action.QUARANTINE: RowAction("true", IS_ACTIVE, standing=True),
     Action.DELETE: RowAction("status <> 'DELETE'", "status <> 'REPORT'"),
-    # a release of a malformed row leaves it on hold, and makes a hold that ends by itself last
+    # Releasing a malformed row leaves it on hold, and a hold that would end by itself then lasts.
     Action.RELEASE: RowAction(
-        _HELD, _HELD, f"(hold_until <= now() OR NOT {MALFORMED})", releases=True
+        _IS_HELD, _IS_HELD, f"(hold_until <= now() OR NOT {IS_MALFORMED})", releases=True
     ),
     Action.RETRY: RowAction(_MAY_GO, _MAY_GO, "next_attempt > now()", releases=True),
-    Action.BOUNCE: RowAction("status NOT IN ('DELETE', 'REPORT')", ACTIVE),
+    Action.BOUNCE: RowAction("status NOT IN ('DELETE', 'REPORT')", IS_ACTIVE),
     Action.SET: RowAction("true", ""),
 }
 """The actions by name. A new one is an entry here."""

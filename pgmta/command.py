@@ -20,7 +20,13 @@ from typing import Any, NoReturn
 import click
 import psycopg
 
-from pgmta.config.config_place import LOCAL, SYSTEM, VARIABLE, config_places, find_config
+from pgmta.config.config_place import (
+    CONFIG_VARIABLE,
+    LOCAL_FOLDER,
+    SYSTEM_FOLDER,
+    config_paths,
+    find_config,
+)
 from pgmta.console.journal import marked_words
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.text import json_escaped, printable, printable_lines
@@ -31,12 +37,13 @@ ERROR = "error: "
 """The beginning of each error of a command on stderr."""
 
 EXIT_PIPE = 128 + signal.SIGPIPE
-_WIDEST = 120  # characters of a column
+_MAX_COLUMN_CHARACTERS = 120  # characters of a column
 _FORMULA = re.compile(r"[=+\-@\t\r\n]")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_STATEMENT = re.compile(r"\n(?:QUERY|CONTEXT):")
-_NARROW = re.compile(r"[ -\u02ff\u2010-\u2027]*")  # one column each
-_SHOW = 2.0  # seconds between two lines of progress
+_STATEMENT_PART = re.compile(r"\n(?:QUERY|CONTEXT):")
+# each character takes one column of the terminal
+_NARROW_TEXT = re.compile(r"[ -\u02ff\u2010-\u2027]*")
+_PROGRESS_INTERVAL_S = 2.0  # seconds between two lines of progress
 
 
 def config_option(
@@ -44,28 +51,29 @@ def config_option(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the option -c / --config for the file `name`, which is found if it is not given.
 
-    A `needed` file has to be in one of its places (`config_places`). One that is not needed is then
-    the last of them.
+    A `needed` file has to be in one of its paths (`config_paths`). One that is not needed has the
+    last of them.
     """
 
     def find(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path:
-        found = value or find_config(name)
-        if found:
-            return found
-        places = config_places(name)
-        if needed or VARIABLE in os.environ:
-            where = f" ({VARIABLE})" if VARIABLE in os.environ else ""
-            looked = " nor ".join(map(str, places))
-            both = "neither" if len(places) > 1 else "no"
+        path = value or find_config(name)
+        if path:
+            return path
+        paths = config_paths(name)
+        if needed or CONFIG_VARIABLE in os.environ:
+            where = f" ({CONFIG_VARIABLE})" if CONFIG_VARIABLE in os.environ else ""
+            looked = " nor ".join(map(str, paths))
+            both = "neither" if len(paths) > 1 else "no"
             raise click.UsageError(f"there is {both} {looked}{where}: give -c FILE")
-        return places[-1]
+        return paths[-1]
 
     return click.option(
         "-c",
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
         callback=find,
-        help=f"Configuration file.  [default: {name} in {VARIABLE}, else {SYSTEM}, else {LOCAL}]",
+        help=f"Configuration file.  [default: {name} in {CONFIG_VARIABLE}, "
+        f"else {SYSTEM_FOLDER}, else {LOCAL_FOLDER}]",
     )
 
 
@@ -90,7 +98,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Output for m
 """The option --json."""
 
 
-_RIGHTS = (
+_MISSING_RIGHTS_HINT = (
     "docs/programs/sql.md has the roles. A login with pgmta_submit has `queuectl send --raw`, "
     "`queuectl send`, `queuectl cancel` and `queuectl status` for its own mail. "
     "pgmta_reader looks at all mail, but `queuectl show` needs pgmta_operator. So do changes, "
@@ -116,19 +124,21 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
         except psycopg.errors.UndefinedTable:
             print_line("error: the database has no queue yet: run `queuectl migrate`", err=True)
         except (PgmtaError, psycopg.Error) as error:
-            # of an error within a function, PostgreSQL also has the statement, at the end
-            words = _STATEMENT.split(str(error))[0] if isinstance(error, psycopg.Error) else error
-            print_text(f"error: {words}", err=True)
+            # PostgreSQL appends the statement to an error within a function
+            message = (
+                _STATEMENT_PART.split(str(error))[0] if isinstance(error, psycopg.Error) else error
+            )
+            print_text(f"error: {message}", err=True)
             if isinstance(error.__cause__ or error, psycopg.errors.InsufficientPrivilege):
-                print_line(_RIGHTS, err=True)
-        except BrokenPipeError:  # of stdout: its reader has seen enough
+                print_line(_MISSING_RIGHTS_HINT, err=True)
+        except BrokenPipeError:  # the reader of stdout has seen enough
             _end_quietly()
         except OSError as error:  # stdout, for one
             place = f"{error.filename}: " if error.filename else ""
             print_line(f"error: {place}{error.strerror or error}", err=True)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception:  # Python would print its message unescaped
+        except Exception:  # Python itself would print the message without escapes
             print_text(traceback.format_exc().rstrip(), err=True)
         sys.exit(EXIT_FAILURE)
 
@@ -141,7 +151,7 @@ def _end_quietly() -> NoReturn:
     The signal itself would leave out the end of the process, which may stop the embedded server.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())  # buffered output would be an error again
+    os.dup2(nowhere, sys.stdout.fileno())  # to flush buffered output would fail again
     sys.exit(EXIT_PIPE)
 
 
@@ -161,7 +171,7 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
     def advance(steps: int) -> None:
         nonlocal done, shown
         done += steps
-        if time.monotonic() - shown > _SHOW:
+        if time.monotonic() - shown > _PROGRESS_INTERVAL_S:
             shown = time.monotonic()
             print_line(f"{label}: {done} of {length}", err=True)
 
@@ -222,7 +232,7 @@ def print_table(header: list[str], rows: list[list[Any]], *, wide: bool = False)
 
     A very long value stands out of its column and widens no other line, unless the table is `wide`.
     """
-    most = sys.maxsize if wide else _WIDEST
+    most = sys.maxsize if wide else _MAX_COLUMN_CHARACTERS
     cells = [["" if value is None else printable(str(value)) for value in row] for row in rows]
     lines = [header, *cells]
     widths = [min(most, max(columns(line[i]) for line in lines)) for i in range(len(header))]
@@ -251,7 +261,7 @@ def age(seconds: float) -> str:
 
 def columns(text: str) -> int:
     """Return how many columns of a terminal the text takes: 2 for 漢, none for a combining mark."""
-    if _NARROW.fullmatch(text):
+    if _NARROW_TEXT.fullmatch(text):
         return len(text)
     from rich.cells import cell_len  # its tables take 30 ms
 
@@ -262,7 +272,7 @@ def shorten(text: str, width: int = 60) -> str:
     """Return the text in at most `width` columns of a terminal."""
     if columns(text) <= width:
         return text
-    if _NARROW.fullmatch(text):
+    if _NARROW_TEXT.fullmatch(text):
         return text[: width - 1] + "…"
     from rich.cells import set_cell_size
 

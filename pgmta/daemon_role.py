@@ -22,9 +22,9 @@ from pgmta.postgres.role import group_of
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.schema import Schema
 
-_ANSWER_S = 3.0  # for PostgreSQL to answer a check
+_CHECK_TIMEOUT_S = 3.0  # for PostgreSQL to answer
 NO_QUEUE = "the database has no queue yet: run `queuectl migrate`"
-_URI = ("environment", "database", "uri")
+_URI_KEY = ("environment", "database", "uri")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ class DaemonRole:
         except StoreUnavailable as error:
             return str(error)
         uri = resolve(environment, self.group)
-        link = Link(uri, "check", {"lock_timeout": f"{_ANSWER_S:.0f}s"})
+        link = Link(uri, "check", {"lock_timeout": f"{_CHECK_TIMEOUT_S:.0f}s"})
         try:
             async with asyncio.timeout(patience):
-                async with asyncio.timeout(_ANSWER_S):
+                async with asyncio.timeout(_CHECK_TIMEOUT_S):
                     reason = "" if any_login else await misfit(link, self.name)
                 if not reason:
                     await check(link, uri)
                 return reason
         except LoginRefused as error:
-            raise mistakes(path, [(_URI, " ".join(str(error).split()))]) from None
+            raise mistakes(path, [(_URI_KEY, " ".join(str(error).split()))]) from None
         except psycopg.errors.UndefinedTable:
             return NO_QUEUE
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:

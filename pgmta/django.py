@@ -32,8 +32,9 @@ from pgmta.errors import SubmissionError
 SETTING = "PGMTA_DATABASE"
 _OPTIONS = [field.name for field in fields(SubmittedMail)]
 _FIELD_NAME = re.compile(r"[!-9;-~]+")  # RFC 5322, section 3.6.8
-_CALL = 500  # messages: their octets are in memory at once
-_NO_DOMAIN = "addr-spec local part with no domain"  # the database says it with the argument's name
+_MAILS_PER_CALL = 500  # their octets are in memory at once
+# the database says the same, and names its argument
+_NO_DOMAIN = "addr-spec local part with no domain"
 
 
 class EmailBackend(BaseEmailBackend):
@@ -78,7 +79,9 @@ class EmailBackend(BaseEmailBackend):
         alone = len(messages) == 1 and not self.fail_silently
         try:
             with nullcontext() if alone else transaction.atomic(using=self.using):
-                ids = [id for group in batched(messages, _CALL) for id in self._queue(group)]
+                ids = [
+                    id for group in batched(messages, _MAILS_PER_CALL) for id in self._queue(group)
+                ]
         except Error:
             if not self.fail_silently:
                 raise
@@ -107,7 +110,7 @@ def raw_mail(message: EmailMessage) -> RawMail:
     or name of a header field, and SubmissionError for an unknown option.
     """
     options = _options(message)
-    # before Python reads them in the header, whose errors have no words
+    # checked before Python reads them in the header, whose errors say nothing
     sender, *recipients = [address(each) for each in (message.from_email, *message.recipients())]
     new = django.VERSION >= (6, 0)
     mime = message.message(policy=email.policy.SMTP) if new else message.message()
@@ -149,7 +152,7 @@ def address(mailbox: object) -> str:
 
     Raises ValueError for several mailboxes, a local part beyond ASCII or a bad address.
     """
-    text = str(mailbox)  # it may be a lazy translation
+    text = str(mailbox)  # Django permits lazy translations
     try:
         parsed = AddressHeader.value_parser(text)
         defects = {str(each) for each in parsed.all_defects} - {_NO_DOMAIN}

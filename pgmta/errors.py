@@ -86,7 +86,7 @@ class SubmissionError(PgmtaError):
     def __init__(
         self, argument: str, reason: str, detail: str = "", hint: str = "", sqlstate: str = ""
     ) -> None:
-        super().__init__(argument, reason, detail, hint, sqlstate)  # pickle makes it of these
+        super().__init__(argument, reason, detail, hint, sqlstate)  # pickle makes the copy of these
         self.argument, self.reason = argument, reason
         self.detail, self.hint, self.sqlstate = detail, hint, sqlstate
 
@@ -154,14 +154,14 @@ class PartitionError(PgmtaError):
 class Stage(StrEnum):
     """The step of a delivery in which a reply or an error came, as `attempts.command` has it."""
 
-    NONE = ""  # before every step, or an error of this program
+    NONE = ""  # before the first step, or by an error of this program
     MX = "MX"  # the mail exchangers of the domain are looked up
     ADDRESS = "DNS"  # the addresses of a host are looked up
     CONNECT = "connect"
     GREETING = "greeting"
     EHLO = "EHLO"
     HELO = "HELO"
-    TLS = "STARTTLS"  # or the handshake, or a policy that asks for it
+    TLS = "STARTTLS"  # the command, the handshake, or a policy that asks for TLS
     LHLO = "LHLO"  # the EHLO of LMTP (RFC 2033)
     AUTH = "AUTH"
     MAIL = "MAIL"

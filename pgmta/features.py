@@ -79,13 +79,13 @@ def features() -> dict[str, Feature]:
 
     Raises ValueError if one stands before a feature that it needs.
     """
-    found: dict[str, Feature] = {}
+    known: dict[str, Feature] = {}
     for name in FEATURES:
         feature = importlib.import_module(f"pgmta_features.{name}").FEATURE
-        if missing := [other for other in feature.needs if other not in found]:
+        if missing := [other for other in feature.needs if other not in known]:
             raise ValueError(f"feature {name} needs {', '.join(missing)} before it in FEATURES")
-        found[name] = feature
-    return found
+        known[name] = feature
+    return known
 
 
 def places(kind: str) -> Iterator[tuple[str, Place]]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-_ATOMIC = 4096  # octets that a pipe takes at once (pipe(7), PIPE_BUF)
-_QUOTED = re.compile(r"[ \t='\"]")  # characters of a text that is quoted
+_PIPE_BUF_OCTETS = 4096  # a pipe takes so many at once, unmixed with those of others (pipe(7))
+_NEEDS_QUOTES = re.compile(r"[ \t='\"]")  # characters of a text that is quoted
 
 
 class LogFormat(Protocol):
@@ -191,7 +191,7 @@ class Lines:
         if self._json:
             return json.dumps(text)[1:-1]  # ASCII only
         text = one_line(text)
-        return repr(text) if _QUOTED.search(text) else text
+        return repr(text) if _NEEDS_QUOTES.search(text) else text
 
     def head(self) -> str:
         """Return the beginning of lines about an event of now."""
@@ -207,7 +207,7 @@ class Lines:
         longest = max(
             len(line) if line.isascii() else len(line.encode("utf-8", "replace")) for line in lines
         )
-        step = max(1, _ATOMIC // (longest + 1))
+        step = max(1, _PIPE_BUF_OCTETS // (longest + 1))
         for first in range(0, len(lines), step):
             text = "\n".join(lines[first : first + step])
             self._stream.write(f"{text}\n")

@@ -12,17 +12,17 @@ from pgmta.selection import Selection
 from pgmta.states import Event
 from pgmta.tracing import RowSpans
 
-CHUNK_SIZE = 8096
-"""Octets of a chunk: with its row it fills a page of PostgreSQL.
+CHUNK_OCTETS = 8096
+"""A chunk of this size fills a page of PostgreSQL with its row.
 
 Content of at most this size is in its message row.
 """
 
-PART_SIZE = 64 * CHUNK_SIZE
-"""Octets of a part: at most 64 chunks, half a MB, are written or read at once."""
+PART_OCTETS = 64 * CHUNK_OCTETS
+"""At most 64 chunks, half a MB, are written or read at once."""
 
-INDEXED = 600
-"""Characters of an address in an index at most: an entry there has at most 2,704 octets."""
+MAX_INDEXED_CHARACTERS = 600
+"""The longest address in an index: an entry there has at most 2,704 octets."""
 
 ENHANCED = re.compile(r"[245]\.\d{1,3}\.\d{1,3}(?= |$)")
 """An enhanced status code at the start of a reply's text (RFC 2034)."""
@@ -52,10 +52,10 @@ class Options:
     envid: str | None = None
     ret: str | None = None
     requiretls: bool = False
-    notify: list[str | None] | None = None  # for each recipient
-    orcpt: list[str | None] | None = None  # for each recipient
+    notify: list[str | None] | None = None  # for each recipient (RFC 3461, section 4.1)
+    orcpt: list[str | None] | None = None  # for each recipient (RFC 3461, section 4.2)
     tls_optional: bool = False  # the header says TLS-Required: No
-    send_at: datetime | None = None  # not to be sent before; a time that is over counts as none
+    send_at: datetime | None = None  # no attempt is made before it; a past time counts as none
 
 
 @dataclass(slots=True)
@@ -73,14 +73,14 @@ class NewMessage:
     body: bytes
     chunks: int = 0
     utf8: bool = False
-    metadata: list[str] = field(default_factory=list)  # JSON for each recipient; empty: {}
-    holds: list[str | None] | None = None  # for each recipient, why it is on hold; None: none is
+    metadata: list[str] = field(default_factory=list)  # JSON for each recipient; []: {} for all
+    holds: list[str | None] | None = None  # why each recipient is on hold; None: none is
     priority: int = 5
-    sender_domain: str | None = None  # normalised; None: that of `sender`
-    message_id_header: str | None = None  # Message-ID of its header
+    sender_domain: str | None = None  # normalised; None: the domain of `sender`
+    message_id_header: str | None = None  # Message-ID of the header
     options: Options | None = None
     on_failed: str = "hold"  # after a final failure: hold, remove or bounce
-    origin: Origin | None = None  # nothing signs mail of which it is not known
+    origin: Origin | None = None  # mail of unknown origin is not signed
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Message:
     submitted_by: str | None = None  # login of an SQL session
     envid: str | None = None  # parameters of MAIL (RFC 3461)
     ret: str | None = None
-    requiretls: bool = False  # RFC 8689
+    requiretls: bool = False  # the parameter of MAIL (RFC 8689)
     origin: Origin | None = None
     tls_optional: bool = False  # its header says TLS-Required: No
     composition: str | None = None
@@ -126,7 +126,7 @@ class Item:
     sender: str
     recipient: str
     domain: str
-    attempts: int  # this one included
+    attempts: int  # with the present one
     ts: datetime
     token: int
     urgent: bool = False
@@ -138,11 +138,11 @@ class Item:
     orcpt: str | None = None
     priority: int = 5
     message_id_header: str | None = None  # of the message
-    submitted_by: str | None = None  # likewise
-    origin: Origin | None = None  # likewise
+    submitted_by: str | None = None  # of the message
+    origin: Origin | None = None  # of the message
     client: str = ""  # address|helo|protocol of who handed the message over by SMTP
-    spans: RowSpans | None = field(default=None, compare=False)  # only of a recorded trace
-    reason_to_wait: ReasonToWait | None = None  # by what the database knows of it
+    spans: RowSpans | None = field(default=None, compare=False)  # None: no trace is recorded
+    reason_to_wait: ReasonToWait | None = None  # which the database has noted
     original: Item | None = None  # the row, if this is a copy with another recipient
 
 
@@ -275,12 +275,12 @@ class Outcome:
     stage: Stage = Stage.NONE  # the step in which the reply came
     started: datetime = field(kw_only=True)
     ended: datetime = field(kw_only=True)
-    delay: float = 0.0  # seconds until the next attempt, for a deferral
-    facts: Facts | None = None  # of the connection, if one was tried
+    delay: float = 0.0  # seconds until the next attempt after a deferral
+    facts: Facts | None = None  # about the connection, if one was tried
     seconds: float = 0.0  # of the transaction, if it began
-    dialogue: str = ""  # to be kept as a transcript; '': none
-    traces: tuple[int, ...] = ()  # that asked for it
-    report: str = ""  # relayed or delivered: a success that the sender wants to know of
-    overdue: float = 0.0  # seconds of a time in `bounces.delay` that passed; 0: none did
+    dialogue: str = ""  # the transcript to store; '': none
+    traces: tuple[int, ...] = ()  # the traces that asked for the transcript
+    report: str = ""  # "relayed" or "delivered" if the sender wants to know of the success
+    overdue: float = 0.0  # the time of `bounces.delay`, in seconds, that has passed; 0: none has
     answer_class: str = ""  # an AnswerClass; '': delivered, or no answer was read
-    reason_to_wait: ReasonToWait | None = None  # for which the row is put off
+    reason_to_wait: ReasonToWait | None = None  # why the row is put off

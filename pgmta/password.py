@@ -5,19 +5,18 @@ from __future__ import annotations
 import base64
 import unicodedata
 
-# argon2 and scramp take 14 MB: they are imported where they are used, which is not in plain SMTP
+# argon2 and scramp take 14 MB of memory, so a process without logins never imports them.
 
-# About 25 ms of one core. These are the parameters that OWASP recommends for login servers.
-_TIME, _MEMORY, _PARALLEL = 2, 19 * 1024, 1  # passes, KiB, threads
-_SALT, _HASH = 16, 32  # octets
-_MOST = (10, 64 * 1024, 8)  # passes, KiB and threads of a hash that is checked, at most
+# A hash takes about 25 ms of one core. OWASP recommends these parameters for login servers.
+_PASSES, _MEMORY_KIB, _THREADS = 2, 19 * 1024, 1
+_SALT_OCTETS, _HASH_OCTETS = 16, 32
+_MAX_COST = (10, 64 * 1024, 8)  # passes, KiB and threads of a hash that is checked
 ITERATIONS = 65_536  # clients with Cyrus SASL, such as Postfix, refuse more
-"""Of SCRAM keys (RFC 7677, section 4). Clients spend the time for them, and smtpd does not."""
+"""For SCRAM keys (RFC 7677, section 4). Clients spend the time for them, and smtpd does not."""
 
-LONGEST = 1024
-"""Octets of a password, at most."""
+MAX_PASSWORD_OCTETS = 1024
 
-_PREPARED = 1024  # characters that are prepared, at most: each takes microseconds
+_MAX_PREPARED_CHARACTERS = 1024  # SASLprep takes microseconds for each
 
 
 def login_name(text: str) -> str:
@@ -64,16 +63,18 @@ def preparable(text: str) -> bool:
 
     One character may become 18 of them (Unicode, form NFKC).
     """
-    if len(text) > _PREPARED:
+    if len(text) > _MAX_PREPARED_CHARACTERS:
         return False
-    return text.isascii() or len(unicodedata.normalize("NFKC", text)) <= _PREPARED
+    return text.isascii() or len(unicodedata.normalize("NFKC", text)) <= _MAX_PREPARED_CHARACTERS
 
 
 def hashed(password: bytes, salt: bytes) -> str:
     """Return the hash of a prepared password by argon2id, in the PHC string format."""
     from argon2.low_level import Type, hash_secret
 
-    return hash_secret(password, salt, _TIME, _MEMORY, _PARALLEL, _HASH, Type.ID).decode()
+    return hash_secret(
+        password, salt, _PASSES, _MEMORY_KIB, _THREADS, _HASH_OCTETS, Type.ID
+    ).decode()
 
 
 def matches(known: str, password: bytes) -> bool:
@@ -91,7 +92,7 @@ def matches(known: str, password: bytes) -> bool:
         raise ValueError("the hash of the password is malformed") from None
     if any(
         had > most
-        for had, most in zip((cost.time_cost, cost.memory_cost, cost.parallelism), _MOST,
+        for had, most in zip((cost.time_cost, cost.memory_cost, cost.parallelism), _MAX_COST,
                              strict=True)
     ):  # fmt: skip
         raise ValueError("the hash of the password takes too much memory or time")

@@ -7,8 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_LISTENING = "0A"  # the state in /proc/net/tcp
-_SHOWN = 60  # characters of a command
+_LISTENING_STATE = "0A"  # of a socket in /proc/net/tcp
+_SHOWN_CHARACTERS = 60  # of a command line
 _PROC = Path("/proc")
 
 
@@ -18,14 +18,14 @@ def bind_problem(error: OSError, port: int) -> str:
     Only root sees processes of other users.
     """
     number = error.errno or 0
-    reason = os.strerror(number) if number > 0 else str(error)  # asyncio adds words
+    reason = os.strerror(number) if number > 0 else str(error)  # asyncio adds text of its own
     return reason + (_user(port) if number == errno.EADDRINUSE else "")
 
 
 def _user(port: int) -> str:
     wanted = {f"socket:[{number}]" for number in _inodes(port)}
     processes = sorted(int(entry.name) for entry in _PROC.glob("[0-9]*")) if wanted else []
-    for pid in processes:  # the first one is the parent of the others
+    for pid in processes:  # in order, so a parent comes before its children
         with suppress(OSError), os.scandir(_PROC / str(pid) / "fd") as links:
             for link in links:
                 with suppress(OSError):
@@ -35,18 +35,20 @@ def _user(port: int) -> str:
 
 
 def _named(pid: int) -> str:
-    words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
-    command = " ".join(word.decode(errors="replace") for word in words).strip()
-    return f"pid {pid} ({command if len(command) <= _SHOWN else command[:_SHOWN] + '…'})"
+    arguments = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    command = " ".join(each.decode(errors="replace") for each in arguments).strip()
+    if len(command) > _SHOWN_CHARACTERS:
+        command = command[:_SHOWN_CHARACTERS] + "…"
+    return f"pid {pid} ({command})"
 
 
 def _inodes(port: int) -> set[str]:
     """Return the inodes of the sockets that listen on the port, at any address."""
-    found = set()
+    inodes = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in (_PROC / "net" / table).read_text().splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                    found.add(fields[9])
-    return found
+                if fields[3] == _LISTENING_STATE and int(fields[1].rpartition(":")[2], 16) == port:
+                    inodes.add(fields[9])
+    return inodes

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-_PATIENCE = 1.0  # seconds
+_PATIENCE_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +27,7 @@ class AgingQueue[T]:
     """
 
     def __init__(
-        self, patience: float = _PATIENCE, clock: Callable[[], float] = time.monotonic
+        self, patience: float = _PATIENCE_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._patience = patience
         self._clock = clock
@@ -95,6 +95,6 @@ class PriorityLock:
     def _next(self) -> None:
         while turn := self._waiting.take():
             if not turn.done():
-                turn.set_result(None)  # it stays taken
+                turn.set_result(None)  # handed over, so it stays taken
                 return
         self._taken = False

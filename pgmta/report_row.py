@@ -28,7 +28,7 @@ class ReportRow:
     since: datetime
     priority: int
     tenant: str
-    part: str | None  # `_partid` of its metadata
+    part: str | None  # the value of `_partid` in its metadata
     dsn: bool
     report_kind: Kind | Literal["bounced"]
     why: str | None
@@ -39,7 +39,7 @@ class ReportRow:
     attempted: datetime | None = None
     host: str = ""
     answer_class: str = ""
-    until: datetime | None = None  # Will-Retry-Until of a delay notice
+    until: datetime | None = None  # the field Will-Retry-Until of a delay notice (RFC 3464, 2.3.9)
 
     @property
     def kind(self) -> Kind:

@@ -6,8 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-# others may have no right at all, and the group may only read
-_TOO_MANY = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
+# Others may have no right at all, and the group may only read.
+_FORBIDDEN_MODE = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
 
 
 def read_secret(path: str | Path, most: int) -> bytes:
@@ -21,7 +21,7 @@ def read_secret(path: str | Path, most: int) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise ValueError(f"{path} is no regular file")
-            if mode & _TOO_MANY:
+            if mode & _FORBIDDEN_MODE:
                 shown = f"{stat.S_IMODE(mode):04o}"
                 raise ValueError(f"{path} has the mode {shown}: run `chmod 0640` or `chmod 0600`")
             return file.read(most)

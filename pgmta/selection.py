@@ -19,16 +19,16 @@ from pgmta.errors import AddressError
 from pgmta.mail.address import domain_of, domains_above, lower_ascii, normalise_domain
 from pgmta.mail.metadata import values_of
 
-_ADDRESSES = ("sender", "recipient")
-_DOMAINS = ("domain", "sender_domain", "from_domain")  # all are in lower case
-_METADATA = "metadata."
-_BELOW = re.compile(r"\*\.[^*]+")
+_ADDRESS_FIELDS = ("sender", "recipient")
+_DOMAIN_FIELDS = ("domain", "sender_domain", "from_domain")  # their values are in lower case
+_METADATA_PREFIX = "metadata."
+_SUBDOMAINS = re.compile(r"\*\.[^*]+")
 _RANGE = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", re.ASCII)
 _COMPARISON = re.compile(r"\s*(<=|>=|<|>|=)?\s*(\d+)\s*", re.ASCII)
-_END = 1 << 31
-_C = ' COLLATE "C"'  # ASCII's letters alone have a case
+_AFTER_ALL_INTEGERS = 1 << 31  # of PostgreSQL's type integer
+_COLLATE_C = ' COLLATE "C"'  # in which only letters of ASCII have a case
 
-_values = lru_cache(maxsize=16)(values_of)  # several terms ask for the metadata of a row
+_values = lru_cache(maxsize=16)(values_of)  # because several terms may ask for those of a row
 
 
 class Term:
@@ -52,15 +52,17 @@ class Term:
     ) -> None:
         self.field = field
         """Its name."""
-        self._key = field.removeprefix(_METADATA) if field.startswith(_METADATA) else None
+        self._key = (
+            field.removeprefix(_METADATA_PREFIX) if field.startswith(_METADATA_PREFIX) else None
+        )
         self._fold = fold
         self._words = (
             frozenset(lower_ascii(str(word)) for word in words) if fold else frozenset(words)
         )
         self._patterns = frozenset(patterns)
         self._absent = absent
-        below = filter(_BELOW.fullmatch, self._patterns if field in _DOMAINS else ())
-        self._below = frozenset(below)  # a look into a set takes no longer with many
+        below = filter(_SUBDOMAINS.fullmatch, self._patterns if field in _DOMAIN_FIELDS else ())
+        self._below = frozenset(below)  # a set, so that many of them cost no more than one
         like = "|".join(map(_expression, self._patterns - self._below))
         self._like = re.compile(like, re.DOTALL | re.IGNORECASE | re.ASCII) if like else None
 
@@ -69,7 +71,7 @@ class Term:
         """Return the term of texts, of which those with `*` are patterns."""
         words = [text for text in texts if "*" not in text]
         patterns = [text for text in texts if "*" in text]
-        return cls(field, words, patterns, fold=field in _ADDRESSES)
+        return cls(field, words, patterns, fold=field in _ADDRESS_FIELDS)
 
     def takes(self, mail: Any) -> bool:
         """Return whether mail fits; it has the fields as attributes, as `Item` has them.
@@ -102,8 +104,10 @@ class Term:
         found = []
         if words:
             listed = f"= {words[0]}" if len(words) == 1 else f"IN ({', '.join(words)})"
-            found.append(f"lower({column}{_C}) {listed}" if self._fold else f"{column} {listed}")
-        like = " LIKE" if self.field in _DOMAINS else f"{_C} ILIKE"
+            found.append(
+                f"lower({column}{_COLLATE_C}) {listed}" if self._fold else f"{column} {listed}"
+            )
+        like = " LIKE" if self.field in _DOMAIN_FIELDS else f"{_COLLATE_C} ILIKE"
         for text in sorted(self._patterns):
             pattern = re.sub(r"([\\%_])", r"\\\1", text).replace("*", "%")
             found.append(f"{column}{like} {quoted(pattern)}")
@@ -166,7 +170,7 @@ def _terms(field: str, texts: Sequence[str]) -> Iterator[Term]:
         yield Term.of(field, list(map(domain_as_stored, texts)))
     elif field == "sender":
         whole = [text for text in texts if text[:2] == "*@" and text[2:] and "*" not in text[1:]]
-        if whole:  # finds each spelling of these domains
+        if whole:  # these domains are found in each spelling
             yield Term("sender_domain", (domain_as_stored(text[2:]) for text in whole))
         if others := [text for text in texts if text not in whole]:
             yield Term.of(field, others)
@@ -178,7 +182,7 @@ def _metadata(text: str) -> Term:
     key, sign, value = text.partition("=")
     if not sign or not key:
         raise ValueError(f"--metadata {text!r}: expected key=value, or key= for an absent one")
-    field = f"{_METADATA}{key}"
+    field = f"{_METADATA_PREFIX}{key}"
     return Term.of(field, [value]) if value else Term(field, absent=True)
 
 
@@ -186,7 +190,7 @@ def domain_as_stored(text: str) -> str:
     """Return a domain or pattern as rows have it: in lower case, A-labels."""
     try:
         return normalise_domain(text)
-    except AddressError:  # a pattern, for one
+    except AddressError:  # it may be a pattern
         return text.lower()
 
 
@@ -200,7 +204,9 @@ def numbers(text: str, flag: str) -> range:
     if match := _COMPARISON.fullmatch(text):
         number = int(match[2])
         least = {"<": 0, "<=": 0, ">": number + 1}.get(match[1], number)
-        end = {"<": number, ">": _END, ">=": _END}.get(match[1], number + 1)
+        end = {"<": number, ">": _AFTER_ALL_INTEGERS, ">=": _AFTER_ALL_INTEGERS}.get(
+            match[1], number + 1
+        )
         return range(least, end)
     raise ValueError(f"{flag}{text!r}: expected a number, >3, <=3 or 2..5")
 

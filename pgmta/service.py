@@ -21,10 +21,11 @@ from pgmta.logs import get
 _STDIN = 0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _SOCKET, _PERIOD, _OWNER = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"  # sd_notify(3)
-_BEAT = 0.5  # seconds
-_LATE = 0.001  # seconds that a pause is longer: timers have whole milliseconds and may be early
-_AGAIN_S = (1.0, 60.0)  # until a part begins again that an error has ended, at first and at most
-_KEPT = 32 << 20  # octets free at the top of the heap that stay with a process
+_BEAT_S = 0.5  # seconds
+_TIMER_SLACK_S = 0.001  # timers have whole milliseconds and may be early
+# before a part begins again that an error has ended: first, and longest
+_RESTART_PAUSES_S = (1.0, 60.0)
+_KEPT_HEAP_OCTETS = 32 << 20  # free memory at the top of the heap that glibc does not return
 
 log = get("service")
 
@@ -65,10 +66,10 @@ class Signals:
             asked()
 
     def _event(self, number: int) -> asyncio.Event:
-        return self.stop if number in signals.STOP else self.reload
+        return self.stop if number in signals.STOP_SIGNALS else self.reload
 
     def _received(self, number: int) -> None:
-        with suppress(RuntimeError):  # the loop has ended
+        with suppress(RuntimeError):  # raised if the loop has ended
             self._loop.call_soon_threadsafe(self._event(number).set)
 
 
@@ -90,10 +91,10 @@ def together(seconds: float) -> float:
 
     A process that wakes once for many parts takes less than one that wakes for each.
     """
-    if seconds < _BEAT:
+    if seconds < _BEAT_S:
         return seconds
     now = time.monotonic()
-    return math.floor((now + seconds) / _BEAT) * _BEAT - now + _LATE
+    return math.floor((now + seconds) / _BEAT_S) * _BEAT_S - now + _TIMER_SLACK_S
 
 
 def start_part(part: str, work: Part, stop: asyncio.Event | None = None) -> asyncio.Task[None]:
@@ -109,7 +110,7 @@ def start_part(part: str, work: Part, stop: asyncio.Event | None = None) -> asyn
 
 
 async def _keep_working(part: str, work: Part) -> None:
-    pause, most = _AGAIN_S
+    pause, longest = _RESTART_PAUSES_S
     while True:
         began = time.monotonic()
         try:
@@ -118,12 +119,12 @@ async def _keep_working(part: str, work: Part) -> None:
         except FormerDatabase:
             raise
         except Exception as error:
-            if time.monotonic() - began > most:
-                pause = _AGAIN_S[0]
+            if time.monotonic() - began > longest:
+                pause = _RESTART_PAUSES_S[0]
             log.critical("a part of the process failed, and begins again", part=part,
                          after=pause, exc_info=error)  # fmt: skip
         await asyncio.sleep(pause)
-        pause = min(2 * pause, most)
+        pause = min(2 * pause, longest)
 
 
 def report_error(part: str, task: asyncio.Task[Any], stop: asyncio.Event | None = None) -> None:
@@ -135,7 +136,7 @@ def report_error(part: str, task: asyncio.Task[Any], stop: asyncio.Event | None 
     def ended(task: asyncio.Task[Any]) -> None:
         if task.cancelled() or not (error := task.exception()):
             return
-        if not isinstance(error, FormerDatabase):  # the command says it, and ends
+        if not isinstance(error, FormerDatabase):  # which the command prints, before it ends
             log.critical("a part of the process failed", part=part, exc_info=error)
         if stop:
             stop.set()
@@ -166,8 +167,8 @@ def tune_memory() -> None:
     gc.set_threshold(20_000, 20, 20)
     with suppress(AttributeError, OSError):  # another C library than glibc
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_TRIM_THRESHOLD, _KEPT)
-        mallopt(_M_MMAP_THRESHOLD, _KEPT)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_HEAP_OCTETS)
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_HEAP_OCTETS)
 
 
 def release_memory(buffer: memoryview) -> None:
@@ -175,7 +176,7 @@ def release_memory(buffer: memoryview) -> None:
 
     The content is lost.
     """
-    # another C library than glibc, or a buffer with nothing in it
+    # fails with another C library than glibc, or for an empty buffer
     with suppress(AttributeError, OSError, ValueError):
         start = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -225,6 +226,6 @@ class ServiceManager:
         if not self._address:
             return
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)  # a full queue of systemd holds no daemon up
+            sock.setblocking(False)  # so that a full queue of systemd never blocks the daemon
             sock.connect(self._address)
             sock.send("\n".join(lines).encode())

@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-STOP = (signal.SIGTERM, signal.SIGINT)
-"""Signals that ask a daemon to end."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _early: set[int] = set()
 _receivers: list[Callable[[int], None]] = []
@@ -20,7 +19,7 @@ _receivers: list[Callable[[int], None]] = []
 
 def catch() -> None:
     """Keep the signals that come before `receive`; none of them ends the process."""
-    for number in (*STOP, signal.SIGHUP):
+    for number in (*STOP_SIGNALS, signal.SIGHUP):
         signal.signal(number, _caught)
 
 
@@ -34,14 +33,14 @@ def kept() -> Iterator[None]:
     try:
         yield
     finally:
-        for number in (*STOP, signal.SIGHUP):
+        for number in (*STOP_SIGNALS, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def defaults() -> Iterator[None]:
     """Have a signal to stop end the process at once, as while it reads files that may block."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in STOP}
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in STOP_SIGNALS}
     try:
         if stop_came():
             sys.exit(0)
@@ -62,7 +61,7 @@ def receive(receiver: Callable[[int], None]) -> set[int]:
 
 def stop_came() -> bool:
     """Return whether a signal to end waits for `receive`."""
-    return not _early.isdisjoint(STOP)
+    return not _early.isdisjoint(STOP_SIGNALS)
 
 
 def _caught(number: int, _: object) -> None:

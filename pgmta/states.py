@@ -18,7 +18,7 @@ class Status(StrEnum):
     HOLD = "HOLD"  # waits for an operator; never claimed
     DELETE = "DELETE"  # a request to delete; never claimed
     SCHEDULED = "SCHEDULED"  # waits for send_at; never claimed
-    REPORT = "REPORT"  # done; a DSN goes to its sender; never claimed
+    REPORT = "REPORT"  # ended; a DSN for its sender is still due; never claimed
 
 
 WAITING = (Status.QUEUED, Status.DEFERRED, Status.SCHEDULED)
@@ -31,7 +31,7 @@ class Event(StrEnum):
     DUE = "due"  # the send_at of a scheduled row is near
     CLAIM = "claim"  # a worker takes the row under a lease
     TAKEOVER = "takeover"  # the lease ran out: outcome unknown
-    DELIVERED = "delivered"  # 2xx: the row goes, or its success is reported
+    DELIVERED = "delivered"  # 2xx: the row is removed, or its success is reported
     DEFER = "deferred"  # 4xx, timeout, refused connection
     FAIL = "failed"  # 5xx, or the message is too old
     UNKNOWN = "unknown"  # connection lost after the final dot

@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, Tracer
 
-KEY = "_trace"
+TRACE_KEY = "_trace"
 """The key in the metadata of a row: its trace context, in the form of a `traceparent`."""
 
 type Attributes = Mapping[str, str | int]
 
 # W3C Trace Context, section 3.2; the last group has the flags
-_FORM = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
-_RECORDED = 1  # the flag `sampled`
+_TRACEPARENT = re.compile(
+    r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII
+)
+_SAMPLED_FLAG = 1
 # operation type and span kind, by the semantic conventions of OpenTelemetry for messaging
 _OPERATIONS = {
     "submit": ("send", "PRODUCER"),
@@ -36,7 +38,7 @@ _OPERATIONS = {
     "settle": ("settle", "CLIENT"),
 }
 
-_NONE: Attributes = MappingProxyType({})
+_NO_ATTRIBUTES: Attributes = MappingProxyType({})
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +59,8 @@ class RowSpans:
 
 def recorded(value: object) -> bool | None:
     """Return whether the trace of a trace context is recorded, None for another value."""
-    match = _FORM.fullmatch(value) if isinstance(value, str) else None
-    return bool(int(match[3], 16) & _RECORDED) if match else None
+    match = _TRACEPARENT.fullmatch(value) if isinstance(value, str) else None
+    return bool(int(match[3], 16) & _SAMPLED_FLAG) if match else None
 
 
 class Tracing:
@@ -84,7 +86,7 @@ class Tracing:
 
     def submit(self) -> Span | None:
         """Begin the span of a call that submits mail. Its parent is the program's current span."""
-        return self._begin("submit", _NONE)
+        return self._begin("submit", _NO_ATTRIBUTES)
 
     def begin(
         self,
@@ -129,7 +131,7 @@ class Tracing:
             log.exception("no span")
             return None
 
-    def end(self, span: Span, attributes: Attributes = _NONE, *, error: str = "") -> None:
+    def end(self, span: Span, attributes: Attributes = _NO_ATTRIBUTES, *, error: str = "") -> None:
         """End a span, of something that failed if there is an error: a class or type of errors."""
         try:
             for name, value in attributes.items():
@@ -145,18 +147,18 @@ class Tracing:
 def traceparent(span: Span | None) -> str:
     """Return the trace context that goes on with a mail, '' if its trace is not recorded."""
     context = span.get_span_context() if span else None
-    if not context or not context.trace_flags & _RECORDED:
+    if not context or not context.trace_flags & _SAMPLED_FLAG:
         return ""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-_found: list[Tracing | None] = []  # once a provider is set, which happens once
+_known: list[Tracing | None] = []  # filled when a provider is set, which happens once
 
 
 def tracing() -> Tracing | None:
     """Return the part that makes spans; None as long as the program has no tracer provider."""
-    if _found:
-        return _found[0]
+    if _known:
+        return _known[0]
     trace = sys.modules.get("opentelemetry.trace")  # who has set a provider has imported it
     if not trace:
         return None
@@ -166,9 +168,9 @@ def tracing() -> Tracing | None:
     from importlib.metadata import version  # which takes longer to import than all else here
 
     tracer = provider.get_tracer("pgmta", version("pgmta"))
-    off = isinstance(tracer, trace.NoOpTracer)  # such as by OTEL_SDK_DISABLED
-    _found.append(None if off else Tracing(tracer))
-    return _found[0]
+    off = isinstance(tracer, trace.NoOpTracer)  # for example with OTEL_SDK_DISABLED
+    _known.append(None if off else Tracing(tracer))
+    return _known[0]
 
 
 class SubmitSpan:

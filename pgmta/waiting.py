@@ -7,7 +7,7 @@ import time
 from pgmta.errors import LoginRefused
 from pgmta.logs import get
 
-_AGAIN = 60.0  # seconds until the same reason is logged again
+_REPEAT_INTERVAL_S = 60.0  # for the same reason in the log
 
 
 class Waiting:
@@ -24,7 +24,7 @@ class Waiting:
     def tell(self, error: Exception) -> None:
         """Log the reason, unless it was logged in the last minute."""
         reason, now = " ".join(str(error).split()) or type(error).__name__, time.monotonic()
-        if reason == self._reason and now < self._told + _AGAIN:
+        if reason == self._reason and now < self._told + _REPEAT_INTERVAL_S:
             return
         self._reason, self._told = reason, now
         if isinstance(error, LoginRefused):

@@ -21,11 +21,11 @@ from pgmta.password import login_name, prepared
 from pgmta.postgres.resources import Resources
 from pgmta.store.accounts.logins import LoginStore
 
-_AGE = 1.0  # seconds for which the levels over all processes count
-_LOOKS = 20  # names per second that are looked up for clients that are blocked
-_DAY = 86400.0
-_VOUCHED = "XCLIENT"  # in place of a mechanism
-_LOG_INTERVAL = 1.0  # seconds between two lines about failed logins
+_MAX_LEVEL_AGE_S = 1.0  # afterwards the failures that all processes saw are read again
+_MAX_BLOCKED_LOOKUPS_PER_S = 20  # names that are looked up for clients that are blocked
+_DAY_S = 86400.0
+_XCLIENT = "XCLIENT"  # stands in the log in place of a mechanism
+_LOG_INTERVAL_S = 1.0  # for lines about failed logins
 
 log = get("auth")
 
@@ -67,9 +67,12 @@ class Logins:
         """The failures."""
         self._notes = Notes(store, self.throttle)
         self._checks: dict[tuple[bytes, int | None], asyncio.Task[bool]] = {}
-        self._looks = (0.0, 0)  # the second, and names looked up in it for blocked clients
-        self._failed = 0  # logins since the last line in the log
-        self._logged = self._troubled = self._told = -_LOG_INTERVAL
+        self._looks = (
+            0.0,
+            0,
+        )  # a second of the clock, and the names that were looked up in it for blocked clients
+        self._failed = 0  # logins that failed since the last line in the log
+        self._logged = self._troubled = self._told = -_LOG_INTERVAL_S
 
     async def password(self, mechanism: str, given: Credentials, client: str) -> Login | None:
         """Return the user of the table, or None if name and password are not right.
@@ -84,7 +87,10 @@ class Logins:
         entry, attempt = await self._attempt(name, client)
         right = entry.remembered_verdict(digest, time.monotonic())
         if right is None:
-            key = digest, entry.verifier.version  # a password from before `passwd` proves nothing
+            key = (
+                digest,
+                entry.verifier.version,
+            )  # an old password proves nothing after `queuectl user passwd`
             check = self._checks.get(key)
             if not check:
                 check = asyncio.create_task(self._check(entry, attempt, password, digest))
@@ -135,11 +141,11 @@ class Logins:
         """
         entry, _ = await self.users.find_user(name)
         if not entry.exists:
-            return Login(name, _VOUCHED)
+            return Login(name, _XCLIENT)
         if objection := entry.objection(client):
-            self._log(client, _VOUCHED, name, objection)
+            self._log(client, _XCLIENT, name, objection)
             return None
-        return entry.login(_VOUCHED)
+        return entry.login(_XCLIENT)
 
     async def other(
         self, authenticate: Authenticate, mechanism: str, given: Credentials | None, client: str
@@ -197,7 +203,7 @@ class Logins:
             self._refuse(client, places)
         user, own_unit = f"user {await self.users.key(name)}", await self._own_unit(name, network)
         units = [*places, user, own_unit]
-        entry, unread = self.users.remembered(name), throttle.unread(units, _AGE)
+        entry, unread = self.users.remembered(name), throttle.unread(units, _MAX_LEVEL_AGE_S)
         if entry and not unread and not self.users.fresh:
             await self.users.refresh()
         if not entry or unread or not self.users.current(entry):
@@ -221,7 +227,7 @@ class Logins:
         second, looks = self._looks
         now = time.monotonic() // 1.0
         self._looks = (now, 1) if now > second else (second, looks + 1)
-        return self._looks[1] <= _LOOKS
+        return self._looks[1] <= _MAX_BLOCKED_LOOKUPS_PER_S
 
     async def _check(self, entry: Entry, attempt: _Attempt, password: bytes, digest: bytes) -> bool:
         """Check a password; the failure counts although the client may have gone."""
@@ -268,7 +274,7 @@ class Logins:
 
     def _seen(self, entry: Entry, network: Network | None) -> None:
         now = time.monotonic()
-        if network and now > entry.noted.get(network, -_DAY) + _DAY:
+        if network and now > entry.noted.get(network, -_DAY_S) + _DAY_S:
             entry.noted[network] = now
             entry.own.add(network)
             self._notes.add_network(entry.verifier.name, network)
@@ -280,7 +286,7 @@ class Logins:
     def _log(self, client: str, mechanism: str, user: str, reason: str) -> None:
         self._failed += 1
         now = time.monotonic()
-        if now >= self._logged + _LOG_INTERVAL:
+        if now >= self._logged + _LOG_INTERVAL_S:
             log.info("login failed", user=user, client=client, mechanism=mechanism,
                      reason=reason, failures=self._failed)  # fmt: skip
             self._failed, self._logged = 0, now
@@ -288,7 +294,7 @@ class Logins:
     def _refuse(self, client: str, units: Sequence[str], user: str = "") -> NoReturn:
         """Refuse a login because of earlier failures; log whose, at most once per second."""
         now = time.monotonic()
-        if now >= self._told + _LOG_INTERVAL:
+        if now >= self._told + _LOG_INTERVAL_S:
             self._told = now
             limit = next((unit for unit in units if self.throttle.blocked([unit])), units[-1])
             log.info("login refused", user=user, client=client, reason="too many failed logins",
@@ -298,7 +304,7 @@ class Logins:
     def unavailable(self, error: Exception) -> None:
         """Log that a login could not be judged, at most once per second."""
         now = time.monotonic()
-        if now >= self._troubled + _LOG_INTERVAL:
+        if now >= self._troubled + _LOG_INTERVAL_S:
             self._troubled = now
             log.warning("logins can't be judged", reason=str(error))
 

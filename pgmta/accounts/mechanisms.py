@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from pgmta.password import login_name
 
-LINE = 12288
-"""Octets of a line of an exchange, at most (RFC 4954, section 4)."""
+MAX_LINE_OCTETS = 12288
+"""The longest line of an exchange (RFC 4954, section 4)."""
 
 USERNAME, PASSWORD = b"Username:", b"Password:"
 """The challenges of LOGIN, in the words that clients expect."""

@@ -12,8 +12,8 @@ from functools import lru_cache
 from pgmta.accounts.networks import Networks, address_of, network_of
 from pgmta.config.types import Network
 
-_MINUTE = 60.0
-_FEW = 1000  # networks that are kept without a look at which are over
+_MINUTE_S = 60.0
+_MIN_KEPT_NETWORKS = 1000  # so many are kept before quiet ones are looked for
 
 
 class Rate:
@@ -26,7 +26,7 @@ class Rate:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._busy_until: dict[Network, float] = {}
-        self._most = _FEW
+        self._max_kept = _MIN_KEPT_NETWORKS
 
     def exceeded(self, network: Network, limit: int) -> bool:
         """Return whether another event of the network would be over `limit` per minute."""
@@ -35,18 +35,18 @@ class Rate:
     def free_in(self, network: Network, limit: int) -> float:
         """Return the seconds until another event is within `limit` per minute; 0.0 for now."""
         until = self._busy_until.get(network, 0.0)
-        wait = until + _MINUTE / limit - _MINUTE - self._clock()
+        wait = until + _MINUTE_S / limit - _MINUTE_S - self._clock()
         return wait if wait > 1e-6 else 0.0
 
     def count_event(self, network: Network, limit: int) -> None:
         """Count an event."""
         now = self._clock()
-        self._busy_until[network] = max(self._busy_until.get(network, 0.0), now) + _MINUTE / limit
-        if len(self._busy_until) > self._most:
+        self._busy_until[network] = max(self._busy_until.get(network, 0.0), now) + _MINUTE_S / limit
+        if len(self._busy_until) > self._max_kept:
             self._busy_until = {
                 network: until for network, until in self._busy_until.items() if until > now
             }
-            self._most = max(_FEW, 2 * len(self._busy_until))
+            self._max_kept = max(_MIN_KEPT_NETWORKS, 2 * len(self._busy_until))
 
 
 class Excess(Enum):

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from pgmta.config.types import Network
 
-# An IPv6 host has at least a /64: that counts as one address.
-_ADDRESS = {4: 32, 6: 64}
-_NETWORK = {4: 24, 6: 48}
+# By version of IP. An IPv6 host has at least a /64, which counts as one address.
+_ADDRESS_PREFIX_BITS = {4: 32, 6: 64}
+_NETWORK_PREFIX_BITS = {4: 24, 6: 48}
 
 
 class Networks:
@@ -28,12 +28,12 @@ class Networks:
 
 def address_of(client: str) -> Network | None:
     """Return the network that counts as one address: IPv4 /32, IPv6 /64; None for no address."""
-    return _network(client, _ADDRESS)
+    return _network(client, _ADDRESS_PREFIX_BITS)
 
 
 def network_of(client: str) -> Network | None:
     """Return the network of a client: IPv4 /24, IPv6 /48; None for no address."""
-    return _network(client, _NETWORK)
+    return _network(client, _NETWORK_PREFIX_BITS)
 
 
 def _network(client: str, lengths: dict[int, int]) -> Network | None:

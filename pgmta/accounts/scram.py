@@ -11,19 +11,19 @@ from base64 import b64encode
 from pgmta.accounts.mechanisms import Malformed, check_identity, decode
 from pgmta.password import ITERATIONS, parse_scram_keys, preparable, prepared_name
 
-_SALT = 16  # octets
-_NONCE = 18  # random octets that the server adds
+_SALT_OCTETS = 16
+_SERVER_NONCE_OCTETS = 18  # of randomness, before base64
 # The grammar of RFC 5802, section 7. An extension is an attribute of a letter that SCRAM does not
-# know. It has a place behind the nonce and is ignored there. Nothing else may be added, and no
+# know. It may stand behind the nonce and is ignored there. Nothing else may be added, and no
 # attribute `m`, which only a server that knows the extension may take (section 5.1).
 _SASLNAME = r"(?:[^\0,=]|=2C|=3D)+"
 _NONCE_TEXT = r"[!-+\--~]+"
 _EXTENSIONS = r"((?:,[A-Zbdf-hj-loqtuw-z]=[^\0,]+)*)"
 _BASE64 = r"[A-Za-z0-9+/]+=*"
-_FIRST = re.compile(
+_CLIENT_FIRST = re.compile(
     rf"([ny],(?:a=({_SASLNAME}))?,)(n=({_SASLNAME}),r=({_NONCE_TEXT}){_EXTENSIONS})"
 )
-_FINAL = re.compile(rf"(c=({_BASE64}),r=({_NONCE_TEXT}){_EXTENSIONS}),p=({_BASE64})")
+_CLIENT_FINAL = re.compile(rf"(c=({_BASE64}),r=({_NONCE_TEXT}){_EXTENSIONS}),p=({_BASE64})")
 
 type Keys = tuple[bytes, bytes, bytes, int]
 """Salt, stored key, server key, iterations."""
@@ -35,7 +35,7 @@ class ScramExchange:
     def __init__(self, first: bytes) -> None:
         """Take the client's first message. Raises Malformed, and OtherIdentity."""
         text = _text(first)
-        found = _FIRST.fullmatch(text) if preparable(text) else None
+        found = _CLIENT_FIRST.fullmatch(text) if preparable(text) else None
         if not found:
             raise Malformed("not a first message of SCRAM")
         self._header, identity, self._first, name, self._nonce, extensions = found.groups()
@@ -50,7 +50,7 @@ class ScramExchange:
     def challenge(self, keys: Keys) -> bytes:
         """Return the server's first message."""
         salt, self._stored, self._server, iterations = keys
-        self._nonce += secrets.token_urlsafe(_NONCE)
+        self._nonce += secrets.token_urlsafe(_SERVER_NONCE_OCTETS)
         self._challenge = f"r={self._nonce},s={b64encode(salt).decode()},i={iterations}"
         return self._challenge.encode()
 
@@ -59,7 +59,7 @@ class ScramExchange:
 
         Raises Malformed.
         """
-        found = _FINAL.fullmatch(_text(final))
+        found = _CLIENT_FINAL.fullmatch(_text(final))
         if not found:
             raise Malformed("not a final message of SCRAM")
         unproven, binding, nonce, extensions, proof = found.groups()
@@ -84,7 +84,7 @@ def keys_of(scram: str | None, name: str, secret: bytes) -> Keys:
     """
     if scram:
         return parse_scram_keys(scram)
-    salt = hmac.digest(secret, b"salt " + name.encode(), hashlib.sha256)[:_SALT]
+    salt = hmac.digest(secret, b"salt " + name.encode(), hashlib.sha256)[:_SALT_OCTETS]
     key = hmac.digest(secret, b"key " + name.encode(), hashlib.sha256)
     return salt, key, key, ITERATIONS
 

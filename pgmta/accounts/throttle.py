@@ -21,15 +21,15 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.store.accounts.logins import LoginStore
 
-_KEPT = 20_000  # units
-_CLIENTS = 4096  # of which the units are kept
-_INTERVAL = 1.0  # seconds between two writes
-_UNITS = 64  # of failures in a write
-_DUE = 10_000  # units that wait for one, at most
-_SEEN = 64  # logins in a write
-_FORGET = 3600  # writes until old failures are removed
-_TIME = 5.0  # seconds for a write
-_LOG_INTERVAL = 60.0  # seconds between two lines about writes that fail
+_MAX_UNITS = 20_000  # whose failures are known; a unit is a user, an address or a network
+_CACHED_CLIENTS = 4096  # whose units need not be computed again
+_WRITE_INTERVAL_S = 1.0
+_UNITS_PER_WRITE = 64
+_MAX_DUE = 10_000  # units, and logins, that wait to be written
+_LOGINS_PER_WRITE = 64
+_WRITES_PER_CLEANING = 3600  # each removes old failures
+_WRITE_TIMEOUT_S = 5.0
+_LOG_INTERVAL_S = 60.0  # for lines about writes that fail
 
 log = get("auth")
 
@@ -57,7 +57,7 @@ class Throttle:
         self._exempt = Networks(limits.exempt)
         self._levels: OrderedDict[str, _Level] = OrderedDict()
         self._waiting: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
-        self.places = lru_cache(maxsize=_CLIENTS)(self._places)
+        self.places = lru_cache(maxsize=_CACHED_CLIENTS)(self._places)
         """The units of a client's address and network; none if it is exempt."""
 
     def _places(self, client: str) -> tuple[str, ...]:
@@ -147,13 +147,13 @@ class Throttle:
         level = self._levels.get(unit)
         if level is None:
             level = self._levels[unit] = _Level()
-            if len(self._levels) > _KEPT:
+            if len(self._levels) > _MAX_UNITS:
                 self._shrink()
         return level
 
     def _shrink(self) -> None:
         """Forget the oldest units without attempts under way."""
-        for unit in list(self._levels)[: _KEPT // 10]:
+        for unit in list(self._levels)[: _MAX_UNITS // 10]:
             if not self._levels[unit].tried:
                 del self._levels[unit]
 
@@ -172,18 +172,18 @@ class Notes:
         self._seen: set[tuple[str, Network]] = set()
         self._task: asyncio.Task[None] | None = None
         self._writes = 0
-        self._logged = -_LOG_INTERVAL
+        self._logged = -_LOG_INTERVAL_S
 
     def add_failure(self, unit: str) -> None:
         """Count a failure, here and soon over all processes."""
         self._throttle.add_failure(unit)
-        if unit in self.failures or len(self.failures) < _DUE:
+        if unit in self.failures or len(self.failures) < _MAX_DUE:
             self.failures[unit] += 1
             self._begin()
 
     def add_network(self, name: str, network: Network) -> None:
         """Note that a user logged in from a network, if not too much else is to be noted."""
-        if len(self._seen) < _DUE:
+        if len(self._seen) < _MAX_DUE:
             self._seen.add((name, network))
             self._begin()
 
@@ -196,27 +196,27 @@ class Notes:
 
     async def _run(self) -> None:
         while self.failures or self._seen:
-            await asyncio.sleep(_INTERVAL)
+            await asyncio.sleep(_WRITE_INTERVAL_S)
             await self.write_due()
 
     async def write_due(self) -> None:
         """Write the first of the failures and logins that are due."""
         try:
-            async with asyncio.timeout(_TIME):
+            async with asyncio.timeout(_WRITE_TIMEOUT_S):
                 await self._write_failures()
                 await self._write_seen()
-                if not self._writes % _FORGET:
+                if not self._writes % _WRITES_PER_CLEANING:
                     await self._store.forget_failures()
                 self._writes += 1
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             now = time.monotonic()
-            if now >= self._logged + _LOG_INTERVAL:
+            if now >= self._logged + _LOG_INTERVAL_S:
                 self._logged = now
                 log.warning("failed logins are not written", reason=str(error) or "timeout")
 
     async def _write_failures(self) -> None:
         throttle = self._throttle
-        most = heapq.nlargest(_UNITS, self.failures.items(), key=lambda item: item[1])
+        most = heapq.nlargest(_UNITS_PER_WRITE, self.failures.items(), key=lambda item: item[1])
         if not most:
             return
         rows = [(unit, count, count * throttle.cost(unit)) for unit, count in most]
@@ -228,7 +228,7 @@ class Notes:
         throttle.learn([unit for unit, _ in most], levels, self.failures)
 
     async def _write_seen(self) -> None:
-        some = list(self._seen)[:_SEEN]
+        some = list(self._seen)[:_LOGINS_PER_WRITE]
         if some:
             await self._store.add_networks(some)
             self._seen.difference_update(some)

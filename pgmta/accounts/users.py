@@ -29,14 +29,16 @@ from pgmta.errors import StoreUnavailable
 from pgmta.password import matches
 from pgmta.store.accounts.logins import Levels, LoginStore, Verifier, name_key
 
-_FRESH = 0.5  # seconds after which smtpd asks whether a user has changed
-_TIME = 5.0  # seconds for an answer of the database, because a client waits meanwhile
-_KNOWN, _ABSENT = 10_000, 2_000  # names that are remembered: of users, and others
-_WRONG = 8  # wrong passwords of a user that are remembered
-_NOBODY = "$argon2id$v=19$m=19456,t=2,p=1$"  # as pgmta.password makes them
-_WAITING = 500  # passwords that wait for a thread, of users from own networks and of others
-_MANY = "too many logins wait for their password to be checked"
-_NICE = 15  # below the sessions: an attack costs their mail little
+_VERSION_AGE_S = 0.5  # afterwards smtpd asks whether a user has changed
+_ANSWER_TIMEOUT_S = 5.0  # for the database, because a client waits meanwhile
+_MAX_USERS, _MAX_ABSENT = 10_000, 2_000  # names in memory: of users, and of nobody
+# Of a user, in memory: a client with an old password tries it again and again.
+_MAX_WRONG_PASSWORDS = 8
+# The parameters of pgmta.password: the password of an unknown user takes as long to check.
+_NOBODY_HASH = "$argon2id$v=19$m=19456,t=2,p=1$"
+_MAX_WAITING_PASSWORDS = 500  # for a thread; separately of own networks and of others
+_BUSY = "too many logins wait for their password to be checked"
+_THREAD_NICENESS = 15  # below the sessions: an attack costs their mail little
 
 
 @dataclass(slots=True)
@@ -75,7 +77,7 @@ class Entry:
             self._wrong.pop(digest, None)
         else:
             self._wrong[digest] = until
-            if len(self._wrong) > _WRONG:
+            if len(self._wrong) > _MAX_WRONG_PASSWORDS:
                 del self._wrong[next(iter(self._wrong))]
 
     def listed(self, client: str) -> bool:
@@ -119,7 +121,7 @@ class Users:
         self._remember = remember
         self._passwords = Passwords(threads)
         self._key = secrets.token_bytes(32)
-        self._nobody = _NOBODY + "$".join(
+        self._nobody = _NOBODY_HASH + "$".join(
             b64encode(secrets.token_bytes(size)).decode().rstrip("=") for size in (16, 32)
         )
         self._known: OrderedDict[str, Entry] = OrderedDict()
@@ -135,7 +137,7 @@ class Users:
     @property
     def fresh(self) -> bool:
         """Whether `changes` is of the last half second."""
-        return time.monotonic() < self._asked + _FRESH
+        return time.monotonic() < self._asked + _VERSION_AGE_S
 
     async def refresh(self) -> None:
         """Make `changes` fresh. Raises AuthUnavailable."""
@@ -177,9 +179,9 @@ class Users:
             before.own |= verifier.own_networks
             return before, levels
         entry = Entry(verifier, set(verifier.own_networks))
-        entries, others, most = self._absent, self._known, _ABSENT
+        entries, others, most = self._absent, self._known, _MAX_ABSENT
         if entry.exists:
-            entries, others, most = self._known, self._absent, _KNOWN
+            entries, others, most = self._known, self._absent, _MAX_USERS
         others.pop(name, None)
         entries[name] = entry
         if len(entries) > most:
@@ -236,7 +238,7 @@ class Users:
 async def _answer[T](question: Awaitable[T]) -> T:
     """Return the answer of the database. Raises AuthUnavailable."""
     try:
-        async with asyncio.timeout(_TIME):
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             return await question
     except (StoreUnavailable, psycopg.Error, TimeoutError, ValueError) as error:
         raise AuthUnavailable(str(error) or "the database does not answer") from error
@@ -255,14 +257,14 @@ class Turns:
         If too many wait, the address with the most of them loses its last one.
         Raises AuthUnavailable if that is this one.
         """
-        if self._count >= _WAITING:
+        if self._count >= _MAX_WAITING_PASSWORDS:
             most = max(self._waiting.values(), key=len)
             if len(most) <= len(self._waiting.get(address, ())) + 1:
-                raise AuthUnavailable(_MANY)
+                raise AuthUnavailable(_BUSY)
             self._count -= 1
             lost = most.pop()
             if not lost.done():
-                lost.set_exception(AuthUnavailable(_MANY))
+                lost.set_exception(AuthUnavailable(_BUSY))
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(address, deque()).append(turn)
         self._count += 1
@@ -329,4 +331,4 @@ class Passwords:
 def _give_way() -> None:
     """Make the thread nice. Only Linux has this for single threads."""
     with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _THREAD_NICENESS)

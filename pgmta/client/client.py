@@ -13,14 +13,14 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgmta.client.mail_json import mail_json
 from pgmta.client.mailer import Mailer
-from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
+from pgmta.client.parcels import CLOSED_REASON, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
 from pgmta.tracing import submit_span
 
-_PATIENCE: Final = 1800
-"""Seconds of patience at most: PostgreSQL keeps the answer of a call for an hour."""
+_MAX_PATIENCE_S: Final = 1800
+"""PostgreSQL keeps the answer of a call for an hour, so a later repetition would be a new call."""
 
 
 class Client:
@@ -72,7 +72,7 @@ class Client:
         self, mails: Iterable[SubmittedMail], traceparent: str
     ) -> list[SendResult]:
         if self._closed and not self._mailer:
-            return [SendResult(None, NotBegun(CLOSED)) for _ in mails]
+            return [SendResult(None, NotBegun(CLOSED_REASON)) for _ in mails]
         mailer = self._started()
         batch = Batch[asyncio.Future[Found]](mails, mailer.loop.create_future, traceparent)
         begun: deque[Parcel[asyncio.Future[Found]]] = deque()
@@ -153,7 +153,7 @@ class Client:
         mailer = self._mailer
         if mailer is None:
             if self._closed:
-                raise NotBegun(CLOSED)
+                raise NotBegun(CLOSED_REASON)
             mailer = self._mailer = Mailer(self._uri, self._connections, self._patience)
         elif mailer.loop is not asyncio.get_running_loop():
             raise RuntimeError(
@@ -169,11 +169,13 @@ def check_arguments(uri: str, connections: int, patience: float) -> None:
         raise TypeError(f"uri: it has to be a text, and not {type(uri).__name__}")
     try:
         conninfo_to_dict(uri)
-    except ProgrammingError:  # its words may have a password
+    except ProgrammingError:  # its message may have a password
         raise ValueError(
             "uri: it is no connection string of libpq, such as postgresql://app@db.example/mail"
         ) from None
     if not isinstance(connections, int) or connections < 1:
         raise ValueError(f"connections: give a number from 1 on, and not {connections!r}")
-    if not isinstance(patience, int | float) or not 0 < patience <= _PATIENCE:
-        raise ValueError(f"patience: give seconds from 0 to {_PATIENCE}, and not {patience!r}")
+    if not isinstance(patience, int | float) or not 0 < patience <= _MAX_PATIENCE_S:
+        raise ValueError(
+            f"patience: give seconds from 0 to {_MAX_PATIENCE_S}, and not {patience!r}"
+        )

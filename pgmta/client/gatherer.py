@@ -15,22 +15,22 @@ import psycopg
 from psycopg import errors as pg_errors
 
 from pgmta.client.mail_json import as_array
-from pgmta.client.parcels import CLOSED, Parcel
+from pgmta.client.parcels import CLOSED_REASON, Parcel
 from pgmta.errors import LoginRefused, NotBegun, SchemaMismatch, StoreUnavailable, Undecided
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
-from pgmta.postgres.role import QUESTION, lacking
+from pgmta.postgres.role import ROLE_QUESTION, lacking
 from pgmta.store.changes.sql_interface import Answer, SqlInterface
 
 _ROLE: Final = "pgmta_submit"
-_MAILS, _OCTETS = 1000, 16 << 20  # of a group, at most, if it has several parcels
-_LOCK_WAIT = 1000  # milliseconds that a call waits for a lock, with all mail of its group
-_LOCKED_PAUSE = 2.0  # seconds before mail that was locked out alone is tried again
+_MAX_GROUP_MAILS, _MAX_GROUP_OCTETS = 1000, 16 << 20  # if a group has several parcels
+_LOCK_TIMEOUT_MS = 1000  # of a call, with all mail of its group
+_LOCKED_PAUSE_S = 2.0  # before mail that was locked out alone is tried again
 _BEHIND: Final = "PostgreSQL took too long for the mail before it"
 _LOCKED: Final = "another transaction that is open locks the mail out, for example by its key"
-_GRACE = 1.0  # seconds that PostgreSQL has to end a statement before the client does
+_GRACE_S = 1.0  # in which PostgreSQL ends a late statement itself, before the client does
 
 
 class Gatherer:
@@ -59,7 +59,7 @@ class Gatherer:
     def put(self, parcel: Parcel[Any]) -> None:
         """Take mail; its future gets the results. After `close` each of them is NotBegun."""
         if self._closing:
-            parcel.fail(NotBegun(CLOSED))
+            parcel.fail(NotBegun(CLOSED_REASON))
         else:
             self._waiting.append(parcel)
             self._rouse()
@@ -76,7 +76,7 @@ class Gatherer:
     def _end(self) -> None:
         self._closing = True
         for parcel in (*self._waiting, *self._locked):
-            parcel.fail(NotBegun(CLOSED))
+            parcel.fail(NotBegun(CLOSED_REASON))
         self._waiting.clear()
 
     async def _run(self, link: Link) -> None:
@@ -115,7 +115,7 @@ class Gatherer:
             parcel = waiting[0]
             mails += len(parcel.mails)
             octets += parcel.octets
-            if group and (parcel.alone or mails > _MAILS or octets > _OCTETS):
+            if group and (parcel.alone or mails > _MAX_GROUP_MAILS or octets > _MAX_GROUP_OCTETS):
                 break
             waiting.popleft()
             if parcel.since < overdue:
@@ -140,7 +140,7 @@ class Gatherer:
             else:
                 self._locked.add(parcel)
                 left = max(parcel.since + self._patience - time.monotonic(), 0.0)
-                pause = min(_LOCKED_PAUSE, left)
+                pause = min(_LOCKED_PAUSE_S, left)
                 asyncio.get_running_loop().call_later(pause, self._try_again, parcel)
 
     def _try_again(self, parcel: Parcel[Any]) -> None:
@@ -160,7 +160,7 @@ class Gatherer:
                 group = waiting
                 call, (text, contents) = uuid4(), as_array(m for p in group for m in p.mails)
             try:
-                found = await self._attempt(
+                answers = await self._attempt(
                     link, interface, waiting, text, contents, call, open_=open_
                 )
             except StoreUnavailable as error:
@@ -186,7 +186,7 @@ class Gatherer:
                 self._notifier.due.set()
                 start = 0
                 for parcel in group:
-                    parcel.answer(found[start : (start := start + len(parcel.mails))])
+                    parcel.answer(answers[start : (start := start + len(parcel.mails))])
                 return
 
     async def _attempt(
@@ -198,7 +198,7 @@ class Gatherer:
         If it has no answer when a parcel's time is over, it raises Undecided. It raises
         StoreUnavailable if the call was never sent by then.
         """
-        until = min(parcel.since for parcel in waiting) + self._patience + _GRACE
+        until = min(parcel.since for parcel in waiting) + self._patience + _GRACE_S
         error = (Undecided if open_ else StoreUnavailable)("PostgreSQL has not answered in time")
         loop = asyncio.get_running_loop()
         # the callers first: it may take seconds until the statement is cancelled
@@ -213,7 +213,7 @@ class Gatherer:
         except TimeoutError:
             raise error from None
         except pg_errors.LockNotAvailable as failure:
-            if open_:  # by the first call, which is still at work
+            if open_:  # the first call is still at work
                 raise StoreUnavailable(str(failure)) from None
             raise
         finally:
@@ -224,13 +224,13 @@ class Gatherer:
     ) -> None:
         """Write each mail by itself: a trigger or constraint of operators refuses one of them."""
         for parcel in group:
-            found: list[int | Exception] = []
+            answers: list[int | Exception] = []
             for mail in parcel.mails:
                 alone = Parcel([mail], mail.size, asyncio.get_running_loop().create_future())
                 alone.since = parcel.since
                 await self._write(link, interface, [alone])
-                found += await alone.future
-            parcel.answer(found)
+                answers += await alone.future
+            parcel.answer(answers)
 
     def _give_up(
         self, group: list[Parcel[Any]], error: StoreUnavailable, kind: type[StoreUnavailable]
@@ -261,7 +261,7 @@ def session_of(patience: float) -> dict[str, str]:
     limit = max(1, min(round(patience * 1000), 2**31 - 1))
     return {
         "jit": "off", "plan_cache_mode": "force_generic_plan", "client_encoding": "UTF8",
-        "statement_timeout": f"{limit}ms", "lock_timeout": f"{_LOCK_WAIT}ms",
+        "statement_timeout": f"{limit}ms", "lock_timeout": f"{_LOCK_TIMEOUT_MS}ms",
     }  # fmt: skip
 
 
@@ -273,7 +273,7 @@ async def explained(link: Link, error: Exception) -> Exception:
         )
     if isinstance(error, pg_errors.InsufficientPrivilege):
         with suppress(StoreUnavailable, psycopg.Error):
-            for answer in await link.run(QUESTION, {"role": _ROLE}):
+            for answer in await link.run(ROLE_QUESTION, {"role": _ROLE}):
                 if words := lacking(_ROLE, answer):
                     return LoginRefused(words)
     return error

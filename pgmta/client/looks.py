@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from pgmta.client.parcels import CLOSED
+from pgmta.client.parcels import CLOSED_REASON
 from pgmta.client.results import Statuses
 from pgmta.errors import NotBegun
 
-_FIRST, _LONGEST, _FACTOR = 0.02, 1.0, 1.5  # seconds between two looks
-_REST: Final = 9  # times as long as a look took
+_FIRST_PAUSE_S, _MAX_PAUSE_S, _PAUSE_FACTOR = 0.02, 1.0, 1.5  # between two looks
+_REST_FACTOR: Final = 9  # pauses last so many times as long as a look, to spare a busy server
 
 
 class _Wait:
@@ -41,7 +41,7 @@ class _Wait:
         for future in (self.looked, self.over):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # it may be that no one awaits this one
+                future.exception()  # read, because perhaps nobody awaits it
 
 
 class Looks:
@@ -80,7 +80,7 @@ class Looks:
         """End all waits: they return what the last look has found, or raise NotBegun."""
         for wait in self._waits:
             if not wait.looked.done():
-                wait.fail(NotBegun(CLOSED))
+                wait.fail(NotBegun(CLOSED_REASON))
             elif not wait.over.done():
                 wait.over.set_result(None)
         if self._task:
@@ -88,27 +88,29 @@ class Looks:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        pause = _FIRST
+        pause = _FIRST_PAUSE_S
         while self._waits:
             if self._new.is_set():
                 self._new.clear()
-                pause = _FIRST
-            asked = list(self._waits)
+                pause = _FIRST_PAUSE_S
+            waits = list(self._waits)
             began = time.monotonic()
             try:
-                found = await self._ask(sorted(set().union(*(wait.left for wait in asked))))
+                statuses = await self._ask(sorted(set().union(*(wait.left for wait in waits))))
             except Exception as error:
-                for wait in asked:
+                for wait in waits:
                     wait.fail(error)
                     self._waits.discard(wait)
                 continue
-            for wait in asked:
-                wait.learn(found)
+            for wait in waits:
+                wait.learn(statuses)
                 if not wait.left:
                     self._waits.discard(wait)
             now = time.monotonic()
-            with suppress(TimeoutError):  # a new caller shortens it
+            with suppress(TimeoutError):  # a new caller shortens the pause
                 async with asyncio.timeout(pause):
                     await self._new.wait()
-            await asyncio.sleep(max(_REST * (now - began), _FIRST) - (time.monotonic() - now))
-            pause = min(pause * _FACTOR, _LONGEST)
+            await asyncio.sleep(
+                max(_REST_FACTOR * (now - began), _FIRST_PAUSE_S) - (time.monotonic() - now)
+            )
+            pause = min(pause * _PAUSE_FACTOR, _MAX_PAUSE_S)

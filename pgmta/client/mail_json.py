@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from pgmta.compose.submitted_mail import Attachment, Mail, RawMail, SubmittedMail, TemplateMail
 from pgmta.errors import SubmissionError
 from pgmta.mail.text import UNSTORABLE
-from pgmta.tracing import KEY
+from pgmta.tracing import TRACE_KEY
 
 _LISTS: Final = (list, tuple)
 
@@ -39,14 +39,14 @@ def mail_json(mail: SubmittedMail, traceparent: str = "", *, ascii_only: bool = 
     make = _OBJECTS.get(type(mail)) or _kind_of(mail)
     found = make(mail)
     if traceparent:
-        found["metadata"] = {KEY: traceparent, **found.get("metadata", {})}
+        found["metadata"] = {TRACE_KEY: traceparent, **found.get("metadata", {})}
     encode = _ASCII if ascii_only else _UTF8
     try:
         text = encode(found)
     except (TypeError, ValueError, RecursionError):
         _blame(found)
         raise
-    if not _storable(text):  # perhaps
+    if not _storable(text):
         for name, value in _by_name(found):
             check_texts(name, value)
     if isinstance(mail, RawMail):

@@ -15,13 +15,13 @@ import psycopg
 from pgmta.client.gatherer import Gatherer, explained, pauses, session_of
 from pgmta.client.looks import Looks
 from pgmta.client.mail_json import check_texts
-from pgmta.client.parcels import CLOSED
+from pgmta.client.parcels import CLOSED_REASON
 from pgmta.client.results import RecipientStatus, Statuses
 from pgmta.errors import LoginRefused, NotBegun, StoreUnavailable, Undecided
 from pgmta.postgres.resources import Resources
 from pgmta.store.changes.sql_interface import SqlInterface
 
-_IDS: Final = 10_000  # of a question
+_IDS_PER_QUESTION: Final = 10_000
 
 
 class Mailer:
@@ -45,7 +45,7 @@ class Mailer:
         """Return the recipients of each message. Raises StoreUnavailable, psycopg.Error."""
         wanted = message_ids(ids)
         found: Statuses = {number: [] for number in wanted}
-        for some in batched(wanted, _IDS):
+        for some in batched(wanted, _IDS_PER_QUESTION):
             for number, *state in await self._ask(partial(self._interface.status, some)):
                 found[number].append(RecipientStatus(*state))
         return found
@@ -53,7 +53,7 @@ class Mailer:
     async def wait(self, ids: Iterable[int], timeout: float | None) -> Statuses:
         """Return the same once no state changes by itself any more, or at the timeout."""
         if self._closing:
-            raise NotBegun(CLOSED)
+            raise NotBegun(CLOSED_REASON)
         if timeout is not None and not isinstance(timeout, int | float):
             raise TypeError(f"timeout: give seconds or None, and not {type(timeout).__name__}")
         if timeout is not None and isnan(timeout):  # it would end the event loop
@@ -86,7 +86,7 @@ class Mailer:
 
     async def _ask[T](self, call: Callable[[], Awaitable[T]]) -> T:
         if self._closing:
-            raise NotBegun(CLOSED)
+            raise NotBegun(CLOSED_REASON)
         ended = self.loop.create_future()
         self._asks.add(ended)
         try:

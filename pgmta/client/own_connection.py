@@ -16,15 +16,15 @@ from pgmta.errors import SubmissionError
 from pgmta.store.changes.sql_interface import SUBMIT_TEXT, Answer, read_text
 from pgmta.tracing import SubmitSpan, submit_span
 
-_POSSIBLE: Final = (
+_ACCEPTED_KINDS: Final = (
     "give a psycopg Connection or AsyncConnection, an SQLAlchemy Connection, Session, "
     "AsyncConnection or AsyncSession, or a connection of Django"
 )
-_SQLALCHEMY: Final = (
+_SQLALCHEMY_CLASSES: Final = (
     ("sqlalchemy.engine", "Connection"), ("sqlalchemy.orm", "Session"),
     ("sqlalchemy.orm", "scoped_session"),
 )  # fmt: skip
-_DJANGO: Final = (
+_DJANGO_CLASSES: Final = (
     ("django.db.backends.base.base", "BaseDatabaseWrapper"),
     ("django.utils.connection", "ConnectionProxy"),
 )
@@ -141,9 +141,9 @@ def call_on(
         return psycopg_later(connection, **given)
     if isinstance(connection, psycopg.Connection):
         return psycopg_(connection, **given)
-    if _is_one_of(connection, _SQLALCHEMY):
+    if _is_one_of(connection, _SQLALCHEMY_CLASSES):
         return _of_alchemy(connection, sqlalchemy, **given)
-    if _is_one_of(connection, _DJANGO):
+    if _is_one_of(connection, _DJANGO_CLASSES):
         _require(connection.vendor)
         return django(connection, **given)
     if hasattr(connection, "run_sync"):
@@ -151,7 +151,7 @@ def call_on(
     kind = type(connection)
     # sqlite3 and others have a Connection too
     where = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    raise TypeError(f"connection: {_POSSIBLE}, and not {where}{kind.__qualname__}")
+    raise TypeError(f"connection: {_ACCEPTED_KINDS}, and not {where}{kind.__qualname__}")
 
 
 def _psycopg(connection: psycopg.Connection[Any], mails: str, *, wake: bool) -> Answer:

@@ -14,13 +14,13 @@ from pgmta.client.results import SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun, SubmissionError
 
-MAILS: Final = 500
-"""Mails of a parcel at most."""
+MAX_PARCEL_MAILS: Final = 500
+"""So many mails are one call of PostgreSQL at most."""
 
-OCTETS: Final = 4 << 20
-"""Octets of a parcel, about, if it has several mails."""
+PARCEL_OCTETS: Final = 4 << 20
+"""A parcel of several mails has about so many at most."""
 
-CLOSED: Final = "the client is closed, so this call was not begun"
+CLOSED_REASON: Final = "the client is closed, so this call was not begun"
 
 type Found = Sequence[int | Exception]
 type Waiting = asyncio.Future[Found] | futures.Future[Found]
@@ -88,8 +88,8 @@ class Batch[F: Waiting]:
         octets = 0
         for mail in self._mails:
             if self._closed:
-                results.append(SendResult(None, NotBegun(CLOSED)))
-                if not len(results) % MAILS:
+                results.append(SendResult(None, NotBegun(CLOSED_REASON)))
+                if not len(results) % MAX_PARCEL_MAILS:
                     yield None
                 continue
             try:
@@ -97,14 +97,14 @@ class Batch[F: Waiting]:
             except (SubmissionError, TypeError, ValueError) as error:
                 results.append(SendResult(None, error))
                 continue
-            if mails and octets + made.size > OCTETS:  # a large mail holds up no other
+            if mails and octets + made.size > PARCEL_OCTETS:  # a large mail holds up no other
                 yield Parcel(mails, octets, self._future(), places)
                 mails, places, octets = [], [], 0
             places.append(len(results))
             results.append(None)
             mails.append(made)
             octets += made.size
-            if len(mails) == MAILS or octets >= OCTETS:
+            if len(mails) == MAX_PARCEL_MAILS or octets >= PARCEL_OCTETS:
                 yield Parcel(mails, octets, self._future(), places)
                 mails, places, octets = [], [], 0
         if mails:

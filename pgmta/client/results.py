@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-_MOVING: Final = frozenset(("scheduled", "queued", "deferred", "sending"))
+_UNFINISHED: Final = frozenset(("scheduled", "queued", "deferred", "sending"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RecipientStatus:
     @property
     def over(self) -> bool:
         """False while it is scheduled, queued, deferred or sending: these end by themselves."""
-        return self.state not in _MOVING
+        return self.state not in _UNFINISHED
 
 
 type Statuses = dict[int, list[RecipientStatus]]

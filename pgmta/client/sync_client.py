@@ -16,14 +16,16 @@ from weakref import WeakSet
 from pgmta.client.client import check_arguments
 from pgmta.client.mail_json import mail_json
 from pgmta.client.mailer import Mailer, message_ids
-from pgmta.client.parcels import CLOSED, Batch, Found, Parcel
+from pgmta.client.parcels import CLOSED_REASON, Batch, Found, Parcel
 from pgmta.client.results import RecipientStatus, SendResult
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun
 from pgmta.tracing import submit_span
 
 _clients: WeakSet[SyncClient] = WeakSet()
-_abandoned: list[object] = []  # parts that belong to the parent of this process
+_abandoned: list[
+    object
+] = []  # objects of the parent of this process, which are not to be closed here
 
 
 class SyncClient:
@@ -141,19 +143,19 @@ class SyncClient:
         self.close()
 
     def _put(self, parcel: Parcel[futures.Future[Found]]) -> None:
-        with self._lock:  # so that it is before `close`, or is refused
+        with self._lock:  # `close` comes after this call, or has refused it
             mailer = self._started()
             if mailer:
                 with suppress(RuntimeError):  # a signal handler has closed it right now
                     mailer.loop.call_soon_threadsafe(mailer.put, parcel)
                     return
-        parcel.fail(NotBegun(CLOSED))
+        parcel.fail(NotBegun(CLOSED_REASON))
 
     def _call[T](self, make: Callable[[Mailer], Coroutine[Any, Any, T]]) -> T:
         with self._lock:
             mailer = self._started()
             if not mailer:
-                raise NotBegun(CLOSED)
+                raise NotBegun(CLOSED_REASON)
             future = asyncio.run_coroutine_threadsafe(make(mailer), mailer.loop)
         return _result(future)
 

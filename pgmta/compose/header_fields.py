@@ -16,21 +16,23 @@ from functools import lru_cache
 from pgmta.compose.own_fields import is_structured, name_problem, value_problem
 from pgmta.mail.address import in_a_labels
 
-_LINE = 78
-_ENCODED_LINE = 76
-_LONGEST = 998
-_WORD = 75  # octets of an encoded word
-_AROUND = len("=?utf-8?q??=")
-_ROOM = 12  # octets of the longest character as q and as b, so a word has room for one
-_PLAIN = 60  # characters of a display name that needs no folding
-_MARK = "=?"  # a text that has it is encoded, because a reader would look for an encoded word
+_LINE_CHARACTERS = 78  # without CRLF (RFC 5322, section 2.1.1)
+_ENCODED_LINE_CHARACTERS = 76  # with encoded words (RFC 2047, section 2)
+_MAX_LINE_OCTETS = 998  # without CRLF (RFC 5322, section 2.1.1)
+_MAX_ENCODED_WORD_CHARACTERS = 75  # RFC 2047, section 2
+_ENCODED_WORD_FRAME_CHARACTERS = len("=?utf-8?q??=")
+_MAX_ENCODED_CHARACTER_OCTETS = 12  # four octets, as =F0=9F=98=80 in q; 8 in b
+_MAX_PLAIN_NAME_CHARACTERS = 60  # a longer display name may have to be folded
+_ENCODED_WORD_START = "=?"  # readers would decode a text that has it, so such a text is encoded
 _TOKEN = re.compile(" *[^ ]+")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
-_SPECIAL = re.compile(r'(["\\])')
-_ESCAPED = r"\\\1"
+_NEEDS_BACKSLASH = re.compile(r'(["\\])')
+_WITH_BACKSLASH = r"\\\1"
 _ALPHANUMERIC = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-_IN_PHRASE = _ALPHANUMERIC + b"!*+-/"  # as they are in a word of a phrase (RFC 2047, section 5)
-_IN_TEXT = _IN_PHRASE + b"\"#$%&'(),.:;<>@[\\]^`{|}~"
+_LITERAL_IN_PHRASE = (
+    _ALPHANUMERIC + b"!*+-/"
+)  # octets that q leaves as they are (RFC 2047, section 5, rule 3)
+_LITERAL_IN_TEXT = _LITERAL_IN_PHRASE + b"\"#$%&'(),.:;<>@[\\]^`{|}~"
 
 
 def _q_table(literal: bytes) -> list[str]:
@@ -40,8 +42,10 @@ def _q_table(literal: bytes) -> list[str]:
     return table
 
 
-_PHRASE_Q, _TEXT_Q = _q_table(_IN_PHRASE), _q_table(_IN_TEXT)
-_CONTINUED = frozenset("89AB")  # first digit of an octet that is not a character's first
+_PHRASE_Q, _TEXT_Q = _q_table(_LITERAL_IN_PHRASE), _q_table(_LITERAL_IN_TEXT)
+_CONTINUATION_DIGITS = frozenset(
+    "89AB"
+)  # the first hexadecimal digit of an octet that begins no character in UTF-8
 
 type Mailboxes = Sequence[tuple[str, str]]
 """Display names, or '', and addresses without brackets."""
@@ -62,10 +66,10 @@ def text_field(name: str, text: str) -> str:
     """
     if not _survives(text):
         return f"{name}:{_encoded(text, len(name) + 1, _TEXT_Q)}\r\n" if text else f"{name}:\r\n"
-    if len(name) + len(text) + 2 <= _LINE:
+    if len(name) + len(text) + 2 <= _LINE_CHARACTERS:
         return f"{name}: {text}\r\n"
     words = text.split(" ")
-    if len(name) + len(words[0]) + 2 > _LONGEST or max(map(len, words)) >= _LONGEST:
+    if len(name) + len(words[0]) + 2 > _MAX_LINE_OCTETS or max(map(len, words)) >= _MAX_LINE_OCTETS:
         return f"{name}:{_encoded(text, len(name) + 1, _TEXT_Q)}\r\n"
     return _folded(name, text)
 
@@ -75,7 +79,7 @@ def _survives(text: str) -> bool:
     return (
         text.isascii()
         and text.isprintable()
-        and _MARK not in text
+        and _ENCODED_WORD_START not in text
         and "  " not in text
         and text[:1] not in ("", " ")
         and text[-1] != " "
@@ -96,14 +100,14 @@ def own_field(name: str, value: str) -> str:
 
 def _folded(name: str, value: str) -> str:
     """Return a field of printable ASCII; its value neither begins nor ends with a space."""
-    if len(name) + len(value) + 2 <= _LINE:
+    if len(name) + len(value) + 2 <= _LINE_CHARACTERS:
         return f"{name}: {value}\r\n"
     out = [name, ":"]
     start = used = len(name) + 1
     for token in _TOKEN.findall(" " + value):
         size = len(token)
-        # not behind the name, if it can be helped: some readers take that space into the value
-        if used + size > _LINE and (used > start or used + size > _LONGEST):
+        # no fold behind the name, if it can be helped: some readers take its space into the value
+        if used + size > _LINE_CHARACTERS and (used > start or used + size > _MAX_LINE_OCTETS):
             out.append("\r\n")
             used = 0
         out.append(token)
@@ -135,7 +139,7 @@ def address_field(name: str, mailboxes: Mailboxes) -> str:
             tokens = [f" <{address}>"]
         elif phrase:
             tokens = [f" {phrase} <{address}>"]
-            if len(tokens[0]) >= _ENCODED_LINE:
+            if len(tokens[0]) >= _ENCODED_LINE_CHARACTERS:
                 tokens = [f" {phrase}", f" <{address}>"]
         else:
             tokens = [f" {address}"]
@@ -144,7 +148,9 @@ def address_field(name: str, mailboxes: Mailboxes) -> str:
         tokens[-1] += comma
         for token in tokens:
             size = len(token)
-            if used + size > _ENCODED_LINE and (used > start or size <= _ENCODED_LINE):
+            if used + size > _ENCODED_LINE_CHARACTERS and (
+                used > start or size <= _ENCODED_LINE_CHARACTERS
+            ):
                 out.append("\r\n")
                 start = used = 0
             out.append(token)
@@ -159,7 +165,7 @@ def _written(address: str) -> str:
         raise ValueError("an address has a line end")
     written = in_a_labels(address)
     if not written.isascii() and written.rpartition("@")[0].isascii():
-        raise ValueError("an address is malformed")  # without the address
+        raise ValueError("an address is malformed")  # the text is not to have the address
     return written
 
 
@@ -171,8 +177,12 @@ def _phrase(display: str) -> str | None:
     """
     if not display:
         return ""
-    if len(display) <= _PLAIN and _survives(display):
-        return display if _ATOMS.fullmatch(display) else f'"{_SPECIAL.sub(_ESCAPED, display)}"'
+    if len(display) <= _MAX_PLAIN_NAME_CHARACTERS and _survives(display):
+        return (
+            display
+            if _ATOMS.fullmatch(display)
+            else f'"{_NEEDS_BACKSLASH.sub(_WITH_BACKSLASH, display)}"'
+        )
     words = _encoded(display, 0, _PHRASE_Q)
     return None if "\n" in words else words[1:]
 
@@ -185,26 +195,29 @@ def _encoded(text: str, used: int, table: list[str]) -> str:
     """
     octets = text.encode()
     quoted = "".join(map(table.__getitem__, octets))
-    room = min(_WORD, _ENCODED_LINE - 1 - used) - _AROUND
+    free = (
+        min(_MAX_ENCODED_WORD_CHARACTERS, _ENCODED_LINE_CHARACTERS - 1 - used)
+        - _ENCODED_WORD_FRAME_CHARACTERS
+    )
     out = []
-    if room < _ROOM:
+    if free < _MAX_ENCODED_CHARACTER_OCTETS:
         out.append("\r\n")
-        room = _WORD - _AROUND
+        free = _MAX_ENCODED_WORD_CHARACTERS - _ENCODED_WORD_FRAME_CHARACTERS
     quotes = len(quoted) <= (len(octets) + 2) // 3 * 4
     start, end = 0, len(quoted) if quotes else len(octets)
     while True:
         if quotes:
-            stop = _quoted_stop(quoted, start + room)
+            stop = _quoted_stop(quoted, start + free)
             out.append(f" =?utf-8?q?{quoted[start:stop]}?=")
         else:
-            stop = _octet_stop(octets, start + room // 4 * 3)
+            stop = _octet_stop(octets, start + free // 4 * 3)
             word = b2a_base64(octets[start:stop], newline=False).decode("ascii")
             out.append(f" =?utf-8?b?{word}?=")
         start = stop
         if start >= end:
             return "".join(out)
         out.append("\r\n")
-        room = _WORD - _AROUND
+        free = _MAX_ENCODED_WORD_CHARACTERS - _ENCODED_WORD_FRAME_CHARACTERS
 
 
 def _quoted_stop(quoted: str, stop: int) -> int:
@@ -215,7 +228,7 @@ def _quoted_stop(quoted: str, stop: int) -> int:
         stop -= 1
     elif quoted[stop - 2] == "=":
         stop -= 2
-    while quoted[stop] == "=" and quoted[stop + 1] in _CONTINUED:
+    while quoted[stop] == "=" and quoted[stop + 1] in _CONTINUATION_DIGITS:
         stop -= 3
     return stop
 

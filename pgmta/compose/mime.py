@@ -16,9 +16,9 @@ from stringzilla import find, find_first_of
 from pgmta.compose.header_fields import address_field, date, own_field, text_field
 from pgmta.compose.parts import Parts
 
-_LONGEST = 998  # octets of a line without its CRLF
-_ENCODED_LINE = 76  # octets of a line of quoted-printable or base64 (RFC 2045, section 6)
-_CONTROLS = bytes([*range(9), *range(11, 32), 127])  # all but tab and line feed
+_MAX_LINE_OCTETS = 998  # without CRLF (RFC 5322, section 2.1.1)
+_ENCODED_LINE_OCTETS = 76  # of quoted-printable or base64 (RFC 2045, section 6)
+_CONTROLS = bytes([*range(9), *range(11, 32), 127])  # without tab and line feed
 _MESSAGE_ID = re.compile(r"<([A-Za-z0-9._+-]{1,60})@[A-Za-z0-9._:\[\]-]{1,255}>")
 _BLANK_END = re.compile(rb"^(.{74,})(=(?:20|09))\r$", re.MULTILINE)
 _FROM_LINE = re.compile(rb"^From ", re.MULTILINE)
@@ -111,7 +111,7 @@ def _structure(parts: Parts, identity: MessageIdentity) -> tuple[bytes, bytes]:
     if tail in ("mixed", "both"):
         body = b"%bm\r\n%b\r\n%b" % (delimiter, head, body)
         head = _multipart(b"mixed", delimiter, b"m")
-        if bits:  # as a part of it is (RFC 2045, section 6.4)
+        if bits:  # a multipart has the encoding of its parts (RFC 2045, section 6.4)
             head += b"Content-Transfer-Encoding: 8bit\r\n"
     return head, body
 
@@ -125,10 +125,10 @@ def _multipart(subtype: bytes, delimiter: bytes, letter: bytes) -> bytes:
 def _text_part(subtype: bytes, text: str, marker: bytes) -> tuple[bytes, bytes]:
     """Return the fields and the octets of a text."""
     encoding, octets = encode_text(text, marker)
-    return _TEXT % (subtype, encoding), octets
+    return _TEXT_HEADER % (subtype, encoding), octets
 
 
-_TEXT = b"Content-Type: text/%b; charset=utf-8\r\nContent-Transfer-Encoding: %b\r\n"
+_TEXT_HEADER = b"Content-Type: text/%b; charset=utf-8\r\nContent-Transfer-Encoding: %b\r\n"
 
 
 def encode_text(text: str, marker: bytes) -> tuple[bytes, bytes]:
@@ -149,12 +149,14 @@ def encode_text(text: str, marker: bytes) -> tuple[bytes, bytes]:
         return b"7bit", octets
     quoted = _quoted_printable(octets)
     size = (len(octets) + 2) // 3 * 4
-    lines = -(-size // _ENCODED_LINE)
+    lines = -(-size // _ENCODED_LINE_OCTETS)
     if len(quoted) <= size + 2 * lines:
         return b"quoted-printable", quoted
     base64 = b2a_base64(octets, newline=False)
-    cuts = range(0, size, _ENCODED_LINE)
-    return b"base64", b"\r\n".join([*(base64[cut : cut + _ENCODED_LINE] for cut in cuts), b""])
+    cuts = range(0, size, _ENCODED_LINE_OCTETS)
+    return b"base64", b"\r\n".join(
+        [*(base64[cut : cut + _ENCODED_LINE_OCTETS] for cut in cuts), b""]
+    )
 
 
 def _goes_plain(octets: bytes) -> bool:
@@ -163,9 +165,9 @@ def _goes_plain(octets: bytes) -> bool:
         return False  # a mailbox file would have >From
     if find_first_of(octets, _CONTROLS) >= 0:
         return False
-    start, last = 0, len(octets) - _LONGEST
+    start, last = 0, len(octets) - _MAX_LINE_OCTETS
     while start < last:
-        end = octets.rfind(b"\n", start, start + _LONGEST + 1)
+        end = octets.rfind(b"\n", start, start + _MAX_LINE_OCTETS + 1)
         if end < 0:
             return False
         start = end + 1

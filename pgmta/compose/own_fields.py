@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-RESERVED = frozenset(
+RESERVED_NAMES = frozenset(
     (
         "apparently-to",
         "authentication-results",
@@ -35,7 +35,7 @@ RESERVED = frozenset(
 RESERVED_PREFIXES = ("arc-", "content-", "resent-")
 """Beginnings of further such names."""
 
-STRUCTURED = frozenset(
+STRUCTURED_NAMES = frozenset(
     (
         "auto-submitted",
         "autocrypt",
@@ -57,15 +57,14 @@ Their values are ASCII, and no encoded word may be in them (RFC 2047, section 5)
 STRUCTURED_PREFIXES = ("list-",)
 """Beginnings of further such names."""
 
-LONGEST_NAME = 70
-"""Characters of a field's name."""
+MAX_NAME_CHARACTERS = 70
 
-LONGEST_WORD = 997
-"""Octets between two spaces of a structured value: a line has 998 (RFC 5322, section 2.1.1)."""
+MAX_WORD_OCTETS = 997
+"""Between two spaces of a structured value: a line has 998 octets (RFC 5322, section 2.1.1)."""
 
-_NAME = re.compile(rf"[A-Za-z0-9-]{{1,{LONGEST_NAME}}}")
-_REFUSED = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-_LONG_WORD = re.compile(rf"[^ ]{{{LONGEST_WORD + 1}}}")
+_NAME = re.compile(rf"[A-Za-z0-9-]{{1,{MAX_NAME_CHARACTERS}}}")
+_REFUSED_CHARACTER = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+_LONG_WORD = re.compile(rf"[^ ]{{{MAX_WORD_OCTETS + 1}}}")
 
 
 def text_problem(text: str) -> str:
@@ -76,31 +75,31 @@ def text_problem(text: str) -> str:
     """
     if text.isprintable():
         return ""
-    found = _REFUSED.search(text)
-    if not found:
+    match = _REFUSED_CHARACTER.search(text)
+    if not match:
         return ""
-    if found[0] in "\r\n":
+    if match[0] in "\r\n":
         return "has a line end"
-    kind = "lone surrogate" if ord(found[0]) > 0x7F else "control character"
-    return f"has the {kind} U+{ord(found[0]):04X}"
+    kind = "lone surrogate" if ord(match[0]) > 0x7F else "control character"
+    return f"has the {kind} U+{ord(match[0]):04X}"
 
 
 def is_structured(name: str) -> bool:
     """Return whether readers parse the field's value; the name is in any case."""
     name = name.lower()
-    return name in STRUCTURED or name.startswith(STRUCTURED_PREFIXES)
+    return name in STRUCTURED_NAMES or name.startswith(STRUCTURED_PREFIXES)
 
 
 def is_reserved(name: str) -> bool:
     """Return whether programs may not add a field of this name, in any case."""
     name = name.lower()
-    return name in RESERVED or name.startswith(RESERVED_PREFIXES)
+    return name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)
 
 
 def name_problem(name: str) -> str:
     """Return why a program may not add a field of this name, '' if it may."""
     if not _NAME.fullmatch(name):
-        return f"a field has no name of letters, digits and '-', at most {LONGEST_NAME}"
+        return f"a field has no name of letters, digits and '-', at most {MAX_NAME_CHARACTERS}"
     return (
         f"{name} is reserved: pgmta or another mail system writes it" if is_reserved(name) else ""
     )
@@ -115,6 +114,6 @@ def value_problem(name: str, value: str) -> str:
         return f"{name} has to be printable ASCII"
     if not value.strip(" "):
         return f"{name} is empty"
-    if len(value) > LONGEST_WORD and _LONG_WORD.search(value):
-        return f"{name} has a word of over {LONGEST_WORD} characters, which fits into no line"
+    if len(value) > MAX_WORD_OCTETS and _LONG_WORD.search(value):
+        return f"{name} has a word of over {MAX_WORD_OCTETS} characters, which fits into no line"
     return ""

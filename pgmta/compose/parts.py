@@ -109,7 +109,7 @@ def _mailbox(key: str, value: object) -> NamedMailbox:
         return name, address
     try:
         parse_mailbox(address, utf8=True)
-    except AddressError:  # its text has the address
+    except AddressError:  # the text of the error has the address, which is not to be logged
         raise ValueError(f"{key}: an address is malformed") from None
     return name, address
 

@@ -12,8 +12,8 @@ from pgmta.compose.html_places import HtmlPlaces
 from pgmta.compose.own_fields import is_structured, name_problem, text_problem, value_problem
 from pgmta.compose.parts import NamedMailbox, Parts
 from pgmta.compose.words import (
-    ATOM_LIMIT,
-    FIELD_LIMIT,
+    MAX_ATOM_CHARACTERS,
+    MAX_FIELD_CHARACTERS,
     Filling,
     Split,
     WordPlace,
@@ -26,11 +26,11 @@ from pgmta.errors import AddressError, TemplateError
 from pgmta.mail.address import parse_mailbox
 from pgmta.mail.text import UNSTORABLE
 
-TEXT_LIMIT = 1 << 20
+MAX_TEXT_CHARACTERS = 1 << 20
 """Characters of the text and of the html of a template."""
 
-_IN_NAME = re.compile(r'[<>@,;:"]')
-_PAIR = re.compile(r"\\(.)")
+_SPECIAL_IN_NAME = re.compile(r'[<>@,;:"]')
+_QUOTED_PAIR = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +211,8 @@ class _Compiler:
             raise TemplateError(part, 1, "it does not end with >", "write NAME <ADDRESS>")
         name = name.strip()
         if len(name) > 1 and name[0] == name[-1] == '"':
-            name = _PAIR.sub(r"\1", name[1:-1])
-        elif odd := _IN_NAME.search(name):
+            name = _QUOTED_PAIR.sub(r"\1", name[1:-1])
+        elif odd := _SPECIAL_IN_NAME.search(name):
             raise TemplateError(
                 part, 1, f"the name has {odd[0]}",
                 'there is one mailbox; a name with such a character is in quotes: "A, B" <ADDRESS>',
@@ -220,28 +220,28 @@ class _Compiler:
         return self._field(part, name, WordPlace.NAME), self._address(part, address.strip())
 
     def _address(self, part: str, address: str) -> _Text:
-        found = split(part, address)
-        if not found.words:
+        parts = split(part, address)
+        if not parts.words:
             self._check_mailbox(part, address)
-        elif found.literals != ("", ""):
+        elif parts.literals != ("", ""):
             raise TemplateError(
                 part, 1, "a word is only a part of the address",
                 "the program gives the whole address as a word: <{{address}}>",
             )  # fmt: skip
         return self._text(
-            found, [(WordPlace.ADDRESS, Filling(word.name, None)) for word in found.words]
+            parts, [(WordPlace.ADDRESS, Filling(word.name, None)) for word in parts.words]
         )
 
     def _check_field(self, part: str, text: str) -> None:
         if problem := text_problem(text):
             raise TemplateError(part, 1, f"it {problem}")
-        if len(text) > FIELD_LIMIT:
-            raise TemplateError(part, 1, f"it is over {FIELD_LIMIT} characters")
+        if len(text) > MAX_FIELD_CHARACTERS:
+            raise TemplateError(part, 1, f"it is over {MAX_FIELD_CHARACTERS} characters")
 
     def _field(self, part: str, text: str, place: WordPlace = WordPlace.FIELD) -> _Text:
         self._check_field(part, text)
-        found = split(part, text)
-        return self._text(found, [(place, Filling(word.name, None)) for word in found.words])
+        parts = split(part, text)
+        return self._text(parts, [(place, Filling(word.name, None)) for word in parts.words])
 
     def _headers(self, headers: Mapping[str, str]) -> tuple[tuple[str, _Text], ...]:
         """Return the fields by name, because the database keeps no order."""
@@ -256,7 +256,7 @@ class _Compiler:
                 raise TemplateError(part, 1, "there is such a field already; case is ignored")
             place = WordPlace.ATOM if is_structured(name) else WordPlace.FIELD
             field_text = self._field(part, text, place)
-            longest = field_text.fill(["x" * ATOM_LIMIT] * len(self._fillings))
+            longest = field_text.fill(["x" * MAX_ATOM_CHARACTERS] * len(self._fillings))
             if problem := value_problem(name, longest):
                 raise TemplateError(part, 1, problem)
             compiled[name.lower()] = (name, field_text)
@@ -264,25 +264,25 @@ class _Compiler:
 
     def _body(self, text: str) -> _Text:
         self._check_text("body", text)
-        found = split("body", text)
-        return self._text(found, places_of("body", found))
+        parts = split("body", text)
+        return self._text(parts, places_of("body", parts))
 
     def _html(self, text: str) -> _Text:
         self._check_text("html", text)
-        found = split("html", text)
-        return self._text(found, [each[1:] for each in HtmlPlaces("html", found).find()])
+        parts = split("html", text)
+        return self._text(parts, [each[1:] for each in HtmlPlaces("html", parts).find()])
 
     def _check_text(self, part: str, text: str) -> None:
         if match := UNSTORABLE.search(text):
             line = text.count("\n", 0, match.start()) + 1
             raise TemplateError(part, line, f"it has the character U+{ord(match[0]):04X}")
-        if len(text) > TEXT_LIMIT:
-            raise TemplateError(part, 1, f"it is over {TEXT_LIMIT} characters")
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise TemplateError(part, 1, f"it is over {MAX_TEXT_CHARACTERS} characters")
 
-    def _text(self, found: Split, places: Iterable[tuple[WordPlace, Filling]]) -> _Text:
+    def _text(self, parts: Split, places: Iterable[tuple[WordPlace, Filling]]) -> _Text:
         """Return the compiled text, whose words have these places in order."""
-        strings, holes = [found.literals[0]], []
-        for (place, filling), literal in zip(places, found.literals[1:], strict=True):
+        strings, holes = [parts.literals[0]], []
+        for (place, filling), literal in zip(places, parts.literals[1:], strict=True):
             self._words[filling.word].add(place)
             holes.append((len(strings), self._fillings.setdefault(filling, len(self._fillings))))
             strings += ["", literal]

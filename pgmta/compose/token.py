@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 from pgmta.config.token_keys import TokenKeys
 
 SECRET_OCTETS = 32
-"""Octets of a secret, of a key, and of a signature."""
+"""The size of a secret, of a key, and of a signature."""
 
 RECIPIENT_OCTETS = 12
-"""Octets of the numbers of a campaign and of its recipient."""
+"""The size of the numbers of a campaign and of its recipient in a link."""
 
 LINK_WORDS = ("link", "token")
 """Words of a template whose values are made when the mail is composed."""
@@ -100,7 +100,7 @@ class KeyRing:
         """
         octets = _decoded(token, self._octets)
         if octets is None or not _CODE.fullmatch(code):
-            octets, code = bytes(self._octets + SECRET_OCTETS), "-"  # no code is this
+            octets, code = bytes(self._octets + SECRET_OCTETS), "-"  # no code is "-"
         secret, signature = octets[: self._octets], octets[self._octets :]
         found = False
         for key in self._keys:

@@ -20,19 +20,19 @@ from pgmta.mail.text import UNSTORABLE
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 """The name of a word."""
 
-FIELD_LIMIT = 998
-"""Characters of a value in a header field, and of a field without its words."""
+MAX_FIELD_CHARACTERS = 998
+"""For a value in a header field, and for a field without its words."""
 
-NAME_LIMIT = 255
-"""Characters of a value in a display name."""
+MAX_NAME_CHARACTERS = 255
+"""For a value in a display name."""
 
-ATOM_LIMIT = 255
-"""Characters of a value at the place `atom`."""
+MAX_ATOM_CHARACTERS = 255
+"""For a value in a field that programs parse."""
 
 _BRACES = re.compile(r"\{\{\{\{|\{\{([^{}\r\n]*)\}\}|\{\{")
 _URL = re.compile(r"[Hh][Tt][Tt][Pp][Ss]?://[A-Za-z0-9\[][A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
-_ATOM = re.compile(rf"[A-Za-z0-9._~-]{{1,{ATOM_LIMIT}}}")
-_STEPS = (".", "..")  # of a path (RFC 3986, section 5.2.4); browsers take %2e for a dot too
+_ATOM = re.compile(rf"[A-Za-z0-9._~-]{{1,{MAX_ATOM_CHARACTERS}}}")
+_PATH_STEPS = (".", "..")  # RFC 3986, section 5.2.4; browsers take %2e for a dot too
 
 
 class WordPlace(StrEnum):
@@ -111,7 +111,7 @@ def split(part: str, text: str) -> Split:
 
 
 def line_at(split_text: Split, index: int, offset: int = 0) -> int:
-    """Return the line of a place in the literal `index`. `{{{{` has no line end, nor has a word."""
+    """Return the line of an offset in the literal `index`; words and `{{{{` have no line ends."""
     before = sum(literal.count("\n") for literal in split_text.literals[:index])
     return before + split_text.literals[index].count("\n", 0, offset) + 1
 
@@ -124,11 +124,11 @@ def value_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | Decimal) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
-    kind = "null" if value is None else _KINDS.get(type(value), type(value).__name__)
+    kind = "null" if value is None else _KIND_NAMES.get(type(value), type(value).__name__)
     raise ValueError(f"is {kind}; give a text, a number, true or false")
 
 
-_KINDS = {list: "a list", tuple: "a list", dict: "an object", float: "no finite number"}
+_KIND_NAMES = {list: "a list", tuple: "a list", dict: "an object", float: "no finite number"}
 
 
 def fault(place: WordPlace, value: str) -> str:
@@ -140,20 +140,20 @@ def _text_fault(value: str) -> str:
     return "has NUL or half of a character" if UNSTORABLE.search(value) else ""
 
 
-def _field_fault(value: str, limit: int = FIELD_LIMIT) -> str:
+def _field_fault(value: str, limit: int = MAX_FIELD_CHARACTERS) -> str:
     if problem := text_problem(value):
         return problem
     return f"is over {limit} characters" if len(value) > limit else ""
 
 
 def _name_fault(value: str) -> str:
-    return _field_fault(value, NAME_LIMIT)
+    return _field_fault(value, MAX_NAME_CHARACTERS)
 
 
 def _address_fault(value: str) -> str:
     try:
         parse_mailbox(value)
-    except AddressError:  # its text has the value
+    except AddressError:  # the text of the error has the value
         return "is no mailbox such as ann@example.com in ASCII"
     return ""
 
@@ -165,13 +165,15 @@ def _url_fault(value: str) -> str:
 
 
 def _url_part_fault(value: str) -> str:
-    return "is . or .., a step in a path" if value in _STEPS else _text_fault(value)
+    return "is . or .., a step in a path" if value in _PATH_STEPS else _text_fault(value)
 
 
 def _atom_fault(value: str) -> str:
     if _ATOM.fullmatch(value):
         return ""
-    return f"is not 1 to {ATOM_LIMIT} of A-Z, a-z, 0-9 and . _ ~ -, as its header field needs"
+    return (
+        f"is not 1 to {MAX_ATOM_CHARACTERS} of A-Z, a-z, 0-9 and . _ ~ -, as its header field needs"
+    )
 
 
 _FAULTS: Mapping[WordPlace, Callable[[str], str]] = {
@@ -193,7 +195,7 @@ HOST = re.compile(r"[^\s/?#\\]+[/?#]")
 """A whole host in a URL. Browsers take `https:///a`, with any more / or blanks, for `https://a`."""
 
 HOST_HINT = "a / ? or # stands behind the host and before a word; or give the whole URL as a word"
-"""Of a word that could be a part of the host in a URL."""
+"""The hint for a word that could be a part of the host in a URL."""
 
 
 def places_of(part: str, text: Split) -> Iterator[tuple[WordPlace, Filling]]:
@@ -201,7 +203,7 @@ def places_of(part: str, text: Split) -> Iterator[tuple[WordPlace, Filling]]:
 
     A word in a literal URL is percent-encoded. Raises TemplateError for a word in the host of one.
     """
-    url: str | None = None  # the literals of a URL that goes on, without its scheme
+    url: str | None = None  # literals so far of a URL that has not ended, without its scheme
     for literal, word in zip(text.literals, text.words, strict=False):
         url = _url_at_end(url, literal)
         if url is None:

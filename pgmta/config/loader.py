@@ -18,10 +18,10 @@ from pgmta.errors import ConfigError
 type Problem = tuple[Key, str]
 """The key of a mistake, and the reason."""
 
-_ANY = ".KEY"  # end of an alias whose keys are in the section itself
+_ANY_KEY = ".KEY"  # end of an alias whose keys are in the section itself
 
-_BEGIN = re.compile(r"([a-z_]+(?:\.[a-z_]+|\[\d+\])*): ")
-_PART = re.compile(r"[a-z_]+|\d+")
+_KEY_PATH = re.compile(r"([a-z_]+(?:\.[a-z_]+|\[\d+\])*): ")
+_KEY_PART = re.compile(r"[a-z_]+|\d+")
 
 
 def load[M: BaseModel](path: Path, model: type[M], **context: Any) -> M:
@@ -85,10 +85,10 @@ def mistakes(path: Path, problems: Iterable[tuple[Key, str]]) -> ConfigError:
 
 def placed(path: Path, warning: str) -> str:
     """Return a warning behind its file, and the line of the key that it begins with, if any."""
-    named = _BEGIN.match(warning)
+    named = _KEY_PATH.match(warning)
     if not named:
         return f"{path}: {warning}"
-    key = [int(part) if part.isdecimal() else part for part in _PART.findall(named[1])]
+    key = [int(part) if part.isdecimal() else part for part in _KEY_PART.findall(named[1])]
     return mistakes(path, [(tuple(key), warning[named.end() :])]).problems[0]
 
 
@@ -118,7 +118,7 @@ def _reason(detail: ErrorDetails, path: Key, model: type[BaseModel]) -> str:
     elif detail["type"] in ("literal_error", "enum"):
         words = re.findall(r"'([^']*)'", str(detail["ctx"]["expected"]))
         advice = hint(str(detail["input"]), words)
-        if not advice.startswith("known"):  # else the reason has all words already
+        if not advice.startswith("known"):  # otherwise the reason lists all values already
             reason += f"; {advice}"
     elif detail["type"] in ("model_type", "dict_type"):
         reason = "expected a mapping of keys"
@@ -135,8 +135,8 @@ def _as_written(loc: Key) -> Key:
     """Return where a value is in the file: `metadata.KEY` has one key for each KEY."""
     path: list[str | int] = []
     for part in loc:
-        if path and str(path[-1]).endswith(_ANY):
-            path[-1] = f"{str(path[-1]).removesuffix(_ANY)}.{part}"
+        if path and str(path[-1]).endswith(_ANY_KEY):
+            path[-1] = f"{str(path[-1]).removesuffix(_ANY_KEY)}.{part}"
         elif part != "[key]":
             path.append(part)
     return tuple(path)
@@ -160,7 +160,7 @@ def _holds_many(annotation: Any) -> bool:
 def _fields_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Return the keys that the section at `path` knows."""
     current: Any = model
-    inside = False  # of a list of sections, or of sections by any key
+    inside = False  # a list of sections, or sections by any key
     for part in path:
         if inside or isinstance(part, int):
             inside = False

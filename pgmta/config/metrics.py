@@ -9,17 +9,17 @@ from pydantic import BeforeValidator, Field
 from pgmta.config.types import HostPort, Section, Whole, is_address, parse_host_port
 
 
-def _parse_place(value: Any) -> HostPort:
-    place = parse_host_port(value, 0)
-    if not is_address(place.host):
-        raise ValueError(f"{place.host!r} is no IP address to listen on")
-    return place
+def _parse_listener(value: Any) -> HostPort:
+    address = parse_host_port(value, 0)
+    if not is_address(address.host):
+        raise ValueError(f"{address.host!r} is no IP address to listen on")
+    return address
 
 
 class MetricsPage(Section):
     """Choose where the figures and the health of a daemon are served. They have no login."""
 
-    listen: Annotated[HostPort, BeforeValidator(_parse_place)] | None = Field(
+    listen: Annotated[HostPort, BeforeValidator(_parse_listener)] | None = Field(
         default=None,
         description="address:port of /metrics, /healthz and /readyz, such as 127.0.0.1:9101; null: "
         "no such server",

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(?:\s*/\s*(s|min|h|d))?", re.ASCII)
 _SECONDS = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
-_MOST = 100_000  # per second: that of the table of budgets
+_MAX_RATE_PER_S = 100_000  # the table of budgets has no higher one
 
 LOST = {
     "database": "PostgreSQL answers too late",
@@ -23,7 +23,7 @@ def parse_rate(value: Any) -> float:
     """Return a number per second of 50, 50/s, 600/min, 100/h or 1000/d. Raises ValueError."""
     match = None if isinstance(value, bool) else _RATE.fullmatch(str(value).strip())
     rate = float(match[1]) / _SECONDS[match[2]] if match else 0.0
-    if not 0 < rate <= _MOST:
+    if not 0 < rate <= _MAX_RATE_PER_S:
         raise ValueError(f"expected a number per s, min, h or d, such as 50/s, not {value!r}")
     return rate
 

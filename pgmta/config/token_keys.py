@@ -24,7 +24,7 @@ KEY_ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,31})", re.ASCII)
 """The name of a key: rows of the queue name their key by it."""
 
 _HEX = re.compile(rb"[0-9A-Fa-f]{64}")
-_MOST = 1024  # octets of a file
+_MAX_FILE_OCTETS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def read_key(path: str) -> KeyFile:
             f"{path}: no such file; `queuectl lifecycle token key` makes one, and `make run` those "
             "of etc/dev"
         )
-    content = read_secret(path, _MOST).strip()
+    content = read_secret(path, _MAX_FILE_OCTETS).strip()
     if not _HEX.fullmatch(content):
         raise ValueError(
             f"{path} has no key of 64 hexadecimal digits: it has {len(content)} characters; "

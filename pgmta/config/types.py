@@ -30,14 +30,14 @@ from pgmta.errors import AddressError
 FOLDER = "folder"
 """The key of the file's folder in the context of validators, for paths relative to the file."""
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
-LONGEST = 36525 * 86400.0
-"""Seconds of the longest duration. PostgreSQL can represent a time this far ahead or ago."""
+MAX_DURATION_S = 36525 * 86400.0
+"""A hundred years: PostgreSQL can represent a time this far ahead or ago."""
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+(?=\s*[KMGT]))?)\s*(?:([KMGT])(?:I?B)?|B)?", re.IGNORECASE)
 
-_ALIKE = 4  # letters at the begin of two words that are more likely the same
+_ALIKE_LETTERS = 4  # words that begin with the same letters are more likely meant
 
 
 class SectionError(ValueError):
@@ -54,8 +54,8 @@ def hint(word: str, known: Iterable[str]) -> str:
     known = list(known)
     folded = {each.lower(): each for each in reversed(known)}
     close = difflib.get_close_matches(word.lower(), folded)
-    # retries is rather retry than metrics
-    alike = [each for each in close if each[:_ALIKE] == word.lower()[:_ALIKE]]
+    # for example, `retries` is meant as `retry` rather than as `metrics`
+    alike = [each for each in close if each[:_ALIKE_LETTERS] == word.lower()[:_ALIKE_LETTERS]]
     near = next(iter([*alike, *close]), "")
     return f"did you mean {folded[near]!r}?" if near else f"known: {', '.join(known)}"
 
@@ -92,7 +92,7 @@ def checked[**P, T](expected: str, parse: Callable[P, T], *args: P.args, **kwarg
 
 
 def parse_duration(value: Any) -> float:
-    """Return the seconds of `90`, `90s`, `1m30s`, `4h`, `5d`, at most LONGEST.
+    """Return the seconds of `90`, `90s`, `1m30s`, `4h`, `5d`, at most MAX_DURATION_S.
 
     Raises ValueError for anything else.
     """
@@ -105,10 +105,10 @@ def parse_duration(value: Any) -> float:
         parts = _DURATION.findall(text)
         if not parts or "".join(_DURATION.split(text)[0::3]).strip():
             raise ValueError(f"{text!r} is no duration; write for example 30s, 5m, 4h or 5d")
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        seconds = sum(float(number) * _UNIT_S[unit] for number, unit in parts)
     if not 0 <= seconds < float("inf"):
         raise ValueError("a duration can't be negative or infinite")
-    if seconds > LONGEST:
+    if seconds > MAX_DURATION_S:
         raise ValueError("a duration is at most 36525d")
     return seconds
 

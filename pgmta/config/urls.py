@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 _VISIBLE = re.compile(r"[!-~]+")
-_HERE = ("localhost", "127.0.0.1", "::1")
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 def parse_public_url(value: Any) -> str:
@@ -15,7 +15,7 @@ def parse_public_url(value: Any) -> str:
     text, parts = _split(value, "https://mail.example.com")
     if parts.username is not None or set(text) & set("?#"):
         raise ValueError(f"{value!r} has more than a scheme, a host, a port and a path")
-    if parts.scheme == "http" and parts.hostname not in _HERE:
+    if parts.scheme == "http" and parts.hostname not in _LOCAL_HOSTS:
         raise ValueError(f"{value!r}: a link with a token needs https, except on localhost")
     return text.rstrip("/")
 
@@ -25,7 +25,7 @@ def parse_return_url(value: Any) -> str:
     text, parts = _split(value, "https://shop.example/password")
     if parts.username is not None or set(text) & set("#\"'<>\\;,"):
         raise ValueError(f"{value!r} has a login, a fragment or a character that is not allowed")
-    if parts.scheme == "http" and parts.hostname not in _HERE:
+    if parts.scheme == "http" and parts.hostname not in _LOCAL_HOSTS:
         raise ValueError(f"{value!r}: a proof needs https, except on localhost")
     return text
 

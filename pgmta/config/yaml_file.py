@@ -15,17 +15,19 @@ from pgmta.errors import ConfigError
 
 type Key = tuple[str | int, ...]
 
-INCLUDE = "include"
+INCLUDE_KEY = "include"
 """The key whose files a file includes."""
 
-_FILES = 100  # included by a file, at most, each time that one is read
-_SIZE = 1_000_000  # octets of a file, at most
-_DEPTH = 16  # levels; without a limit an alias that contains itself would never end
-_VALUES = 200_000  # of a file, at most, if its text is not longer than that
-_MANY = "too many values; an alias (*NAME) repeats each value of its anchor (&NAME)"
-_TAG = "tag:yaml.org,2002:"
-_WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
-_NAMED = re.compile(r"(alias|anchor|handle) '.*?'")  # the name may be the text of another file
+_MAX_FILES = 100  # that a file includes, each time that one is read
+_MAX_FILE_OCTETS = 1_000_000  # octets of a file, at most
+_MAX_DEPTH = 16  # without a limit an alias that contains itself would never end
+_MAX_VALUES = 200_000  # of a file that has fewer characters
+_TOO_MANY_VALUES = "too many values; an alias (*NAME) repeats each value of its anchor (&NAME)"
+_TAG_PREFIX = "tag:yaml.org,2002:"
+_WHOLE_NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+_NAMED_IN_PROBLEM = re.compile(
+    r"(alias|anchor|handle) '.*?'"
+)  # the name may be the text of another file, and is not repeated
 _BOOLEANS = yaml.SafeLoader.bool_values  # undocumented; checked with PyYAML 6.0.3
 
 
@@ -63,7 +65,7 @@ class Mistakes:
     def __init__(self, path: Path | str) -> None:
         self.path = path
         self._problems: list[tuple[str, int, str]] = []  # file, line, text
-        self._keys: set[str] = set()  # of the mistakes so far
+        self._keys: set[str] = set()  # those with a mistake
 
     def add(self, line: int | None, key: str, reason: str, file: Path | None = None) -> None:
         """Note a mistake; `file` is that of the key if another file has included it."""
@@ -105,7 +107,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], KeyLines, Mistakes]:
     except (OSError, ValueError) as error:
         raise ConfigError([f"{path}: {_reason(error)}"]) from None
     data, lines, mistakes = read_text(text, path)
-    if INCLUDE in data:
+    if INCLUDE_KEY in data:
         data, lines = _Included(identity, mistakes).join(data, lines, path)
     return data, lines, mistakes
 
@@ -115,8 +117,8 @@ class _Included:
 
     def __init__(self, first: tuple[int, int], mistakes: Mistakes) -> None:
         self._mistakes = mistakes
-        self._way = [first]  # the files from the first one to the present one
-        self._left = _FILES
+        self._way = [first]  # the files whose `include` led to the present one
+        self._left = _MAX_FILES
 
     def join(
         self, own: dict[str, Any], own_lines: KeyLines, path: Path
@@ -126,9 +128,9 @@ class _Included:
         Raises ConfigError.
         """
         data, lines = dict[str, Any](), KeyLines()
-        names = own.pop(INCLUDE)
+        names = own.pop(INCLUDE_KEY)
         for number, name in enumerate(names if isinstance(names, list) else [names]):
-            key: Key = (INCLUDE, number) if isinstance(names, list) else (INCLUDE,)
+            key: Key = (INCLUDE_KEY, number) if isinstance(names, list) else (INCLUDE_KEY,)
             try:
                 _merge(data, lines, *self._read(path, name))
             except _NotIncluded as error:
@@ -136,7 +138,7 @@ class _Included:
                 self._mistakes.add(own_lines[key], dotted(key), str(error), file)
                 if self._left < 0:
                     raise self._mistakes.error() from None
-        own_lines.drop((INCLUDE,))
+        own_lines.drop((INCLUDE_KEY,))
         _merge(data, lines, own, own_lines)
         return data, lines
 
@@ -146,7 +148,7 @@ class _Included:
             raise _NotIncluded("expected the path of a file, or a list of paths")
         self._left -= 1
         if self._left < 0:
-            raise _NotIncluded(f"over {_FILES} files are included")
+            raise _NotIncluded(f"over {_MAX_FILES} files are included")
         other = path.parent / name
         try:
             text, identity = _regular(other)
@@ -156,7 +158,7 @@ class _Included:
             raise _NotIncluded(f"{other} includes itself")
         data, lines, found = read_text(text, other)
         self._mistakes.take(found)
-        if INCLUDE in data:
+        if INCLUDE_KEY in data:
             self._way.append(identity)
             data, lines = self.join(data, lines, other)
             self._way.pop()
@@ -180,9 +182,9 @@ def _regular(path: Path) -> tuple[str, tuple[int, int]]:
 
 def _bounded(file: BinaryIO) -> str:
     """Return the text of a file that is not too long. Raises OSError, ValueError."""
-    octets = file.read(_SIZE + 1)
-    if len(octets) > _SIZE:
-        raise _Refused(f"has over {_SIZE // 1_000_000} MB")
+    octets = file.read(_MAX_FILE_OCTETS + 1)
+    if len(octets) > _MAX_FILE_OCTETS:
+        raise _Refused(f"has over {_MAX_FILE_OCTETS // 1_000_000} MB")
     return octets.decode()
 
 
@@ -228,15 +230,15 @@ def read_text(text: str, path: Path) -> tuple[dict[str, Any], KeyLines, Mistakes
     lines = KeyLines()
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if not isinstance(node, yaml.MappingNode | None) and node.tag != f"{_TAG}null":
-            # without its text: it may be a file with a password
+        if not isinstance(node, yaml.MappingNode | None) and node.tag != f"{_TAG_PREFIX}null":
+            # the text is left out, because it may be a file with a password
             mistakes.add(1, "", "expected a mapping of keys at the top")
             raise mistakes.error()
         data = _Reader(text, lines, mistakes).read(node) if node is not None else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        reason = _NAMED.sub(r"\1", reason)
+        reason = _NAMED_IN_PROBLEM.sub(r"\1", reason)
         if reason == "mapping values are not allowed here":
             reason += "; a value with `: ` in it needs quotes"
         mistakes.add(mark.line + 1 if mark else None, "", f"YAML: {reason}")
@@ -246,7 +248,7 @@ def read_text(text: str, path: Path) -> tuple[dict[str, Any], KeyLines, Mistakes
     except _TooMany as error:
         mistakes = Mistakes(path)
         line, key = error.args
-        mistakes.add(line, key, f"YAML: {_MANY}")
+        mistakes.add(line, key, f"YAML: {_TOO_MANY_VALUES}")
         raise mistakes.error() from None
     return data or {}, lines, mistakes
 
@@ -276,13 +278,13 @@ class _Reader:
     def __init__(self, text: str, lines: KeyLines, bad: Mistakes) -> None:
         self._lines = lines
         self._bad = bad
-        self._left = max(_VALUES, len(text))  # without aliases no text has more values
+        self._left = max(_MAX_VALUES, len(text))  # without aliases no text has more values
 
     def read(self, node: yaml.Node, path: Key = ()) -> Any:
         """Return a node as plain values. Raises RecursionError and _TooMany."""
         line = node.start_mark.line + 1
         self._lines.setdefault(path, line)
-        if len(path) > _DEPTH:
+        if len(path) > _MAX_DEPTH:
             raise RecursionError
         self._left -= 1
         if self._left < 0:
@@ -309,14 +311,14 @@ class _Reader:
     def _scalar(self, node: yaml.Node, path: Key) -> Any:
         """Return a value, without YAML's surprising readings of 0525, 1:30 and 2025-01-31."""
         text = str(node.value)
-        kind = node.tag.removeprefix(_TAG)
+        kind = node.tag.removeprefix(_TAG_PREFIX)
         if kind in ("str", "timestamp", "value"):
             return text
         if kind == "null":
             return None
         if kind == "bool" and text.lower() in _BOOLEANS:
             return _BOOLEANS[text.lower()]
-        if kind == "int" and _WHOLE.fullmatch(text):
+        if kind == "int" and _WHOLE_NUMBER.fullmatch(text):
             return int(text)
         if kind == "float":
             with suppress(ValueError):

@@ -13,11 +13,11 @@ import httptools
 from pgmta.mail.text import printable
 
 MAX_BODY_OCTETS = 64 << 10
-"""What is read of the body of an answer. The rest is not waited for."""
+"""An answer is read up to this size; the rest is not waited for."""
 
-_MAX_PRELIMINARY_ANSWERS = 10  # of 1xx, before the answer itself
+_MAX_PRELIMINARY_ANSWERS = 10  # 1xx, before the answer itself
 _MAX_HEADER_OCTETS = 16384
-_FRAMING = 16  # times the octets of a body, for the frames of its chunks, and trailers
+_FRAMING_FACTOR = 16  # the frames of chunks, and trailers, may be so much longer than the body
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class AnswerReader:
 
     def __init__(self, max_body: int = MAX_BODY_OCTETS, max_octets: int = 0) -> None:
         self._max_body = max_body
-        self._max_octets = max_octets or _FRAMING * max_body
+        self._max_octets = max_octets or _FRAMING_FACTOR * max_body
         self._parser = httptools.HttpResponseParser(self)
         self._begin()
 
@@ -85,7 +85,7 @@ class AnswerReader:
         self._reason = b""
         self._fields: dict[str, str] = {}
         self._body = bytearray()
-        self._status = 0  # once the header is read
+        self._status = 0  # 0 until the header is read
 
     def next(self) -> None:
         """Begin with the answer to another request."""

@@ -8,12 +8,16 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-JSON = "application/json"
-PROBLEM = "application/problem+json"
-HTML = "text/html; charset=utf-8"
-TEXT = "text/plain; charset=utf-8"
+JSON_TYPE = "application/json"
+PROBLEM_TYPE = "application/problem+json"
+HTML_TYPE = "text/html; charset=utf-8"
+TEXT_TYPE = "text/plain; charset=utf-8"
 
-_ALWAYS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Server": "pgmta"}
+_ALWAYS_FIELDS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Server": "pgmta",
+}
 
 
 class HttpError(Exception):
@@ -46,7 +50,7 @@ class HttpAnswers:
     """Makes the answers of a listener. Each has the fields `headers`, and some that all have."""
 
     def __init__(self, headers: Mapping[str, str] | None = None) -> None:
-        self._headers = {**_ALWAYS, **(headers or {})}
+        self._headers = {**_ALWAYS_FIELDS, **(headers or {})}
 
     def make(
         self, body: bytes, kind: str, status: int = 200, headers: Mapping[str, str] | None = None
@@ -60,8 +64,8 @@ class HttpAnswers:
 
     def problem(self, error: HttpError) -> web.Response:
         """Return an error for programs."""
-        return self.make(error.problem(), PROBLEM, error.status, error.headers)
+        return self.make(error.problem(), PROBLEM_TYPE, error.status, error.headers)
 
     def redirect(self, url: str) -> web.Response:
         """Return the answer that leads from a form to another page."""
-        return self.make(b"", HTML, 303, {"Location": url})
+        return self.make(b"", HTML_TYPE, 303, {"Location": url})

@@ -11,9 +11,9 @@ from pgmta.http.answer_reader import MAX_BODY_OCTETS, AnswerError, AnswerReader,
 from pgmta.mail.text import printable
 
 _MAX_REASON_CHARACTERS = 200
-_SMALL_OCTETS = 8192  # that a socket takes at once
-_LOOK_S = 0.01  # between looks at octets that wait for the server
-_CLOSED = "connection closed by the server"
+_SMALL_REQUEST_OCTETS = 8192  # so much fits into the buffer of a socket at once
+_LOOK_INTERVAL_S = 0.01  # for octets that the server has not taken yet
+_CLOSED_REASON = "connection closed by the server"
 
 
 class ExchangeError(Exception):
@@ -31,11 +31,11 @@ class ClientConnection(asyncio.Protocol):
         self.last_out = False
         """Whether the last octet of the latest request was handed over."""
         self.requests = 0
-        self._asked = False  # a request is under way, so that octets may come
+        self._asked = False  # a request is under way, so octets of the server are its answer
         self._reader = AnswerReader(max_body, max_octets)
         self._transport: asyncio.Transport | None = None
         self._below: asyncio.Transport | None = None  # the transport that TLS writes to
-        self._over = ""  # why no octets come any more
+        self._over = ""  # the reason why no more octets come
         self._waiter: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
         self._dropped = False
@@ -64,8 +64,8 @@ class ClientConnection(asyncio.Protocol):
         """
         self._below = self.transport
         loop = asyncio.get_running_loop()
-        found = await loop.start_tls(self._below, self, context, server_hostname=host)
-        self._transport = cast(asyncio.Transport, found)
+        transport = await loop.start_tls(self._below, self, context, server_hostname=host)
+        self._transport = cast(asyncio.Transport, transport)
 
     async def send(
         self, request: bytes, seconds: float, ready: Callable[[], None] = lambda: None
@@ -81,18 +81,20 @@ class ClientConnection(asyncio.Protocol):
         self.requests += 1
         self.last_out = False
         self._asked = True
-        held = 1 if len(request) > _SMALL_OCTETS or self._unsent() else len(request)
+        held = 1 if len(request) > _SMALL_REQUEST_OCTETS or self._unsent() else len(request)
         if held == 1:
             await self._send_start(request[:-1], seconds)
         else:
             await asyncio.sleep(0)  # the end of a kept connection may have come
-            await asyncio.sleep(0)  # asyncio calls tasks before sockets
+            await asyncio.sleep(0)  # twice, because asyncio runs tasks before it reads sockets
         early = self._reader.answer
         if early and early.status >= 400 and self.requests == 1:
             return
         if self.closed or early:
             self.abort()
-            why = self._over or ("an answer before the end of the request" if early else _CLOSED)
+            why = self._over or (
+                "an answer before the end of the request" if early else _CLOSED_REASON
+            )
             raise ExchangeError(why)
         try:
             ready()
@@ -113,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
             if self._unsent():
                 async with asyncio.timeout(seconds):
                     while self._unsent() and not self._over and not self._reader.answer:
-                        await asyncio.wait((self._next_news(),), timeout=_LOOK_S)
+                        await asyncio.wait((self._next_news(),), timeout=_LOOK_INTERVAL_S)
         except TimeoutError:
             self.abort()
             raise ExchangeError("timeout while the request was sent") from None
@@ -135,15 +137,15 @@ class ClientConnection(asyncio.Protocol):
         except BaseException:
             self.abort()
             raise
-        found = reader.answer
-        if found is None:
+        answer = reader.answer
+        if answer is None:
             self.abort()
             raise ExchangeError(self._over)
-        if not (found.whole and reader.kept and self.last_out) or self._over:
+        if not (answer.whole and reader.kept and self.last_out) or self._over:
             self.abort()
-        reader.next()  # so that a connection in a cycle keeps no answer
+        reader.next()  # forgets the answer, which an idle connection would keep in memory
         self._asked = False
-        return found
+        return answer
 
     def _unsent(self) -> int:
         """Return the number of octets that the system does not have yet.
@@ -203,16 +205,16 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         """Note the end of the octets."""
         self._reader.end()
-        self._end(_CLOSED)
+        self._end(_CLOSED_REASON)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Note the end of the connection."""
         self._reader.end()
-        self._end(reason_of(error) if error else _CLOSED)
+        self._end(reason_of(error) if error else _CLOSED_REASON)
         self._ended.set()
 
     def _end(self, why: str) -> None:
-        if why == _CLOSED and self._reader.begun:
+        if why == _CLOSED_REASON and self._reader.begun:
             why = "connection closed within the answer"
         self._over = self._over or why
         self._news()
@@ -224,7 +226,7 @@ class ClientConnection(asyncio.Protocol):
 
 def reason_of(error: Exception) -> str:
     """Return the reason of an error of a connection, as lines of a log may have it."""
-    names = ("verify_message", "strerror")  # the first is of ssl.SSLCertVerificationError
+    names = ("verify_message", "strerror")  # of ssl.SSLCertVerificationError, and of OSError
     found = next((text for name in names if (text := getattr(error, name, None))), None)
     text = found or str(error) or type(error).__name__
     return printable(text)[:_MAX_REASON_CHARACTERS]

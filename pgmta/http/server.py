@@ -20,10 +20,10 @@ from pgmta.http.route import HttpLimits, Route
 from pgmta.http.server_connection import ServerConnection, connection_of
 from pgmta.logs import get
 
-_BACKLOG = 512  # connections that the system keeps until they are accepted
-_SWEEP_S = 1.0  # between looks for connections that take too long
-_LINE = re.compile(rb"([A-Z]+) (?:https?://[^/ ]*)?(/[^ ?]*)", re.IGNORECASE)
-_MESSAGES = {404: "There is no such path.", 405: "The path has other methods."}
+_BACKLOG = 512  # connections that the kernel keeps until they are accepted
+_SWEEP_INTERVAL_S = 1.0  # looks for connections that take too long
+_REQUEST_LINE = re.compile(rb"([A-Z]+) (?:https?://[^/ ]*)?(/[^ ?]*)", re.IGNORECASE)
+_PROBLEMS_BY_STATUS = {404: "There is no such path.", 405: "The path has other methods."}
 
 type ErrorPage = Callable[[web.Request, HttpError], web.StreamResponse]
 """Returns an error for browsers."""
@@ -115,7 +115,7 @@ class HttpServer(web.Server):
 
     async def _dispatch(self, plain: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, by its route if it has one."""
-        request = cast(web.Request, plain)  # as the factory of an Application makes them
+        request = cast(web.Request, plain)  # the factory of our Application makes such requests
         began, site, answer = time.monotonic(), self.site, None
         connection_of(request).begin()
         routed = False
@@ -126,9 +126,9 @@ class HttpServer(web.Server):
             answer = await self._app.request_handler(request)
         except HttpError as error:
             answer = self._refuse(request, error, self.route_of(request) if routed else None)
-        except web.HTTPException as error:  # of aiohttp itself: there is no such path or method
+        except web.HTTPException as error:  # raised by aiohttp for an unknown path or method
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-            detail = _MESSAGES.get(error.status, error.reason)
+            detail = _PROBLEMS_BY_STATUS.get(error.status, error.reason)
             answer = self._refuse(request, HttpError(error.status, detail, headers), None)
         finally:
             if site.count:
@@ -179,7 +179,7 @@ class HttpServer(web.Server):
         self._open[connection] = None
         connection.unit = unit
         if not self._sweeping:
-            self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+            self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._sweep)
         return True
 
     def release(self, connection: ServerConnection) -> None:
@@ -194,7 +194,7 @@ class HttpServer(web.Server):
 
     def max_body_of(self, line: bytes) -> int:
         """Return the octets of a body that the route of a request line allows; 0 for the usual."""
-        found = self._large and _LINE.match(line)
+        found = self._large and _REQUEST_LINE.match(line)
         if found:
             path = found[2].decode("latin-1")
             for route, pattern in self._large:
@@ -207,8 +207,8 @@ class HttpServer(web.Server):
         now = self.now()
         for connection in [each for each in self._open if each.late(now)]:
             connection.give_up()
-        again = asyncio.get_running_loop().call_later
-        self._sweeping = again(_SWEEP_S, self._sweep) if self._open else None
+        call_later = asyncio.get_running_loop().call_later
+        self._sweeping = call_later(_SWEEP_INTERVAL_S, self._sweep) if self._open else None
 
 
 def bind(address: str, port: int) -> socket.socket:

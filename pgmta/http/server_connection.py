@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     from pgmta.http.server import HttpServer
 
 _MAX_HEADER_OCTETS = 32 << 10
-_MAX_LINE_OCTETS = 4096  # of a request line: a link has less than 200
-_MAX_FIELDS = 64  # of a header
-_ANSWER_S = 10.0  # above the patience of a statement, whose answer is never cut off
-_LINGER_S = 1.0  # for the rest of a body that was not read
-_FULL = (
+_MAX_REQUEST_LINE_OCTETS = 4096  # a link of ours has less than 200
+_MAX_HEADER_FIELDS = 64
+_ANSWER_TIMEOUT_S = 10.0  # above the limit of a statement, so that its answer is never cut off
+_LINGER_S = 1.0  # in which the rest of a body that nobody wants is read
+_TOO_MANY_CONNECTIONS = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\n"
     b"Cache-Control: no-store\r\nConnection: close\r\n\r\n"
 )
 _EMPTY_LINE = b"\r\n\r\n"
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
 
-_silent = logging.Logger("aiohttp", logging.CRITICAL + 1)  # lines would have octets of requests
+# aiohttp logs octets of requests, which no log is to have
+_silent = logging.Logger("aiohttp", logging.CRITICAL + 1)
 
 
 class ServerConnection(RequestHandler):
@@ -48,14 +49,14 @@ class ServerConnection(RequestHandler):
             logger=_silent,
             keepalive_timeout=limits.idle_s or limits.request_s,
             lingering_time=_LINGER_S,
-            max_line_size=_MAX_LINE_OCTETS,
-            max_headers=_MAX_FIELDS,
+            max_line_size=_MAX_REQUEST_LINE_OCTETS,
+            max_headers=_MAX_HEADER_FIELDS,
             auto_decompress=False,
         )
         self._server = server
         self._kept = limits.idle_s > 0
-        self._octets = 0  # since the last answer
-        self._head: bytearray | None = None  # of a request, until its empty line has come
+        self._octets = 0  # read since the last answer
+        self._head: bytearray | None = None  # the header so far, until its empty line has come
         self._until = 0.0
         self._serving = False
         self._admitted = False
@@ -64,14 +65,14 @@ class ServerConnection(RequestHandler):
         """The address of the other side."""
         self.unit: Network | None = None
         """The address whose connections count this one; None if it is not bounded."""
-        self._allowed = 0  # octets of a body
+        self._allowed = 0  # octets that the body of this request may have
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it with 503."""
         self.peer = str((transport.get_extra_info("peername") or ("",))[0])
         self._admitted = self._server.admit(self)
         if not self._admitted:
-            cast(asyncio.Transport, transport).write(_FULL)
+            cast(asyncio.Transport, transport).write(_TOO_MANY_CONNECTIONS)
             cast(asyncio.Transport, transport).close()
             return
         self._wire = cast(asyncio.Transport, transport)
@@ -114,7 +115,7 @@ class ServerConnection(RequestHandler):
             head = bytes(self._head[: end + 2])
             self._head = None
             max_body = self._server.max_body_of(head.partition(b"\r\n")[0])
-            if max_body > self._allowed and (found := _LENGTH.search(head)):
+            if max_body > self._allowed and (found := _CONTENT_LENGTH.search(head)):
                 self._allowed = max(self._allowed, min(max_body, int(found[1])))
 
     def begin(self) -> None:
@@ -134,7 +135,7 @@ class ServerConnection(RequestHandler):
     def body_is_read(self) -> None:
         """Begin the time of the answer, if the connection has times for each request."""
         if self._kept:
-            self._until = self._server.now() + _ANSWER_S
+            self._until = self._server.now() + _ANSWER_TIMEOUT_S
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -150,7 +151,7 @@ class ServerConnection(RequestHandler):
     def late(self, now: float) -> bool:
         """Return whether a request takes too long, or the client does not take its last answer."""
         if not self._until and self._wire and self._wire.is_closing():
-            self._until = now + _ANSWER_S
+            self._until = now + _ANSWER_TIMEOUT_S
         return 0.0 < self._until < now
 
     def give_up(self) -> None:

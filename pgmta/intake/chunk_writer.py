@@ -12,24 +12,24 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.logs import get
-from pgmta.model import PART_SIZE
+from pgmta.model import PART_OCTETS
 from pgmta.postgres.resources import Resources
 from pgmta.priority import AgingQueue
 from pgmta.store.queue.enqueue import Enqueue, chunk_count
 
 log = get("chunks")
 
-_LINKS = 2
-_PATIENCE = 5.0  # seconds that a part lets older messages go first, and its client waits
-# The commit of a message comes later in the same WAL than its chunks. Its sync makes both durable,
-# so the commit of the chunks needs none.
+_MAX_CONNECTIONS = 2
+_PATIENCE_S = 5.0  # a part, whose client waits, lets older messages go first for so long
+# In the WAL the commit of a message comes after those of its chunks. Its fsync makes all of them
+# durable, so the commits of the chunks need none.
 _SETTINGS = {"synchronous_commit": "off"}
-_WHOLE = -1  # the place of a whole message: before the id of any
-# Pauses in times of a write, while small messages are committed too: after a write with whole
-# messages, and after one ahead of messages that may never come to an end.
-_REST, _REST_AHEAD = 4, 9
-_AT_ONCE = 50  # messages whose chunks are removed by one statement
-_LET_END = 1.0  # seconds that a write whose connection broke has to end in the server
+_BEFORE_ALL_IDS = -1  # the number of a whole message in the queue of parts
+# While small messages are committed too, a write is followed by a pause of so many times its own
+# duration. A write without a whole message may be for messages that never come to an end.
+_REST_FACTOR, _REST_FACTOR_AHEAD = 4, 9
+_MESSAGES_PER_REMOVAL = 50  # whose chunks are removed by one statement
+_BROKEN_WRITE_S = 1.0  # afterwards a write whose connection broke has ended in the server, too
 
 
 @dataclass(slots=True, eq=False)
@@ -71,15 +71,15 @@ class ChunkWriter:
     """
 
     def __init__(self, resources: Resources) -> None:
-        self._links = [resources.link(f"chunks {n}", _SETTINGS) for n in range(_LINKS)]
-        self._waiting: AgingQueue[Part] = AgingQueue(_PATIENCE)
-        self._writing: set[Content] = set()  # each with one part at most
+        self._links = [resources.link(f"chunks {n}", _SETTINGS) for n in range(_MAX_CONNECTIONS)]
+        self._waiting: AgingQueue[Part] = AgingQueue(_PATIENCE_S)
+        self._writing: set[Content] = set()  # a content has one part under way at most
         self._work = asyncio.Event()
         self.small = 0
         """Messages without chunks that have been committed; they shall not wait for content."""
         self.tasks: list[asyncio.Task[None]] = []
         """They end by `stop` only."""
-        self._drops: deque[tuple[float, int]] = deque()  # when, by the loop's clock, and what
+        self._drops: deque[tuple[float, int]] = deque()  # due time by the loop's clock, and id
         self._dropping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -101,7 +101,7 @@ class ChunkWriter:
 
         `part.done` gets StoreUnavailable if it is unknown which chunks are stored.
         """
-        self._waiting.put(_WHOLE if part.whole else part.content.id, part)
+        self._waiting.put(_BEFORE_ALL_IDS if part.whole else part.content.id, part)
         self._work.set()
 
     async def write_part(self, content: Content, octets: bytes) -> None:
@@ -112,7 +112,7 @@ class ChunkWriter:
         end: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None) -> None:
-            if not end.done():  # else the session has gone
+            if not end.done():  # not if the session has gone
                 end.set_result(error)
 
         content.state = State.WRITING
@@ -129,9 +129,9 @@ class ChunkWriter:
     def drop_chunks(self, content: Content) -> None:
         """Remove the chunks of a discarded content, after a write of it that is under way."""
         if content in self._writing:
-            return  # `_run` calls this again
+            return  # `_run` calls this again after the write
         loop = asyncio.get_running_loop()
-        self._drops.append((loop.time() + _LET_END, content.id))
+        self._drops.append((loop.time() + _BROKEN_WRITE_S, content.id))
         if not self._dropping:
             self._dropping = loop.create_task(self._drop())
 
@@ -142,7 +142,11 @@ class ChunkWriter:
             while self._drops:
                 await asyncio.sleep(self._drops[0][0] - loop.time())
                 ids: list[int] = []
-                while self._drops and self._drops[0][0] <= loop.time() and len(ids) < _AT_ONCE:
+                while (
+                    self._drops
+                    and self._drops[0][0] <= loop.time()
+                    and len(ids) < _MESSAGES_PER_REMOVAL
+                ):
                     ids.append(self._drops.popleft()[1])
                 try:
                     await Enqueue(self._links[0]).drop_chunks(ids)
@@ -160,7 +164,7 @@ class ChunkWriter:
         self.purge()
         group: list[Part] = []
         octets = 0
-        while octets < PART_SIZE and (part := self._waiting.take()):
+        while octets < PART_OCTETS and (part := self._waiting.take()):
             group.append(part)
             octets += len(part.octets)
         return group
@@ -174,12 +178,13 @@ class ChunkWriter:
                 continue
             began, small = time.monotonic(), self.small
             error = await self._write(store, group)
-            rest = _REST if any(part.whole for part in group) else _REST_AHEAD
+            whole = any(part.whole for part in group)
+            rest = _REST_FACTOR if whole else _REST_FACTOR_AHEAD
             for part in group:
                 part.answer(error)
                 if part.content.state is State.DISCARDED:
                     self.drop_chunks(part.content)
-            del group, part  # or the content would stay until the next one
+            del group, part  # otherwise the content would stay in memory until the next group
             if self.small != small:
                 await asyncio.sleep(rest * (time.monotonic() - began))
 
@@ -190,7 +195,7 @@ class ChunkWriter:
             await store.chunks(
                 (c.id, c.chunks, p.octets) for c, p in zip(contents, group, strict=True)
             )
-        except Exception as error:  # of any kind: no 250 for a content that lacks a chunk
+        except Exception as error:  # whatever it is, no content that lacks a chunk gets 250
             log.warning("can't store content", parts=len(group), reason=str(error))
             return error
         finally:

@@ -19,29 +19,29 @@ from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.intake.ids import Ids
 from pgmta.intake.intake_figures import IntakeFigures
 from pgmta.logs import get
-from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from pgmta.model import CHUNK_OCTETS, PART_OCTETS, NewMessage
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
 from pgmta.store.admin.daemons import Heartbeat
 from pgmta.store.queue.enqueue import SESSION, Enqueue, chunk_count
 from pgmta.store.schema import Schema
 
-# quicker than by their enumeration
+# names of the module are found quicker than members of the enumeration
 _WAITING, _COMMITTING, _COMMITTED = State.WAITING, State.COMMITTING, State.COMMITTED
 _UNDECIDED = State.UNDECIDED
 
 log = get("ingest")
 
-_LARGE = PART_SIZE // CHUNK_SIZE  # chunks, above which the client has much to send again
-_LONGER = 4  # times as long may a large message take
-_LOOK = 0.25  # seconds between two looks at how long commits take
-_REST = 1.0  # seconds, while no message waits
-_PROBE = 5.0  # seconds for a probe
-_PATIENCE = 420.0
-"""Seconds until a client is answered whose message's commit is under way.
+_LARGE_CHUNKS = PART_OCTETS // CHUNK_OCTETS  # a client with a larger message has much to send again
+_LARGE_WAIT_FACTOR = 4  # a large message may take so many times as long
+_LOOK_INTERVAL_S = 0.25  # at how long commits take
+_IDLE_LOOK_INTERVAL_S = 1.0  # seconds, while no message waits
+_PROBE_TIMEOUT_S = 5.0  # seconds for a probe
+_MAX_COMMIT_S = 420.0
+"""While a commit is under way, its clients are answered after so long.
 
 A client waits ten minutes for the reply to the final dot (RFC 5321, section 4.5.3.2.6). Two of them
-may have gone by until its content was stored.
+may have passed until its content was stored.
 """
 
 
@@ -58,20 +58,20 @@ class Committer:
     ) -> None:
         self._role = role
         self._config = config
-        self._note = note  # gets each group that is committed, after its sessions are answered
+        self._note = note  # called with each committed group, after its sessions are answered
         self._notifier = notifier
         # PostgreSQL ends a statement that takes longer, and nothing of it stays. The commit itself
-        # has no limit, because its result would be unknown then.
-        limit, longer = _limit(config.wait), _limit(config.wait * _LONGER)
+        # has no limit, because a cancelled commit leaves its result unknown.
+        limit, longer = _limit(config.wait), _limit(config.wait * _LARGE_WAIT_FACTOR)
         self._links = [
             resources.link(f"messages {number}", SESSION | limit, proof_s=config.wait)
             for number in range(config.connections)
         ]
-        # not connected until needed
+        # this connection is opened for the first large message
         self._large = resources.link("large", SESSION | longer, proof_s=config.wait)
         self._side = resources.link("side")
         self.chunks = ChunkWriter(resources)
-        self._storing: set[Content] = set()  # complete ones whose only part is being written
+        self._storing: set[Content] = set()  # complete contents whose only part is being written
         self._pending: deque[Content] = deque()
         self._writing: list[list[Content]] = []
         self._work = asyncio.Event()
@@ -120,11 +120,11 @@ class Committer:
         """
         content.message, content.done = message, done
         content.log_template = log_template
-        content.collected = 0  # it is in the message
+        content.collected = 0  # the rest is in the message itself
         content.since = time.monotonic()
         if len(self.ids.available) < self.ids.low:
             self.ids.refill()
-        if len(message.body) > CHUNK_SIZE:  # too large for its row
+        if len(message.body) > CHUNK_OCTETS:  # too large for the message's own row
             content.state = State.WRITING
             self._storing.add(content)
             stored = partial(self._stored, content)
@@ -159,7 +159,7 @@ class Committer:
         """
         oldest = [self.ids.asked_at, *(content.since for content in self._storing)]
         for group in (self._pending, *self._writing):
-            oldest += [content.since for content in group if content.chunks <= _LARGE][:1]
+            oldest += [content.since for content in group if content.chunks <= _LARGE_CHUNKS][:1]
         return max(0.0, time.monotonic() - min(oldest))
 
     @property
@@ -170,7 +170,7 @@ class Committer:
     async def probe(self) -> bool:
         """Return whether PostgreSQL takes mail again, by the reservation of message ids."""
         try:
-            async with asyncio.timeout(_PROBE):
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 await self.ids.fill()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
             return False
@@ -194,7 +194,7 @@ class Committer:
             message.chunks = content.chunks = chunk_count(len(message.body))
             message.body = b""
         if content.state is not State.WRITING:
-            return  # given up meanwhile
+            return  # this content was given up meanwhile
         if error:
             self._refuse([content], error)
             return
@@ -212,7 +212,7 @@ class Committer:
             if group and octets > self._config.octets:
                 break
             self._pending.popleft()
-            if content.state is _WAITING:  # else its session has gone
+            if content.state is _WAITING:  # not if its session has gone
                 content.state = _COMMITTING
                 group.append(content)
         return group
@@ -229,19 +229,19 @@ class Committer:
                 await self._write(store, group)
             finally:
                 self._writing.remove(group)
-                del group  # or its content would stay until the next one
+                del group  # otherwise its content would stay in memory until the next group
 
     async def _watch(self) -> None:
         """Answer sessions whose message waits too long, without a timer for each."""
         while True:
-            await asyncio.sleep(_LOOK if self.waiting else _REST)
+            await asyncio.sleep(_LOOK_INTERVAL_S if self.waiting else _IDLE_LOOK_INTERVAL_S)
             now = time.monotonic()
             error = StoreUnavailable("the commit takes too long")
             self._give_up(error, now)
             self._refuse([c for c in self._storing if c.since < now - self._config.wait], error)
             for group in self._writing:
-                # a group under way may be committed: no 451 as long as the client waits
-                late = [c for c in group if c.since < now - _PATIENCE and c.done]
+                # This group may yet be committed, so a client gets no 451 as long as it waits
+                late = [c for c in group if c.since < now - _MAX_COMMIT_S and c.done]
                 self._leave_open(late, "the commit takes too long")
                 self._answer(late, Undecided("the commit takes too long"))
             self.chunks.purge()
@@ -250,7 +250,9 @@ class Committer:
         """Refuse messages that have waited too long, without `now` all that wait."""
         wait = self._config.wait
         late = [
-            c for c in self._pending if now - c.since > wait * (_LONGER if c.chunks > _LARGE else 1)
+            c
+            for c in self._pending
+            if now - c.since > wait * (_LARGE_WAIT_FACTOR if c.chunks > _LARGE_CHUNKS else 1)
         ]
         if late:
             gone = set(late)
@@ -259,19 +261,21 @@ class Committer:
 
     async def _write(self, store: Enqueue, group: list[Content]) -> None:
         began = time.monotonic()
-        if any(content.chunks > _LARGE for content in group):
+        if any(content.chunks > _LARGE_CHUNKS for content in group):
             store = Enqueue(self._large, self.schema)
         wake = began > self._notifier.quiet_at
         try:
             messages = [c.message for c in group if c.message]
-            woke = await store.commit(messages, _PATIENCE, self._look_failed, wake=wake)
+            woke = await store.commit(messages, _MAX_COMMIT_S, self._look_failed, wake=wake)
         except Undecided as error:
             self._leave_open(group, str(error))
             self._answer(group, error)
         except StoreUnavailable as error:
             self._log_away(error)
             self._refuse(group, error)
-        except Exception as error:  # not only psycopg.Error: a message that can't be encoded, too
+        except (
+            Exception
+        ) as error:  # also one that is not psycopg's, of a message that can't be encoded
             if len(group) > 1:
                 await self._write_singly(store, group)
                 return
@@ -305,8 +309,8 @@ class Committer:
             if content.done:
                 await self._write(store, [content])
             else:
-                content.remove()  # its session has gone, and it is not stored
-            del group[0]  # its result is known
+                content.remove()  # the session has gone, and nothing is stored
+            del group[0]  # its session was answered
 
     def _look_failed(self, error: StoreUnavailable) -> None:
         """Refuse what waits: it is open what became of a commit, and PostgreSQL is away."""

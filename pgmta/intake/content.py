@@ -17,10 +17,10 @@ class State(StrEnum):
     MEMORY = "memory"  # all of it is in memory
     WRITING = "writing"  # a part is on its way into the database, ahead of the message
     WRITTEN = "written"  # its full parts so far are in the database, without a message
-    FAILED = "failed"  # a part could not be written; some chunks may be in the database
+    FAILED = "failed"  # a part could not be written; some of its chunks may be in the database
     WAITING = "waiting"  # complete; it waits for its group commit
     COMMITTING = "committing"  # the statement that stores its message is under way
-    UNDECIDED = "undecided"  # the same, and the client got 451 meanwhile
+    UNDECIDED = "undecided"  # that statement is under way, and the client got 451 meanwhile
     COMMITTED = "committed"  # it belongs to a stored message
     DISCARDED = "discarded"  # no message; its chunks are removed
 
@@ -38,11 +38,11 @@ TRANSITIONS = {
 }
 """Which states follow each; the tests of smtpd check every change against it."""
 
-_BEFORE_COMMIT = frozenset(
+_STATES_BEFORE_COMMIT = frozenset(
     (State.MEMORY, State.WRITING, State.WRITTEN, State.FAILED, State.WAITING)
 )
-_MEMORY = State.MEMORY  # quicker than by its enumeration
-_MAY_BE_STORED = frozenset((State.WRITING, State.WRITTEN, State.FAILED))
+_MEMORY = State.MEMORY  # a name of the module is found quicker than a member of the enumeration
+_STATES_WITH_CHUNKS = frozenset((State.WRITING, State.WRITTEN, State.FAILED))
 
 
 class Content:
@@ -91,13 +91,13 @@ class Content:
         A message whose commit is under way may be stored nevertheless.
         """
         self.done = None
-        if self.state in _BEFORE_COMMIT:
+        if self.state in _STATES_BEFORE_COMMIT:
             self.remove()
 
     def remove(self) -> None:
         """End a content of which nothing is stored as a message: its chunks go too."""
         self.done = None
-        stored = bool(self.chunks) or self.state in _MAY_BE_STORED
+        stored = bool(self.chunks) or self.state in _STATES_WITH_CHUNKS
         self.state = State.DISCARDED
         self.buffers.clear()
         self.collected = 0

@@ -10,15 +10,15 @@ from enum import Enum, auto
 
 from pgmta.errors import AddressError
 from pgmta.mail.address import parse_mailbox
-from pgmta.mail.address_list import Place, UnreadableError, places
+from pgmta.mail.address_list import AddressSpan, UnreadableError, address_spans
 from pgmta.mail.header import completed, find_fields, header_block, without_bcc
 
 _FROM = find_fields(b"from")
-# Some readers take a bare CR for a line end, and would see another From behind it
-_HIDING = re.compile(rb"\r(?!\n)|\0")
+# Some readers take a bare CR for a line end, and would see another From field behind it
+_HIDES_FIELDS = re.compile(rb"\r(?!\n)|\0")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _NEWLINE = re.compile(r"[\r\n]+")
-_AUTHORS = 4096  # octets of From
+_MAX_AUTHORS_OCTETS = 4096  # of the value of From
 
 
 type MaySend = Callable[[str, str], bool]
@@ -62,7 +62,7 @@ class HeaderRules:
             own = _written_by(header, self.may_send)
             if self.refuses and not own:
                 return content, HeaderRefusal.AUTHOR_DENIED
-            # queued ends lines at CRLF alone, and the header at an empty one
+            # queued ends lines at CRLF alone, and the header at an empty line
             self.by_user = own and not _BARE_LF.search(header) and body[:2] in (b"", b"\r\n")
         if not self.completes:
             return content, None
@@ -71,21 +71,21 @@ class HeaderRules:
 
 def _written_by(header: bytes, may_send: MaySend) -> bool:
     """Return whether the header has one From, and the user may send from all its addresses."""
-    if _HIDING.search(header):
+    if _HIDES_FIELDS.search(header):
         return False
     authors = _FROM.findall(header)
-    if len(authors) != 1 or len(authors[0]) > _AUTHORS or authors[0].count(b"(") > 20:
+    if len(authors) != 1 or len(authors[0]) > _MAX_AUTHORS_OCTETS or authors[0].count(b"(") > 20:
         return False  # what the parser makes of deeply nested comments is not worth knowing
     try:
         text = _NEWLINE.sub("", authors[0].decode())
         mailboxes = [parse_mailbox(address, utf8=True) for _, address in getaddresses([text])]
-        # the reader that queued asks who signs: both have to see addresses of the user alone
-        found, whole = places(text.encode())
+        # queued finds the signing key by this reader: both have to see only addresses of the user
+        found, whole = address_spans(text.encode())
         mailboxes += [parse_mailbox(_written(each), utf8=True) for each in found]
     except (AddressError, UnreadableError, UnicodeDecodeError):
         return False
     return whole and bool(found) and all(may_send(mailbox, domain) for mailbox, domain in mailboxes)
 
 
-def _written(place: Place) -> str:
+def _written(place: AddressSpan) -> str:
     return b"@".join((place.local, place.domain)).decode()

@@ -15,7 +15,7 @@ from pgmta.store.queue.enqueue import Enqueue
 _LEAST_IDS, _MOST_IDS = 50, 1000
 """Ids that are fetched at once: a process without much mail leaves no large gaps."""
 
-_SOON_S = 10.0
+_USED_UP_SOON_S = 10.0
 """Ids that are used up within this time were too few: the next fetch takes twice as many."""
 
 _MAX_FETCH_S = 30.0
@@ -54,7 +54,7 @@ class Ids:
         async with self._lock:
             if len(self.available) >= least:
                 return
-            soon = time.monotonic() < self._fetched_at + _SOON_S
+            soon = time.monotonic() < self._fetched_at + _USED_UP_SOON_S
             self._number = min(2 * self._number, _MOST_IDS) if soon else _LEAST_IDS
             self.asked_at = time.monotonic()
             try:
@@ -68,6 +68,6 @@ class Ids:
             async with asyncio.timeout(_MAX_FETCH_S):
                 await self.fill(self.low)
         except (StoreUnavailable, TimeoutError, psycopg.Error):
-            pass  # `take_id` raises it for the session that needs the next id
+            pass  # `take_id` raises the error for the session that needs the next id
         finally:
             self._ahead = None

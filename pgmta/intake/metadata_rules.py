@@ -44,7 +44,7 @@ class MetadataRules:
         common = {
             key: _derive(rule, _value(rule, origin, "", ""))
             for key, rule in self._rules.items()
-            if not rule.of_recipient  # a search in the header may take as long as a message
+            if not rule.of_recipient  # derived once a message: it may search the header
         }
         if not self._of_recipients:
             return [_dump({**common, **own})] * len(recipients)

@@ -13,21 +13,22 @@ from pgmta.errors import AddressError
 from pgmta.mail.telephone import NUMBER_DOMAIN, is_number, number_of
 from pgmta.mail.text import unsafe
 
-MAX_ADDRESS = 254
+MAX_ADDRESS_OCTETS = 254
 """Octets in a mailbox: a path of 256 less its angle brackets (RFC 5321, section 4.5.3.1.3)."""
 
-# By the characters that it lacks: a range up to U+10FFFF takes a tenth of the start of a command
+# Names the characters that an atom can't have: to compile a range up to U+10FFFF takes a tenth of
+# the start of a command.
 ATOM = r'[^\x00-\x20"(),.:;<>@\[\\\]\x7f]+'
 """A pattern of the characters of an atom (RFC 5322, section 3.2.3; RFC 6532)."""
 _DOTTED = rf"{ATOM}(?:\.{ATOM})*"
 _LOCAL = re.compile(rf'(?:{_DOTTED}|"(?:[^\x00-\x1f"\\\x7f]|\\[\x20-\x7e])*")')
 _NEEDS_NO_QUOTES = re.compile(_DOTTED)
-_PAIR = re.compile(r"\\(.)", re.DOTALL)
-_SPECIAL = re.compile(r'(["\\])')
+_QUOTED_PAIR = re.compile(r"\\(.)", re.DOTALL)
+_NEEDS_BACKSLASH = re.compile(r'(["\\])')
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _JOINERS = "\u200c\u200d"  # format characters that some scripts and emoji need
-_BLANKS = " \t"  # what str.strip() takes for blanks too is no space of SMTP
+_BLANKS = " \t"  # str.strip() would remove other characters too, which SMTP takes for no space
 _SOURCE_ROUTE = re.compile(r"@[^:<>\s]+:")
 
 
@@ -95,8 +96,8 @@ def parse_mailbox(text: str, *, utf8: bool = False) -> tuple[str, str]:
         except UnicodeEncodeError:
             raise AddressError("address is not valid UTF-8") from None
         _check_characters(text)
-    if len(text.encode()) > MAX_ADDRESS:
-        raise AddressError(f"address is over {MAX_ADDRESS} octets")
+    if len(text.encode()) > MAX_ADDRESS_OCTETS:
+        raise AddressError(f"address is over {MAX_ADDRESS_OCTETS} octets")
     if not _LOCAL.fullmatch(local):
         raise AddressError(f"malformed local part in {text!r}")
     normal = normalise_domain(domain)
@@ -129,10 +130,10 @@ def unquoted(local: str) -> str:
     """
     if local[:1] != '"' or local[-1:] != '"' or len(local) == 1:
         return local
-    text = _PAIR.sub(r"\1", local[1:-1])
+    text = _QUOTED_PAIR.sub(r"\1", local[1:-1])
     if _NEEDS_NO_QUOTES.fullmatch(text):
         return text
-    return '"' + _SPECIAL.sub(r"\\\1", text) + '"'
+    return '"' + _NEEDS_BACKSLASH.sub(r"\\\1", text) + '"'
 
 
 def lower_ascii(text: str) -> str:

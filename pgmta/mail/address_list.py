@@ -27,10 +27,10 @@ class UnreadableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AddressSpan:
     """An address in a value: its octets from `start` to `end`.
 
-    `local` and `domain` have neither spaces nor comments in them. The comments that the place has
+    `local` and `domain` have neither spaces nor comments in them. The comments between them
     are in `comments`.
     """
 
@@ -49,21 +49,21 @@ class _Token:
     end: int
 
 
-def places(value: bytes) -> tuple[list[Place], bool]:
+def address_spans(value: bytes) -> tuple[list[AddressSpan], bool]:
     """Return the addresses of a value, and whether all that looks like one was understood.
 
     Raises UnreadableError.
     """
-    found: list[Place] = []
+    spans: list[AddressSpan] = []
     whole = True
     element: list[_Token] = []
     inside = False  # of angle brackets
 
     def end() -> None:
         nonlocal whole
-        place, good = _place(element)
-        if place:
-            found.append(place)
+        span, good = _address_span(element)
+        if span:
+            spans.append(span)
         whole = whole and good
         element.clear()
 
@@ -88,23 +88,23 @@ def places(value: bytes) -> tuple[list[Place], bool]:
     if inside:
         raise UnreadableError("< without >")
     end()
-    return found, whole
+    return spans, whole
 
 
-def replaced(value: bytes, change: Callable[[Place], bytes | None]) -> tuple[bytes, bool]:
+def replaced(value: bytes, change: Callable[[AddressSpan], bytes | None]) -> tuple[bytes, bool]:
     """Return the value with other addresses, and whether all of it was understood.
 
     `change` returns the octets of the new address, or None for one that stays. Comments inside of a
     replaced address go behind it. Raises UnreadableError.
     """
-    found, whole = places(value)
+    spans, whole = address_spans(value)
     parts: list[bytes] = []
     done = 0
-    for place in found:
-        new = change(place)
+    for span in spans:
+        new = change(span)
         if new is not None:
-            parts += [value[done : place.start], b" ".join((new, *place.comments))]
-            done = place.end
+            parts += [value[done : span.start], b" ".join((new, *span.comments))]
+            done = span.end
     return (b"".join([*parts, value[done:]]) if parts else value), whole
 
 
@@ -140,7 +140,7 @@ def _is_route(element: list[_Token]) -> bool:
     return first is not None and first.octets == b"@"
 
 
-def _place(element: list[_Token]) -> tuple[Place | None, bool]:
+def _address_span(element: list[_Token]) -> tuple[AddressSpan | None, bool]:
     """Return the address that an element is; False if it has an @ and is none."""
     solid = [i for i, token in enumerate(element) if token.kind not in ("space", "comment")]
     marks = [i for i in solid if element[i].octets == b"@"]
@@ -152,7 +152,7 @@ def _place(element: list[_Token]) -> tuple[Place | None, bool]:
     if not (len(marks) == 1 and _is_local(local) and _is_domain(domain)):
         return None, False
     inner = element[solid[0] : solid[-1] + 1]
-    return Place(
+    return AddressSpan(
         tokens[0].start,
         tokens[-1].end,
         b"".join(token.octets for token in local),

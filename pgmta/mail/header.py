@@ -8,13 +8,14 @@ import time
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
-LIMIT = 1 << 16
-"""Octets of a message that comes in, in which its header is looked for."""
+MAX_HEADER_OCTETS = 1 << 16
+"""The first octets of an incoming message, in which its header is looked for."""
 
-STORED_LIMIT = 1 << 20
-"""The same of a stored message: the way out keeps as many, and the fields behind them stay."""
+MAX_STORED_HEADER_OCTETS = 1 << 20
+"""The same for a stored message; fields behind this limit are sent as they are."""
 
-# Lines end with LF, with or without CR before it. A space before the colon is section 4.5.
+# Lines end with LF, with or without CR before it. RFC 5322, section 4.5, permits a space before the
+# colon.
 _COLON = rb"[ \t]*+:"
 _VALUE = rb"[^\n]*+(?:\n[ \t][^\n]*+)*+"
 _END = rb"(?:\n|\Z)"
@@ -59,7 +60,7 @@ _MESSAGE_ID = re.compile(rb"^message-id[ \t]*+:", re.IGNORECASE | re.MULTILINE)
 _RECEIVED = re.compile(rb"^received:", re.IGNORECASE | re.MULTILINE)
 
 
-def header_block(content: bytes, limit: int = LIMIT) -> bytes:
+def header_block(content: bytes, limit: int = MAX_HEADER_OCTETS) -> bytes:
     """Return the header of a message, as far as its first octets go, 64 KiB by default.
 
     It ends before the first line that is neither a field nor the continuation of one. So content
@@ -74,8 +75,11 @@ def header_known(content: bytes) -> bool:
 
     It is if whatever follows them belongs to the body, or is behind the limit.
     """
-    match = _STORED_HEADER.match(content, 0, STORED_LIMIT)
-    return len(content) > STORED_LIMIT or content.find(b"\n", match.end() if match else 0) >= 0
+    match = _STORED_HEADER.match(content, 0, MAX_STORED_HEADER_OCTETS)
+    return (
+        len(content) > MAX_STORED_HEADER_OCTETS
+        or content.find(b"\n", match.end() if match else 0) >= 0
+    )
 
 
 def without_bcc(header: bytes) -> bytes:
@@ -141,8 +145,8 @@ def completed(header: bytes, body: bytes, hostname: str) -> bytes:
     return header + added.encode() + body
 
 
-NAME = b"message-id"
-"""Name of the field, in lower case."""
+MESSAGE_ID_NAME = b"message-id"
+"""The name of the field Message-ID, in lower case."""
 
 _PRINTABLE = re.compile(rb"[ -~]{1,998}")
 
@@ -151,13 +155,13 @@ def message_id_header(content: bytes | bytearray, first: int | None = None) -> s
     """Return the Message-ID of a message, unfolded, with its brackets.
 
     It is None if the header has no such field. A value that is not printable ASCII, or over 998
-    characters, counts as none. `first` is the first place of the field's name in lower case, if the
+    characters, counts as none. `first` is the index of the field's name in lower case, if the
     caller knows it.
     """
-    end = content.find(b"\r\n\r\n", 0, LIMIT)
-    end = LIMIT if end < 0 else end
-    if first is None:  # the expression alone, which ignores case, would try each place
-        first = content[:end].lower().find(NAME)
+    end = content.find(b"\r\n\r\n", 0, MAX_HEADER_OCTETS)
+    end = MAX_HEADER_OCTETS if end < 0 else end
+    if first is None:  # much quicker than the expression alone, which ignores case
+        first = content[:end].lower().find(MESSAGE_ID_NAME)
     value = _unfolded(_ID_FIELD.search(content, first, end)) if first >= 0 else b""
     return value.decode() if _PRINTABLE.fullmatch(value) else None
 

@@ -9,7 +9,7 @@ TAG = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{1,8})*")
 """A language tag."""
 
 _QUALITY = re.compile(r"q=(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
-_MOST = 20  # languages of a field that are looked at
+_MAX_LANGUAGES = 20  # of a field, so that no client makes us sort a long one
 
 
 def look_up(tags: Iterable[str], known: Container[str]) -> str | None:
@@ -28,11 +28,11 @@ def look_up(tags: Iterable[str], known: Container[str]) -> str | None:
 
 def accepted(field: str) -> list[str]:
     """Return the tags of a field Accept-Language, the most wanted first (RFC 9110, 12.5.4)."""
-    found: list[tuple[float, str]] = []
-    for part in field.split(",", _MOST)[:_MOST]:
+    tags: list[tuple[float, str]] = []
+    for part in field.split(",", _MAX_LANGUAGES)[:_MAX_LANGUAGES]:
         tag, _, rest = part.partition(";")
         match = _QUALITY.fullmatch(rest.strip())
         quality = float(match[1]) if match else 0.0 if rest.strip() else 1.0
         if quality and TAG.fullmatch(tag.strip()):
-            found.append((quality, tag.strip()))
-    return [tag for _, tag in sorted(found, key=lambda each: -each[0])]
+            tags.append((quality, tag.strip()))
+    return [tag for _, tag in sorted(tags, key=lambda each: -each[0])]

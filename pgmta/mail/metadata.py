@@ -13,12 +13,12 @@ def values_of(metadata: str) -> dict[str, Any]:
 
     Raises ValueError, RecursionError if they can't be read.
     """
-    found = json.loads(metadata, parse_int=str, parse_float=str)
-    return found if isinstance(found, dict) else {}
+    values = json.loads(metadata, parse_int=str, parse_float=str)
+    return values if isinstance(values, dict) else {}
 
 
-KEY = "_deadline"
-"""The key in the metadata of a row."""
+DEADLINE_KEY = "_deadline"
+"""The key of a row's metadata whose value is the time after which no attempt is made."""
 
 CAMPAIGN = '"_campaign"'
 """Is in the metadata of each row of a campaign: campaign, number of the recipient, job."""
@@ -29,8 +29,8 @@ BUDGET = '"_budget"'
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:)(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
-_LEAP = "60"  # RFC 3339, section 5.7
-_SHOWN = 60  # characters of a bad value
+_LEAP_SECOND = "60"  # RFC 3339, section 5.7
+_SHOWN_CHARACTERS = 60  # of a bad value
 
 
 def parse_time(text: str) -> datetime:
@@ -39,7 +39,7 @@ def parse_time(text: str) -> datetime:
     if not match:
         raise ValueError("it is no time of RFC 3339 with its zone, such as 2026-01-31T09:30:00Z")
     day, clock, second, fraction, zone = match.groups()
-    leap = second == _LEAP
+    leap = second == _LEAP_SECOND
     second = "59" if leap else second
     zone = "+00:00" if zone in "Zz" else zone
     time = datetime.fromisoformat(f"{day}T{clock}{second}{(fraction or '')[:7]}{zone}")
@@ -52,9 +52,9 @@ def parse_time(text: str) -> datetime:
 def deadline_of(metadata: str) -> tuple[datetime | None, str]:
     """Return the deadline in a row's metadata, as JSON; and the reason why a bad one is ignored."""
     try:
-        value = values_of(metadata).get(KEY)
+        value = values_of(metadata).get(DEADLINE_KEY)
     except (ValueError, RecursionError):
-        return None, f"{KEY} is ignored: the metadata can't be read"
+        return None, f"{DEADLINE_KEY} is ignored: the metadata can't be read"
     if value is None:
         return None, ""
     try:
@@ -65,5 +65,5 @@ def deadline_of(metadata: str) -> tuple[datetime | None, str]:
         return parse_time(value), ""
     except ValueError as error:
         shown = ascii(value) if isinstance(value, str) else type(value).__name__
-        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        return None, f"{KEY} {shown} is ignored: {error}"
+        shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}..."
+        return None, f"{DEADLINE_KEY} {shown} is ignored: {error}"

@@ -19,14 +19,14 @@ SMUGGLED = "A lone dot after a bare CR or LF, or beside NUL, is not allowed"
 
 # The character before distinguishes a bare LF from the end of a CRLF; so windows begin with one
 # more character.
-_BARE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
+_BARE_NEWLINE = re.compile(rb"\r(?!\n)|(?<=[^\r])\n")
 # A dot that gets no transparency dot, alone on its line for a server that drops NULs. The pattern
 # begins with a set of characters, because a search for a set is quick.
-_SMUGGLED = re.compile(rb"[\r\n](?:\0+|(?<=\r)|(?<=[^\r]\n))\.\0*[\r\n]")
+_SMUGGLED_END = re.compile(rb"[\r\n](?:\0+|(?<=\r)|(?<=[^\r]\n))\.\0*[\r\n]")
 _NULS = re.compile(rb"\0+")
 _CRLF = b"\r\n"
-_BEFORE = 5  # at most 5 octets of a smuggled end before a cut: any, LF, NUL, dot, NUL
-_AFTER = 4  # and at most 4 after it: NUL, dot, NUL, CR
+_BEFORE_CUT_OCTETS = 5  # of a smuggled end that two windows share: any octet, LF, NUL, dot, NUL
+_AFTER_CUT_OCTETS = 4  # of such an end: NUL, dot, NUL, CR
 
 
 class NewlineGuard:
@@ -56,12 +56,12 @@ class NewlineGuard:
         if (dotted or nul) and _smuggled(octets, nul):
             self.problem = SMUGGLED
             return
-        window = self.tail + (_head(octets) if nul else octets[:_AFTER])
+        window = self.tail + (_head(octets) if nul else octets[:_AFTER_CUT_OCTETS])
         if b"." in window and _smuggled(window, True):
             self.problem = SMUGGLED
             return
-        tail = _collapsed_tail(octets) if nul else octets[-_BEFORE:]
-        self.tail = tail if len(tail) == _BEFORE else _collapsed_tail(self.tail + tail)
+        tail = _collapsed_tail(octets) if nul else octets[-_BEFORE_CUT_OCTETS:]
+        self.tail = tail if len(tail) == _BEFORE_CUT_OCTETS else _collapsed_tail(self.tail + tail)
 
     def check_end(self) -> None:
         """Check the end of the content, with the final CRLF that it may lack."""
@@ -90,7 +90,7 @@ def _dotted(octets: bytes) -> bool:
 
 def _smuggled(window: bytes, nul: bool) -> bool:
     if nul:
-        return bool(_SMUGGLED.search(window))
+        return bool(_SMUGGLED_END.search(window))
     # the pattern is slow if many lines begin with dots
     if _doubled(window):
         return False
@@ -115,28 +115,28 @@ def _doubled(window: bytes) -> bool:
 def _has_bare(window: bytes) -> bool:
     if count(window, _CRLF) * 2 == count(window, b"\r") + count(window, b"\n"):
         return False
-    return bool(_BARE.search(window))
+    return bool(_BARE_NEWLINE.search(window))
 
 
 def _head(octets: bytes) -> bytes:
     """Return the first octets, each run of NULs as one."""
-    size = _AFTER
+    size = _AFTER_CUT_OCTETS
     head = octets[:size]
     while b"\0" in head:
         head = _NULS.sub(b"\0", octets[:size])
-        if len(head) >= _AFTER or size >= len(octets):
-            return head[:_AFTER]
+        if len(head) >= _AFTER_CUT_OCTETS or size >= len(octets):
+            return head[:_AFTER_CUT_OCTETS]
         size *= 8
     return head
 
 
 def _collapsed_tail(octets: bytes) -> bytes:
     """Return the last octets, each run of NULs as one."""
-    size = _BEFORE
+    size = _BEFORE_CUT_OCTETS
     tail = octets[-size:]
     while b"\0" in tail:
         tail = _NULS.sub(b"\0", octets[-size:])
-        if len(tail) >= _BEFORE or size >= len(octets):
-            return tail[-_BEFORE:]
+        if len(tail) >= _BEFORE_CUT_OCTETS or size >= len(octets):
+            return tail[-_BEFORE_CUT_OCTETS:]
         size *= 8
     return tail

@@ -13,7 +13,7 @@ NUMBER_DOMAIN = "sms"
 _NUMBER = re.compile(r"\+[1-9][0-9]{6,14}")
 _SEPARATORS = re.compile(r"[-.() ]")  # visual separators of RFC 3966, section 5.1.1, and blanks
 _DIGITS = re.compile(r"\+?[0-9]+")
-_MEANT = re.compile(r"[ (]*\+|tel:", re.IGNORECASE)  # RFC 3966
+_NUMBER_START = re.compile(r"[ (]*\+|tel:", re.IGNORECASE)  # RFC 3966
 
 
 def number_of(text: str) -> str:
@@ -35,7 +35,9 @@ def number_of(text: str) -> str:
 
 def is_number(text: str) -> bool:
     """Return whether a text is meant as a telephone number: no @, and digits or a + in front."""
-    return "@" not in text and bool(_MEANT.match(text) or _DIGITS.fullmatch(_unseparated(text)))
+    return "@" not in text and bool(
+        _NUMBER_START.match(text) or _DIGITS.fullmatch(_unseparated(text))
+    )
 
 
 def _unseparated(text: str) -> str:
@@ -43,18 +45,19 @@ def _unseparated(text: str) -> str:
 
 
 # the basic character table and its extension (3GPP TS 23.038, section 6.2.1)
-_BASIC = (
+_BASIC_CHARACTERS = (
     "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     "ÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
 )
-_EXTENSION = "\f^{}\\[~]|€"  # each takes two septets
-_GSM = frozenset(_BASIC + _EXTENSION)
-_TWO_SEPTETS = re.compile(f"[{re.escape(_EXTENSION)}]")
+_EXTENSION_CHARACTERS = "\f^{}\\[~]|€"  # each takes two septets
+_GSM_CHARACTERS = frozenset(_BASIC_CHARACTERS + _EXTENSION_CHARACTERS)
+_TWO_SEPTETS = re.compile(f"[{re.escape(_EXTENSION_CHARACTERS)}]")
 _TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
-_FIRST = "\U0010ffff"  # stands for the first of two septets or units, which no segment ends with
-_WHOLE_SEPTETS, _SEPTETS = 160, 153
-_WHOLE_UNITS, _UNITS = 70, 67
-_SHOWN = 10  # characters
+_FIRST_HALF = "\U0010ffff"  # of a character of two septets or units; no segment ends with it
+# Each of several segments has a header that tells their order (3GPP TS 23.040, section 9.2.3.24).
+_ONLY_SEGMENT_SEPTETS, _SEGMENT_SEPTETS = 160, 153
+_ONLY_SEGMENT_UNITS, _SEGMENT_UNITS = 70, 67
+_SHOWN_CHARACTERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +87,25 @@ class Segments:
 def segments_of(text: str) -> Segments:
     """Return the segments of a text; no character is in two of them."""
     others = ""
-    if found := set(text) - _GSM:
-        others = "".join(sorted(found, key=text.index)[:_SHOWN])
-        units, most, each = _TWO_UNITS.sub(_FIRST + " ", text), _WHOLE_UNITS, _UNITS
+    if beyond := set(text) - _GSM_CHARACTERS:
+        others = "".join(sorted(beyond, key=text.index)[:_SHOWN_CHARACTERS])
+        units, only, each = (
+            _TWO_UNITS.sub(_FIRST_HALF + " ", text),
+            _ONLY_SEGMENT_UNITS,
+            _SEGMENT_UNITS,
+        )
     else:
-        units, most, each = _TWO_SEPTETS.sub(_FIRST + " ", text), _WHOLE_SEPTETS, _SEPTETS
+        units, only, each = (
+            _TWO_SEPTETS.sub(_FIRST_HALF + " ", text),
+            _ONLY_SEGMENT_SEPTETS,
+            _SEGMENT_SEPTETS,
+        )
     length = len(units)
-    if length <= most:
+    if length <= only:
         return Segments(1, length, others)
     number = start = 0
     while start < length:
         number, start = number + 1, start + each
-        if start < length and units[start - 1] == _FIRST:
+        if start < length and units[start - 1] == _FIRST_HALF:
             start -= 1
     return Segments(number, length, others)

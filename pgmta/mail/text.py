@@ -11,7 +11,7 @@ UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 """A character that no text of PostgreSQL has: NUL, or a lone surrogate."""
 
 _LINE_END = re.compile(r"[ \t\r]*\n\s*")
-_UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+_UNSAFE_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def unsafe(char: str) -> bool:
@@ -20,7 +20,7 @@ def unsafe(char: str) -> bool:
     These are control characters, format characters such as bidi marks, surrogates, and the line
     and paragraph separators (Unicode categories Cc, Cf, Cs, Zl, Zp).
     """
-    return unicodedata.category(char) in _UNSAFE
+    return unicodedata.category(char) in _UNSAFE_CATEGORIES
 
 
 def printable(text: str) -> str:

@@ -7,8 +7,8 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
-_TRACE = re.compile(
+_UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9.:_\[\]-]")
+_TRACE_FIELD = re.compile(
     r"Received: from (?P<helo>[A-Za-z0-9.:_\[\]?-]+) "
     r"\(\[(?:IPv6:)?(?P<address>[0-9A-Fa-f.:]+)\]\)\s+"
     r"by \S+ \(pgmta\) with (?P<protocol>[A-Z0-9]+(?: \([^()|\r\n]*\))?)\s"
@@ -35,7 +35,7 @@ def trace_field(helo: str, client: str, hostname: str, protocol: str) -> str:
     The name that the client gave is cut down to the characters of a host name.
     """
     literal = f"[IPv6:{client}]" if ":" in client else f"[{client}]"
-    name = _UNSAFE.sub("?", helo)[:255] or "unknown"
+    name = _UNSAFE_IN_NAME.sub("?", helo)[:255] or "unknown"
     gap = "" if protocol.endswith("\t") else " "
     return f"Received: from {name} ({literal})\r\n\tby {hostname} (pgmta) with {protocol}{gap}id "
 
@@ -49,11 +49,11 @@ def client_of(trace: str) -> ClientFacts | None:
 
 @lru_cache(maxsize=1024)
 def _parsed(start: str) -> ClientFacts | None:
-    found = _TRACE.match(start)
-    if not found:
+    match = _TRACE_FIELD.match(start)
+    if not match:
         return None
     try:
-        address = str(ip_address(found["address"]))
+        address = str(ip_address(match["address"]))
     except ValueError:
         return None
-    return ClientFacts(address, found["helo"], found["protocol"])
+    return ClientFacts(address, match["helo"], match["protocol"])

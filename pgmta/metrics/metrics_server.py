@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from pgmta.config.metrics import MetricsPage
 from pgmta.errors import ConfigError
-from pgmta.http.answers import TEXT, HttpAnswers
+from pgmta.http.answers import TEXT_TYPE, HttpAnswers
 from pgmta.http.route import HttpLimits, Route
 from pgmta.http.server import HttpServer, HttpSite, bind
 from pgmta.logs import get
@@ -81,11 +81,13 @@ class MetricsServer:
         return self._answers.make(body, CONTENT_TYPE_LATEST)
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        return self._answers.make(b"alive\n", TEXT)
+        return self._answers.make(b"alive\n", TEXT_TYPE)
 
     async def _readyz(self, _: web.Request) -> web.Response:
         reason = await self._reason()
-        return self._answers.make(f"{reason or 'ready'}\n".encode(), TEXT, 503 if reason else 200)
+        return self._answers.make(
+            f"{reason or 'ready'}\n".encode(), TEXT_TYPE, 503 if reason else 200
+        )
 
     async def _reason(self) -> str:
         return f"{self._name} stops" if self._stopping else await self._problem()

@@ -18,15 +18,16 @@ from psycopg.pq import Format
 
 from pgmta.postgres.link_connection import LinkConnection
 
-_HEADER = struct.Struct("!iiIii")  # dimensions, whether there are nulls, element type, length, base
+# Of an array: dimensions, whether there are nulls, element type, length, lower bound.
+_HEADER = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
-_SHORT = 256  # octets of an element whose length need not be packed anew
-_LENGTHS = [_LENGTH.pack(length) for length in range(_SHORT)]
+_PACKED_LENGTHS = 256  # elements of fewer octets need no packing of their length
+_PACKED_LENGTH = [_LENGTH.pack(length) for length in range(_PACKED_LENGTHS)]
 _NULL = _LENGTH.pack(-1)
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # of a timestamptz in binary form
 _MICROSECOND = timedelta(microseconds=1)
 _EMPTY = struct.Struct("!iiI")
-_TEXT, _TIMESTAMPTZ = 25, 1184  # of pg_type
+_TEXT_OID, _TIMESTAMPTZ_OID = 25, 1184  # in pg_type
 
 
 class _Array[T](list[T]):
@@ -71,25 +72,25 @@ class Booleans(_Array[bool]):
 class Instants(_Array[datetime]):
     """A timestamptz[] without nulls, of times with their zone."""
 
-    oid, element, size, code = 1185, _TIMESTAMPTZ, 8, "iq"
+    oid, element, size, code = 1185, _TIMESTAMPTZ_OID, 8, "iq"
 
 
 class Texts(_Array[str]):
     """A text[] without nulls; `?` stands for characters that the database's encoding lacks."""
 
-    oid, element = 1009, _TEXT
+    oid, element = 1009, _TEXT_OID
 
 
 class AddressTexts(_Array[str]):
     """The same, but PostgreSQL refuses the statement for such a character: mail goes to them."""
 
-    oid, element = 1009, _TEXT
+    oid, element = 1009, _TEXT_OID
 
 
 class OptionalTexts(_Array[str | None]):
     """The same as Texts, with nulls."""
 
-    oid, element = 1009, _TEXT
+    oid, element = 1009, _TEXT_OID
 
 
 class Bytes(_Array[bytes]):
@@ -133,9 +134,9 @@ class _ArrayDumper(Dumper):
                 for text, each in zip(obj, octets, strict=True)
             ]
         else:
-            octets = list(map(self._octets, obj)) if kind.element == _TEXT else obj
+            octets = list(map(self._octets, obj)) if kind.element == _TEXT_OID else obj
             sizes = list(map(len, octets))
-            pack = _LENGTHS.__getitem__ if max(sizes) < _SHORT else _LENGTH.pack
+            pack = _PACKED_LENGTH.__getitem__ if max(sizes) < _PACKED_LENGTHS else _LENGTH.pack
             parts[1::2] = list(map(pack, sizes))
         parts[2::2] = octets
         return b"".join(parts)

@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 from pgmta.postgres import faults
 from pgmta.postgres.fit_session import check_pooler, writable
 
-LIMITS: Final = {"statement_timeout": "2s", "lock_timeout": "1s"}
+ASKING_SETTINGS: Final = {"statement_timeout": "2s", "lock_timeout": "1s"}
 """Run-time parameters of a session that asks."""
 
 BLOCKERS: Final = """
@@ -50,12 +50,12 @@ A session that keeps a table of pgmta to itself is there also while nobody waits
 not see that, how long another session waits; it may be NULL.
 """
 
-_REFUSED = frozenset(("55P03", "57014"))  # a lock or a statement took too long
+_TOOK_TOO_LONG = frozenset(("55P03", "57014"))  # lock_not_available, query_canceled
 
 
 def limited(error: BaseException) -> bool:
     """Return whether a time limit ended the statement, as another session's lock may have."""
-    return isinstance(error, psycopg.Error) and error.sqlstate in _REFUSED
+    return isinstance(error, psycopg.Error) and error.sqlstate in _TOOK_TOO_LONG
 
 
 def described(row: Mapping[str, Any]) -> str:
@@ -75,7 +75,7 @@ def remedy(row: Mapping[str, Any]) -> str:
     return f"end its transaction there, or SELECT pg_terminate_backend({row['pid']});"
 
 
-def words(rows: Iterable[Mapping[str, Any]]) -> str:
+def sentence(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return a sentence about the first of the sessions that block; '' if there is none."""
     for row in rows:
         return f"PostgreSQL runs, but {described(row)} holds locks that others need: {remedy(row)}"
@@ -89,7 +89,7 @@ def named(uri: str, error: psycopg.Error) -> str:
     """
     if not limited(error):
         return str(error).strip()
-    found = ""
+    blocker = ""
     with (
         suppress(psycopg.Error),
         psycopg.connect(
@@ -98,8 +98,8 @@ def named(uri: str, error: psycopg.Error) -> str:
         ) as db,
     ):  # fmt: skip
         check_pooler(db)
-        for name, value in LIMITS.items():
+        for name, value in ASKING_SETTINGS.items():
             db.execute("SELECT pg_catalog.set_config(%s, %s, false)", (name, value))
         db.execute("SET search_path = pg_catalog, pg_temp")
-        found = words(db.execute(BLOCKERS).fetchall())
-    return ": ".join(part for part in (faults.words(error), found) if part)
+        blocker = sentence(db.execute(BLOCKERS).fetchall())
+    return ": ".join(part for part in (faults.one_line(error), blocker) if part)

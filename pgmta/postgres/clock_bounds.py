@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_DRIFT = 0.001  # seconds per second by which the two may drift apart
+_DRIFT_S_PER_S = 0.001  # by which the clock of the database and ours may drift apart
 _LATEST_SHARE = 0.2  # of the last answer in the mean round trip
 
 
@@ -31,7 +31,7 @@ class ClockBounds:
 
     def see(self, asked: float, answered: float, present: float) -> None:
         """Learn that the database's clock said `present` between two times of ours."""
-        wider = _DRIFT * (answered - self._seen)
+        wider = _DRIFT_S_PER_S * (answered - self._seen)
         low, high = asked - present, answered - present
         if low > self._high + wider or high < self._low - wider:
             self._low, self._high = low, high
@@ -48,7 +48,7 @@ class ClockBounds:
         A steady round trip leaves them as far apart as it takes: no number of answers helps.
         """
         apart = self._high - self._low
-        return min(apart + 2 * _DRIFT * (now - self._seen), max(apart, self.trip_s))
+        return min(apart + 2 * _DRIFT_S_PER_S * (now - self._seen), max(apart, self.trip_s))
 
     def latest(self, moment: float) -> float:
         """Return the latest time of ours that a time of the database may be."""

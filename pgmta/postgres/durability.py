@@ -27,7 +27,8 @@ It writes no row. Any login may run it, on any schema. With `false` as the first
 SELECT, an ON CONFLICT DO NOTHING or a mere transaction id, a commit waits for nothing.
 """
 
-_CANCELLED: Final = "01000"  # of the warning, and of those that triggers raise
+# the SQLSTATE of the server's warning, and of warnings that triggers raise
+_WARNING: Final = "01000"
 
 UNPROVEN: Final = (
     "no synchronous standby has confirmed the commit, which may be on this server alone"
@@ -40,4 +41,4 @@ def casts_doubt(notice: Diagnostic) -> bool:
 
     A warning of an operator's trigger looks the same, and costs a needless proof.
     """
-    return notice.sqlstate == _CANCELLED
+    return notice.sqlstate == _WARNING

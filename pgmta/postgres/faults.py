@@ -9,15 +9,15 @@ import psycopg
 # Classes of SQLSTATE that concern the server, a connection or a transaction. Of the others, some
 # blame the text of a statement, or the schema it was written for. The rest blame its values, as do
 # the codes that operators' functions choose for RAISE.
-_SERVER = frozenset((
+_SERVER_CLASSES = frozenset((
     "00", "01", "02", "03", "08", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26", "28",
     "34", "3B", "3D", "40", "53", "55", "57", "58", "72", "F0", "HV", "XX",
 ))  # fmt: skip
 _STATEMENT = frozenset(("0A", "2B", "2D", "2F", "3F", "42"))
-_FATAL = frozenset(("FATAL", "PANIC"))
-# libpq has no SQLSTATE for a connection that fails, so its words have to do. A server
-# that speaks another language counts as away.
-_REFUSED = re.compile(
+_FATAL_SEVERITIES = frozenset(("FATAL", "PANIC"))
+# libpq has no SQLSTATE for a connection that fails, so the text has to do. A server that speaks
+# another language counts as away.
+_CONNECTION_REFUSED = re.compile(
     r"authentication failed for user|no password supplied|no pg_hba\.conf entry"
     r"|(?:role|database) \".*\" does not exist|is not permitted to log in"
     r"|permission denied for database|is not currently accepting connections"
@@ -38,18 +38,20 @@ def outage(error: BaseException) -> bool:
     """
     if not isinstance(error, psycopg.Error):
         return False
-    if not error.sqlstate:  # not from the server
+    if not error.sqlstate:  # the error is libpq's, not the server's
         return isinstance(
             error, psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
         )
-    if error.diag.severity_nonlocalized in _FATAL:
+    if error.diag.severity_nonlocalized in _FATAL_SEVERITIES:
         return True
-    return error.sqlstate[:2] in _SERVER and not locked(error)
+    return error.sqlstate[:2] in _SERVER_CLASSES and not locked(error)
 
 
 def refuses_login(error: BaseException) -> bool:
     """Return whether a server has answered that it refuses this login or has no such database."""
-    return isinstance(error, psycopg.OperationalError) and bool(_REFUSED.search(str(error)))
+    return isinstance(error, psycopg.OperationalError) and bool(
+        _CONNECTION_REFUSED.search(str(error))
+    )
 
 
 def locked(error: BaseException) -> bool:
@@ -71,7 +73,7 @@ def about_statement(error: BaseException) -> bool:
     return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in _STATEMENT
 
 
-def words(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Return the first line of an error's text, or the name of its class if it has none.
 
     Notes follow, such as that of the session that blocks a statement.

@@ -16,31 +16,31 @@ from pgmta.features import features, folder
 from pgmta.shipped import shipped
 
 SETTINGS: Final = {
-    "client_encoding": "UTF8",  # of our statements, conditions and arrays
-    # the texts of values: psycopg reads some of these forms wrongly, and others not at all
+    "client_encoding": "UTF8",  # in which statements, conditions and arrays are sent
+    # how values are written: psycopg misreads some forms, and can't read others
     "DateStyle": "ISO, MDY",
     "IntervalStyle": "postgres",
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "array_nulls": "on",
-    # the meaning of statements, also of those in functions
+    # the meaning of statements, of those in functions too
     "standard_conforming_strings": "on",
     "transform_null_equals": "off",
     "quote_all_identifiers": "off",
     "session_replication_role": "origin",  # no trigger is left out
-    "default_table_access_method": "heap",  # of partitions
+    "default_table_access_method": "heap",  # for new partitions
     # Statements, and the trigger that removes bodies, rely on seeing rows that others committed.
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",
     "synchronous_commit": "on",  # where it is off: a commit is a promise
-    # what ends a session or a statement; where one has a limit, its user sets it
+    # no limits: code that wants one sets it for its own session
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "transaction_timeout": "0",
     "exit_on_error": "off",
-    "client_min_messages": "warning",  # one says that a commit did not wait for its standby
+    "client_min_messages": "warning",  # a warning says that a commit did not wait for its standby
 }
 """What every session of pgmta relies on, whatever the server, database or role has.
 
@@ -74,13 +74,13 @@ AS_STORED = (
 )
 """The statement for a session that has the characters of its database alone."""
 
-_POOLER = (
+_POOLER_PROBLEM = (
     "the database is reached through a connection pooler, which pgmta's own connections can't use: "
     "name PostgreSQL itself in environment.database.uri; only SQL functions work behind a pooler"
 )
 
 
-_MAX_PID = 1 << 22  # of Linux; other systems have less
+_MAX_PID = 1 << 22  # that Linux can give; other systems give less
 
 
 @cache
@@ -189,7 +189,7 @@ def check_pooler(connection: psycopg.BaseConnection[Any], pid: int | None = None
     """
     given = connection.info.backend_pid
     if pid not in (None, given) or not 0 < given <= _MAX_PID:
-        raise Pooled(_POOLER)
+        raise Pooled(_POOLER_PROBLEM)
 
 
 def refuse_former(migrations: Collection[str]) -> None:

@@ -28,19 +28,19 @@ from pgmta.postgres.link_connection import LinkConnection
 from pgmta.postgres.prepared_statements import PreparedStatements
 
 # A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
-_DEFAULTS: dict[str, Any] = {
+_DEFAULT_PARAMETERS: dict[str, Any] = {
     "connect_timeout": 3,  # seconds
     "keepalives_idle": 30,  # seconds
     "keepalives_interval": 5,  # seconds
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,  # milliseconds
 }
-_PROOF_S = 30.0  # until a commit whose wait for a standby was cancelled counts as undecided
-_NAMED_S = 2.0  # for the question which session blocks
-_LOOKS, _LOOK = 10, 0.02  # looks, and seconds between them, until a process has ended
+_PROOF_TIMEOUT_S = 30.0  # afterwards a commit that did not wait for its standby counts as undecided
+_BLOCKERS_TIMEOUT_S = 2.0  # for the question which session blocks
+_MAX_LOOKS, _LOOK_INTERVAL_S = 10, 0.02  # at whether a process of the server has ended
 _PID = "SELECT pg_catalog.pg_backend_pid()"
-_BEGAN = "SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())"
-_END = """
+_SESSION_START = "SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())"
+_END_SESSION = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE (pid, backend_start) = (%(pid)s, %(began)s)
 """
@@ -61,16 +61,18 @@ class Link:
         uri: str,
         name: str,
         settings: dict[str, str] | None = None,
-        proof_s: float = _PROOF_S,
+        proof_s: float = _PROOF_TIMEOUT_S,
     ) -> None:
         self._uri = uri
         self._name = name
         self._settings = settings or {}
         self.proof_s = proof_s
-        """Seconds for a proof."""
+        """Limit of the time for a proof of durability, in seconds."""
         self._connection: LinkConnection | None = None
-        self._statements: PreparedStatements | None = None  # of this connection
-        self._hang_up = select.poll()  # its socket, for the same look as LinkConnection.broken
+        self._statements: PreparedStatements | None = None  # those of the present connection
+        self._hang_up = (
+            select.poll()
+        )  # sees, as LinkConnection.broken does, that the server hung up
         self._lock = asyncio.Lock()
         self._used = False  # since the last `close_unused`
 
@@ -118,7 +120,7 @@ class Link:
         """
         for chance in range(tries):
             try:
-                async with self._lock:  # as in `use`, which costs more
+                async with self._lock:  # `use` would cost more
                     self._used = True
                     connection = self._connection
                     if connection is None or connection.closed or self._hang_up.poll(0):
@@ -187,17 +189,17 @@ class Link:
 
         Returns if the error itself is theirs.
         """
-        connection.doubtful = False  # no answer counts, so none has to be proven
+        connection.doubtful = False  # the caller gets an error, so nothing has to be proven
         if not isinstance(error, psycopg.Error):
-            # cancelled or failed inside a statement: its protocol state is unknown
+            # after a cancelled or failed statement the state of the protocol is unknown
             libpq = self._connection and self._connection.pgconn
             if libpq and (libpq.transaction_status or libpq.pipeline_status):
                 await self.close()
             return
         blocked = blockers.limited(error) and await self._name_blocker(connection, error)
         if faults.lost_race(error) or not (faults.outage(error) or faults.stale(error)):
-            return  # about the statement, not about the server
-        # also after an error that leaves it open: another server may be the right one now
+            return  # the error is about the statement, not about the server
+        # also if the error left the connection open: another server may be the right one now
         await self.close()
         if not faults.outage(error):
             return
@@ -213,15 +215,15 @@ class Link:
         if self._statements:
             self._statements.stop()
         try:
-            async with asyncio.timeout(_NAMED_S):
+            async with asyncio.timeout(_BLOCKERS_TIMEOUT_S):
                 cursor = connection.cursor(row_factory=dict_row)
                 await cursor.execute(blockers.BLOCKERS, prepare=False)
-                found = blockers.words(await cursor.fetchall())
+                blocker = blockers.sentence(await cursor.fetchall())
         except (psycopg.Error, TimeoutError):
             return False
-        if found:
-            error.add_note(found)
-        return bool(found)
+        if blocker:
+            error.add_note(blocker)
+        return bool(blocker)
 
     async def end_backends(self, backends: list[Backend]) -> None:
         """Return when each statement whose answer was lost is done, or will never be done.
@@ -231,11 +233,11 @@ class Link:
         """
         while backends:
             pid, began = backends[-1]
-            for _ in range(_LOOKS):
-                ((working,),) = await self.run(_END, {"pid": pid, "began": began})
+            for _ in range(_MAX_LOOKS):
+                ((working,),) = await self.run(_END_SESSION, {"pid": pid, "began": began})
                 if not working:
                     break
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_LOOK_INTERVAL_S)
             else:
                 raise StoreUnavailable(f"process {pid} of PostgreSQL has not ended yet")
             backends.pop()
@@ -264,7 +266,7 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     LISTEN and advisory locks belong to a session.
     """
     given = psycopg.conninfo.conninfo_to_dict(uri)
-    options = {key: value for key, value in _DEFAULTS.items() if key not in given}
+    options = {key: value for key, value in _DEFAULT_PARAMETERS.items() if key not in given}
     connection = await LinkConnection.connect(
         writable(uri),
         autocommit=True,
@@ -274,19 +276,21 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     )
     try:
         check_pooler(connection)
-        # not prepared: the statement would stay in the session of a pooler, as settings would
+        # not prepared: in the session of a pooler the statement would stay, as settings would
         cursor = await connection.execute(_PID, prepare=False)
         ((pid,),) = await cursor.fetchall()
         check_pooler(connection, pid)
         if not in_utf8(connection):
-            await connection.execute(AS_STORED, prepare=False)  # whose name is the codec's
+            await connection.execute(
+                AS_STORED, prepare=False
+            )  # the codec has the name of the encoding
             connection.codec = "" if has_octets(connection) else connection.info.encoding
         try:
             await connection.execute(fitting(settings), prepare=False)
         except psycopg.errors.InsufficientPrivilege as error:
             raise unfit(error) from error
         await connection.execute(LOOK_IN_PGMTA, prepare=False)
-        cursor = await connection.execute(_BEGAN, prepare=False)
+        cursor = await connection.execute(_SESSION_START, prepare=False)
         ((began,),) = await cursor.fetchall()
         connection.backend = (pid, began)
     except BaseException:
@@ -312,4 +316,4 @@ async def _rest(error: psycopg.Error, chance: int) -> None:
 
 def _words(error: psycopg.Error) -> str:
     """Return what the server says in one line; how a connection fails may take several."""
-    return faults.words(error) if error.sqlstate else str(error).strip() or type(error).__name__
+    return faults.one_line(error) if error.sqlstate else str(error).strip() or type(error).__name__

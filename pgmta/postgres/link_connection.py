@@ -22,8 +22,8 @@ from pgmta.errors import AnswerLost, Backend, Undecided
 from pgmta.postgres import faults
 from pgmta.postgres.durability import PROOF, UNPROVEN, casts_doubt
 
-CANCEL = 5.0
-"""Seconds for the server to end a statement whose caller has gone."""
+CANCEL_TIMEOUT_S = 5.0
+"""For the server to end a statement whose caller has gone."""
 
 
 class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
@@ -58,7 +58,7 @@ class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             raise Undecided(UNPROVEN) from None
         except psycopg.Error as error:
             await self.close()
-            raise AnswerLost(faults.words(error), self.backend) from error
+            raise AnswerLost(faults.one_line(error), self.backend) from error
         finally:
             self.doubtful = False
 
@@ -89,12 +89,12 @@ class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         `ended` waits for its end, for which psycopg would wait without a limit.
         """
         try:
-            async with asyncio.timeout(CANCEL):
-                await self.cancel_safe(timeout=CANCEL)
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
+                await self.cancel_safe(timeout=CANCEL_TIMEOUT_S)
                 await ended()
         except pg_errors.QueryCanceled:
             pass
-        except Exception:  # the cancellation goes on instead
+        except Exception:  # the cancellation of the caller counts more
             self.pgconn.finish()
         except BaseException:
             self.pgconn.finish()

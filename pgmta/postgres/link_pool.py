@@ -10,7 +10,7 @@ from pgmta.postgres.link import Link
 from pgmta.postgres.resources import Resources
 
 _SETTINGS = {"statement_timeout": "5s", "lock_timeout": "3s"}
-_PATIENCE = 8.0  # seconds for a connection and its statement
+_QUESTION_TIMEOUT_S = 8.0  # for a connection and its statement
 
 
 class LinkPool:
@@ -24,11 +24,11 @@ class LinkPool:
     async def run(self, query: bytes, fields: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement, for at most 8 s. Raises StoreUnavailable, psycopg.Error."""
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_QUESTION_TIMEOUT_S):
                 link = await self._free.get()
                 try:
                     return await link.run(query, fields)
                 finally:
                     self._free.put_nowait(link)
         except TimeoutError:
-            raise StoreUnavailable(f"no answer within {_PATIENCE:g} s") from None
+            raise StoreUnavailable(f"no answer within {_QUESTION_TIMEOUT_S:g} s") from None

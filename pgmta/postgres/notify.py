@@ -22,10 +22,10 @@ NOTIFY: Final = f"SELECT pgmta.notify_channel('{CHANNEL}')"
 """Wakes the workers; functions of the database execute the same."""
 SUSPENSIONS: Final = "pgmta_suspensions"
 """Says that the suspensions have changed, or that an operator inquires."""
-_END = 1.0  # seconds that a notification under way may take when its process stops
-_RECONNECT = 0.5  # seconds
-QUIET_S = 0.05  # without a NOTIFY, before a transaction has its own
-_INTERVAL = 0.02  # seconds between two NOTIFYs of one process
+_LAST_NOTIFY_TIMEOUT_S = 1.0  # for a notification that is due when its process stops
+_RECONNECT_PAUSE_S = 0.5
+QUIET_S = 0.05  # so long after the last NOTIFY a transaction has its own again
+_NOTIFY_INTERVAL_S = 0.02  # of one process, at least
 
 
 class News:
@@ -65,7 +65,7 @@ async def listen(
     while True:
         try:
             connection = await resources.connect("listen")
-            # psycopg reads those that come during LISTEN itself; a needless look costs little
+            # psycopg itself reads those that come during LISTEN; a needless look costs little
             connection.add_notify_handler(lambda note: news.came.set())
             try:
                 await connection.execute(f"LISTEN {SUSPENSIONS}")
@@ -83,7 +83,7 @@ async def listen(
                 news.set_heard(False)
                 await connection.close()
         except psycopg.Error:
-            await asyncio.sleep(_RECONNECT)
+            await asyncio.sleep(_RECONNECT_PAUSE_S)
 
 
 async def _pass_on(connection: LinkConnection, told: Callable[[set[str]], float]) -> float:
@@ -105,7 +105,7 @@ async def _pass_on(connection: LinkConnection, told: Callable[[set[str]], float]
                 channels.add(note.relname.decode())
             seconds = told(channels)
         except Exception as error:
-            # at once: libpq may have closed the socket, and its number soon belong to another
+            # at once: libpq may have closed the socket, and another may soon have its number
             loop.remove_reader(number)
             if not rest.done():
                 rest.set_exception(error)
@@ -147,10 +147,10 @@ class Notifier:
         while True:
             await self.due.wait()
             self._quiet.clear()
-            await asyncio.sleep(max(0.0, self._last + _INTERVAL - time.monotonic()))
+            await asyncio.sleep(max(0.0, self._last + _NOTIFY_INTERVAL_S - time.monotonic()))
             self.due.clear()
             self.count()
-            with suppress(StoreUnavailable, psycopg.Error):  # the workers poll
+            with suppress(StoreUnavailable, psycopg.Error):  # the workers poll as well
                 await self._link.run(NOTIFY)
             if not self.due.is_set():
                 self._quiet.set()
@@ -163,8 +163,8 @@ class Notifier:
     async def close(self) -> None:
         """Send a NOTIFY that is due, if PostgreSQL answers in time."""
         if task := self._task:
-            await asyncio.sleep(0)  # the task may have to see that one is due
+            await asyncio.sleep(0)  # lets the task see that a NOTIFY is due
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._quiet.wait(), _END)
+                await asyncio.wait_for(self._quiet.wait(), _LAST_NOTIFY_TIMEOUT_S)
             task.cancel()
             await asyncio.wait([task])

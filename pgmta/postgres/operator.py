@@ -30,8 +30,8 @@ from pgmta.postgres.fit_session import (
 )
 from pgmta.postgres.role import GRANTS
 
-LOCK_WAIT_S = 5.0
-"""Seconds for which a command waits for a lock of another session."""
+LOCK_TIMEOUT_S = 5.0
+"""For which a command waits for a lock of another session."""
 
 _SHUT_OUT = """
 SELECT quote_ident(current_user), (
@@ -45,12 +45,12 @@ SELECT FROM pg_class
 WHERE oid = to_regclass('pgmta.schema_migrations') AND has_table_privilege(oid, 'SELECT')
 """
 _MIGRATIONS = "SELECT name FROM pgmta.schema_migrations"
-_AUDIT = """
+_ADD_TO_AUDIT = """
 INSERT INTO audit (who, action, condition, details, rows, finished_at)
 VALUES (%s, %s, %s, %s::jsonb, %s, now())
 """
-_FIRST = datetime(2, 1, 1, tzinfo=UTC)
-_LAST = datetime(9998, 1, 1, tzinfo=UTC)
+_EARLIEST_TIME = datetime(2, 1, 1, tzinfo=UTC)
+_LATEST_TIME = datetime(9998, 1, 1, tzinfo=UTC)
 
 
 class _AnyTime(TimestamptzLoader):
@@ -61,7 +61,7 @@ class _AnyTime(TimestamptzLoader):
             return super().load(data)
         except psycopg.DataError:
             text = bytes(data)
-            return _FIRST if text.startswith(b"-") or text.endswith(b"BC") else _LAST
+            return _EARLIEST_TIME if text.startswith(b"-") or text.endswith(b"BC") else _LATEST_TIME
 
 
 class OperatorConnection(psycopg.Connection[dict[str, Any]]):
@@ -162,18 +162,18 @@ class OperatorLink:
         self, who: str, action: str, condition: str, details: dict[str, Any], rows: int = 0
     ) -> None:
         """Note a change that was done at once in table `audit`."""
-        self._db.execute(_AUDIT, (who, action, condition, json.dumps(details), rows))
+        self._db.execute(_ADD_TO_AUDIT, (who, action, condition, json.dumps(details), rows))
 
 
 def prepare(connection: psycopg.Connection[Any]) -> None:
     """Make a connection look in schema pgmta, and read every time that PostgreSQL can store.
 
-    A statement waits for LOCK_WAIT_S for a lock of another session.
+    A statement waits for LOCK_TIMEOUT_S for a lock of another session.
     Raises StoreUnavailable if a pooler stands before the server; LoginRefused if the login has no
     role of pgmta; FormerDatabase; psycopg.Error.
     """
-    # to compile a query of a command takes longer than the query, over many partitions
-    fit(connection, {"jit": "off", "lock_timeout": f"{LOCK_WAIT_S * 1000:.0f}ms"})
+    # With many partitions, to compile the query of a command takes longer than to run it.
+    fit(connection, {"jit": "off", "lock_timeout": f"{LOCK_TIMEOUT_S * 1000:.0f}ms"})
     connection.execute(LOOK_IN_PGMTA)
     for name, role in connection.cursor(row_factory=tuple_row).execute(_SHUT_OUT):
         if role:

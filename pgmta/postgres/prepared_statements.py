@@ -26,9 +26,9 @@ from psycopg.pq.abc import PGresult
 
 from pgmta.postgres.link_connection import LinkConnection
 
-_MOST = 100  # statements that stay prepared
-_COPIES = (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH)
-_PLACE = re.compile(rb"%(?:\((\w+)\)([sbt])|(%)|)")
+_MAX_PREPARED_STATEMENTS = 100
+_COPY_STATUSES = (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH)
+_PLACEHOLDER = re.compile(rb"%(?:\((\w+)\)([sbt])|(%)|)")
 _FORMATS = {b"s": PyFormat.AUTO, b"b": PyFormat.BINARY, b"t": PyFormat.TEXT}
 
 
@@ -53,7 +53,7 @@ def _shape(query: bytes) -> _Shape:
         number, _ = found.setdefault(match[1].decode(), (len(found) + 1, _FORMATS[match[2]]))
         return b"$%d" % number
 
-    text = _PLACE.sub(place, query)
+    text = _PLACEHOLDER.sub(place, query)
     return _Shape(text, tuple(found), tuple(form for _, form in found.values()))
 
 
@@ -69,7 +69,7 @@ class PreparedStatements:
         self._number = connection.pgconn.socket
         self._values = Transformer(connection)
         self._names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
-        self._prepared = 0  # statements so far
+        self._prepared = 0  # number of statements so far, for their names
         self._loop = asyncio.get_running_loop()
         self._reads = self._writes = False
         self._answer: asyncio.Future[None] | None = None
@@ -99,10 +99,10 @@ class PreparedStatements:
             self._values.set_pgresult(result, format=Format.BINARY)
             return self._values.load_rows(0, result.ntuples, tuple)
         finally:
-            self._values.set_pgresult(None)  # its octets go with the rows
+            self._values.set_pgresult(None)  # frees the octets of the result with its rows
 
     async def _prepare(self, text: bytes, types: tuple[int, ...]) -> bytes:
-        while len(self._names) >= _MOST:
+        while len(self._names) >= _MAX_PREPARED_STATEMENTS:
             oldest = next(iter(self._names))
             self._libpq.send_query(b"DEALLOCATE " + self._names.pop(oldest))
             await self._result()
@@ -112,7 +112,7 @@ class PreparedStatements:
         try:
             await self._result()
         except asyncio.CancelledError:
-            self._finish()  # the server may have it
+            self._finish()  # because the server may have the statement already
             raise
         self._names[text, types] = name
         return name
@@ -133,7 +133,7 @@ class PreparedStatements:
             if self._libpq.transaction_status == TransactionStatus.ACTIVE:
                 await self._give_up()
             raise
-        results, self._results = self._results, []  # their octets may be many
+        results, self._results = self._results, []  # not kept, because results may be large
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR:
                 raise pg_errors.error_from_result(result, self._values.encoding)
@@ -150,10 +150,10 @@ class PreparedStatements:
     def _readable(self) -> None:
         answer = self._answer
         if answer is None:
-            self.stop()  # the end of the connection, or a notice: the next statement looks
+            self.stop()  # the connection ended, or a notice came: the next statement sees which
             return
         if answer.done():
-            return  # cancelled a moment ago
+            return  # the statement was cancelled a moment ago
         try:
             while True:
                 self._libpq.consume_input()
@@ -163,7 +163,7 @@ class PreparedStatements:
                         self._answer = None
                         answer.set_result(None)
                         return
-                    if result.status in _COPIES:
+                    if result.status in _COPY_STATUSES:
                         self._finish()
                         raise ProgrammingError("COPY is no statement for a link")
                     self._results.append(result)
@@ -173,13 +173,13 @@ class PreparedStatements:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        # at once: libpq may have closed the socket, and its number soon belong to another
+        # at once: libpq may have closed the socket, and another may soon have its number
         self.stop()
         answer, self._answer = self._answer, None
         if answer is None or answer.done():
             return
         if any(result.status == ExecStatus.FATAL_ERROR for result in self._results):
-            answer.set_result(None)  # what the server said before it closed
+            answer.set_result(None)  # with what the server said before it closed
         else:
             answer.set_exception(error)
 
@@ -187,7 +187,7 @@ class PreparedStatements:
         """Leave the socket to others, until the next statement runs."""
         if self._reads:
             self._reads = False
-            with suppress(OSError):  # libpq may have closed it
+            with suppress(OSError):  # libpq may have closed the socket
                 self._loop.remove_reader(self._number)
         if self._writes:
             self._writes = False

@@ -11,7 +11,7 @@ from psycopg.pq import ExecStatus
 
 from pgmta.postgres.link_connection import LinkConnection
 
-_NAME: Final = "pgmta_question"
+_STATEMENT_NAME: Final = "pgmta_question"
 
 
 class Question:
@@ -41,9 +41,9 @@ class Question:
 
     async def run(self, query: bytes) -> None:
         """Ask until cancelled. Raises psycopg.Error."""
-        await self._connection.execute(f"PREPARE {_NAME} AS ".encode() + query)
-        # once by the usual way, which raises the usual errors
-        cursor = await self._connection.execute(f"EXECUTE {_NAME}".encode())
+        await self._connection.execute(f"PREPARE {_STATEMENT_NAME} AS ".encode() + query)
+        # the first time in the usual way, which raises the usual errors
+        cursor = await self._connection.execute(f"EXECUTE {_STATEMENT_NAME}".encode())
         if row := await cursor.fetchone():
             self._answered(tuple(str(value).encode() for value in row))
         self._loop.add_reader(self._socket, self._readable)
@@ -59,7 +59,7 @@ class Question:
                 self._timer = self._loop.call_later(pause, self._tick)
             else:
                 self._asked = True
-                self._pgconn.send_query_prepared(_NAME.encode(), None)
+                self._pgconn.send_query_prepared(_STATEMENT_NAME.encode(), None)
                 self._pgconn.flush()
         except Exception as error:
             self._end(error)
@@ -92,7 +92,7 @@ class Question:
         if self._timer:
             self._timer.cancel()
         if self._socket >= 0:
-            # at once: libpq may have closed the socket, and its number soon belong to another
+            # at once: libpq may have closed the socket, and another may soon have its number
             self._loop.remove_reader(self._socket)
             self._socket = -1
         if error and not self._over.done():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pgmta.postgres.link import Link, connect
 from pgmta.postgres.link_connection import LinkConnection
 
-_QUIET = 60.0  # seconds between two looks at the links
+_CLOSE_UNUSED_INTERVAL_S = 60.0  # in which each link that was not used is closed
 
 
 class Resources:
@@ -56,7 +56,7 @@ class Resources:
         `needed` says so, as for outcomes that are not written yet, none is closed.
         """
         while True:
-            await asyncio.sleep(_QUIET)
+            await asyncio.sleep(_CLOSE_UNUSED_INTERVAL_S)
             if needed():
                 continue
             for link in [*self._links.values()]:

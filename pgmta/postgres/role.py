@@ -10,7 +10,7 @@ from psycopg.rows import tuple_row
 
 from pgmta.errors import PgmtaError
 
-QUESTION = """
+ROLE_QUESTION = """
 SELECT quote_ident(current_user), to_regrole(%(role)s::text) IS NOT NULL,
     coalesce(pg_has_role(to_regrole(%(role)s::text), 'USAGE'), false),
     to_regnamespace('pgmta') IS NOT NULL, has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')

@@ -226,7 +226,7 @@ class BudgetLine:
         try:
             found = await self._reservations.reserve(self.budget, wish)
         except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("mail waits", budget=self.budget.key, reason=faults.words(error))
+            log.warning("mail waits", budget=self.budget.key, reason=faults.one_line(error))
             return _AGAIN_S
         if found is None:  # no such budget, no limit
             for row in self.clear():

@@ -15,7 +15,7 @@ from pgmta.command import attached_option, config_option, print_line, reporting,
 from pgmta.config.loader import load, mistakes
 from pgmta.console.error_lines import ErrorLines
 from pgmta.daemon_role import WEB
-from pgmta.postgres.faults import words
+from pgmta.postgres.faults import one_line
 from pgmta.service import Signals
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _check(path: Path, settings: WebConfig) -> None:
         try:
             await check_login(link)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise mistakes(path, [(("environment", "database", "uri"), words(error))]) from None
+            raise mistakes(path, [(("environment", "database", "uri"), one_line(error))]) from None
 
     reason = asyncio.run(WEB.unchecked(path, settings.environment, check))
     for warning in settings.warnings:

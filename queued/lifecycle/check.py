@@ -48,5 +48,5 @@ async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> None:
 def _reason(error: psycopg.Error) -> str:
     if isinstance(error, psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedFunction):
         return _MISSING
-    parts = faults.words(error), error.diag.message_detail, error.diag.message_hint
+    parts = faults.one_line(error), error.diag.message_detail, error.diag.message_hint
     return "; ".join(part.rstrip(".") for part in parts if part)

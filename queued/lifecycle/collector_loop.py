@@ -87,7 +87,7 @@ class CollectorLoop:
                     raise
                 pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
                 self._pause = min(2 * self._pause, _LONGEST)
-                words = faults.words(error)
+                words = faults.one_line(error)
                 self._log.warning("connects again", reason=words, seconds=round(pause, 2))
                 await asyncio.sleep(pause)
 
@@ -134,7 +134,7 @@ class CollectorLoop:
             except psycopg.Error as error:
                 await self._judge(error)
                 if singles:
-                    self._log.error("set aside", token=tokens[0], reason=faults.words(error))
+                    self._log.error("set aside", token=tokens[0], reason=faults.one_line(error))
                     await self._within(self._store.set_aside(tokens[0], _ASIDE))
                     self.tokens["set aside"] += 1
                 singles = singles - 1 if singles else self._collector.limit

@@ -69,7 +69,7 @@ class ComplaintStage(QueueStage[Waiting]):
             if returned.read(content, outgoing.sender).kind == "complaint":
                 await self._record(content, outgoing)
         except (StoreUnavailable, psycopg.Error) as error:
-            problem = f"4.3.0 a complaint can't be written: {faults.words(error)}"
+            problem = f"4.3.0 a complaint can't be written: {faults.one_line(error)}"
             return Result(Event.DEFER, Reply(0, problem))
         return None
 

@@ -152,7 +152,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
         try:
             read = await self.context.means.contents.templates(unknown)
         except (StoreUnavailable, psycopg.Error) as error:
-            problem = f"4.3.0 a template can't be read: {faults.words(error)}"
+            problem = f"4.3.0 a template can't be read: {faults.one_line(error)}"
             return Result(Event.DEFER, Reply(0, problem))
         except Exception as error:  # a row that was made by hand
             log.error("can't read templates", templates=unknown, exc_info=error)

@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 
 from pgmta.logs import get
-from pgmta.mail.metadata import KEY, deadline_of
+from pgmta.mail.metadata import DEADLINE_KEY, deadline_of
 from pgmta.model import Item
 from queued.config import QueuedConfig
 from queued.delivery.transport.result import DEADLINE_OVER
@@ -29,7 +29,7 @@ class DeadlineStage(OutgoingStage):
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message, in parts if its rows have several deadlines."""
         for item in outgoing.items:
-            if item.metadata and KEY in item.metadata:
+            if item.metadata and DEADLINE_KEY in item.metadata:
                 return self._parts(outgoing)
         return outgoing
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
-from pgmta.model import CHUNK_SIZE, PART_SIZE, Item, Message
+from pgmta.model import CHUNK_OCTETS, PART_OCTETS, Item, Message
 from pgmta.store.queue.contents import Contents
 from queued.delivery.transport.begin_time import BeginTime
 from queued.delivery.transport.destination import Destination
@@ -72,7 +72,7 @@ class StoredContent:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the parts. Raises DeliveryError if content is missing or can't be read."""
         chunks = self.chunks
-        step = PART_SIZE // CHUNK_SIZE
+        step = PART_OCTETS // CHUNK_OCTETS
         try:
             if chunks < 0:  # else an empty message would go out
                 raise DeliveryError(_GONE, Stage.CONTENT, permanent=True)

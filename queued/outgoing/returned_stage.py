@@ -9,7 +9,7 @@ import psycopg
 from pgmta.errors import AddressError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.mail.address import parse_mailbox
-from pgmta.model import PART_SIZE, Item, Message, Reply
+from pgmta.model import PART_OCTETS, Item, Message, Reply
 from pgmta.postgres import faults
 from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
@@ -101,7 +101,7 @@ class ReturnedStage(QueueStage[_Taken]):
                 self._read(taken, await first_octets(self.context.means.contents, taken.message))
             attempts = await self._record(batch)
         except (StoreUnavailable, psycopg.Error) as error:
-            self._later(batch, f"{_UNWRITTEN}{faults.words(error)}")
+            self._later(batch, f"{_UNWRITTEN}{faults.one_line(error)}")
             return
         while batch:  # the rest is tried again if one of them fails
             self._finish(batch[0], attempts.pop(0))
@@ -130,7 +130,7 @@ class ReturnedStage(QueueStage[_Taken]):
                 refused += 1
                 left = [taken] if refused < _TRIES else batch[len(attempts) :]
                 del batch[len(attempts) : len(attempts) + len(left)]
-                self._later(left, f"{_UNWRITTEN}{faults.words(error)}")
+                self._later(left, f"{_UNWRITTEN}{faults.one_line(error)}")
         return attempts
 
     def _read(self, taken: _Taken, content: bytes) -> None:
@@ -205,5 +205,5 @@ async def first_octets(contents: Contents, message: Message) -> bytes:
         return b""
     if not message.chunks:
         return await contents.body(message.id) or b""
-    number = max(1, min(message.chunks, PART_SIZE * message.chunks // max(1, message.size)))
+    number = max(1, min(message.chunks, PART_OCTETS * message.chunks // max(1, message.size)))
     return await contents.chunks(message.id, 0, number) or b""

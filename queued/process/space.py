@@ -76,7 +76,7 @@ class Reclaimer:
                 self._reported = True
                 await asyncio.sleep(_ASK)
             except (StoreUnavailable, psycopg.Error) as error:
-                log.warning("upkeep failed", duty="space", reason=faults.words(error))
+                log.warning("upkeep failed", duty="space", reason=faults.one_line(error))
             await asyncio.sleep(_rest_since(began))
 
 
@@ -117,5 +117,5 @@ class RowVacuum:
             self._failed = False
         except (StoreUnavailable, psycopg.Error) as error:
             if not self._failed:
-                log.warning("upkeep failed", duty="row vacuum", reason=faults.words(error))
+                log.warning("upkeep failed", duty="row vacuum", reason=faults.one_line(error))
             self._failed = True

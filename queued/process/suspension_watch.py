@@ -106,7 +106,7 @@ class SuspensionWatch(Keeper):
                 continue
             except (StoreUnavailable, psycopg.Error) as error:
                 if not failed:
-                    log.warning("suspensions are not read", reason=faults.words(error))
+                    log.warning("suspensions are not read", reason=faults.one_line(error))
                 failed = True
 
     async def _look(self) -> None:
@@ -151,7 +151,7 @@ class SuspensionWatch(Keeper):
                 continue
             except psycopg.Error as error:
                 if not self._failing:
-                    log.error("conditions of suspensions fail", reason=faults.words(error))
+                    log.error("conditions of suspensions fail", reason=faults.one_line(error))
                 self._failing = True
                 self._know(0)
                 return False

@@ -13,7 +13,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.intake.ids import Ids
 from pgmta.logs import get
-from pgmta.model import CHUNK_SIZE, NewMessage
+from pgmta.model import CHUNK_OCTETS, NewMessage
 from pgmta.postgres import faults
 from pgmta.report_row import ReportedMessage, ReportRow
 from pgmta.store.queue.enqueue import Enqueue
@@ -113,7 +113,7 @@ class ReportRound:
         for plan in decision.plans:
             if found := messages.get(plan.message_id):
                 whole = returns_content(plan, found, self._config)
-                octets = found.size if whole else min(found.size, HEAD * CHUNK_SIZE)
+                octets = found.size if whole else min(found.size, HEAD * CHUNK_OCTETS)
                 sizes[plan.message_id] = max(octets, sizes.get(plan.message_id, 0))
         number = 0
         for group in groups(decision.plans, sizes, _MEMORY):
@@ -145,7 +145,7 @@ class ReportRound:
             self._leave(row.message_id)
             if not moved(error):
                 log.error("can't end a row", message=row.message_id, row=row.id,
-                          reason=faults.words(error))  # fmt: skip
+                          reason=faults.one_line(error))  # fmt: skip
 
     async def _read(self, group: list[Plan]) -> None:
         """Read what the DSNs return; large content is read while it is written."""
@@ -176,7 +176,7 @@ class ReportRound:
                 )
             except Exception as error:
                 log.error("can't compose a DSN", message=plan.message_id, exc_info=error)
-                await self._hold(plan, f"its DSN can't be composed: {faults.words(error)}")
+                await self._hold(plan, f"its DSN can't be composed: {faults.one_line(error)}")
             if place % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return letters
@@ -257,7 +257,7 @@ class ReportRound:
         if moved(error) or faults.locked(error):
             self._leave(letter.plan.message_id)
             return
-        words = faults.words(error)
+        words = faults.one_line(error)
         log.error("a DSN is refused", message=letter.plan.message_id, reason=words)
         await self._hold(letter.plan, f"its DSN is refused: {words}")
 
@@ -280,7 +280,7 @@ class ReportRound:
             try:
                 await self._store.drop_chunks(ids)
             except (StoreUnavailable, psycopg.Error) as error:
-                log.warning("chunks of DSNs stay behind", reason=faults.words(error))
+                log.warning("chunks of DSNs stay behind", reason=faults.one_line(error))
 
 
 def _in_report(plan: Plan) -> list[int]:

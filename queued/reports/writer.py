@@ -12,7 +12,7 @@ from pgmta.compose.composed_message import composed_header
 from pgmta.compose.header_fields import date
 from pgmta.compose.mime import MessageIdentity
 from pgmta.mail.newlines import Mode, NewlineGuard, check
-from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage, Options
+from pgmta.model import CHUNK_OCTETS, PART_OCTETS, NewMessage, Options
 from pgmta.report_row import ReportedMessage
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue, chunk_count
@@ -23,10 +23,10 @@ from queued.reports.text.original import header_of
 from queued.reports.text.values import Dsn, Original, Report
 from queued.routing.retry_until import RetryUntil
 
-LARGE = 2 * PART_SIZE
+LARGE = 2 * PART_OCTETS
 """Octets of content that a DSN returns from memory; larger content streams."""
 
-_PARTS = PART_SIZE // CHUNK_SIZE
+_PARTS = PART_OCTETS // CHUNK_OCTETS
 
 
 @dataclass(slots=True)
@@ -111,7 +111,9 @@ class ReportWriter:
         )
         if isinstance(dsn.content, bytes):
             message.body = b"".join((dsn.head, dsn.content, dsn.tail))
-            message.chunks = chunk_count(len(message.body)) if len(message.body) > CHUNK_SIZE else 0
+            message.chunks = (
+                chunk_count(len(message.body)) if len(message.body) > CHUNK_OCTETS else 0
+            )
         return Letter(plan, original, message, dsn)
 
     def _report(self, plan: Plan, original: ReportedMessage | None, config: QueuedConfig) -> Report:
@@ -205,13 +207,13 @@ class ReportWriter:
         position = 0
         async for part in content:
             pending += part
-            if full := len(pending) // PART_SIZE * PART_SIZE:
+            if full := len(pending) // PART_OCTETS * PART_OCTETS:
                 await self._store.chunks([(number, position, bytes(pending[:full]))])
-                position += full // CHUNK_SIZE
+                position += full // CHUNK_OCTETS
                 del pending[:full]
         pending += dsn.tail
         await self._store.chunks([(number, position, bytes(pending))])
-        letter.message.size = position * CHUNK_SIZE + len(pending)
+        letter.message.size = position * CHUNK_OCTETS + len(pending)
         letter.message.chunks = position + chunk_count(len(pending))
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pgmta.config.types import Network
-from pgmta.mail.address_list import Place, UnreadableError, replaced
-from pgmta.mail.header import PART, STORED_LIMIT
+from pgmta.mail.address_list import AddressSpan, UnreadableError, replaced
+from pgmta.mail.header import MAX_STORED_HEADER_OCTETS, PART
 from pgmta.model import Item
 from queued.config import ShapingRewrite
 from queued.config.address_map import AddressMap
@@ -146,8 +146,8 @@ class Rewriting:
         Fields behind the first MB stay as they are.
         """
         found = Rewritten(content)
-        end = min(len(content), STORED_LIMIT)
-        cut = len(content) > STORED_LIMIT
+        end = min(len(content), MAX_STORED_HEADER_OCTETS)
+        cut = len(content) > MAX_STORED_HEADER_OCTETS
         left = {False: _READ, True: _READ}  # for authors, and for recipients
         parts: list[bytes] = []
         done = position = 0
@@ -195,7 +195,7 @@ class Rewriting:
     ) -> bytes | None:
         """Return the new value of an address field, None if it stays."""
 
-        def change(place: Place) -> bytes | None:
+        def change(place: AddressSpan) -> bytes | None:
             new = addresses.new(_text(place.local), _text(place.domain))
             return f"{new[0]}@{new[1]}".encode("utf-8", "surrogateescape") if new else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from pgmta.mail.metadata import KEY, deadline_of
+from pgmta.mail.metadata import DEADLINE_KEY, deadline_of
 from pgmta.model import Item
 from pgmta.report_row import ReportRow
 from queued.config import QueuedConfig, Retry
@@ -39,7 +39,7 @@ def end_of(
         end: datetime | None = since + timedelta(seconds=expire)
     except OverflowError:  # beyond the calendar
         end = None
-    if metadata and KEY in metadata:
+    if metadata and DEADLINE_KEY in metadata:
         deadline, _ = deadline_of(metadata)
         if deadline:
             return min(deadline, end) if end else deadline
@@ -59,7 +59,7 @@ def look_again(item: Item, retry: Retry, delays: Sequence[float], now: datetime)
     if age >= retry.expire:
         return None
     wait = min(retry.expire - age, _LONGEST)
-    if item.metadata and KEY in item.metadata:
+    if item.metadata and DEADLINE_KEY in item.metadata:
         deadline, _ = deadline_of(item.metadata)
         if deadline:
             wait = min(wait, (deadline - now).total_seconds())

@@ -108,7 +108,7 @@ class Keyring:
                 failed = False
             except (StoreUnavailable, psycopg.Error) as error:
                 if not failed:
-                    log.warning("can't read the keys", reason=faults.words(error))
+                    log.warning("can't read the keys", reason=faults.one_line(error))
                 failed = True
             await asyncio.sleep(together(_EVERY))
 
@@ -121,7 +121,7 @@ class Keyring:
                 version = await self._table.version()
                 found = None if version == self._version else await self._table.keys()
             except psycopg.Error as error:
-                self.unreadable = f"the table of keys can't be read: {faults.words(error)}"
+                self.unreadable = f"the table of keys can't be read: {faults.one_line(error)}"
                 raise
             if self.uses_table:
                 self.unreadable = ""

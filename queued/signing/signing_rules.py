@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pgmta.errors import AddressError
 from pgmta.mail.address import domain_of, mailbox_key, normalise_domain
-from pgmta.mail.address_list import UnreadableError, places
+from pgmta.mail.address_list import UnreadableError, address_spans
 from pgmta.model import Item, Origin
 from queued.config import Signing, SigningRule
 from queued.signing.canonical import Fields
@@ -37,7 +37,7 @@ def from_domain(fields: Fields) -> str:
             found.add((match[1] or match[2]).decode().lower())
             continue
         try:
-            addresses, whole = places(value)
+            addresses, whole = address_spans(value)
             found.update(normalise_domain(each.domain.decode()) for each in addresses)
         except (UnreadableError, UnicodeDecodeError, AddressError):
             return ""

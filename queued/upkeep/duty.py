@@ -68,6 +68,6 @@ async def repeat(name: str, do: Work, pause: Callable[[], float], first: float =
             seconds, failed = pause(), False
         except (StoreUnavailable, psycopg.Error) as error:
             if not failed:
-                log.warning("upkeep failed", duty=name, reason=faults.words(error))
+                log.warning("upkeep failed", duty=name, reason=faults.one_line(error))
             seconds, failed = min(pause(), _AGAIN), True
         await asyncio.sleep(seconds)

@@ -80,7 +80,7 @@ class ReportDuty:
                 failed = False
             except (StoreUnavailable, psycopg.Error) as error:
                 if not failed:
-                    log.warning("can't report", reason=faults.words(error))
+                    log.warning("can't report", reason=faults.one_line(error))
                 failed = True
             await asyncio.sleep(_REST)
 

@@ -207,7 +207,7 @@ class SuspensionDuty:
             if not (about_a_row(error) or faults.about_statement(error)):
                 raise
             log.warning("a condition fails: workers put off what they meet",
-                        suspension=task.suspension, reason=faults.words(error))  # fmt: skip
+                        suspension=task.suspension, reason=faults.one_line(error))  # fmt: skip
         (log.info if done else log.debug)(
             "put off", suspension=task.suspension, kind=task.kind, value=task.value, rows=done
         )

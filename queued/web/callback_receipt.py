@@ -121,7 +121,7 @@ class CallbackReceipts:
             async with asyncio.timeout(_PATIENCE):
                 outcomes = await self._notes.note(settings.hosts, settings.tenants, read.events)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
-            reason = faults.words(error)
+            reason = faults.one_line(error)
             log.warning("a callback was not noted", callback=name, client=client, reason=reason)
             raise away() from None
         counts = Counter(outcomes)

@@ -48,7 +48,7 @@ class Redemption:
             self._schema.require()
             locked = await self._consumptions.locked(secret)
         except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("a lock could not be looked up", reason=faults.words(error))
+            log.warning("a lock could not be looked up", reason=faults.one_line(error))
             raise away() from None
         if locked:
             self._clients.count_refusal(client)
@@ -62,7 +62,9 @@ class Redemption:
             self._schema.require()
             found = await self._consumptions.consume(secret, action)
         except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("a token could not be consumed", action=action, reason=faults.words(error))
+            log.warning(
+                "a token could not be consumed", action=action, reason=faults.one_line(error)
+            )
             raise away() from None
         if found.why:
             self._clients.count_refusal(client)
@@ -84,7 +86,7 @@ class Redemption:
                 self._schema.require()
                 await self._consumptions.failed(unsigned)
             except (StoreUnavailable, psycopg.Error) as error:
-                log.warning("a wrong code was not counted", reason=faults.words(error))
+                log.warning("a wrong code was not counted", reason=faults.one_line(error))
                 raise away() from None
         raise self._refused(order, client, "signature")
 

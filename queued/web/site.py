@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from aiohttp import web
 
 from pgmta.compose.token import Purpose, secret_of
-from pgmta.http.answers import HTML, JSON, HttpAnswers, HttpError
+from pgmta.http.answers import HTML_TYPE, JSON_TYPE, HttpAnswers, HttpError
 from pgmta.http.route import HttpLimits, Route
 from pgmta.http.server import HttpSite
 from pgmta.http.server_connection import connection_of
@@ -94,7 +94,7 @@ class Site:
     async def _verify(self, request: web.Request) -> web.StreamResponse:
         order = await read_order(request)
         await self._redemption.verify(order, self._client_of(request))
-        return self._answers.make(b'{"valid": true}', JSON)
+        return self._answers.make(b'{"valid": true}', JSON_TYPE)
 
     async def _consume(self, request: web.Request) -> web.StreamResponse:
         order = await read_order(request)
@@ -102,21 +102,21 @@ class Site:
         members: dict[str, Any] = {"account": found.account, "login": found.login}
         if found.proof:
             members["proof"] = found.proof
-        return self._answers.make(json.dumps(members).encode(), JSON)
+        return self._answers.make(json.dumps(members).encode(), JSON_TYPE)
 
     async def _callback(self, request: web.Request) -> web.StreamResponse:
         client = self._client_of(request)
         taken = await self._callbacks.take(request, request.path.removeprefix(self._base), client)
         await self._callbacks.note(taken, client)
-        return self._answers.make(b'{"status": "taken"}', JSON)
+        return self._answers.make(b'{"status": "taken"}', JSON_TYPE)
 
     async def _healthy(self, _: web.Request) -> web.StreamResponse:
-        return self._answers.make(b'{"status": "healthy"}', JSON)
+        return self._answers.make(b'{"status": "healthy"}', JSON_TYPE)
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
         if reason := await self._readiness.problem():
             raise HttpError(503, reason, {"Retry-After": "5"})
-        return self._answers.make(b'{"status": "ready"}', JSON)
+        return self._answers.make(b'{"status": "ready"}', JSON_TYPE)
 
     # -- for browsers --
 
@@ -174,7 +174,7 @@ class Site:
     ) -> web.StreamResponse:
         languages = ",".join(request.headers.getall("Accept-Language", []))
         page, headers = self._pages.render(name, languages, **values)
-        return self._answers.make(page, HTML, status, {**headers, **(more or {})})
+        return self._answers.make(page, HTML_TYPE, status, {**headers, **(more or {})})
 
 
 def _headers(public: Public) -> dict[str, str]:

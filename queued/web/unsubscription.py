@@ -44,7 +44,7 @@ class Unsubscriptions:
             self._schema.require()
             known = await self._consumptions.unsubscribe(campaign, number)
         except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("a recipient could not unsubscribe", reason=faults.words(error))
+            log.warning("a recipient could not unsubscribe", reason=faults.one_line(error))
             raise away() from None
         if not known:  # a provider follows old links for many: its other clicks must count
             log.info("token refused", action="unsubscribe", why="unknown", client=client)

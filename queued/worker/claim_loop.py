@@ -131,7 +131,7 @@ class Claimer:
             return want
         except (StoreUnavailable, psycopg.Error) as error:
             if not self._context.failing:
-                log.warning("can't claim", reason=faults.words(error))
+                log.warning("can't claim", reason=faults.one_line(error))
             self._context.failing.add(self)
             self._context.figures.failed_claims += 1
             await asyncio.sleep(_BACKOFF)

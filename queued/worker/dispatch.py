@@ -9,7 +9,7 @@ from datetime import datetime
 from pgmta.errors import Stage
 from pgmta.logs import get
 from pgmta.mail.address import needs_utf8
-from pgmta.model import CHUNK_SIZE, Item, Message, Outcome, Reply
+from pgmta.model import CHUNK_OCTETS, Item, Message, Outcome, Reply
 from pgmta.states import Event
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
@@ -283,7 +283,7 @@ class Dispatch:
         """Settle the results of an envelope."""
         self.stages.context.room += envelope.room
         delivered = self._conclude(envelope.items, results, envelope.started)
-        if delivered and self._space and envelope.size > CHUNK_SIZE:
+        if delivered and self._space and envelope.size > CHUNK_OCTETS:
             self._space.freed(envelope.items[0].message_id, envelope.size)
 
     def dropped(self, envelope: Envelope) -> None:

@@ -73,7 +73,7 @@ class RowWatch:
                 if faults.outage(error):
                     await asyncio.sleep(_RECONNECT)
                     continue
-                if refused != (refused := faults.words(error)):
+                if refused != (refused := faults.one_line(error)):
                     log.warning("new rows are not watched, workers poll", reason=refused)
                 await asyncio.sleep(_REFUSED)
 

@@ -65,7 +65,7 @@ class RowWorker:
                 done += rows
                 self.handled += rows
         except (StoreUnavailable, psycopg.Error) as error:
-            reason = faults.words(error)
+            reason = faults.one_line(error)
             if reason != self._reported:
                 log.warning("can't change rows", worker=self.name, reason=reason)
             self._reported = reason

@@ -173,7 +173,7 @@ class Settler:
     async def _refused(self, batch: list[Outcome], error: Exception) -> None:
         """Write the other outcomes of a batch that PostgreSQL refuses as a whole."""
         if not self._named:  # else the log has it
-            log.warning("can't settle a batch", outcomes=len(batch), reason=faults.words(error))
+            log.warning("can't settle a batch", outcomes=len(batch), reason=faults.one_line(error))
         if len(batch) > 1:
             await self._write_singly(batch)
         elif not await self._set_aside(batch[0], error):
@@ -205,7 +205,7 @@ class Settler:
             self._locked.add(row)
         elif row not in self._named:
             self._named.add(row)
-            log.error("outcome is kept until the database takes it", reason=faults.words(error),
+            log.error("outcome is kept until the database takes it", reason=faults.one_line(error),
                       **_facts(outcome))  # fmt: skip
 
     async def _set_aside(self, outcome: Outcome, error: Exception) -> bool:
@@ -213,12 +213,14 @@ class Settler:
         if not faults.about_row(error):
             return False
         try:
-            await self._settlements.set_aside(outcome, faults.words(error))
+            await self._settlements.set_aside(outcome, faults.one_line(error))
         except Exception as problem:
-            log.warning("can't put a row on hold", reason=faults.words(problem), **_facts(outcome))
+            log.warning(
+                "can't put a row on hold", reason=faults.one_line(problem), **_facts(outcome)
+            )
             return False
-        log.error("outcome refused by the database: the row is on hold", reason=faults.words(error),
-                  **_facts(outcome))  # fmt: skip
+        log.error("outcome refused by the database: the row is on hold",
+                  reason=faults.one_line(error), **_facts(outcome))  # fmt: skip
         if again := self._leases.drop(outcome.item):
             self._hand_back(again)
         return True

@@ -10,7 +10,7 @@ from pgmta.mail.metadata import values_of
 from pgmta.model import Outcome
 from pgmta.states import Event
 from pgmta.store.queue.claim import Claim
-from pgmta.tracing import KEY, Attributes, RowSpans, Tracing
+from pgmta.tracing import TRACE_KEY, Attributes, RowSpans, Tracing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -32,7 +32,7 @@ class Spans:
         """Take a claim that began `age` seconds ago: note at its rows what their spans need."""
         contexts: dict[str, SpanContext | None] = {}  # by metadata, which many rows share
         for item in claim.items:
-            if not item.metadata or KEY not in item.metadata:
+            if not item.metadata or TRACE_KEY not in item.metadata:
                 continue
             if item.metadata not in contexts:
                 contexts[item.metadata] = self._context(item.metadata)
@@ -49,7 +49,7 @@ class Spans:
 
     def _context(self, metadata: str) -> SpanContext | None:
         try:
-            return self._tracing.context(values_of(metadata).get(KEY))
+            return self._tracing.context(values_of(metadata).get(TRACE_KEY))
         except (ValueError, RecursionError):  # metadata that can't be read, by hand
             return None
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pgmta.logs import get
 from pgmta.mail.answer_class import AnswerClass
-from pgmta.mail.metadata import KEY, deadline_of
+from pgmta.mail.metadata import DEADLINE_KEY, deadline_of
 from pgmta.model import Item, Outcome, ReasonToWait, Reply
 from pgmta.states import Event
 from queued.answers.answer_rules import AnswerRules
@@ -181,7 +181,7 @@ def judge(
 
 def _until_deadline(item: Item, wait: float, now: datetime) -> tuple[float, str]:
     """Return the seconds to wait, at most until the deadline; and why a bad one is ignored."""
-    if not (item.metadata and KEY in item.metadata):
+    if not (item.metadata and DEADLINE_KEY in item.metadata):
         return wait, ""
     deadline, problem = deadline_of(item.metadata)
     if deadline:

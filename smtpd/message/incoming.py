@@ -11,8 +11,15 @@ from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
 from pgmta.intake.header_rules import HeaderRefusal, HeaderRules
 from pgmta.logs import get
-from pgmta.mail.header import LIMIT, NAME, header_block, hops, message_id_header, tls_optional
-from pgmta.model import CHUNK_SIZE, PART_SIZE
+from pgmta.mail.header import (
+    MAX_HEADER_OCTETS,
+    MESSAGE_ID_NAME,
+    header_block,
+    hops,
+    message_id_header,
+    tls_optional,
+)
+from pgmta.model import CHUNK_OCTETS, PART_OCTETS
 from smtpd.config import SmtpdConfig
 from smtpd.message.chunks import Chunks
 from smtpd.message.content_file import ContentFile, Spool
@@ -59,7 +66,7 @@ class IncomingMessage:
     ) -> None:
         self.whole = whole
         """Whether all of it stays in memory until its end, because a hook is asked then."""
-        self._most = config.hook_limits.content if whole else PART_SIZE
+        self._most = config.hook_limits.content if whole else PART_OCTETS
         self._limits = config.limits
         self._committer = committer
         self.wire_form = wire_form
@@ -92,7 +99,7 @@ class IncomingMessage:
             content.collected = 0
         elif octets:
             content.collected += len(octets)
-            if content.collected > CHUNK_SIZE:
+            if content.collected > CHUNK_OCTETS:
                 self.large = True
             if len(octets) > _SMALL:
                 content.buffers.append(octets)
@@ -126,18 +133,18 @@ class IncomingMessage:
         if self._header_rules and (refusal := self._apply_rules(whole=True)):
             return refusal
         if self._head:
-            self._head += content.buffers[0][: LIMIT - len(self._head)]
-        head = self._head or content.buffers[0][:LIMIT]
+            self._head += content.buffers[0][: MAX_HEADER_OCTETS - len(self._head)]
+        head = self._head or content.buffers[0][:MAX_HEADER_OCTETS]
         # header fields are looked for only if the words are there
         end = head.find(b"\r\n\r\n")
         words = head.lower() if end < 0 else head[:end].lower()
         if words.count(b"received:") > limit and hops(self.header()) > limit:
             return replies.TOO_MANY_HOPS
-        if (place := words.find(NAME)) >= 0:
+        if (place := words.find(MESSAGE_ID_NAME)) >= 0:
             self.message_id_header = message_id_header(head, place)
         if b"tls-required" in words:
             self.tls_optional = tls_optional(self.header())
-        if not content.chunks and content.collected <= PART_SIZE:
+        if not content.chunks and content.collected <= PART_OCTETS:
             available = self._committer.ids.available
             if not content.id and available:
                 content.id = available.popleft()
@@ -216,7 +223,7 @@ class IncomingMessage:
         whole = await self._copy(bytes(self.content.buffers[0]))
         return self.spool.open_content() if self.spool and whole else None
 
-    async def store(self, unit: int = PART_SIZE) -> None:
+    async def store(self, unit: int = PART_OCTETS) -> None:
         """Write whole units ahead of the message: parts, or chunks of a part."""
         octets = self.content.join()
         if self._header_rules:
@@ -224,11 +231,11 @@ class IncomingMessage:
             self._apply_rules(whole=False)
             octets = self.content.join()
         if self.whole:  # no longer
-            self.whole, self._most, self.spool = False, PART_SIZE, Spool()
+            self.whole, self._most, self.spool = False, PART_OCTETS, Spool()
         whole = len(octets) // unit * unit
-        self._head += octets[: min(whole, LIMIT - len(self._head))]
-        for start in range(0, whole, PART_SIZE):
-            await self._store(octets[start : min(start + PART_SIZE, whole)])
+        self._head += octets[: min(whole, MAX_HEADER_OCTETS - len(self._head))]
+        for start in range(0, whole, PART_OCTETS):
+            await self._store(octets[start : min(start + PART_OCTETS, whole)])
         if self.spool and not await self._copy(octets[:whole]):
             whole = len(octets)
         self.content.buffers.append(octets[whole:])
@@ -262,7 +269,7 @@ class IncomingMessage:
         content, self.whole = self.content, False
         try:
             async with asyncio.timeout(_PATIENCE):
-                if content.collected > PART_SIZE:
+                if content.collected > PART_OCTETS:
                     await self.store()
                 if content.chunks and content.collected:
                     await self._store(content.join())

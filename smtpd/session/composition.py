@@ -9,7 +9,7 @@ from pgmta.accounts.login import Login
 from pgmta.intake.header_rules import HeaderRules
 from pgmta.intake.metadata_rules import MessageOrigin, MetadataRules
 from pgmta.model import NewMessage, Options
-from pgmta.tracing import KEY
+from pgmta.tracing import TRACE_KEY
 from smtpd.commands.commands import Commands
 from smtpd.commands.listener import SmtpListener
 from smtpd.message.incoming import IncomingMessage
@@ -43,7 +43,7 @@ def compose(
         metadata = (server.metadata or _NO_RULES).row_metadata(
             MessageOrigin(listener.label, client, user, transaction.sender, incoming.header),
             recipients,
-            {**own, KEY: traceparent} if traceparent else own,
+            {**own, TRACE_KEY: traceparent} if traceparent else own,
         )
     if login or transaction.dsn:
         options = _options(transaction, login)

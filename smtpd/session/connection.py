@@ -14,9 +14,9 @@ from array import array
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from pgmta.accounts.mechanisms import LINE
+from pgmta.accounts.mechanisms import MAX_LINE_OCTETS
 from pgmta.logs import get
-from pgmta.model import CHUNK_SIZE
+from pgmta.model import CHUNK_OCTETS
 from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
 from smtpd.server.server import Member, Server
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self._command = command
         self.read_commands()
 
-    def read_lines(self, reader: LineReader, longest: int = LINE) -> None:
+    def read_lines(self, reader: LineReader, longest: int = MAX_LINE_OCTETS) -> None:
         """Give the next lines to a reader, such as AUTH (RFC 4954), until `read_commands`."""
         self._reader, self._longest = reader, longest
 
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
                 self._large = True
             if rest is not None:
                 self._complete()
-            elif message.size > CHUNK_SIZE:
+            elif message.size > CHUNK_OCTETS:
                 self._look_after(message)
             return True
         if self.phase is not _IDLE:
@@ -400,11 +400,11 @@ class Connection(asyncio.Protocol):
         it).
         """
         message = self.message
-        if not message or message.whole or message.content.collected < CHUNK_SIZE:
+        if not message or message.whole or message.content.collected < CHUNK_OCTETS:
             return False
         if not message.header_ended:
             return False
-        self.suspend(message.store(CHUNK_SIZE))
+        self.suspend(message.store(CHUNK_OCTETS))
         return True
 
     @property

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from pgmta.accounts.login import Login
-from pgmta.accounts.mechanisms import LINE
+from pgmta.accounts.mechanisms import MAX_LINE_OCTETS
 from pgmta.mail.address import parse_mailbox
 from smtpd.commands.commands import JUNK, Commands
 from smtpd.commands.listener import SmtpListener
@@ -101,7 +101,7 @@ class SmtpSession:
             return
         word, _, rest = line.partition(b" ")
         word = word.upper()
-        if len(line) > COMMAND_OCTETS and (word != b"AUTH" or len(line) > LINE):
+        if len(line) > COMMAND_OCTETS and (word != b"AUTH" or len(line) > MAX_LINE_OCTETS):
             replier.reply(replies.LINE_TOO_LONG)
             return
         if (

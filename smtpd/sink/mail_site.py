@@ -12,7 +12,7 @@ from urllib.parse import quote
 import jinja2
 from aiohttp import web
 
-from pgmta.http.answers import HTML, HttpAnswers, HttpError
+from pgmta.http.answers import HTML_TYPE, HttpAnswers, HttpError
 from pgmta.http.route import HttpLimits, Route
 from pgmta.http.server import HttpSite
 from pgmta.mail.text import one_line
@@ -124,7 +124,9 @@ class MailSite:
         )
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         same = request.headers.get("If-None-Match") == tag
-        return self._answers.make(b"" if same else body, HTML, 304 if same else 200, {"ETag": tag})
+        return self._answers.make(
+            b"" if same else body, HTML_TYPE, 304 if same else 200, {"ETag": tag}
+        )
 
     def _listed(self, number: int) -> bytes:
         names = self._mails.names()
@@ -150,7 +152,7 @@ class MailSite:
             if not found or found.html is None:
                 raise HttpError(404, "This mail has no HTML.")
             fields = {"Content-Security-Policy": _FRAME_POLICY}
-            return self._answers.make(found.html.encode("utf-8", "replace"), HTML, 200, fields)
+            return self._answers.make(found.html.encode("utf-8", "replace"), HTML_TYPE, 200, fields)
         if view == "part":
             return await self._attachment(path, found, int(part or -1))
         if part or view not in (None, *_TABS):
@@ -188,7 +190,7 @@ class MailSite:
         )  # fmt: skip
 
     def _page(self, name: str, status: int = 200, **values: Any) -> web.Response:
-        return self._answers.make(self._render(name, **values), HTML, status)
+        return self._answers.make(self._render(name, **values), HTML_TYPE, status)
 
     def _render(self, name: str, **values: Any) -> bytes:
         return self._templates[name].render(values).encode("utf-8", "replace")

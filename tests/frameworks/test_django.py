@@ -176,7 +176,7 @@ def test_errors_of_the_database(db: psycopg.Connection) -> None:
 def test_many_messages_go_in_few_calls(
     db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmta.django._CALL", 20)
+    monkeypatch.setattr("pgmta.django._MAILS_PER_CALL", 20)
     with CaptureQueriesContext(connection) as captured:
         assert backend().send_messages([message(f"c{n}@example.com") for n in range(50)]) == 50
     assert len(captured) == 5  # BEGIN, three calls, COMMIT

@@ -11,7 +11,7 @@ from enum import Enum
 from pgmta.config.types import Network
 from pgmta.errors import StoreUnavailable
 from pgmta.intake.content import Content, DoneCallback, State
-from pgmta.model import CHUNK_SIZE, NewMessage
+from pgmta.model import CHUNK_OCTETS, NewMessage
 from pgmta.store.accounts.logins import Levels, Verifier
 from tests.support.waiting import let_others_run, take_time_async
 
@@ -68,7 +68,7 @@ class Store:
             if self.mood is Mood.AWAY:
                 raise StoreUnavailable("away")
             self.parts.setdefault(content.id, bytearray()).extend(octets)
-            content.chunks += -(-len(octets) // CHUNK_SIZE)
+            content.chunks += -(-len(octets) // CHUNK_OCTETS)
             content.state = State.WRITTEN
         finally:
             if content.state is State.WRITING:

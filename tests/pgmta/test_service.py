@@ -34,7 +34,7 @@ async def test_a_part_that_fails_is_in_the_log_and_stops_its_daemon() -> None:
 
 async def test_a_part_that_fails_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no duty of a daemon is missing after a defect, until someone restarts the daemon."""
-    monkeypatch.setattr(service, "_AGAIN_S", (0.01, 0.02))
+    monkeypatch.setattr(service, "_RESTART_PAUSES_S", (0.01, 0.02))
     begun, stop, last = 0, asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

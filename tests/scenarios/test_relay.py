@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pgmta.model import CHUNK_SIZE, PART_SIZE
+from pgmta.model import CHUNK_OCTETS, PART_OCTETS
 from tests.support.daemons import Smtpd
 from tests.support.nexthop import Transaction
 from tests.support.submit import post, queue_id
@@ -70,7 +70,7 @@ def corpus() -> list[Mail]:
     """The curiosities, ordinary mail of 1 KB to 100 KB, some of 1 MB, one over 3 MB."""
     source = random.Random(7)
     contents = list(CURIOSITIES)
-    edges = [CHUNK_SIZE, 2 * CHUNK_SIZE, 1 << 17, PART_SIZE, 2 * PART_SIZE]
+    edges = [CHUNK_OCTETS, 2 * CHUNK_OCTETS, 1 << 17, PART_OCTETS, 2 * PART_OCTETS]
     contents += [text(source, edge + n) for edge in edges for n in (-1, 0, 1)]
     contents += [text(source, 3_500_000)]
     while len(contents) < MESSAGES:

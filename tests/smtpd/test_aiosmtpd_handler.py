@@ -26,7 +26,7 @@ from pgmta.accounts.login import Login
 from pgmta.errors import ConfigError
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
-from pgmta.model import PART_SIZE
+from pgmta.model import PART_OCTETS
 from smtpd.aiosmtpd_handler import AiosmtpdHandler
 from smtpd.message.incoming import IncomingMessage
 from tests.smtpd.hooks.test_hooks_aiosmtpd import CONTENT, MAIL, differences, flat, speak
@@ -93,7 +93,7 @@ def test_large_content_is_stored_octet_for_octet(database: str, db: psycopg.Conn
     with controlling(AiosmtpdHandler(database, OPEN)) as port, smtplib.SMTP("127.0.0.1", port) as c:
         c.sendmail("ü@é.example", ["ü@example.org"], content, ["SMTPUTF8", "BODY=8BITMIME"])
     parts = db.execute("SELECT data FROM message_chunks ORDER BY position").fetchall()
-    assert len(parts) > len(content) // PART_SIZE
+    assert len(parts) > len(content) // PART_OCTETS
     assert b"".join(part for (part,) in parts) == content
     assert db.execute("SELECT utf8 FROM messages").fetchall() == [(True,)]
 

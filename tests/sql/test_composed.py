@@ -293,7 +293,11 @@ def test_sql_and_python_have_the_same_names_of_fields(db: psycopg.Connection) ->
         db, "SELECT prosrc FROM pg_proc WHERE proname IN ('header_reserved', 'header_structured')"
     )
     names = {name for source in texts for name in re.findall("[a-z][a-z-]+", source)}
-    names |= own_fields.RESERVED | own_fields.STRUCTURED | {"X-Order", "Subject", "LIST-Help"}
+    names |= (
+        own_fields.RESERVED_NAMES
+        | own_fields.STRUCTURED_NAMES
+        | {"X-Order", "Subject", "LIST-Help"}
+    )
     names |= {f"{prefix}x" for prefix in own_fields.RESERVED_PREFIXES}
     for name, reserved, structured in db.execute(
         "SELECT name, header_reserved(name), header_structured(name)"

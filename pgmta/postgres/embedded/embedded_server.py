@@ -28,23 +28,23 @@ DATABASE = "pgmta"
 OWNER = "postgres"
 """The role that owns the database; a superuser."""
 
-_START_TIMEOUT_S = 300  # crash recovery of a large queue takes its time
-_STOP_TIMEOUT_S = 300  # so does the checkpoint at the end
-_LOOK = 0.05  # seconds between two checks of a server that starts or ends
-_ORPHANS = 1.0  # seconds for the processes of a dead postmaster to end by themselves
-_KILLED = 5.0  # seconds for them to end by SIGKILL
-_SOCKET = ".s.PGSQL.5432"
-_SOCKET_PATH_LIMIT = 100  # sun_path has 108 octets, ".s.PGSQL.5432" takes 14
-_LOCK = "postgres.lock"
+_START_TIMEOUT_S = 300  # crash recovery of a large queue takes long
+_STOP_TIMEOUT_S = 300  # the checkpoint at the end may take long
+_LOOK_INTERVAL_S = 0.05  # at a server that starts or ends
+_ORPHANS_TIMEOUT_S = 1.0  # for the processes of a dead postmaster to end by themselves
+_KILL_TIMEOUT_S = 5.0  # for these processes to end by SIGKILL
+_SOCKET_NAME = ".s.PGSQL.5432"
+_MAX_SOCKET_PATH_OCTETS = 100  # sun_path has 108; the rest is for names of temporary files
+_LOCK_NAME = "postgres.lock"
 _RUN = Path("/run")
-_PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")
+_HAS_PROC = os.path.exists(f"/proc/{os.getpid()}/cwd")
 
 # Chosen for a queue: many small commits, hot rows that die young. Durability stays at its default.
 # With wal_level minimal the server drops written WAL from the page cache, and the next WAL takes
 # that memory. If fresh memory is expensive, as on virtual machines, that saves up to a third of the
 # work (docs/decisions/embedded-server.md). There is no replica that would read the WAL.
-# A queue is in memory and reads little from the disk, so processes and handles for reads only take
-# memory. So do predicate locks.
+# A queue is in memory and reads little from the disk, so that processes and handles for reads would
+# take memory for nothing. So would predicate locks.
 _SETTINGS = """
 listen_addresses = ''
 max_connections = 200
@@ -79,9 +79,11 @@ class EmbeddedServer:
         self.log = directory / "postgres.log"
         self._programs = Programs()
         self.sockets = self.data
-        if len(str(self.data)) > _SOCKET_PATH_LIMIT - len(_SOCKET) - 1:
+        if len(str(self.data)) > _MAX_SOCKET_PATH_OCTETS - len(_SOCKET_NAME) - 1:
             digest = hashlib.sha256(str(self.data).encode()).hexdigest()[:12]
-            root = os.geteuid() == 0 and os.access(_RUN, os.W_OK)  # there, only root makes folders
+            root = os.geteuid() == 0 and os.access(
+                _RUN, os.W_OK
+            )  # only root may make folders in /run
             folder = _RUN if root else Path(tempfile.gettempdir())
             self.sockets = folder / f"pgmta-{digest}"
 
@@ -103,19 +105,19 @@ class EmbeddedServer:
         """Return whether a postmaster works on the data directory, without starting a process."""
         try:
             number = abs(int(self._pid_file()[0]))  # negative: postgres --single
-            if not _PROC:
+            if not _HAS_PROC:
                 os.kill(number, 0)
                 return True
             # any process may have the number by now; only a postmaster works in its data directory
             return os.path.samestat(os.stat(f"/proc/{number}/cwd"), self.data.stat())
-        except PermissionError:  # of root without CAP_SYS_PTRACE, as in a container
+        except PermissionError:  # for root without CAP_SYS_PTRACE, as in a container
             return self._has_processes()
         except (OSError, ValueError, IndexError):
             return False
 
     def _has_processes(self) -> bool:
         """Return whether a process of the server holds its lock."""
-        lock = open_own(self.directory / _LOCK)
+        lock = open_own(self.directory / _LOCK_NAME)
         try:
             return not locked(lock)
         finally:
@@ -129,7 +131,7 @@ class EmbeddedServer:
         if self.exists():
             self._check_user(self._user())
         with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.sockets / _SOCKET)) == 0
+            return probe.connect_ex(str(self.sockets / _SOCKET_NAME)) == 0
 
     def open_end(self) -> int | None:
         """Return a descriptor that can be read once the postmaster has ended.
@@ -140,7 +142,7 @@ class EmbeddedServer:
             end = os.pidfd_open(abs(int(self._pid_file()[0])))
         except (AttributeError, OSError, ValueError, IndexError):
             return None
-        if self.running():  # else another process may have its number
+        if self.running():  # otherwise another process may have the number of the postmaster
             return end
         os.close(end)
         return None
@@ -237,14 +239,14 @@ class EmbeddedServer:
             if time.monotonic() > end:
                 raise StoreUnavailable(f"the embedded PostgreSQL in {self.data} is not ready yet")
             if self.running():
-                time.sleep(_LOOK)
+                time.sleep(_LOOK_INTERVAL_S)
                 continue
-            lock = open_own(self.directory / _LOCK)
+            lock = open_own(self.directory / _LOCK_NAME)
             try:
                 if locked(lock):
                     self._launch(lock)
                     return True
-                _end_orphans(self.data, lock, self.directory / _LOCK)
+                _end_orphans(self.data, lock, self.directory / _LOCK_NAME)
             finally:
                 os.close(lock)
         return False
@@ -317,7 +319,7 @@ def _remove_leftovers(data: Path, sockets: Path) -> None:
     PostgreSQL itself trusts a leftover file if another process has its number by now. It refuses
     to start because of a file that a full disk left empty.
     """
-    for path in (data / "postmaster.pid", sockets / f"{_SOCKET}.lock", sockets / _SOCKET):
+    for path in (data / "postmaster.pid", sockets / f"{_SOCKET_NAME}.lock", sockets / _SOCKET_NAME):
         path.unlink(missing_ok=True)
 
 
@@ -326,12 +328,12 @@ def _end_orphans(data: Path, lock: int, path: Path) -> None:
 
     Their `lock` is the open file `path`. Raises StoreUnavailable if one does not end.
     """
-    if _released(lock, _ORPHANS):
+    if _released(lock, _ORPHANS_TIMEOUT_S):
         return
     for number in _orphans(data):
         with suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
-    if not _released(lock, _KILLED):
+    if not _released(lock, _KILL_TIMEOUT_S):
         names = shlex.join(["fuser", str(path)])
         raise StoreUnavailable(
             f"processes of an earlier server still work on {data}: `{names}` names them"
@@ -354,6 +356,6 @@ def _released(lock: int, seconds: float) -> bool:
     while not locked(lock):
         if time.monotonic() > end:
             return False
-        time.sleep(_LOOK)
+        time.sleep(_LOOK_INTERVAL_S)
     fcntl.flock(lock, fcntl.LOCK_UN)
     return True

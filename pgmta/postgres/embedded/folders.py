@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pgmta.errors import ServerRefused
 
-_PRIVATE = 0o700
-_PASSABLE = 0o711
-_SHARED = 0o755
-_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
-_NOTE_OCTETS = 200
+_PRIVATE_MODE = 0o700
+_PASSABLE_MODE = 0o711
+_SHARED_MODE = 0o755
+_OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_NOTE_OCTETS = 200
 
 
 def user_name(uid: int) -> str:
@@ -36,7 +36,7 @@ def make_parents(path: Path) -> None:
         try:
             folder.mkdir()
             if os.geteuid() == 0:
-                folder.chmod(_PASSABLE)
+                folder.chmod(_PASSABLE_MODE)
         except FileExistsError:
             continue  # another process was faster
         except OSError as error:
@@ -49,7 +49,7 @@ def make_private(path: Path, uid: int, gid: int) -> None:
     No symbolic link is followed. Raises ServerRefused if the path is no folder, belongs to another
     user, or may be written by others.
     """
-    _give(_open_folder(path, uid, _PRIVATE), uid, gid)
+    _give(_open_folder(path, uid, _PRIVATE_MODE), uid, gid)
 
 
 def open_shared(path: Path) -> int:
@@ -57,12 +57,12 @@ def open_shared(path: Path) -> int:
 
     Raises ServerRefused as `make_private` does.
     """
-    return _open_folder(path, os.geteuid(), _SHARED)
+    return _open_folder(path, os.geteuid(), _SHARED_MODE)
 
 
 def _open_folder(path: Path, uid: int, mode: int) -> int:
     with suppress(FileExistsError):
-        os.mkdir(path, _PRIVATE)
+        os.mkdir(path, _PRIVATE_MODE)
     folder = _open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         status = os.fstat(folder)
@@ -113,7 +113,9 @@ def hold(path: Path, command: str, note: str) -> int:
     """
     number = open_own(path)
     if not locked(number):
-        other = os.pread(number, _NOTE_OCTETS, 0).decode(errors="replace").strip() or "no pid yet"
+        other = (
+            os.pread(number, _MAX_NOTE_OCTETS, 0).decode(errors="replace").strip() or "no pid yet"
+        )
         os.close(number)
         raise ServerRefused(f"`{command}` already runs on {path.parent}: {other}")
     os.ftruncate(number, 0)
@@ -140,7 +142,7 @@ def _give(number: int, uid: int, gid: int) -> None:
 
 def _open(path: Path, flags: int) -> int:
     try:
-        return os.open(path, flags | _FLAGS, 0o600)
+        return os.open(path, flags | _OPEN_FLAGS, 0o600)
     except OSError as error:
         reason = "is a symbolic link" if path.is_symlink() else error.strerror
         raise ServerRefused(f"can't use {path}: {reason}") from None

@@ -26,11 +26,11 @@ from pgmta.postgres.embedded.folders import hold, make_parents
 from pgmta.postgres.embedded.programs import tool
 from pgmta.service import ServiceManager, Signals, first
 
-_ROLES = ("pgmta_smtpd", "pgmta_queued", "pgmta_web")  # which the daemons log in as
-_LOOK_S = 0.5  # between two looks at a server whose end the system does not report
-_AGAIN_S = 1.0  # between two tries to start a server that died
-_TELL_S = 60.0  # between two lines that it does not start
-_LEAVE_S = 10  # for the other children of `queuectl up`, which end at the same time
+_DAEMON_ROLES = ("pgmta_smtpd", "pgmta_queued", "pgmta_web")
+_LOOK_INTERVAL_S = 0.5  # at a server whose end the system does not report
+_RESTART_PAUSE_S = 1.0  # before another try to start a server that died
+_REPORT_INTERVAL_S = 60.0  # for lines that the server does not start
+_LEAVE_TIMEOUT_S = 10  # for the other children of `queuectl up`, which end at the same time
 
 
 class Owner:
@@ -41,7 +41,7 @@ class Owner:
         make_parents(directory)
         self._lock = hold(directory / "postgres.owner", COMMAND, f" on {socket.gethostname()}")
         self._server = EmbeddedServer(directory)
-        self._told = -_TELL_S
+        self._told = -_REPORT_INTERVAL_S
 
     async def run(self, *, attached: bool = False) -> None:
         """Run the server until SIGTERM or SIGINT, or until the end of an `attached` stdin.
@@ -54,7 +54,7 @@ class Owner:
             signals.attach()
         watch = asyncio.create_task(manager.keep_watch())
         try:
-            await asyncio.to_thread(self._server.start, _ROLES)
+            await asyncio.to_thread(self._server.start, _DAEMON_ROLES)
             print(printable(f"PostgreSQL in {self._server.data}: {self._psql()}"), flush=True)
             manager.ready("runs PostgreSQL")
             while not signals.stop.is_set():
@@ -64,7 +64,7 @@ class Owner:
         finally:
             manager.stopping()
             if signals.orphaned:
-                await asyncio.to_thread(self._server.stop, "smart", _LEAVE_S)
+                await asyncio.to_thread(self._server.stop, "smart", _LEAVE_TIMEOUT_S)
             await asyncio.to_thread(self._server.stop)
             watch.cancel()
 
@@ -77,7 +77,7 @@ class Owner:
         loop = asyncio.get_running_loop()
         while self._server.running() and not stop.is_set():
             if (end := self._server.open_end()) is None:
-                await first(stop, timeout=_LOOK_S)
+                await first(stop, timeout=_LOOK_INTERVAL_S)
                 continue
             ended = asyncio.Event()
             loop.add_reader(end, ended.set)
@@ -89,15 +89,15 @@ class Owner:
 
     async def _start_again(self, stop: asyncio.Event) -> None:
         try:
-            if not self._server.exists():  # a new and empty one would hide that the data are gone
+            if not self._server.exists():  # a new, empty server would hide that the data are gone
                 raise StoreUnavailable(f"{self._server.data} has gone")
-            if await asyncio.to_thread(self._server.start, _ROLES):
+            if await asyncio.to_thread(self._server.start, _DAEMON_ROLES):
                 _tell("warning: the embedded PostgreSQL had died and was started again")
-        except Exception as error:  # of any kind: nothing else would start it
-            if time.monotonic() > self._told + _TELL_S:
+        except Exception as error:  # whatever it is: nothing else would start the server again
+            if time.monotonic() > self._told + _REPORT_INTERVAL_S:
                 self._told = time.monotonic()
                 _tell(f"error: the embedded PostgreSQL does not start: {error}")
-            await first(stop, timeout=_AGAIN_S)
+            await first(stop, timeout=_RESTART_PAUSE_S)
 
 
 def _tell(text: str) -> None:

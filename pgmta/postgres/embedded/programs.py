@@ -30,7 +30,7 @@ _SYSTEM_USER = "pgserver"
 
 # A row of content is over malloc's thresholds. glibc would return that memory to the system and
 # fetch it again for each row: a tenth of the server's time (docs/decisions/bodies.md).
-_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
+_MALLOC_VARIABLES = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
 
 _UNQUOTED = re.compile(r'["$`]')  # pg_ctl and initdb put paths between " for a shell
 _LIBPQ = re.compile(r"PG([A-Z]+|CONNECT_TIMEOUT)")
@@ -42,7 +42,7 @@ Only root writes it; it may be removed if no embedded server runs.
 """
 
 _LEFT_OUT = "include"
-_FOLDER, _PROGRAM, _FILE = 0o755, 0o755, 0o644  # whatever the umask was
+_FOLDER_MODE, _PROGRAM_MODE, _FILE_MODE = 0o755, 0o755, 0o644  # set whatever the umask is
 
 
 @cache
@@ -117,7 +117,7 @@ class Programs:
             text=True,
             errors="replace",
             cwd="/",
-            env=_MEMORY | os.environ,
+            env=_MALLOC_VARIABLES | os.environ,
             user=self.user,
             group=self.user,
             extra_groups=[] if self.user else None,
@@ -200,14 +200,14 @@ def copied(programs: Path) -> Path:
     try:
         digest = _digest(programs)
         make_parents(COPIES.parent)
-        place = open_shared(COPIES)
+        folder = open_shared(COPIES)
         try:
-            fcntl.flock(place, fcntl.LOCK_EX)
+            fcntl.flock(folder, fcntl.LOCK_EX)
             copy = COPIES / f"postgresql-{digest[:16]}"
             if not copy.exists():
                 _copy(programs, copy)
         finally:
-            os.close(place)
+            os.close(folder)
     except OSError as error:
         raise ServerRefused(
             f"can't copy the programs of PostgreSQL to {COPIES}: {error.strerror or error}"
@@ -230,13 +230,13 @@ def _copy(programs: Path, target: Path) -> None:
     if new.exists():
         shutil.rmtree(new)
     for part in _parts(programs):
-        place = new / part.relative_to(_root(programs))
-        shutil.copytree(part, place, ignore=shutil.ignore_patterns(_LEFT_OUT))
+        target_part = new / part.relative_to(_root(programs))
+        shutil.copytree(part, target_part, ignore=shutil.ignore_patterns(_LEFT_OUT))
     for folder, _, names in os.walk(new):
-        os.chmod(folder, _FOLDER)
+        os.chmod(folder, _FOLDER_MODE)
         for path in (Path(folder, name) for name in names):
-            path.chmod(_PROGRAM if os.access(path, os.X_OK) else _FILE)
-    os.sync()  # a power cut leaves no copy without content under the name of its content
+            path.chmod(_PROGRAM_MODE if os.access(path, os.X_OK) else _FILE_MODE)
+    os.sync()  # so that after a power cut no copy has a name that its content does not fit
     new.rename(target)
 
 

@@ -15,7 +15,7 @@ from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres.fit_session import refuse_former
 from pgmta.postgres.link import Link
-from pgmta.postgres.role import GRANTS, QUESTION, group_of, lacking
+from pgmta.postgres.role import GRANTS, ROLE_QUESTION, group_of, lacking
 from pgmta.store.queries import queries
 from pgmta.store.schema import Schema, migrations, mismatch, program_version
 from pgmta.waiting import Waiting
@@ -171,7 +171,7 @@ async def _require_login(link: Link, role: str) -> None:
 
 
 async def _require_role(link: Link, role: str) -> None:
-    (answer,) = await link.run(QUESTION, {"role": role})
+    (answer,) = await link.run(ROLE_QUESTION, {"role": role})
     if reason := lacking(role, answer):
         raise LoginRefused(reason)
 

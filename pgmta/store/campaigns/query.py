@@ -11,7 +11,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from pgmta.postgres import blockers
-from pgmta.postgres.operator import LOCK_WAIT_S
+from pgmta.postgres.operator import LOCK_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def open_query(uri: str, query: str) -> Iterator[QueryRows]:
             )
             db.read_only = True
             db.execute("SET client_encoding = 'UTF8'")
-            db.execute(f"SET lock_timeout = {LOCK_WAIT_S * 1000:.0f}".encode())
+            db.execute(f"SET lock_timeout = {LOCK_TIMEOUT_S * 1000:.0f}".encode())
             columns = _columns(db, query)
             estimate = _estimate(db, query)
             # the lines keep a comment at its end inside

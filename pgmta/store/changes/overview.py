@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg_errors
 
-from pgmta.action import ACTIVE
+from pgmta.action import IS_ACTIVE
 from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
 from pgmta.postgres.operator import OperatorLink
@@ -78,7 +78,7 @@ class Overview(OperatorLink):
         counts, found = reading(
             self._db,
             [Condition(*pair) for pair in zip(owners, every, strict=True)],
-            ACTIVE,
+            IS_ACTIVE,
             lambda tests: self._matches(tests[:own], deliver, tests[own:]),
             [False] * len(conditions) + [True] * len(rules),
             standing=True,
@@ -140,7 +140,7 @@ class Overview(OperatorLink):
         tried = 0
         whole = True
         try:
-            found, tried, whole = failing(self._db, condition, ACTIVE, until)
+            found, tried, whole = failing(self._db, condition, IS_ACTIVE, until)
         except pg_errors.QueryCanceled:
             whole = False
         finally:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pgmta.action import ROW_ACTIONS, RowAction
-from pgmta.config.types import LONGEST
+from pgmta.config.types import MAX_DURATION_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RowChange:
         values = {
             "reason": self.reason,
             # a standing rule by SQL may name any length
-            "release_after": None if length is None else f"{min(length, LONGEST)} s",
+            "release_after": None if length is None else f"{min(length, MAX_DURATION_S)} s",
             "quarantine": self.quarantine,
             "priority": self.priority,
             "metadata": self.metadata or None,

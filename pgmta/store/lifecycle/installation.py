@@ -10,7 +10,7 @@ import psycopg
 from pgmta.errors import MigrationError, StoreUnavailable
 from pgmta.postgres import blockers
 from pgmta.postgres.fit_session import as_stored, fit, writable
-from pgmta.postgres.operator import LOCK_WAIT_S
+from pgmta.postgres.operator import LOCK_TIMEOUT_S
 from pgmta.shipped import shipped
 from pgmta.store.schema import migrations, mismatch
 
@@ -88,7 +88,7 @@ def _transaction(uri: str) -> Iterator[psycopg.Connection]:
         with psycopg.connect(
             writable(uri), autocommit=True, application_name="pgmta lifecycle"
         ) as db:
-            limit = {"lock_timeout": f"{LOCK_WAIT_S * 1000:.0f}ms"}
+            limit = {"lock_timeout": f"{LOCK_TIMEOUT_S * 1000:.0f}ms"}
             fit(db, as_stored(db) | limit, "pg_catalog")
             db.autocommit = False
             yield db

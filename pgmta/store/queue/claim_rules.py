@@ -6,7 +6,7 @@ import time
 
 import psycopg
 
-from pgmta.action import ACTIVE
+from pgmta.action import IS_ACTIVE
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
@@ -47,7 +47,7 @@ class ClaimRules:
         """Version of the rules that the last claim found."""
         self.revision = 0
         """Rises whenever statements have to be composed again."""
-        self.guard = Guard(link, ACTIVE)
+        self.guard = Guard(link, IS_ACTIVE)
         self.guarded = False
         self.quiet = False
         """Whether `prepare` need not be called as long as the version is current."""

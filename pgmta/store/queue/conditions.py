@@ -17,7 +17,7 @@ from pgmta.errors import Blocked, ConfigError, LoginRefused, SchemaMismatch
 from pgmta.postgres import blockers
 from pgmta.postgres.link import connect, unavailable
 from pgmta.postgres.link_connection import LinkConnection
-from pgmta.postgres.role import QUESTION, lacking
+from pgmta.postgres.role import ROLE_QUESTION, lacking
 from pgmta.store.schema import migrations, mismatch
 
 _QUOTED = re.compile(
@@ -179,7 +179,7 @@ async def condition_problems[K](
     try:
         cursor = await connection.execute("SELECT to_regclass('queue') IS NULL")
         if await cursor.fetchone() == (True,):
-            cursor = await connection.execute(QUESTION, {"role": role})
+            cursor = await connection.execute(ROLE_QUESTION, {"role": role})
             if reason := lacking(role, (await cursor.fetchall())[0]):
                 raise LoginRefused(reason)
             raise pg_errors.UndefinedTable("the database has no queue yet")

@@ -14,7 +14,7 @@ from psycopg import errors as pg_errors
 
 from pgmta.errors import AnswerLost, Backend, SchemaMismatch, StoreUnavailable, Undecided
 from pgmta.mail.address import domain_of
-from pgmta.model import CHUNK_SIZE, NewMessage, Options
+from pgmta.model import CHUNK_OCTETS, NewMessage, Options
 from pgmta.postgres.binary import (
     AddressTexts,
     Bigints,
@@ -210,8 +210,8 @@ class Enqueue:
 def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryview]:
     for message_id, first, content in parts:
         view = memoryview(content)
-        for position, start in enumerate(range(0, len(content), CHUNK_SIZE), first):
-            chunk = view[start : start + CHUNK_SIZE]
+        for position, start in enumerate(range(0, len(content), CHUNK_OCTETS), first):
+            chunk = view[start : start + CHUNK_OCTETS]
             yield _COPY_ROW.pack(3, 8, message_id, 4, position, len(chunk))
             yield chunk
 
@@ -247,4 +247,4 @@ _NO_OPTIONS = dict.fromkeys(_more([]))
 
 def chunk_count(octets: int) -> int:
     """Return the number of chunks that content of this length makes."""
-    return -(-octets // CHUNK_SIZE)
+    return -(-octets // CHUNK_OCTETS)

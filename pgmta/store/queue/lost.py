@@ -37,7 +37,7 @@ async def take_lost(link: Link, who: str) -> bool:
             except psycopg.Error as error:
                 if not about_a_row(error):
                     raise
-                words = faults.words(error)
+                words = faults.one_line(error)
                 reason = f"lease ran out, but the database refuses to log that: {words}"[:_REASON]
                 await link.run(_SQL["hold"], {**params, "reason": reason, "who": who})
                 log.error("a lost attempt can't be logged: the row is on hold", row=after,
@@ -83,7 +83,7 @@ class FinalLeases:
             if len(ids) > 1:
                 each = [await self.settle([one]) for one in ids]
                 return sum(settled for settled, _ in each), sum(freed for _, freed in each)
-            words = faults.words(error)
+            words = faults.one_line(error)
         reason = f"outcome unknown, but the database refuses to log that: {words}"[:_REASON]
         held = await self._run("hold_final", id=ids[0], reason=reason)
         for (message_id,) in held:

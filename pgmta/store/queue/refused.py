@@ -61,4 +61,4 @@ def refused_now(
 def _note(found: dict[Condition, str], condition: Condition, error: psycopg.Error) -> None:
     if condition is _CONTROL or not faults.about_statement(error):
         raise error
-    found[condition] = faults.words(error)
+    found[condition] = faults.one_line(error)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pgmta.errors import Backend
 from pgmta.mail.text import printable
-from pgmta.model import ENHANCED, INDEXED, Facts, Outcome
+from pgmta.model import ENHANCED, MAX_INDEXED_CHARACTERS, Facts, Outcome
 from pgmta.postgres.binary import (
     Bigints,
     Instants,
@@ -69,7 +69,7 @@ class Settlements:
             "tokens": Bigints([o.item.token for o in outcomes]),
             "message_ids": Bigints([o.item.message_id for o in outcomes]),
             "senders": Texts([o.item.sender for o in outcomes]),
-            "recipients": Texts([o.item.recipient[:INDEXED] for o in outcomes]),
+            "recipients": Texts([o.item.recipient[:MAX_INDEXED_CHARACTERS] for o in outcomes]),
             "domains": Texts([o.item.domain for o in outcomes]),
             "attempts": Integers([o.item.attempts for o in outcomes]),
             "codes": Smallints([o.reply.code for o in outcomes]),

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from pgmta.mail.address import mailbox_key
-from pgmta.model import CHUNK_SIZE, INDEXED
+from pgmta.model import CHUNK_OCTETS, MAX_INDEXED_CHARACTERS
 from pgmta.postgres.binary import Bigints, Integers, Texts
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
@@ -43,7 +43,7 @@ def limited(error: BaseException) -> bool:
 
 def counted(address: str) -> str:
     """Return the form in which the DSNs to an address are counted."""
-    return mailbox_key(address)[:INDEXED]
+    return mailbox_key(address)[:MAX_INDEXED_CHARACTERS]
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ class Reports:
         params = {
             "whole": Bigints(message.id for message in whole),
             "heads": Bigints(message.id for message in heads),
-            "octets": number * CHUNK_SIZE,
+            "octets": number * CHUNK_OCTETS,
             "chunks": number,
         }
         parts: dict[int, dict[int, bytes]] = {}

@@ -41,7 +41,7 @@ class StsPolicies:
         try:
             return await self._link.run(_SQL[name], params)
         except psycopg.Error as error:
-            raise StoreUnavailable(faults.words(error)) from error
+            raise StoreUnavailable(faults.one_line(error)) from error
 
     async def keep(self, policy: StsPolicy) -> None:
         """Write a policy that was fetched now; it counts for its `max_age`."""

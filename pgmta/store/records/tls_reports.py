@@ -57,7 +57,7 @@ class TlsReports:
             self._counts = counts + self._counts
         except psycopg.Error as error:
             # one bad row would stop all later ones
-            log.warning("TLS results are lost", results=len(results), reason=faults.words(error))
+            log.warning("TLS results are lost", results=len(results), reason=faults.one_line(error))
 
     async def expire(self, age: float) -> int:
         """Remove results older than `age` seconds; return how many. Raises StoreUnavailable."""

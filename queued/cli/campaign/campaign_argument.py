@@ -42,6 +42,6 @@ def short_errors() -> Iterator[None]:
         psycopg.errors.UniqueViolation,
         psycopg.errors.CheckViolation,
     ) as error:
-        parts = [error.diag.message_primary or faults.words(error)]
+        parts = [error.diag.message_primary or faults.one_line(error)]
         parts += [part for part in (error.diag.message_detail, error.diag.message_hint) if part]
         raise PgmtaError("; ".join(part.rstrip(".") for part in parts)) from None

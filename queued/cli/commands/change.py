@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pgmta.action import MALFORMED, ROW_ACTIONS, Action
+from pgmta.action import IS_MALFORMED, ROW_ACTIONS, Action
 from pgmta.command import (
     EXIT_USAGE,
     config_option,
@@ -159,7 +159,7 @@ def _count(uri: str, change: RowChange) -> tuple[int, int]:
             print_line(f"warning: {fault}; {then}", err=True)
         stay = 0
         if total and change.action in (Action.RELEASE, Action.BOUNCE):
-            stay = listing.matching(f"{MALFORMED} AND {where}")
+            stay = listing.matching(f"{IS_MALFORMED} AND {where}")
     return total - stay, stay
 
 
@@ -170,7 +170,7 @@ def held_again(uri: str, where: str) -> dict[str, int | None]:
     """
     held = ROW_ACTIONS[Action.RELEASE].takes
     with closing(Overview(uri)) as overview:
-        again = overview.holding(f"{held} AND NOT {MALFORMED} AND (\n{where}\n)")
+        again = overview.holding(f"{held} AND NOT {IS_MALFORMED} AND (\n{where}\n)")
     for name, rows in again.items():
         some = "some" if rows is None else rows
         print_line(

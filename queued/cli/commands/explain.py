@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from pgmta.action import MALFORMED, Action
+from pgmta.action import IS_MALFORMED, Action
 from pgmta.command import age, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.mail.metadata import KEY as DEADLINE
+from pgmta.mail.metadata import DEADLINE_KEY as DEADLINE
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
@@ -53,7 +53,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
             *(rule["takes"] for rule in rules),
         ]
         says = overview.verdict(message_id, conditions)
-        (malformed,) = overview.verdict(message_id, [MALFORMED])
+        (malformed,) = overview.verdict(message_id, [IS_MALFORMED])
         names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
         refused = overview.refused(dict(zip(names, conditions, strict=True)))
     if not rows and not history and not any(reports):

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from pgmta.command import print_line, reporting
-from pgmta.config.config_place import SYSTEM
+from pgmta.config.config_place import SYSTEM_FOLDER
 from pgmta.config.environment import Environment
 from pgmta.config.loader import load, read_settings
 from pgmta.config.types import parse_listen_address, parse_network
@@ -37,7 +37,10 @@ _LOCAL = ("127.0.0.0/8", "::1/128")
 
 @click.command()
 @click.argument(
-    "folder", type=click.Path(file_okay=False, path_type=Path), default=SYSTEM, required=False
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=SYSTEM_FOLDER,
+    required=False,
 )
 @click.option("--database", metavar="URI", help="PostgreSQL to use; '' for the embedded one.")
 @click.option("--hostname", help="Name of this host in 220, EHLO and Received.")
@@ -91,7 +94,7 @@ def init(
     environment: dict[str, Any] = {"hostname": hostname}
     if database:
         environment["database"] = {"uri": database}
-    elif folder == SYSTEM:
+    elif folder == SYSTEM_FOLDER:
         environment["directory"] = str(DATA)
     read_settings(environment, Environment)  # before a file is written
     for domain in domains:
@@ -193,8 +196,8 @@ def _lend(path: Path) -> None:
 
 
 def _next_steps(folder: Path, *, embedded: bool, migrated: bool) -> None:
-    option = "" if folder == SYSTEM else f" -c {folder / 'queued.yaml'}"
-    smtpd = "" if folder == SYSTEM else f" -c {folder / 'smtpd.yaml'}"
+    option = "" if folder == SYSTEM_FOLDER else f" -c {folder / 'queued.yaml'}"
+    smtpd = "" if folder == SYSTEM_FOLDER else f" -c {folder / 'smtpd.yaml'}"
     if embedded and not migrated:
         print_line(f"next: queuectl database run{option} (or the unit pgmta-database)")
     if not migrated:

@@ -14,7 +14,7 @@ import click
 from pgmta.config.types import Network
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import normalise_domain, parse_mailbox
-from pgmta.password import LONGEST
+from pgmta.password import MAX_PASSWORD_OCTETS
 from pgmta.store.admin.user_accounts import Rights, Secret
 from queued.cli.options.queue_command import parse_pairs
 
@@ -72,9 +72,12 @@ def read_secret(options: dict[str, Any]) -> Given:
         raise ConfigError(["no terminal to ask for the password: give --stdin or --generate"])
     else:
         text = click.prompt("Password", hide_input=True, confirmation_prompt=True)
-    if len(text) < _SHORTEST or len(text.encode()) > LONGEST or "\0" in text:
+    if len(text) < _SHORTEST or len(text.encode()) > MAX_PASSWORD_OCTETS or "\0" in text:
         raise ConfigError(
-            [f"a password needs {_SHORTEST} characters, at most {LONGEST} octets, and no NUL"]
+            [
+                f"a password needs {_SHORTEST} characters, at most {MAX_PASSWORD_OCTETS} octets, "
+                "and no NUL"
+            ]
         )
     return Given(Secret.of_password(text, scram=not options["no_scram"]), text if generate else "")
 

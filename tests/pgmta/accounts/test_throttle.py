@@ -104,7 +104,7 @@ async def test_an_address_that_floods_waits_behind_itself(monkeypatch: pytest.Mo
         return True
 
     monkeypatch.setattr(users, "matches", matches)
-    monkeypatch.setattr(users, "_WAITING", 5)
+    monkeypatch.setattr(users, "_MAX_WAITING_PASSWORDS", 5)
     found = users.Passwords(1)
     logins = [*((f"flood {n}", "192.0.2.1") for n in range(9)), ("stranger", "192.0.2.2"),
               *((f"other {n}", "192.0.2.3") for n in range(2))]  # fmt: skip
@@ -124,7 +124,7 @@ async def test_a_login_that_loses_its_place_and_ends_frees_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(users, "matches", lambda *_: True)
-    monkeypatch.setattr(users, "_WAITING", 2)
+    monkeypatch.setattr(users, "_MAX_WAITING_PASSWORDS", 2)
     found = users.Passwords(1)
     under_way = [
         asyncio.create_task(found.match("", b"", address, first=False))

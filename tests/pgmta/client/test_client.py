@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 import pgmta
 from pgmta import Client, Mail, NotBegun, RawMail, SubmissionError, TemplateMail
 from pgmta.errors import LoginRefused, SchemaMismatch
-from pgmta.model import PART_SIZE
+from pgmta.model import PART_OCTETS
 from tests.sql.test_composed import SOURCE, put_template
 from tests.support.bad_mail import GOOD_TEMPLATE
 from tests.support.database import fresh_database
@@ -94,7 +94,7 @@ async def test_seven_bad_ones_of_10000(client: Client, db: psycopg.Connection) -
 
 async def test_each_kind_of_mail_in_one_call(client: Client, db: psycopg.Connection) -> None:
     put_template(db, "receipt", SOURCE)
-    large = b"Subject: large\r\n\r\n" + b"x\r\n" * PART_SIZE
+    large = b"Subject: large\r\n\r\n" + b"x\r\n" * PART_OCTETS
     files = [pgmta.Attachment("ä.txt", b"one"), pgmta.Attachment("b.bin", b"\0two", "a/b")]
     send_at = datetime.now(UTC) + timedelta(days=1)
     mails = [
@@ -118,7 +118,7 @@ async def test_each_kind_of_mail_in_one_call(client: Client, db: psycopg.Connect
     assert rows[ids[1]][1]["subject"] == "Mail ü€😀"
     assert b"AHR3bw==" in rows[ids[1]][3]
     assert b"AHR3bw==" in rows[ids[2]][3]
-    assert rows[ids[3]][0] > 3 * PART_SIZE
+    assert rows[ids[3]][0] > 3 * PART_OCTETS
     assert rows[ids[3]][2] > 64
     options = "SELECT priority, tenant, once, on_failed, status, metadata - '_deadline' FROM queue"
     assert db.execute(f"{options} ORDER BY message_id").fetchall() == [

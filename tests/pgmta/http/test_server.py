@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from pgmta.http.answers import TEXT, HttpAnswers, HttpError
+from pgmta.http.answers import TEXT_TYPE, HttpAnswers, HttpError
 from pgmta.http.request_body import read_octets
 from pgmta.http.route import HttpLimits, Route
 from pgmta.http.server import HttpServer, HttpSite, bind
@@ -21,11 +21,11 @@ LARGE = 1 << 20
 
 
 async def measure(request: web.Request) -> web.Response:
-    return ANSWERS.make(str(len(await read_octets(request))).encode(), TEXT)
+    return ANSWERS.make(str(len(await read_octets(request))).encode(), TEXT_TYPE)
 
 
 def page(_: web.Request, error: HttpError) -> web.Response:
-    return ANSWERS.make(b"a page", TEXT, error.status)
+    return ANSWERS.make(b"a page", TEXT_TYPE, error.status)
 
 
 SITE = HttpSite(

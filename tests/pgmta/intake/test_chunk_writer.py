@@ -10,7 +10,7 @@ import pytest
 
 from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, State
-from pgmta.model import PART_SIZE
+from pgmta.model import PART_OCTETS
 from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
 from tests.support.waiting import let_others_run
@@ -37,7 +37,7 @@ async def test_a_whole_message_first_then_the_oldest(
         return made
 
     ids = [5, 3, 9, 1, 7]
-    writes = [asyncio.create_task(writer.write_part(content(i), bytes(PART_SIZE))) for i in ids]
+    writes = [asyncio.create_task(writer.write_part(content(i), bytes(PART_OCTETS))) for i in ids]
     await let_others_run()
     whole = asyncio.Event()
     writer.put_part(Part(content(11), b"x" * 9000, lambda _: whole.set(), whole=True))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgmta.errors import AddressError
 from pgmta.mail.address import (
-    MAX_ADDRESS,
+    MAX_ADDRESS_OCTETS,
     mailbox_key,
     normalise_domain,
     parse_mailbox,
@@ -56,7 +56,7 @@ MAILBOXES = [
     ("a@[IPv6:2001:DB8::0:1]", "[IPv6:2001:db8::1]"),
     ("a@[ipv6:::1]", "[IPv6:::1]"),
     (f"a@{LABEL63}.example", f"{LABEL63}.example"),
-    (f"{'l' * (MAX_ADDRESS - 192)}@{DOMAIN191}", DOMAIN191),
+    (f"{'l' * (MAX_ADDRESS_OCTETS - 192)}@{DOMAIN191}", DOMAIN191),
 ]
 
 UTF8_MAILBOXES = [
@@ -116,7 +116,7 @@ BAD_MAILBOXES = [
     *("a\r\nRCPT TO:<b@c>@d", "a@b\r\nDATA", "a\n@b.example", "a\r@b.example", "a\0@b.example"),
     *('"a\r\n"@b.example', '"a\n"@b.example', "a\t@b.example", "a@b\0.example", " a@b.example"),
     f"a@{'b' * 64}.example",
-    f"{'l' * (MAX_ADDRESS - 191)}@{DOMAIN191}",
+    f"{'l' * (MAX_ADDRESS_OCTETS - 191)}@{DOMAIN191}",
 ]
 
 BAD_UTF8_MAILBOXES = [

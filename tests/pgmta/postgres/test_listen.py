@@ -62,8 +62,8 @@ async def test_it_listens_but_in_others_turns(database: str, db: psycopg.Connect
 async def test_a_postgresql_that_hangs_does_not_keep_it_from_stopping(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "_END", 0.1)
-    monkeypatch.setattr(link_connection, "CANCEL", 0.1)
+    monkeypatch.setattr(listening, "_LAST_NOTIFY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(link_connection, "CANCEL_TIMEOUT_S", 0.1)
     resources = Resources(database, "smtpd")
     notifier = Notifier(resources)
     notifier.start()

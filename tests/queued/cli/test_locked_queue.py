@@ -29,7 +29,7 @@ NAMING = (
 def test_no_command_hangs(
     tmp_path: Path, database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operator, "LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr(operator, "LOCK_TIMEOUT_S", 0.2)
     config = tmp_path / "queued.yaml"
     config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
     db.execute("INSERT INTO messages (id, size, trace, body) VALUES (7, 1, '', 'x')")

@@ -149,7 +149,7 @@ def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         return CliRunner().invoke(commands[name], ["check"])
 
     system = tmp_path / "system"
-    monkeypatch.setattr(pgmta.config.config_place, "SYSTEM", system)
+    monkeypatch.setattr(pgmta.config.config_place, "SYSTEM_FOLDER", system)
     monkeypatch.chdir(tmp_path)
     done = check("smtpd")
     expected = f"error: there is neither {system}/smtpd.yaml nor etc/smtpd.yaml: give -c FILE"

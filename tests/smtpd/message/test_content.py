@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pgmta.config.metadata_source import MetadataSource
 from pgmta.intake.content import Content, State
 from pgmta.intake.metadata_rules import MessageOrigin, MetadataRules
-from pgmta.mail.header import LIMIT, header_block, hops
+from pgmta.mail.header import MAX_HEADER_OCTETS, header_block, hops
 from pgmta.mail.newlines import Mode
-from pgmta.model import CHUNK_SIZE
+from pgmta.model import CHUNK_OCTETS
 from queued.delivery.smtp.wire import DotStuffer
 from smtpd.config import SmtpdConfig
 from smtpd.message.end_of_data import EndOfData
@@ -173,11 +173,11 @@ async def test_the_header_is_that_of_the_whole_message(sizes: list[int], ahead: 
     while wire:
         incoming.feed_octets(wire[: ahead or len(wire)])
         wire = wire[ahead or len(wire) :]
-        if ahead and incoming.content.collected >= CHUNK_SIZE:
-            await incoming.store(CHUNK_SIZE)
+        if ahead and incoming.content.collected >= CHUNK_OCTETS:
+            await incoming.store(CHUNK_OCTETS)
     assert incoming.finish() == ""
     assert incoming.header() == header_block(content)
-    assert len(incoming.header()) == min(len(lines), LIMIT)
+    assert len(incoming.header()) == min(len(lines), MAX_HEADER_OCTETS)
 
 
 def test_a_header_in_small_buffers_costs_no_more_than_its_length() -> None:
@@ -218,7 +218,7 @@ class Committed:
 
     async def write_part(self, content: Content, octets: bytes) -> None:
         content.state = State.WRITING
-        content.chunks += len(octets) // CHUNK_SIZE
+        content.chunks += len(octets) // CHUNK_OCTETS
         content.state = State.WRITTEN
 
     def drop_chunks(self, content: Content) -> None:

@@ -44,7 +44,7 @@ def _ready(manager: Manager, times: int) -> bool:
 
 
 async def test_a_reload_that_fails_leaves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_AGAIN_S", (0.01, 0.02))
+    monkeypatch.setattr(service, "_RESTART_PAUSES_S", (0.01, 0.02))
 
     async def reads(_: object) -> bool:
         return True

@@ -71,7 +71,7 @@ def test_a_lock_longer_than_the_wait_is_a_refusal(
 def test_what_the_client_could_not_wait_for_stays_with_its_chunks(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pgmta.intake.committer, "_PATIENCE", 1.0)
+    monkeypatch.setattr(pgmta.intake.committer, "_MAX_COMMIT_S", 1.0)
     logged: list[tuple[str, int]] = []
 
     def warning(event: str, **facts: object) -> None:

@@ -24,7 +24,7 @@ from pgmta.daemon_role import SMTPD
 from pgmta.intake.chunk_writer import Part
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content
-from pgmta.model import CHUNK_SIZE, PART_SIZE, NewMessage
+from pgmta.model import CHUNK_OCTETS, PART_OCTETS, NewMessage
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
@@ -57,7 +57,9 @@ def begin(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "last"), [(3000, PART_SIZE // CHUNK_SIZE), (100, 0)], ids=["second part", "only part"]
+    ("lines", "last"),
+    [(3000, PART_OCTETS // CHUNK_OCTETS), (100, 0)],
+    ids=["second part", "only part"],
 )
 def test_no_250_for_a_message_that_lost_a_chunk(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, lines: int, last: int
@@ -121,7 +123,7 @@ def test_content_that_came_too_late_is_neither_kept_nor_written(
     async def work() -> None:
         committer.start()
         for number in range(1, 20):
-            body = b"x" * (PART_SIZE - 1)
+            body = b"x" * (PART_OCTETS - 1)
             message = NewMessage(number, "a@b", [("r@b", "b")], len(body), "", body)
             committer.commit(content(committer, number), message, ends.append)
         await eventually(lambda: len(ends) == 19)

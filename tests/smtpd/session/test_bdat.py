@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pgmta.mail.newlines import Mode, check
-from pgmta.model import PART_SIZE
+from pgmta.model import PART_OCTETS
 from smtpd.message.chunks import Chunks, parse
 from tests.support.database import fresh_database
 from tests.support.serving import Client, serving
@@ -180,8 +180,8 @@ def test_arguments_are_digits_and_perhaps_last(argument: str) -> None:
 @settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.lists(st.sampled_from([0, 1, 700, 8096, 8097, 70_000, PART_SIZE]), max_size=6))
-@example([PART_SIZE, PART_SIZE, 1])
+@given(st.lists(st.sampled_from([0, 1, 700, 8096, 8097, 70_000, PART_OCTETS]), max_size=6))
+@example([PART_OCTETS, PART_OCTETS, 1])
 def test_any_sizes_arrive_as_one_message(
     port: int, db: psycopg.Connection, sizes: list[int]
 ) -> None:
@@ -218,7 +218,7 @@ def test_chunks_without_a_last_one_leave_nothing(
         for step in START:
             client.say(step.partition(" > ")[0])
         for _ in range(2):
-            client.send(b"BDAT %d\r\n" % (PART_SIZE + 1) + b"x" * (PART_SIZE + 1))
+            client.send(b"BDAT %d\r\n" % (PART_OCTETS + 1) + b"x" * (PART_OCTETS + 1))
             assert client.reply()[:3] == "250"
         until(stored, describe="chunks in the database")
         if end:

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from pgmta.model import CHUNK_SIZE
+from pgmta.model import CHUNK_OCTETS
 from pgmta.postgres.link import Link
 from pgmta.store.admin.space import NotAllowed, Space
 from pgmta.store.queue.enqueue import Enqueue
@@ -49,16 +49,16 @@ async def test_new_content_takes_the_place_of_the_old(
             calls += 1
             return await super().reclaim(shorten=shorten)
 
-    reclaimer = Reclaimer(Counted(other), step=CHUNKS * CHUNK_SIZE, quiet=3600)
+    reclaimer = Reclaimer(Counted(other), step=CHUNKS * CHUNK_OCTETS, quiet=3600)
     work = asyncio.create_task(reclaimer.run())
     store = Enqueue(link)
     sizes = []
     for message_id in range(1, 6):
-        await store.chunks([(message_id, 0, bytes(CHUNKS * CHUNK_SIZE))])
+        await store.chunks([(message_id, 0, bytes(CHUNKS * CHUNK_OCTETS))])
         sizes.append(size(db))
         await store.drop_chunks([message_id])
-        reclaimer.freed(10 * message_id, CHUNKS * CHUNK_SIZE - 1)
-        reclaimer.freed(10 * message_id, CHUNKS * CHUNK_SIZE)  # the same, to another next hop
+        reclaimer.freed(10 * message_id, CHUNKS * CHUNK_OCTETS - 1)
+        reclaimer.freed(10 * message_id, CHUNKS * CHUNK_OCTETS)  # the same, to another next hop
         await let_others_run(5)
         assert calls == message_id - 1
         reclaimer.freed(10 * message_id + 1, 1)

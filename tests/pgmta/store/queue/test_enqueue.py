@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from pgmta.model import CHUNK_SIZE, NewMessage, Options, Outcome, Reply
+from pgmta.model import CHUNK_OCTETS, NewMessage, Options, Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.admin.upkeep import Upkeep
@@ -193,7 +193,7 @@ async def test_reserved_ids_are_nobody_elses_after_a_crash(private_server: Priva
 
 async def test_chunks_of_large_messages(db: psycopg.Connection, link: Link) -> None:
     store, contents = Enqueue(link), Contents(link)
-    first, second = b"a\0" * (CHUNK_SIZE // 2), b"\xff" * 10
+    first, second = b"a\0" * (CHUNK_OCTETS // 2), b"\xff" * 10
     content = first + second
     await store.chunks([(1, 0, content), (2, 0, content)])
     await store.chunks([(1, 2, second)])
@@ -219,8 +219,8 @@ async def test_a_message_whose_chunks_are_missing_is_refused(
 ) -> None:
     """A crash after the write took the chunks, because the write needed no sync."""
     store = Enqueue(link)
-    content = b"x" * (3 * CHUNK_SIZE)
-    await store.chunks([(1, 0, content), (2, 0, content[: 2 * CHUNK_SIZE])])
+    content = b"x" * (3 * CHUNK_OCTETS)
+    await store.chunks([(1, 0, content), (2, 0, content[: 2 * CHUNK_OCTETS])])
     new = group(1, 2)
     for message in new:
         message.chunks, message.body = 3, b""
@@ -233,7 +233,7 @@ async def test_a_message_whose_chunks_are_missing_is_refused(
 
 async def test_orphaned_chunks_go_with_their_time(db: psycopg.Connection, link: Link) -> None:
     store = Enqueue(link)
-    await store.chunks([(number, 0, b"x" * (2 * CHUNK_SIZE)) for number in range(1, 6)])
+    await store.chunks([(number, 0, b"x" * (2 * CHUNK_OCTETS)) for number in range(1, 6)])
     (kept,) = group(3, 1)
     kept.chunks, kept.body = 2, b""
     await store.commit([kept])

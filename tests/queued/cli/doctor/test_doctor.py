@@ -287,7 +287,7 @@ def test_a_session_that_blocks_others_is_named(
 ) -> None:
     """It is named by each way to ask, and whatever needs no lock is still examined."""
     monkeypatch.setattr(server_checks, "_BLOCKS", 0.0)
-    monkeypatch.setattr(operator, "LOCK_WAIT_S", 0.5)
+    monkeypatch.setattr(operator, "LOCK_TIMEOUT_S", 0.5)
     db.execute(LIVING.encode())
     with psycopg.connect(make_conninfo(patient.uri, application_name="psql")) as other:
         other.execute("LOCK TABLE pgmta.queue")

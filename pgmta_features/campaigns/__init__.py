@@ -1,12 +1,19 @@
 """Campaigns: lists of recipients whose mail is made as it goes, and what became of each.
 
-Its page is docs/programs/campaigns.md. Commands and most tables are still in the core.
+Its page is docs/programs/campaigns.md. Most tables are still in the core.
 """
 
-from pgmta.features import Feature
+from pgmta.features import Command, Feature
 
 FEATURE = Feature(
     schema=("schema/expiry.sql",),
+    commands={
+        "campaign": Command(
+            place=".commands.campaign:campaign",
+            line="Send one message to many recipients, at the rate of a credential.",
+            task="Programs and people",
+        )
+    },
     looks=(".feed:DUE",),
     duties=(".jobs:DUTY", ".expiry:DUTY"),
     loops={"campaigns": ".feeder:feed_campaigns"},

@@ -6,11 +6,10 @@ from functools import partial
 
 from pgmta.store.admin.expiry import remove_batches
 from pgmta.store.queries import feature_queries
+from pgmta_features.campaigns.config import CampaignRetention
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
 from queued.upkeep.expiry import EXPIRY_INTERVAL_S, log_removed
-
-from .config import CampaignRetention
 
 _SQL = feature_queries("campaigns")
 

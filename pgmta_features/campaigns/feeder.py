@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 import psycopg
 
+from pgmta_features.campaigns.feed import DUE, CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import repeat
-
-from .feed import DUE, CampaignFeed
 
 _RATED = 0.1  # of two seconds of mail
 _FAST = 0.02  # without a rate: 200 mails at a time

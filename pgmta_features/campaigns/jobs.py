@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from pgmta_features.campaigns.feed import DUE, CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
-
-from .feed import DUE, CampaignFeed
 
 _BATCH = 1000  # recipients of a job in one commit
 _FEW = 2000  # recipients in the queue that each round compares with the queue

@@ -52,3 +52,202 @@ SELECT campaign_halt()
 -- How many recipients of open jobs are in the queue.
 SELECT coalesce(sum(s.queued + s.deferred), 0)::bigint FROM campaign_sums AS s
 WHERE s.campaign_id = ANY (ARRAY(SELECT campaign_id FROM campaign_jobs WHERE status <> 'LOGGED'))
+
+-- name: create
+-- Make a campaign.
+SELECT campaign_create(%(name)s, %(credential)s, %(template)s, %(tenant)s, %(sender)s, %(scope)s, %(priority)s,
+    %(visible_at)s, %(deadline)s, %(version)s) AS id
+
+-- name: campaign
+-- A campaign with its version of a template.
+SELECT c.id, c.name, c.tenant, c.scope, c.credential, t.name AS template, t.version, t.sender, t.from_field, t.reply_to,
+    t.subject, t.body, t.html, t.headers
+FROM campaigns AS c JOIN templates AS t ON t.id = c.template_id WHERE c.id = %(campaign)s
+
+-- name: rated
+-- Credentials that have a budget.
+SELECT substr(key, length('credential:') + 1) AS credential FROM budgets WHERE key ^@ 'credential:' ORDER BY key
+
+-- name: worker
+-- Whether a worker that delivers runs.
+SELECT EXISTS (SELECT FROM worker_overview WHERE action = 'deliver' AND alive) AS runs
+
+-- name: begin
+-- Keep the campaign; the highest number of its recipients.
+SELECT campaign_import(%(campaign)s) AS base
+
+-- name: table
+-- The list as it comes: `place` is the line of a file, or the number of a row.
+CREATE TEMP TABLE imported_list (place integer, recipient text, domain text COLLATE "C", params jsonb)
+
+-- name: copy
+-- Rows of the list.
+COPY pg_temp.imported_list (place, recipient, domain, params) FROM STDIN
+
+-- name: other_kind
+-- Take out rows of the other kind: a campaign goes to telephone numbers, or to mailboxes. Without earlier recipients
+-- most rows decide, or the first one.
+WITH kind AS MATERIALIZED (
+    SELECT coalesce((SELECT r.domain = 'sms' FROM campaign_recipients AS r WHERE r.campaign_id = %(campaign)s ORDER BY r.number LIMIT 1),
+        2 * count(*) FILTER (WHERE domain = 'sms') > count(*) OR 2 * count(*) FILTER (WHERE domain = 'sms') = count(*)
+            AND (SELECT domain = 'sms' FROM pg_temp.imported_list ORDER BY place LIMIT 1)) AS by_sms
+    FROM pg_temp.imported_list
+)
+DELETE FROM pg_temp.imported_list AS i USING kind WHERE (i.domain = 'sms') <> kind.by_sms
+RETURNING i.place, i.recipient, kind.by_sms
+
+-- name: twice
+-- Rows of a mailbox that is there before: places below 0 are recipients of earlier imports.
+CREATE TEMP TABLE imported_twice ON COMMIT DROP AS
+SELECT place, recipient, first FROM (
+    SELECT place, recipient, min(place) OVER (PARTITION BY suppression_address(recipient)) AS first FROM (
+        SELECT place, recipient FROM pg_temp.imported_list
+        UNION ALL SELECT number - {base} - 1, recipient FROM campaign_recipients WHERE campaign_id = {campaign}) AS listed
+    ) AS found
+WHERE place > first AND place > 0
+
+-- name: duplicates
+-- The same by place.
+SELECT place, recipient, first FROM pg_temp.imported_twice ORDER BY place
+
+-- name: index
+-- For the batches of `store`.
+CREATE INDEX ON pg_temp.imported_list (place)
+
+-- name: analyze
+-- So that PostgreSQL uses it.
+ANALYZE pg_temp.imported_list, pg_temp.imported_twice
+
+-- name: store
+-- Recipients of the rows of some places, without duplicates; how many, and how many are suppressed.
+WITH batch AS MATERIALIZED (
+    SELECT i.recipient, i.domain, i.params, row_number() OVER (ORDER BY i.place) AS n FROM pg_temp.imported_list AS i
+    WHERE i.place > %(after)s AND i.place <= %(last)s
+        AND NOT EXISTS (SELECT FROM pg_temp.imported_twice AS t WHERE t.place = i.place)
+), added AS (
+    INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, state, error_code)
+    SELECT %(campaign)s, %(base)s + b.n, b.recipient, b.domain, b.params, CASE WHEN s.suppressed THEN 'invalid' ELSE 'unsent' END,
+        CASE WHEN s.suppressed THEN 'suppressed' END
+    FROM batch AS b JOIN unnest(suppressed(%(tenant)s, %(scope)s, ARRAY(SELECT o.recipient FROM batch AS o ORDER BY o.n)))
+        WITH ORDINALITY AS s (suppressed, n) USING (n)
+    ORDER BY b.n
+    RETURNING state
+)
+SELECT count(*) AS added, count(*) FILTER (WHERE state = 'invalid') AS suppressed FROM added
+
+-- name: recipient_by_number
+-- One recipient.
+SELECT number, recipient, params FROM campaign_recipients WHERE campaign_id = %(campaign)s AND number = %(number)s
+
+-- name: last
+-- The highest number.
+SELECT coalesce(max(number), 0) AS number FROM campaign_recipients WHERE campaign_id = %(campaign)s
+
+-- name: test
+-- Put a mail for none of the recipients into the queue.
+SELECT campaign_test(%(campaign)s, %(recipient)s, %(params)s::jsonb) AS id
+
+-- name: csv
+-- Recipients as CSV; times are of ISO 8601, in UTC.
+COPY (SELECT {columns} FROM campaign_recipients WHERE campaign_id = {campaign} AND {chosen} ORDER BY number)
+TO STDOUT (FORMAT csv, HEADER)
+
+-- name: json
+-- Recipients as JSON, a line each.
+COPY (SELECT row_to_json(each)::text FROM (
+    SELECT {columns} FROM campaign_recipients WHERE campaign_id = {campaign} AND {chosen} ORDER BY number) AS each) TO STDOUT
+-- no character that would be quoted is in JSON
+(FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')
+
+-- name: statistics
+-- How far campaigns are, the newest first; null for all names.
+SELECT id, tenant, name, recipients::bigint, unsent::bigint, queued::bigint, sent::bigint, errored::bigint, invalid::bigint,
+    unknown::bigint, bounced::bigint, rate, extract(epoch FROM estimated_wait)::float8 AS wait, jobs, halted_at,
+    halted_reason, credential, created_at
+FROM campaign_statistics
+WHERE (%(name)s::text IS NULL OR name = %(name)s) AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
+ORDER BY id DESC LIMIT %(most)s
+
+-- name: obstacles
+-- What keeps the mail of a campaign back: its time, its credential, its budget, workers, and a mail that waits.
+SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CASE
+        WHEN b.month = date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') THEN b.month_used ELSE 0 END AS month_is_over,
+    EXISTS (SELECT FROM worker_overview AS w WHERE w.action = 'deliver' AND w.alive) AS worker,
+    coalesce((SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = c.id)
+        - (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = c.id), 0)::bigint AS later,
+    m.message_id, m.recipient, m.words, m.next_attempt
+FROM campaigns AS c
+LEFT JOIN credential_use AS u ON u.credential = c.credential AND u.campaign_id <> c.id
+LEFT JOIN campaigns AS o ON o.id = u.campaign_id
+LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential
+LEFT JOIN LATERAL (
+    SELECT r.message_id, r.recipient, coalesce(q.hold_reason, q.last_reply) AS words,
+        CASE WHEN q.hold_reason IS NULL THEN q.next_attempt END AS next_attempt
+    FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
+    WHERE r.campaign_id = c.id AND r.state IN ('queued', 'deferred') AND coalesce(q.hold_reason, q.last_reply) IS NOT NULL
+    ORDER BY r.number LIMIT 1
+) AS m ON true
+WHERE c.id = %(campaign)s
+
+-- name: recipient_by_address
+-- The recipient of a campaign with this address.
+SELECT number, recipient, state, bounced, message_id, sent_at, answered_at, error_code, error_sub_type
+FROM campaign_recipients WHERE campaign_id = %(campaign)s AND lower(recipient COLLATE "C") = lower(%(recipient)s COLLATE "C")
+ORDER BY number LIMIT 1
+
+-- name: jobs
+-- The jobs of a campaign, or all open ones.
+SELECT j.id, c.name, j.status, j.first, j.last, j.fed_to, j.changed_at, j.fed_at, j.fed_by
+FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
+WHERE CASE WHEN %(campaign)s::bigint IS NULL THEN j.status <> 'LOGGED' ELSE j.campaign_id = %(campaign)s END
+ORDER BY j.id LIMIT %(most)s
+
+-- name: suppressed
+-- How many recipients that a retry of a campaign, or of one of its jobs, takes are suppressed.
+SELECT count(*) FILTER (WHERE s.suppressed) AS number
+FROM campaigns AS c, unnest(suppressed(c.tenant, c.scope, ARRAY(
+    SELECT r.recipient FROM campaign_jobs AS j JOIN campaign_recipients AS r ON r.campaign_id = j.campaign_id
+    WHERE j.campaign_id = c.id AND (%(job)s::bigint IS NULL OR j.id = %(job)s) AND j.status IN ('STOPPED', 'LOGGED')
+        AND r.number BETWEEN j.first AND j.last
+        AND r.state = ANY (CASE WHEN %(unknown)s THEN '{failed,unknown}' ELSE '{failed}' END::text[])))) AS s (suppressed)
+WHERE c.id = coalesce(%(campaign)s, (SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.id = %(job)s))
+
+-- name: find
+-- The id of a campaign by its name.
+SELECT id FROM campaigns WHERE tenant = %(tenant)s AND name = %(name)s
+
+-- name: names
+-- Names of campaigns, for the hint of an error.
+SELECT name FROM campaigns WHERE tenant = %(tenant)s ORDER BY id DESC LIMIT 1000
+
+-- name: start
+-- Make the jobs of a campaign.
+SELECT campaign_start(%(campaign)s, %(rate)s, %(jobs)s) AS job
+
+-- name: stop
+-- Stop the jobs of a campaign.
+SELECT campaign_stop(%(campaign)s) AS changed
+
+-- name: resume
+-- Go on with stopped jobs.
+SELECT campaign_resume(%(campaign)s, %(halted)s) AS changed
+
+-- name: retry
+-- Send again what failed.
+SELECT campaign_retry(%(campaign)s, %(unknown)s, %(halted)s) AS changed
+
+-- name: delete
+-- Delete a campaign that is done.
+SELECT campaign_delete(%(campaign)s) AS changed
+
+-- name: stop_job
+-- Stop one job.
+SELECT job_stop(%(job)s) AS changed
+
+-- name: resume_job
+-- Go on with one job.
+SELECT job_resume(%(job)s) AS changed
+
+-- name: retry_job
+-- Send again what failed of one job.
+SELECT job_retry(%(job)s, %(unknown)s) AS changed

@@ -12,10 +12,6 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.change:bounce",
         "Give rows up: queued sends each sender a DSN.",
     ),
-    "campaign": LazyCommand(
-        "queued.cli.campaign.campaign:campaign",
-        "Send one message to many recipients, at the rate of a credential.",
-    ),
     "cancel": LazyCommand(
         "queued.cli.commands.submission:cancel",
         "Stop mail that is not delivered yet.",
@@ -174,7 +170,7 @@ TASKS: dict[str, tuple[str, ...]] = {
         "hold", "release", "retry", "bounce", "delete", "set", "rule",
     ),
     "Next hops": ("workers", "route", "inspect", "suspend", "resume"),
-    "Programs and people": ("campaign", "suppression", "template", "lifecycle", "forget"),
+    "Programs and people": ("suppression", "template", "lifecycle", "forget"),
     "Installation": ("init", "database", "migrate", "partition", "user", "dkim", "doctor", "up"),
 }  # fmt: skip
 """The headings of the help. Under each, commands of features follow these of the core."""

@@ -168,7 +168,6 @@ def test_every_file_of_queries_has_its_twin_in_python() -> None:
         "schema",
         "throttle",
         "companion",
-        "query",
         "row_change",
         "cycles",
     }

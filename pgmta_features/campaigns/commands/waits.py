@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from pgmta.store.campaigns.campaigns import CampaignState, Obstacles
+from pgmta_features.campaigns.campaign_table import CampaignState, Obstacles
 from queued.cli.options.queue_command import instant
 
 _SOON = timedelta(seconds=2)  # the distance of two mails is no obstacle below it

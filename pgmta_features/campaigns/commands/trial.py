@@ -14,12 +14,12 @@ from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.changes import sql_interface
-from queued.cli.campaign.campaign_argument import about_campaign
-from queued.cli.campaign.campaign_recipients import CampaignRecipients, open_recipients
+from pgmta_features.campaigns.commands.argument import about_campaign
+from pgmta_features.campaigns.commands.recipients import CampaignRecipients, open_recipients
+from pgmta_features.campaigns.lists.row_check import words_of
 from queued.cli.campaign.suppression import address_of
 from queued.cli.options.queue_command import command, database_of
 from queued.cli.options.word_options import read_words, word_options
-from queued.cli.recipients.row_check import words_of
 
 _EVERY = 0.2  # seconds between two looks
 _WAITING = ("queued", "scheduled", "sending")

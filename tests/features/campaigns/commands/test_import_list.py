@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.queued.cli.campaign.site import Site
+from tests.features.campaigns.commands.site import Site
 from tests.sql.test_roles import acting
 from tests.support.rows import column
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import mailbox_key, parse_mailbox
-from queued.cli.recipients.row_check import WORDS_LIMIT, RowCheck
+from pgmta_features.campaigns.lists.row_check import WORDS_LIMIT, RowCheck
 
 TEMPLATE = compile_template(TemplateSource(
     sender="", from_="{{shop}} <{{address}}>", subject="{{title}}",

@@ -9,9 +9,9 @@ from typing import Any
 
 from pgmta.errors import PgmtaError
 from pgmta.postgres.operator import OperatorLink
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("campaigns")
+_SQL = feature_queries("campaigns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class CampaignTable(OperatorLink):
     def recipient(self, campaign: int, recipient: str) -> dict[str, Any] | None:
         """Return the number, state and outcome of the recipient with an address, in any case."""
         params = {"campaign": campaign, "recipient": recipient}
-        return self._db.execute(_SQL["recipient"], params).fetchone()
+        return self._db.execute(_SQL["recipient_by_address"], params).fetchone()
 
     def jobs(self, campaign: int | None, most: int = 1000) -> list[dict[str, Any]]:
         """Return the jobs of a campaign, or those of all that are not done."""

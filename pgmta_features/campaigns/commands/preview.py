@@ -13,8 +13,8 @@ from pgmta.compose.token import KeyRing, KeyRings, Purpose, TokenKey
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
 from pgmta.mail.telephone import is_number, segments_of
-from queued.cli.campaign.campaign_argument import about_campaign
-from queued.cli.campaign.campaign_recipients import CampaignRecipients, open_recipients
+from pgmta_features.campaigns.commands.argument import about_campaign
+from pgmta_features.campaigns.commands.recipients import CampaignRecipients, open_recipients
 from queued.cli.options.queue_command import command
 from queued.cli.options.shown_parts import show_parts, view_options
 from queued.config import whole_model

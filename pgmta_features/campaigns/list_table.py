@@ -15,9 +15,9 @@ from pgmta.compose.template import TemplateSource
 from pgmta.errors import PgmtaError
 from pgmta.postgres.operator import OperatorLink
 from pgmta.postgres.role import require_temporary
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("campaign_lists")
+_SQL = feature_queries("campaigns")
 _BATCH = 50_000  # rows of a statement
 _PART, _PART_SIZE = 5000, 1 << 22  # rows, and characters of words, of a COPY
 _FETCHED = 1000  # rows of a cursor
@@ -122,7 +122,7 @@ class ListTable(OperatorLink):
     def recipient(self, campaign: int, number: int) -> Recipient | None:
         """Return the recipient with this number."""
         params = {"campaign": campaign, "number": number}
-        row = self._db.execute(_SQL["recipient"], params).fetchone()
+        row = self._db.execute(_SQL["recipient_by_number"], params).fetchone()
         return Recipient(**row) if row else None
 
     def last(self, campaign: int) -> int:

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from click.testing import Result
 
-from tests.queued.cli.campaign.site import Site
-from tests.queued.cli.campaign.test_look import begin_worker
+from tests.features.campaigns.commands.site import Site
+from tests.features.campaigns.commands.test_look import begin_worker
 from tests.scenarios.test_composed import body, read
 from tests.support.authority import Authority
 from tests.support.nexthop import EXTENSIONS, NextHop, as_usual, at

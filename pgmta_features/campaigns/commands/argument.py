@@ -12,7 +12,7 @@ import psycopg
 
 from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
-from pgmta.store.campaigns.campaigns import CampaignTable
+from pgmta_features.campaigns.campaign_table import CampaignTable
 from queued.cli.options.queue_command import database_of, who
 
 tenant_option = click.option("--tenant", default="", help="Tenant of the campaign.")

@@ -11,14 +11,14 @@ import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.store.campaigns.campaign_lists import ListImport
-from queued.cli.campaign.campaign_argument import about_campaign
-from queued.cli.campaign.campaign_recipients import CampaignRecipients, open_recipients
+from pgmta_features.campaigns.commands.argument import about_campaign
+from pgmta_features.campaigns.commands.recipients import CampaignRecipients, open_recipients
+from pgmta_features.campaigns.list_table import ListImport
+from pgmta_features.campaigns.lists.problem_list import ProblemList, problem_list
+from pgmta_features.campaigns.lists.row_check import RECIPIENT, RowCheck
+from pgmta_features.campaigns.lists.sources import RecipientList, csv_list, query_list
 from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import command, database_of
-from queued.cli.recipients.problem_list import ProblemList, problem_list
-from queued.cli.recipients.row_check import RECIPIENT, RowCheck
-from queued.cli.recipients.sources import RecipientList, csv_list, query_list
 
 _SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 _SHOW = 1023  # rows between two looks at the clock, as a mask

@@ -9,8 +9,8 @@ import click
 
 from pgmta.command import print_line
 from pgmta.config.rates import rate_text
-from queued.cli.campaign.campaign_argument import about_campaign, campaign_table
-from queued.cli.campaign.campaign_waits import reasons
+from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
+from pgmta_features.campaigns.commands.waits import reasons
 from queued.cli.options.queue_command import Column, Form, command, instant, print_rows, read_rate
 
 

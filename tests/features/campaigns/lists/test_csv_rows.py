@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from queued.cli.recipients import csv_rows
-from queued.cli.recipients.csv_rows import CELL_LIMIT, ROW_LIMIT, CsvRow, read_rows
+from pgmta_features.campaigns.lists import csv_rows
+from pgmta_features.campaigns.lists.csv_rows import CELL_LIMIT, ROW_LIMIT, CsvRow, read_rows
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('\r\n",;\0 a'))
 ENDS = ("\n", "\r\n", "\r")

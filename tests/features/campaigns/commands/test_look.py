@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from tests.features.campaigns.campaigns import add_recipients
-from tests.queued.cli.campaign.site import Site
+from tests.features.campaigns.commands.site import Site
 
 LIST = "recipient,name,city\nann@a.example,Ann,Ulm\nbob@a.example,Bob,Ulm\n"
 

@@ -13,12 +13,12 @@ from pydantic import BaseModel
 
 from pgmta.command import print_json, print_line
 from pgmta.errors import ConfigError
-from pgmta.store.campaigns.campaign_lists import ListTable
-from queued.cli.campaign.campaign_argument import about_campaign, short_errors
-from queued.cli.campaign.campaign_recipients import compiled
+from pgmta_features.campaigns.commands.argument import about_campaign, short_errors
+from pgmta_features.campaigns.commands.recipients import compiled
+from pgmta_features.campaigns.list_table import ListTable
+from pgmta_features.campaigns.lists.row_check import RECIPIENT, words_of
 from queued.cli.options.mail_options import time_option
 from queued.cli.options.queue_command import command, database_of, who
-from queued.cli.recipients.row_check import RECIPIENT, words_of
 
 if TYPE_CHECKING:
     from queued.config import QueuedConfig

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.queued.cli.campaign.site import Site
+from tests.features.campaigns.commands.site import Site
 
 HEAD = "recipient,name,city\n"
 FORMULAS = (

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from queued.cli.options.progress_bar import ProgressBar
-from tests.queued.cli.campaign.site import Site
+from tests.features.campaigns.commands.site import Site
 from tests.support.rows import column
 from tests.support.waiting import until
 

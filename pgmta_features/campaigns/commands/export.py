@@ -11,12 +11,12 @@ import click
 
 from pgmta.command import print_text
 from pgmta.mail.text import json_escaped
-from pgmta.store.campaigns.campaign_lists import OUTCOMES
-from queued.cli.campaign.campaign_argument import about_campaign
-from queued.cli.campaign.campaign_recipients import open_recipients
+from pgmta_features.campaigns.commands.argument import about_campaign
+from pgmta_features.campaigns.commands.recipients import open_recipients
+from pgmta_features.campaigns.list_table import OUTCOMES
+from pgmta_features.campaigns.lists.row_check import words_of
 from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import command
-from queued.cli.recipients.row_check import words_of
 
 
 @command(json=True)

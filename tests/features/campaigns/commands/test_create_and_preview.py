@@ -8,7 +8,7 @@ import psycopg
 import yaml
 
 from pgmta.compose.template import TemplateSource
-from tests.queued.cli.campaign.site import Site
+from tests.features.campaigns.commands.site import Site
 from tests.scenarios.test_composed import body, put_template, read
 from tests.support.rows import column
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pgmta.compose.template import Template, compile_template
 from pgmta.errors import ConfigError, PgmtaError, TemplateError
-from pgmta.store.campaigns.campaign_lists import CampaignTemplate, ListTable, Recipient
-from queued.cli.campaign.campaign_argument import campaign_table, short_errors
+from pgmta_features.campaigns.commands.argument import campaign_table, short_errors
+from pgmta_features.campaigns.list_table import CampaignTemplate, ListTable, Recipient
 from queued.cli.options.queue_command import database_of, who
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.queued.cli.campaign.site import Site
+from tests.features.campaigns.commands.site import Site
 
 
 @pytest.fixture

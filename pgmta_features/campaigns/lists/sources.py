@@ -12,8 +12,8 @@ from typing import BinaryIO, TextIO
 
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.text import UNSTORABLE
-from pgmta.store.campaigns.query import QueryError, QueryRows, open_query
-from queued.cli.recipients.csv_rows import CsvRow, read_rows
+from pgmta_features.campaigns.lists.csv_rows import CsvRow, read_rows
+from pgmta_features.campaigns.lists.query import QueryError, QueryRows, open_query
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Campaigns in the database: what workers do with them, and what operators do and see."""

@@ -13,7 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FEATURES: tuple[str, ...] = ("top", "providers", "suspensions", "rates", "campaigns")
+FEATURES: tuple[str, ...] = (
+    "top",
+    "providers",
+    "suspensions",
+    "rates",
+    "campaigns",
+    "lifecycle",
+    "callbacks",
+)
 """The folders of `pgmta_features` that are in use, each after those that it needs.
 
 To remove a feature, remove its folder and its name here. The folders of suspensions and campaigns
@@ -44,11 +52,13 @@ class Feature:
     `loops` are functions by their names in the log: each takes the QueuedProcess and returns work
     that lasts until it is cancelled. `sections` are models by their keys in queued.yaml, and
     `fixed` those of them that a running process does not take from a changed file. `more_keys` are
-    models with further keys of the core's sections, by the names of these. `config_checks` are
-    functions that return the mistakes of a QueuedConfig. `settling` and `beginning` are each a
-    SettleCompanion or a BeginCompanion. `stages` are stages of outgoing mail, each by the name of
-    the core's stage before which it stands; that of '' stands after all. `explainers` are each an
-    Explainer, which says for what mail waits; of several reasons that of the first one is shown.
+    models with further keys of the core's sections, by the names of these. In all three, a key such
+    as `web/callbacks` stands in web.yaml. `config_checks` are functions that return the mistakes of
+    a QueuedConfig. `settling` and `beginning` are each a SettleCompanion or a BeginCompanion.
+    `routes` are each a WebPart: what `queued web` serves for the feature.
+    `stages` are stages of outgoing mail, each by the name of the core's stage before which it
+    stands; that of '' stands after all. `explainers` are each an Explainer, which says for what
+    mail waits; of several reasons that of the first one is shown.
     `transports` are each a TransportKind, by the names that routes give them.
     `route_keys` are models of a route in shaping.yaml with further keys, each a ShapingRoute, and
     `route_limits` are each a ShownLimit, which says what these keys limit.
@@ -64,6 +74,7 @@ class Feature:
     fixed: tuple[str, ...] = ()
     more_keys: Mapping[str, Place] = field(default_factory=dict)
     config_checks: tuple[Place, ...] = ()
+    routes: tuple[Place, ...] = ()
     settling: tuple[Place, ...] = ()
     beginning: tuple[Place, ...] = ()
     stages: Mapping[str, Place] = field(default_factory=dict)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, Strict, create_model, field_validator
+from pydantic import Field, PrivateAttr, Strict, field_validator
 
 from pgmta.action import Action
 from pgmta.config.environment import Environment, Log, environment_field
+from pgmta.config.joined import JoinedFile, joined
 from pgmta.config.loader import Problem, load, load_lines, mistakes
 from pgmta.config.metrics import MetricsPage
 from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import Duration, Period, Section, Whole, at_least, is_address
-from pgmta.features import load as load_place
-from pgmta.features import loaded, places
+from pgmta.features import loaded
 from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, read_texts, shipped_texts
@@ -128,7 +127,7 @@ class QueuedLog(Log):
     )
 
 
-class QueuedConfig(Section):
+class QueuedConfig(JoinedFile):
     """The whole of queued.yaml."""
 
     environment: Environment = environment_field()
@@ -185,11 +184,6 @@ class QueuedConfig(Section):
                 raise ValueError(f"two collectors are called {name!r}")
         return collectors
 
-    def section[S: Section](self, model: type[S]) -> S:
-        """Return the section that a feature has added, or the one whose keys it has extended."""
-        values = (getattr(self, name) for name in type(self).model_fields)
-        return next((value for value in values if isinstance(value, model)), model())
-
     @property
     def warnings(self) -> list[str]:
         """Risks of signing, and keys that keep mail from its recipients."""
@@ -229,22 +223,9 @@ class QueuedConfig(Section):
         return config
 
 
-@cache
 def whole_model() -> type[QueuedConfig]:
     """Return QueuedConfig with the sections and the keys of the features."""
-    fields: dict[str, Any] = {}
-    for name, place in places("more_keys"):
-        now: Any = fields[name][0] if name in fields else QueuedConfig.model_fields[name].annotation
-        more: Any = create_model(
-            now.__name__, __base__=(load_place(place), now), __doc__=now.__doc__
-        )
-        fields[name] = (more, Field(default=more()))
-    for name, place in places("sections"):
-        section = load_place(place)
-        fields[name] = (section, Field(default=section()))
-    return create_model(
-        "QueuedConfig", __base__=QueuedConfig, __doc__=QueuedConfig.__doc__, **fields
-    )
+    return joined(QueuedConfig)
 
 
 type Parsers = Mapping[str, Callable[[Any], Any] | None]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pgmta.config.joined import fixed_sections
 from pgmta.errors import ConfigError
-from pgmta.features import features, load, places
+from pgmta.features import load, places
 from pgmta.logs import get
 from pgmta.postgres.notify import listen
 from pgmta.service import Part, ServiceManager, Signals, first, start_part, tune_memory
@@ -181,7 +182,7 @@ class Daemon:
 
     def _configure(self, config: QueuedConfig) -> None:
         now = self.process.config
-        fixed = [*_FIXED, *(name for feature in features().values() for name in feature.fixed)]
+        fixed = [*_FIXED, *fixed_sections()]
         changed = [name for name in fixed if getattr(config, name) != getattr(now, name)]
         kept: dict[str, Any] = {name: getattr(now, name) for name in fixed}
         # a reload begins no staging: mail under way would still go to its recipients

@@ -37,9 +37,9 @@ def web(config: Path, only_check: bool, attached: bool) -> None:
     SIGHUP reads the file and its keys again. `environment`, `listen`, `connections` and `log` need
     a restart.
     """
-    from queued.web.web_config import WebConfig  # and aiohttp: the other commands do without
+    from queued.web.web_config import whole_web_config  # other commands do without this
 
-    settings = load(config, WebConfig)
+    settings = load(config, whole_web_config())
     if only_check:
         _check(config, settings)
         return
@@ -49,16 +49,17 @@ def web(config: Path, only_check: bool, attached: bool) -> None:
 
 
 def _check(path: Path, settings: WebConfig) -> None:
-    from pgmta.store.lifecycle.consumption import check_login
+    from queued.web.site_parts import parts, warnings_about
 
     async def check(link: Link, _: str) -> None:
         try:
-            await check_login(link)
+            for part in parts():
+                await part.check(link)
         except psycopg.errors.InsufficientPrivilege as error:
             raise mistakes(path, [(("environment", "database", "uri"), one_line(error))]) from None
 
     reason = asyncio.run(WEB.unchecked(path, settings.environment, check))
-    for warning in settings.warnings:
+    for warning in warnings_about(settings):
         print_line(f"warning: {path}: {warning}", err=True)
     if reason:
         print_line(f"warning: {path}: the database was not checked: {reason}", err=True)
@@ -66,10 +67,10 @@ def _check(path: Path, settings: WebConfig) -> None:
 
 
 async def _run(path: Path, settings: WebConfig, uri: str, *, attached: bool) -> None:
-    from queued.web.web_config import WebConfig
+    from queued.web.web_config import whole_web_config
     from queued.web.web_daemon import WebDaemon
 
     signals = Signals()
     if attached:
         signals.attach()
-    await WebDaemon(settings, uri, lambda: load(path, WebConfig), signals).run()
+    await WebDaemon(settings, uri, lambda: load(path, whole_web_config()), signals).run()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,13 +15,15 @@ _HERE = Path(__file__).parent
 _DEFAULT = "en"  # has every text
 
 
-@cache
-def page_texts() -> dict[str, dict[str, str]]:
-    """Return the texts of the pages by language."""
-    return {
-        path.stem: cast(dict[str, str], yaml.safe_load(path.read_text(encoding="utf-8")))
-        for path in sorted((_HERE / "texts").glob("*.yaml"))
-    }
+def page_texts(folders: Iterable[Path] = ()) -> dict[str, dict[str, str]]:
+    """Return the texts of the pages by language. `folders` are those of the features' pages."""
+    found: dict[str, dict[str, str]] = {}
+    for folder in (_HERE, *folders):
+        for path in sorted((folder / "texts").glob("*.yaml")):
+            found.setdefault(path.stem, {}).update(
+                cast(dict[str, str], yaml.safe_load(path.read_text(encoding="utf-8")))
+            )
+    return found
 
 
 def stylesheet() -> bytes:
@@ -31,11 +32,16 @@ def stylesheet() -> bytes:
 
 
 class Pages:
-    """Renders the pages; `base` is the path of public.url, with which their paths begin."""
+    """Renders the pages; `base` is the path of public.url, with which their paths begin.
 
-    def __init__(self, base: str) -> None:
+    `folders` are those of the features' pages.
+    """
+
+    def __init__(self, base: str, folders: Iterable[Path]) -> None:
+        folders = list(folders)
+        places = [folder / "templates" for folder in (_HERE, *folders)]
         environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            loader=jinja2.FileSystemLoader(places),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             auto_reload=False,
@@ -43,9 +49,10 @@ class Pages:
             lstrip_blocks=True,
         )
         environment.globals["base"] = base
+        self._texts = page_texts(folders)
         self._templates = {
-            name: environment.get_template(f"{name}.html")
-            for name in ("activate", "recover", "unsubscribe", "message")
+            name.removesuffix(".html"): environment.get_template(name)
+            for name in environment.list_templates(["html"])
         }
 
     def render(self, name: str, languages: str, **values: Any) -> tuple[bytes, Mapping[str, str]]:
@@ -53,8 +60,6 @@ class Pages:
 
         `languages` is the field Accept-Language.
         """
-        language = look_up(accepted(languages), page_texts()) or _DEFAULT
-        text = self._templates[name].render(
-            language=language, text=page_texts()[language], **values
-        )
+        language = look_up(accepted(languages), self._texts) or _DEFAULT
+        text = self._templates[name].render(language=language, text=self._texts[language], **values)
         return text.encode(), {"Content-Language": language, "Vary": "Accept-Language"}

@@ -8,10 +8,20 @@ REFUSED = "urn:pgmta:token-refused"
 """The type of the problem that each refused token has."""
 
 
-def refusal() -> HttpError:
+class PageError(HttpError):
+    """An error whose page has texts of its own: those with the name `message`."""
+
+    def __init__(
+        self, message: str, detail: str, kind: str = "about:blank", title: str = ""
+    ) -> None:
+        super().__init__(422, detail, kind=kind, title=title)
+        self.message = message
+
+
+def refusal(message: str = "refused") -> HttpError:
     """Return the answer to each token that is refused, whatever the reason."""
     detail = "The token or its code is wrong, expired or used."
-    return HttpError(422, detail, kind=REFUSED, title="Token refused")
+    return PageError(message, detail, REFUSED, "Token refused")
 
 
 def too_many(wait: float) -> HttpError:

@@ -2,51 +2,140 @@
 
 from __future__ import annotations
 
-import psycopg
+from collections.abc import Sequence
+from email.message import Message
+from typing import NamedTuple
 
-from pgmta.compose.token import KeyRings, Purpose, recipient_numbers
+import psycopg
+from aiohttp import web
+
+from pgmta.compose.token import Purpose, recipient_numbers
 from pgmta.errors import StoreUnavailable
+from pgmta.http.answers import HttpError
+from pgmta.http.request_body import read_body
+from pgmta.http.route import Route
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.lifecycle.consumption import Consumptions
-from pgmta.store.schema import Schema
-from queued.web.clients import Clients
+from pgmta.store.changes.unsubscriptions import UnsubscriptionTable
 from queued.web.refusals import away, refusal, too_many
+from queued.web.requests import FORM, MAX_CHARACTERS, MAX_FIELDS, form_fields, read_link
+from queued.web.site import Site
+from queued.web.web_part import WebPart
+
+_MULTIPART = "multipart/form-data"
+_UNKNOWN = "unknown"  # texts of the page of a link that does not work
 
 log = get("web")
 
 
-class Unsubscriptions:
+class UnsubscriptionPages:
     """Unsubscribes those whose tokens are signed. A forged token asks no database.
 
     Each refusal has the same answer, and each repetition that of the first time.
     """
 
-    def __init__(
-        self, rings: KeyRings, clients: Clients, consumptions: Consumptions, schema: Schema
-    ) -> None:
-        self.rings = rings
-        self._clients = clients
-        self._consumptions = consumptions
-        self._schema = schema
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._table = UnsubscriptionTable(site.tokens)
 
-    async def unsubscribe(self, token: str, client: str) -> None:
+    def routes(self) -> Sequence[Route]:
+        """Return the routes."""
+        return (
+            Route("GET", "/unsubscribe", self._ask, page=True),
+            Route("POST", "/unsubscribe", self._unsubscribe, page=True),
+            Route("GET", "/unsubscribed", self._unsubscribed, page=True),
+        )
+
+    async def problem(self) -> str:
+        """Return why nobody can unsubscribe; '' if they can.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        found = await self._table.unsubscribable()
+        return "" if found else "The login may not unsubscribe recipients."
+
+    async def _ask(self, request: web.Request) -> web.StreamResponse:
+        return self._site.ask(request, Purpose.UNSUBSCRIBE, _UNKNOWN)
+
+    async def _unsubscribe(self, request: web.Request) -> web.StreamResponse:
+        order = await read_unsubscription(request)
+        await self._note(order.token, self._site.client_of(request))
+        if order.one_click:  # no redirect (RFC 8058, section 3.1)
+            return await self._unsubscribed(request)
+        return self._site.answers.redirect(f"{self._site.config.public.url}/unsubscribed")
+
+    async def _unsubscribed(self, request: web.Request) -> web.StreamResponse:
+        return self._site.page(request, "message", message="unsubscribed")
+
+    async def _note(self, token: str, client: str) -> None:
         """Unsubscribe the recipient whom a token names. Raises HttpError: 422, 429, 503."""
-        if wait := self._clients.free_in(client):
+        if wait := self._site.clients.free_in(client):
             raise too_many(wait)
-        octets = self.rings.rings[Purpose.UNSUBSCRIBE].verify(token)
+        octets = self._site.rings.rings[Purpose.UNSUBSCRIBE].verify(token)
         if octets is None:
-            self._clients.count_refusal(client)
+            self._site.clients.count_refusal(client)
             log.info("token refused", action="unsubscribe", why="signature", client=client)
-            raise refusal()
+            raise refusal(_UNKNOWN)
         campaign, number = recipient_numbers(octets)
         try:
-            self._schema.require()
-            known = await self._consumptions.unsubscribe(campaign, number)
+            self._site.schema.require()
+            known = await self._table.unsubscribe(campaign, number)
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("a recipient could not unsubscribe", reason=faults.one_line(error))
             raise away() from None
         if not known:  # a provider follows old links for many: its other clicks must count
             log.info("token refused", action="unsubscribe", why="unknown", client=client)
-            raise refusal()
+            raise refusal(_UNKNOWN)
         log.info("unsubscribed", campaign=campaign, number=number, client=client)
+
+
+class Unsubscription(NamedTuple):
+    """A token that unsubscribes. A program of a provider sent it with `one_click`, else a page."""
+
+    token: str
+    one_click: bool
+
+
+async def read_unsubscription(request: web.Request) -> Unsubscription:
+    """Return the order of a form (RFC 8058, section 3.1). Raises HttpError.
+
+    A provider sends the link, and List-Unsubscribe=One-Click in a form of either type. A page has
+    the token in its form.
+    """
+    body = await read_body(request, f"{FORM}, {_MULTIPART}")
+    fields = _parts(request, body) if request.content_type == _MULTIPART else form_fields(body)
+    if fields.get("List-Unsubscribe", "").strip() == "One-Click":
+        return Unsubscription(read_link(request), one_click=True)
+    if "token" not in fields:
+        raise HttpError(400, "The body has no List-Unsubscribe=One-Click.")
+    return Unsubscription(fields["token"][:MAX_CHARACTERS], one_click=False)
+
+
+def _parts(request: web.Request, body: bytes) -> dict[str, str]:
+    """Return the fields of a form in parts (RFC 7578), as programs write them. Raises HttpError."""
+    boundary = _parameter(request.headers.get("Content-Type", ""), "Content-Type", "boundary")
+    text = body.decode("latin-1")
+    if not boundary or f"--{boundary}" not in text:
+        raise HttpError(400, "The body is no form.")
+    fields = {}
+    for part in text.split(f"--{boundary}")[1 : MAX_FIELDS + 1]:
+        header, _, value = part.replace("\r\n", "\n").partition("\n\n")
+        for line in header.strip().split("\n"):
+            name, _, disposition = line.partition(":")
+            if name.strip().lower() == "content-disposition":
+                key = _parameter(disposition.strip(), "Content-Disposition", "name")
+                fields[key] = value.removesuffix("\n")
+    return fields
+
+
+def _parameter(value: str, name: str, wanted: str) -> str:
+    """Return a parameter of a field of MIME, '' if it is not there."""
+    message = Message()
+    message[name] = value
+    try:
+        return str(message.get_param(wanted, "", name))
+    except (TypeError, ValueError):  # parts of a parameter without order (RFC 2231)
+        return ""
+
+
+PAGES = WebPart(begin=UnsubscriptionPages, is_used=lambda config: bool(config.tokens.unsubscribe))

@@ -8,11 +8,11 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    StringConstraints,
     field_validator,
 )
 
 from pgmta.config.environment import Environment, Log, environment_field
+from pgmta.config.joined import JoinedFile, joined
 from pgmta.config.metrics import MetricsPage
 from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import (
@@ -23,17 +23,7 @@ from pgmta.config.types import (
     Whole,
     parse_listen_address,
 )
-from pgmta.config.urls import parse_public_url, parse_return_url
-from queued.web.callback_settings import CallbackSettings
-
-CallbackName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
-ReturnUrl = Annotated[str, BeforeValidator(parse_return_url)]
-
-
-def _some(size: int) -> int:
-    if size > 16 << 20:
-        raise ValueError("a size of a callback is at most 16MB")
-    return size
+from pgmta.config.urls import parse_public_url
 
 
 class WebListener(Section):
@@ -52,15 +42,6 @@ class Public(Section):
         default="http://127.0.0.1:2581",
         description="begin of the links in mail, as `url` of collectors; with https browsers keep "
         "to https (HSTS)",
-    )
-    activated: ReturnUrl | None = Field(
-        default=None,
-        description="page of the application to which an activation returns; null: a page of ours",
-    )
-    recovered: ReturnUrl | None = Field(
-        default=None,
-        description="page of the application that takes a new password; a parameter `proof` is "
-        "added for lifecycle.proof_take(); null: there is no page /recover",
     )
 
 
@@ -89,12 +70,9 @@ class WebLimits(Section):
     request: Period = Field(default=10.0, description="time for a header and its body")
     idle: Period = Field(default=60.0, description="time that a kept connection may be silent")
     body: Size = Field(default=8 << 10, description="octets of a body, at most")
-    callback: Annotated[Size, AfterValidator(_some)] = Field(
-        default=1 << 20, description="octets of the body of a callback, at most; up to 16MB"
-    )
 
 
-class WebConfig(Section):
+class WebConfig(JoinedFile):
     """The whole of web.yaml."""
 
     environment: Environment = environment_field()
@@ -108,9 +86,6 @@ class WebConfig(Section):
         description="networks of proxies; their X-Forwarded-For names the client, from the right",
     )
     limits: WebLimits = Field(default=WebLimits())
-    callbacks: dict[CallbackName, CallbackSettings] = Field(
-        default={}, description="providers that say later what became of mail, by name"
-    )
     connections: Whole = Field(
         default=4, ge=1, le=32, description="connections to PostgreSQL that consume tokens"
     )
@@ -126,13 +101,7 @@ class WebConfig(Section):
                 raise ValueError(f"{address}, port {port}, is listed twice")
         return listen
 
-    @property
-    def warnings(self) -> list[str]:
-        """Notes for the operator, in sentences."""
-        found = []
-        keys = dict(self.tokens.purposes())
-        if not any(keys.values()) and not self.callbacks:
-            found.append("tokens has no key, so that every token is refused")
-        if keys["recover"] and not self.public.recovered:
-            found.append("public.recovered is missing, so that there is no page /recover")
-        return found
+
+def whole_web_config() -> type[WebConfig]:
+    """Return WebConfig with the sections and the keys of the features."""
+    return joined(WebConfig, "web")

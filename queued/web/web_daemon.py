@@ -7,23 +7,15 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from pgmta.compose.token import KeyRings
+from pgmta.config.joined import fixed_sections
 from pgmta.daemon_role import WEB
 from pgmta.errors import ConfigError
 from pgmta.http.server import HttpServer, bind
 from pgmta.logs import get
 from pgmta.metrics.metrics_server import MetricsServer
-from pgmta.postgres.resources import Resources
 from pgmta.service import ServiceManager, Signals, first, start_part, tune_memory
-from pgmta.store.lifecycle.consumption import Consumptions
-from pgmta.store.records.callbacks import CallbackNotes
-from pgmta.store.schema import Schema
-from queued.web.callback_receipt import CallbackReceipts
-from queued.web.clients import Clients
-from queued.web.readiness import Readiness
-from queued.web.redemption import Redemption
 from queued.web.site import Site
-from queued.web.unsubscription import Unsubscriptions
+from queued.web.site_parts import parts, warnings_about
 from queued.web.web_config import WebConfig, WebListener
 from queued.web.web_page import WebPage
 
@@ -44,29 +36,10 @@ class WebDaemon:
     def __init__(
         self, config: WebConfig, uri: str, reread: Callable[[], WebConfig], signals: Signals
     ) -> None:
-        self._config = config
         self._reread = reread
         self._signals = signals
-        self._resources = Resources(uri, WEB.name)
-        self._schema = Schema()
-        consumptions = Consumptions(self._resources, config.connections)
-        self._clients = Clients(config)
-        rings = KeyRings.of(config.tokens)
-        self._redemption = Redemption(rings, self._clients, consumptions, self._schema)
-        self._unsubscriptions = Unsubscriptions(rings, self._clients, consumptions, self._schema)
-        notes = CallbackNotes(self._resources)
-        self._readiness = Readiness(rings, consumptions, notes, self._schema)
-        self._readiness.callbacks = bool(config.callbacks)
-        callbacks = CallbackReceipts(notes, self._schema)
-        self._site = Site(
-            config,
-            self._clients,
-            self._redemption,
-            self._unsubscriptions,
-            callbacks,
-            self._readiness,
-        )
-        self._server = HttpServer("web", self._clients.unit_of)
+        self._site = Site(config, uri, parts())
+        self._server = HttpServer("web", self._site.clients.unit_of)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then answer the last requests.
@@ -74,13 +47,14 @@ class WebDaemon:
         Raises the error of a part that ended by itself, and ConfigError for an address that is not
         free.
         """
-        signals, host = self._signals, self._config.environment.hostname
+        signals, host = self._signals, self._site.config.environment.hostname
         if signals.stop.is_set():
             return
-        for warning in self._config.warnings:
+        for warning in warnings_about(self._site.config):
             log.warning("configuration", reason=warning)
-        sockets = [_bind(place) for place in self._config.listen]
-        heartbeat = WEB.heartbeat(self._resources.link("heartbeat"), self._schema, host)
+        sockets = [_bind(place) for place in self._site.config.listen]
+        link = self._site.resources.link("heartbeat")
+        heartbeat = WEB.heartbeat(link, self._site.schema, host)
         manager = ServiceManager()
         beat = partial(heartbeat.run, lambda: None, asyncio.Event())
         parts = [
@@ -93,7 +67,9 @@ class WebDaemon:
         page = await self._serve_page()
         tune_memory()
         manager.ready(_SERVES)
-        log.info("ready", listen=[f"{each.address} {each.port}" for each in self._config.listen])
+        log.info(
+            "ready", listen=[f"{each.address} {each.port}" for each in self._site.config.listen]
+        )
         while not signals.stop.is_set():
             await first(signals.stop, signals.reload)
             if signals.reload.is_set():
@@ -110,7 +86,7 @@ class WebDaemon:
             task.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
         await heartbeat.leave()
-        await self._resources.close()
+        await self._site.resources.close()
         if page:
             await page.stop()
         log.info("stopped")
@@ -119,10 +95,10 @@ class WebDaemon:
 
     async def _serve_page(self) -> MetricsServer | None:
         """Return the server of figures once it answers. Raises ConfigError."""
-        if not (settings := self._config.metrics).listen:
+        if not (settings := self._site.config.metrics).listen:
             return None
-        page = WebPage(self._site, self._server, self._resources)
-        server = MetricsServer("queued web", settings, page.scrape, self._readiness.problem)
+        page = WebPage(self._site, self._server)
+        server = MetricsServer("queued web", settings, page.scrape, self._site.readiness.problem)
         await server.start()
         return server
 
@@ -135,19 +111,15 @@ class WebDaemon:
         except Exception as error:  # a defect, for which no request is refused
             log.critical("configuration kept as it was", exc_info=error)
             return
-        changed = [n for n in _FIXED if getattr(config, n) != getattr(self._config, n)]
+        fixed = [*_FIXED, *fixed_sections("web")]
+        now = self._site.config
+        changed = [name for name in fixed if getattr(config, name) != getattr(now, name)]
         if changed:
             problems = [f"{name}: needs a restart" for name in changed]
             log.warning("configuration kept in part", problems=problems)
-        self._config = config = config.model_copy(
-            update={name: getattr(self._config, name) for name in _FIXED}
-        )
-        for warning in config.warnings:
+        config = config.model_copy(update={name: getattr(now, name) for name in fixed})
+        for warning in warnings_about(config):
             log.warning("configuration", reason=warning)
-        rings = KeyRings.of(config.tokens)
-        self._redemption.rings = self._unsubscriptions.rings = self._readiness.rings = rings
-        self._readiness.callbacks = bool(config.callbacks)
-        self._clients.configure(config)
         self._site.configure(config)
         await self._server.serve(self._site.served)
         log.info("configuration read again")

@@ -8,7 +8,6 @@ from pgmta.daemon_role import WEB
 from pgmta.http.server import HttpServer
 from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values
-from pgmta.postgres.resources import Resources
 from queued.process.queued_series import WEB as CATALOGUE
 from queued.web.site import Site
 
@@ -16,15 +15,14 @@ from queued.web.site import Site
 class WebPage:
     """Reads plain numbers."""
 
-    def __init__(self, site: Site, server: HttpServer, resources: Resources) -> None:
+    def __init__(self, site: Site, server: HttpServer) -> None:
         self._site = site
         self._server = server
-        self._resources = resources
 
     async def scrape(self, ready: bool) -> bytes:
         """Return the page for Prometheus."""
         seen = self._site.figures
-        states = self._resources.states()
+        states = self._site.resources.states()
         values: Values = {
             "pgmta_web_responses_total": {k: float(n) for k, n in seen.responses.items()},
             "pgmta_web_response_seconds": {(): seen.seconds.value},

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from pgmta.config.types import FOLDER
+from pgmta_features.callbacks.events import EventReader
+from pgmta_features.callbacks.proof import CallbackRequest
+from pgmta_features.callbacks.settings import CallbackSettings, interface_files, shipped_callback
 from pgmta_features.providers.mail_words import ROW
-from queued.web.callback_events import EventReader
-from queued.web.callback_proof import CallbackRequest
-from queued.web.callback_settings import CallbackSettings, interface_files, shipped_callback
 from tests.callbacks.provided import secret_file
 from tests.callbacks.test_callback_proofs import SENDGRID_KEY
 
@@ -116,7 +116,7 @@ def test_examples(tmp_path: Path, name: str, event: dict[str, Any], expected: st
 
 @pytest.mark.parametrize("name", interface_files())
 def test_each_names_its_source(name: str, tmp_path: Path) -> None:
-    import queued.web.callback_settings as module
+    import pgmta_features.callbacks.settings as module
 
     text = (Path(module.__file__).parent / "interfaces" / f"{name}.yaml").read_text("utf-8")
     words = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from pgmta.config.types import FOLDER
-from queued.web.callback_proof import CallbackRequest, Prover
-from queued.web.callback_settings import CallbackProof, shipped_callback
+from pgmta_features.callbacks.proof import CallbackRequest, Prover
+from pgmta_features.callbacks.settings import CallbackProof, shipped_callback
 from tests.callbacks.provided import secret_file
 
 # sendgrid 6.12.5, test/unit/test_eventwebhook.py
@@ -96,7 +96,7 @@ def test_the_vectors_of_sendgrid(tmp_path: Path) -> None:
 def test_the_vectors_of_twilio(
     tmp_path: Path, url: str, sign: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.web.callback_settings._LEAST", 5)  # their key is short
+    monkeypatch.setattr("pgmta_features.callbacks.settings._LEAST", 5)  # their key is short
     one = prover(tmp_path, [TWILIO_KEY], **shipped_callback("twilio")["proof"])
     body = urlencode(TWILIO_FORM).encode()
     assert one.proves(request(body, url, X_Twilio_Signature=sign), 0.0)
@@ -109,7 +109,7 @@ def test_the_vectors_of_twilio(
 def test_the_vector_of_twilio_with_a_name_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.web.callback_settings._LEAST", 5)
+    monkeypatch.setattr("pgmta_features.callbacks.settings._LEAST", 5)
     one = prover(tmp_path, [TWILIO_KEY], **shipped_callback("twilio")["proof"])
     body = b"Sid=CA123&SidAccount=AC123&Digits=5678&Digits=1234"
     sign = "IK+Dwps556ElfBT0I3Rgjkr1wJU="

@@ -67,12 +67,14 @@ def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path
             there = re.search(rf"^  {command} ", shown.stdout, re.MULTILINE) is not None
             assert there == (name not in gone), command
 
+    commands = {"": ("queued", "check"), "web": ("queued", "web", "--check")}
     for name in gone:
         for key in features()[name].sections:
-            config.write_text(yaml.safe_dump(settings | {key: {}}))
-            done = copy.run("-m", "queued", "check", "-c", str(config))
+            file, _, section = key.rpartition("/")
+            config.write_text(yaml.safe_dump(settings | {section: {}}))
+            done = copy.run("-m", *commands[file], "-c", str(config))
             assert done.returncode != 0
-            assert f"{key}: unknown key" in done.stderr
+            assert f"{section}: unknown key" in done.stderr
         for transport in features()[name].transports:
             (tmp_path / "shaping.yaml").write_text(f"routes: [{{transport: {transport}}}]")
             config.write_text(yaml.safe_dump(settings | {"shaping": "shaping.yaml"}))
@@ -81,4 +83,6 @@ def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path
             assert f"no transport '{transport}'" in done.stderr
     config.write_text(yaml.safe_dump(settings))
     done = copy.run("-m", "queued", "check", "-c", str(config))
+    assert done.returncode == 0, done.stderr
+    done = copy.run("-m", "queued", "web", "--check", "-c", str(config))
     assert done.returncode == 0, done.stderr

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from pgmta.compose.token import Purpose
 from pgmta.http.route import HttpLimits
 from pgmta.http.server import HttpServer, HttpSite
+from pgmta_features.lifecycle.pages import with_proof
 from queued.daemon.queued import main
 from queued.web.clients import Clients
-from queued.web.site import with_proof
 from queued.web.web_config import WebConfig
 from tests.lifecycle.tokens import add_accounts
 from tests.support.rows import column

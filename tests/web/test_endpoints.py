@@ -15,8 +15,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgmta.compose.token import KeyRing, KeyRings, Purpose
+from pgmta.compose.token import Purpose
 from pgmta.errors import StoreUnavailable
+from pgmta.http.route import Route
+from pgmta.postgres.link_pool import LinkPool
+from pgmta.postgres.resources import Resources
 from pgmta.store.schema import Schema
 from queued.web.readiness import Readiness
 from tests.lifecycle.tokens import KEYS, add_accounts
@@ -252,14 +255,17 @@ async def test_who_asks_meanwhile_waits_for_the_same_answer() -> None:
         asked = 0
         answer = asyncio.Event()
 
-        async def there(self) -> bool:
+        def routes(self) -> list[Route]:
+            return []
+
+        async def problem(self) -> str:
             self.asked += 1
             await self.answer.wait()
             raise StoreUnavailable("away")
 
     silent = Silent()
-    rings = RINGS | {Purpose.UNSUBSCRIBE: KeyRing(Purpose.UNSUBSCRIBE, [])}
-    readiness = Readiness(KeyRings(rings), silent, silent, Schema())  # type: ignore[arg-type]
+    pool = LinkPool(Resources("postgresql://", "web"), "tokens", 1)
+    readiness = Readiness(pool, Schema(), [silent])
     both = [asyncio.create_task(readiness.problem()) for _ in range(2)]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED, timeout=0.05)
     assert not any(task.done() for task in both)

@@ -15,6 +15,7 @@ from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres.fit_session import refuse_former
 from pgmta.postgres.link import Link
+from pgmta.postgres.link_pool import LinkPool
 from pgmta.postgres.role import GRANTS, ROLE_QUESTION, group_of, lacking
 from pgmta.store.queries import queries
 from pgmta.store.schema import Schema, migrations, mismatch, program_version
@@ -29,6 +30,12 @@ _SOON = 1.0  # seconds between two tries while PostgreSQL refuses the login
 _SQL = queries("daemons")
 
 log = get("schema")
+
+
+async def takes_changes(pool: LinkPool) -> bool:
+    """Return whether the database takes changes. Raises StoreUnavailable, psycopg.Error."""
+    ((read_only,),) = await pool.run(_SQL["read_only"], {})
+    return not read_only
 
 
 class Heartbeat:

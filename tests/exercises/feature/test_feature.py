@@ -1,4 +1,4 @@
-"""A feature is a folder and a name: it adds a table, a duty, a loop, a command and keys."""
+"""A feature is a folder and a name: it adds a table, a duty, a loop, a command, a page and keys."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -15,7 +16,7 @@ import yaml
 from pgmta.features import FEATURES
 from tests.support.copies import Copy
 from tests.support.database import fresh_database
-from tests.support.waiting import until
+from tests.support.waiting import free_port, until
 
 
 @pytest.fixture
@@ -23,6 +24,15 @@ def bare_database(server: str) -> Iterator[str]:
     """URI of a database without any schema."""
     with fresh_database(server) as uri:
         yield uri
+
+
+def answer(port: int, path: str) -> bytes:
+    """Return the body of an answer; nothing if there is no server, or if it refuses."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as found:
+            return bytes(found.read())
+    except OSError:
+        return b""
 
 
 def test_a_folder_and_a_name_add_a_feature(bare_database: str, tmp_path: Path) -> None:
@@ -58,3 +68,14 @@ def test_a_folder_and_a_name_add_a_feature(bare_database: str, tmp_path: Path) -
             queued.terminate()
     done = copy.queuectl("notes", *place)
     assert (done.returncode, done.stdout) == (0, "begun\nwritten\n"), done.stderr
+
+    port = free_port()
+    listen = {"listen": [{"port": port}], "notes": {"title": "Notes"}}
+    configure(**listen)
+    command = [sys.executable, "-m", "queued", "web", *place]
+    with subprocess.Popen(command, env=copy.environment, cwd=copy.folder) as web:
+        try:
+            until(lambda: answer(port, "/ready"))
+            assert answer(port, "/notes") == b"Notes\nbegun\nwritten"
+        finally:
+            web.terminate()

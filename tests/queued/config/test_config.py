@@ -28,7 +28,7 @@ from pgmta.config.types import (
 )
 from pgmta.errors import ConfigError
 from queued.config import QueuedConfig, whole_model
-from queued.web.web_config import WebConfig
+from queued.web.web_config import whole_web_config
 from smtpd.config import SmtpdConfig
 
 TESTS = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[click.Command, list[str]]] = {
 MODELS: dict[str, type[BaseModel]] = {
     "smtpd": SmtpdConfig,
     "queued": whole_model(),
-    "web": WebConfig,
+    "web": whole_web_config(),
 }
 SECRET = "topsecret"
 

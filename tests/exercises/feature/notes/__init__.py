@@ -1,4 +1,4 @@
-"""Notes: a table that a duty and a loop write, and a command lists."""
+"""Notes: a table that a duty and a loop write, and that a command and a page list."""
 
 from pgmta.features import Command, Feature
 
@@ -7,8 +7,9 @@ FEATURE = Feature(
     commands={"notes": Command(place=".command:notes", line="List the notes.")},
     duties=(".work:DUTY",),
     loops={"notes": ".work:begin"},
-    sections={"notes": ".config:Notes"},
+    sections={"notes": ".config:Notes", "web/notes": ".config:NotesPage"},
     fixed=("notes",),
     more_keys={"retention": ".config:NotesRetention"},
     config_checks=(".config:problems",),
+    routes=(".page:PAGE",),
 )

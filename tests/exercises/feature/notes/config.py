@@ -1,4 +1,4 @@
-"""Section `notes` of queued.yaml, and a key of its section `retention`."""
+"""Section `notes` of queued.yaml and of web.yaml, and a key of the section `retention`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ class NotesRetention(Section):
     """How long notes are kept."""
 
     notes: Period = Field(default=86400.0, description="notes are deleted at this age")
+
+
+class NotesPage(Section):
+    """Say what stands on the page of notes."""
+
+    title: str = Field(default="", description="the line above the notes; empty: no page")
 
 
 def problems(config: QueuedConfig) -> list[Problem]:

@@ -2,4 +2,5 @@ CREATE TABLE notes (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text tex
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('notes', 'pgmta_queued', 'INSERT'),
-    ('notes', 'pgmta_operator', 'SELECT');
+    ('notes', 'pgmta_operator', 'SELECT'),
+    ('notes', 'pgmta_web', 'SELECT');

@@ -14,8 +14,9 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from queued.delivery.http.answer_path import find, parse_path, shown
 from queued.delivery.http.places import Text
-from queued.web.callback_settings import CallbackProof
-from queued.web.proof_keys import Verify, verifier
+
+from .proof_keys import Verify, verifier
+from .settings import CallbackProof
 
 _FIELDS = 1000  # of a form
 _PORTS = {"https": 443, "http": 80}

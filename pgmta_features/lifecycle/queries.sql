@@ -17,15 +17,3 @@ SELECT coalesce(has_function_privilege(to_regprocedure('lifecycle.token_consume(
 -- name: accounts
 -- Raise the error that each question about an account would meet.
 SELECT lifecycle.accounts_check()
-
--- name: read_only
--- Whether the database takes no changes.
-SELECT current_setting('transaction_read_only') = 'on'
-
--- name: unsubscribe
--- Suppress the address of a recipient whose token was verified; false if there is no such recipient.
-SELECT pgmta.unsubscribe(%(campaign)s, %(number)s)
-
--- name: unsubscribable
--- Whether the login may do that.
-SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.unsubscribe(bigint, integer)'), 'EXECUTE'), false)

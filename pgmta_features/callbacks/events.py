@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pgmta.mail.text import UNSTORABLE, printable
-from pgmta.store.records.callbacks import ProviderEvent
 from queued.delivery.http.answer_path import find, parse_path, shown
-from queued.web.callback_proof import BodyMalformed, CallbackRequest
-from queued.web.callback_settings import CallbackEvents
+
+from .notes import ProviderEvent
+from .proof import BodyMalformed, CallbackRequest
+from .settings import CallbackEvents
 
 _KEY = re.compile(r"(?<![\w-])pgmta-([1-9]\d{0,18})-([1-9]\d{0,18})(?![\w-])", re.ASCII)
 _BIGGEST = (1 << 63) - 1

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from pgmta.postgres.link import Link
 from pgmta.postgres.link_pool import LinkPool
-from pgmta.postgres.resources import Resources
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("consumption")
+_SQL = feature_queries("lifecycle")
 
 
 class Consumption(NamedTuple):
@@ -35,13 +34,10 @@ async def check_login(link: Link) -> None:
 
 
 class Consumptions:
-    """Consumes tokens over up to `connections` connections, which are made when needed.
+    """Consumes tokens. The methods raise StoreUnavailable and psycopg.Error."""
 
-    The methods raise StoreUnavailable and psycopg.Error.
-    """
-
-    def __init__(self, resources: Resources, connections: int) -> None:
-        self._pool = LinkPool(resources, "tokens", connections)
+    def __init__(self, pool: LinkPool) -> None:
+        self._pool = pool
 
     async def consume(self, secret: bytes, action: str) -> Consumption:
         """Consume the token of a secret whose signature is right."""
@@ -57,11 +53,6 @@ class Consumptions:
         ((found,),) = await self._run("locked", {"secret": secret})
         return bool(found)
 
-    async def unsubscribe(self, campaign: int, number: int) -> bool:
-        """Suppress the address of a campaign's recipient; return False if there is none."""
-        ((known,),) = await self._run("unsubscribe", {"campaign": campaign, "number": number})
-        return bool(known)
-
     async def there(self) -> bool:
         """Return whether the schema lifecycle is installed."""
         ((found,),) = await self._run("there", {})
@@ -70,16 +61,6 @@ class Consumptions:
     async def check_accounts(self) -> None:
         """Raise psycopg.errors.InsufficientPrivilege if the login may not read accounts."""
         await self._run("accounts", {})
-
-    async def read_only(self) -> bool:
-        """Return whether the database takes no changes."""
-        ((found,),) = await self._run("read_only", {})
-        return bool(found)
-
-    async def unsubscribable(self) -> bool:
-        """Return whether the login may unsubscribe recipients."""
-        ((found,),) = await self._run("unsubscribable", {})
-        return bool(found)
 
     async def _run(self, name: str, fields: dict[str, Any]) -> list[tuple[Any, ...]]:
         return await self._pool.run(_SQL[name], fields)

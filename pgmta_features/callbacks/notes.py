@@ -13,9 +13,9 @@ from pgmta.postgres import faults
 from pgmta.postgres.binary import Bigints, Instants, Texts
 from pgmta.postgres.link_pool import LinkPool
 from pgmta.postgres.resources import Resources
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("callbacks")
+_SQL = feature_queries("callbacks")
 _CONNECTIONS = 2  # beside those of tokens, which many callbacks must not delay
 _BATCH = 100  # events per commit, so that no lock is held long
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -12,18 +12,21 @@ import psycopg
 from aiohttp import web
 
 from pgmta.errors import StoreUnavailable
-from pgmta.http.answers import HttpError
+from pgmta.http.answers import JSON_TYPE, HttpError
 from pgmta.http.request_body import read_octets
+from pgmta.http.route import Route
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.records.callbacks import CallbackNotes, NoteOutcome
-from pgmta.store.schema import Schema
-from queued.web.callback_events import EventReader, ReadEvents
-from queued.web.callback_proof import BodyMalformed, CallbackRequest, Prover
-from queued.web.callback_settings import CallbackSettings
 from queued.web.refusals import away
+from queued.web.site import Site
+from queued.web.web_part import WebPart
 
-PREFIX = "/callbacks/"
+from .events import EventReader, ReadEvents
+from .notes import CallbackNotes, NoteOutcome
+from .proof import BodyMalformed, CallbackRequest, Prover
+from .settings import CallbackLimits, CallbackSettings, callbacks_of
+
+_PREFIX = "/callbacks/"
 _MOST = 1000  # events of a request
 _LISTED = 10_000  # the same with those of others
 _ROOM = 64 << 20  # octets of bodies that are read at the same time
@@ -48,39 +51,55 @@ class _Provider:
         self.reader = EventReader(settings.events)
 
 
-class CallbackReceipts:
+class CallbackRoutes:
     """Takes callbacks by name. A request that is not proven has one answer, whatever the reason.
 
     No limit counts those: other customers of a provider call from the same addresses.
     """
 
-    def __init__(self, notes: CallbackNotes, schema: Schema) -> None:
-        self._notes = notes
-        self._schema = schema
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._notes = CallbackNotes(site.resources)
         self._providers: dict[str, _Provider] = {}
         self._under_way = 0  # octets
 
-    def configure(self, callbacks: Mapping[str, CallbackSettings], url: str) -> None:
-        """Use other settings, keys and public URL from now on."""
-        self._url = url
-        self._providers = {name: _Provider(each) for name, each in callbacks.items()}
+    def routes(self) -> Sequence[Route]:
+        """Use the settings and keys that are configured now; return the route."""
+        config = self._site.config
+        self._providers = {name: _Provider(each) for name, each in callbacks_of(config).items()}
+        most = config.section(CallbackLimits).callback
+        return (Route("POST", f"{_PREFIX}{{rest:.*}}", self._callback, most),)
 
-    async def take(self, request: web.Request, path: str, client: str) -> TakenCallback:
+    async def problem(self) -> str:
+        """Return why no callback can be noted; '' if they can.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        return "" if await self._notes.notable() else "The login may not note callbacks."
+
+    async def _callback(self, request: web.Request) -> web.StreamResponse:
+        client = self._site.client_of(request)
+        taken = await self._take(request, request.path.removeprefix(self._site.base), client)
+        await self._note(taken, client)
+        return self._site.answers.make(b'{"status": "taken"}', JSON_TYPE)
+
+    async def _take(self, request: web.Request, path: str, client: str) -> TakenCallback:
         """Return the events of a proven request. Raises HttpError: 400, 403, 404, 413, 503.
 
         `path` is that of the request, without the path of `public.url`.
         """
-        name, _, secret = path.removeprefix(PREFIX).partition("/")
+        name, _, secret = path.removeprefix(_PREFIX).partition("/")
         provider = self._providers.get(name)
         if provider is None:
             raise HttpError(404, "There is no such path.")
         _, mark, query = request.raw_path.partition("?")
         headers = {field.lower(): value for field, value in request.headers.items()}
-        asked = CallbackRequest(f"{self._url}{path}{mark}{query}", secret, headers, b"")
+        url = f"{self._site.config.public.url}{path}{mark}{query}"
+        asked = CallbackRequest(url, secret, headers, b"")
         if not provider.prover.proves_header(asked):
             raise self._unproven(name, client)
         body = await self._body(request)
-        asked = CallbackRequest(asked.url, secret, headers, body)
+        asked = CallbackRequest(url, secret, headers, body)
         now = datetime.now(UTC)
         if not provider.prover.proves(asked, now.timestamp()):
             raise self._unproven(name, client)
@@ -113,11 +132,11 @@ class CallbackReceipts:
         log.info("a callback is not proven", callback=name, client=client)
         return HttpError(403, "The callback is not proven.")
 
-    async def note(self, taken: TakenCallback, client: str) -> None:
+    async def _note(self, taken: TakenCallback, client: str) -> None:
         """Note the events. Raises HttpError 503, after which the provider repeats all of them."""
         name, settings, read = taken.name, taken.settings, taken.read
         try:
-            self._schema.require()
+            self._site.schema.require()
             async with asyncio.timeout(_PATIENCE):
                 outcomes = await self._notes.note(settings.hosts, settings.tenants, read.events)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
@@ -129,3 +148,6 @@ class CallbackReceipts:
                  strange=read.strange, **{each: counts[each] for each in NoteOutcome})  # fmt: skip
         if counts[NoteOutcome.EARLY]:
             raise HttpError(503, "An outcome is not in the log yet.", {"Retry-After": "5"})
+
+
+CALLBACKS = WebPart(begin=CallbackRoutes, is_used=lambda config: bool(callbacks_of(config)))

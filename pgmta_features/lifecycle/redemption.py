@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import psycopg
 
-from pgmta.compose.token import KeyRings, Purpose, secret_of
+from pgmta.compose.token import Purpose, secret_of
 from pgmta.errors import StoreUnavailable
 from pgmta.http.answers import HttpError
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.lifecycle.consumption import Consumption, Consumptions
-from pgmta.store.schema import Schema
-from queued.web.clients import Clients
 from queued.web.refusals import away, refusal, too_many
-from queued.web.requests import TokenOrder
+from queued.web.site import Site
+
+from .consumption import Consumption, Consumptions
+from .token_order import TokenOrder
 
 _ACTIONS = {Purpose.ACTIVATE: "activation", Purpose.RECOVER: "password_recovery"}
 
@@ -27,13 +27,9 @@ class Redemption:
     of the signature, and wrong codes are counted. Each refusal has the same answer.
     """
 
-    def __init__(
-        self, rings: KeyRings, clients: Clients, consumptions: Consumptions, schema: Schema
-    ) -> None:
-        self.rings = rings
-        self._clients = clients
+    def __init__(self, site: Site, consumptions: Consumptions) -> None:
+        self._site = site
         self._consumptions = consumptions
-        self._schema = schema
 
     async def verify(self, order: TokenOrder, client: str) -> None:
         """Check the signature, and of a recovery the lock. Raises HttpError: 422, 429, 503.
@@ -45,13 +41,13 @@ class Redemption:
         if order.purpose is not Purpose.RECOVER:
             return
         try:
-            self._schema.require()
+            self._site.schema.require()
             locked = await self._consumptions.locked(secret)
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("a lock could not be looked up", reason=faults.one_line(error))
             raise away() from None
         if locked:
-            self._clients.count_refusal(client)
+            self._site.clients.count_refusal(client)
             raise self._refused(order, client, "locked")
 
     async def consume(self, order: TokenOrder, client: str) -> Consumption:
@@ -59,7 +55,7 @@ class Redemption:
         secret = await self._secret(order, client)
         action = _ACTIONS[order.purpose]
         try:
-            self._schema.require()
+            self._site.schema.require()
             found = await self._consumptions.consume(secret, action)
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning(
@@ -67,23 +63,23 @@ class Redemption:
             )
             raise away() from None
         if found.why:
-            self._clients.count_refusal(client)
+            self._site.clients.count_refusal(client)
             raise self._refused(order, client, found.why)
         log.info("token consumed", action=action, account=found.account, client=client)
         return found
 
     async def _secret(self, order: TokenOrder, client: str) -> bytes:
         """Return the secret of a token whose signature is right. Raises HttpError."""
-        if wait := self._clients.free_in(client):
+        if wait := self._site.clients.free_in(client):
             raise too_many(wait)
-        secret = self.rings.rings[order.purpose].verify(order.token, order.code)
+        secret = self._site.rings.rings[order.purpose].verify(order.token, order.code)
         if secret is not None:
             return secret
-        self._clients.count_refusal(client)  # before the database: others may come meanwhile
+        self._site.clients.count_refusal(client)  # before the database: others may come meanwhile
         unsigned = secret_of(order.token) if order.purpose is Purpose.RECOVER else None
         if unsigned:
             try:
-                self._schema.require()
+                self._site.schema.require()
                 await self._consumptions.failed(unsigned)
             except (StoreUnavailable, psycopg.Error) as error:
                 log.warning("a wrong code was not counted", reason=faults.one_line(error))

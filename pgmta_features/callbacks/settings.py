@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
+    StringConstraints,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -23,6 +25,7 @@ from pgmta.config.types import (
     FOLDER,
     Period,
     Section,
+    Size,
     each_by,
     hint,
     listed,
@@ -32,7 +35,9 @@ from pgmta.config.types import (
 from pgmta.secret_file import read_secret
 from queued.delivery.http.answer_path import parse_path
 from queued.delivery.http.places import Text
-from queued.web.proof_keys import verifier
+from queued.web.web_config import WebConfig
+
+from .proof_keys import verifier
 
 _INTERFACES = Path(__file__).parent / "interfaces"
 _MOST = 4096  # octets of a key
@@ -236,6 +241,35 @@ class CallbackSettings(Section):
         if name not in known:
             raise ValueError(f"no interface {name!r}; {hint(str(name), known)}")
         return _over(shipped_callback(name), given)
+
+
+def _some(size: int) -> int:
+    if size > 16 << 20:
+        raise ValueError("a size of a callback is at most 16MB")
+    return size
+
+
+class CallbackLimits(Section):
+    """A bound on providers."""
+
+    callback: Annotated[Size, AfterValidator(_some)] = Field(
+        default=1 << 20, description="octets of the body of a callback, at most; up to 16MB"
+    )
+
+
+type _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+
+CALLBACKS: tuple[Any, Any] = (
+    dict[_Name, CallbackSettings],
+    Field(default={}, description="providers that say later what became of mail, by name"),
+)
+"""The key `callbacks` of web.yaml."""
+
+
+def callbacks_of(config: WebConfig) -> Mapping[str, CallbackSettings]:
+    """Return the providers of a configuration by name."""
+    found: Mapping[str, CallbackSettings] = config.value("callbacks")
+    return found
 
 
 def interface_files() -> list[str]:

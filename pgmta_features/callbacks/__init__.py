@@ -1,0 +1,9 @@
+"""Callbacks: providers say later what became of mail that they took (docs/mail/callbacks.md)."""
+
+from pgmta.features import Feature
+
+FEATURE = Feature(
+    sections={"web/callbacks": ".settings:CALLBACKS"},
+    more_keys={"web/limits": ".settings:CallbackLimits"},
+    routes=(".routes:CALLBACKS",),
+)

@@ -68,7 +68,10 @@ class HookLimits(Section):
 
     time: Period = Field(default=60.0, description="for the answer of a hook, then 451 4.3.0")
     threads: Whole = Field(
-        default=16, ge=1, le=256, description="threads, of which all but one wait for a blocked one"
+        default=16,
+        ge=1,
+        le=256,
+        description="threads for methods that block, beside that of the event loop",
     )
     calls: Whole = Field(default=2000, ge=1, description="open calls; further ones get 451 4.3.0")
     content: Size = Field(

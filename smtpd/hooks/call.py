@@ -1,4 +1,4 @@
-"""One call of one hook, on its way from a session to the handler's thread and back."""
+"""One call of one hook, on its way from a session to a thread of the handler and back."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class HookTimeout(Exception):
 class HookCall:
     """Carries the arguments to the hook, and its answer back.
 
-    The thread of the sessions alone writes `over`, `deadline` and `interrupted`. The thread of the
-    handler alone writes `answer`, `error` and `task`, before it gives the call back. `loop` is
-    written by that which makes the task, or hands the call to a thread with a loop.
+    The thread of the sessions alone writes `over` and `deadline`. The thread of the handler alone
+    writes `answer`, `error`, `failed` and `task`, before it gives the call back. `loop` is written
+    by whoever hands the call to a loop.
     """
 
     method: Method
@@ -31,22 +31,29 @@ class HookCall:
     arguments: tuple[Any, ...]
     """Server, session, envelope, and the hook's own arguments."""
     done: Done
-    deadline: float = 0.0
-    """Time of the sessions' event loop at which the session stops to wait, in seconds."""
+    began: float
+    """Time of the sessions' event loop, in seconds."""
+    deadline: float
+    """Time of that loop at which the session stops waiting."""
     over: bool = False
     """Whether the session has its answer, or waits no longer."""
     loop: asyncio.AbstractEventLoop | None = None
-    """The loop of the thread that the call was handed to."""
+    """The loop in which the hook runs."""
     task: asyncio.Task[None] | None = None
     answer: Any = None
     error: BaseException | None = None
-    interrupted: float = 0.0
-    """When its thread was interrupted last, because the session waits no longer."""
     failed: bool = False
     """Whether the method raised, `handle_exception` or not."""
 
-    async def rescued(self, error: BaseException) -> None:
-        """Keep what the hook raised, or the answer of `handle_exception` to it."""
+    async def perform(self) -> None:
+        """Call the hook, in its loop, and keep its answer or what it raised."""
+        try:
+            self.arguments[1].loop = self.loop  # hooks make timers and futures with session.loop
+            self.answer = await self.method(*self.arguments)
+        except BaseException as error:  # a hook that ends its task ends neither thread nor process
+            await self._rescue(error)
+
+    async def _rescue(self, error: BaseException) -> None:
         self.failed = True
         if not (self.rescue and isinstance(error, Exception)):
             self.error = error

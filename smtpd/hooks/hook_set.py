@@ -92,10 +92,8 @@ class HookSet:
         return hooks
 
     async def _load(self, entry: configuration.HookEntry, config: SmtpdConfig) -> Hook:
-        limits, name, threaded = config.hook_limits, entry.reference, entry.sync == "thread"
-        runner = HookRunner(
-            name, time=limits.time, threads=limits.threads, calls=limits.calls, pooled=threaded
-        )
+        name, threaded = entry.reference, entry.sync == "thread"
+        runner = HookRunner(name, config.hook_limits, pooled=threaded)
         make = construct if entry.handler else construct_authenticator
         # in the thread of its methods: a constructor may take the running event loop
         future = runner.run_function(lambda: make(name, entry.arguments))

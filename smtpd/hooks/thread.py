@@ -1,14 +1,14 @@
-"""Threads with an event loop each, in which hooks run: one for all calls, or a pool."""
+"""Threads in which hooks run: one with an event loop for many calls, and a pool of further ones."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import islice
 from os.path import dirname
 from queue import SimpleQueue
 from sys import _current_frames  # documented in Python's library reference
@@ -19,19 +19,10 @@ import uvloop
 from smtpd.hooks.call import HookCall
 
 _OWN = dirname(__file__)
-_INTERRUPT = 1.0  # seconds between two interruptions of a call that no session waits for
+_CANCEL_S = 1.0  # for a hook to end when it is cancelled
 
-
-class HookInterrupted(BaseException):
-    """Ends Python code of a hook that does not give its thread back."""
-
-
-def interrupt(ident: int) -> None:
-    """Raise HookInterrupted in the Python code that the thread of that number executes."""
-    if ident:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(ident), ctypes.py_object(HookInterrupted)
-        )
+type GiveBack = Callable[[HookCall], None]
+"""Takes a call back from its thread, in the loop of the sessions."""
 
 
 class HookThread:
@@ -41,48 +32,35 @@ class HookThread:
     is not awake already. A task starts eagerly: a hook that awaits nothing ends in its first step.
     """
 
-    def __init__(
-        self, name: str, main: asyncio.AbstractEventLoop, done: Callable[[HookCall], None]
-    ) -> None:
-        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    def __init__(self, name: str, main: asyncio.AbstractEventLoop, give_back: GiveBack) -> None:
+        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._main = main
-        self._done = done
+        self._give_back = give_back
         self.queue: deque[HookCall] = deque()
         """Calls that the thread has not begun."""
-        self.turned = 0
-        """How often the thread began a call or answered a `probe`."""
+        self.progress = 0
+        """Grows with each call that the thread begins, and whenever it has emptied the queue."""
         self._awake = False  # the thread will look at the queue
         self._answers: deque[HookCall] = deque()
         self._batch = False  # answers leave together after the calls at hand
         self._signalled = False  # the loop of the sessions will look at the answers
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
 
     def stop(self) -> None:
         """Cancel what runs, and end the thread when its hooks give it back."""
         self._stopping = True
-        self.loop.call_soon_threadsafe(self._stop)
-
-    def join(self, seconds: float) -> bool:
-        """Wait for the end of the thread; False if it lasts longer than `seconds`."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        self._loop.call_soon_threadsafe(self._stop)
 
     def put_call(self, call: HookCall) -> None:
         """Hand a call over."""
-        call.loop = self.loop
+        call.loop = self._loop
         self.queue.append(call)
         if not self._awake:
             self._awake = True
             # after this round of the sessions' loop, so that all its calls need one wake-up
-            self._main.call_soon(self._wake)
-
-    def _wake(self) -> None:
-        self.loop.call_soon_threadsafe(self._take)
+            self._main.call_soon(self._loop.call_soon_threadsafe, self._take)
 
     def run_function[T](self, function: Callable[[], T]) -> Future[T]:
         """Call a function in the thread; the future gets what it returns or raises."""
@@ -90,61 +68,39 @@ class HookThread:
         async def work() -> T:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(work(), self.loop)
-
-    def probe(self) -> None:
-        """Have `turned` counted up as soon as the loop of the thread turns again."""
-        self.loop.call_soon_threadsafe(self._turn)
-
-    def interrupt(self) -> None:
-        """Raise HookInterrupted in the Python code that the thread executes.
-
-        Code outside of Python, `time.sleep` for one, sees it only when it returns.
-        """
-        interrupt(self.ident)
+        return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
     def place(self) -> str:
         """Return the line of the hook that the thread executes now, or '' if it executes none."""
-        frame, inner = _current_frames().get(self.ident), None
-        while frame and frame.f_code is not self._PERFORM:
-            if dirname(frame.f_code.co_filename) != _OWN:
-                inner = frame
-            frame = frame.f_back
+        frame, inner = _current_frames().get(self.thread.ident or 0), None
+        while frame and dirname(frame.f_code.co_filename) != _OWN:
+            inner, frame = frame, frame.f_back
         if not (frame and inner):
             return ""
         return f"{inner.f_code.co_qualname} ({inner.f_code.co_filename}:{inner.f_lineno})"
 
-    @property
-    def ident(self) -> int:
-        """The thread's number."""
-        return self._thread.ident or 0
-
     def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.set_exception_handler(lambda _, context: None)  # what failed is answered for
+        _use(self._loop)
         while not self._stopping:
-            with suppress(BaseException):  # a hook's callback called sys.exit, or was interrupted
-                self.loop.run_forever()
-        self.loop.close()
+            with suppress(BaseException):  # a hook's callback called sys.exit
+                self._loop.run_forever()
+        self._loop.close()
 
     def _stop(self) -> None:
-        for task in asyncio.all_tasks(self.loop):
+        for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        self.loop.call_later(0.05, self.loop.stop)  # they end first
-
-    def _turn(self) -> None:
-        self.turned += 1
+        self._loop.call_later(0.05, self._loop.stop)  # they end first
 
     def _take(self) -> None:
         self._awake = False
-        queue, loop = self.queue, self.loop
+        queue, loop = self.queue, self._loop
         try:
             while queue:
                 try:
                     call = queue.popleft()
-                except IndexError:  # another thread has taken it over
+                except IndexError:  # the thread of the sessions has taken it back
                     break
-                self.turned += 1
+                self.progress += 1
                 if call.over:
                     self._answers.append(call)
                     continue
@@ -158,21 +114,16 @@ class HookThread:
                     call.task = task
         finally:
             self._batch = False
+            self.progress += 1
             self._answer()
 
     async def _perform(self, call: HookCall) -> None:
-        arguments = call.arguments
         try:
-            arguments[1].loop = self.loop  # hooks make timers and futures with session.loop
-            call.answer = await call.method(*arguments)
-        except BaseException as error:  # a hook that ends its task ends neither thread nor process
-            await call.rescued(error)
+            await call.perform()
         finally:
             self._answers.append(call)
             if not self._batch:
                 self._answer()
-
-    _PERFORM = _perform.__code__
 
     def _answer(self) -> None:
         """Have the sessions' loop look at the answers."""
@@ -188,93 +139,71 @@ class HookThread:
         self._signalled = False
         answers = self._answers
         while answers:
-            self._done(answers.popleft())
+            self._give_back(answers.popleft())
 
 
 class HookPool:
-    """Runs each call in a thread that it has for itself, with an event loop.
+    """At most `most` threads, each with an event loop, that run one call at a time.
 
-    A thread starts when no other one is free, up to `most`. Then calls wait for one. They are
-    daemon threads: the process ends although a hook never gives its thread back.
+    A thread starts when no other one is free. They are daemon threads: the process ends although a
+    hook never gives its thread back.
     """
 
     def __init__(
-        self,
-        name: str,
-        most: int,
-        main: asyncio.AbstractEventLoop,
-        done: Callable[[HookCall], None],
+        self, name: str, most: int, main: asyncio.AbstractEventLoop, give_back: GiveBack
     ) -> None:
         self._name = name
         self._most = most
         self._main = main
-        self._done = done
+        self._give_back = give_back
         self._queue: SimpleQueue[HookCall | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._running: dict[int, HookCall] = {}  # by the number of the thread
-        self._calls = 0  # that no thread has given back
+        self.threads: list[threading.Thread] = []
+        self._open: dict[HookCall, None] = {}  # calls that no thread has given back, oldest first
+
+    def hangs(self, now: float) -> bool:
+        """Return whether each thread runs a call that has outlived its deadline."""
+        if len(self._open) < self._most:
+            return False
+        running = islice(self._open, self._most)  # calls begin in the order in which they came
+        return all(now > call.deadline + _CANCEL_S for call in running)
 
     def put_call(self, call: HookCall) -> None:
         """Hand a call over."""
-        self._calls += 1
-        if self._calls > len(self._threads) < self._most:
-            name = f"hook {self._name} pool {len(self._threads) + 1}"
+        self._open[call] = None
+        if len(self._open) > len(self.threads) < self._most:
+            name = f"hook {self._name} pool {len(self.threads) + 1}"
             thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._threads.append(thread)
+            self.threads.append(thread)
             thread.start()
         self._queue.put(call)
 
-    def interrupt_late(self, now: float) -> None:
-        """Interrupt the threads whose call is over for its session; `now` is of its loop."""
-        for ident, call in list(self._running.items()):
-            if call.over and now >= call.interrupted + _INTERRUPT:
-                call.interrupted = now
-                interrupt(ident)
-
     def stop(self) -> None:
         """End the threads, each after its call."""
-        for _ in self._threads:
+        for _ in self.threads:
             self._queue.put(None)
 
-    def join(self, seconds: float) -> None:
-        """Wait for the end of each thread without a call, at most `seconds` for each."""
-        for thread in self._threads:
-            if thread.ident not in self._running:
-                thread.join(seconds)
-
     def _came(self, call: HookCall) -> None:
-        self._calls -= 1
-        self._done(call)
+        del self._open[call]
+        self._give_back(call)
 
     def _run(self) -> None:
-        ident, loop = threading.get_ident(), uvloop.new_event_loop()
-        asyncio.set_event_loop(loop)
-        loop.set_exception_handler(lambda _, context: None)  # what failed is answered for
-        while True:
-            call: HookCall | None = None
-            try:
-                call = self._queue.get()
-                if not call:
-                    break
-                self._running[ident] = call
-                if not call.over:
-                    call.loop = loop
-                    call.task = loop.create_task(_perform(call, loop))
+        loop = uvloop.new_event_loop()
+        _use(loop)
+        while call := self._queue.get():
+            if not call.over:
+                call.loop = loop
+                call.task = loop.create_task(call.perform())
+                try:
                     loop.run_until_complete(call.task)
-            except BaseException as error:  # the interruption came late, or the loop was ended
-                if call and not (call.answer or call.error):
-                    call.error = error
-            finally:
-                self._running.pop(ident, None)
-                if call:
-                    with suppress(RuntimeError):  # the process ends, and no session waits
-                        self._main.call_soon_threadsafe(self._came, call)
+                except BaseException as error:  # a hook's callback called sys.exit
+                    if not call.task.done():
+                        call.task.cancel()
+                        call.error = error
+            with suppress(RuntimeError):  # the process ends, and no session waits
+                self._main.call_soon_threadsafe(self._came, call)
         loop.close()
 
 
-async def _perform(call: HookCall, loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        call.arguments[1].loop = loop  # hooks make timers and futures with session.loop
-        call.answer = await call.method(*call.arguments)
-    except BaseException as error:  # a hook that ends its task ends neither thread nor process
-        await call.rescued(error)
+def _use(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.set_exception_handler(lambda _, context: None)  # what failed is answered for

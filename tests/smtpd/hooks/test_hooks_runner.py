@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from smtpd.config.hooks import HookLimits
 from smtpd.hooks.call import HookCall, HookTimeout
 from smtpd.hooks.runner import HookOverload, HookRunner
 from tests.support.waiting import PATIENCE, SLACK, eventually, let_others_run, take_time_async
@@ -24,8 +25,8 @@ class Session:
 
 
 @asynccontextmanager
-async def running(**limits: Any) -> AsyncIterator[HookRunner]:
-    runner = HookRunner("test", **{"time": 60.0, "threads": 4, "calls": 1000, **limits})
+async def running(pooled: bool = False, **limits: Any) -> AsyncIterator[HookRunner]:
+    runner = HookRunner("test", HookLimits(**limits), pooled=pooled)
     try:
         yield runner
     finally:
@@ -156,7 +157,6 @@ async def test_a_session_that_ends_cancels_its_hook() -> None:
 @pytest.mark.parametrize("method", [block, spin])
 async def test_a_blocked_thread_holds_up_nothing_and_serves_again(method: Any) -> None:
     event = threading.Event()
-    usual = sys.getswitchinterval()
     async with running() as runner:
         first, _ = await ask(runner, thread)
         blocked = begin(runner, method, event)[0]
@@ -173,55 +173,46 @@ async def test_a_blocked_thread_holds_up_nothing_and_serves_again(method: Any) -
 
         assert (await asyncio.wait_for(blocked, PATIENCE)).startswith("250")
         await eventually(lambda: in_thread(first))
-    assert sys.getswitchinterval() == usual
 
 
-@pytest.mark.slow
-async def test_all_threads_blocked_and_too_many_calls() -> None:
+async def test_too_many_open_calls_are_refused() -> None:
+    async with running(calls=2) as runner:
+        calls = [begin(runner, sleep, 3600)[1] for _ in range(2)]
+        with pytest.raises(HookOverload):
+            await ask(runner, thread)
+        for call in calls:
+            assert call
+            call.abandon()
+        await eventually(lambda: answers(runner))
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_calls_are_refused_at_once_while_every_thread_hangs(pooled: bool) -> None:
     event, begun = threading.Event(), list[int]()
+    number = 1 if pooled else 2
 
     async def blocks(*_: Any) -> str:
         begun.append(threading.get_ident())
         return await block("server", Session(), "envelope", event)
 
-    async with running(threads=2, calls=4, time=3.0) as runner:
-        blocked = [begin(runner, blocks)[0] for _ in range(2)]
-        await eventually(lambda: len(begun) == 2)
-        waiting = [begin(runner, thread)[0] for _ in range(2)]
-        with pytest.raises(HookOverload):
+    async def refused() -> bool:
+        try:
             await ask(runner, thread)
+        except (HookTimeout, HookOverload) as error:
+            return isinstance(error, HookOverload)
+        return False
+
+    async with running(pooled, threads=1, time=0.5) as runner:
+        blocked = [begin(runner, blocks)[0] for _ in range(number)]
+        await eventually(lambda: len(begun) == number)
+        waiting = [begin(runner, thread)[0] for _ in range(2)]
         for future in (*blocked, *waiting):
             with pytest.raises(HookTimeout):
                 await asyncio.wait_for(future, PATIENCE)
+        await eventually(refused)
         event.set()
         await eventually(lambda: answers(runner))
-        assert await asyncio.gather(*(begin(runner, sleep, 0.0)[0] for _ in range(4)))
-
-
-async def test_a_busy_loop_in_python_is_ended_after_its_time() -> None:
-    async with running(threads=1, time=0.3) as runner:
-        spinning = begin(runner, spin, threading.Event())[0]
-        with pytest.raises(HookTimeout):
-            await asyncio.wait_for(spinning, PATIENCE)
-        await eventually(lambda: answers(runner))
-
-
-async def test_a_busy_loop_beside_which_no_call_waits_is_ended_too() -> None:
-    ended, usual = threading.Event(), sys.getswitchinterval()
-
-    async def spins(*_: Any) -> None:
-        try:
-            while True:
-                pass
-        finally:
-            ended.set()
-
-    async with running(time=0.3) as runner:
-        spinning = begin(runner, spins)[0]
-        with pytest.raises(HookTimeout):
-            await asyncio.wait_for(spinning, PATIENCE)
-        await eventually(ended.is_set)
-        await eventually(lambda: sys.getswitchinterval() == usual)
+        assert len(set(begun)) == number
 
 
 @pytest.mark.slow

@@ -158,7 +158,7 @@ class KeyRings:
         except (KeyError, TypeError, ValueError, OverflowError):
             raise ValueError("the part unsubscribe is broken") from None
         if not self.url or Purpose.UNSUBSCRIBE not in self.rings:
-            raise UnknownKey("campaigns.url of queued.yaml is missing, with which links begin")
+            raise UnknownKey("tokens.unsubscribe_url is missing, with which links begin")
         token = self.rings[Purpose.UNSUBSCRIBE].sign(octets)
         return f"{self.url}{Purpose.UNSUBSCRIBE.path}?token={token}"
 

@@ -67,7 +67,7 @@ class OtherKind(NamedTuple):
 
     place: int
     recipient: str
-    by_sms: bool
+    problem: str
 
 
 class ListTable(OperatorLink):

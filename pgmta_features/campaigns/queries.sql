@@ -85,16 +85,14 @@ CREATE TEMP TABLE imported_list (place integer, recipient text, domain text COLL
 COPY pg_temp.imported_list (place, recipient, domain, params) FROM STDIN
 
 -- name: other_kind
--- Take out rows of the other kind: a campaign goes to telephone numbers, or to mailboxes. Without earlier recipients
--- most rows decide, or the first one.
+-- Take out rows of the other kind: a campaign goes to telephone numbers, or to mailboxes.
 WITH kind AS MATERIALIZED (
-    SELECT coalesce((SELECT r.domain = 'sms' FROM campaign_recipients AS r WHERE r.campaign_id = %(campaign)s ORDER BY r.number LIMIT 1),
-        2 * count(*) FILTER (WHERE domain = 'sms') > count(*) OR 2 * count(*) FILTER (WHERE domain = 'sms') = count(*)
-            AND (SELECT domain = 'sms' FROM pg_temp.imported_list ORDER BY place LIMIT 1)) AS by_sms
+    SELECT campaign_by_sms(%(campaign)s, count(*) FILTER (WHERE domain = 'sms'), count(*) FILTER (WHERE domain <> 'sms'),
+        (SELECT domain = 'sms' FROM pg_temp.imported_list ORDER BY place LIMIT 1)) AS by_sms
     FROM pg_temp.imported_list
 )
 DELETE FROM pg_temp.imported_list AS i USING kind WHERE (i.domain = 'sms') <> kind.by_sms
-RETURNING i.place, i.recipient, kind.by_sms
+RETURNING i.place, i.recipient, campaign_other_kind(kind.by_sms) AS problem
 
 -- name: twice
 -- Rows of a mailbox that is there before: places below 0 are recipients of earlier imports.

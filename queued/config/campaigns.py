@@ -1,4 +1,4 @@
-"""Section `campaigns` of queued.yaml: where the links in their mail lead."""
+"""Section `campaigns` of queued.yaml: where complaints come."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from pgmta.config.types import Section
-from pgmta.config.urls import parse_public_url
 from pgmta.errors import AddressError
 from pgmta.mail.address import mailbox_key, parse_mailbox
 
@@ -23,13 +22,8 @@ def _mailbox(value: Any) -> str:
 
 
 class Campaigns(Section):
-    """Say how recipients of campaigns unsubscribe."""
+    """Say where complaints come."""
 
-    url: Annotated[str, BeforeValidator(parse_public_url)] | None = Field(
-        default=None,
-        description="`public.url` of web.yaml, with which links begin that unsubscribe; null: mail "
-        "with such a link waits",
-    )
     complaints: list[Annotated[str, BeforeValidator(_mailbox)]] = Field(
         default=[],
         description="addresses to which providers send complaints (ARF); a complaint about mail "

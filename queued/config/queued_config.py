@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, Strict, field_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, Strict, field_validator
 
 from pgmta.action import Action
 from pgmta.config.environment import Environment, Log, environment_field
@@ -17,6 +17,7 @@ from pgmta.config.loader import Problem, load, load_lines, mistakes
 from pgmta.config.metrics import MetricsPage
 from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import Duration, Period, Section, Whole, at_least, is_address
+from pgmta.config.urls import parse_public_url
 from pgmta.features import loaded
 from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
@@ -127,6 +128,16 @@ class QueuedLog(Log):
     )
 
 
+class QueuedTokens(TokenKeys):
+    """Name the keys of signed tokens by purpose, and the page of links that unsubscribe."""
+
+    unsubscribe_url: Annotated[str, BeforeValidator(parse_public_url)] | None = Field(
+        default=None,
+        description="`public.url` of web.yaml, with which links begin that unsubscribe; null: mail "
+        "with such a link waits",
+    )
+
+
 class QueuedConfig(JoinedFile):
     """The whole of queued.yaml."""
 
@@ -152,7 +163,7 @@ class QueuedConfig(JoinedFile):
     retry: Retry = Field(default=Retry())
     bounces: Bounces = Field(default=Bounces())
     signing: Signing = Field(default=Signing())
-    tokens: TokenKeys = Field(default=TokenKeys())
+    tokens: QueuedTokens = Field(default=QueuedTokens())
     collectors: list[Collector] = Field(
         default=[], description="what makes mail of tokens in the schema lifecycle"
     )
@@ -247,9 +258,9 @@ def read_config(
     problems = [*_wrong_dane(config), *_no_keys(config)]
     for check in loaded("config_checks"):
         problems += check(config)
-    if config.campaigns.url and not config.tokens.unsubscribe:
+    if config.tokens.unsubscribe_url and not config.tokens.unsubscribe:
         reason = "tokens.unsubscribe has no key, which signs its links"
-        problems.append((("campaigns", "url"), reason))
+        problems.append((("tokens", "unsubscribe_url"), reason))
     problems += ((("retry", *keys), reason) for keys, reason in config.retry.problems())
     if problems:
         raise mistakes(path, problems)

@@ -59,7 +59,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
 
     def configured(self, config: QueuedConfig) -> Prepare:
         """Use the keys of tokens from now on; return the step."""
-        self._keys = KeyRings.of(config.tokens, config.campaigns.url or "")
+        self._keys = KeyRings.of(config.tokens, config.tokens.unsubscribe_url or "")
         return self.prepare
 
     def prepare(self, outgoing: Outgoing) -> Prepared:

@@ -27,14 +27,17 @@ $$;
 COMMENT ON FUNCTION campaign_words IS
     'The values that a template has words for, and why they don''t fit; null if they do. A null is an empty text.';
 
-CREATE FUNCTION campaign_by_sms(campaign bigint) RETURNS boolean LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp
-RETURN (SELECT r.domain = 'sms' FROM campaign_recipients AS r WHERE r.campaign_id = campaign ORDER BY r.number LIMIT 1);
+CREATE FUNCTION campaign_by_sms(campaign bigint, numbers bigint DEFAULT 0, mailboxes bigint DEFAULT 0, first boolean DEFAULT NULL)
+RETURNS boolean LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp
+RETURN coalesce((SELECT r.domain = 'sms' FROM campaign_recipients AS r WHERE r.campaign_id = campaign ORDER BY r.number LIMIT 1),
+    numbers > mailboxes OR numbers = mailboxes AND first);
 COMMENT ON FUNCTION campaign_by_sms IS
-    'Whether a campaign goes to telephone numbers; null without recipients. A campaign has one kind, as it has one credential.';
+    'Whether a campaign goes to telephone numbers: it has one kind, as it has one credential. Of one without recipients most '
+    'of its first list decide, or `first`, whether the first of these is a number; null without a list.';
 
 CREATE FUNCTION campaign_other_kind(by_sms boolean) RETURNS text IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN by_sms THEN 'it is a mailbox, and the others are telephone numbers'
-    ELSE 'it is a telephone number, and the others are mailboxes' END;
+RETURN CASE WHEN by_sms THEN 'it is a mailbox, and the campaign goes to telephone numbers'
+    ELSE 'it is a telephone number, and the campaign goes to mailboxes' END;
 COMMENT ON FUNCTION campaign_other_kind IS 'What is wrong with a recipient of the other kind.';
 
 CREATE FUNCTION campaign_add(campaign bigint, recipients text[], params jsonb[] DEFAULT NULL)
@@ -43,7 +46,7 @@ RETURNS TABLE (place integer, recipient text, problem text) LANGUAGE plpgsql SEC
 #variable_conflict use_column
 DECLARE
     base integer := campaign_import(campaign);
-    by_sms boolean := campaign_by_sms(campaign);
+    by_sms boolean;
     owner campaigns;
     wanted jsonb;
 BEGIN
@@ -54,14 +57,12 @@ BEGIN
     ELSIF params IS NOT NULL AND cardinality(params) <> cardinality(recipients) THEN
         PERFORM submit_refuse('params', 'there are not as many as recipients');
     END IF;
-    IF by_sms IS NULL THEN  -- most of the list decide, or the first one
-        SELECT count(*) FILTER (WHERE n.number) > count(*) FILTER (WHERE NOT n.number)
-            OR count(*) FILTER (WHERE n.number) = count(*) FILTER (WHERE NOT n.number) AND (array_agg(n.number ORDER BY n.place))[1]
-        INTO by_sms
-        FROM (
-            SELECT strpos(r.recipient, '@') = 0 AS number, r.place FROM unnest(recipients) WITH ORDINALITY AS r (recipient, place)
-            WHERE r.recipient ~ '^[+]|@' COLLATE "C") AS n;
-    END IF;
+    SELECT campaign_by_sms(campaign, count(*) FILTER (WHERE n.number), count(*) FILTER (WHERE NOT n.number),
+        (array_agg(n.number ORDER BY n.place))[1])
+    INTO by_sms
+    FROM (
+        SELECT strpos(r.recipient, '@') = 0 AS number, r.place FROM unnest(recipients) WITH ORDINALITY AS r (recipient, place)
+        WHERE r.recipient ~ '^[+]|@' COLLATE "C") AS n;
     RETURN QUERY
         WITH given AS MATERIALIZED (
             SELECT g.place::integer, g.recipient, g.domain, w.found, suppression_address(g.recipient) AS key,
@@ -138,6 +139,8 @@ COMMENT ON FUNCTION campaign_test IS
     'all mail of the campaign does: with its credential, at its rate.';
 
 INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION campaign_by_sms', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_other_kind', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_import', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_add', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_test', 'pgmta_operator', 'EXECUTE');

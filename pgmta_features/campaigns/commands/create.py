@@ -40,7 +40,7 @@ def create(config: Path, name: str, tenant: str, at: str | None, deadline: str |
     """Make a campaign without recipients, and say which words its list has to have.
 
     A credential that no route, budget or option names is named on stderr: it may be misspelt. So
-    is a missing campaigns.url, without which mail with a scope waits.
+    is a missing tokens.unsubscribe_url, without which mail with a scope waits.
     """
     given = {
         **options, "name": name, "tenant": tenant, "visible_at": time_option("--at", at),
@@ -74,9 +74,9 @@ def _notes(config: Path, options: dict[str, Any], rated: list[str]) -> list[str]
     except ConfigError:  # that is for those who may read all its files
         return []
     notes = [_unnamed(read, options["credential"], rated)]
-    if options["scope"] and not read.campaigns.url:
-        notes.append("campaigns.url is missing in queued.yaml: mail with a scope has a link to "
-                     "unsubscribe, and waits until there is one")  # fmt: skip
+    if options["scope"] and not read.tokens.unsubscribe_url:
+        notes.append("tokens.unsubscribe_url is missing in queued.yaml: mail with a scope has a "
+                     "link to unsubscribe, and waits until there is one")  # fmt: skip
     return [note for note in notes if note]
 
 

@@ -98,11 +98,7 @@ def _import(
     with work.transaction():
         for other in work.of_other_kind():
             counts["bad"] += 1
-            kinds = "a mailbox", "telephone numbers"
-            kind, others = kinds if other.by_sms else ("a telephone number", "mailboxes")
-            problems.add(
-                other.place, f"{other.recipient!r} is {kind}, and the campaign goes to {others}"
-            )
+            problems.add(other.place, f"{other.recipient!r}: {other.problem}")
         for row in work.duplicates():
             counts["duplicates"] += 1
             where = (

@@ -37,7 +37,7 @@ def preview(
     """
     with open_recipients(config, tenant, name) as campaign:
         found = campaign.recipient(number)
-        url = load(config, whole_model()).campaigns.url or _NO_URL
+        url = load(config, whole_model()).tokens.unsubscribe_url or _NO_URL
         parts = composed(campaign, found.recipient, found.params, number, url)
     show_parts(parts, view=view, opened=opened, as_json=as_json)
     if is_number(found.recipient) and not as_json:

@@ -75,7 +75,7 @@ def test_what_fits_is_added_and_the_rest_is_named(
 
 
 def test_numbers_and_mailboxes_are_not_mixed(campaign: int, db: psycopg.Connection) -> None:
-    mailbox = "it is a mailbox, and the others are telephone numbers"
+    mailbox = "it is a mailbox, and the campaign goes to telephone numbers"
     first = [("a@x.example", words()), ("+491701234567", words()), ("no", words())]
     assert add(db, campaign, *first, ("+491701234568", words())) == [
         (1, "a@x.example", mailbox), (3, "no", "it is no mailbox")

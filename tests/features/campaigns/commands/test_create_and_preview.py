@@ -79,7 +79,7 @@ def test_the_preview_has_an_example_of_the_link_that_unsubscribes(
                                 "--scope", "news", "--json"))  # fmt: skip
     assert made["columns"] == ["recipient"]
     site.said("import", "bye", site.file("recipient\na@x.example\n"))
-    site.configure({"campaigns": {"url": "https://mail.shop.example"}})
+    site.configure({"tokens": {"unsubscribe_url": "https://mail.shop.example"}})
     mail = read(site.said("preview", "bye").encode())
     link = body(mail, "plain").removeprefix("Stop: ").strip()
     assert link.startswith("https://mail.shop.example/unsubscribe?token=")
@@ -115,8 +115,9 @@ def test_a_scope_needs_the_url_of_its_links(site: Site, db: psycopg.Connection) 
     db.execute("SELECT budget_set('credential:c', 10, NULL)")
     given = ("--template", "hello", "--credential", "c", "--scope", "news")
     site.configure({})
-    assert "campaigns.url is missing in queued.yaml" in site.run("create", "one", *given).stderr
-    site.configure({"campaigns": {"url": "https://a.example"}})
+    said = site.run("create", "one", *given).stderr
+    assert "tokens.unsubscribe_url is missing in queued.yaml" in said
+    site.configure({"tokens": {"unsubscribe_url": "https://a.example"}})
     assert site.run("create", "two", *given).stderr == ""
 
 

@@ -260,5 +260,5 @@ def test_a_campaign_goes_to_numbers_or_to_mailboxes(site: Site, db: psycopg.Conn
         done = site.run("import", *words)
         assert (done.exit_code, json.loads(done.stdout)["imported"]) == (1, imported), done.stderr
         assert problems(site.folder / "bad.csv") == {
-            line: f"{recipients[line - 2]!r} {what}" for line, what in bad.items()
+            line: f"{recipients[line - 2]!r}: it {what}" for line, what in bad.items()
         }

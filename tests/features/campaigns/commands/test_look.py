@@ -57,11 +57,11 @@ def test_the_budget_and_mail_that_waits(site: Site, db: psycopg.Connection) -> N
     begin_worker(db)
     db.execute("SELECT campaign_take(), campaign_feed('ses-1', 'w')")
     db.execute("UPDATE budgets SET next_at = '2100-01-01 00:00Z'")
-    db.execute("UPDATE queue SET last_reply = '4.3.0 campaigns.url is missing', attempts = 1")
+    db.execute("UPDATE queue SET last_reply = '4.3.0 no unsubscribe_url', attempts = 1")
     free, mail = waits(site)
     assert free == "its rate: credential:ses-1 is free at 2100-01-01 00:00:00+0000"
     assert mail.startswith("message ")
-    assert mail.endswith(": 4.3.0 campaigns.url is missing")
+    assert mail.endswith(": 4.3.0 no unsubscribe_url")
     db.execute("SELECT budget_set('credential:ses-1', 1.0, 0)")
     assert waits(site)[0].startswith("the next month: credential:ses-1 has no more (")
 

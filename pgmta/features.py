@@ -16,6 +16,7 @@ from typing import Any
 FEATURES: tuple[str, ...] = (
     "top",
     "providers",
+    "inquiries",
     "suspensions",
     "rates",
     "campaigns",
@@ -24,8 +25,8 @@ FEATURES: tuple[str, ...] = (
 )
 """The folders of `pgmta_features` that are in use, each after those that it needs.
 
-To remove a feature, remove its folder and its name here. The folders of suspensions and campaigns
-have a part of these features only, so removing them now would leave the rest without it.
+To remove a feature, remove its folder and its name here. The folder of campaigns has a part of
+this feature only, so removing it now would leave the rest without it.
 """
 
 type Place = str
@@ -62,6 +63,8 @@ class Feature:
     `transports` are each a TransportKind, by the names that routes give them.
     `route_keys` are models of a route in shaping.yaml with further keys, each a ShapingRoute, and
     `route_limits` are each a ShownLimit, which says what these keys limit.
+    `process_parts` are functions that get each new QueuedProcess, and add keepers to its gate, and
+    readers to its orders.
     """
 
     needs: tuple[str, ...] = ()
@@ -75,6 +78,7 @@ class Feature:
     more_keys: Mapping[str, Place] = field(default_factory=dict)
     config_checks: tuple[Place, ...] = ()
     routes: tuple[Place, ...] = ()
+    process_parts: tuple[Place, ...] = ()
     settling: tuple[Place, ...] = ()
     beginning: tuple[Place, ...] = ()
     stages: Mapping[str, Place] = field(default_factory=dict)

@@ -20,8 +20,8 @@ from pgmta.service import start_part
 CHANNEL: Final = "pgmta_queue"
 NOTIFY: Final = f"SELECT pgmta.notify_channel('{CHANNEL}')"
 """Wakes the workers; functions of the database execute the same."""
-SUSPENSIONS: Final = "pgmta_suspensions"
-"""Says that the suspensions have changed, or that an operator inquires."""
+ORDERS: Final = "pgmta_orders"
+"""Tells every process that an operator has given an order; functions of features execute it."""
 _LAST_NOTIFY_TIMEOUT_S = 1.0  # for a notification that is due when its process stops
 _RECONNECT_PAUSE_S = 0.5
 QUIET_S = 0.05  # so long after the last NOTIFY a transaction has its own again
@@ -44,19 +44,19 @@ class News:
 
 
 async def listen(
-    resources: Resources, wakes: Sequence[Callable[[], float]], suspensions: News | None = None
+    resources: Resources, wakes: Sequence[Callable[[], float]], orders: News | None = None
 ) -> None:
     """Call `wakes` at every notification and after every (re)connect; runs until cancelled.
 
     Each wakes a worker, and returns the seconds in which it needs no further notifications, because
     others have the turn. Listening stops while that holds for all of them, and they are called once
     more afterwards. PostgreSQL then wakes one worker per message and not all. Notifications are
-    hints and may be lost, so workers also poll. `suspensions` hear all the time.
+    hints and may be lost, so workers also poll. `orders` hear all the time.
     """
-    news = suspensions or News()
+    news = orders or News()
 
     def told(channels: set[str]) -> float:
-        if SUSPENSIONS in channels:
+        if ORDERS in channels:
             news.came.set()
         if CHANNEL in channels:
             return min([wake() for wake in wakes], default=0.0)
@@ -68,7 +68,7 @@ async def listen(
             # psycopg itself reads those that come during LISTEN; a needless look costs little
             connection.add_notify_handler(lambda note: news.came.set())
             try:
-                await connection.execute(f"LISTEN {SUSPENSIONS}")
+                await connection.execute(f"LISTEN {ORDERS}")
                 news.set_heard(True)
                 while True:
                     await connection.execute(f"LISTEN {CHANNEL}")

@@ -18,7 +18,7 @@ TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
     "mails", "plain_mails", "mail_objects", "arguments", "days", "attempts", "transcripts",
     "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
-    "suspensions", "inquiries", "daemons", "accounts", "dkim", "tls", "budgets", "suppressions",
+    "daemons", "accounts", "dkim", "tls", "budgets", "suppressions",
     "campaigns", "campaign_jobs", "campaign_feed", "campaign_lists", "unsubscribing", "callbacks",
     "forgetting", "expiry",
 )  # fmt: skip

@@ -1,9 +1,33 @@
 """Suspensions: operators stop mail of a domain, sender, tenant, host or condition for a while.
 
-Only what notes them with an outcome and explains them is here so far; the rest is still in the
-core.
+Operators read docs/operate/suspensions.md.
 """
 
-from pgmta.features import Feature
+from pgmta.features import Command, Feature
 
-FEATURE = Feature(settling=(".settling:SETTLING",), explainers=(".explainer:EXPLAINER",))
+FEATURE = Feature(
+    schema=("schema.sql",),
+    commands={
+        "suspend": Command(
+            place=".command:suspend",
+            line="Stop attempts for mail until `queuectl resume`, or for a time.",
+            task="Next hops",
+        ),
+        "suspend --list": Command(
+            place=".command:suspensions",
+            line="List the suspensions, with the rows that came due and were put off for each.",
+            task="Next hops",
+        ),
+        "resume": Command(
+            place=".command:resume",
+            line="End suspensions: their mail becomes due within a minute, "
+            "unless it meets another one.",
+            task="Next hops",
+        ),
+    },
+    looks=(".store:ANY_SUSPENSION",),
+    duties=(".duty:DUTY",),
+    process_parts=(".watch:add_watch",),
+    settling=(".settling:SETTLING",),
+    explainers=(".explainer:EXPLAINER",),
+)

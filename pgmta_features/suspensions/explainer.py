@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pgmta.command import shorten
 from pgmta.states import WAITING
 from pgmta.store.changes.overview import Overview
-from pgmta.store.changes.suspension_orders import SuspensionOrders
+from pgmta_features.suspensions.orders import SuspensionOrders
 from queued.cli.explainer import Explainer, Row, mail_of
 from queued.cli.options.queue_command import instant
 
@@ -58,7 +58,7 @@ def _leads(row: Row, each: dict[str, Any], routes: Routes | None) -> bool:
         return row["domain"] in each["domains"]
     if each["kind"] != "next-hop" or routes is None:
         return False
-    from queued.process.suspended_mail import leads_to
+    from pgmta_features.suspensions.suspended_mail import leads_to
 
     return leads_to(routes.find(mail_of(row)).destination, each["value"])
 

@@ -9,7 +9,7 @@ from pgmta.model import Outcome
 from pgmta.postgres.binary import Bigints
 from pgmta.store.queries import feature_queries
 from pgmta.store.queue.companion import QueueColumn, SettleCompanion
-from pgmta.store.records.suspensions import SUSPENDED
+from pgmta_features.suspensions.store import SUSPENDED
 
 
 def _suspensions(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -56,14 +56,6 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.installation.init:init",
         "Write smtpd.yaml, queued.yaml and shaping.yaml into FOLDER (/etc/pgmta).",
     ),
-    "inspect": LazyCommand(
-        "queued.cli.connections.inspect_destination:inspect",
-        "Show a destination: its connections, what each waits for, limits and ceilings.",
-    ),
-    "inspect --disconnect": LazyCommand(
-        "queued.cli.connections.disconnect:disconnect",
-        "End connections to next hops, which `queuectl inspect` lists with their ids.",
-    ),
     "lifecycle": LazyCommand(
         "queued.cli.lifecycle.lifecycle:lifecycle",
         "Install or remove the schema `lifecycle`: accounts, tokens and the mail about them.",
@@ -91,10 +83,6 @@ COMMANDS: dict[str, LazyCommand] = {
     "release": LazyCommand(
         "queued.cli.commands.change:release",
         "Give held rows back to the queue, due now, or at the time of scheduled mail.",
-    ),
-    "resume": LazyCommand(
-        "queued.cli.suspension.suspend:resume",
-        "End suspensions: their mail becomes due within a minute, unless it meets another one.",
     ),
     "retry": LazyCommand(
         "queued.cli.commands.change:retry",
@@ -132,14 +120,6 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.campaign.suppression:suppression",
         "Add, release and list addresses that get no mail of campaigns.",
     ),
-    "suspend": LazyCommand(
-        "queued.cli.suspension.suspend:suspend",
-        "Stop attempts for mail until `queuectl resume`, or for a time.",
-    ),
-    "suspend --list": LazyCommand(
-        "queued.cli.suspension.suspend:suspensions",
-        "List the suspensions, with the rows that came due and were put off for each.",
-    ),
     "template": LazyCommand(
         "queued.cli.commands.template:template",
         "Store, show and try templates of composed mail.",
@@ -169,7 +149,7 @@ TASKS: dict[str, tuple[str, ...]] = {
         "send", "status", "cancel", "list", "find", "show", "explain", "logs", "trace",
         "hold", "release", "retry", "bounce", "delete", "set", "rule",
     ),
-    "Next hops": ("workers", "route", "inspect", "suspend", "resume"),
+    "Next hops": ("workers", "route"),
     "Programs and people": ("suppression", "template", "lifecycle", "forget"),
     "Installation": ("init", "database", "migrate", "partition", "user", "dkim", "doctor", "up"),
 }  # fmt: skip

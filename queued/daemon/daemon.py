@@ -143,7 +143,7 @@ class Daemon:
         told = [each.notified for each in watches]
         wakes = [*told, *(loop.wake for loop in self._loops)]
         return [
-            ("notifications", partial(listen, process.resources, wakes, process.suspended.news)),
+            ("notifications", partial(listen, process.resources, wakes, process.orders.news)),
             *(("new rows", each.run) for each in watches),
             *process.parts().items(),
             ("reports", ReportDuty(process).run),

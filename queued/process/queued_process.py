@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from pgmta.daemon_role import QUEUED, process_name
+from pgmta.features import loaded
+from pgmta.model import Item
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.resources import Resources
 from pgmta.service import Part
@@ -18,23 +22,22 @@ from pgmta.store.queue.conditions import all_of
 from pgmta.store.queue.costly import LIMITED, CostlyConditions
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.dkim_keys import DkimKeys
-from pgmta.store.records.inquiries import InquiryTable
 from pgmta.store.records.sts_policies import StsPolicies
-from pgmta.store.records.suspensions import SuspensionTable
 from pgmta.store.records.tls_reports import TlsReports
 from pgmta.store.records.traces import Traces
 from pgmta.store.schema import Schema
-from queued.config import QueuedConfig, Tls, Worker
+from queued.config import Delivery, QueuedConfig, Tls, Worker
+from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.gate import Gate
 from queued.delivery.transports import Transports
 from queued.process.delivery_figures import DeliveryFigures
-from queued.process.inquiry_answers import InquiryAnswers
+from queued.process.orders import Orders
 from queued.process.queue_figures import QueueFigures
 from queued.process.space import Reclaimer, RowVacuum
-from queued.process.suspension_watch import SuspensionWatch
 from queued.process.task_look import TaskLook
+from queued.routing.routes import Routes
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
 
@@ -66,6 +69,23 @@ class SharedTlsMemory:
         await self._reports.write_results()
 
 
+class Destinations(NamedTuple):
+    """Destinations of a delivery worker with mail or connections, and its present settings."""
+
+    queues: list[DestinationQueue]
+    routes: Routes
+    delivery: Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMail:
+    """The mail of a delivery worker: rows that it has leased, by their ids, and where they go."""
+
+    worker: str
+    leased: Mapping[int, Item]
+    find_destinations: Callable[[], Destinations]
+
+
 class QueuedProcess:
     """The parts of one process that duties and workers use; `config` is the present one."""
 
@@ -93,13 +113,12 @@ class QueuedProcess:
         self.reclaimer = Reclaimer(Space(self.resources.link("vacuum")))
         self.tls = SharedTlsMemory(self.resources, config.delivery.tls)
         keys = DkimKeys(self.resources.link("keys", {"lock_timeout": "2s"}))
-        link = self.resources.link("suspensions")
-        self.inquiries = InquiryAnswers(InquiryTable(link, self.name))
-        self.suspended = SuspensionWatch(
-            SuspensionTable(link, self.name, self.costly), self.schema, self.inquiries
-        )
-        self.gate = Gate([self.suspended])
+        self.orders = Orders(self.resources.link("orders"), self.schema)
+        """What operators order."""
+        self.gate = Gate()
         """Knows which mail may not go now."""
+        self.mail: list[WorkerMail] = []
+        """The mail of each delivery worker."""
         self.transports = Transports(self.host, config.delivery, self.tls.memory, self.gate)
         self.signers = Signers(Keyring(keys), config.signing)
         self.figures = DeliveryFigures()
@@ -109,6 +128,8 @@ class QueuedProcess:
         """The last count of the queue, if the process has a page for it."""
         self.reported = asyncio.Event()
         """Set when this process has put rows into REPORT."""
+        for add_parts in loaded("process_parts"):
+            add_parts(self)
 
     @property
     def smtp(self) -> SmtpTransport:
@@ -117,14 +138,19 @@ class QueuedProcess:
         assert isinstance(found, SmtpTransport)  # noqa: S101 - for the type checker
         return found
 
+    def leased(self) -> Iterator[Item]:
+        """Yield the rows that the workers have leased."""
+        for mail in self.mail:
+            yield from mail.leased.values()
+
     def parts(self) -> dict[str, Part]:
         """Return the work that runs until it is cancelled."""
         return {
-            "links": lambda: self.resources.close_unused_links(lambda: any(self.suspended.leased)),
+            "links": lambda: self.resources.close_unused_links(lambda: any(self.leased())),
             "space": self.reclaimer.run,
             "row vacuum": self.row_vacuum.run,
             "keys": self.signers.keyring.run,
-            "suspensions": self.suspended.run,
+            "orders": self.orders.run,
         }
 
     def configure(self, config: QueuedConfig) -> None:

@@ -15,7 +15,6 @@ from queued.upkeep import (
     requests,
     scheduled,
     sts_policies,
-    suspending,
     untaken,
 )
 from queued.upkeep.duty import Duty
@@ -25,7 +24,6 @@ DUTIES: list[Duty] = [
     requests.RULES,
     final_leases.DUTY,
     scheduled.DUTY,
-    suspending.DUTY,
     *days.DUTIES,
     clock.DUTY,
     orphans.DUTY,

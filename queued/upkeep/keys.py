@@ -1,4 +1,4 @@
-"""Keys of submissions by SQL, calls of submit_mails(), inquiries of operators: old ones go."""
+"""Keys of submissions by SQL and calls of submit_mails(): old ones go."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ async def expire_keys(upkeep: Upkeep, hostname: str, age: float) -> None:
         log.info("removed keys of submissions", rows=removed)
     while await upkeep.expire_calls(_CALLS, _BATCH):
         pass
-    await upkeep.expire_inquiries()
 
 
 DUTY = Duty(

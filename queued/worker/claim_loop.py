@@ -19,6 +19,7 @@ from pgmta.service import first
 from pgmta.store.queue.claim import Claim, Claims
 from queued.config import Worker
 from queued.delivery.transport.gate import Gate
+from queued.delivery.transport.result import NOT_BEGUN
 from queued.process.delivery_figures import DeliveryFigures
 from queued.worker.dispatch import Dispatch
 from queued.worker.due_timer import DueTimer
@@ -130,17 +131,14 @@ class Claimer:
             await asyncio.sleep(_BACKOFF)
             return want
         except (StoreUnavailable, psycopg.Error) as error:
-            if not self._context.failing:
-                log.warning("can't claim", reason=faults.one_line(error))
-            self._context.failing.add(self)
-            self._context.figures.failed_claims += 1
-            await asyncio.sleep(_BACKOFF)
-            return want
+            return await self._fail(want, error)
         finally:
             self._limit = None
         if claim.items:
             try:
                 await self._dispatch(claim, claimed)
+            except (StoreUnavailable, psycopg.Error) as error:
+                return await self._fail(want, error)
             finally:
                 self._fresh = []
         self._context.figures.count_claim(len(claim.items), time.monotonic() - claimed)
@@ -150,6 +148,15 @@ class Claimer:
                 log.info("database is back")
         return len(claim.items)
 
+    async def _fail(self, want: int, error: Exception) -> int:
+        """Wait a while after a claim that failed; return the rows that it counts for."""
+        if not self._context.failing:
+            log.warning("can't claim", reason=faults.one_line(error))
+        self._context.failing.add(self)
+        self._context.figures.failed_claims += 1
+        await asyncio.sleep(_BACKOFF)
+        return want
+
     async def _dispatch(self, claim: Claim, claimed: float) -> None:
         self._fresh = fresh = self._leases.add_claimed(claim.items, claimed, self._reserved)
         if self.claimed:
@@ -157,7 +164,11 @@ class Claimer:
         if spans := self._context.spans:
             spans.claimed(claim, time.monotonic() - claimed)
         if self._context.gate.active:
-            await self._context.gate.look_at(fresh)
+            try:
+                await self._context.gate.look_at(fresh)
+            except (StoreUnavailable, psycopg.Error):
+                self._context.dispatch.end(fresh, NOT_BEGUN)  # it is not known which may go
+                raise
         self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
 
     def give_up(self) -> None:

@@ -23,7 +23,7 @@ from pgmta.tracing import tracing
 from queued.config import QueuedConfig, Worker
 from queued.delivery.transport.result import NOT_BEGUN
 from queued.outgoing.stage import Means
-from queued.process.queued_process import QueuedProcess
+from queued.process.queued_process import QueuedProcess, WorkerMail
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
 from queued.worker.leases import Leases
@@ -94,8 +94,9 @@ class DeliveryWorker:
             costly=process.costly,
             clock=process.clock,
         )
-        process.gate.add_worker(self._leases.items)
-        process.inquiries.add(worker.name, self._dispatch.inspected)
+        process.mail.append(
+            WorkerMail(worker.name, self._leases.items, self._dispatch.find_destinations)
+        )
         context = ClaimContext(
             worker.name, poll, self._leases, self._dispatch, self.schedule, spans=spans,
             gate=process.gate,

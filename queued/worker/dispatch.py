@@ -20,7 +20,7 @@ from queued.delivery.transport.result import CUT_OFF, NOT_BEGUN, Result, interna
 from queued.outgoing.outgoing import Outgoing, StoredContent
 from queued.outgoing.stage import Means, StageContext
 from queued.outgoing.stages import Stages
-from queued.process.inquiry_answers import Inspected
+from queued.process.queued_process import Destinations
 from queued.process.space import Reclaimer
 from queued.routing.routes import Routed, Routes
 from queued.worker.leases import Leases
@@ -96,9 +96,9 @@ class Dispatch:
         """Destinations with mail or connections."""
         return len(self._queues)
 
-    def inspected(self) -> Inspected:
-        """Return what operators ask for."""
-        return Inspected([*self._queues.values()], self._routes, self._limits[0])
+    def find_destinations(self) -> Destinations:
+        """Return the destinations with mail or connections."""
+        return Destinations([*self._queues.values()], self._routes, self._limits[0])
 
     def rows(self) -> list[Item]:
         """Return the rows that the stages and the destinations have."""

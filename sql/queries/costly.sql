@@ -22,7 +22,3 @@ SELECT name FROM rules WHERE 'rule ' || name = ANY (%(owners)s) AND slow_at IS N
 UPDATE rules SET slow_at = now()
 WHERE 'rule ' || name = %(owner)s AND strpos(%(text)s, condition) > 0 AND slow_at IS NULL
 RETURNING name
-
--- name: suspension
--- Set a suspension aside.
-UPDATE suspensions SET slow_at = now() WHERE id = %(suspension)s AND slow_at IS NULL RETURNING id

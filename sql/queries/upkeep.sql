@@ -19,11 +19,6 @@ coalesce((SELECT min(send_at) FROM queue WHERE status = 'SCHEDULED')
 (SELECT id FROM queue WHERE status = 'REPORT' ORDER BY held_at, id LIMIT 1) IS NOT NULL
     OR (SELECT at FROM delays WHERE noticed_at IS NULL ORDER BY at LIMIT 1) IS NOT NULL
 
--- name: suspensions
--- Whether there are suspensions, or mail that waits for one.
-EXISTS (SELECT FROM suspensions)
-    OR (SELECT suspension FROM queue WHERE suspension IS NOT NULL ORDER BY suspension LIMIT 1) IS NOT NULL
-
 -- name: asked
 -- Whether there are rows to delete, holds to release, rules to remove. The least time comes from the
 -- index, whatever the statistics say.
@@ -80,10 +75,6 @@ WHERE call = ANY (ARRAY(
     ORDER BY called_at LIMIT %(batch)s
     FOR UPDATE SKIP LOCKED))
 RETURNING call
-
--- name: expire_inquiries
--- Inquiries whose command did not end them.
-DELETE FROM inquiries WHERE asked_at < now() - interval '1 minute'
 
 -- name: introduce
 -- The host name of trace fields, as long as an operator has set none.

@@ -59,7 +59,6 @@ CREATE TABLE queue (
     held_under text,
     exempt_from text[],
     by_program boolean,
-    suspension bigint,
     CONSTRAINT queue_lease CHECK (status <> 'SENDING' OR lease_until IS NOT NULL AND lease_since IS NOT NULL
         AND lease_token IS NOT NULL AND lease_owner IS NOT NULL)
 ) PARTITION BY LIST (status);
@@ -112,8 +111,6 @@ COMMENT ON COLUMN queue.exempt_from IS
     'The rules and workers from which the row was released, as in held_under. None of them holds it again.';
 COMMENT ON COLUMN queue.by_program IS
     'True: a program inserted the row by itself, and the trigger queue_message looks for its message. Null: pgmta did.';
-COMMENT ON COLUMN queue.suspension IS
-    'The suspension for which the row was put off: suspensions.id. Null: none.';
 COMMENT ON CONSTRAINT queue_priority_check ON queue IS '0 to 9.';
 COMMENT ON CONSTRAINT queue_status ON queue IS 'Those of pgmta/states.py, which a test compares.';
 COMMENT ON CONSTRAINT queue_metadata_check ON queue IS 'Values by key.';
@@ -187,8 +184,6 @@ COMMENT ON INDEX queue_urgent IS 'Claims of urgent rows, destination by destinat
 -- on no column of a lease: that would end heap-only updates for all rows
 CREATE INDEX queue_once ON queue (id) WHERE once;
 COMMENT ON INDEX queue_once IS 'Rows with once whose lease ran out.';
-CREATE INDEX queue_suspension ON queue (suspension, id) WHERE suspension IS NOT NULL;
-COMMENT ON INDEX queue_suspension IS 'Rows that were put off for a suspension.';
 CREATE INDEX queue_hold_until ON queue_hold (hold_until) WHERE hold_until IS NOT NULL;
 COMMENT ON INDEX queue_hold_until IS 'Holds that expire.';
 CREATE INDEX queue_hold_quarantine ON queue_hold ((metadata ->> '_quarantineid'), ts);
@@ -396,7 +391,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('queue', 'pgmta_queued',
         'SELECT, UPDATE (next_attempt, lease_since, lease_until, lease_token, attempts, status, lease_owner, '
         'last_reply, metadata, hold_reason, held_by, held_at, hold_until, report_kind, faults, begun, held_under, '
-        'exempt_from, suspension), DELETE'),
+        'exempt_from), DELETE'),
     -- rows go by status DELETE, which leaves a trace in the log
     ('queue', 'pgmta_operator',
         'SELECT, UPDATE (next_attempt, priority, status, metadata, hold_reason, held_by, hold_until, held_under, '

@@ -64,6 +64,8 @@ def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path
     assert shown.returncode == 0, shown.stderr
     for name, feature in features().items():
         for command in feature.commands:
+            if " " in command:
+                continue  # a form of a command, which has no line of its own
             there = re.search(rf"^  {command} ", shown.stdout, re.MULTILINE) is not None
             assert there == (name not in gone), command
 

@@ -36,12 +36,11 @@ class Look:
 REQUESTS = Look(_SQL["requests"])
 SCHEDULED = Look(_SQL["scheduled"])
 REPORTS = Look(_SQL["reports"])
-SUSPENSIONS = Look(_SQL["suspensions"])
 
 
 @cache
 def _looks() -> tuple[Look, ...]:
-    return (REQUESTS, SCHEDULED, REPORTS, SUSPENSIONS, *loaded("looks"))
+    return (REQUESTS, SCHEDULED, REPORTS, *loaded("looks"))
 
 
 @cache
@@ -85,10 +84,6 @@ class Upkeep:
     async def expire_calls(self, age: float, batch: int) -> int:
         """Remove one batch of calls of submit_mails() older than `age` seconds; return how many."""
         return len(await self._link.run(_SQL["expire_calls"], {"age": age, "batch": batch}))
-
-    async def expire_inquiries(self) -> None:
-        """Remove inquiries of operators whose command did not end them."""
-        await self._link.run(_SQL["expire_inquiries"])
 
     async def introduce(self, hostname: str) -> None:
         """Give submissions by SQL a host name for their trace field, if they have none."""

@@ -1,6 +1,6 @@
 """Conditions that take too long: they are found under a time limit, named and set aside.
 
-A rule or suspension that is set aside has `slow_at`, and counts for nobody until that is null.
+A rule or order that is set aside has `slow_at`, and counts for nobody until that is null.
 """
 
 from __future__ import annotations
@@ -131,22 +131,3 @@ class CostlyConditions:
                     log.error("a standing rule is set aside: its condition takes too long",
                               condition=rule.owner, hint="queuectl rule list")  # fmt: skip
             return found
-
-    async def set_suspensions_aside(
-        self, conditions: Mapping[int, str], ids: Sequence[int] | None = None
-    ) -> list[int]:
-        """Set those of the suspensions aside that take too long; return their numbers.
-
-        They are tried on these rows, or on those that are due.
-        """
-        found = []
-        async for number in self.beyond(conditions, ids):
-            found.append(number)
-            await self.note_suspension(number)
-        return found
-
-    async def note_suspension(self, number: int) -> None:
-        """Set a suspension aside that takes too long."""
-        if await self.link.run(_SQL["suspension"], {"suspension": number}):
-            log.error("a suspension is set aside: its condition takes too long", suspension=number,
-                      hint="queuectl suspend --list")  # fmt: skip

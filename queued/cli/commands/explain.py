@@ -17,7 +17,6 @@ from pgmta.mail.metadata import DEADLINE_KEY as DEADLINE
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
-from pgmta.store.records.inquiries import INSPECT
 from queued.cli.commands.show import (
     arrival,
     print_arrival,
@@ -27,7 +26,6 @@ from queued.cli.commands.show import (
     print_senders,
     quarantine_of,
 )
-from queued.cli.connections.inquiry import ask
 from queued.cli.explainer import explainers, first_reason, mail_of
 from queued.cli.options.queue_command import command, database_of, instant
 from queued.config import QueuedConfig, read_config
@@ -71,7 +69,6 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["malformed"] = row["id"] in malformed
         row["waits_for"] = waits_for(row, now, deliver)
     routes, redirect = add_retry_end(config, rows, history)
-    add_phases(uri, rows)
     for each in explainers():
         each.add_facts(uri, rows, routes)
     for row in rows:
@@ -201,35 +198,6 @@ def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:
 
 
 _TRIED = (*WAITING, Status.SENDING)
-
-
-def add_phases(uri: str, rows: list[dict[str, Any]]) -> None:
-    """Say of each row under way what its connection waits for, if its process answers.
-
-    A login without pgmta_operator may not ask the processes.
-    """
-    now = datetime.now(UTC)
-    for row in rows:
-        if row["status"] != Status.SENDING or (row["lease_until"] or now) <= now:
-            continue
-        try:
-            answers = ask(uri, INSPECT, row["domain"]).answers.values()
-        except PgmtaError:
-            return
-        found = [
-            each
-            for answer in answers
-            for destination in answer["destinations"]
-            for each in destination["connections"]
-        ]
-        own = [each for each in found if row["id"] in each["row_ids"]]
-        row["connections"] = own or [each for each in found if not each["message_id"]]
-        for each in row["connections"]:
-            row["waits_for"] += (
-                f": {each['phase']} of {each['host']} for {age(each['seconds'])} "
-                f"(`queuectl inspect --disconnect {each['id']}` ends it)"
-            )
-            break
 
 
 def add_retry_end(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ import click
 import psycopg
 import uvloop
 
+from pgmta.action import Action
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.config.environment import Environment
 from pgmta.config.types import HostPort
@@ -22,9 +24,9 @@ from pgmta.mail.address import normalise_domain, parse_mailbox, parse_recipient
 from pgmta.mail.telephone import is_number
 from pgmta.model import Item, StsPolicy
 from pgmta.postgres.locate import existing
+from pgmta.store.changes.overview import Overview
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.connections.ceiling_lines import ceiling_lines
-from queued.cli.connections.inquiry import delivering
 from queued.cli.options.queue_command import command, instant, parse_pairs
 from queued.config import SMTP, read_config
 from queued.delivery.smtp.smtp_parameters import parameters_of
@@ -149,6 +151,18 @@ def route(
             _print(_host_lines(host))
     if not usable:
         sys.exit(EXIT_FAILURE)
+
+
+def delivering(environment: Environment) -> dict[str, int] | None:
+    """Return the number of workers that deliver, by process; None if the database is away."""
+    try:
+        with closing(Overview(existing(environment))) as overview:
+            workers = overview.workers()
+    except (StoreUnavailable, psycopg.Error):
+        return None
+    return Counter(
+        each["owner"] for each in workers if each["alive"] and each["action"] == Action.DELIVER
+    )
 
 
 def _show_other(

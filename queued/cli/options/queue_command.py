@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from queued.config import QueuedConfig
 
 SET_ASIDE = "is set aside and counts no more, because its condition takes too long"
-"""What became of a rule or suspension with `slow_at`."""
+"""What became of a rule or order with `slow_at`."""
 
 CONFIG = "queued.yaml"
 """The name of the configuration of every command."""

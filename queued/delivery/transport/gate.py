@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pgmta.errors import NoHostLeft
@@ -30,14 +30,14 @@ class Keeper:
         """Whether it may keep any mail back now. If not, nobody asks it for any."""
         self.changed: Callable[[], None] = lambda: None
 
-    def add_worker(self, leased: Mapping[int, Item]) -> None:
-        """Learn of a worker by the rows that it has leased, which stay up to date."""
-
     async def get_ready(self) -> None:
         """Return once it is ready: nothing is claimed before. Raises what the database does."""
 
     async def look_at(self, items: Sequence[Item]) -> None:
-        """Look at rows right after their claim: they go nowhere before it returns."""
+        """Look at rows right after their claim: they go nowhere before it returns.
+
+        Raises what the database does; then they go back to the queue.
+        """
 
     def find_rows(
         self, items: Sequence[Item], destination: Destination, host: str = ""
@@ -63,9 +63,15 @@ class Gate:
     """Asks each keeper; without any, all mail may go."""
 
     def __init__(self, keepers: Sequence[Keeper] = ()) -> None:
-        self._keepers = keepers
+        self._keepers: list[Keeper] = []
+        self._update()
         for keeper in keepers:
-            keeper.changed = self._update
+            self.add_keeper(keeper)
+
+    def add_keeper(self, keeper: Keeper) -> None:
+        """Ask a keeper too, from now on."""
+        self._keepers.append(keeper)
+        keeper.changed = self._update
         self._update()
 
     def _update(self) -> None:
@@ -74,11 +80,6 @@ class Gate:
         self.active = any(keeper.active for keeper in self._keepers)
         """Whether any mail may be kept back now."""
 
-    def add_worker(self, leased: Mapping[int, Item]) -> None:
-        """Tell the keepers of a worker, as each says."""
-        for keeper in self._keepers:
-            keeper.add_worker(leased)
-
     async def get_ready(self) -> None:
         """Return once all keepers are ready. Raises what the database does."""
         for keeper in self._keepers:
@@ -86,7 +87,7 @@ class Gate:
                 await keeper.get_ready()
 
     async def look_at(self, items: Sequence[Item]) -> None:
-        """Let the keepers look at rows that were claimed."""
+        """Let the keepers look at rows that were claimed. Raises what the database does."""
         for keeper in self._keepers:
             if keeper.active:
                 await keeper.look_at(items)

@@ -15,10 +15,9 @@ from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.costly import CostlyConditions
-from pgmta.store.records.suspensions import SuspensionTable
 from queued.upkeep.requests import apply_rules
 from tests.pgmta.store.queue.test_faults import command, rule
-from tests.support.rows import column, fetch, message, row
+from tests.support.rows import column, message, row
 
 __all__ = ["command"]
 
@@ -34,7 +33,7 @@ BEGIN PERFORM pg_sleep(0.03); RETURN 0; END $$
 
 
 def mail(db: psycopg.Connection) -> list[int]:
-    """Rows that are due, the last of which a good rule or suspension takes."""
+    """Rows that are due, the last of which a good condition takes."""
     message(db, 1)
     return [row(db, 1, domain=f"{name}.example", due=-60) for name in ("free",) * 9 + ("held",)]
 
@@ -80,49 +79,24 @@ async def test_the_others_are_applied_when_a_rule_takes_too_long(
     assert column(db, "SELECT name FROM rules WHERE slow_at IS NOT NULL") == ["a slow one"]
 
 
-async def test_a_suspension_that_takes_too_long_is_set_aside(
-    db: psycopg.Connection, costly: CostlyConditions, database: str, command: Any
-) -> None:
-    rows = mail(db)
-    (slow,) = fetch(db, "SELECT queue_suspend('condition', %s, 'r')", COSTLY)
-    (good,) = fetch(db, "SELECT queue_suspend('condition', 'domain = ''held.example''', 'r')")
-    db.execute("UPDATE queue SET suspension = %s WHERE id = %s", [slow, rows[0]])
-    link = Link(database, "test")
-    table = SuspensionTable(link, costly=costly)
-    (version, _) = await table.version()
-    with capture_logs() as logs:
-        assert await table.under(rows) == {rows[-1]: good}
-    assert [log["suspension"] for log in logs] == [slow]
-    assert (await table.version())[0] > version  # each process reads them again
-    assert [each.id for each in await table.active()] == [good]
-    assert (await table.look()).ended == [slow]  # what it has put off comes back
-    assert f"suspension {slow} is set aside" in command("suspend", "--list").stderr
-    await link.close()
-
-
 @pytest.mark.slow
 async def test_conditions_that_take_too_long_together_are_set_aside(
     db: psycopg.Connection, database: str
 ) -> None:
     """No one of them does, with 0.3 s each. Those that cost the most go."""
-    *free, held = mail(db)
+    *free, _ = mail(db)
     db.execute(WAITING)
     link = Link(database, "conditions", SESSION | {"statement_timeout": "1500ms"})
     costly = CostlyConditions(link)
-    table = SuspensionTable(link, costly=costly)
     for number in range(9):
         condition = f"ceil(attempts) > {number}" + " OR ceil(attempts + 1) > 4" * (number == 4)
         rule(db, f"mid {number}", condition)
-        fetch(db, "SELECT queue_suspend('condition', %s, 'r')", condition)
     rule(db, "good", "domain = 'held.example'")
-    fetch(db, "SELECT queue_suspend('condition', %s, 'r')", "domain = 'held.example'")
     claiming = Link(database, "claims", SESSION | {"statement_timeout": "2s"})
     found = (await Claims(claiming, "w@h", 60, costly=costly).claim(100, [])).items
     assert sorted(item.id for item in found) == free
-    assert list(await table.under([*free, held])) == [held]
-    for of in ("rules", "suspensions"):
-        counting = column(db, f"SELECT count(*) FILTER (WHERE slow_at IS NULL) FROM {of}")
-        assert counting[0] < 5  # what is left takes 1 s at most
+    counting = column(db, "SELECT count(*) FILTER (WHERE slow_at IS NULL) FROM rules")
+    assert counting[0] < 5  # what is left takes 1 s at most
     assert column(db, "SELECT slow_at FROM rules WHERE name = 'mid 4'") != [None]
     assert column(db, "SELECT slow_at FROM rules WHERE name = 'good'") == [None]
     await claiming.close()
@@ -157,17 +131,13 @@ async def test_a_claim_that_may_take_any_time_is_only_one(
 async def test_nothing_is_set_aside_while_the_server_does_not_answer(
     db: psycopg.Connection, costly: CostlyConditions, database: str
 ) -> None:
-    rows = mail(db)
+    mail(db)
     rule(db, "good", "domain = 'held.example'")
-    fetch(db, "SELECT queue_suspend('condition', 'domain = ''held.example''', 'r')")
-    table = SuspensionTable(costly.link, costly=costly)
     claims = Claims(costly.link, "w@h", 60, costly=costly)
     await claims.claim(0, [])
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE queue IN ACCESS EXCLUSIVE MODE")
-        for work in (table.under(rows), claims.claim(100, [])):
-            with pytest.raises((StoreUnavailable, psycopg.errors.LockNotAvailable)):
-                await work
+        with pytest.raises((StoreUnavailable, psycopg.errors.LockNotAvailable)):
+            await claims.claim(100, [])
         other.rollback()
-    for of in ("rules", "suspensions"):
-        assert column(db, f"SELECT count(*) FROM {of} WHERE slow_at IS NOT NULL") == [0]
+    assert column(db, "SELECT count(*) FROM rules WHERE slow_at IS NOT NULL") == [0]

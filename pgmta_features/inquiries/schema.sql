@@ -52,7 +52,7 @@ BEGIN
     VALUES (inquiry_begin.action, inquiry_begin.value, inquiry_begin.process,
         coalesce(inquiry_begin.who, SESSION_USER), entry)
     RETURNING i.id INTO made;
-    PERFORM pgmta.notify_channel('pgmta_suspensions');  -- processes look at both
+    PERFORM pgmta.notify_channel('pgmta_orders');
     RETURN made;
 END $$;
 COMMENT ON FUNCTION inquiry_begin IS

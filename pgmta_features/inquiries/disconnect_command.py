@@ -10,8 +10,8 @@ import click
 
 from pgmta.command import EXIT_FAILURE, age, print_line
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.store.records.inquiries import DISCONNECT
-from queued.cli.connections.inquiry import ask
+from pgmta_features.inquiries.asking import ask
+from pgmta_features.inquiries.store import DISCONNECT
 from queued.cli.options.queue_command import command, database_of
 
 _ID = re.compile(r"([0-9a-f]+)/([1-9][0-9]{0,17})")

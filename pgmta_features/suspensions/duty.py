@@ -14,10 +14,10 @@ from pgmta.errors import DeliveryError, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres import faults
-from pgmta.store.admin.upkeep import SUSPENSIONS
 from pgmta.store.queue.costly import timed_out
 from pgmta.store.queue.guard import about_a_row
-from pgmta.store.records.suspensions import (
+from pgmta_features.suspensions.store import (
+    ANY_SUSPENSION,
     LOGGED,
     SUSPENDING,
     RowPlace,
@@ -25,9 +25,9 @@ from pgmta.store.records.suspensions import (
     SuspensionTask,
     SuspensionWork,
 )
+from pgmta_features.suspensions.suspended_mail import host_matches, leads_to
 from queued.config import QueuedConfig
 from queued.process.queued_process import QueuedProcess
-from queued.process.suspended_mail import host_matches, leads_to
 from queued.routing.retry_until import look_again
 from queued.routing.routes import Routes
 from queued.upkeep.duty import Duty, Work
@@ -226,4 +226,4 @@ def _make(process: QueuedProcess) -> Work:
     return SuspensionDuty(table, RowTimes(process), who, logged, best_hosts).do_round
 
 
-DUTY = Duty("suspensions", _EVERY, _make, in_turn=True, look=SUSPENSIONS)
+DUTY = Duty("suspensions", _EVERY, _make, in_turn=True, look=ANY_SUSPENSION)

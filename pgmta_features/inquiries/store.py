@@ -11,13 +11,9 @@ from psycopg import errors as pg_errors
 from pgmta.errors import PgmtaError
 from pgmta.postgres.link import Link
 from pgmta.postgres.operator import OperatorLink
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("inquiries")
-
-ASKED = _SQL["asked"]
-"""The part of a statement that finds the inquiries which `process` has to answer."""
-_OPEN = _SQL["open"].fill(asked=ASKED)
+_SQL = feature_queries("inquiries")
 
 INSPECT = "inspect"
 """The action that shows a destination."""
@@ -45,13 +41,17 @@ class InquiryTable:
 
     async def open(self) -> list[Inquiry]:
         """Return the inquiries that this process has to answer."""
-        found = await self._link.run(_OPEN, {"process": self.process})
+        found = await self._link.run(_SQL["open"], {"process": self.process})
         return [Inquiry(*row) for row in found]
 
     async def answer(self, inquiry: Inquiry, answer: dict[str, Any]) -> None:
         """Answer one, and note in `audit` a connection that was `ended`."""
         params = {"id": inquiry.id, "process": self.process, "audit": inquiry.audit}
         await self._link.run(_SQL["answer"], {**params, "answer": json.dumps(answer)})
+
+    async def expire(self) -> None:
+        """Remove inquiries whose command did not end them."""
+        await self._link.run(_SQL["expire"])
 
 
 class InquiryOrders(OperatorLink):

@@ -1,5 +1,11 @@
 -- Suspensions: mail that meets one waits, without a hold, until an operator resumes it (docs/decisions/suspensions.md).
 
+ALTER TABLE queue ADD COLUMN suspension bigint;
+COMMENT ON COLUMN queue.suspension IS
+    'The suspension for which the row was put off: suspensions.id. Null: none.';
+CREATE INDEX queue_suspension ON queue (suspension, id) WHERE suspension IS NOT NULL;
+COMMENT ON INDEX queue_suspension IS 'Rows that were put off for a suspension.';
+
 CREATE TABLE suspensions (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind text NOT NULL CHECK (
@@ -100,7 +106,7 @@ CREATE FUNCTION suspensions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY 
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE pgmta.suspensions_version SET version = version + 1;
-    PERFORM pgmta.notify_channel('pgmta_suspensions');
+    PERFORM pgmta.notify_channel('pgmta_orders');
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION suspensions_changed IS 'Counts changes of the suspensions, and tells every process.';
@@ -192,6 +198,7 @@ COMMENT ON FUNCTION suspended_under IS
     'Of these rows of queue those that meet the condition of a suspension, each with its number.';
 
 INSERT INTO rights (object, role, privileges) VALUES
+    ('queue', 'pgmta_queued', 'UPDATE (suspension)'),
     ('suspensions', 'pgmta_queued', 'SELECT, UPDATE (applied_at, slow_at)'),
     -- changes go through the functions, so that audit has them all
     ('suspensions', 'pgmta_operator', 'SELECT'),

@@ -13,11 +13,11 @@ import pytest
 from pgmta.errors import DeliveryError
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.link import Link
-from pgmta.store.records.suspensions import LOGGED, SUSPENDING, SuspensionTable
+from pgmta_features.suspensions import duty as suspending
+from pgmta_features.suspensions.duty import RowTimes, SuspensionDuty
+from pgmta_features.suspensions.store import LOGGED, SUSPENDING, SuspensionTable
 from queued.config import QueuedConfig
 from queued.process.queued_process import QueuedProcess
-from queued.upkeep import suspending
-from queued.upkeep.suspending import RowTimes, SuspensionDuty
 from tests.support.rows import column, fetch, message
 from tests.support.waiting import SLACK, eventually
 

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from pgmta.command import EXIT_FAILURE, age, print_json, print_line
-from pgmta.store.records.inquiries import INSPECT
+from pgmta_features.inquiries.asking import Answered, ask
+from pgmta_features.inquiries.store import INSPECT
 from queued.cli.connections.ceiling_lines import ceiling_lines
-from queued.cli.connections.inquiry import Answered, ask
 from queued.cli.options.queue_command import Column, Cut, Form, command, database_of, print_rows
 
 

@@ -10,9 +10,9 @@ from psycopg import errors as pg_errors
 
 from pgmta.errors import PgmtaError
 from pgmta.postgres.operator import OperatorLink
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("suspension_orders")
+_SQL = feature_queries("suspensions")
 
 
 class SuspensionOrders(OperatorLink):

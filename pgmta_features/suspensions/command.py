@@ -13,7 +13,7 @@ from pgmta.command import print_line, shorten
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.selection import domain_as_stored
-from pgmta.store.changes.suspension_orders import SuspensionOrders
+from pgmta_features.suspensions.orders import SuspensionOrders
 from queued.cli.options.filter_options import condition, mail_options
 from queued.cli.options.queue_command import (
     SET_ASIDE,

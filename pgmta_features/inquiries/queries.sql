@@ -1,12 +1,9 @@
 -- name: open
 -- The inquiries that this process has to answer.
-SELECT id, action, value, who, audit_id {asked} ORDER BY id
-
--- name: asked
--- Part of open, and of the look that finds them (suspensions.sql).
-FROM inquiries AS i
+SELECT id, action, value, who, audit_id FROM inquiries AS i
 WHERE i.asked_at > now() - interval '10 seconds' AND (i.process IS NULL OR i.process = %(process)s)
     AND NOT EXISTS (SELECT FROM inquiry_answers AS a WHERE a.inquiry_id = i.id AND a.process = %(process)s)
+ORDER BY id
 
 -- name: answer
 -- What this process answers.
@@ -33,3 +30,7 @@ WHERE d.program = 'queued' AND d.seen_at > now() - interval '30 seconds'
     AND (EXISTS (SELECT FROM workers AS w WHERE w.owner = d.process AND w.action = 'deliver')
         OR NOT EXISTS (SELECT FROM workers AS w WHERE w.owner = d.process))
 ORDER BY d.process
+
+-- name: expire
+-- Inquiries whose command did not end them.
+DELETE FROM inquiries WHERE asked_at < now() - interval '1 minute'

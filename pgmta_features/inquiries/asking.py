@@ -7,17 +7,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
-
 from pgmta.command import print_line
-from pgmta.config.environment import Environment
-from pgmta.errors import PgmtaError, StoreUnavailable
-from pgmta.postgres.locate import existing
-from pgmta.store.records.inquiries import InquiryOrders
+from pgmta.errors import PgmtaError
+from pgmta_features.inquiries.store import InquiryOrders
 from queued.cli.options.queue_command import who
 
-_PATIENCE = 6.0  # seconds: without notifications a process looks every 5 s
-_LOOK = 0.05  # seconds
+PATIENCE_S = 6.0
+"""Seconds for the answers: a process looks every 5 s at least."""
+LOOK_S = 0.05
+"""Seconds between looks for answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class Answered:
         """Print the processes that have not answered."""
         for process, seconds in self.silent.items():
             print_line(
-                f"warning: {process} has not answered within {_PATIENCE:g} s; its last heartbeat "
+                f"warning: {process} has not answered within {PATIENCE_S:g} s; its last heartbeat "
                 f"was {seconds:.0f} s ago", err=True,
             )  # fmt: skip
 
@@ -50,13 +48,13 @@ def ask(uri: str, action: str, value: str, token: str | None = None) -> Answered
         process = _named(token, answering) if token else None
         number = orders.begin(action, value, who(), process)
         try:
-            end = time.monotonic() + _PATIENCE
+            end = time.monotonic() + PATIENCE_S
             while True:
                 answers = orders.answers(number)
                 wanted = {process} if process else set(orders.answering())
                 if wanted <= answers.keys() or time.monotonic() > end:
                     break
-                time.sleep(_LOOK)
+                time.sleep(LOOK_S)
         finally:
             orders.end(number)
         answering = orders.answering()
@@ -65,15 +63,6 @@ def ask(uri: str, action: str, value: str, token: str | None = None) -> Answered
         if name not in answers and process in (None, name)
     }  # fmt: skip
     return Answered(answers, _workers(answering), silent)
-
-
-def delivering(environment: Environment) -> dict[str, int] | None:
-    """Return the number of workers that deliver, by process; None if the database is away."""
-    try:
-        with closing(InquiryOrders(existing(environment))) as orders:
-            return _workers(orders.answering())
-    except (StoreUnavailable, psycopg.Error):
-        return None
 
 
 def _workers(answering: dict[str, dict[str, Any]]) -> dict[str, int]:

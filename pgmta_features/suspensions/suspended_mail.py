@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pgmta.mail.address import domain_of, lower_ascii
 from pgmta.model import Item, ReasonToWait
-from pgmta.store.records.suspensions import SUSPENDED, Suspension
+from pgmta_features.suspensions.store import SUSPENDED, Suspension
 from queued.delivery.transport.destination import Destination
 
 _ANY = "*."

@@ -16,13 +16,14 @@ from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import listen
 from pgmta.postgres.resources import Resources
-from pgmta.store.records.suspensions import SuspensionTable
 from pgmta.store.schema import Schema
+from pgmta_features.suspensions.store import SuspensionTable
+from pgmta_features.suspensions.suspended_mail import reason_of
+from pgmta_features.suspensions.watch import SuspensionWatch
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
-from queued.process import suspension_watch
-from queued.process.suspended_mail import reason_of
-from queued.process.suspension_watch import SuspensionWatch
+from queued.process import orders as orders_module
+from queued.process.orders import Orders
 from tests.support.rows import column, message, row
 from tests.support.waiting import eventually
 
@@ -34,12 +35,30 @@ def mx(domain: str) -> Destination:
     return Destination("smtp", SmtpParameters(), domain)
 
 
+class Watched:
+    """A watch as a process has it, and the rows that the process has leased."""
+
+    def __init__(self, uri: str) -> None:
+        self.link = Link(uri, "test")
+        schema = cast(Schema, SimpleNamespace(require=lambda: None))
+        self.orders = Orders(self.link, schema)
+        self.leased: list[Item] = []
+        self.watch = SuspensionWatch(
+            SuspensionTable(self.link), schema, lambda: self.leased, self.orders.news.came.set
+        )
+        self.orders.add_reader("suspensions", self.watch.read)
+
+
 @pytest.fixture
-async def watch(database: str) -> AsyncIterator[SuspensionWatch]:
-    link = Link(database, "test")
-    schema = cast(Schema, SimpleNamespace(require=lambda: None))
-    yield SuspensionWatch(SuspensionTable(link), schema)
-    await link.close()
+async def watched(database: str) -> AsyncIterator[Watched]:
+    made = Watched(database)
+    yield made
+    await made.link.close()
+
+
+@pytest.fixture
+def watch(watched: Watched) -> SuspensionWatch:
+    return watched.watch
 
 
 async def test_learnt_domains_are_one_change_after_the_look(
@@ -61,51 +80,58 @@ async def test_learnt_domains_are_one_change_after_the_look(
     assert watch.version == before  # the suspensions are known nevertheless
     assert watch.mail.active
     for _ in range(3):
-        await watch._look()
+        await watch.read()
     assert column(db, "SELECT count(*) FROM suspension_domains") == [50]
     assert column(db, VERSION) == [before + 1]
     assert watch.version == before + 1
 
 
-async def test_a_condition_that_could_not_be_looked_at_is_looked_at_again(
-    watch: SuspensionWatch, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+async def test_rows_wait_while_a_condition_can_not_be_looked_at(
+    watched: Watched, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    watch = watched.watch
     number = row(db, message(db, 1), tenant="bad")
     db.execute("SELECT queue_suspend('condition', 'tenant = ''bad''', 'down')")
     item = Item(number, 1, "", "", "", 0, datetime.now(UTC), 0)
-    watch.leased.append({number: item})
+    watched.leased.append(item)
 
     async def under(*_: object) -> None:
         raise psycopg.errors.ProgramLimitExceeded
 
     with monkeypatch.context() as patch:
         patch.setattr(SuspensionTable, "under", under)
-        await watch._look()
-        assert [item.reason_to_wait] == [None]
-    await watch._look()
+        with pytest.raises(psycopg.Error):
+            await watch.read()
+        assert not watch.ready
+    await watch.read()
     assert item.reason_to_wait == reason_of(1)
+    watched.leased.clear()
     with monkeypatch.context() as patch:
         patch.setattr(SuspensionTable, "under", under)
-        await watch.look_at([fresh := replace(item, reason_to_wait=None)])
-    watch.leased.append({number: fresh})
-    await watch._look()
+        with pytest.raises(psycopg.Error):
+            await watch.look_at([fresh := replace(item, reason_to_wait=None)])
+        assert not watch.ready
+        with pytest.raises(psycopg.Error):  # also while no row is leased
+            await watch.get_ready()
+    await watch.get_ready()
+    await watch.look_at([fresh])
     assert fresh.reason_to_wait == reason_of(1)
 
 
 async def test_notifications_tell_of_changes_and_a_lost_connection_costs_none(
-    watch: SuspensionWatch,
+    watched: Watched,
     database: str,
     db: psycopg.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(suspension_watch, "_SELDOM", 3600.0)
-    watch.leased.append({})
+    monkeypatch.setattr(orders_module, "HEARD_S", 3600.0)
+    watch, news = watched.watch, watched.orders.news
     db.autocommit = True
     work = [
-        asyncio.create_task(watch.run()),
-        asyncio.create_task(listen(Resources(database, "queued"), [lambda: 3600.0], watch.news)),
+        asyncio.create_task(watched.orders.run()),
+        asyncio.create_task(listen(Resources(database, "queued"), [lambda: 3600.0], news)),
     ]
-    await eventually(lambda: watch.version and watch.news.heard)
+    await eventually(lambda: watch.version and news.heard)
     db.execute("SELECT queue_suspend('domain', 'one.example', 'down')")
     await eventually(lambda: "one.example" in watch.mail._by.get("domain", {}))
 

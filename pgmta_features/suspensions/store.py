@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
-from pgmta.store.queries import bracketed, queries
+from pgmta.store.admin.upkeep import Look
+from pgmta.store.queries import bracketed, feature_queries
 from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.costly import SCANNING, CostlyConditions, timed_out
-from pgmta.store.records.inquiries import ASKED
 
-_SQL = queries("suspensions")
-_VERSION = _SQL["version"].fill(asked=ASKED)
+_SQL = feature_queries("suspensions")
+
+ANY_SUSPENSION = Look(_SQL["any_suspension"])
 
 SUSPENDING = SESSION | SCANNING
 """Run-time parameters for the connection that puts rows off: its plans stay on the indexes."""
@@ -26,6 +28,7 @@ SUSPENDING = SESSION | SCANNING
 LOGGED = {"statement_timeout": "60s"}
 """Those for the connection that reads the log of a day."""
 
+log = get("suspensions")
 
 SUSPENDED = "suspended"
 """The kind of the reason that mail has to wait."""
@@ -86,22 +89,16 @@ class FreedRows(NamedTuple):
 
 
 class SuspensionTable:
-    """Reads suspensions and changes rows. Each method raises StoreUnavailable, psycopg.Error.
+    """Reads suspensions and changes rows. Each method raises StoreUnavailable, psycopg.Error."""
 
-    `process` is the name of the process, which operators may ask.
-    """
-
-    def __init__(
-        self, link: Link, process: str = "", costly: CostlyConditions | None = None
-    ) -> None:
+    def __init__(self, link: Link, costly: CostlyConditions | None = None) -> None:
         self._link = link
         self._costly = costly
-        self._process = {"process": process}
 
-    async def version(self) -> tuple[int, bool]:
-        """Return the number of changes so far, and whether there are inquiries to answer."""
-        ((version, asked),) = await self._link.run(_VERSION, self._process)
-        return int(version), asked
+    async def version(self) -> int:
+        """Return the number of changes so far."""
+        ((version,),) = await self._link.run(_SQL["version"])
+        return int(version)
 
     async def active(self) -> list[Suspension]:
         """Return the suspensions that count."""
@@ -125,12 +122,12 @@ class SuspensionTable:
         found: dict[int, int] = {}
         async with self._costly.trial:
             conditions = dict(await self._link.run(_SQL["conditions"]))
-            for number in await self._costly.set_suspensions_aside(conditions, ids):
+            for number in await self._set_costly_aside(self._costly, conditions, ids):
                 del conditions[number]
         for number, condition in conditions.items():
             rows = await self._costly.rows(condition, ids)
             if rows is None:
-                await self._costly.note_suspension(number)
+                await self._note_costly(self._costly, number)
             for row in rows or ():
                 found.setdefault(row, number)
         return found
@@ -176,7 +173,28 @@ class SuspensionTable:
         if not (self._costly and task.condition):
             return False
         conditions = {task.suspension: task.condition}
-        return bool(await self._costly.set_suspensions_aside(conditions))
+        return bool(await self._set_costly_aside(self._costly, conditions))
+
+    async def _set_costly_aside(
+        self,
+        costly: CostlyConditions,
+        conditions: Mapping[int, str],
+        ids: Sequence[int] | None = None,
+    ) -> list[int]:
+        """Set those aside that take too long on these rows, or on those that are due.
+
+        Returns their numbers.
+        """
+        found = []
+        async for number in costly.beyond(conditions, ids):
+            found.append(number)
+            await self._note_costly(costly, number)
+        return found
+
+    async def _note_costly(self, costly: CostlyConditions, number: int) -> None:
+        if await costly.link.run(_SQL["costly"], {"suspension": number}):
+            log.error("a suspension is set aside: its condition takes too long", suspension=number,
+                      hint="queuectl suspend --list")  # fmt: skip
 
     async def due(self, task: SuspensionTask, after: RowPlace, page: int) -> list[RowPlace]:
         """Return the next rows of a task that are due, from a place on."""

@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
-from pgmta.store.records.inquiries import INSPECT, Inquiry, InquiryTable
-from queued.config import Delivery
+from pgmta_features.inquiries.store import INSPECT, Inquiry, InquiryTable
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.destination import TlsWish
 from queued.delivery.transport.open_connections import OpenConnection
+from queued.process.queued_process import Destinations, QueuedProcess, WorkerMail
 from queued.routing.ceiling import ceiling
 from queued.routing.routes import Routes
 
-_DESTINATIONS = 200  # of one answer, at most
-_CONNECTIONS = 2000
-_ROWS = 100  # ids of rows of a connection
+MAX_DESTINATIONS = 200
+"""Of one answer."""
+MAX_CONNECTIONS = 2000
+"""Of one answer."""
+MAX_ROWS = 100
+"""Of a connection."""
 
 log = get("inquiries")
-
-
-class Inspected(NamedTuple):
-    """Destinations of a delivery worker with mail or connections, and its present settings."""
-
-    queues: list[DestinationQueue]
-    routes: Routes
-    delivery: Delivery
 
 
 class InquiryAnswers:
     """Answers for all delivery workers of the process."""
 
-    def __init__(self, table: InquiryTable) -> None:
+    def __init__(self, table: InquiryTable, mail: Sequence[WorkerMail]) -> None:
         self._table = table
-        self._workers: list[tuple[str, Callable[[], Inspected]]] = []
+        self._mail = mail
         self._ended: dict[int, dict[str, Any]] = {}  # the last connection, by the inquiry
 
-    def add(self, worker: str, inspected: Callable[[], Inspected]) -> None:
-        """Answer for a worker, too."""
-        self._workers.append((worker, inspected))
+    async def answer_all(self) -> None:
+        """Answer all inquiries. A failure is logged, and the command gets no answer.
 
-    async def give(self) -> None:
-        """Answer all inquiries. A failure is logged, and the command gets no answer."""
+        Raises StoreUnavailable, psycopg.Error if they can't be read.
+        """
         for inquiry in await self._table.open():
             try:
                 await self._table.answer(inquiry, self._answer(inquiry))
@@ -70,18 +64,18 @@ class InquiryAnswers:
         """Return the destinations of this name, with their connections."""
         found: list[dict[str, Any]] = []
         left_out = room = 0
-        for worker, inspect in self._workers:
-            inspected = inspect()
+        for mail in self._mail:
+            inspected = mail.find_destinations()
             given = _Name(name, inspected.routes)
             for queue in filter(given.fits, inspected.queues):
                 room += len(queue.connections)
-                if len(found) >= _DESTINATIONS or room > _CONNECTIONS:
+                if len(found) >= MAX_DESTINATIONS or room > MAX_CONNECTIONS:
                     left_out += 1
                 else:
-                    found.append({"worker": worker, **self._shown(queue, inspected)})
+                    found.append({"worker": mail.worker, **self._shown(queue, inspected)})
         return {"destinations": found, "left_out": left_out}
 
-    def _shown(self, queue: DestinationQueue, inspected: Inspected) -> dict[str, Any]:
+    def _shown(self, queue: DestinationQueue, inspected: Destinations) -> dict[str, Any]:
         destination = queue.destination
         shown = (self._connection(each) for each in queue.connections)
         wish = "" if destination.wish is TlsWish.NONE else f" (TLS {destination.wish})"
@@ -112,12 +106,12 @@ class InquiryAnswers:
             "sent": state.sent,
             "message_id": items[0].message_id if items else None,
             "rows": len(items),
-            "row_ids": [item.id for item in items[:_ROWS]],
+            "row_ids": [item.id for item in items[:MAX_ROWS]],
         }
 
     def _end(self, number: int) -> dict[str, Any] | None:
         """End a connection, and return what it was doing; None if there is none of this number."""
-        for queue in (queue for _, inspect in self._workers for queue in inspect().queues):
+        for queue in (queue for mail in self._mail for queue in mail.find_destinations().queues):
             for each in queue.connections:
                 if each.number == number and (shown := self._connection(each)):
                     waiting = queue.state().waiting
@@ -150,3 +144,9 @@ class _Name:
                 return True
         leading = self._routes.leading_to(destination) if self._is_route else []
         return any(each.route.lower() == name for each in leading)
+
+
+def add_answers(process: QueuedProcess) -> None:
+    """Have a process answer inquiries."""
+    table = InquiryTable(process.orders.link, process.name)
+    process.orders.add_reader("inquiries", InquiryAnswers(table, process.mail).answer_all)

@@ -1,1 +1,0 @@
-"""Commands that suspend and resume mail."""

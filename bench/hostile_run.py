@@ -32,7 +32,7 @@ BUILT = 120.0  # seconds until a crowd is there
 STALL = 15.0  # seconds without an arrival after which the rest counts as lost
 SMTPD: dict[str, Any] = {
     "relay": {"networks": ["127.0.0.1/32"], "domains": ["*.bench.test"]},
-    "limits": {"connections": 6000, "messages_per_session": 10**6},
+    "limits": {"connections": 6000, "exempt": ["127.0.0.1/32", f"{PROBE_ADDRESS}/32"]},
 }
 
 

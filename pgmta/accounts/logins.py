@@ -61,7 +61,7 @@ class Logins:
         store = LoginStore(resources.link("logins", {"statement_timeout": "10s"}))
         self.mechanisms = tuple(config.mechanisms)
         """In the order of the configuration."""
-        self.users = Users(store, config.remember, config.threads)
+        self.users = Users(store)
         """The table of users."""
         self.throttle = Throttle(config.failures)
         """The failures."""
@@ -297,8 +297,9 @@ class Logins:
         if now >= self._told + _LOG_INTERVAL_S:
             self._told = now
             limit = next((unit for unit in units if self.throttle.blocked([unit])), units[-1])
+            key = "user" if limit.startswith("user ") else "address"  # which sets the others too
             log.info("login refused", user=user, client=client, reason="too many failed logins",
-                     limit=f"auth.failures.{limit.partition(' ')[0]}")  # fmt: skip
+                     limit=f"auth.failures.{key}")  # fmt: skip
         raise TooManyFailures("too many failed logins")
 
     def unavailable(self, error: Exception) -> None:

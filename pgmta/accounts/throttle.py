@@ -21,6 +21,10 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.store.accounts.logins import LoginStore
 
+PERIOD_S = 600.0
+"""All failures of a unit are forgotten after this time."""
+NETWORK_FACTOR = 4
+"""A network may have this many times the failures of an address."""
 _MAX_UNITS = 20_000  # whose failures are known; a unit is a user, an address or a network
 _CACHED_CLIENTS = 4096  # whose units need not be computed again
 _WRITE_INTERVAL_S = 1.0
@@ -42,7 +46,8 @@ class _Level:
 
 
 class Throttle:
-    """Counts failures by unit: `KIND NAME`, where the kind is one of those of the section.
+    """Counts failures by unit: `KIND NAME`. The kind is address, network, user, or own: a user
+    from a network where the user has logged in.
 
     Each failure adds a time in which it is forgotten: the period divided by the number that the
     kind allows. A unit is full while one more failure would be ahead of the period.
@@ -51,9 +56,12 @@ class Throttle:
 
     def __init__(self, limits: Failures, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.period = limits.period
-        """Seconds after which all failures are forgotten."""
-        self._limits = limits
+        self._limits = {
+            "address": limits.address,
+            "network": NETWORK_FACTOR * limits.address,
+            "user": limits.user,
+            "own": limits.address,
+        }
         self._exempt = Networks(limits.exempt)
         self._levels: OrderedDict[str, _Level] = OrderedDict()
         self._waiting: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
@@ -68,15 +76,14 @@ class Throttle:
 
     def cost(self, unit: str) -> float:
         """Return the seconds that a failure adds."""
-        limit: int = getattr(self._limits, unit.partition(" ")[0])
-        return self.period / limit
+        return PERIOD_S / self._limits[unit.partition(" ")[0]]
 
     def blocked(self, units: Iterable[str]) -> bool:
         """Return whether the failures of some unit leave no room for another."""
         now = self._clock()
         for unit in units:
             level = self._levels.get(unit)
-            if level and level.until - now + self.cost(unit) > self.period:
+            if level and level.until - now + self.cost(unit) > PERIOD_S:
                 return True
         return False
 
@@ -108,7 +115,7 @@ class Throttle:
             level = self._levels.get(unit)
             if level and level.tried:
                 cost = self.cost(unit)
-                if max(0.0, level.until - now) + (level.tried + 1) * cost > self.period:
+                if max(0.0, level.until - now) + (level.tried + 1) * cost > PERIOD_S:
                     return unit
         return ""
 
@@ -220,7 +227,7 @@ class Notes:
         if not most:
             return
         rows = [(unit, count, count * throttle.cost(unit)) for unit, count in most]
-        levels = await self._store.add_failures(rows, 2 * throttle.period)
+        levels = await self._store.add_failures(rows, 2 * PERIOD_S)
         for unit, count in most:
             self.failures[unit] -= count
             if not self.failures[unit]:

@@ -29,6 +29,8 @@ from pgmta.errors import StoreUnavailable
 from pgmta.password import matches
 from pgmta.store.accounts.logins import Levels, LoginStore, Verifier, name_key
 
+_REMEMBER_S = 600.0  # a right password; a change of the user ends it within a second
+_THREADS = 2  # that check passwords; each takes 19 MB
 _VERSION_AGE_S = 0.5  # afterwards smtpd asks whether a user has changed
 _ANSWER_TIMEOUT_S = 5.0  # for the database, because a client waits meanwhile
 _MAX_USERS, _MAX_ABSENT = 10_000, 2_000  # names in memory: of users, and of nobody
@@ -116,10 +118,9 @@ class Users:
     Passwords are remembered as hashes with a key of the process.
     """
 
-    def __init__(self, store: LoginStore, remember: float, threads: int) -> None:
+    def __init__(self, store: LoginStore) -> None:
         self._store = store
-        self._remember = remember
-        self._passwords = Passwords(threads)
+        self._passwords = Passwords(_THREADS)
         self._key = secrets.token_bytes(32)
         self._nobody = _NOBODY_HASH + "$".join(
             b64encode(secrets.token_bytes(size)).decode().rstrip("=") for size in (16, 32)
@@ -227,7 +228,7 @@ class Users:
         except ValueError as error:
             raise AuthUnavailable(f"user {entry.verifier.name}: {error}") from None
         right = right and entry.exists
-        entry.remember(digest, time.monotonic() + self._remember, right=right)
+        entry.remember(digest, time.monotonic() + _REMEMBER_S, right=right)
         return right
 
     def close(self) -> None:

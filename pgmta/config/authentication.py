@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from pgmta.config.types import NetworkList, Period, Section, Whole
+from pgmta.config.types import NetworkList, Section, Whole
 
 
 def _distinct(values: list[str]) -> list[str]:
@@ -18,23 +18,16 @@ def _distinct(values: list[str]) -> list[str]:
 class Failures(Section):
     """Bounds on failed logins, over all processes; above them a login gets 454 4.7.0."""
 
-    period: Period = Field(
-        default=600.0, gt=0, description="time in which the following numbers are forgotten"
-    )
-    address: Whole = Field(default=10, ge=1, description="failures of an address (IPv6: /64)")
-    network: Whole = Field(
-        default=40, ge=1, description="failures of a network (IPv4: /24, IPv6: /48)"
+    address: Whole = Field(
+        default=10,
+        ge=1,
+        description="failures of an address (IPv6: /64); four times as many of its network (IPv4: "
+        "/24, IPv6: /48), and as many of a user from a network where the user logged in",
     )
     user: Whole = Field(
         default=20,
         ge=1,
         description="failures of a user, without those from networks where the user logged in",
-    )
-    own: Whole = Field(
-        default=10,
-        ge=1,
-        description="failures of a user from one network where the user logged in; other limits "
-        "do not keep the user out there",
     )
     exempt: NetworkList = Field(
         default=[],
@@ -49,15 +42,4 @@ class Authentication(Section):
         list[Literal["PLAIN", "LOGIN", "SCRAM-SHA-256"]], AfterValidator(_distinct)
     ] = Field(default=["PLAIN", "LOGIN", "SCRAM-SHA-256"], min_length=1,
               description="offered, in this order")  # fmt: skip
-    remember: Period = Field(
-        default=600.0,
-        description="time for which a process remembers a right password, as a keyed hash in "
-        "memory; a change of the user ends it within a second",
-    )
-    threads: Whole = Field(
-        default=2,
-        ge=1,
-        le=16,
-        description="passwords that a process checks at a time; each takes 19 MB",
-    )
     failures: Failures = Field(default=Failures())

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from pgmta.config.types import Period, Section, Size, Whole
+from pgmta.config.types import Period, Section, Whole
 
 
 class Ingest(Section):
-    """Bound how many accepted messages one commit takes, and how long a message waits."""
+    """Say how accepted messages are committed, and how long one waits for it."""
 
-    group: Whole = Field(
-        default=100, ge=1, le=10_000, description="at most this many messages per commit"
-    )
-    octets: Size = Field(default=16 << 20, description="at most this much content per commit")
     connections: Whole = Field(
         default=1,
         ge=1,

@@ -32,6 +32,8 @@ _UNDECIDED = State.UNDECIDED
 
 log = get("ingest")
 
+MAX_MESSAGES = 100  # of a commit
+MAX_OCTETS = 16 << 20  # of content in a commit
 _LARGE_CHUNKS = PART_OCTETS // CHUNK_OCTETS  # a client with a larger message has much to send again
 _LARGE_WAIT_FACTOR = 4  # a large message may take so many times as long
 _LOOK_INTERVAL_S = 0.25  # at how long commits take
@@ -205,11 +207,11 @@ class Committer:
     def _take(self) -> list[Content]:
         group: list[Content] = []
         octets = 0
-        while self._pending and len(group) < self._config.group:
+        while self._pending and len(group) < MAX_MESSAGES:
             content = self._pending[0]
             message = content.message
             octets += len(message.body) if message else 0
-            if group and octets > self._config.octets:
+            if group and octets > MAX_OCTETS:
                 break
             self._pending.popleft()
             if content.state is _WAITING:  # not if its session has gone

@@ -9,6 +9,14 @@ from smtpd.config import Limits
 _UNKNOWN_RECIPIENT = "550 5.1.1"  # by smtpd or by a hook
 _UNKNOWN = 5  # unknown commands until smtpd hangs up
 
+MAX_MESSAGES = 1000
+"""Of a session; then MAIL gets 421, as after so many recipients."""
+MAX_RECIPIENTS = 10_000
+MAX_UNKNOWN_RECIPIENTS = 10
+"""That a session may name; then it gets 421."""
+MAX_JUNK = 100
+"""Commands without mail since the last accepted one, one more a second; others are errors."""
+
 HTTP = frozenset(b"GET POST PUT HEAD DELETE OPTIONS PATCH TRACE CONNECT".split())
 """Methods of a browser, perhaps for a hostile page: its body would be taken for commands."""
 
@@ -44,10 +52,8 @@ class Tally:
     @property
     def full(self) -> bool:
         """Whether the session has had as much mail as it may."""
-        limits = self._limits
         return not self.spared and (
-            self.messages >= limits.messages_per_session
-            or self.recipients >= limits.recipients_per_session
+            self.messages >= MAX_MESSAGES or self.recipients >= MAX_RECIPIENTS
         )
 
     def count_message(self, recipients: int, *, accepted: bool) -> None:
@@ -65,7 +71,7 @@ class Tally:
         if self.spared or login:
             return Consequence.GO_ON
         self.unknown_recipients += 1
-        if self.unknown_recipients > self._limits.unknown_recipients:
+        if self.unknown_recipients > MAX_UNKNOWN_RECIPIENTS:
             return Consequence.END
         return self.error()
 
@@ -80,7 +86,7 @@ class Tally:
         """Count a command that carries no mail, at a time of the event loop in seconds."""
         self.junk_level = max(0.0, self.junk_level - (now - self._since)) + 1
         self._since = now
-        return self.error() if self.junk_level > self._limits.junk else Consequence.GO_ON
+        return self.error() if self.junk_level > MAX_JUNK else Consequence.GO_ON
 
     def unknown(self) -> Consequence:
         """Count an unknown command; its reply counts as an error besides."""

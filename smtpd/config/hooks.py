@@ -73,7 +73,6 @@ class HookLimits(Section):
         le=256,
         description="threads for methods that block, beside that of the event loop",
     )
-    calls: Whole = Field(default=2000, ge=1, description="open calls; further ones get 451 4.3.0")
     content: Size = Field(
         default=50 << 20,
         description="content of a message that handle_DATA gets as bytes; larger content is a file",

@@ -108,7 +108,6 @@ class Listener(Section):
         description="path of a Unix socket, instead of address and port; its clients count as "
         "127.0.0.1",
     )
-    backlog: Whole = Field(default=1024, ge=1, description="connections that may wait for accept")
     protocol: Literal["smtp", "lmtp"] = Field(
         default="smtp",
         description="lmtp: LHLO instead of EHLO, and a reply for each recipient (RFC 2033)",

@@ -11,9 +11,7 @@ from pgmta.config.types import (
     FilePath,
     HostPort,
     NetworkList,
-    Period,
     Section,
-    Whole,
     parse_host_port,
 )
 from pgmta.selection import Term
@@ -26,10 +24,6 @@ class CalloutSettings(Section):
     hosts: list[Annotated[HostPort, BeforeValidator(parse_host_port)]] = Field(
         min_length=1, description="host:port of next hops, asked in this order"
     )
-    time: Period = Field(default=10.0, description="for an answer; without one see unavailable")
-    connections: Whole = Field(default=4, ge=1, le=100, description="connections per process")
-    known_for: Period = Field(default=86400.0, description="time for which an accepted one counts")
-    unknown_for: Period = Field(default=600.0, description="time for which a refused one counts")
     unavailable: Literal["defer", "accept"] = Field(
         default="defer",
         description="for a recipient that was never accepted while no next hop answers: defer "

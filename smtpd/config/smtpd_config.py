@@ -13,7 +13,7 @@ from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.ingest import Ingest
 from pgmta.config.metadata_source import MetadataSource, parse_key
 from pgmta.config.metrics import MetricsPage
-from pgmta.config.types import FilePath, Period, Section, Whole
+from pgmta.config.types import FilePath, Section, Whole
 from smtpd.config.hooks import HookLimits, Hooks
 from smtpd.config.limits import Limits
 from smtpd.config.listener_role import ROLES, Auth, BareNewlines, Tls, parse_address
@@ -48,7 +48,6 @@ class MaildropSettings(Section):
         default=Path("/var/spool/pgmta/maildrop"),
         description="smtpd makes it if its parent lets it; null: smtpd takes no mail from there",
     )
-    every: Period = Field(default=10.0, description="time between two looks")
 
 
 class SmtpdLog(Log):

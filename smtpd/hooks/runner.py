@@ -15,6 +15,7 @@ from smtpd.hooks.call import Done, HookCall, HookTimeout
 from smtpd.hooks.methods import Method
 from smtpd.hooks.thread import HookPool, HookThread
 
+MAX_CALLS = 2000  # open ones of a handler; its further sessions get 451 4.3.0
 _LOOK_S = 0.1  # between two looks at the thread, while calls are open
 _END_S = 1.0  # for threads to end
 _NONE = -1
@@ -40,7 +41,6 @@ class HookRunner:
         self.seconds = 0.0
         """How long those took that have ended."""
         self._time_s = limits.time
-        self._max_calls = limits.calls
         self._pooled = pooled
         self._loop = asyncio.get_running_loop()
         self._thread = HookThread(f"hook {name}", self._loop, self._came)
@@ -76,7 +76,7 @@ class HookRunner:
         now = self._loop.time()
         call = HookCall(method, rescue, arguments, done, now, now + self._time_s)
         pooled = (self._pooled and not asks) or self._blocked
-        if self._stopped or self._count >= self._max_calls or (pooled and self._pool.hangs(now)):
+        if self._stopped or self._count >= MAX_CALLS or (pooled and self._pool.hangs(now)):
             error = HookOverload(f"{self._count} calls are open")
             self._loop.call_soon(self._finish, call, error)
             return call

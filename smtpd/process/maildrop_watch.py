@@ -17,6 +17,7 @@ from smtpd.process.plan import MasterPlan
 
 _MODE = 0o1733  # all users may add files; only the owner may list them, and remove those of others
 _OPEN = stat.S_IWOTH | stat.S_ISVTX
+_INTERVAL_S = 10.0  # between two looks
 _LONGEST = 3600.0  # seconds for one round
 
 log = get("maildrop")
@@ -30,7 +31,6 @@ class MaildropWatch:
 
     def __init__(self, plan: MasterPlan) -> None:
         drop = plan.maildrop
-        self._every = drop.every
         self._directory = Path(drop.directory) if drop.directory else None
         self._tell = log.warning if drop.named else log.debug  # the default may be for root alone
         self._user = plan.user if os.getuid() == 0 else None
@@ -50,7 +50,7 @@ class MaildropWatch:
                     await self._flush()
                 except OSError as error:
                     log.warning("can't take waiting mail", reason=str(error))
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(_INTERVAL_S)
 
     def _identity(self) -> dict[str, Any]:
         """Return the options with which a process runs as `user`, without the groups of root."""

@@ -26,7 +26,6 @@ class ListeningPlace:
     address: str
     port: int
     socket: str | None
-    backlog: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,6 @@ class MaildropDirectory:
     """The directory of mail that waits; `server` takes it, '' if no listener does."""
 
     directory: str | None
-    every: float
     named: bool
     server: str
 
@@ -74,7 +72,7 @@ def make_plan(path: Path, config: SmtpdConfig, warnings: list[str], **more: Any)
     return MasterPlan(
         str(path),
         [
-            ListeningPlace(at.address, at.port, str(at.socket) if at.socket else None, at.backlog)
+            ListeningPlace(at.address, at.port, str(at.socket) if at.socket else None)
             for at in config.listen
         ],
         config.processes,
@@ -82,7 +80,6 @@ def make_plan(path: Path, config: SmtpdConfig, warnings: list[str], **more: Any)
         str(config.metrics.listen or ""),
         MaildropDirectory(
             str(drop.directory) if drop.directory else None,
-            drop.every,
             "directory" in drop.model_fields_set,
             next(map(_place, filter(_suits, config.listen)), ""),
         ),

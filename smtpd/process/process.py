@@ -19,6 +19,7 @@ from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
 from smtpd.process.child_pipe import READY
+from smtpd.process.sockets import BACKLOG
 from smtpd.process.teller import Teller
 from smtpd.server.log import Notice
 from smtpd.server.server import TURNED_AWAY, Server
@@ -67,7 +68,7 @@ async def serve(
         mechanisms = phases.auth.offered(config.auth.mechanisms)
         listener = SmtpListener(config, entry, contexts, mechanisms)
         connection = partial(open_connection, shared, listener, phases)
-        servers.append(await _listen(connection, socket.socket(fileno=fd), entry.backlog))
+        servers.append(await _listen(connection, socket.socket(fileno=fd)))
     teller = Teller(master, shared, hooks, heartbeat.look)
     signals.attach(teller.ask)
     tune_memory()
@@ -96,13 +97,11 @@ async def _announce(answered: asyncio.Event) -> None:
     log.info("serving", pid=os.getpid())
 
 
-async def _listen(
-    connection: Callable[[], Connection], sock: socket.socket, backlog: int
-) -> asyncio.Server:
+async def _listen(connection: Callable[[], Connection], sock: socket.socket) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     if sock.family == socket.AF_UNIX:
-        return await loop.create_unix_server(connection, sock=sock, backlog=backlog)
-    return await loop.create_server(connection, sock=sock, backlog=backlog)
+        return await loop.create_unix_server(connection, sock=sock, backlog=BACKLOG)
+    return await loop.create_server(connection, sock=sock, backlog=BACKLOG)
 
 
 async def _trim(server: Server) -> None:

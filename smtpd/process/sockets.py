@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pgmta.config.yaml_file import Key
     from smtpd.config import Listener
 
+BACKLOG = 1024  # connections that may wait for accept
 _FIRST = 3  # descriptor of the first socket of systemd (sd_listen_fds(3))
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 _MODE = 0o666  # as with a port of this host, all its users may connect
@@ -45,7 +46,7 @@ def bind(listener: ListeningPlace, count: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(at)
-            sock.listen(listener.backlog)
+            sock.listen(BACKLOG)
     except OSError as error:
         for sock in sockets:
             sock.close()
@@ -72,7 +73,7 @@ def bind_path(listener: ListeningPlace, count: int) -> list[socket.socket]:
             os.unlink(path)
         sock.bind(path)
         os.chmod(path, _MODE)
-        sock.listen(listener.backlog)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise PgmtaError(f"can't listen on {path}: {error.strerror}") from None

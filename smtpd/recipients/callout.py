@@ -14,6 +14,10 @@ from pgmta.mail.address import in_a_labels
 from smtpd.config.relay import CalloutSettings as Config
 from smtpd.recipients.recipient_verdict import Remembered, Verdict
 
+KNOWN_S = 86400.0  # for which an accepted recipient counts
+UNKNOWN_S = 600.0  # for which a refused one counts
+_ANSWER_S = 10.0  # for an answer
+_CONNECTIONS = 4  # of a process
 _UNSURE = 5.0  # seconds for which no answer counts, and for which a host that is away is left out
 _KEPT = 5.0  # seconds for which a connection is kept without work
 _LOG_INTERVAL = 60.0  # seconds between two lines in the log about one host
@@ -28,7 +32,7 @@ log = get("smtpd")
 class Callout:
     """Asks each recipient once for all sessions, and remembers the answer.
 
-    Next hops that do not answer cost `config.time` at most, and then nothing for five seconds. A
+    Next hops that do not answer cost ten seconds at most, and then nothing for five seconds. A
     recipient that was known once stays known meanwhile.
     """
 
@@ -37,7 +41,7 @@ class Callout:
         self._hostname = hostname
         self._memory = Remembered()
         self._asking: dict[tuple[str, ...], asyncio.Task[None]] = {}
-        self._places = asyncio.Semaphore(config.connections)
+        self._places = asyncio.Semaphore(_CONNECTIONS)
         self._idle: list[NextHop] = []
         self._away: dict[HostPort, float] = {}  # until when, by the loop's clock
         self._logged: dict[HostPort, float] = {}
@@ -65,12 +69,12 @@ class Callout:
     async def _look_up(self, addresses: tuple[str, ...]) -> None:
         config, verdict = self._config, Verdict.UNSURE
         with suppress(TimeoutError):
-            async with asyncio.timeout(config.time), self._places:
+            async with asyncio.timeout(_ANSWER_S), self._places:
                 verdict = await self._ask(addresses[0])
         if verdict is Verdict.UNSURE and config.unavailable == "accept":
             self._memory.keep(addresses, Verdict.KNOWN, _UNSURE)
             return
-        seconds = {Verdict.KNOWN: config.known_for, Verdict.UNKNOWN: config.unknown_for}
+        seconds = {Verdict.KNOWN: KNOWN_S, Verdict.UNKNOWN: UNKNOWN_S}
         self._memory.keep(addresses, verdict, seconds.get(verdict, _UNSURE))
 
     async def _ask(self, address: str) -> Verdict:
@@ -81,7 +85,7 @@ class Callout:
         for host in self._config.hosts:
             if self._away.get(host, 0.0) > loop.time():
                 continue
-            hop = NextHop(host, self._hostname, self._config.time)
+            hop = NextHop(host, self._hostname)
             try:
                 await hop.connect()
                 return await self._ask_over(hop, address)
@@ -123,12 +127,12 @@ class NextHop:
     TLS is opportunistic and checks no certificate, because the session has no secret.
     """
 
-    def __init__(self, host: HostPort, hostname: str, time: float) -> None:
+    def __init__(self, host: HostPort, hostname: str) -> None:
         self._client = SMTP(
             hostname=host.host,
             port=host.port,
             local_hostname=hostname,
-            timeout=time,
+            timeout=_ANSWER_S,
             validate_certs=False,
         )
 

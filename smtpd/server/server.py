@@ -26,6 +26,8 @@ from smtpd.server.memory import Memory
 from smtpd.server.scheduler import Scheduler
 from smtpd.server.session_figures import SessionFigures
 
+NETWORK_FACTOR = 4
+"""A network may have this many times the connections of an address."""
 TURNED_AWAY = 1000
 """Connections beside those within the limits that may wait for their refusal."""
 _DELAY = 1.0  # seconds until it
@@ -99,7 +101,10 @@ class Server:
         limits = config.limits
         self._limits = NetworkLimits(
             Bound(limits.connections_per_address, limits.new_connections_per_address),
-            Bound(limits.connections_per_network, limits.new_connections_per_network),
+            Bound(
+                NETWORK_FACTOR * limits.connections_per_address,
+                NETWORK_FACTOR * limits.new_connections_per_address,
+            ),
             config.relay.networks if limits.exempt is None else limits.exempt,
         )
         self.memory = Memory(limits.memory)

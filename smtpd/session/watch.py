@@ -14,6 +14,10 @@ from smtpd.session.phase import Phase
 from smtpd.session.session import SmtpSession
 
 CONTENT_PAUSE_S = 180.0  # for which a sender of content may pause (RFC 5321, section 4.5.3.2.5)
+HELLO_S = 60.0  # from the connection to EHLO or HELO
+CONTENT_S = 1800.0  # for the whole content of a message
+TRANSACTION_S = 3600.0  # from MAIL to the end of the message
+MIN_RATE = 100  # octets of content per second, over CONTENT_PAUSE_S
 LOOKS = 4  # in the shortest time that is limited
 
 
@@ -34,8 +38,7 @@ class Watch:
 
     def begin(self) -> None:
         """Begin to look how long the client is silent, and how slow it is."""
-        limits = self._limits
-        self._look_in(min(limits.timeout, limits.hello_time, self._pace.interval))
+        self._look_in(min(self._limits.timeout, HELLO_S, self._pace.interval))
 
     def expect_hello(self) -> None:
         """Limit the time to the next EHLO anew: TLS or another client has begun."""
@@ -53,7 +56,7 @@ class Watch:
         connection, now = self._connection, self._loop.time()
         if not connection.transport or connection.phase is Phase.CLOSING:
             return
-        content_left = self._session.reception.began + self._limits.data_time - now
+        content_left = self._session.reception.began + CONTENT_S - now
         left = min(connection.last_input + self._limits.timeout - now, content_left)
         slow = self._pace.judge_client(
             self._session.commands,
@@ -82,11 +85,10 @@ class Pace:
     """
 
     def __init__(self, limits: Limits, now: float) -> None:
-        self._limits = limits
         self._window = min(CONTENT_PAUSE_S, limits.timeout)
-        self.interval = min(limits.transaction_time, limits.data_time, self._window) / LOOKS
+        self.interval = min(TRANSACTION_S, CONTENT_S, self._window) / LOOKS
         """Seconds between two looks."""
-        self.hello_deadline = now + limits.hello_time
+        self.hello_deadline = now + HELLO_S
         """When the client must have said EHLO, by the clock of the looks."""
         self._transaction: object | None = None  # the last one seen, and when at first
         self._began = now
@@ -108,14 +110,14 @@ class Pace:
         transaction = commands.transaction
         if transaction is not self._transaction:
             self._transaction, self._began, self._content = transaction, now, None
-        elif transaction and now >= self._began + self._limits.transaction_time:
+        elif transaction and now >= self._began + TRANSACTION_S:
             return replies.TRANSACTION_TIMEOUT
         if size is None or not self._content or not waiting:
             self._content = None if size is None else (now, size)
             return ""
         since, before = self._content
         if now >= since + self._window:
-            if size - before < self._limits.data_rate * (now - since):
+            if size - before < MIN_RATE * (now - since):
                 return replies.DATA_TOO_SLOW
             self._content = (now, size)
         return ""

@@ -68,9 +68,8 @@ def running(
         "certificates": [{"certificate": str(certificate), "key": str(key)}],
         "relay": {"networks": [], "domains": ["example.org"]},
         "limits": {"connections": 5000, "connections_per_address": 5000, "errors": 1000,
-                   "connections_per_network": 5000, "new_connections_per_address": 1 << 40,
-                   "new_connections_per_network": 1 << 40, "junk": 1000},
-        "auth": {"failures": {"address": 10**6, "network": 10**6, "user": 10**6, "own": 10**6}},
+                   "new_connections_per_address": 1 << 40},
+        "auth": {"failures": {"address": 10**6, "user": 10**6}},
     })  # fmt: skip
     with fresh_database(server, template) as uri, pytest.MonkeyPatch.context() as patched:
         add_user(uri, USER, PASSWORD, any_sender=True)
@@ -82,6 +81,7 @@ def running(
             fail(self, error)
 
         patched.setattr(Connection, "fail", failed)
+        patched.setattr("smtpd.commands.tally.MAX_JUNK", 1000)
         started, stop = threading.Event(), threading.Event()
 
         async def serve() -> None:

@@ -188,8 +188,8 @@ class Stage:
             "certificates": [{"certificate": str(certificate), "key": str(key)}],
             "relay": {"networks": ["127.0.0.2"], "domains": ["example.org"]},
             "limits": {"message_size": "1 MB", "memory": "1 MB", "timeout": "100s",
-                       "recipients": 100, "new_connections_per_address": 1 << 40,
-                       "new_connections_per_network": 1 << 40},  # by the world's clock
+                       "recipients": 100,
+                       "new_connections_per_address": 1 << 40},  # by the world's clock
             "dsn": True,
         })  # fmt: skip
         contexts = ContextSet(settings).load(Path("smtpd.yaml")).contexts

@@ -33,7 +33,7 @@ INSERT INTO queue (message_id, sender, recipient, domain, next_attempt)
 SELECT id, 's@a.example', 'r@' || %(domain)s, %(domain)s, now() - make_interval(secs => %(late)s)
 FROM made
 """
-MANY = {"new_connections_per_address": 100_000, "new_connections_per_network": 100_000}
+MANY = {"new_connections_per_address": 100_000}
 # the count of the queue is at most a minute old in a sound system, so that its minutes stay
 STALE = "pgmta_queue_count_age_seconds > 90"
 _UNUSED = re.compile("tls|hook|dsns")  # no client and no hook makes such a series here

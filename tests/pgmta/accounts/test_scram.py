@@ -46,7 +46,7 @@ SCRAM = [
 @pytest.fixture(scope="module")
 def port(server: str, template: str) -> Iterator[int]:
     listen = [{"name": "here", "auth": "offered", "auth_without_tls": True}]
-    limits = {"failures": {"address": 500, "network": 500, "own": 500}}
+    limits = {"failures": {"address": 500}}
     with fresh_database(server, template) as uri:
         add_user(uri, "ann@a.example", "Geheim, 42")
         with serving(uri, listen=listen, auth=limits) as port:

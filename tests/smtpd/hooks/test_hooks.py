@@ -328,8 +328,11 @@ def test_a_slow_hook_holds_up_no_other_session(
 
 
 @pytest.mark.slow
-def test_hooks_that_never_answer_are_given_up(database: str, db: psycopg.Connection) -> None:
-    config = {**SCRIPT, "hook_limits": {"time": "3s", "threads": 2, "calls": 5}}
+def test_hooks_that_never_answer_are_given_up(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smtpd.hooks.runner.MAX_CALLS", 5)
+    config = {**SCRIPT, "hook_limits": {"time": "3s", "threads": 2}}
     with serving(database, **config) as port:
         clients = [Client(port) for _ in range(6)]
         for client in clients:

@@ -152,7 +152,7 @@ def hooked(
     entry = {"handler": "tests.smtpd.handlers.examples:live", "arguments": ["handler"]}
     if isinstance(handler, dict):
         entry = handler
-    bounds = {"address": 1000, "network": 1000, "user": 1000, "own": 1000}
+    bounds = {"address": 1000, "user": 1000}
     with serving(
         database, hooks=[entry], listen=[{"name": "here", **listener}],
         certificates=[files] if files else [], auth={"failures": bounds},
@@ -329,10 +329,13 @@ def _begins(port: int, last: str) -> bool:
         return client.say(last)[:3] == "334"
 
 
-def test_clients_that_leave_in_an_exchange_keep_no_call(database: str) -> None:
+def test_clients_that_leave_in_an_exchange_keep_no_call(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call ends soon after its client has left."""
+    monkeypatch.setattr("smtpd.hooks.runner.MAX_CALLS", 2)
     settings: dict[str, Any] = {"auth": "required", "auth_without_tls": True}
-    with hooked(database, logins.Peeker(), limits={"calls": 2}, **settings) as port:
+    with hooked(database, logins.Peeker(), **settings) as port:
         for last in ("AUTH TWICE", "MQ==", "AUTH CRAM-MD5", "AUTH TWICE", "MQ=="):
             until(partial(_begins, port, last))
         until(partial(_begins, port, "AUTH TWICE"))

@@ -175,8 +175,9 @@ async def test_a_blocked_thread_holds_up_nothing_and_serves_again(method: Any) -
         await eventually(lambda: in_thread(first))
 
 
-async def test_too_many_open_calls_are_refused() -> None:
-    async with running(calls=2) as runner:
+async def test_too_many_open_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smtpd.hooks.runner.MAX_CALLS", 2)
+    async with running() as runner:
         calls = [begin(runner, sleep, 3600)[1] for _ in range(2)]
         with pytest.raises(HookOverload):
             await ask(runner, thread)

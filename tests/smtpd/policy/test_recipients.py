@@ -214,15 +214,11 @@ def test_a_callout_asks_each_recipient_once(database: str, hop: Hop) -> None:
 def test_a_next_hop_that_is_away(
     database: str, hop: Hop, monkeypatch: pytest.MonkeyPatch, unavailable: str, expected: str
 ) -> None:
-    monkeypatch.setattr("smtpd.recipients.callout._UNSURE", 0.2)
+    for name, seconds in (("_UNSURE", 0.2), ("_ANSWER_S", 2.0), ("KNOWN_S", 0.1)):
+        monkeypatch.setattr(f"smtpd.recipients.callout.{name}", seconds)
     entry = {
         "domains": ["example.org"],
-        "callout": {
-            "hosts": [f"127.0.0.1:{hop.port}"],
-            "time": "2s",
-            "known_for": "100ms",
-            "unavailable": unavailable,
-        },
+        "callout": {"hosts": [f"127.0.0.1:{hop.port}"], "unavailable": unavailable},
     }
     with serving(database, relay=relaying(entry)) as port, begun(port, "127.0.0.1") as client:
         with hop:
@@ -243,11 +239,13 @@ def test_a_next_hop_that_is_away(
             until(lambda: answers(client, "bad2@example.org") == [BAD])
 
 
-def test_unknown_recipients_end_a_session(database: str, tmp_path: Path) -> None:
+def test_unknown_recipients_end_a_session(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smtpd.commands.tally.MAX_UNKNOWN_RECIPIENTS", 3)
     file = tmp_path / "recipients"
     file.write_text("one@example.org\n")
-    limits = {"unknown_recipients": 3}
-    with serving(database, relay=relaying({"file": str(file)}), limits=limits) as port:
+    with serving(database, relay=relaying({"file": str(file)})) as port:
         with begun(port) as client:
             client.send(b"RCPT TO:<one@example.org>\r\nDATA\r\n.\r\nMAIL FROM:<a@b>\r\n")
             client.send(b"RCPT TO:<two@example.org>\r\n" * 9)

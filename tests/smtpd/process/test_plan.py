@@ -22,7 +22,7 @@ listen:
   - {address: 0.0.0.0, port: 2526}
   - {socket: /run/site/smtpd.sock}
 metrics: {listen: "127.0.0.1:9101"}
-maildrop: {directory: drop, every: 1m}
+maildrop: {directory: drop}
 """
 PROGRAM = """
 import sys

@@ -17,6 +17,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+import smtpd.commands.tally
 import smtpd.session.closing
 from pgmta.accounts.login import Login
 from pgmta.config.ingest import Ingest
@@ -250,8 +251,8 @@ def test_a_client_that_does_not_read_is_dropped(
     monkeypatch.setattr(Connection, "connection_made", small)
     monkeypatch.setattr(Connection, "connection_lost", note)
     monkeypatch.setattr(smtpd.session.closing, "LINGER_S", 0.5)
-    limits = {"timeout": "1s", "junk": 10_000}
-    with serving(database, limits=limits) as port, socket.socket() as client:
+    monkeypatch.setattr(smtpd.commands.tally, "MAX_JUNK", 10_000)
+    with serving(database, limits={"timeout": "1s"}) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.connect(("127.0.0.1", port))
         client.sendall(b"HELP\r\n" * 600 + end)

@@ -53,7 +53,7 @@ def test_a_flood_has_a_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_limit_that_keeps_a_user_out_is_in_the_log(database: str) -> None:
     add_user(database, "ann", "right one")
     listen = [{"auth": "offered", "auth_without_tls": True}]
-    limits = {"failures": {"address": 9, "network": 9, "user": 2}}
+    limits = {"failures": {"address": 9, "user": 2}}
     with (
         capture_logs() as log,
         serving(database, listen=listen, auth=limits) as port,

@@ -45,7 +45,7 @@ def users(server: str, template: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def port(users: str) -> Iterator[int]:
-    with serving(users, **NO_TRUST, auth={"failures": {"address": 500, "network": 500}}) as port:
+    with serving(users, **NO_TRUST, auth={"failures": {"address": 500}}) as port:
         yield port
 
 
@@ -229,7 +229,7 @@ def test_a_user_who_is_attacked_gets_in_from_his_own_network(
 ) -> None:
     add_user(database, "ann", "right one")
     add_user(database, "bob", "right one")
-    limits = {"failures": {"address": 3, "network": 100, "user": 6, "own": 4}}
+    limits = {"failures": {"address": 3, "user": 6}}
     home, away = "127.0.9.1", "127.0.8.1"
 
     def tried(port: int, source: str, name: str, password: str) -> str:

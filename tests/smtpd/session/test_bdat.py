@@ -19,7 +19,7 @@ from tests.support.serving import Client, serving
 from tests.support.waiting import until
 
 CONFIG = {
-    "limits": {"message_size": "2MB", "junk": 1000},
+    "limits": {"message_size": "2MB"},
     "content": {"bare_newlines": "guard"},
 }
 START = ["EHLO c > 250", "MAIL FROM:<s@a.example> > 250", "RCPT TO:<r@b.example> > 250"]

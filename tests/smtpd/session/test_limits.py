@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smtpd.commands import tally
 from smtpd.commands.commands import Commands
-from smtpd.commands.tally import Consequence, Tally
+from smtpd.commands.tally import Consequence
 from smtpd.config import Limits
 from smtpd.server.server import Server
+from smtpd.session import watch
 from smtpd.session.connection import TURN_COMMANDS
 from tests.support.serving import Client, serving
 from tests.support.waiting import PATIENCE, SLACK, until
@@ -56,9 +58,10 @@ def test_sessions_with_much_to_do_take_turns(
         return real(self, argument)
 
     monkeypatch.setitem(Commands.METHODS, b"NOOP", noop)
+    monkeypatch.setattr(tally, "MAX_JUNK", 100_000)
     number = 5000
     with (
-        serving(database, relay=RELAY, limits={"junk": 100_000, "errors": 100_000}) as port,
+        serving(database, relay=RELAY) as port,
         Client(port) as one,
         Client(port) as other,
     ):
@@ -81,7 +84,7 @@ def test_sessions_with_much_to_do_take_turns(
 
 
 def test_who_sends_commands_without_mail_is_hung_up_on(database: str) -> None:
-    limits = {"junk": 5, "errors": 3}
+    limits = {"errors": 3}
     with serving(database, relay=RELAY, limits=limits) as port, Client(port) as client:
         assert client.reply()[:3] == "220"
         # more than the socket takes: our reply must not be lost by a reset
@@ -114,18 +117,20 @@ def test_errors_are_counted_from_mail_to_mail(database: str, db: psycopg.Connect
 )
 def test_tally(waits: list[float], junk: int, errors: int) -> None:
     """A client that sends one such command per second is never hung up on; a burst is."""
-    tally = Tally(Limits(junk=junk, errors=errors))
+    session = tally.Tally(Limits(errors=errors))
     now, consequences = 0.0, []
-    for wait in waits:
-        now += wait
-        consequences.append(tally.junk(now))
-    if all(wait >= 1 for wait in waits):
-        assert set(consequences) <= {Consequence.GO_ON}
-    if len(waits) >= now + junk + errors + 1:
-        assert Consequence.END in consequences
-    tally.errors = tally.unknown_commands = 0  # mail was accepted
-    tally.junk_level = 0.0
-    assert tally.junk(now) is Consequence.GO_ON
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tally, "MAX_JUNK", junk)
+        for wait in waits:
+            now += wait
+            consequences.append(session.junk(now))
+        if all(wait >= 1 for wait in waits):
+            assert set(consequences) <= {Consequence.GO_ON}
+        if len(waits) >= now + junk + errors + 1:
+            assert Consequence.END in consequences
+        session.errors = session.unknown_commands = 0  # mail was accepted
+        session.junk_level = 0.0
+        assert session.junk(now) is Consequence.GO_ON
 
 
 @pytest.mark.parametrize("word", ["GET / HTTP/1.1", "post /x HTTP/1.1"])
@@ -136,15 +141,16 @@ def test_browsers_are_hung_up_on_at_once(database: str, word: str) -> None:
 
 
 def test_connections_by_address_and_network(database: str) -> None:
-    limits = {"connections_per_address": 2, "connections_per_network": 3}
+    limits = {"connections_per_address": 1}
     with serving(database, relay=RELAY, limits=limits) as port, ExitStack() as stack:
 
         def greeting(source: str) -> str:
             return stack.enter_context(Client(port, source)).reply()[:8]
 
-        assert [greeting("127.0.0.5") for _ in range(3)] == ["220 mx.e"] * 2 + ["421 4.7."]
-        assert [greeting("127.0.0.6") for _ in range(2)] == ["220 mx.e", "421 4.7."]
-        assert [greeting("127.0.1.6") for _ in range(3)] == ["220 mx.e"] * 2 + ["421 4.7."]
+        assert [greeting("127.0.0.5") for _ in range(2)] == ["220 mx.e", "421 4.7."]
+        others = [greeting(f"127.0.0.{n}") for n in (6, 7, 8, 9)]  # four of a network
+        assert others == ["220 mx.e"] * 3 + ["421 4.7."]
+        assert [greeting("127.0.1.6") for _ in range(2)] == ["220 mx.e", "421 4.7."]
         assert {greeting("127.0.0.1") for _ in range(9)} == {"220 mx.e"}  # trusted
         stack.pop_all().close()
         until(lambda: greeting("127.0.0.5") == "220 mx.e", describe="their places free again")
@@ -199,16 +205,18 @@ def test_content_without_end_is_ended(database: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "wire", "drop"),
+    ("limits", "content_s", "wire", "drop"),
     [
-        ({"data_time": "1s"}, BEGIN, b"x"),  # content, octet by octet
-        ({"timeout": "1s"}, b"", b"N"),  # a command, octet by octet
-        ({"timeout": "1s"}, b"N" * 70_000, b"N"),  # the rest of one that is too long
+        ({}, 1.0, BEGIN, b"x"),  # content, octet by octet
+        ({"timeout": "1s"}, watch.CONTENT_S, b"", b"N"),  # a command, octet by octet
+        ({"timeout": "1s"}, watch.CONTENT_S, b"N" * 70_000, b"N"),  # the rest of one, too long
     ],
 )
 def test_dripping_keeps_no_place(
-    database: str, limits: dict[str, str], wire: bytes, drop: bytes
-) -> None:
+    database: str, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], content_s: float,
+    wire: bytes, drop: bytes,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(watch, "CONTENT_S", content_s)
     with serving(database, relay=RELAY, limits=limits) as port, Client(port) as client:
         client.send(wire)
         began = time.monotonic()

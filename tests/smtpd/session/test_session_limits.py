@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from pgmta.accounts.network_limits import Rate
 from pgmta.config.types import parse_network
+from smtpd.commands import tally
 from smtpd.config import Limits
+from smtpd.session import watch
 from smtpd.session.watch import Pace
 from tests.support.serving import Client, serving
 from tests.support.waiting import SLACK, take_time
@@ -31,11 +33,12 @@ def codes(client: Client) -> list[str]:
     return [reply[:9] if reply[:1] == "4" else reply[:3] for reply in client.rest()]
 
 
-@pytest.mark.parametrize("limits", [{"messages_per_session": 2}, {"recipients_per_session": 4}])
+@pytest.mark.parametrize(("bound", "number"), [("MAX_MESSAGES", 2), ("MAX_RECIPIENTS", 4)])
 def test_a_session_has_so_much_mail(
-    database: str, db: psycopg.Connection, limits: dict[str, int]
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, bound: str, number: int
 ) -> None:
-    with serving(database, relay=RELAY, limits=limits) as port:
+    monkeypatch.setattr(tally, bound, number)
+    with serving(database, relay=RELAY) as port:
         with Client(port, STRANGER) as client:
             client.send(b"EHLO c\r\n" + MESSAGE * 2 + MAIL + b"NOOP\r\n")
             mail = ["250", "250", "250", "354", "250"]
@@ -47,7 +50,7 @@ def test_a_session_has_so_much_mail(
 
 
 def test_new_connections_per_minute(database: str) -> None:
-    limits = {"new_connections_per_address": 3, "new_connections_per_network": 4}
+    limits = {"new_connections_per_address": 3}
     with serving(database, relay=RELAY, limits=limits) as port:
 
         def greeting(source: str) -> str:
@@ -57,8 +60,9 @@ def test_new_connections_per_minute(database: str) -> None:
         found = [greeting(STRANGER)[:3] for _ in range(3)]
         assert found == ["220"] * 3
         assert "new connections from your address" in greeting(STRANGER)
-        assert greeting("127.0.0.6")[:3] == "220"
-        assert "new connections from your network" in greeting("127.0.0.7")
+        others = [greeting(f"127.0.0.{n}")[:3] for n in (6, 7, 8) for _ in range(3)]
+        assert others == ["220"] * 9  # four times as many from the network
+        assert "new connections from your network" in greeting("127.0.0.9")
         assert {greeting("127.0.0.1")[:3] for _ in range(9)} == {"220"}  # trusted
 
 
@@ -97,20 +101,22 @@ def test_networks_that_are_quiet_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "begin", "drop"),
+    ("bound", "begin", "drop"),
     [
-        ({"hello_time": "1s"}, b"", b"NOOP\r\n"),
-        ({"transaction_time": "1s"}, b"EHLO c\r\n" + MAIL, b"RCPT TO:<r@example.org>\r\n"),
-        ({"timeout": "1s"}, b"EHLO c\r\n" + MESSAGE[:-3], b"x"),
+        ("HELLO_S", b"", b"NOOP\r\n"),
+        ("TRANSACTION_S", b"EHLO c\r\n" + MAIL, b"RCPT TO:<r@example.org>\r\n"),
+        ("CONTENT_PAUSE_S", b"EHLO c\r\n" + MESSAGE[:-3], b"x"),
     ],
     ids=["EHLO", "transaction", "content"],
 )  # fmt: skip
 def test_a_slow_client_keeps_no_place(
-    database: str, limits: dict[str, str], begin: bytes, drop: bytes
+    database: str, monkeypatch: pytest.MonkeyPatch, bound: str, begin: bytes, drop: bytes
 ) -> None:
+    monkeypatch.setattr(watch, bound, 1.0)
+    monkeypatch.setattr(tally, "MAX_JUNK", 10_000)
     began = time.monotonic()
     with (
-        serving(database, relay=RELAY, limits={"junk": 10_000, **limits}) as port,
+        serving(database, relay=RELAY) as port,
         Client(port) as client,
     ):
         client.send(begin)
@@ -142,11 +148,13 @@ def ended(
 ) -> float | None:
     """When a client whose content has this number of octets by time is ended, in 20 minutes."""
     now = 0.0
-    pace, talk = Pace(Limits(data_rate=limit), 0.0), cast(Any, Talk())
-    while now < 1200:
-        if pace.judge_client(talk, int(rate(now)), now, waiting=waiting(now)):
-            return now
-        now += pace.interval
+    pace, talk = Pace(Limits(), 0.0), cast(Any, Talk())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(watch, "MIN_RATE", limit)
+        while now < 1200:
+            if pace.judge_client(talk, int(rate(now)), now, waiting=waiting(now)):
+                return now
+            now += pace.interval
     return None
 
 

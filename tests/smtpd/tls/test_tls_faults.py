@@ -22,9 +22,7 @@ NAMES = [f"{letter}.example" for letter in "ab"]
 LIMITS = {
     "connections": 3000,
     "connections_per_address": 3000,
-    "connections_per_network": 3000,
     "new_connections_per_address": 100_000,
-    "new_connections_per_network": 100_000,
 }
 
 

@@ -19,6 +19,7 @@ FEATURES: tuple[str, ...] = (
     "inquiries",
     "suspensions",
     "rates",
+    "suppressions",
     "campaigns",
     "lifecycle",
     "callbacks",

@@ -18,8 +18,8 @@ TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
     "mails", "plain_mails", "mail_objects", "arguments", "days", "attempts", "transcripts",
     "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
-    "daemons", "accounts", "dkim", "tls", "budgets", "suppressions",
-    "campaigns", "campaign_jobs", "campaign_feed", "campaign_lists", "unsubscribing", "callbacks",
+    "daemons", "accounts", "dkim", "tls", "budgets",
+    "campaigns", "campaign_jobs", "campaign_feed", "campaign_lists", "callbacks",
     "forgetting", "expiry",
 )  # fmt: skip
 """The files of `sql/schema` whose tables come before those of features, in their order."""

@@ -6,7 +6,8 @@ Its page is docs/programs/campaigns.md. Most tables are still in the core.
 from pgmta.features import Command, Feature
 
 FEATURE = Feature(
-    schema=("schema/expiry.sql",),
+    needs=("suppressions",),
+    schema=("schema/suppressions.sql", "schema/expiry.sql"),
     commands={
         "campaign": Command(
             place=".commands.campaign:campaign",

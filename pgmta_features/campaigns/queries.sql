@@ -98,7 +98,7 @@ RETURNING i.place, i.recipient, campaign_other_kind(kind.by_sms) AS problem
 -- Rows of a mailbox that is there before: places below 0 are recipients of earlier imports.
 CREATE TEMP TABLE imported_twice ON COMMIT DROP AS
 SELECT place, recipient, first FROM (
-    SELECT place, recipient, min(place) OVER (PARTITION BY suppression_address(recipient)) AS first FROM (
+    SELECT place, recipient, min(place) OVER (PARTITION BY mailbox_key(recipient)) AS first FROM (
         SELECT place, recipient FROM pg_temp.imported_list
         UNION ALL SELECT number - {base} - 1, recipient FROM campaign_recipients WHERE campaign_id = {campaign}) AS listed
     ) AS found

@@ -7,6 +7,7 @@ has budgets of its own. Metadata can name another, as campaigns do. See docs/mai
 from pgmta.features import Command, Feature
 
 FEATURE = Feature(
+    schema=("schema.sql",),
     commands={
         "budget": Command(
             place=".command:budget",

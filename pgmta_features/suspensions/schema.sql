@@ -197,6 +197,10 @@ END $$;
 COMMENT ON FUNCTION suspended_under IS
     'Of these rows of queue those that meet the condition of a suspension, each with its number.';
 
+INSERT INTO forget_columns (relation, names, way, condition) VALUES
+    ('suspensions', '{reason}', 'words', 'true'),
+    ('suspensions', '{value,tag}', 'named', 'true');
+
 INSERT INTO rights (object, role, privileges) VALUES
     ('queue', 'pgmta_queued', 'UPDATE (suspension)'),
     ('suspensions', 'pgmta_queued', 'SELECT, UPDATE (applied_at, slow_at)'),

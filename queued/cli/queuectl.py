@@ -45,8 +45,8 @@ COMMANDS: dict[str, LazyCommand] = {
         "Find mail by addresses, domain, Message-ID, client or metadata, also when it has left.",
     ),
     "forget": LazyCommand(
-        "queued.cli.campaign.forget:forget",
-        "Remove all about the person with ADDRESS: mail that waits, log, transcripts, campaigns.",
+        "queued.cli.commands.forget:forget",
+        "Remove all about the person with ADDRESS: mail that waits, log, transcripts, lists.",
     ),
     "hold": LazyCommand(
         "queued.cli.commands.change:hold",
@@ -116,10 +116,6 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.commands.submission:status",
         "Show the state of each recipient of messages, also of those that have left the queue.",
     ),
-    "suppression": LazyCommand(
-        "queued.cli.campaign.suppression:suppression",
-        "Add, release and list addresses that get no mail of campaigns.",
-    ),
     "template": LazyCommand(
         "queued.cli.commands.template:template",
         "Store, show and try templates of composed mail.",
@@ -150,7 +146,7 @@ TASKS: dict[str, tuple[str, ...]] = {
         "hold", "release", "retry", "bounce", "delete", "set", "rule",
     ),
     "Next hops": ("workers", "route"),
-    "Programs and people": ("suppression", "template", "lifecycle", "forget"),
+    "Programs and people": ("template", "lifecycle", "forget"),
     "Installation": ("init", "database", "migrate", "partition", "user", "dkim", "doctor", "up"),
 }  # fmt: skip
 """The headings of the help. Under each, commands of features follow these of the core."""

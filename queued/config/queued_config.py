@@ -23,7 +23,6 @@ from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, read_texts, shipped_texts
 from queued.config.bounces import Bounces
-from queued.config.campaigns import Campaigns
 from queued.config.collector import PURPOSES, Collector
 from queued.config.delivery import Delivery
 from queued.config.mail_conditions import Pattern, Target
@@ -167,7 +166,6 @@ class QueuedConfig(JoinedFile):
     collectors: list[Collector] = Field(
         default=[], description="what makes mail of tokens in the schema lifecycle"
     )
-    campaigns: Campaigns = Field(default=Campaigns())
     retention: Retention = Field(default=Retention())
     metrics: MetricsPage = Field(default=MetricsPage())
     log: QueuedLog = Field(default=QueuedLog())

@@ -14,7 +14,6 @@ from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing.check_stage import CheckStage
-from queued.outgoing.complaint_stage import ComplaintStage
 from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.deadline_stage import DeadlineStage
 from queued.outgoing.gate_stage import GateStage
@@ -27,7 +26,6 @@ from queued.outgoing.stage import OutgoingStage, Prepare, StageContext
 
 STAGES: list[type[OutgoingStage]] = [
     ReturnedStage,
-    ComplaintStage,
     DeadlineStage,
     RedirectStage,
     GateStage,

@@ -22,7 +22,7 @@ COMMENT ON COLUMN accounts.activated_at IS 'When it became active; null: never.'
 COMMENT ON COLUMN accounts.suspended_at IS 'Since when it is suspended; null: it is not.';
 COMMENT ON COLUMN accounts.unsuspended_at IS 'When its suspension ended; null: never, or it is suspended.';
 COMMENT ON SEQUENCE accounts_id_seq IS 'accounts.id.';
-CREATE INDEX accounts_mailbox ON accounts (pgmta.suppression_address(email));
+CREATE INDEX accounts_mailbox ON accounts (pgmta.mailbox_key(email));
 COMMENT ON INDEX accounts_mailbox IS 'A recovery finds its account by the mailbox in any spelling.';
 
 -- SET search_path costs more than the rest, so names have their schema, and there are no operators.

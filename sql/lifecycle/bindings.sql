@@ -8,7 +8,7 @@ COMMENT ON FUNCTION account_rows IS 'Accounts by id.';
 
 CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR pgmta.suppression_address(a.email) = pgmta.suppression_address(name)
+    SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR pgmta.mailbox_key(a.email) = pgmta.mailbox_key(name)
 $$;
 COMMENT ON FUNCTION account_named IS
     'The ids of the accounts with a login, or with a mailbox in any spelling, in the order in which recover() locks them; '
@@ -179,7 +179,7 @@ BEGIN
             'min(a.status::text) FROM %1$s AS a WHERE a.id = ANY ($1) GROUP BY a.id'),
         ('account_named', 'name text', 'bigint[]', 'STABLE', refusal,
             'SELECT array_agg(a.id::bigint ORDER BY a.id) FROM %1$s AS a WHERE a.login::text = $1 '
-            'OR pgmta.suppression_address(a.email::text) = pgmta.suppression_address($1)'),
+            'OR pgmta.mailbox_key(a.email::text) = pgmta.mailbox_key($1)'),
         ('account_status', 'account bigint', 'text', 'STABLE', later, 'SELECT a.status::text FROM %1$s AS a WHERE a.id = $1'),
         ('account_lock', 'account bigint', 'text', 'VOLATILE', later, 'SELECT a.status::text FROM %1$s AS a WHERE a.id = $1'),
         ('account_activate', 'account bigint', 'boolean', 'VOLATILE', refusal, 'SELECT %2$s($1)')

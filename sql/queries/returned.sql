@@ -5,7 +5,3 @@ FROM unnest(%(messages)b::bigint[], %(rows)b::bigint[], %(days)b::text[], %(clas
         %(replies)b::text[], %(complaints)s::boolean[])
         WITH ORDINALITY AS r (message, row_id, day, class, reply, complaint, place),
     LATERAL attempt_returned(r.message, r.row_id, r.day::date, r.class, r.reply, r.complaint) AS a
-
--- name: complain
--- Suppress the recipient of a campaign whom a signed link names.
-SELECT campaign_complaint(%(campaign)s, %(number)s)

@@ -52,6 +52,17 @@ COMMENT ON FUNCTION mailbox_domain IS
     'mailbox. A domain beyond ASCII has to be written in A-labels. That of a telephone number such as +491701234567 is sms, '
     'and no mailbox has it.';
 
+CREATE FUNCTION mailbox_key(address text) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN lower(CASE WHEN strpos(address, '"') <> 1 THEN address
+    -- a dot-string in quotes, with or without backslashes
+    WHEN regexp_replace(substring(address FROM '^"(.*)"@[^@]*$'), '\\(.)', '\1', 'g') COLLATE "C"
+        ~ '^[^][()<>:;@\\,." [:cntrl:]]+(\.[^][()<>:;@\\,." [:cntrl:]]+)*$'
+    THEN regexp_replace(substring(address FROM '^"(.*)"@[^@]*$'), '\\(.)', '\1', 'g') || substring(address FROM '@[^@]*$')
+    ELSE address END COLLATE "C");
+COMMENT ON FUNCTION mailbox_key IS
+    'The text by which addresses are compared: in lower case of ASCII, without needless quotes. A domain beyond ASCII '
+    'has to be written in A-labels.';
+
 CREATE FUNCTION submit_envelope(sender text, recipients text[],
     OUT addresses text[], OUT sender_domain text, OUT domains text[]) LANGUAGE plpgsql AS $$
 DECLARE

@@ -219,6 +219,10 @@ CREATE FUNCTION is_hard_bounce(class text) RETURNS boolean IMMUTABLE PARALLEL SA
 RETURN coalesce(class IN ('unknown_user', 'disabled', 'bad_domain'), false);
 COMMENT ON FUNCTION is_hard_bounce IS 'Whether a failure of this answer class is a hard bounce: there is no such mailbox.';
 
+CREATE FUNCTION returned_for_good(class text, returned text) RETURNS boolean IMMUTABLE PARALLEL SAFE
+RETURN coalesce(is_hard_bounce(class) AND returned !~ '^4[0-9][0-9] ', false);
+COMMENT ON FUNCTION returned_for_good IS 'Whether mail came back because there is no such mailbox, by no passing failure.';
+
 CREATE FUNCTION attempt_returned(
     message bigint, recipient_row bigint, day date, why text, words text, complaint boolean DEFAULT false,
     OUT sender text, OUT recipient text
@@ -227,10 +231,9 @@ DECLARE
     -- the attempt began on this day, by the clock of a worker
     earliest CONSTANT timestamptz := (day - 1)::timestamp AT TIME ZONE 'UTC';
     latest CONSTANT timestamptz := (day + 3)::timestamp AT TIME ZONE 'UTC';
-    bounced CONSTANT boolean := pgmta.is_hard_bounce(why) AND words LIKE '5%';
     entry record;
 BEGIN
-    SELECT a.ended_at, a.lease_token, a.sender, a.recipient, a.tenant, a.metadata INTO entry
+    SELECT a.ended_at, a.lease_token, a.sender, a.recipient INTO entry
     FROM pgmta.attempts AS a
     WHERE a.message_id = message AND a.row_id = recipient_row AND a.event IN ('delivered', 'unknown')
         AND a.ended_at >= earliest AND a.ended_at < latest
@@ -242,16 +245,20 @@ BEGIN
         UPDATE pgmta.attempts AS a
         SET class = why, returned_at = now(), returned = left(words, 1020)
         WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = entry.ended_at
-            AND a.lease_token = entry.lease_token AND a.returned_at IS NULL;
+            AND a.lease_token = entry.lease_token AND (a.returned_at IS NULL
+                -- whatever came first, there is no such mailbox
+                OR pgmta.returned_for_good(why, words) AND NOT pgmta.returned_for_good(a.class, a.returned));
     END IF;
-    IF bounced OR complaint THEN
-        PERFORM pgmta.returned_facts(message, entry.recipient, entry.tenant, entry.metadata, bounced, complaint);
+    IF complaint THEN
+        UPDATE pgmta.attempts AS a SET complained_at = now()
+        WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = entry.ended_at
+            AND a.lease_token = entry.lease_token;
     END IF;
 END $$;
 COMMENT ON FUNCTION attempt_returned IS
     'Returns sender and recipient of the attempt that delivered a row on that day or the next ones, null without '
-    'one. With a reason it notes in the log that the mail came back, once. A hard bounce or a complaint suppresses '
-    'the recipient.';
+    'one. With a reason it notes in the log that the mail came back, once, or once more for good. A complaint is noted '
+    'each time.';
 
 CREATE VIEW attempt_history AS
 SELECT message_id, recipient, attempt, started_at, ended_at, ended_at - started_at AS duration,

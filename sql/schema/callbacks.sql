@@ -67,10 +67,6 @@ BEGIN
             PERFORM callback_books(event.message, campaign_path(event.metadata), event.kind, event.code, event.sub_type,
                 event.at);
         END IF;
-        IF event.kind IN ('bounced', 'complained') THEN
-            PERFORM returned_facts(event.message, event.recipient, event.tenant, event.metadata, event.kind = 'bounced',
-                event.kind = 'complained');
-        END IF;
     END LOOP;
     RETURN outcomes;
 END $$;

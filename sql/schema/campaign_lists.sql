@@ -65,7 +65,7 @@ BEGIN
         WHERE r.recipient ~ '^[+]|@' COLLATE "C") AS n;
     RETURN QUERY
         WITH given AS MATERIALIZED (
-            SELECT g.place::integer, g.recipient, g.domain, w.found, suppression_address(g.recipient) AS key,
+            SELECT g.place::integer, g.recipient, g.domain, w.found, mailbox_key(g.recipient) AS key,
                 CASE WHEN g.domain IS NULL THEN 'it is no mailbox'
                     WHEN (g.domain = 'sms') <> by_sms THEN campaign_other_kind(by_sms)
                     WHEN w.problem IS NOT NULL THEN w.problem
@@ -75,7 +75,7 @@ BEGIN
                 FROM unnest(recipients, params) WITH ORDINALITY AS l (recipient, params, place) OFFSET 0
             ) AS g, LATERAL campaign_words(coalesce(g.params, '{}'), wanted) AS w
         ), known AS MATERIALIZED (
-            SELECT DISTINCT g.key FROM given AS g JOIN campaign_recipients AS r ON suppression_address(r.recipient) = g.key
+            SELECT DISTINCT g.key FROM given AS g JOIN campaign_recipients AS r ON mailbox_key(r.recipient) = g.key
             WHERE r.campaign_id = campaign
         ), judged AS MATERIALIZED (
             SELECT g.place, g.recipient, g.domain, g.found, coalesce(g.fault, CASE WHEN k.key IS NOT NULL THEN 'the campaign has it already'

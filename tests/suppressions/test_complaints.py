@@ -64,7 +64,7 @@ def test_to_the_address_of_a_feedback_loop(
     """By a link or a VERP address in the report; all mail goes on to the mailbox."""
     hop, url = system.hop(), "https://mail.example"
     settings = sections(tmp_path, url)
-    settings["campaigns"] = {"complaints": ["FBL@c.example"]}
+    settings["suppressions"] = {"complaints": ["FBL@c.example"]}
     system.queued(shaping=configuration(tmp_path, hop), **settings)
     campaign.add("joe@b.example", "ann@b.example", "eve@b.example")
     campaign.start()

@@ -60,9 +60,7 @@ def test_many_at_once(db: psycopg.Connection) -> None:
 
 def test_hash_is_hmac_sha256(db: psycopg.Connection, campaign: Campaign) -> None:
     """RFC 2104, against Python's."""
-    pad, found = fetch(
-        db, "SELECT inner_pad, suppression_hash('Joe@B.example') FROM suppression_secret"
-    )
+    pad, found = fetch(db, "SELECT inner_pad, mailbox_hash('Joe@B.example') FROM mailbox_secret")
     key = bytes(octet ^ 0x36 for octet in pad)
     assert key[32:] == bytes(32)
     assert found == "hmac:" + hmac.digest(key, b"joe@b.example", "sha256").hex()
@@ -179,7 +177,7 @@ def test_other_roles_change_nothing(db: psycopg.Connection, role: str) -> None:
         "SELECT suppressions_put('{a@b.example}', '{}', '{}')",
         "SELECT suppression_release('a@b.example')",
         "SELECT forget('a@b.example', 'queue', true)",
-        "SELECT FROM suppression_secret",
+        "SELECT FROM mailbox_secret",
         "DELETE FROM suppressions",
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -190,7 +188,16 @@ def test_what_came_back_for_no_mailbox_suppresses_nothing(
     db: psycopg.Connection, campaign: Campaign
 ) -> None:
     """A row by SQL may have any recipient: a refusal would keep its DSN in the queue."""
-    query = "SELECT returned_facts(1, %s, '', '{}', true, false)"
     for recipient in ("postmaster", f"{'x' * 300}@h.example", "a\tb@h.example", "ann@h.example"):
-        db.execute(query, (recipient,))
+        db.execute(
+            "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code,"
+            " event, sender, recipient, domain, worker, host, command, enhanced, reply) VALUES"
+            " (now(), 1, 1, 1, 1, 250, 'delivered', 's@a.example', %s, 'h.example', 'w', 'h', '',"
+            " '', '')",
+            (recipient,),
+        )  # fmt: skip
+    returned = "UPDATE attempts SET class = 'unknown_user', returned_at = now(), returned = %s"
+    db.execute(returned, ("450 4.1.1 not now",))
+    assert campaign.reasons() == []
+    db.execute(returned, ("550 5.1.1 nobody",))
     assert campaign.reasons() == ["ann@h.example bounced"]

@@ -17,8 +17,7 @@ _SQL = queries("returned")
 class ReturnedRow:
     """A row whose mail came back, the day (UTC) on which it was delivered, and why it came back.
 
-    Without `answer_class` it was not returned: nothing is noted. After a `complaint` the recipient
-    gets no mail of campaigns.
+    Without `answer_class` it was not returned. A `complaint` of the recipient is noted too.
     """
 
     message_id: int
@@ -41,7 +40,8 @@ class ReturnedLog:
     """Writes what came back; an attempt is noted once."""
 
     def __init__(self, link: Link) -> None:
-        self._link = link
+        self.link = link
+        """Its connection."""
 
     async def record(self, rows: Sequence[ReturnedRow]) -> list[LoggedAttempt | None]:
         """Note the rows; return the attempt of each, None if the log has none any more, or yet.
@@ -57,17 +57,7 @@ class ReturnedLog:
             "replies": Texts(row.reply for row in rows),
             "complaints": [row.complaint for row in rows],
         }
-        for place, sender, recipient in await self._link.run(_SQL["record"], values):
+        for place, sender, recipient in await self.link.run(_SQL["record"], values):
             if recipient is not None:
                 found[place - 1] = LoggedAttempt(sender, recipient)
         return found
-
-    async def complain(self, campaign: int, number: int) -> bool:
-        """Suppress a recipient who complained; return False if there is none.
-
-        Raises StoreUnavailable, psycopg.Error.
-        """
-        ((known,),) = await self._link.run(
-            _SQL["complain"], {"campaign": campaign, "number": number}
-        )
-        return bool(known)

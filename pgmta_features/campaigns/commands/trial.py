@@ -17,8 +17,7 @@ from pgmta.store.changes import sql_interface
 from pgmta_features.campaigns.commands.argument import about_campaign
 from pgmta_features.campaigns.commands.recipients import CampaignRecipients, open_recipients
 from pgmta_features.campaigns.lists.row_check import words_of
-from queued.cli.campaign.suppression import address_of
-from queued.cli.options.queue_command import command, database_of
+from queued.cli.options.queue_command import command, database_of, read_address
 from queued.cli.options.word_options import read_words, word_options
 
 _EVERY = 0.2  # seconds between two looks
@@ -48,7 +47,7 @@ def test(
     a wrong password shows before a million of mails. Exit 1 unless the next hop took it; then it is
     not tried again.
     """
-    recipient = address_of(address)
+    recipient = read_address(address)
     with open_recipients(config, tenant, name) as campaign:
         words = _words(campaign, number, read_words(param, params_file))
         if not campaign.table.worker_runs():

@@ -34,7 +34,8 @@ from pgmta.config.environment import DatabasePlace, environment_field
 from pgmta.config.loader import load
 from pgmta.config.rates import parse_rate
 from pgmta.config.types import parse_duration
-from pgmta.errors import ConfigError
+from pgmta.errors import AddressError, ConfigError
+from pgmta.mail.address import parse_recipient, with_domain
 from pgmta.mail.text import printable
 from pgmta.postgres.locate import existing
 from queued.cli.options.fitted_widths import fitted_widths
@@ -154,6 +155,14 @@ def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str
 def read_duration(text: str, flag: str) -> float:
     """Return the seconds of the duration that was given to a flag. Raises ConfigError."""
     return _read(parse_duration, text, flag)
+
+
+def read_address(text: str) -> str:
+    """Return an address with its domain in A-labels, or a telephone number. Raises ConfigError."""
+    try:
+        return with_domain(*parse_recipient(text.strip()))
+    except AddressError as error:
+        raise ConfigError([str(error)]) from None
 
 
 def read_rate(text: str, flag: str) -> float:

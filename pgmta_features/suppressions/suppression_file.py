@@ -10,10 +10,11 @@ from difflib import get_close_matches
 
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import parse_recipient, with_domain
-from pgmta.store.changes.suppressions import REASONS, Suppression
+
+from .suppression_table import REASONS, Suppression
 
 _COLUMNS = ("address", "tenant", "scope", "reason", "source", "at", "until")
-_LONGEST = 200  # characters of a source
+_MAX_SOURCE = 200  # characters of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def _read(cells: dict[str, str], line: int, default: Suppression) -> Suppression
             tenant=cells.get("tenant") or default.tenant,
             scope=cells.get("scope") or default.scope,
             reason=reason,
-            source=" ".join((cells.get("source") or default.source).split())[:_LONGEST],
+            source=" ".join((cells.get("source") or default.source).split())[:_MAX_SOURCE],
             at=_time(cells.get("at", "")) or default.at,
             until=_time(cells.get("until", "")) or default.until,
         )

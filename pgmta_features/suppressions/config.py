@@ -1,4 +1,4 @@
-"""Section `campaigns` of queued.yaml: where complaints come."""
+"""Section `suppressions` of queued.yaml: where complaints come."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _mailbox(value: Any) -> str:
     return mailbox_key(value)
 
 
-class Campaigns(Section):
-    """Say where complaints come."""
+class Suppressions(Section):
+    """Say who gets no mail any more."""
 
     complaints: list[Annotated[str, BeforeValidator(_mailbox)]] = Field(
         default=[],

@@ -14,6 +14,7 @@ from pgmta.mail.address import domain_of, mailbox_key
 from pgmta.model import Reply
 from pgmta.postgres import faults
 from pgmta.states import Event
+from pgmta.store.queries import feature_queries
 from pgmta.store.queue.returned import ReturnedRow
 from queued.config import QueuedConfig
 from queued.delivery.transport.result import Result
@@ -23,17 +24,21 @@ from queued.outgoing.returned_stage import first_octets
 from queued.outgoing.stage import Prepare, Prepared, QueueStage, Waiting
 from queued.routing.routes import return_addresses
 
+from .config import Suppressions
+
 _SENDER = re.compile(
     rb"^(?:Original-Mail-From|Return-Path)[ \t]*:[ \t]*<?([^\s<>]{3,254})>?", re.I | re.MULTILINE
 )
 _TOKEN = re.compile(rb"/unsubscribe\?token=([A-Za-z0-9_-]{59})(?![A-Za-z0-9_-])")
-_MOST = 20  # names of one report that are looked at
+_MAX_NAMES = 20  # of one report that are looked at
 
 log = get("worker")
 
+_SQL = feature_queries("suppressions")
+
 
 class ComplaintStage(QueueStage[Waiting]):
-    """Reads the mail to `campaigns.complaints`: feedback reports of providers (RFC 5965).
+    """Reads the mail to `suppressions.complaints`: feedback reports of providers (RFC 5965).
 
     A report has the mail that it is about. A link or a VERP address in it that we signed names the
     recipient who complained. Reports without one change nothing.
@@ -41,7 +46,7 @@ class ComplaintStage(QueueStage[Waiting]):
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return the step, if there are such addresses, and there is a log."""
-        self._mailboxes = frozenset(config.campaigns.complaints)
+        self._mailboxes = frozenset(config.section(Suppressions).complaints)
         self._addresses = return_addresses(config.routing)
         self._ring = KeyRings.of(config.tokens).rings[Purpose.UNSUBSCRIBE]
         return self.prepare if self._mailboxes and self.context.means.returned else None
@@ -81,12 +86,14 @@ class ComplaintStage(QueueStage[Waiting]):
             suppressed += sum(found is not None for found in await attempts.record(rows))
         for token in _tokens(content):
             if octets := self._ring.verify(token):
-                suppressed += await attempts.complain(*recipient_numbers(octets))
+                params = dict(zip(("list", "number"), recipient_numbers(octets), strict=True))
+                ((known,),) = await attempts.link.run(_SQL["complain"], params)
+                suppressed += bool(known)
         log.info("complaint", message=outgoing.message.id, signed=suppressed)
 
     def _rows(self, content: bytes, outgoing: Outgoing) -> Iterator[ReturnedRow]:
         """Yield the rows that VERP addresses of ours name."""
-        for text in dict.fromkeys(_SENDER.findall(content)[:_MOST]):
+        for text in dict.fromkeys(_SENDER.findall(content)[:_MAX_NAMES]):
             address = text.decode("ascii", "replace")
             named = self._addresses.named(address, domain_of(address), outgoing.started)
             if named and not named.problem:
@@ -96,4 +103,4 @@ class ComplaintStage(QueueStage[Waiting]):
 def _tokens(content: bytes) -> list[str]:
     """Return the tokens of links, in fields that are folded and texts in quoted-printable too."""
     plain = re.sub(rb"=?\r?\n[ \t]?", b"", content).replace(b"=3D", b"=")
-    return [each.decode() for each in dict.fromkeys(_TOKEN.findall(plain)[:_MOST])]
+    return [each.decode() for each in dict.fromkeys(_TOKEN.findall(plain)[:_MAX_NAMES])]

@@ -1,4 +1,4 @@
-"""Suppressions as an operator adds, releases, lists and imports them; and forgetting a person."""
+"""Suppressions as an operator adds, releases, lists and imports them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from pgmta.postgres.operator import OperatorLink
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("suppressions")
-_PART = 2000  # rows of a cursor
+_SQL = feature_queries("suppressions")
+_CURSOR_ROWS = 2000
 
 ALL_TENANTS = "*"
 """The tenant of a suppression that holds for all tenants."""
@@ -103,26 +103,9 @@ class SuppressionTable(OperatorLink):
     def every_row(self, wanted: WantedSuppressions) -> Iterator[dict[str, Any]]:
         """Return all suppressions that hold, but for hashes, as they are read."""
         with self._db.transaction(), self._db.cursor("suppressions") as cursor:
-            cursor.itersize = _PART
+            cursor.itersize = _CURSOR_ROWS
             cursor.execute(_SQL["export"], wanted.params())
             yield from cursor
-
-    def forget_parts(self) -> list[str]:
-        """Return the parts of the database that a person may be in."""
-        return [row["part"] for row in self._db.execute(_SQL["parts"])]
-
-    def forget(self, address: str, part: str, *, dry_run: bool) -> dict[str, Any]:
-        """Remove a person from a part, in one commit, or count; return numbers by noun.
-
-        `stays` has the names of rows that stay.
-        """
-        params = {"address": address, "part": part, "dry_run": dry_run}
-        row = self._db.execute(_SQL["forget"], params).fetchone()
-        return dict(row["removed"]) if row else {}
-
-    def note_forgotten(self, address: str, removed: dict[str, int]) -> None:
-        """Note in the audit that a person was forgotten."""
-        self._audit(self._who, "forget", self._hash(address), dict(removed), sum(removed.values()))
 
     def _hash(self, address: str) -> str:
         row = self._db.execute(_SQL["hash"], {"address": address}).fetchone()

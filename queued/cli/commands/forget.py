@@ -12,50 +12,50 @@ import click
 import idna
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
-from pgmta.store.changes.suppressions import SuppressionTable
-from queued.cli.campaign.suppression import address_of
-from queued.cli.options.queue_command import command, database_of, who
+from pgmta.store.changes.forgetting import Forgetting
+from queued.cli.options.queue_command import command, database_of, read_address, who
 
 _UNDER_WAY = "rows under way"
-_STAYS = "stays"
-_WAITING = ("queue ", "campaign_recipients ")
+_STAYS, _WAITS = "stays", "waits"
 
 
 @command(json=True)
 @click.argument("address")
 @click.option("--dry-run", is_flag=True, help="Say what there is, and remove nothing.")
 def forget(config: Path, address: str, dry_run: bool, as_json: bool) -> None:
-    """Remove all about the person with ADDRESS: mail that waits, log, transcripts, campaigns.
+    """Remove all about the person with ADDRESS: mail that waits, log, transcripts, lists.
 
-    In words about others the address is replaced. A keyed hash stays in the suppressions, so that
-    no campaign writes to ADDRESS again. Each part is a separate commit. Orders and texts of
+    In words about others the address is replaced. A keyed hash stays, so that no campaign writes to
+    ADDRESS again. Each part is a separate commit. Orders and texts of
     operators that have the address stay, and are named, as is mail of others that waits with the
     address within theirs, as VERP writes it. Exit 1 if there are such ones, or if mail is under
     way: run it again when they are gone.
     """
-    address = address_of(address)
+    address = read_address(address)
     removed: Counter[str] = Counter()
     stays: list[str] = []
-    with closing(SuppressionTable(database_of(config), who())) as table:
-        for part in table.forget_parts():
+    waits: list[str] = []
+    with closing(Forgetting(database_of(config))) as forgetting:
+        for part in forgetting.parts():
             for spelling in _spellings(address):
-                found = table.forget(spelling, part, dry_run=dry_run)
+                found = forgetting.forget(spelling, part, dry_run=dry_run)
                 stays += found.pop(_STAYS, [])
+                waits += found.pop(_WAITS, [])
                 removed.update(found)
         if not dry_run:
-            table.note_forgotten(address, removed)
+            forgetting.note(who(), address, removed)
     if as_json:
-        print_json({"dry_run": dry_run, **removed, _STAYS: stays})
+        print_json({"dry_run": dry_run, **removed, _STAYS: stays, _WAITS: waits})
     else:
         for noun, number in removed.items():
             if noun != _UNDER_WAY:
                 print_line(f"{noun:24}{number:>8}{' would go' if dry_run else ' removed'}")
-    for name in stays:
-        why = "mail of others that waits" if name.startswith(_WAITING) else "an operator wrote it"
-        print_line(f"the address stays in {name}: {why}", err=True)
+    for names, why in ((stays, "an operator wrote it"), (waits, "mail of others that waits")):
+        for name in names:
+            print_line(f"the address stays in {name}: {why}", err=True)
     if removed[_UNDER_WAY]:
         print_line(f"{removed[_UNDER_WAY]} rows are under way: run it again in a minute", err=True)
-    if stays or removed[_UNDER_WAY]:
+    if stays or waits or removed[_UNDER_WAY]:
         sys.exit(EXIT_FAILURE)
 
 

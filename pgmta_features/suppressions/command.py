@@ -15,16 +15,7 @@ from typing import Any
 import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
-from pgmta.errors import AddressError, ConfigError, PgmtaError
-from pgmta.mail.address import parse_recipient, with_domain
-from pgmta.store.changes.suppressions import (
-    ALL_TENANTS,
-    REASONS,
-    Suppression,
-    SuppressionTable,
-    WantedSuppressions,
-)
-from queued.cli.campaign.suppression_file import BadLine, read_suppressions
+from pgmta.errors import ConfigError, PgmtaError
 from queued.cli.options.queue_command import (
     Column,
     Form,
@@ -32,11 +23,21 @@ from queued.cli.options.queue_command import (
     database_of,
     instant,
     print_rows,
+    read_address,
     who,
 )
 
-_BATCH = 2000  # addresses of one commit
-_SHOWN = 20  # bad lines that are named
+from .suppression_file import BadLine, read_suppressions
+from .suppression_table import (
+    ALL_TENANTS,
+    REASONS,
+    Suppression,
+    SuppressionTable,
+    WantedSuppressions,
+)
+
+_BATCH_ADDRESSES = 2000  # of one commit
+_MAX_SHOWN = 20  # bad lines that are named
 
 _TENANT = click.option("--tenant", default="", help="Tenant of the mail; default: mail of none.")
 _ALL = click.option("--all-tenants", is_flag=True, help="For the mail of all tenants.")
@@ -49,14 +50,6 @@ def suppression() -> None:
 
     Campaigns look an address up when they import, feed and send. Mail that waits is withdrawn.
     """
-
-
-def address_of(text: str) -> str:
-    """Return an address with its domain in A-labels, or a number. Raises ConfigError."""
-    try:
-        return with_domain(*parse_recipient(text.strip()))
-    except AddressError as error:
-        raise ConfigError([str(error)]) from None
 
 
 def _table(config: Path) -> closing[SuppressionTable]:
@@ -90,7 +83,7 @@ def add(
 ) -> None:
     """Suppress ADDRESS, and withdraw mail of campaigns that waits for it."""
     given = Suppression(
-        address=address_of(address), tenant=_tenant(tenant, all_tenants), scope=scope,
+        address=read_address(address), tenant=_tenant(tenant, all_tenants), scope=scope,
         reason=reason, source=source, until=until.astimezone() if until else None,
     )  # fmt: skip
     with _table(config) as table:
@@ -107,7 +100,7 @@ def add(
 def remove(config: Path, address: str, tenant: str, all_tenants: bool, scope: str | None) -> None:
     """Release ADDRESS, because its owner wants mail again. Exit 1 if it was not suppressed."""
     with _table(config) as table:
-        released = table.release(address_of(address), _tenant(tenant, all_tenants), scope)
+        released = table.release(read_address(address), _tenant(tenant, all_tenants), scope)
     if not released:
         raise PgmtaError(f"{address} is not suppressed there")
     print_line(f"{address} gets mail again: {released} released")
@@ -133,7 +126,7 @@ def list_suppressions(
 
     A person who was forgotten is found by ADDRESS alone: the list shows a keyed hash.
     """
-    wanted = WantedSuppressions(address_of(address) if address else None, tenant, scope, reason)
+    wanted = WantedSuppressions(read_address(address) if address else None, tenant, scope, reason)
     with _table(config) as table:
         rows = table.rows(wanted, limit)
     columns: dict[str, Column] = {
@@ -182,18 +175,18 @@ def import_suppressions(
         for each in read_suppressions(file, default):
             if isinstance(each, BadLine):
                 outcomes["bad"] += 1
-                if outcomes["bad"] <= _SHOWN:
+                if outcomes["bad"] <= _MAX_SHOWN:
                     print_line(f"{name}:{each.line}: {each.reason}", err=True)
                 continue
             batch.append(each)
-            if len(batch) == _BATCH:
+            if len(batch) == _BATCH_ADDRESSES:
                 outcomes.update(table.put(batch))
                 batch.clear()
         if batch:
             outcomes.update(table.put(batch))
         table.note_import(name, outcomes)
-    if outcomes["bad"] > _SHOWN:
-        print_line(f"{name}: {outcomes['bad'] - _SHOWN} more bad lines", err=True)
+    if outcomes["bad"] > _MAX_SHOWN:
+        print_line(f"{name}: {outcomes['bad'] - _MAX_SHOWN} more bad lines", err=True)
     if as_json:
         print_json(dict(outcomes))
     else:

@@ -9,14 +9,14 @@ SELECT suppression_release(%(address)s, %(tenant)s, %(scope)s) AS released
 
 -- name: hash
 -- How the audit names an address.
-SELECT suppression_hash(%(address)s) AS hash
+SELECT mailbox_hash(%(address)s) AS hash
 
 -- name: list
 -- Suppressions that hold, the latest first; null is every one.
 SELECT s.address, s.tenant, s.scope, s.reason, s.source, s.at, s.until
 FROM suppressions AS s
 WHERE s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
-    AND (%(address)s::text IS NULL OR s.address IN (suppression_address(%(address)s), suppression_hash(%(address)s)))
+    AND (%(address)s::text IS NULL OR s.address IN (mailbox_key(%(address)s), mailbox_hash(%(address)s)))
     AND (%(tenant)s::text IS NULL OR s.tenant = %(tenant)s) AND (%(scope)s::text IS NULL OR s.scope = %(scope)s)
     AND (%(reason)s::text IS NULL OR s.reason = %(reason)s)
 ORDER BY s.at DESC, s.address LIMIT %(limit)s
@@ -30,10 +30,6 @@ WHERE s.released_at IS NULL AND (s.until IS NULL OR s.until > now()) AND s.addre
     AND (%(reason)s::text IS NULL OR s.reason = %(reason)s)
 ORDER BY s.address, s.tenant, s.scope
 
--- name: parts
--- The parts of the database that a person may be in.
-SELECT part FROM forget_parts() AS part
-
--- name: forget
--- Remove a person from one part; or count only.
-SELECT forget(%(address)s, %(part)s, %(dry_run)s) AS removed
+-- name: complain
+-- Suppress the recipient whom a signed link names; false if there is none.
+SELECT link_complaint(%(list)s, %(number)s)

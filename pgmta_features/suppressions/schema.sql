@@ -20,7 +20,7 @@ CREATE TABLE suppressions (
 COMMENT ON TABLE suppressions IS
     'Addresses that get no mail of campaigns. A row stays after its release, so that an older fact cannot bring it back.';
 COMMENT ON COLUMN suppressions.address IS
-    'suppression_address() of the mailbox; or hmac: and its keyed hash, if the person had to be forgotten.';
+    'mailbox_key() of the mailbox; or hmac: and its keyed hash, if the person had to be forgotten.';
 COMMENT ON COLUMN suppressions.tenant IS 'Whose mail it is about; empty: mail without a tenant; *: all tenants.';
 COMMENT ON COLUMN suppressions.scope IS 'The kind of mail, as campaigns.scope; empty: all kinds.';
 COMMENT ON COLUMN suppressions.reason IS 'unsubscribed, complained, bounced, forgotten or operator.';
@@ -33,47 +33,6 @@ COMMENT ON CONSTRAINT suppressions_reason ON suppressions IS 'The five reasons.'
 COMMENT ON CONSTRAINT suppressions_scope ON suppressions IS 'Up to 64 letters, digits and . _ -, or empty.';
 COMMENT ON CONSTRAINT suppressions_source ON suppressions IS 'Up to 200 characters, none of which is a control.';
 COMMENT ON CONSTRAINT suppressions_tenant ON suppressions IS 'As submit() takes it, or *.';
-
-CREATE TABLE suppression_secret (
-    inner_pad bytea NOT NULL,
-    outer_pad bytea NOT NULL,
-    one boolean DEFAULT true PRIMARY KEY CHECK (one)
-);
-COMMENT ON TABLE suppression_secret IS
-    'The key of the hashes in suppressions. No role may read it. Who loses it forgets who had to be forgotten.';
-COMMENT ON COLUMN suppression_secret.inner_pad IS 'The key XOR 0x36 in each of 64 octets (RFC 2104).';
-COMMENT ON COLUMN suppression_secret.outer_pad IS 'The key XOR 0x5c in each of 64 octets.';
-COMMENT ON COLUMN suppression_secret.one IS 'There is one row.';
-COMMENT ON CONSTRAINT suppression_secret_one_check ON suppression_secret IS 'One row.';
--- the random octets are PostgreSQL's strong ones
-WITH secret AS MATERIALIZED (
-    SELECT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
-        || decode(repeat('00', 32), 'hex') AS octets
-)
-INSERT INTO suppression_secret
-SELECT string_agg(decode(lpad(to_hex(get_byte(octets, n) # 54), 2, '0'), 'hex'), ''::bytea ORDER BY n),
-    string_agg(decode(lpad(to_hex(get_byte(octets, n) # 92), 2, '0'), 'hex'), ''::bytea ORDER BY n)
-FROM secret, generate_series(0, 63) AS n;
-
-CREATE FUNCTION suppression_address(address text) RETURNS text IMMUTABLE PARALLEL SAFE
-RETURN lower(CASE WHEN strpos(address, '"') <> 1 THEN address
-    -- a dot-string in quotes, with or without backslashes
-    WHEN regexp_replace(substring(address FROM '^"(.*)"@[^@]*$'), '\\(.)', '\1', 'g') COLLATE "C"
-        ~ '^[^][()<>:;@\\,." [:cntrl:]]+(\.[^][()<>:;@\\,." [:cntrl:]]+)*$'
-    THEN regexp_replace(substring(address FROM '^"(.*)"@[^@]*$'), '\\(.)', '\1', 'g') || substring(address FROM '@[^@]*$')
-    ELSE address END COLLATE "C");
-COMMENT ON FUNCTION suppression_address IS
-    'The text by which addresses are compared: in lower case of ASCII, without needless quotes. A domain beyond ASCII '
-    'has to be written in A-labels.';
-
-CREATE FUNCTION suppression_hash(address text) RETURNS text LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT 'hmac:' || encode(sha256(s.outer_pad || sha256(s.inner_pad
-        || convert_to(suppression_address(suppression_hash.address), 'UTF8'))), 'hex')
-    FROM suppression_secret AS s
-$$;
-COMMENT ON FUNCTION suppression_hash IS
-    'hmac: and HMAC-SHA256 (RFC 2104) of an address, as suppressions keeps those that had to be forgotten.';
 
 CREATE TABLE suppression_sieve (
     part integer PRIMARY KEY,
@@ -112,16 +71,16 @@ DECLARE
     tenants CONSTANT text[] := ARRAY[coalesce(tenant, ''), '*'];
     scopes CONSTANT text[] := ARRAY[coalesce(scope, ''), ''];
     known boolean[];
-    secret suppression_secret;
+    secret mailbox_secret;
     hashes text[];
 BEGIN
     known := suppressed_keys(tenants, scopes,
-        ARRAY(SELECT suppression_address(a.address) FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n));
+        ARRAY(SELECT mailbox_key(a.address) FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n));
     PERFORM FROM suppressions AS s WHERE s.address >= 'hmac:' AND s.address < 'hmac;' LIMIT 1;
     IF FOUND THEN
-        SELECT * INTO secret FROM suppression_secret;
+        SELECT * INTO secret FROM mailbox_secret;
         hashes := ARRAY(SELECT 'hmac:' || encode(sha256(secret.outer_pad || sha256(secret.inner_pad
-                || convert_to(suppression_address(a.address), 'UTF8'))), 'hex')
+                || convert_to(mailbox_key(a.address), 'UTF8'))), 'hex')
             FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n);
         known := ARRAY(SELECT f.one OR f.other FROM unnest(known, suppressed_keys(tenants, scopes, hashes))
             WITH ORDINALITY AS f (one, other, n) ORDER BY f.n);
@@ -160,7 +119,7 @@ DECLARE
     changed record;
 BEGIN
     WITH given AS MATERIALIZED (
-        SELECT n AS place, suppression_address(addresses[n]) AS address, coalesce(tenants[n], '') AS tenant,
+        SELECT n AS place, mailbox_key(addresses[n]) AS address, coalesce(tenants[n], '') AS tenant,
             coalesce(scopes[n], '') AS scope, coalesce(reasons[n], 'operator') AS reason, coalesce(sources[n], '') AS source,
             -- a clock that is ahead must not win over later facts
             least(coalesce(ats[n], now()), now()) AS at, untils[n] AS until
@@ -168,7 +127,7 @@ BEGIN
     ), newest AS MATERIALIZED (
         SELECT DISTINCT ON (g.address, g.tenant, g.scope) g.*, EXISTS (
             SELECT FROM suppressions AS s
-            WHERE s.address = suppression_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
+            WHERE s.address = mailbox_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
         ) AS forgotten
         FROM given AS g ORDER BY g.address, g.tenant, g.scope, g.at DESC, g.place
     ), put AS (
@@ -182,22 +141,16 @@ BEGIN
     )
     SELECT array_agg(CASE WHEN n.place IS NULL THEN 'older' WHEN n.forgotten THEN 'forgotten'
             WHEN p.new THEN 'new' WHEN p.new IS NOT NULL THEN 'newer' ELSE 'older' END ORDER BY g.place) AS outcomes,
-        array_agg(p.address) FILTER (WHERE p.new IS NOT NULL) AS addresses,
-        array_agg(p.tenant) FILTER (WHERE p.new IS NOT NULL) AS tenants,
-        array_agg(p.scope) FILTER (WHERE p.new IS NOT NULL) AS scopes
+        coalesce(bool_or(p.new IS NOT NULL), false) AS wrote
     INTO changed
     FROM given AS g LEFT JOIN newest AS n ON n.place = g.place
         LEFT JOIN put AS p ON (p.address, p.tenant, p.scope) = (n.address, n.tenant, n.scope);
-    IF changed.addresses IS NOT NULL THEN
-        PERFORM suppressions_withdraw(changed.addresses, changed.tenants, changed.scopes);
-    ELSE
-        PERFORM prove_earlier();
-    END IF;
+    IF NOT changed.wrote THEN PERFORM prove_earlier(); END IF;
     RETURN coalesce(changed.outcomes, '{}');
 END $$;
 COMMENT ON FUNCTION suppressions_put IS
-    'Suppresses addresses and withdraws mail of campaigns that waits for them. Returns for each address new, newer (than '
-    'the fact that was there), older (nothing changed) or forgotten (it is suppressed for all already).';
+    'Suppresses addresses. Returns for each new, newer (than the fact that was there), older (nothing changed) or forgotten '
+    '(it is suppressed for all already).';
 
 CREATE FUNCTION suppress(
     address text, tenant text DEFAULT '', scope text DEFAULT '', reason text DEFAULT 'operator', source text DEFAULT '',
@@ -220,7 +173,7 @@ DECLARE
     released integer;
 BEGIN
     UPDATE suppressions AS s SET released_at = least(suppression_release.at, now())
-    WHERE s.address IN (suppression_address(suppression_release.address), suppression_hash(suppression_release.address))
+    WHERE s.address IN (mailbox_key(suppression_release.address), mailbox_hash(suppression_release.address))
         AND s.tenant = suppression_release.tenant
         AND (suppression_release.scope IS NULL OR s.scope = suppression_release.scope)
         AND s.released_at IS NULL AND s.at <= least(suppression_release.at, now());
@@ -232,12 +185,104 @@ COMMENT ON FUNCTION suppression_release IS
     'Releases an address, because its owner wants mail again; without a scope, from all of them. Returns how many '
     'suppressions ended. Older facts cannot bring them back.';
 
+CREATE FUNCTION suppress_returned() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    complaint CONSTANT boolean := NEW.complained_at IS DISTINCT FROM OLD.complained_at;
+BEGIN
+    IF complaint OR returned_for_good(NEW.class, NEW.returned) THEN
+        -- mail by SQL may have anything there, and a refusal would keep what came back
+        PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[NEW.tenant], ARRAY[''],
+            ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END], ARRAY['message ' || NEW.message_id])
+        WHERE mailbox_domain(NEW.recipient COLLATE "C") IS NOT NULL;
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION suppress_returned IS
+    'Suppresses the recipient of a message that came back for good, or about which its recipient complained.';
+CREATE TRIGGER returned_suppress AFTER UPDATE OF returned_at, complained_at ON attempts FOR EACH ROW
+    WHEN ((NEW.returned_at, NEW.class, NEW.complained_at) IS DISTINCT FROM (OLD.returned_at, OLD.class, OLD.complained_at))
+    EXECUTE FUNCTION suppress_returned();
+COMMENT ON TRIGGER returned_suppress ON attempts IS
+    'Whoever notes that mail came back suppresses. A trigger of a name before this one may give another source.';
+
+CREATE TABLE link_recipients (function text PRIMARY KEY);
+COMMENT ON TABLE link_recipients IS 'Functions of features that know the recipients whom signed links name.';
+COMMENT ON COLUMN link_recipients.function IS
+    'Of the two numbers of a link: it returns address, tenant, scope and source of the recipient, or no row. An address that '
+    'is empty or null is nobody''s, as in a test message.';
+
+CREATE FUNCTION link_recipient(list bigint, number integer)
+RETURNS TABLE (address text, tenant text, scope text, source text) LANGUAGE plpgsql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    each record;
+BEGIN
+    FOR each IN SELECT l.function FROM link_recipients AS l LOOP
+        RETURN QUERY EXECUTE format('SELECT r.address, r.tenant, r.scope, r.source FROM %I($1, $2) AS r', each.function)
+        USING list, number;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION link_recipient IS 'The recipient whom a signed link names, and the mail that it is about.';
+
+CREATE FUNCTION unsubscribe(list bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    named record;
+BEGIN
+    SELECT * INTO named FROM link_recipient(list, unsubscribe.number);
+    IF NOT FOUND THEN RETURN false; END IF;
+    IF named.address <> '' THEN
+        PERFORM suppressions_put(ARRAY[named.address], ARRAY[named.tenant], ARRAY[named.scope], ARRAY['unsubscribed'],
+            ARRAY[named.source]);
+    ELSE
+        PERFORM prove_earlier();
+    END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION unsubscribe IS
+    'Suppresses the address whom a link names, for its tenant and scope. Returns false if there is no such recipient. The '
+    'caller has verified a token that names both numbers.';
+
+CREATE FUNCTION link_complaint(list bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM suppressions_put(ARRAY[r.address], ARRAY[r.tenant], ARRAY[''], ARRAY['complained'], ARRAY[r.source])
+    FROM link_recipient(list, link_complaint.number) AS r WHERE r.address <> '';
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION link_complaint IS
+    'Suppresses the address whom a link names, for all scopes of its tenant, because its owner complained. Returns false if '
+    'there is no such recipient. The caller has verified a token that names both numbers.';
+
+INSERT INTO forget_columns (relation, names, way, condition) VALUES
+    ('suppressions', '{source}', 'words', 'true'),
+    ('suppressions', '{address}', 'row', 't.address <> %1$L AND t.released_at IS NOT NULL'),
+    ('suppressions', '{address}', 'named', 't.address <> %1$L AND t.released_at IS NULL');
+
+INSERT INTO forget_functions (name, place, function) VALUES ('suppressions', 1, 'forget_suppressions');
+
+CREATE FUNCTION forget_suppressions(key text, part text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    number bigint;
+BEGIN
+    SELECT count(*) INTO number FROM suppressions AS s WHERE s.address = key;
+    IF NOT dry THEN
+        DELETE FROM suppressions AS s WHERE s.address = key;
+        INSERT INTO suppressions AS s (address, tenant, reason) VALUES (mailbox_hash(key), '*', 'forgotten')
+        ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET at = now(), released_at = NULL;
+    END IF;
+    RETURN jsonb_build_object('suppressions', number);
+END $$;
+COMMENT ON FUNCTION forget_suppressions IS 'The part of forget() that leaves the keyed hash.';
+
 INSERT INTO rights (object, role, privileges) VALUES
     ('suppressions', 'pgmta_operator', 'SELECT'),
     ('suppressions', 'pgmta_reader', 'SELECT'),
     ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_hash', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_address', 'PUBLIC', 'EXECUTE'),  -- indexes of campaign_recipients and of accounts call it
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE');
+    ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION link_complaint', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION unsubscribe', 'pgmta_web', 'EXECUTE');

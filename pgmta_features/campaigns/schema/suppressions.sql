@@ -1,0 +1,126 @@
+-- Suppressions of recipients of campaigns: mail that waits is withdrawn, and who bounces, complains or unsubscribes.
+
+CREATE INDEX campaign_recipients_waiting ON campaign_recipients (mailbox_key(recipient))
+    WHERE state IN ('queued', 'deferred');
+COMMENT ON INDEX campaign_recipients_waiting IS 'A suppression finds the mail that waits for its address.';
+
+CREATE FUNCTION campaign_suppressed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+    found record;
+BEGIN
+    FOR found IN
+        SELECT DISTINCT r.campaign_id, r.number, r.message_id
+        FROM added AS s
+        JOIN campaign_recipients AS r ON mailbox_key(r.recipient) = s.address AND r.state IN ('queued', 'deferred')
+        JOIN campaigns AS c ON c.id = r.campaign_id AND s.tenant IN (c.tenant, '*') AND s.scope IN (c.scope, '')
+        WHERE s.released_at IS NULL
+        ORDER BY 3
+    LOOP
+        -- who settles a row may wait for the suppression of this transaction, and so must not be waited for
+        PERFORM withdraw(found.message_id, 'suppressed', 'suppressed', skip_locked => true);
+        -- one in flight is settled by its outcome
+        UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
+        WHERE r.campaign_id = found.campaign_id AND r.number = found.number AND r.message_id = found.message_id
+            AND r.state IN ('queued', 'deferred')
+            AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = found.message_id);
+    END LOOP;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION campaign_suppressed IS
+    'Withdraws mail of campaigns that waits for suppressed addresses. An attempt whose transaction has not begun does not '
+    'begin any more. A row that another transaction has locked is left to campaign_withdraw(), or to its next attempt, which '
+    'is refused.';
+CREATE TRIGGER suppressions_added_withdraw AFTER INSERT ON suppressions REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION campaign_suppressed();
+CREATE TRIGGER suppressions_changed_withdraw AFTER UPDATE ON suppressions REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION campaign_suppressed();
+COMMENT ON TRIGGER suppressions_added_withdraw ON suppressions IS 'Whoever suppresses withdraws.';
+COMMENT ON TRIGGER suppressions_changed_withdraw ON suppressions IS 'Also after a release.';
+
+CREATE FUNCTION campaign_recipient(campaign bigint, number integer)
+RETURNS TABLE (address text, tenant text, scope text, source text) LANGUAGE sql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    -- number 0 is a test message; a person who had to be forgotten has no address here
+    SELECT r.recipient, c.tenant, c.scope, 'campaign ' || c.id
+    FROM campaigns AS c LEFT JOIN campaign_recipients AS r ON r.campaign_id = c.id AND r.number = campaign_recipient.number
+    WHERE c.id = campaign AND (r.recipient IS NOT NULL OR campaign_recipient.number <= 0)
+$$;
+COMMENT ON FUNCTION campaign_recipient IS 'The recipient whom a link of a campaign names.';
+INSERT INTO link_recipients (function) VALUES ('campaign_recipient');
+
+CREATE FUNCTION campaign_bounced() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_hashjoin = on AS $$
+BEGIN
+    -- one call for all, because it suppresses in an order that all sessions have
+    PERFORM suppressions_put(array_agg(r.recipient), array_agg(c.tenant), array_agg(''::text), array_agg('bounced'::text),
+        array_agg('campaign ' || c.id))
+    FROM after AS r JOIN before AS b USING (campaign_id, number) JOIN campaigns AS c ON c.id = r.campaign_id
+    WHERE r.bounced AND NOT b.bounced AND r.recipient <> ''
+    HAVING count(*) > 0;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION campaign_bounced IS 'Suppresses addresses that do not exist, for all scopes of their tenants.';
+CREATE TRIGGER campaign_bounced AFTER UPDATE ON campaign_recipients REFERENCING OLD TABLE AS before NEW TABLE AS after
+    FOR EACH STATEMENT EXECUTE FUNCTION campaign_bounced();
+COMMENT ON TRIGGER campaign_bounced ON campaign_recipients IS
+    'Whoever marks a hard bounce suppresses, whether it came with the answer or later.';
+
+CREATE FUNCTION campaign_returned() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    path CONSTANT bigint[] := campaign_path(NEW.metadata);
+    complaint CONSTANT boolean := NEW.complained_at IS DISTINCT FROM OLD.complained_at;
+BEGIN
+    IF NOT complaint AND NOT returned_for_good(NEW.class, NEW.returned) THEN RETURN NULL; END IF;
+    IF NOT complaint THEN
+        UPDATE campaign_recipients AS r SET bounced = true
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND NOT r.bounced AND r.recipient = NEW.recipient;
+    END IF;
+    PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[NEW.tenant], ARRAY[''],
+        ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END], ARRAY['campaign ' || path[1]])
+    WHERE mailbox_domain(NEW.recipient COLLATE "C") IS NOT NULL;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION campaign_returned IS
+    'Marks a recipient of a campaign whose mail came back for good, and names the campaign as the source.';
+CREATE TRIGGER returned_campaign AFTER UPDATE OF returned_at, complained_at ON attempts FOR EACH ROW
+    WHEN (NEW.metadata ? '_campaign' AND
+        (NEW.returned_at, NEW.class, NEW.complained_at) IS DISTINCT FROM (OLD.returned_at, OLD.class, OLD.complained_at))
+    EXECUTE FUNCTION campaign_returned();
+COMMENT ON TRIGGER returned_campaign ON attempts IS 'Its name puts it before that of suppressions, which finds the fact there.';
+
+INSERT INTO forget_columns (relation, names, way, condition) VALUES
+    ('campaign_recipients', '{recipient}', 'waits', 'mailbox_key(t.recipient) <> %1$L
+        AND t.state IN (''unsent'', ''queued'', ''deferred'')'),
+    ('campaign_recipients', '{recipient}', 'words', 'mailbox_key(t.recipient) <> %1$L
+        AND t.state NOT IN (''unsent'', ''queued'', ''deferred'')'),
+    ('campaigns', '{credential,sender,halted_reason}', 'named', 'true');
+
+CREATE FUNCTION forget_campaigns(part text) RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp
+    AS $$ SELECT concat(part, ' ', c.id) FROM campaigns AS c $$;
+COMMENT ON FUNCTION forget_campaigns IS 'The campaigns, each a part of forget().';
+INSERT INTO forget_functions (name, place, function, names) VALUES ('campaign', 3, 'forget_recipients', 'forget_campaigns');
+
+CREATE FUNCTION forget_recipients(key text, part text, dry boolean) RETURNS jsonb LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    campaign CONSTANT bigint := substr(part, 10);
+    number bigint;
+BEGIN
+    IF dry THEN
+        SELECT count(*) INTO number FROM campaign_recipients AS r
+        WHERE r.campaign_id = campaign AND mailbox_key(r.recipient) = key;
+    ELSE
+        -- the books stay: only unsent ones become invalid
+        UPDATE campaign_recipients AS r SET recipient = '', domain = '', params = '{}',
+            state = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'invalid' ELSE r.state END,
+            error_code = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'suppressed' ELSE r.error_code END
+        WHERE r.campaign_id = campaign AND mailbox_key(r.recipient) = key
+            AND NOT (r.state IN ('queued', 'deferred') AND EXISTS (
+                SELECT FROM queue AS q WHERE q.message_id = r.message_id));
+        GET DIAGNOSTICS number = ROW_COUNT;
+    END IF;
+    RETURN jsonb_build_object('recipients of campaigns', number);
+END $$;
+COMMENT ON FUNCTION forget_recipients IS 'The part of forget() for a campaign: its books keep a line without an address.';

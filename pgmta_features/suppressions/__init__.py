@@ -1,0 +1,20 @@
+"""Suppressions: addresses that get no mail, because they bounced, complained or unsubscribed.
+
+Campaigns ask for them. What came back and complaints add to them by a trigger on the log. See
+docs/programs/suppressions.md.
+"""
+
+from pgmta.features import Command, Feature
+
+FEATURE = Feature(
+    schema=("schema.sql",),
+    commands={
+        "suppression": Command(
+            place=".command:suppression",
+            line="Add, release and list addresses that get no mail of campaigns.",
+            task="Programs and people",
+        )
+    },
+    sections={"suppressions": ".config:Suppressions"},
+    stages={"DeadlineStage": ".complaint_stage:ComplaintStage"},
+)

@@ -58,6 +58,7 @@ class Asking:
 
     def abandon(self) -> None:
         """Cancel the hook that is being asked: the session has ended."""
+        self.server.ask = None  # a challenge under way reaches no client
         if self._consultation:
             self._consultation.abandon()
             self._consultation = None
@@ -211,8 +212,7 @@ class Consultation:
             _rewind(self._envelope)
             self._before = _Saved(self._envelope)
         arguments = (server, server.session, self._envelope, *self._arguments)
-        hook = step.hook
-        self._call = hook.runner.call(step.method, hook.methods.rescue, arguments, self._came)
+        self._call = step.call(arguments, self._came)
 
     def abandon(self) -> None:
         """Cancel what runs: the session has ended."""

@@ -69,16 +69,13 @@ class HookCall:
         """Give the session its answer, or `error` in place of it; once."""
         if not self.over:
             self.over = True
-            done, self.done = self.done, _nothing
-            done(self.answer, error or self.error)
+            self.done(self.answer, error or self.error)
 
     def abandon(self) -> None:
         """Cancel the hook: the session waits no longer and gets no answer."""
-        if self.over:
-            return
-        self.over = True
-        self.done = _nothing
-        self.cancel()
+        if not self.over:
+            self.over = True
+            self.cancel()
 
     def cancel(self) -> None:
         """End the hook's coroutine; one that has not begun does not begin."""
@@ -88,7 +85,3 @@ class HookCall:
     def _cancel(self) -> None:
         if self.task:
             self.task.cancel()
-
-
-def _nothing(_: Any, __: BaseException | None) -> None:
-    pass

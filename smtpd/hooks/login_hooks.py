@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 from base64 import b64decode
 from contextlib import suppress
@@ -23,7 +22,7 @@ from smtpd.hooks.answer import (
 from smtpd.hooks.asking import Asking
 from smtpd.hooks.call import HookCall
 from smtpd.hooks.hook_server import Ask, HookServer, Take
-from smtpd.hooks.phases import HookError, LoginSteps, Step
+from smtpd.hooks.phases import HookError, LoginSteps, Step, awaited
 
 ABORTED = "501 5.7.0 Auth aborted"
 NOT_BASE64 = "501 5.5.2 Can't decode base64"
@@ -50,7 +49,6 @@ class LoginHooks:
     def __init__(self, steps: LoginSteps, asking: Asking) -> None:
         self._steps = steps
         self._asking = asking
-        self._exchange: _Exchange | None = None
         self.judges = steps.authenticator is not None
         """Whether an authenticator takes the place of the table of users."""
         self.mechanisms = tuple(sorted(steps.mechanisms))
@@ -66,38 +64,24 @@ class LoginHooks:
         `args` are the words behind AUTH. `ask` gives `None` for a line that is too long.
         """
         for step in self._steps.first:
-            ending = await self.converse(step, args, ask)
+            ending = await self._converse(step, args, ask)
             if ending.answer is not MISSING or ending.error or ending.aborted:
-                return partial(self._read, step, ending)
+                return partial(self._judge, step, ending)
         own = self._steps.mechanisms.get(mechanism)
-        return partial(self._converse, own, args, ask) if own else None
+        return partial(self._ask_and_judge, own, args, ask) if own else None
 
-    def abandon(self) -> None:
-        """Cancel the method that is asked: the session has ended."""
-        if self._exchange:
-            self._exchange.abandon()
-            self._exchange = None
-
-    async def converse(self, step: Step, args: list[str], ask: Ask) -> Ending:
-        """Call a method of AUTH, and return its end."""
+    async def _converse(self, step: Step, args: list[str], ask: Ask) -> Ending:
         server = self._asking.server
         server.envelope = self._asking.envelope()
         server.session.authenticated = None
-        self._exchange = exchange = _Exchange(step, server, ask)
-        exchange.begin(args)
-        ending = await exchange.ended
-        self._exchange = None
-        return ending
+        return await _Exchange(step, server, ask).run(args)
 
-    async def _converse(
+    async def _ask_and_judge(
         self, step: Step, args: list[str], ask: Ask, mechanism: str, *given: object
     ) -> Login:
-        return self.read(step, await self.converse(step, args, ask), mechanism)
+        return await self._judge(step, await self._converse(step, args, ask), mechanism)
 
-    async def _read(self, step: Step, ending: Ending, mechanism: str, *given: object) -> Login:
-        return self.read(step, ending, mechanism)
-
-    def read(self, step: Step, ending: Ending, mechanism: str) -> Login:
+    async def _judge(self, step: Step, ending: Ending, mechanism: str, *given: object) -> Login:
         """Return the user. Raises AuthRefused with the reply, and AuthUnavailable."""
         server, state = self._asking.server, self._asking.server.session
         if ending.aborted:
@@ -171,29 +155,32 @@ class _Exchange:
         self._ask = ask
         self._call: HookCall | None = None
         self._aborted = ""
-        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        """The end of the exchange."""
 
-    def begin(self, args: list[str]) -> None:
-        """Call the method with the words behind AUTH."""
-        server, step = self._server, self._step
+    async def run(self, args: list[str]) -> Ending:
+        """Call the method with the words behind AUTH; cancel it with the session."""
+        server, (ended, done) = self._server, awaited()
         server.pushed, server.ask = [], self._challenge
         arguments = (server, server.session, server.envelope, args)
-        rescue = step.hook.methods.rescue
-        self._call = step.hook.runner.call(step.method, rescue, arguments, self._came, asks=True)
+        self._call = call = self._step.call(arguments, done, asks=True)
+        try:
+            answer, error = await ended
+        finally:
+            call.abandon()
+            server.ask = None
+        return Ending(answer, error, call.failed, self._aborted)
 
     def _challenge(self, text: str, take: Take) -> None:
         """Ask the client; after it has broken the exchange off there is no further answer."""
-        call = self._call
-        if not call or self._aborted:
+        call, runner = self._call, self._step.hook.runner
+        if not (call and self._server.ask) or call.over or self._aborted:
             take(None)
             return
 
         def answered(line: bytes | None) -> None:
-            self._step.hook.runner.go_on(call)
+            runner.go_on(call)
             take(self._decode(line))
 
-        self._step.hook.runner.pause(call)
+        runner.pause(call)
         self._ask(f"334 {text}", answered)
 
     def _decode(self, line: bytes | None) -> bytes | None:
@@ -206,17 +193,3 @@ class _Exchange:
                 return b64decode(line.strip(), validate=True)
         self._aborted = NOT_BASE64
         return None
-
-    def abandon(self) -> None:
-        """Cancel the method: the session has ended."""
-        self._server.ask = None
-        if self._call:
-            self._call.abandon()
-            self._call = None
-
-    def _came(self, answer: Any, error: BaseException | None) -> None:
-        rescued = bool(self._call and self._call.failed)
-        self._call = None
-        self._server.ask = None
-        if not self.ended.done():
-            self.ended.set_result(Ending(answer, error, rescued, self._aborted))

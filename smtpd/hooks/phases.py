@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pgmta.accounts.mechanisms import offered
 from pgmta.logs import get
 from smtpd.hooks.answer import BadAnswer
-from smtpd.hooks.call import HookTimeout
+from smtpd.hooks.call import Done, HookCall, HookTimeout
 from smtpd.hooks.methods import BESIDE, PHASES, Method, Methods
 from smtpd.hooks.runner import HookOverload, HookRunner
 
@@ -96,27 +96,30 @@ class Step:
     method: Method
     name: str
 
+    def call(
+        self, arguments: tuple[Any, ...], done: Done, *, rescue: bool = True, asks: bool = False
+    ) -> HookCall:
+        """Call the method; `done` gets its answer, or an error, as HookRunner.call says.
+
+        With `rescue` the handler's `handle_exception` answers in place of a method that raises.
+        """
+        rescuer = self.hook.methods.rescue if rescue else None
+        return self.hook.runner.call(self.method, rescuer, arguments, done, asks=asks)
+
     async def ask(self, arguments: tuple[Any, ...], *, rescue: bool = True) -> tuple[Any, bool]:
         """Return the answer, which is no reply, and whether it is that of `handle_exception`.
 
         Raises HookError with what the hook raised, or with what prevented its answer.
         """
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def came(answer: Any, error: BaseException | None) -> None:
-            if answered.done():
-                return
-            if error:
-                answered.set_exception(HookError(error))
-            else:
-                answered.set_result(answer)
-
-        rescuer = self.hook.methods.rescue if rescue else None
-        call = self.hook.runner.call(self.method, rescuer, arguments, came)
+        answered, done = awaited()
+        call = self.call(arguments, done, rescue=rescue)
         try:
-            return await answered, call.failed
+            answer, error = await answered
         finally:
             call.abandon()
+        if error:
+            raise HookError(error)
+        return answer, call.failed
 
     def tell(self, arguments: tuple[Any, ...], client: str) -> None:
         """Call the method without waiting for its answer, and log its failure."""
@@ -125,7 +128,18 @@ class Step:
             if error:
                 self.hook.failed(self.name, error, client)
 
-        self.hook.runner.call(self.method, None, arguments, came)
+        self.call(arguments, came, rescue=False)
+
+
+def awaited() -> tuple[asyncio.Future[tuple[Any, BaseException | None]], Done]:
+    """Return a future, and the `done` of a call that puts answer and error into it."""
+    answered = asyncio.get_running_loop().create_future()
+
+    def done(answer: Any, error: BaseException | None) -> None:
+        if not answered.done():  # else the session has ended
+            answered.set_result((answer, error))
+
+    return answered, done
 
 
 class Phases:

@@ -56,8 +56,6 @@ class SessionHooks:
     def abandon(self) -> None:
         """Cancel the hook that is being asked: the session has ended."""
         self._asking.abandon()
-        if self.logins:
-            self.logins.abandon()
         began, self._began = self._began, False
         if began and self._phases.disconnect:
             self._asking.tell(self._phases.disconnect)

@@ -169,6 +169,7 @@ class HookPool:
 
     def put_call(self, call: HookCall) -> None:
         """Hand a call over."""
+        call.loop = None  # that of HookThread, if it has the call no longer
         self._open[call] = None
         if len(self._open) > len(self.threads) < self._most:
             name = f"hook {self._name} pool {len(self.threads) + 1}"
@@ -190,15 +191,16 @@ class HookPool:
         loop = uvloop.new_event_loop()
         _use(loop)
         while call := self._queue.get():
-            if not call.over:
-                call.loop = loop
-                call.task = loop.create_task(call.perform())
-                try:
-                    loop.run_until_complete(call.task)
-                except BaseException as error:  # a hook's callback called sys.exit
-                    if not call.task.done():
-                        call.task.cancel()
-                        call.error = error
+            call.loop = loop
+            call.task = task = loop.create_task(call.perform())
+            if call.over:  # from now on `cancel` finds the task
+                task.cancel()
+            try:
+                loop.run_until_complete(task)
+            except BaseException as error:  # a hook's callback called sys.exit
+                if not task.done():
+                    task.cancel()
+                    call.error = error
             with suppress(RuntimeError):  # the process ends, and no session waits
                 self._main.call_soon_threadsafe(self._came, call)
         loop.close()

@@ -65,7 +65,8 @@ class Feature:
     `route_keys` are models of a route in shaping.yaml with further keys, each a ShapingRoute, and
     `route_limits` are each a ShownLimit, which says what these keys limit.
     `process_parts` are functions that get each new QueuedProcess, and add keepers to its gate, and
-    readers to its orders.
+    readers to its orders. `waits_for` is the name of a statement in its queries.sql: an expression
+    of a row `q` of queue, for what it waits, which lists show; null if for nothing of the feature.
     """
 
     needs: tuple[str, ...] = ()
@@ -84,6 +85,7 @@ class Feature:
     beginning: tuple[Place, ...] = ()
     stages: Mapping[str, Place] = field(default_factory=dict)
     explainers: tuple[Place, ...] = ()
+    waits_for: str = ""
     transports: Mapping[str, Place] = field(default_factory=dict)
     route_keys: tuple[Place, ...] = ()
     route_limits: tuple[Place, ...] = ()

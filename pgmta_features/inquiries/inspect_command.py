@@ -12,7 +12,7 @@ import click
 from pgmta.command import EXIT_FAILURE, age, print_json, print_line
 from pgmta_features.inquiries.asking import Answered, ask
 from pgmta_features.inquiries.store import INSPECT
-from queued.cli.connections.ceiling_lines import ceiling_lines
+from queued.cli.options.ceiling_lines import ceiling_lines
 from queued.cli.options.queue_command import Column, Cut, Form, command, database_of, print_rows
 
 

@@ -30,4 +30,5 @@ FEATURE = Feature(
     process_parts=(".watch:add_watch",),
     settling=(".settling:SETTLING",),
     explainers=(".explainer:EXPLAINER",),
+    waits_for="waits_for",
 )

@@ -148,6 +148,11 @@ SELECT count(*), coalesce(max(id), 0) FROM found
 -- Set a suspension aside.
 UPDATE suspensions SET slow_at = now() WHERE id = %(suspension)s AND slow_at IS NULL RETURNING id
 
+-- name: waits_for
+-- For what a row `q` of queue waits; null: it is not put off.
+CASE WHEN q.suspension IS NOT NULL AND q.status IN ('QUEUED', 'DEFERRED')
+    THEN 'the end of suspension ' || q.suspension END
+
 -- name: settled
 -- Part of settle: the suspension for which a row is put off.
 CASE WHEN queue.status = 'SENDING' AND o.suspension <> 0 THEN o.suspension ELSE queue.suspension END

@@ -2,7 +2,8 @@
 -- The rows after a row, as an operator reads them, oldest first: the index by id has them in that order.
 SELECT q.message_id, q.id, q.status, q.priority, q.ts, q.next_attempt, q.attempts, m.size,
     q.sender, q.recipient, q.domain, q.tenant, q.last_reply, q.lease_owner, q.lease_until,
-    q.hold_reason, q.report_kind, q.held_by, q.held_at, q.hold_until, q.on_failed, q.metadata, q.send_at
+    q.hold_reason, q.report_kind, q.held_by, q.held_at, q.hold_until, q.on_failed, q.metadata, q.send_at,
+    {waits_for} AS waits_for
 FROM (SELECT * FROM queue WHERE id > %(after)s AND {where} ORDER BY id LIMIT %(limit)s) AS q
     LEFT JOIN messages AS m ON m.id = q.message_id
 ORDER BY q.id

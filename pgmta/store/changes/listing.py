@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from psycopg.sql import Literal
 
+from pgmta.features import features
 from pgmta.model import NamedHop
 from pgmta.postgres.operator import OperatorLink
-from pgmta.store.queries import Statement, bracketed, queries
+from pgmta.store.queries import Statement, bracketed, feature_queries, queries
 from pgmta.store.queue.guard import Condition
 from pgmta.store.queue.labels import next_hop_of
 from pgmta.store.queue.reading import Fault, reading
@@ -61,6 +63,17 @@ HEAD = 1 << 16
 _SQL = queries("listing")
 
 
+@cache
+def waits_for() -> bytes:
+    """Return the expression of a row `q` of queue for what it waits, as features know it."""
+    found = [
+        feature_queries(name)[feature.waits_for]
+        for name, feature in features().items()
+        if feature.waits_for
+    ]
+    return b"coalesce(" + b", ".join((*found, b"NULL::text")) + b")"
+
+
 class MessageReports(NamedTuple):
     """Rows of `reports`: `notified` is about a message, and `origins` has what it is the DSN of."""
 
@@ -84,7 +97,8 @@ class Listing(OperatorLink):
 
     def rows(self, where: str, limit: int, after: int = 0) -> list[dict[str, Any]]:
         """Return the rows that the condition matches, oldest first, from the row `after` on."""
-        return self._read(_SQL["list"], where, {"limit": limit, "after": after})
+        params = {"limit": limit, "after": after}
+        return self._read(_SQL["list"], where, params, waits_for=waits_for())
 
     def count_rows(
         self, where: str, by: str, hops: Sequence[NamedHop] = ()

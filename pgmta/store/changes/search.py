@@ -9,6 +9,7 @@ from typing import Any
 
 from pgmta.postgres.operator import connect_operator
 from pgmta.selection import Selection, Term, parse
+from pgmta.store.changes.listing import waits_for
 from pgmta.store.queries import bracketed, queries
 
 _SQL = queries("search")
@@ -79,7 +80,7 @@ def find(uri: str, wanted: Wanted, since: float, limit: int) -> list[dict[str, A
     Raises ValueError as `Wanted` does, StoreUnavailable, psycopg.Error.
     """
     with connect_operator(uri) as db:
-        waiting = _SQL["waiting"].fill(where=bracketed(wanted.in_queue()))
+        waiting = _SQL["waiting"].fill(where=bracketed(wanted.in_queue()), waits_for=waits_for())
         rows = db.execute(waiting, {"limit": limit}).fetchall()
         gone = _SQL["gone"].fill(where=bracketed(wanted.in_log()))
         return rows + db.execute(gone, {"limit": limit, "since": since}).fetchall()

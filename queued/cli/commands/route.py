@@ -26,7 +26,7 @@ from pgmta.model import Item, StsPolicy
 from pgmta.postgres.locate import existing
 from pgmta.store.changes.overview import Overview
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
-from queued.cli.connections.ceiling_lines import ceiling_lines
+from queued.cli.options.ceiling_lines import ceiling_lines
 from queued.cli.options.queue_command import command, instant, parse_pairs
 from queued.config import SMTP, read_config
 from queued.delivery.smtp.smtp_parameters import parameters_of

@@ -46,7 +46,8 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     asked = [each for each in explainers() if each.in_show]
     for each in asked:
         each.add_facts(uri, rows, None)
-    reasons = {row["id"]: first_reason(row, asked) for row in rows}
+    for row in rows:
+        row["waits_for"] = first_reason(row, asked) or row["waits_for"]
     if not message and not history and not any(reports):
         raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
     composition = _make_content(message, rows) if message else None
@@ -83,7 +84,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
     print_arrival(came)
     print_origin(reports)
     if rows:
-        _print_recipients(rows, reasons)
+        _print_recipients(rows)
     print_history(history)
     print_reports(reports)
     if said is not None:
@@ -175,7 +176,9 @@ def _make_content(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | 
 
 
 def why(row: dict[str, Any]) -> str:
-    """Return the most useful text about a row: why it is on hold, or the last reply."""
+    """Return the most useful text about a row: for what it waits, why it is on hold, or a reply."""
+    if row["waits_for"]:
+        return f"waits for {row['waits_for']}"
     reason, reply = row["hold_reason"] or "", row["last_reply"] or ""
     return reply if reply and reason in ("", UNDELIVERABLE) else reason
 
@@ -199,7 +202,7 @@ def _senders(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["sender"] for row in rows))
 
 
-def _print_recipients(rows: list[dict[str, Any]], reasons: dict[int, str]) -> None:
+def _print_recipients(rows: list[dict[str, Any]]) -> None:
     held = any(row["hold_reason"] for row in rows)
     several = len(_senders(rows)) > 1
     print_text("\nrecipients")
@@ -217,8 +220,8 @@ def _print_recipients(rows: list[dict[str, Any]], reasons: dict[int, str]) -> No
         columns["ON HOLD"] = lambda row: row["hold_reason"] or "-"
     if any(quarantine_of(row) for row in rows):
         columns["QUARANTINE"] = lambda row: quarantine_of(row) or "-"
-    if any(reasons.values()):
-        columns["WAITS FOR"] = lambda row: reasons[row["id"]] or "-"
+    if any(row["waits_for"] for row in rows):
+        columns["WAITS FOR"] = lambda row: row["waits_for"] or "-"
     columns["LAST REPLY"] = lambda row: row["last_reply"] or "-"
     print_rows(rows, columns)
 

@@ -112,6 +112,8 @@ def test_each_key_stops_new_attempts_within_a_second_over_four_processes(
     assert "tag t): the provider is broken" in told
     assert "`queuectl resume 1`" in told
     assert "suspension 1 (" in command("show", str(waiting[0]["message_id"])).stdout
+    for words in (["list", "--limit", "1"], ["find", "--recipient", waiting[0]["recipient"]]):
+        assert "waits for the end of suspension 1" in command(*words).stdout
     (listed,) = json.loads(command("suspend", "--list", "--json").stdout)
     assert (listed["kind"], listed["rows"]) == (kind, len(waiting))
     command("resume", "--tag", "t")
@@ -250,3 +252,30 @@ def test_a_worker_that_dies_while_it_puts_off_leaves_nothing_behind(
     command("resume", "1")
     until(lambda: db.execute("SELECT FROM queue WHERE suspension IS NOT NULL").rowcount == 0, 60)
     assert db.execute("SELECT FROM queue WHERE next_attempt > now()").rowcount == 0
+
+
+@pytest.mark.slow
+def test_mail_goes_back_while_conditions_can_not_be_looked_at(
+    system: System, command: Any, db: psycopg.Connection
+) -> None:
+    failing = "conditions of suspensions fail: mail waits"
+    system.expected.add(failing)
+    (found,) = system.ask("SELECT pg_get_functiondef('suspended_under'::regproc) AS text")
+    db.execute(
+        "CREATE OR REPLACE FUNCTION suspended_under(ids bigint[]) RETURNS TABLE (row_id bigint,"
+        " suspension bigint) LANGUAGE plpgsql STABLE AS $$ BEGIN"
+        " RAISE EXCEPTION 'too much' USING ERRCODE = 'program_limit_exceeded'; END $$"
+    )
+    command("suspend", "--where", "tenant = 'bad'", "--reason", "down")
+    hop = system.hop()
+    queued = system.queued(hop)
+    system.enqueue("x@bad.example", tenant="bad")
+    system.enqueue("x@good.example")
+    queued.wait_log(failing)
+    system.wait_queue(lambda rows: [row["status"] for row in rows] == ["QUEUED", "QUEUED"])
+    assert hop.transactions == []
+    db.execute(found["text"])
+    hop.wait_kept(1)
+    system.wait_queue(lambda rows: [row["suspension"] for row in rows] == [1])
+    assert [t.recipients for t in hop.transactions] == [["x@good.example"]]
+    assert system.queue()[0]["attempts"] == 0

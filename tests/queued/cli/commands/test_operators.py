@@ -20,6 +20,7 @@ from pgmta.mail.trace_field import trace_field
 from pgmta.postgres.link import Link
 from pgmta.postgres.locate import DIRECTORY_VARIABLE, URI_VARIABLE
 from pgmta.store.changes.change import WorkerChanges
+from pgmta.store.changes.listing import waits_for
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queries import queries
 from queued.cli.quarantine_retention import main as retention
@@ -319,7 +320,7 @@ def test_a_list_reads_no_more_than_its_page(database: str, db: psycopg.Connectio
         " FROM generate_series(1, 5000) AS n"
     )
     db.execute("ANALYZE queue, messages")
-    page = queries("listing")["list"].fill(where="true")
+    page = queries("listing")["list"].fill(where="true", waits_for=waits_for())
     explained = db.execute(
         b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + page, {"limit": 10, "after": 1000}
     )

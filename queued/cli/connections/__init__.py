@@ -1,1 +1,0 @@
-"""Commands about connections to next hops."""

@@ -19,7 +19,7 @@ TOPICS = (
     "mails", "plain_mails", "mail_objects", "arguments", "days", "attempts", "transcripts",
     "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
     "daemons", "accounts", "dkim", "tls", "budgets",
-    "campaigns", "campaign_jobs", "campaign_feed", "campaign_lists", "callbacks",
+    "campaigns", "campaign_jobs", "campaign_feed", "campaign_lists",
     "forgetting", "expiry",
 )  # fmt: skip
 """The files of `sql/schema` whose tables come before those of features, in their order."""

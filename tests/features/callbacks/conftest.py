@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.callbacks.provided import Provided
+from tests.features.callbacks.provided import Provided
 from tests.suppressions.campaign import Campaign
 
 

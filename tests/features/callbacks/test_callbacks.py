@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from queued.daemon.queued import main
-from tests.callbacks.provided import EVENTS, SECRET, Provided, call, secret_file, signed
+from tests.features.callbacks.provided import EVENTS, SECRET, Provided, call, secret_file, signed
 from tests.support.rows import message, row
 from tests.support.waiting import take_time, until
 from tests.web.web import Web, serving

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from pgmta.config.types import FOLDER
 from pgmta_features.callbacks.proof import CallbackRequest, Prover
 from pgmta_features.callbacks.settings import CallbackProof, shipped_callback
-from tests.callbacks.provided import secret_file
+from tests.features.callbacks.provided import secret_file
 
 # sendgrid 6.12.5, test/unit/test_eventwebhook.py
 SENDGRID_KEY = (

@@ -16,8 +16,8 @@ from pgmta_features.callbacks.events import EventReader
 from pgmta_features.callbacks.proof import CallbackRequest
 from pgmta_features.callbacks.settings import CallbackSettings, interface_files, shipped_callback
 from pgmta_features.providers.mail_words import ROW
-from tests.callbacks.provided import secret_file
-from tests.callbacks.test_callback_proofs import SENDGRID_KEY
+from tests.features.callbacks.provided import secret_file
+from tests.features.callbacks.test_callback_proofs import SENDGRID_KEY
 
 KEY = "pgmta-42-7"
 KEYS = {

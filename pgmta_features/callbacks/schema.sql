@@ -63,7 +63,8 @@ BEGIN
             WHERE a.message_id = event.message AND a.row_id = event.row_id AND a.ended_at = event.ended_at
                 AND a.lease_token = event.lease_token AND NOT EXISTS (SELECT FROM queue AS q WHERE q.id = event.row_id);
         END IF;
-        IF event.kind <> 'complained' THEN
+        -- without the feature campaigns there is nothing to write
+        IF event.kind <> 'complained' AND to_regclass('campaign_recipients') IS NOT NULL THEN
             PERFORM callback_books(event.message, campaign_path(event.metadata), event.kind, event.code, event.sub_type,
                 event.at);
         END IF;

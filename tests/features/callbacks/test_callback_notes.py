@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import errors as pg_errors
 
-from tests.callbacks.provided import HOST, Provided, attempt
+from tests.features.callbacks.provided import HOST, Provided, attempt
 from tests.support.rows import column, message, row
 
 KINDS = ("delivered", "bounced", "failed", "complained")

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from queued.cli.queuectl import main
-from tests.callbacks.provided import call, signed
-from tests.callbacks.test_callbacks import nothing
+from tests.features.callbacks.provided import call, signed
+from tests.features.callbacks.test_callbacks import nothing
 from tests.features.providers.scripted_server import CUT
 from tests.features.rates.mail_clock import shaping
 from tests.support.provider import OK, Provider

@@ -30,6 +30,9 @@ To remove a feature, remove its folder and its name here. The folder of campaign
 this feature only, so removing it now would leave the rest without it.
 """
 
+SCHEMA = "pgmta"
+"""The schema of the core in the database, which features extend."""
+
 type Place = str
 """An object in a module, as `module:object`."""
 
@@ -57,7 +60,12 @@ class Feature:
     models with further keys of the core's sections, by the names of these. In all three, a key such
     as `web/callbacks` stands in web.yaml. `config_checks` are functions that return the mistakes of
     a QueuedConfig. `settling` and `beginning` are each a SettleCompanion or a BeginCompanion.
-    `routes` are each a WebPart: what `queued web` serves for the feature.
+    `routes` are each a WebPart: what `queued web` serves for the feature. `named_loops` are each a
+    NamedLoops: loops that `--worker` chooses by their names. `database_checks` are coroutines that
+    look, before a process begins, whether the database has what a QueuedConfig needs.
+    `doctor_checks` are functions that return checks of `queuectl doctor` by name.
+    `first_steps` are each a FirstStep of `queuectl up`. `more_schemas` are schemas of the database
+    beside pgmta that the feature may have; a table `rights` in each has the rights of our roles.
     `stages` are stages of outgoing mail, each by the name of the core's stage before which it
     stands; that of '' stands after all. `explainers` are each an Explainer, which says for what
     mail waits; of several reasons that of the first one is shown.
@@ -81,6 +89,11 @@ class Feature:
     config_checks: tuple[Place, ...] = ()
     routes: tuple[Place, ...] = ()
     process_parts: tuple[Place, ...] = ()
+    named_loops: tuple[Place, ...] = ()
+    database_checks: tuple[Place, ...] = ()
+    doctor_checks: tuple[Place, ...] = ()
+    first_steps: tuple[Place, ...] = ()
+    more_schemas: tuple[str, ...] = ()
     settling: tuple[Place, ...] = ()
     beginning: tuple[Place, ...] = ()
     stages: Mapping[str, Place] = field(default_factory=dict)
@@ -132,3 +145,8 @@ def loaded(kind: str) -> Iterator[Any]:
 def folder(feature: str) -> Path:
     """Return the folder of a feature."""
     return Path(__file__).parent.parent / "pgmta_features" / feature
+
+
+def more_schemas() -> list[str]:
+    """Return the schemas of features, beside SCHEMA."""
+    return [schema for feature in features().values() for schema in feature.more_schemas]

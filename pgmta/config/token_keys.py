@@ -39,14 +39,13 @@ def read_key(path: str) -> KeyFile:
     """Read a key of 64 hexadecimal digits. Raises ValueError, whose text names the path."""
     if not os.path.lexists(path):
         raise ValueError(
-            f"{path}: no such file; `queuectl lifecycle token key` makes one, and `make run` those "
-            "of etc/dev"
+            f"{path}: no such file; `queuectl token key` makes one, and `make run` those of etc/dev"
         )
     content = read_secret(path, _MAX_FILE_OCTETS).strip()
     if not _HEX.fullmatch(content):
         raise ValueError(
             f"{path} has no key of 64 hexadecimal digits: it has {len(content)} characters; "
-            "`queuectl lifecycle token key` makes one"
+            "`queuectl token key` makes one"
         )
     return KeyFile(path, bytes.fromhex(content.decode()))
 
@@ -72,7 +71,7 @@ class TokenKeyFile(Section):
     )
     file: Annotated[KeyFile, BeforeValidator(_read), WithJsonSchema({"type": "string"})] = Field(
         description="file with 64 hexadecimal digits, relative to this one, which others can't "
-        "read; `queuectl lifecycle token key` makes one"
+        "read; `queuectl token key` makes one"
     )
 
 

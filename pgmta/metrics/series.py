@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -106,3 +106,11 @@ def load(line: bytes) -> Values:
     """Return the values of such a line. Raises ValueError."""
     found = cast(dict[str, list[tuple[list[str], Value]]], json.loads(line))
     return {name: {tuple(labels): value for labels, value in each} for name, each in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class MoreFigures:
+    """Figures of a feature, for the page of a process: its series, and their present values."""
+
+    series: Sequence[Series]
+    read: Callable[[], Values]

@@ -9,13 +9,14 @@ from typing import Any, Final
 import psycopg
 from psycopg.rows import dict_row
 
+from pgmta.features import SCHEMA, more_schemas
 from pgmta.postgres import faults
 from pgmta.postgres.fit_session import check_pooler, writable
 
 ASKING_SETTINGS: Final = {"statement_timeout": "2s", "lock_timeout": "1s"}
 """Run-time parameters of a session that asks."""
 
-BLOCKERS: Final = """
+BLOCKERS: Final[bytes] = """
 WITH waiting AS (
     SELECT l.pid, extract(epoch FROM clock_timestamp() - min(l.waitstart))::float8 AS seconds
     FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
@@ -29,7 +30,7 @@ WITH waiting AS (
     FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
     JOIN pg_namespace AS n ON n.oid = c.relnamespace
     WHERE l.granted AND l.locktype = 'relation' AND l.pid <> pg_backend_pid()
-        AND l.pid NOT IN (SELECT pid FROM waiting) AND n.nspname IN ('pgmta', 'lifecycle')
+        AND l.pid NOT IN (SELECT pid FROM waiting) AND n.nspname = ANY ('{schemas}')
         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 ), blocking AS (
@@ -42,7 +43,7 @@ SELECT b.pid, b.waiters, coalesce(a.usename, a.backend_type, '') AS login,
     coalesce(extract(epoch FROM clock_timestamp() - a.xact_start)::float8, b.seconds) AS seconds
 FROM blocking AS b LEFT JOIN pg_stat_activity AS a USING (pid)
 ORDER BY b.waiters DESC, seconds DESC NULLS LAST, b.pid LIMIT 5
-"""
+""".replace("{schemas}", f"{{{','.join([SCHEMA, *more_schemas()])}}}").encode()
 """Asks who blocks whom: sessions for which others wait, and that do not wait themselves.
 
 A session that keeps a table of pgmta to itself is there also while nobody waits for it. The process

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pgmta.mail.text import UNSTORABLE, printable
+from pgmta_features.callbacks.notes import ProviderEvent
+from pgmta_features.callbacks.proof import BodyMalformed, CallbackRequest
+from pgmta_features.callbacks.settings import CallbackEvents
 from queued.delivery.http.answer_path import find, parse_path, shown
-
-from .notes import ProviderEvent
-from .proof import BodyMalformed, CallbackRequest
-from .settings import CallbackEvents
 
 _KEY = re.compile(r"(?<![\w-])pgmta-([1-9]\d{0,18})-([1-9]\d{0,18})(?![\w-])", re.ASCII)
 _BIGGEST = (1 << 63) - 1

@@ -12,11 +12,10 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
+from pgmta_features.callbacks.proof_keys import Verify, verifier
+from pgmta_features.callbacks.settings import CallbackProof
 from queued.delivery.http.answer_path import find, parse_path, shown
 from queued.delivery.http.places import Text
-
-from .proof_keys import Verify, verifier
-from .settings import CallbackProof
 
 _FIELDS = 1000  # of a form
 _PORTS = {"https": 443, "http": 80}

@@ -17,14 +17,13 @@ from pgmta.http.request_body import read_octets
 from pgmta.http.route import Route
 from pgmta.logs import get
 from pgmta.postgres import faults
+from pgmta_features.callbacks.events import EventReader, ReadEvents
+from pgmta_features.callbacks.notes import CallbackNotes, NoteOutcome
+from pgmta_features.callbacks.proof import BodyMalformed, CallbackRequest, Prover
+from pgmta_features.callbacks.settings import CallbackLimits, CallbackSettings, callbacks_of
 from queued.web.refusals import away
 from queued.web.site import Site
 from queued.web.web_part import WebPart
-
-from .events import EventReader, ReadEvents
-from .notes import CallbackNotes, NoteOutcome
-from .proof import BodyMalformed, CallbackRequest, Prover
-from .settings import CallbackLimits, CallbackSettings, callbacks_of
 
 _PREFIX = "/callbacks/"
 _MOST = 1000  # events of a request

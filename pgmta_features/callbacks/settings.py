@@ -33,11 +33,10 @@ from pgmta.config.types import (
     some_listed,
 )
 from pgmta.secret_file import read_secret
+from pgmta_features.callbacks.proof_keys import verifier
 from queued.delivery.http.answer_path import parse_path
 from queued.delivery.http.places import Text
 from queued.web.web_config import WebConfig
-
-from .proof_keys import verifier
 
 _INTERFACES = Path(__file__).parent / "interfaces"
 _MOST = 4096  # octets of a key

@@ -1,8 +1,33 @@
-"""Lifecycle: accounts and their tokens in a schema of their own, and the mail about them.
+"""Lifecycle: accounts, their tokens, and the mail about them, in a schema of their own.
 
-Only the pages of `queued web` are here so far (docs/programs/web.md).
+Its page is docs/programs/lifecycle.md. `queuectl lifecycle install` makes the schema.
 """
 
-from pgmta.features import Feature
+from pgmta.features import Command, Feature
 
-FEATURE = Feature(more_keys={"web/public": ".return_pages:ReturnPages"}, routes=(".pages:PAGES",))
+FEATURE = Feature(
+    needs=("rates",),
+    schema=("expiry.sql",),
+    more_schemas=("lifecycle",),
+    commands={
+        "lifecycle": Command(
+            place=".commands.lifecycle:lifecycle",
+            line="Install or remove the schema `lifecycle`: accounts, tokens and the mail about "
+            "them.",
+            task="Programs and people",
+        )
+    },
+    duties=(".expiry:DUTY",),
+    named_loops=(".collectors:COLLECTORS",),
+    sections={"collectors": ".config:COLLECTORS"},
+    fixed=("collectors",),
+    more_keys={
+        "retention": ".config:LifecycleRetention",
+        "web/public": ".return_pages:ReturnPages",
+    },
+    config_checks=(".config:problems",),
+    database_checks=(".check:check_collectors",),
+    doctor_checks=(".account_checks:checks",),
+    first_steps=(".first_step:STEP",),
+    routes=(".pages:PAGES",),
+)

@@ -14,14 +14,13 @@ from aiohttp import web
 from pgmta.compose.token import Purpose, secret_of
 from pgmta.http.answers import JSON_TYPE, HttpError
 from pgmta.http.route import Route
+from pgmta_features.lifecycle.consumption import Consumptions, check_login
+from pgmta_features.lifecycle.redemption import Redemption
+from pgmta_features.lifecycle.return_pages import ReturnPages
+from pgmta_features.lifecycle.token_order import read_form, read_order
 from queued.web.site import Site
 from queued.web.web_config import WebConfig
 from queued.web.web_part import WebPart
-
-from .consumption import Consumptions, check_login
-from .redemption import Redemption
-from .return_pages import ReturnPages
-from .token_order import read_form, read_order
 
 
 class AccountPages:

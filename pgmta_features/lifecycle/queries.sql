@@ -17,3 +17,61 @@ SELECT coalesce(has_function_privilege(to_regprocedure('lifecycle.token_consume(
 -- name: accounts
 -- Raise the error that each question about an account would meet.
 SELECT lifecycle.accounts_check()
+
+-- name: set_budget
+-- Make the budget of a collector, or change it. Returns whether that changed anything.
+SELECT budget_set(%(key)s, %(rate)s, %(month_most)s)
+
+-- name: waiting
+-- Tokens that wait, at most as many as a batch.
+SELECT lifecycle.tokens_waiting(%(actions)s, %(limit)s::integer)
+
+-- name: collect
+-- Make the mail of a batch.
+SELECT taken, refused, wait, expired, spent
+FROM lifecycle.collect(%(collector)s, %(worker)s, %(limit)s::integer, %(reason)s, %(options)s::text::jsonb)
+
+-- name: lease
+-- Lease a batch of tokens that are printed.
+SELECT token, action::text, email, login, secret, code, expires_at, expired
+FROM lifecycle.tokens_lease(%(limit)s::integer, %(actions)s, make_interval(secs => %(lease)s))
+
+-- name: printed
+-- Mark tokens that were printed, or can't be.
+SELECT lifecycle.tokens_printed(%(tokens)s::bigint[], %(collector)s, %(worker)s, %(reason)s, %(limit)s::integer,
+    %(refused)s::integer, %(expired)s::integer, %(began)s)
+
+-- name: check
+-- Raise the error of a template that does not fit, of a schema that is not there, or of accounts that can't be read.
+SELECT count(*), lifecycle.accounts_check() FROM lifecycle.collect_actions(%(options)s::text::jsonb)
+
+-- name: set_aside
+-- Let a token rest, so that the others go on.
+SELECT lifecycle.tokens_put_off(%(token)s, make_interval(secs => %(seconds)s))
+
+-- name: insert_account
+-- Insert an account, whose trigger makes a token.
+INSERT INTO lifecycle.accounts (email, login) VALUES (%(email)s, %(login)s)
+
+-- name: expire
+-- One batch of tokens and collections of the schema lifecycle, if it is there.
+SELECT lifecycle_expire(make_interval(secs => %(age)s), make_interval(secs => %(collections)s), %(batch)s)
+
+-- name: installed
+-- Whether the schema lifecycle is installed.
+SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('lifecycle') AND relname = 'installation') AS there
+
+-- name: waiting_tokens
+-- Tokens whose mail is not made, and the age of the oldest in seconds.
+SELECT count(*) AS number, (extract(epoch FROM now()) - min(t.created_at))::float8 AS seconds
+FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
+
+-- name: collections
+-- What became of tokens of the last day without mail.
+SELECT coalesce(sum(refused), 0) AS refused, coalesce(sum(expired), 0) AS expired
+FROM lifecycle.collections WHERE began_at > now() - interval '1 day'
+
+-- name: spent_budgets
+-- Budgets whose sum of the month is used up.
+SELECT key, month_most AS most FROM budgets
+WHERE month_used >= month_most AND month = date_trunc('month', now() AT TIME ZONE 'UTC') ORDER BY 1

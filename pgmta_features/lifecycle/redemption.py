@@ -9,11 +9,10 @@ from pgmta.errors import StoreUnavailable
 from pgmta.http.answers import HttpError
 from pgmta.logs import get
 from pgmta.postgres import faults
+from pgmta_features.lifecycle.consumption import Consumption, Consumptions
+from pgmta_features.lifecycle.token_order import TokenOrder
 from queued.web.refusals import away, refusal, too_many
 from queued.web.site import Site
-
-from .consumption import Consumption, Consumptions
-from .token_order import TokenOrder
 
 _ACTIONS = {Purpose.ACTIVATE: "activation", Purpose.RECOVER: "password_recovery"}
 

@@ -56,9 +56,9 @@ COMMANDS: dict[str, LazyCommand] = {
         "queued.cli.installation.init:init",
         "Write smtpd.yaml, queued.yaml and shaping.yaml into FOLDER (/etc/pgmta).",
     ),
-    "lifecycle": LazyCommand(
-        "queued.cli.lifecycle.lifecycle:lifecycle",
-        "Install or remove the schema `lifecycle`: accounts, tokens and the mail about them.",
+    "token": LazyCommand(
+        "queued.cli.commands.token:token",
+        "Make keys of signed tokens, and verify tokens without a database.",
     ),
     "list": LazyCommand(
         "queued.cli.commands.list:list_rows",
@@ -146,7 +146,7 @@ TASKS: dict[str, tuple[str, ...]] = {
         "hold", "release", "retry", "bounce", "delete", "set", "rule",
     ),
     "Next hops": ("workers", "route"),
-    "Programs and people": ("template", "lifecycle", "forget"),
+    "Programs and people": ("template", "token", "forget"),
     "Installation": ("init", "database", "migrate", "partition", "user", "dkim", "doctor", "up"),
 }  # fmt: skip
 """The headings of the help. Under each, commands of features follow these of the core."""

@@ -23,7 +23,6 @@ from queued.config.answer_index import AnswerIndex, shipped_index
 from queued.config.answers import Answers, shipped_answers
 from queued.config.bounce_texts import BounceTexts, read_texts, shipped_texts
 from queued.config.bounces import Bounces
-from queued.config.collector import PURPOSES, Collector
 from queued.config.delivery import Delivery
 from queued.config.mail_conditions import Pattern, Target
 from queued.config.retry import Retry
@@ -74,12 +73,6 @@ class Retention(Section):
         default=365 * 86400.0,
         description="versions of templates that were replaced so long ago are deleted, unless mail "
         "or a campaign has them",
-    )
-    tokens: Annotated[Period, at_least("1h")] = Field(
-        default=30 * 86400.0, description="tokens of the schema lifecycle, after they expired"
-    )
-    collections: Annotated[Period, at_least("1d")] = Field(
-        default=90 * 86400.0, description="batches of collectors are deleted at this age"
     )
 
 
@@ -163,9 +156,6 @@ class QueuedConfig(JoinedFile):
     bounces: Bounces = Field(default=Bounces())
     signing: Signing = Field(default=Signing())
     tokens: QueuedTokens = Field(default=QueuedTokens())
-    collectors: list[Collector] = Field(
-        default=[], description="what makes mail of tokens in the schema lifecycle"
-    )
     retention: Retention = Field(default=Retention())
     metrics: MetricsPage = Field(default=MetricsPage())
     log: QueuedLog = Field(default=QueuedLog())
@@ -183,15 +173,6 @@ class QueuedConfig(JoinedFile):
         if found := [name for name in names if name.startswith(HOLDER)]:
             raise ValueError(f"{found[0]!r}: {HOLDER} is the worker of delivery.hold_all")
         return workers
-
-    @field_validator("collectors")
-    @classmethod
-    def _distinct_collectors(cls, collectors: list[Collector]) -> list[Collector]:
-        names = [collector.name for collector in collectors]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two collectors are called {name!r}")
-        return collectors
 
     @property
     def warnings(self) -> list[str]:
@@ -253,7 +234,7 @@ def read_config(
     """
     config = load(path, whole_model())
     texts = _texts(path, config)
-    problems = [*_wrong_dane(config), *_no_keys(config)]
+    problems = _wrong_dane(config)
     for check in loaded("config_checks"):
         problems += check(config)
     if config.tokens.unsubscribe_url and not config.tokens.unsubscribe:
@@ -286,19 +267,6 @@ def _wrong_dane(config: QueuedConfig) -> list[Problem]:
          "write the host's name, or a route with tls: verify in shaping.yaml")
         for name, host in found.items() if is_address(host)
     ]  # fmt: skip
-
-
-def _no_keys(config: QueuedConfig) -> list[Problem]:
-    """Return the actions of collectors whose tokens no key signs."""
-    keys = dict(config.tokens.purposes())
-    found: list[Problem] = []
-    for number, collector in enumerate(config.collectors):
-        for action in collector.collected:
-            if not keys[PURPOSES[action]]:
-                key = "recovery" if action == "password_recovery" else action
-                reason = f"tokens.{PURPOSES[action]} has no key, which signs its links"
-                found.append((("collectors", number, key), reason))
-    return found
 
 
 def _shaping(

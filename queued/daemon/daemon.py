@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pgmta.config.joined import fixed_sections
 from pgmta.errors import ConfigError
-from pgmta.features import load, places
+from pgmta.features import load, loaded, places
 from pgmta.logs import get
 from pgmta.postgres.notify import listen
 from pgmta.service import Part, ServiceManager, Signals, first, start_part, tune_memory
 from queued.config import QueuedConfig
 from queued.config.queued_config import STAGING
 from queued.daemon.presence import Presence
-from queued.lifecycle.collectors import collectors
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duties import all_duties
 from queued.upkeep.duty import repeat
@@ -32,7 +31,6 @@ _FIXED = (
     "environment",
     "process",
     "workers",
-    "collectors",
     "urgent",
     "retention",
     "metrics",
@@ -46,7 +44,8 @@ log = get("queued")
 
 
 class Daemon:
-    """All parts of one queued process; `names` chooses workers and collectors, none means all.
+    """All parts of one queued process; `names` chooses workers and loops of features, none means
+    all.
 
     `reread` reads the configuration again, for SIGHUP. It raises ConfigError.
     """
@@ -66,7 +65,9 @@ class Daemon:
         self.process = process = QueuedProcess(config, uri)
         chosen = [worker for worker in config.workers if not names or worker.name in names]
         self._workers = [make_worker(process, worker) for worker in chosen]
-        self._collectors = collectors(process, names)
+        self._named = [
+            (each.kind, run) for each in loaded("named_loops") for run in each.begin(process, names)
+        ]
         self._loops = [loop for worker in self._workers for loop in worker.loops]
         self._turns = TurnKeeper(
             process.registry,
@@ -130,9 +131,7 @@ class Daemon:
         from pgmta.metrics.metrics_server import MetricsServer  # and aiohttp, which takes 16 MB
         from queued.daemon.queued_page import QueuedPage
 
-        page = QueuedPage(
-            settings.next_hops, self.process, self._presence, self._workers, self._collectors
-        )
+        page = QueuedPage(settings.next_hops, self.process, self._presence, self._workers)
         server = MetricsServer("queued", settings, page.scrape, page.problem)
         await server.start()
         return server
@@ -152,7 +151,7 @@ class Daemon:
             ("turns", partial(repeat, "turns", turns.ask_places, turns.pause)),
             *((duty.name, partial(duty.run, process)) for duty in all_duties()),
             *((name, partial(load(place), process)) for name, place in places("loops")),
-            *(("collector", each.run) for each in self._collectors),
+            *self._named,
         ]
 
     def _watches(self) -> list[RowWatch]:

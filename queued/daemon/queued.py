@@ -25,6 +25,7 @@ from pgmta.config.yaml_file import Key, dotted
 from pgmta.console.error_lines import ErrorLinesGroup
 from pgmta.daemon_role import NO_QUEUE, QUEUED
 from pgmta.errors import ConfigError, SchemaMismatch, StoreUnavailable
+from pgmta.features import loaded
 from pgmta.postgres.faults import outage
 from pgmta.postgres.link import Link
 from pgmta.service import ServiceManager, Signals, first, start_part
@@ -34,7 +35,6 @@ from queued.config import QueuedConfig, read_config
 from queued.daemon.daemon import Daemon
 from queued.daemon.web import web
 from queued.delivery.transports import parsers
-from queued.lifecycle.check import check_collectors
 from queued.signing.keyring import key_problems
 from queued.worker.row_worker import is_rule
 
@@ -71,7 +71,8 @@ def check(config: Path, any_login: bool) -> None:
     async def analyse(_: Link, uri: str) -> None:
         await _check(config, uri, conditions, settings)
         if not any_login:
-            await check_collectors(config, uri, settings)
+            for each in loaded("database_checks"):
+                await each(config, uri, settings)
 
     reason = asyncio.run(
         QUEUED.unchecked(config, settings.environment, analyse, any_login=any_login)
@@ -120,7 +121,10 @@ def _stored(settings: QueuedConfig) -> set[Key]:
 @main.command()
 @config_option("queued.yaml")
 @click.option(
-    "--worker", "names", multiple=True, help="Run only this worker or collector; may be repeated."
+    "--worker",
+    "names",
+    multiple=True,
+    help="Run only the worker, or the loop of a feature, with this name; may be repeated.",
 )
 @attached_option
 @reporting
@@ -128,12 +132,13 @@ def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
     """Run the workers until SIGTERM or SIGINT. SIGHUP reads the configuration again."""
     settings = read_config(config, parsers())
     known = [worker.name for worker in settings.workers]
-    known += [collector.name for collector in settings.collectors]
+    named = list(loaded("named_loops"))
+    known += [name for each in named for name in each.names(settings)]
     for name in names:
         if name not in known:
-            raise ConfigError(
-                [f"{config}: workers: no worker or collector {name!r}; {hint(name, known)}"]
-            )
+            kinds = " or ".join(["worker", *(each.kind for each in named)])
+            reason = f"workers: no {kinds} {name!r}; {hint(name, known)}"
+            raise ConfigError([f"{config}: {reason}"])
     if names and settings.delivery.hold_all:
         names = (*names, settings.workers[-1].name)  # the one that holds
     logs.configure(settings.log, daemon=QUEUED.name)
@@ -158,10 +163,12 @@ async def _run(
     watch = start_part("watchdog", manager.keep_watch)
     manager.ready("waits for PostgreSQL")  # it may be away for longer than systemd waits
     waiting = Waiting("queued")
-    while (conditions or settings.collectors) and not signals.stop.is_set():
+    while not signals.stop.is_set():
         try:
-            await _check(path, uri, conditions, settings)
-            await check_collectors(path, uri, settings)
+            if conditions:
+                await _check(path, uri, conditions, settings)
+            for check in loaded("database_checks"):
+                await check(path, uri, settings)
             break
         except psycopg.errors.UndefinedTable:
             waiting.tell(SchemaMismatch(NO_QUEUE))

@@ -11,7 +11,6 @@ from pgmta.metrics.database_look import DatabaseLook
 from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values
 from queued.daemon.presence import Presence
-from queued.lifecycle.collector_loop import OUTCOMES, CollectorLoop
 from queued.process.queue_figures import QueueFigures
 from queued.process.queued_process import QueuedProcess
 from queued.process.queued_series import QUEUED as CATALOGUE
@@ -35,12 +34,10 @@ class QueuedPage:
         process: QueuedProcess,
         presence: Presence,
         runners: Sequence[Runner],
-        collectors: Sequence[CollectorLoop],
     ) -> None:
         self._most = most
         self._process = process
         self._runners = runners
-        self._collectors = collectors
         self._look = DatabaseLook(presence.look)
         self._compared = time.monotonic()
         process.figures.next_hops.most = most
@@ -58,12 +55,15 @@ class QueuedPage:
         values |= (
             self._delivery()
             | self._workers()
-            | self._tokens()
             | queue_values(self._process.queue_figures, self._most)
         )
         states = self._process.resources.states()
         values["pgmta_database_connections"] = {(n,): float(v) for n, v in states.items()}
-        return page(CATALOGUE, values)
+        catalogue = list(CATALOGUE)
+        for more in self._process.more_figures:
+            catalogue += more.series
+            values |= more.read()
+        return page(catalogue, values)
 
     def _delivery(self) -> Values:
         seen = self._process.figures
@@ -103,16 +103,6 @@ class QueuedPage:
         ):
             values[_D + name] = {(): float(number)}
         return values
-
-    def _tokens(self) -> Values:
-        loops = self._collectors
-        return {
-            _D + "collector_tokens_total": {
-                (loop.name, outcome): float(loop.tokens[outcome])
-                for loop in loops for outcome in OUTCOMES
-            },
-            _D + "collector_sum_used_up": {(loop.name,): float(loop.spent) for loop in loops},
-        }  # fmt: skip
 
 
 def queue_values(figures: QueueFigures, most: int) -> Values:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pgmta.daemon_role import QUEUED, process_name
 from pgmta.features import loaded
+from pgmta.metrics.series import MoreFigures
 from pgmta.model import Item
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.resources import Resources
@@ -126,6 +127,8 @@ class QueuedProcess:
         self.row_vacuum = RowVacuum(Space(self.resources.link("vacuum rows")), self.figures)
         self.queue_figures = QueueFigures()
         """The last count of the queue, if the process has a page for it."""
+        self.more_figures: list[MoreFigures] = []
+        """Figures of features."""
         self.reported = asyncio.Event()
         """Set when this process has put rows into REPORT."""
         for add_parts in loaded("process_parts"):

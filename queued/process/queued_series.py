@@ -60,12 +60,6 @@ QUEUED = (
     Series(_D + "handled_rows_total", "counter", "Rows that a worker has done.", ("worker",)),
     Series(_D + "destinations", "gauge", "Destinations with mail or connections."),
     Series(_D + "dsns_total", "counter", "DSNs that this process has put into the queue."),
-    Series(_D + "collector_tokens_total", "counter",
-           "Tokens by collector and outcome: collected, refused for a value of their account, "
-           "expired before their mail was made, set aside because the database refuses them.",
-           ("collector", "outcome")),
-    Series(_D + "collector_sum_used_up", "gauge",
-           "1 while the sum of the month of a collector is used up.", ("collector",)),
     _DATABASE,
 )  # fmt: skip
 """The series of queued."""

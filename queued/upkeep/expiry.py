@@ -1,4 +1,4 @@
-"""Templates, tokens and collections whose time is over go in batches."""
+"""Templates whose time is over go in batches."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ def log_removed(what: str, rows: int) -> None:
 async def _expire(process: QueuedProcess) -> None:
     expiry, kept = Expiry(process.link), process.config.retention
     log_removed("templates", await expiry.templates(kept.templates))
-    removed = await expiry.tokens(kept.tokens, kept.collections)
-    log_removed("tokens and collections", removed)
 
 
 DUTY = Duty("expiry", EXPIRY_INTERVAL_S, lambda process: partial(_expire, process))

@@ -40,8 +40,7 @@ class Public(Section):
 
     url: Annotated[str, BeforeValidator(parse_public_url)] = Field(
         default="http://127.0.0.1:2581",
-        description="begin of the links in mail, as `url` of collectors; with https browsers keep "
-        "to https (HSTS)",
+        description="begin of the links in mail; with https browsers keep to https (HSTS)",
     )
 
 

@@ -15,8 +15,8 @@ WHERE one.text IN ('synchronous_commit=off', 'synchronous_commit=local') AND s.s
 ORDER BY 1
 
 -- name: missing_rights
--- Rights that the roles of pgmta lack; null for a role that the server lacks.
-SELECT role, privilege, object FROM missing_rights()
+-- Rights to a schema that the roles of pgmta lack; null for a role that the server lacks.
+SELECT role, privilege, object FROM missing_rights(%(schema)s)
 
 -- name: unidentified
 -- Tables of ours whose rows PostgreSQL neither changes nor removes while a publication has them.
@@ -27,16 +27,12 @@ SELECT n.nspname AS schema, c.relname AS name, (
         AND (published.relid = c.oid OR published.relid IN (SELECT pg_partition_ancestors(c.oid)))
 ) AS publications
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname IN ('pgmta', 'lifecycle') AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND CASE c.relreplident
+WHERE n.nspname = ANY (%(schemas)s) AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND CASE c.relreplident
     WHEN 'f' THEN false
     WHEN 'i' THEN NOT EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisreplident AND i.indisvalid)
     WHEN 'd' THEN NOT EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisprimary)
     ELSE true END
 ORDER BY 1, 2
-
--- name: missing_lifecycle_rights
--- The same of the schema lifecycle.
-SELECT role, privilege, object FROM lifecycle.missing_rights()
 
 -- name: connections
 -- Connections in use, and how many the server allows to logins without special rights.
@@ -174,25 +170,6 @@ WHERE ended_at > now() - interval '30 minutes' AND event IN ('delivered', 'defer
 SELECT count(*) AS number FROM (
     SELECT FROM messages AS m WHERE received_at < now() - make_interval(secs => %(age)s + 3600)
         AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = m.id) LIMIT 1000) AS found
-
--- name: lifecycle
--- Whether the schema lifecycle is installed.
-SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('lifecycle') AND relname = 'installation') AS there
-
--- name: waiting_tokens
--- Tokens whose mail is not made, and the age of the oldest in seconds.
-SELECT count(*) AS number, (extract(epoch FROM now()) - min(t.created_at))::float8 AS seconds
-FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
-
--- name: collections
--- What became of tokens of the last day without mail.
-SELECT coalesce(sum(refused), 0) AS refused, coalesce(sum(expired), 0) AS expired
-FROM lifecycle.collections WHERE began_at > now() - interval '1 day'
-
--- name: spent_budgets
--- Budgets whose sum of the month is used up.
-SELECT key, month_most AS most FROM budgets
-WHERE month_used >= month_most AND month = date_trunc('month', now() AT TIME ZONE 'UTC') ORDER BY 1
 
 -- name: reached
 -- Whether an attempt of the last day had a connection to port 25.

@@ -34,34 +34,45 @@ COMMENT ON FUNCTION grants IS
     'Gives the roles of pgmta the rights of the table rights and takes all others in this schema away; to be called by '
     'the owner of the tables. Returns the roles that do not exist.';
 
-CREATE FUNCTION missing_rights(OUT role text, OUT privilege text, OUT object text) RETURNS SETOF record
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    WITH wanted AS (
-        SELECT who.role, hit[1] AS privilege, string_to_array(hit[2], ', ') AS columns,
-            r.object, split_part(r.object, ' ', -1) AS name
-        FROM rights AS r CROSS JOIN LATERAL (SELECT CASE r.role WHEN 'PUBLIC' THEN 'public' ELSE r.role END) AS who (role),
-            regexp_matches(r.privileges, '([A-Z]+)(?: [(]([^)]*)[)])?', 'g') AS hit
-        WHERE (who.role = 'public' OR to_regrole(who.role) IS NOT NULL)
-            AND (hit[1] <> 'MAINTAIN' OR current_setting('server_version_num')::integer >= 170000)
-    )
-    SELECT DISTINCT r.role, NULL, NULL FROM rights AS r WHERE r.role <> 'PUBLIC' AND to_regrole(r.role) IS NULL
-    UNION ALL
-    SELECT DISTINCT w.role, 'USAGE', 'SCHEMA pgmta' FROM wanted AS w
-    WHERE w.role <> 'public' AND NOT has_schema_privilege(w.role, 'pgmta', 'USAGE')
-    UNION ALL
-    SELECT w.role, w.privilege, w.object FROM wanted AS w
-    WHERE NOT CASE
-        WHEN w.object LIKE 'FUNCTION %' THEN has_function_privilege(w.role, (
-            SELECT p.oid FROM pg_proc AS p WHERE p.proname = w.name AND p.pronamespace = 'pgmta'::regnamespace), w.privilege)
-        WHEN w.object LIKE 'SEQUENCE %' THEN has_sequence_privilege(w.role, 'pgmta.' || quote_ident(w.name), w.privilege)
-        WHEN w.columns IS NULL THEN has_table_privilege(w.role, 'pgmta.' || quote_ident(w.name), w.privilege)
-        ELSE (SELECT bool_and(has_column_privilege(w.role, 'pgmta.' || quote_ident(w.name), each, w.privilege))
-            FROM unnest(w.columns) AS each) END
-    ORDER BY 1, 3, 2
-$$;
+CREATE FUNCTION missing_rights(in_schema text DEFAULT 'pgmta', OUT role text, OUT privilege text, OUT object text)
+    RETURNS SETOF record LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    wanted CONSTANT regclass := to_regclass(format('%I.rights', in_schema));
+BEGIN
+    -- a caller may have made a table of that name, whose code would run here with the rights of the owner
+    IF NOT EXISTS (SELECT FROM pg_class AS c JOIN pg_class AS ours ON ours.oid = 'pgmta.rights'::regclass
+            WHERE c.oid = wanted AND c.relkind = 'r' AND c.relowner = ours.relowner) THEN
+        RETURN;
+    END IF;
+    RETURN QUERY EXECUTE format($query$
+        WITH wanted AS (
+            SELECT who.role, hit[1] AS privilege, string_to_array(hit[2], ', ') AS columns,
+                r.object, split_part(r.object, ' ', -1) AS name
+            FROM %1$s AS r CROSS JOIN LATERAL (SELECT CASE r.role WHEN 'PUBLIC' THEN 'public' ELSE r.role END) AS who (role),
+                regexp_matches(r.privileges, '([A-Z]+)(?: [(]([^)]*)[)])?', 'g') AS hit
+            WHERE (who.role = 'public' OR to_regrole(who.role) IS NOT NULL)
+                AND (hit[1] <> 'MAINTAIN' OR current_setting('server_version_num')::integer >= 170000)
+        )
+        SELECT DISTINCT r.role, NULL, NULL FROM %1$s AS r WHERE r.role <> 'PUBLIC' AND to_regrole(r.role) IS NULL
+        UNION ALL
+        SELECT DISTINCT w.role, 'USAGE', 'SCHEMA ' || $1 FROM wanted AS w
+        WHERE w.role <> 'public' AND NOT has_schema_privilege(w.role, $1, 'USAGE')
+        UNION ALL
+        SELECT w.role, w.privilege, w.object FROM wanted AS w
+        WHERE NOT CASE
+            WHEN w.object LIKE 'FUNCTION %%' THEN has_function_privilege(w.role, (
+                SELECT p.oid FROM pg_proc AS p
+                WHERE p.proname = w.name AND p.pronamespace = to_regnamespace(quote_ident($1))), w.privilege)
+            WHEN w.object LIKE 'SEQUENCE %%' THEN has_sequence_privilege(w.role, format('%%I.%%I', $1, w.name), w.privilege)
+            WHEN w.columns IS NULL THEN has_table_privilege(w.role, format('%%I.%%I', $1, w.name), w.privilege)
+            ELSE (SELECT bool_and(has_column_privilege(w.role, format('%%I.%%I', $1, w.name), each, w.privilege))
+                FROM unnest(w.columns) AS each) END
+        ORDER BY 1, 3, 2
+    $query$, wanted) USING in_schema;
+END $$;
 COMMENT ON FUNCTION missing_rights IS
-    'The rights of the table rights that a role lacks, as after a restore without privileges; grants() gives them. A '
-    'role that does not exist has one row with nulls.';
+    'The rights of the table rights of a schema that a role lacks, as after a restore without privileges; grants() of that '
+    'schema gives them. A role that does not exist has one row with nulls.';
 INSERT INTO rights VALUES ('FUNCTION missing_rights', 'PUBLIC', 'EXECUTE');
 
 -- Roles belong to the cluster, so another database may have made them. Not each login may make roles.

@@ -11,12 +11,13 @@ import pytest
 import yaml
 
 from pgmta.metrics.series import Series
+from pgmta_features.lifecycle.collectors import SERIES
 from queued.process.queued_series import QUEUED, WEB
 from smtpd.server.smtpd_series import CATALOGUE
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "etc" / "prometheus"
-ALL = {series.name: series for series in (*CATALOGUE, *QUEUED, *WEB)}
+ALL = {series.name: series for series in (*CATALOGUE, *QUEUED, *WEB, *SERIES)}
 _NAME = re.compile(r"\b((?:pgmta|process|node)_[a-z_]+|up)\b")
 _LABELS = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)\s*\"")
 

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from pgmta.store.admin.examination import Examination
-from pgmta.store.lifecycle.installation import install
+from pgmta_features.lifecycle.installation import install
 from queued.cli.doctor.server_checks import ServerChecks
 from queued.cli.queuectl import main as queuectl
 from tests.support.nexthop import Do, Transaction

@@ -20,9 +20,9 @@ from pgmta.postgres.fit_session import SETTINGS
 from pgmta.postgres.link import Link, connect
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.admin.migrate import migrate
-from pgmta.store.lifecycle.installation import install
 from pgmta.store.queue.partitions import check, opened
 from pgmta.store.queue.repartition import Repartition
+from pgmta_features.lifecycle.installation import install
 from queued.cli.queuectl import main as queuectl
 from tests.support.database import fresh_database
 from tests.support.system import System

@@ -34,10 +34,10 @@ from pgmta.model import Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.postgres.link_connection import LinkConnection
 from pgmta.states import Event
-from pgmta.store.lifecycle.installation import install
 from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.settle import Settlements
+from pgmta_features.lifecycle.installation import install
 from queued.cli.queuectl import main as queuectl
 from queued.worker.leases import Leases
 from queued.worker.settler import Settler

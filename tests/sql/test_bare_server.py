@@ -11,7 +11,7 @@ import pytest
 
 from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.store.admin.migrate import migrate
-from pgmta.store.lifecycle.installation import install
+from pgmta_features.lifecycle.installation import install
 from tests.sql.test_roles import ROLES, acting
 from tests.sql.test_surface import one
 from tests.support.database import memory_folder, with_database

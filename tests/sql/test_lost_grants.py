@@ -9,15 +9,15 @@ from contextlib import closing
 import psycopg
 import pytest
 from psycopg import errors, sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgmta.errors import LoginRefused
 from pgmta.postgres.link import Link
 from pgmta.postgres.operator import connect_operator
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.admin.examination import Examination
-from pgmta.store.lifecycle.installation import install
 from pgmta.store.schema import Schema
+from pgmta_features.lifecycle.installation import install
 from queued.cli.doctor.server_checks import ServerChecks
 from tests.support.rows import fetch
 
@@ -105,19 +105,32 @@ async def test_one_lost_right(
 
 def test_each_right_to_lifecycle_is_missed(database: str, db: psycopg.Connection) -> None:
     install(database)
-    missing = "SELECT role, privilege, object FROM lifecycle.missing_rights()"
+    missing = "SELECT role, privilege, object FROM pgmta.missing_rights('lifecycle')"
     assert db.execute(missing.encode()).fetchall() == []
-    rights = db.execute("SELECT what, role FROM lifecycle.wanted_rights()").fetchall()
+    rights = db.execute("SELECT object, role, privileges FROM lifecycle.rights").fetchall()
     assert len(rights) > 10
     db.execute("SET search_path = lifecycle")
-    for what, role in rights:
+    for thing, role, right in rights:
         with db.transaction(force_rollback=True):
-            db.execute(sql.SQL("REVOKE {} FROM {}").format(sql.SQL(what), sql.Identifier(role)))
-            privilege, _, things = what.partition(" ON ")
-            names = things.removeprefix("FUNCTION ").removeprefix("SCHEMA ").split(", ")
-            expected = {(role, privilege.partition(" ")[0], name) for name in names}
-            assert expected <= set(db.execute(missing.encode()).fetchall()), what
+            revoke = sql.SQL(f"REVOKE {right} ON {thing} FROM {{}}").format(sql.Identifier(role))
+            db.execute(revoke)
+            lost = (role, right.partition(" ")[0], thing)
+            assert lost in db.execute(missing.encode()).fetchall(), revoke
     db.execute("REVOKE USAGE ON SCHEMA lifecycle FROM pgmta_queued")
     with closing(Examination(database)) as examination:
         (found,) = ServerChecks(examination).roles()
     assert (found.severity, "lifecycle.grants()" in found.remedy) == ("error", True)
+
+
+def test_the_table_of_a_stranger_is_not_read(login: str, db: psycopg.Connection) -> None:
+    name = str(conninfo_to_dict(login)["user"])
+    db.execute(f"CREATE SCHEMA other AUTHORIZATION {name}".encode())
+    with psycopg.connect(login, autocommit=True) as stranger:
+        stranger.execute(
+            "CREATE FUNCTION other.act() RETURNS text LANGUAGE plpgsql AS"
+            " $$ BEGIN DROP TABLE pgmta.rights CASCADE; RETURN 'x'; END $$;"
+            "CREATE VIEW other.rights AS"
+            " SELECT other.act() AS object, 'x' AS role, 'SELECT' AS privileges"
+        )
+        assert stranger.execute("SELECT FROM pgmta.missing_rights('other')").fetchall() == []
+    db.execute("DROP SCHEMA other CASCADE")

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from pgmta.store.lifecycle.installation import install
+from pgmta_features.lifecycle.installation import install
 from tests.pgmta.store.queue.test_faults import command
 from tests.sql.test_text_of_callers import given
 from tests.support.rows import fetch, message, row

@@ -19,8 +19,8 @@ from pgmta.states import LOGGED_EVENTS, Status
 from pgmta.store.admin import migrate as migrate_module
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.admin.migrate import migrate
-from pgmta.store.lifecycle.installation import install
 from pgmta.store.schema import Schema, migrations
+from pgmta_features.lifecycle.installation import install
 from queued.cli.queuectl import main
 from tests.sql.test_surface import linked, one
 from tests.support.database import fresh_database

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgmta.store.lifecycle.installation import install
+from pgmta_features.lifecycle.installation import install
 from tests.support.rows import column, fetch, message, row
 
 LONG = "e" * 63

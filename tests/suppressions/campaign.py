@@ -9,7 +9,7 @@ import psycopg
 
 from pgmta.compose.template import TemplateSource
 from pgmta.compose.token import Purpose, recipient_octets
-from tests.lifecycle.tokens import KEYS, put_template
+from tests.features.lifecycle.tokens import KEYS, put_template
 from tests.support.rows import column, fetch
 from tests.web.web import RINGS
 

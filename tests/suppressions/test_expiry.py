@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from pgmta.store.lifecycle.installation import install
-from tests.lifecycle.tokens import add_accounts, put_template
+from pgmta_features.lifecycle.installation import install
+from tests.features.lifecycle.tokens import add_accounts, put_template
 from tests.support.rows import column, fetch
 from tests.suppressions.campaign import SOURCE, Campaign
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.lifecycle.conftest import accounts
+from tests.features.lifecycle.conftest import accounts
 from tests.web.web import Web, serving
 
 __all__ = ["accounts"]

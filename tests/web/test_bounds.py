@@ -19,7 +19,7 @@ from pgmta_features.lifecycle.pages import with_proof
 from queued.daemon.queued import main
 from queued.web.clients import Clients
 from queued.web.web_config import WebConfig
-from tests.lifecycle.tokens import add_accounts
+from tests.features.lifecycle.tokens import add_accounts
 from tests.support.rows import column
 from tests.support.waiting import until
 from tests.web.web import RETURN, RINGS, Web, forged, recover, secret_of, serving

@@ -22,7 +22,7 @@ from pgmta.postgres.link_pool import LinkPool
 from pgmta.postgres.resources import Resources
 from pgmta.store.schema import Schema
 from queued.web.readiness import Readiness
-from tests.lifecycle.tokens import KEYS, add_accounts
+from tests.features.lifecycle.tokens import KEYS, add_accounts
 from tests.support.daemons import ROOT
 from tests.support.rows import column
 from tests.support.waiting import PATIENCE, free_port, until

@@ -11,7 +11,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from pgmta.compose.token import Purpose
-from tests.lifecycle.tokens import add_accounts
+from tests.features.lifecycle.tokens import add_accounts
 from tests.support.rows import column
 from tests.support.waiting import until
 from tests.web.application import Application, application

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import psycopg
 
 from pgmta.compose.token import KeyRing, Purpose, TokenKey
-from tests.lifecycle.tokens import KEYS
+from tests.features.lifecycle.tokens import KEYS
 from tests.support.daemons import HOSTNAME, NOTHING, Config, Daemon, Environment, merge
 from tests.support.waiting import free_port
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pgmta.postgres import blockers
 from pgmta.postgres.operator import OperatorLink
-from pgmta.store.queries import queries
+from pgmta.store.queries import Statement, queries
 
 _SQL = queries("examination")
 _MOST = 10_000  # milliseconds of a question
@@ -16,7 +16,6 @@ type Question = Literal[
     "settings",
     "roles_async",
     "missing_rights",
-    "missing_lifecycle_rights",
     "unidentified",
     "connections",
     "delivers",
@@ -41,10 +40,6 @@ type Question = Literal[
     "oldest_due",
     "outcomes",
     "orphans",
-    "lifecycle",
-    "waiting_tokens",
-    "collections",
-    "spent_budgets",
     "reached",
     "schema",
 ]
@@ -63,7 +58,11 @@ class Examination(OperatorLink):
 
     def ask(self, name: Question, **values: Any) -> list[dict[str, Any]]:
         """Return the rows of a question of examination.sql. Raises psycopg.Error."""
-        return self._db.execute(_SQL[name], values or None).fetchall()
+        return self.run(_SQL[name], **values)
+
+    def run(self, statement: Statement, **values: Any) -> list[dict[str, Any]]:
+        """Return the rows of a statement of a feature. Raises psycopg.Error."""
+        return self._db.execute(statement, values or None).fetchall()
 
     def write(self) -> None:
         """Write 1 MB on the server, and take it back. Raises psycopg.Error, also of a full disk."""

@@ -34,7 +34,3 @@ class Expiry:
     async def templates(self, age: float) -> int:
         """Remove versions of templates that were replaced so long ago and that nothing has."""
         return await remove_batches(self._link, _SQL["templates"], age=age)
-
-    async def tokens(self, age: float, collections: float) -> int:
-        """Remove tokens that are expired so long, and collections of that age."""
-        return await remove_batches(self._link, _SQL["tokens"], age=age, collections=collections)

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 
 from pgmta.errors import FormerDatabase, MigrationError, StoreUnavailable
+from pgmta.features import SCHEMA, more_schemas
 from pgmta.postgres import blockers
 from pgmta.postgres.faults import lost_race
 from pgmta.postgres.fit_session import as_stored, fit, refuse_former, writable
@@ -39,7 +40,8 @@ FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespa
 WHERE nspname = 'pgmta' AND relkind IN ('r', 'p') AND NOT relispartition
 """
 _FUNCTION = re.compile(
-    r"PL/pgSQL function ((?!pgmta\.|lifecycle\.|pg_catalog\.)[^\s.(]+\.[^(]+\(\)) line"
+    rf"PL/pgSQL function ((?!(?:{'|'.join([SCHEMA, *more_schemas(), 'pg_catalog'])})\.)"
+    r"[^\s.(]+\.[^(]+\(\)) line"
 )
 """A function of others in the context of an error; ours have no schema there."""
 _LOOK = 0.1  # seconds between two looks: PostgreSQL looks after 1 s, and may end the migration

@@ -22,6 +22,7 @@ import click
 from pgmta.command import EXIT_FAILURE, print_line, print_text, reporting
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
+from pgmta.features import loaded
 from pgmta.port_user import bind_problem
 from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.postgres.embedded.folders import hold, locked, make_parents, open_own
@@ -30,7 +31,8 @@ from pgmta.service import Signals, first
 from pgmta.shipped import shipped
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.admin.user_accounts import Rights, Secret, UserAccounts
-from queued.cli.lifecycle.first_try import WEB, WEB_PORT, make_keys, make_lifecycle
+from queued.cli.commands.token import make_keys
+from queued.cli.options.first_step import FirstStep
 from queued.config import QueuedConfig, whole_model
 
 USER = "me@example.org"
@@ -119,7 +121,8 @@ def _made() -> bytes:
 _SMTPD = Path("etc/dev/smtpd.yaml")
 _QUEUED = Path("etc/dev/queued.yaml")
 _SUBMISSION = 2587  # port in the configuration
-_DEMO = "queuectl lifecycle demo -c etc/dev/queued.yaml"
+_WEB = Path("etc/dev/web.yaml")
+_WEB_PORT = 2581  # in it
 _DATABASE = "database"
 _GRACE = 45.0  # seconds for the daemons to drain
 _LAST_LINES = 5  # of the log of a daemon that ended
@@ -154,19 +157,20 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
     """Run the database, smtpd, one queued and a development sink until Ctrl-C.
 
     With the default configurations smtpd also has TLS, and a submission port for one user; the
-    links of lifecycle mail lead to `queued web`. The daemons log to files of their own, so that the
+    links in mail lead to `queued web`. The daemons log to files of their own, so that the
     terminal shows the mail that the sink gets.
     """
-    first, lifecycle = smtpd_config == _SMTPD, queued_config == _QUEUED
-    web = first and lifecycle
-    _ship(smtpd_config, queued_config, *([WEB] if web else []))
-    if lifecycle:  # the file names them
+    first, usual = smtpd_config == _SMTPD, queued_config == _QUEUED
+    web = first and usual
+    steps: list[FirstStep] = list(loaded("first_steps")) if usual else []
+    _ship(smtpd_config, queued_config, *([_WEB] if web else []))
+    if usual:  # the file names them
         make_keys(queued_config.parent.parent.parent / "var")
     config = load(queued_config, whole_model())
     environment = config.environment
     directory = environment.directory.resolve()
     with _only_one(directory, f", smtpd on port {port}, sink on port {sink_port}") as held:
-        optional = [*([_SUBMISSION] if first else []), *([WEB_PORT] if web else [])]
+        optional = [*([_SUBMISSION] if first else []), *([_WEB_PORT] if web else [])]
         _check_ports(port, sink_port, page_port, *optional)
         named = configured(environment)
         if not named and not EmbeddedServer(directory).data.exists():
@@ -177,8 +181,8 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             migrate(uri)
             if first:
                 make_user(directory, uri)
-            if lifecycle:
-                make_lifecycle(uri)
+            for step in steps:
+                step.prepare(uri)
 
         sink = directory / "sink"
         submission = _first_try(directory) if first else []
@@ -189,7 +193,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
                 "sink": ["smtpd", "sink", "--port", str(sink_port), *keeps],
                 "queued": ["queued", "run", "-c", str(queued_config)],
                 "smtpd": ["smtpd", "run", "-c", str(smtpd_config)],
-                **({"web": ["queued", "web", "-c", str(WEB)]} if web else {}),
+                **({"web": ["queued", "web", "-c", str(_WEB)]} if web else {}),
             },
             {URI_VARIABLE: named} if named else {DIRECTORY_VARIABLE: str(directory)},
             held,
@@ -200,7 +204,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             *(("smtpd", line) for line in submission[:1]),
             ("queued", _way(config, queued_config, sink_port)),
             ("sink", f"http://127.0.0.1:{page_port} shows the mail, which is in {sink}/new"),
-            *([("web", f"http://127.0.0.1:{WEB_PORT} takes the links of `{_DEMO}`")] * web),
+            *(("web", f"http://127.0.0.1:{_WEB_PORT} {step.web}") for step in steps if web),
             ("logs", str(children.logs / "*.log")),
         ]
         hints = [_hint(port), *submission[1:]]
@@ -221,7 +225,7 @@ def _ship(*configs: Path) -> None:
     So other commands can name them, and their paths begin here.
     """
     for config in configs:
-        if config in (_SMTPD, _QUEUED, WEB) and not config.exists():
+        if config in (_SMTPD, _QUEUED, _WEB) and not config.exists():
             make_parents(config.parent)
             shutil.copyfile(shipped("etc") / "dev" / config.name, config)
 

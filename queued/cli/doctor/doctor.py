@@ -13,8 +13,8 @@ import psycopg
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line, progress
 from pgmta.errors import ConfigError, LoginRefused, PgmtaError, StoreUnavailable
+from pgmta.features import loaded
 from pgmta.store.admin.examination import Examination
-from queued.cli.doctor.account_checks import AccountChecks
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown
 from queued.cli.doctor.host_checks import HostChecks
 from queued.cli.doctor.internet_checks import InternetChecks
@@ -85,7 +85,7 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
             checks |= QueueChecks(
                 examination, uri, settings.retention.orphans, smtpd=smtpd.exists()
             ).all()
-            checks |= _of_accounts(examination)
+            checks |= _of_features(examination)
         if settings and probe:
             checks |= InternetChecks(config, settings, examination, probe).all()
         with progress("checks", len(checks)) as advance:
@@ -97,11 +97,12 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
             examination.close()
 
 
-def _of_accounts(examination: Examination) -> dict[str, Check]:
-    try:
-        return AccountChecks(examination).all()
-    except (psycopg.Error, PgmtaError):
-        return {}  # the other checks say so
+def _of_features(examination: Examination) -> dict[str, Check]:
+    found: dict[str, Check] = {}
+    for checks in loaded("doctor_checks"):
+        with suppress(psycopg.Error, PgmtaError):  # the other checks say so
+            found |= checks(examination)
+    return found
 
 
 def _run(name: str, check: Check) -> Iterator[Diagnosis]:

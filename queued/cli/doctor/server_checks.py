@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import psycopg
-
 from pgmta.command import age
+from pgmta.features import SCHEMA, more_schemas
 from pgmta.postgres import blockers
 from pgmta.store.admin.examination import Examination
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
@@ -90,20 +89,16 @@ class ServerChecks:
 
     def roles(self) -> Iterator[Diagnosis]:
         """Look for roles that a migration could not make, and for rights that they have lost."""
-        rows = self._ask("missing_rights")
+        rows = self._ask("missing_rights", schema=SCHEMA)
         if missing := [row["role"] for row in rows if not row["privilege"]]:
             yield error(
                 "roles",
                 f"the server lacks the roles {', '.join(missing)}",
                 "a superuser creates them (NOLOGIN), and the owner calls SELECT pgmta.grants();",
             )
-        yield from _lost(rows, "pgmta")
-        if self._ask("lifecycle")[0]["there"]:
-            try:
-                rows = self._ask("missing_lifecycle_rights")
-            except psycopg.errors.InsufficientPrivilege as refused:
-                rows = [{"role": "of this login", "privilege": str(refused.diag.message_primary)}]
-            yield from _lost(rows, "lifecycle")
+        yield from _lost(rows, SCHEMA)
+        for schema in more_schemas():
+            yield from _lost(self._ask("missing_rights", schema=schema), schema)
 
     def autovacuum(self) -> Iterator[Diagnosis]:
         """Look whether autovacuum runs."""
@@ -190,7 +185,7 @@ class ServerChecks:
 
     def publications(self) -> Iterator[Diagnosis]:
         """Look for tables that a publication stops, or would stop."""
-        for row in self._ask("unidentified"):
+        for row in self._ask("unidentified", schemas=[SCHEMA, *more_schemas()]):
             table = f"{row['schema']}.{row['name']}"
             remedy = f"ALTER TABLE {table} REPLICA IDENTITY FULL;"
             if row["publications"]:

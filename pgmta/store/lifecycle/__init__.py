@@ -1,1 +1,0 @@
-"""Statements about accounts and tokens: the schema lifecycle."""

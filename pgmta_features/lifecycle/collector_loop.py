@@ -1,0 +1,194 @@
+"""A collector: it listens for tokens, and makes a batch of them when one is due."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import psycopg
+
+from pgmta.compose.token import UnknownKey
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta.postgres.link_connection import LinkConnection
+from pgmta_features.lifecycle.collections import CollectorStatements, TokenBatch
+from pgmta_features.lifecycle.config import Collector
+from pgmta_features.lifecycle.outputs import Output
+from pgmta_features.lifecycle.timing import Timing
+
+_POLL = 1.0  # seconds between two looks without a notification, at most
+_APART = 0.01  # seconds between two looks after notifications
+_EARLY = 0.01  # seconds before the time of the budget: collect() makes the batch and waits for it
+_BACK_OFF, _LONGEST = 0.5, 30.0  # seconds before the first new connection, and at most
+_MARGIN = 2.0  # seconds to give up a statement
+_ASIDE = 60.0  # seconds for which a token rests that the database refuses
+_ASK_S = 60.0  # until a budget is asked again, at most: an operator may change it
+
+OUTCOMES = ("collected", "refused", "expired", "set aside")
+"""The outcomes of tokens for a collector."""
+
+log = get("collector")
+
+type Connect = Callable[[], Coroutine[Any, Any, LinkConnection]]
+"""Opens a connection. Raises psycopg.Error, StoreUnavailable."""
+
+
+class CollectorLoop:
+    """Runs a collector until it is cancelled, over one connection that is made anew when it fails.
+
+    It listens before it looks, and takes all that waits; afterwards the first new token starts the
+    timer. Notifications are hints: it also looks every second, which shows that the connection
+    lives. `worker` is the name of the process.
+
+    If the database refuses a batch, its tokens are tried one by one, and the bad one rests.
+
+    With `ends_unread` it ends once nobody reads its lines any more.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        worker: str,
+        connect: Connect,
+        output: Output,
+        *,
+        ends_unread: bool = False,
+    ) -> None:
+        self._collector = collector
+        self._connect = connect
+        self._output = output
+        self._ends_unread = ends_unread
+        limit, actions = collector.limit, collector.collected
+        self._store = CollectorStatements(collector.name, worker, limit, actions)
+        # the statement under way is given up within the time, and its connection closed 5 s later
+        self._patience = max(collector.healthcheck - _MARGIN, collector.healthcheck / 2)
+        self._poll = min(_POLL, collector.healthcheck / 4)
+        self._pause = _BACK_OFF
+        self._log = log.bind(collector=collector.name)
+        self.name = collector.name
+        """As collections has it."""
+        self.tokens = Counter[str]()
+        """Tokens since the start, by outcome."""
+        self.spent = False
+        """Whether the sum of the month is used up."""
+
+    async def run(self) -> None:
+        """Collect until cancelled. Raises BrokenPipeError, if it ends unread."""
+        while True:
+            try:
+                await self._session()
+            except (StoreUnavailable, psycopg.Error, OSError, UnknownKey) as error:
+                if self._ends_unread and isinstance(error, BrokenPipeError):
+                    raise
+                pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+                self._pause = min(2 * self._pause, _LONGEST)
+                words = faults.one_line(error)
+                self._log.warning("connects again", reason=words, seconds=round(pause, 2))
+                await asyncio.sleep(pause)
+
+    async def _session(self) -> None:
+        """Work over one connection. Raises what `run` handles."""
+        self._store.connection = connection = await self._connect()
+        try:
+            await self._within(self._store.listen(self._collector.channel))
+            budget, key = self._collector.budget, self._collector.budget_key
+            if budget and key:
+                await self._within(self._store.set_budget(key, budget.pace, budget.month_most))
+            await self._within(self._output.check(self._store))
+            self._log.info("connected")
+            await self._collect(connection)
+        finally:
+            self._store.connection = None
+            await connection.close()
+
+    async def _collect(self, connection: LinkConnection) -> None:
+        timing = Timing(self._collector.limit, self._collector.timeout)
+        drained = False
+        paid = 0.0  # by the monotonic clock: the budget allows nothing before
+        singles = 0  # tokens that are tried one by one
+        left: list[int] = []  # tokens of which a batch got none: others have locked them
+        while True:
+            tokens = await self._within(self._store.waiting())
+            if not tokens:
+                self._pause = _BACK_OFF  # with tokens only a batch shows that all is well
+            elif tokens == left:
+                await self._rest(connection, self._poll)
+            left = []
+            now = time.monotonic()
+            timing.see(tokens, now)
+            reason = timing.reason(now) if drained and not singles else "connect"
+            if not (tokens and reason and now >= paid):
+                singles = singles if tokens else 0
+                drained = drained or self._drained(not tokens)
+                until = max(timing.due, paid) - now
+                await self._rest(connection, min(max(until, _APART), self._poll))
+                continue
+            limit = 1 if singles else self._collector.limit
+            try:
+                batch = await self._within(self._output.put(self._store, reason, limit))
+            except psycopg.Error as error:
+                await self._judge(error)
+                if singles:
+                    self._log.error("set aside", token=tokens[0], reason=faults.one_line(error))
+                    await self._within(self._store.set_aside(tokens[0], _ASIDE))
+                    self.tokens["set aside"] += 1
+                singles = singles - 1 if singles else self._collector.limit
+                continue
+            self._pause, singles = _BACK_OFF, max(singles - 1, 0)
+            self._note(batch, reason)
+            done = batch.taken + len(batch.refused)
+            left = [] if done or batch.expired or batch.wait is not None else tokens
+            if batch.wait is not None:
+                paid = time.monotonic() + min(batch.wait - _EARLY, _ASK_S)
+            # a batch of expired tokens alone says nothing of the others
+            drained = drained or self._drained(0 < done < limit)
+
+    def _note(self, batch: TokenBatch, reason: str) -> None:
+        """Count a batch, and say what became of it."""
+        self.tokens["collected"] += batch.taken
+        self.tokens["refused"] += len(batch.refused)
+        self.tokens["expired"] += batch.expired
+        if batch.taken or batch.refused:
+            self._log.info("collected", tokens=batch.taken, reason=reason)
+        for token, fault in batch.refused:
+            self._log.warning("no mail", token=token, reason=fault)
+        if batch.expired:
+            self._log.warning("tokens expired before their mail was made", tokens=batch.expired)
+        if batch.spent and not self.spent:
+            key, hours = self._collector.budget_key, round((batch.wait or 0.0) / 3600, 1)
+            self._log.warning("the sum of the month is used up", budget=key, hours=hours)
+        self.spent = batch.spent
+
+    def _drained(self, done: bool) -> bool:
+        if done:
+            self._log.info("waits for tokens")
+        return done
+
+    async def _judge(self, error: psycopg.Error) -> None:
+        """Return if a token is the cause of an error; raise the error if it concerns all of them.
+
+        Raises also what a check of the templates raises.
+        """
+        if faults.outage(error) or faults.lost_race(error):
+            raise error
+        await self._within(self._output.check(self._store))
+
+    async def _rest(self, connection: LinkConnection, seconds: float) -> None:
+        """Wait for a notification, for at most `seconds`."""
+        began = time.monotonic()
+        async for _ in connection.notifies(timeout=seconds, stop_after=1):
+            pass
+        await asyncio.sleep(max(0.0, began + _APART - time.monotonic()))
+
+    async def _within[T](self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a statement. Raises StoreUnavailable if no answer comes in time."""
+        try:
+            async with asyncio.timeout(self._patience):
+                return await work
+        except TimeoutError:
+            raise StoreUnavailable("PostgreSQL gives no answer") from None

@@ -1,0 +1,141 @@
+"""Where a collector puts its tokens: mail in the queue, or lines."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol, TextIO
+
+from pgmta.compose.token import KeyRings, Purpose
+from pgmta.logs import get
+from pgmta_features.lifecycle.collections import CollectorStatements, LeasedToken, TokenBatch
+from pgmta_features.lifecycle.config import PRIORITIES, PURPOSES, Collector
+
+_LEASE = 60.0  # seconds in which a batch is printed
+
+log = get("collector")
+
+
+class Output(Protocol):
+    """Puts a batch of tokens somewhere."""
+
+    async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
+        """Take a batch, and put it there. Raises psycopg.Error, OSError, UnknownKey."""
+        ...
+
+    async def check(self, store: CollectorStatements) -> None:
+        """Raise the error that every batch would meet: psycopg.Error, UnknownKey."""
+        ...
+
+
+def options_of(collector: Collector, keys: KeyRings) -> dict[str, Any]:
+    """Return the options of the function lifecycle.collect().
+
+    The key of a token is fixed now, and signs it when its mail is composed. Raises UnknownKey.
+    """
+    actions = {}
+    for name, action in collector.actions.items():
+        purpose = Purpose(PURPOSES[name])
+        actions[name] = {
+            "template": action.template,
+            "priority": PRIORITIES[name] if action.priority is None else action.priority,
+            "key": keys.rings[purpose].signer,
+            "url": f"{collector.url}{purpose.path}",
+        }
+    return {"tenant": collector.tenant, "budget": collector.budget_key, "actions": actions}
+
+
+class QueueOutput:
+    """Makes mail of tokens, in the statement that marks them. `keys` returns the present keys."""
+
+    def __init__(self, collector: Collector, keys: Callable[[], KeyRings]) -> None:
+        self._collector = collector
+        self._keys = keys
+
+    async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
+        """Make the mail of a batch, and wake the workers."""
+        batch = await store.collect(reason, limit, options_of(self._collector, self._keys()))
+        if batch.taken:
+            await store.notify()
+        return batch
+
+    async def check(self, store: CollectorStatements) -> None:
+        """Look at the templates."""
+        await store.check(options_of(self._collector, self._keys()))
+
+
+type Frame = Callable[[list[tuple[LeasedToken, str]]], tuple[str, list[tuple[int, str]]]]
+"""Returns a line of tokens with their signed texts, and those that it can't have, with reasons."""
+
+
+def json_frame(tokens: list[tuple[LeasedToken, str]]) -> tuple[str, list[tuple[int, str]]]:
+    """Return a JSON array of objects as a line. It can have every token."""
+    made = [
+        {"action": each.action, "email": each.email, "login": each.login, "secret": signed,
+         "code": each.code, "expires_at": each.expires_at}
+        for each, signed in tokens
+    ]  # fmt: skip
+    return json.dumps(made, ensure_ascii=False) if made else "", []
+
+
+_NUMBERS = {"activation": "1", "password_recovery": "2"}
+
+
+def csv_frame(tokens: list[tuple[LeasedToken, str]]) -> tuple[str, list[tuple[int, str]]]:
+    """Return mailroom's line: action, email, login, secret and code of each token, with commas.
+
+    It has no quotes, so a value with a comma, a quote or a line end can't be in it.
+    """
+    out, refused = io.StringIO(), []
+    values: list[str] = []
+    for each, signed in tokens:
+        row = [_NUMBERS[each.action], each.email, each.login, signed, each.code or ""]
+        if any(set(value) & set(',"') or not value.isprintable() for value in row):
+            refused.append((each.token, "a value has a comma, a quote or a control character"))
+        else:
+            values += row
+    csv.writer(out, lineterminator="").writerow(values)
+    return out.getvalue() if values else "", refused
+
+
+class LineOutput:
+    """Prints the tokens of a batch as one line, and marks them then: each at least once."""
+
+    def __init__(self, stream: TextIO, keys: Callable[[], KeyRings], frame: Frame) -> None:
+        self._stream = stream
+        self._keys = keys
+        self._frame = frame
+
+    async def check(self, store: CollectorStatements) -> None:
+        """Look whether accounts can be read."""
+        await store.check({})
+
+    async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
+        """Print a batch."""
+        began, rings = datetime.now(UTC), self._keys().rings
+        found = await store.lease(limit, _LEASE)
+        leased = [each for each in found if not each.expired]
+        expired = len(found) - len(leased)
+        signed = [(each, rings[Purpose(PURPOSES[each.action])].sign(each.secret, _code(each)))
+                  for each in leased if each.email and each.login]  # fmt: skip
+        line, refused = self._frame(signed)
+        refused += [(each.token, "its account has no mailbox or no login")
+                    for each in leased if not (each.email and each.login)]  # fmt: skip
+        if line:
+            await asyncio.to_thread(self._print, line)
+        if found:
+            tokens = [each.token for each in leased]
+            await store.printed(reason, tokens, len(refused), expired, began)
+        return TokenBatch(len(leased) - len(refused), refused, None, expired)
+
+    def _print(self, line: str) -> None:
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
+
+
+def _code(token: LeasedToken) -> str:
+    return (token.code or "") if token.action == "password_recovery" else ""

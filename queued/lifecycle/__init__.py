@@ -1,1 +1,0 @@
-"""Collectors: they make mail of tokens, in batches."""

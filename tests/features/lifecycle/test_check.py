@@ -1,0 +1,34 @@
+"""`queued check` compares collectors with the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import yaml
+from click.testing import CliRunner, Result
+
+from pgmta_features.lifecycle.installation import install
+from queued.daemon.queued import main
+from tests.features.lifecycle.tokens import put_templates, settings
+
+
+def check(folder: Path, database: str, activation: str) -> Result:
+    sections = settings(folder, activation={"template": activation})
+    sections["environment"] = {"database": {"uri": database}}
+    file = folder / "queued.yaml"
+    file.write_text(yaml.safe_dump(sections))
+    return CliRunner().invoke(main, ["check", "-c", str(file)])
+
+
+def test_what_a_collector_misses(db: psycopg.Connection, database: str, tmp_path: Path) -> None:
+    result = check(tmp_path, database, "activation")
+    assert result.exit_code == 2
+    assert "has no schema lifecycle: run `queuectl lifecycle install`" in result.stderr
+    install(database)
+    put_templates(db)
+    assert check(tmp_path, database, "activation").exit_code == 0
+    result = check(tmp_path, database, "activatoin")
+    assert result.exit_code == 2
+    assert "collectors[0]: " in result.stderr
+    assert "activation" in result.stderr

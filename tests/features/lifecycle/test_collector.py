@@ -1,0 +1,393 @@
+"""Collectors at work: when batches leave, and that no token is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgmta.store.admin.examination import Examination
+from pgmta_features.lifecycle.account_checks import AccountChecks
+from pgmta_features.lifecycle.config import CollectorBudget
+from pgmta_features.lifecycle.installation import install
+from pgmta_features.lifecycle.timing import Timing
+from tests.features.lifecycle.tokens import (
+    ACTIONS,
+    add_accounts,
+    collect,
+    put_template,
+    put_templates,
+    settings,
+)
+from tests.metrics.scraping import Scrape
+from tests.sql.test_roles import acting
+from tests.support.database import PrivateServer
+from tests.support.rows import column, fetch
+from tests.support.system import System
+from tests.support.waiting import free_port, take_time, until
+
+MAILS = "SELECT count(*) FROM pgmta.messages"
+ONE_EACH = """
+SELECT count(*), count(DISTINCT recipient), (SELECT count(*) FROM lifecycle.tokens),
+    (SELECT count(*) FROM lifecycle.waiting_tokens)
+FROM pgmta.queue
+"""
+
+
+def held(system: System) -> dict[str, Any]:
+    """Workers that deliver nothing, so that mail stays in the queue."""
+    return {"workers": [{"name": "none", "where": "false"}]}
+
+
+def batches(db: psycopg.Connection) -> list[tuple[int, str, datetime]]:
+    return db.execute("SELECT taken, reason, began_at FROM collections ORDER BY id").fetchall()
+
+
+# -- when a batch is due --
+
+
+def test_timing() -> None:
+    timing = Timing(limit=3, timeout=5)
+    timing.see([], 0.0)
+    assert timing.reason(100.0) == ""
+    timing.see([1, 2], 100.0)
+    assert (timing.reason(100.0), timing.due) == ("", 105.0)
+    timing.see([1, 2, 3], 101.0)
+    assert timing.reason(101.0) == "limit"
+    timing.see([2, 4], 102.0)
+    assert (timing.reason(102.0), timing.due) == ("", 105.0)
+    assert timing.reason(105.0) == "timeout"
+    timing.see([4], 105.0)
+    assert timing.due == 107.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["one transaction", "five transactions", "two bursts"])
+def test_three_leave_at_once_and_two_at_the_timeout(
+    accounts: psycopg.Connection, system: System, tmp_path: Path, way: str
+) -> None:
+    daemon = system.queued(**settings(tmp_path, limit=3, timeout="5s"), **held(system))
+    daemon.wait_log("waits for tokens")
+    sizes = {"one transaction": [5], "five transactions": [1] * 5, "two bursts": [2, 3]}[way]
+    (began,) = fetch(accounts, "SELECT clock_timestamp()")
+    for number, size in enumerate(sizes):
+        add_accounts(accounts, size, f"burst{number}-")
+    until(lambda: len(batches(accounts)) == 2)
+    (first, why, at), (second, later, then) = batches(accounts)
+    assert (first, why, second, later) == (3, "limit", 2, "timeout")
+    assert (at - began).total_seconds() < 2.5  # a slow machine
+    assert 4.7 <= (then - began).total_seconds() < 7.5
+
+
+def test_what_waits_leaves_at_once(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    add_accounts(accounts, 500)
+    system.queued(**settings(tmp_path, timeout="60s", healthcheck="60s"), **held(system))
+    until(lambda: fetch(accounts, MAILS) == (500,))
+    assert [taken for taken, _, _ in batches(accounts)] == [10] * 50
+    assert fetch(accounts, ONE_EACH) == (500, 500, 500, 0)
+
+
+def test_recoveries_go_first(accounts: psycopg.Connection) -> None:
+    add_accounts(accounts, 20)
+    add_accounts(accounts, 1, "lost", status="active")
+    accounts.execute("SELECT recover('lost1')")
+    assert collect(accounts)[0] == 10
+    rows = accounts.execute("SELECT recipient, priority FROM pgmta.queue ORDER BY id").fetchall()
+    assert rows[0] == ("lost1@b.example", 1)
+    assert rows[1] == ("u1@b.example", 4)
+
+
+# -- nothing is lost or doubled --
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 4, 8])
+def test_collectors_share_tokens_whose_commits_come_late(
+    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path, number: int
+) -> None:
+    for _ in range(number):
+        config = settings(tmp_path, limit=37, timeout="200ms", healthcheck="30s")
+        system.queued(ready=False, **config, **held(system))
+
+    def insert(session: int) -> None:
+        chance = random.Random(session)
+        with psycopg.connect(database) as db:
+            for part in range(25):
+                add_accounts(db, 50, f"s{session}p{part}-")
+                take_time(chance.random() * 0.1)  # ids of other sessions are later, and committed
+                db.commit()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(insert, range(8)))
+    until(lambda: fetch(accounts, MAILS) == (10_000,), timeout=60)
+    assert fetch(accounts, ONE_EACH) == (10_000, 10_000, 10_000, 0)
+
+
+@pytest.mark.slow
+def test_random_kills(private_server: PrivateServer, tmp_path: Path, request) -> None:  # type: ignore[no-untyped-def]
+    chance = random.Random(request.config.getoption("--faults-seed"))
+    uri = private_server.uri
+    install(uri)
+    with psycopg.connect(uri, autocommit=True) as db:
+        put_templates(db)
+    system = System(tmp_path, uri)
+    config = settings(tmp_path, limit=7, timeout="50ms", healthcheck="5s")
+    rounds = 100 if request.config.getoption("--submission-rounds") > 2 else 20
+    made, done = 0, threading.Event()
+
+    def insert() -> None:
+        nonlocal made
+        while not done.is_set():
+            try:
+                with psycopg.connect(uri, autocommit=True) as db:
+                    while not done.is_set():
+                        add_accounts(db, 3, f"n{made}-")
+                        made += 1
+                        take_time(0.01)
+            except psycopg.Error:
+                made += 1  # the answer was lost; these may be there
+                take_time(0.05)
+
+    writer = threading.Thread(target=insert)
+    writer.start()
+    try:
+        collectors = [system.queued(ready=False, **config, **held(system)) for _ in range(2)]
+        for _ in range(rounds):
+            take_time(chance.random() * 0.2)
+            match chance.randrange(3):
+                case 0:
+                    victim = chance.choice(collectors)
+                    victim.kill()
+                    victim.start()
+                case 1:
+                    private_server.crash()
+                    private_server.start()
+                case 2:
+                    with psycopg.connect(uri, autocommit=True) as db:
+                        db.execute(
+                            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                            " WHERE application_name LIKE 'pgmta queued collector%'"
+                        )
+        done.set()
+        writer.join()
+        with psycopg.connect(uri, autocommit=True) as db:
+            until(lambda: fetch(db, "SELECT count(*) FROM lifecycle.waiting_tokens") == (0,), 60)
+            mails, recipients, tokens, _ = fetch(db, ONE_EACH)
+            assert mails == recipients == tokens > rounds
+            assert fetch(db, MAILS) == (tokens,)
+            assert fetch(db, "SELECT sum(taken)::integer FROM lifecycle.collections") == (tokens,)
+    finally:
+        done.set()
+        system.clean()
+
+
+def test_a_bad_account_does_not_stop_others(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    accounts.execute(
+        "INSERT INTO accounts (email, login) VALUES ('no mailbox', 'x'),"
+        " ('c@b.example', E'Subject: y\\n\\nbody'), ('d@b.example', 'd')"
+    )
+    daemon = system.queued(**settings(tmp_path), **held(system))
+    daemon.wait_log("no mail", count=2)
+    reasons = [event["reason"] for event in daemon.events("no mail")]
+    assert "its account has no usable mailbox" in str(reasons)
+    assert "the word login: a word of a header field: it has a line end" in str(reasons)
+    until(lambda: column(accounts, "SELECT recipient FROM pgmta.queue") == ["d@b.example"])
+    assert fetch(accounts, "SELECT taken, refused FROM collections") == (1, 2)
+
+
+def test_a_row_that_the_database_refuses_is_set_aside(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    accounts.execute(
+        "CREATE FUNCTION pgmta.no() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RAISE EXCEPTION ''no''; END';"
+        " CREATE TRIGGER no BEFORE INSERT ON pgmta.queue FOR EACH ROW"
+        " WHEN (NEW.recipient = 'u3@b.example') EXECUTE FUNCTION pgmta.no()"
+    )
+    add_accounts(accounts, 5)
+    daemon = system.queued(**settings(tmp_path), **held(system))
+    system.expected.add("set aside")
+    assert daemon.wait_log("set aside")["reason"] == "no"
+    until(lambda: fetch(accounts, MAILS) == (4,))
+
+
+def test_a_changed_template_stops_and_goes_on(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    from pgmta.compose.template import TemplateSource
+
+    daemon = system.queued(**settings(tmp_path), **held(system))
+    daemon.wait_log("connected")
+    bad = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body="no way")
+    put_template(accounts, "activation", bad)
+    add_accounts(accounts, 1)
+    assert "does not fit" in daemon.wait_log("connects again")["reason"]
+    good = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body="{{link}}")
+    put_template(accounts, "activation", good)
+    until(lambda: fetch(accounts, MAILS) == (1,))
+
+
+def test_a_wrong_template_is_named_with_its_neighbours(accounts: psycopg.Connection) -> None:
+    options = '{"actions": {"activation": {"template": "activatoin"}}}'
+    with accounts.transaction(force_rollback=True):
+        accounts.execute("SET LOCAL ROLE pgmta_queued")
+        with pytest.raises(psycopg.Error, match="none with this name") as caught:
+            accounts.execute("SELECT lifecycle.collect_actions(%s)", [options])
+    assert "activation" in (caught.value.diag.message_hint or "")
+
+
+# -- money --
+
+
+def test_the_price_sets_the_pace() -> None:
+    budget = CollectorBudget(price=0.10, sum=100.0)
+    assert budget.month_most == 1_000_000
+    assert 0.37 < budget.pace < 0.38
+    assert 10 / budget.pace >= 26.3
+    assert CollectorBudget(rate=0.1, price=0.10, sum=100.0).pace == 0.1
+
+
+@pytest.mark.slow
+def test_three_collectors_keep_a_rate(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    budget = {"key": "shared", "rate": 100.0}
+    config = settings(tmp_path, timeout="100ms", budget=budget)
+    add_accounts(accounts, 1000)
+    for _ in range(3):
+        system.queued(ready=False, **config, **held(system))
+    until(lambda: fetch(accounts, MAILS) == (1000,), timeout=60)
+    query = "SELECT began_at, ended_at, taken FROM collections ORDER BY ended_at"
+    times = [(a.timestamp(), b.timestamp(), taken) for a, b, taken in accounts.execute(query)]
+    for start, (first, _, _) in enumerate(times):
+        sent = 0
+        for _, at, taken in times[start:]:
+            # the budget was paid between both, however slow the machine is
+            assert sent <= 100 * (at - first) + 1, "above the rate"
+            sent += taken
+    seconds = times[-1][1] - times[0][1]
+    assert 990 / seconds >= 50
+    assert Counter(taken for _, _, taken in times) == {10: 100}
+
+
+def test_the_month_ends_the_mail(accounts: psycopg.Connection) -> None:
+    accounts.execute("SELECT pgmta.budget_set('m', 100000, 15)")
+    add_accounts(accounts, 20)
+    assert [collect(accounts, budget="m")[0] for _ in range(3)] == [10, 5, 0]
+    assert (collect(accounts, budget="m")[2] or 0) > 0
+    assert fetch(accounts, ONE_EACH) == (15, 15, 20, 5)
+
+
+def test_tokens_without_mail_are_told_everywhere(
+    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
+) -> None:
+    """One gets mail; one is expired, one has no mailbox, and the sum does not reach for one."""
+    accounts.execute(
+        "INSERT INTO accounts (email, login) VALUES ('no mailbox', 'x');"
+        " INSERT INTO accounts (email, login) SELECT n || '@b.example', n FROM"
+        " generate_series(1, 3) AS n; UPDATE tokens SET expires_at = epoch() WHERE account = 2"
+    )
+    port = free_port()
+    budget = {"key": "one", "rate": 1000.0, "price": 1000.0, "sum": 1.0}
+    daemon = system.queued(
+        **settings(tmp_path, budget=budget), **held(system),
+        metrics={"listen": f"127.0.0.1:{port}"},
+    )  # fmt: skip
+    told = daemon.wait_log("the sum of the month is used up")
+    assert told["budget"] == "one"
+    assert told["hours"] <= 31 * 24
+    assert daemon.wait_log("tokens expired before their mail was made")["tokens"] == 1
+    daemon.wait_log("no mail")
+    sums = "SELECT sum(taken)::integer, sum(refused)::integer, sum(expired)::integer"
+    assert fetch(accounts, f"{sums} FROM collections") == (1, 1, 1)
+    assert collect(accounts, budget="one")[0] == 0  # noted once per hour
+    assert fetch(accounts, "SELECT count(*) FROM collections WHERE reason = 'sum'") == (1,)
+    page = Scrape.of(port)
+    name = "pgmta_queued_collector_tokens_total"
+    for outcome in ("collected", "refused", "expired"):
+        assert page.value(name, collector="c", outcome=outcome) == 1
+    assert page.value("pgmta_queued_collector_sum_used_up", collector="c") == 1
+
+    accounts.execute("UPDATE tokens SET created_at = created_at - 300")
+    with closing(Examination(acting(database, "pgmta_operator"))) as examination:
+        found = [each.finding for each in AccountChecks(examination).accounts()]
+    for number, words in enumerate(
+        ("budget one is used up", "1 tokens have no mail yet", "1 tokens of the last day expired",
+         "1 tokens of the last day can have no mail")
+    ):  # fmt: skip
+        assert words in found[number]
+
+    accounts.execute("UPDATE tokens SET expires_at = epoch()")
+    collect(accounts, budget="one")  # which can't wait for the next month
+    assert fetch(accounts, f"{sums} FROM collections") == (1, 1, 2)
+    assert fetch(accounts, "SELECT count(*) FROM waiting_tokens") == (0,)
+
+
+# -- plans --
+
+PICK = """
+SELECT w.token FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token + 0
+WHERE w.priority = 3 AND w.lease_until < now() ORDER BY w.token LIMIT 50
+FOR NO KEY UPDATE OF w, t SKIP LOCKED
+"""
+"""The statement of tokens_pick(), which has the same settings."""
+
+
+@pytest.mark.slow
+def test_few_buffers_and_no_sort_beside_many_collected(
+    accounts: psycopg.Connection, database: str
+) -> None:
+    with accounts.transaction():
+        accounts.execute("SET LOCAL session_replication_role = replica")
+        accounts.execute(
+            "INSERT INTO tokens (action, account, collected_at, message_id)"
+            " SELECT 'activation', n, now(), n FROM generate_series(1, 1000000) AS n"
+        )
+    accounts.execute("VACUUM ANALYZE tokens")
+    add_accounts(accounts, 200)
+    as_pick = "plan_cache_mode=force_generic_plan", "enable_sort=off", "enable_hashjoin=off"
+    options = " ".join(f"-c {each}" for each in (*as_pick, "enable_mergejoin=off"))
+    with psycopg.connect(make_conninfo(database, options=options), autocommit=True) as db:
+        for _ in range(2):  # what a session reads once
+            collect(db, 50)
+        explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM"
+        ((plan,),) = db.execute(
+            f"{explain} lifecycle.collect('c', 'w', 50, 'limit', %s)".encode(),
+            (json.dumps({"actions": ACTIONS}),),
+        ).fetchall()
+        ((picks,),) = db.execute(f"{explain} ({PICK}) AS w".encode()).fetchall()
+    root = plan[0]["Plan"]
+    buffers = root["Shared Hit Blocks"] + root["Shared Read Blocks"]
+    assert buffers / 50 <= 30  # 25 were measured: the message and its row are among them
+    assert "Sort" not in json.dumps(picks)
+
+
+def test_a_batch_does_not_read_all_that_waits(accounts: psycopg.Connection, database: str) -> None:
+    """Nor all tokens, in the order of their ids: a plan of analyzed tables, each token waiting."""
+    add_accounts(accounts, 5000)
+    accounts.execute("VACUUM ANALYZE tokens, waiting_tokens, accounts")
+    options = "-c plan_cache_mode=force_generic_plan"
+    with psycopg.connect(make_conninfo(database, options=options), autocommit=True) as db:
+        for _ in range(2):  # what a session reads once
+            collect(db, 50)
+        ((plan,),) = db.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)"
+            " SELECT * FROM lifecycle.collect('c', 'w', 50, 'limit', %s)",
+            (json.dumps({"actions": ACTIONS}),),
+        ).fetchall()
+    root = plan[0]["Plan"]
+    assert (root["Shared Hit Blocks"] + root["Shared Read Blocks"]) / 50 <= 30

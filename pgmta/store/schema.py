@@ -18,9 +18,7 @@ TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
     "mails", "plain_mails", "mail_objects", "arguments", "days", "attempts", "transcripts",
     "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
-    "daemons", "accounts", "dkim", "tls", "budgets",
-    "campaigns", "campaign_jobs", "campaign_feed", "campaign_lists",
-    "forgetting", "expiry",
+    "daemons", "accounts", "dkim", "tls", "budgets", "forgetting", "expiry",
 )  # fmt: skip
 """The files of `sql/schema` whose tables come before those of features, in their order."""
 

@@ -1,13 +1,20 @@
 """Campaigns: lists of recipients whose mail is made as it goes, and what became of each.
 
-Its page is docs/programs/campaigns.md. Most tables are still in the core.
+Its page is docs/programs/campaigns.md.
 """
 
 from pgmta.features import Command, Feature
 
 FEATURE = Feature(
-    needs=("suppressions",),
-    schema=("schema/suppressions.sql", "schema/expiry.sql"),
+    needs=("rates", "suppressions"),
+    schema=(
+        "schema/campaigns.sql",
+        "schema/jobs.sql",
+        "schema/feed.sql",
+        "schema/lists.sql",
+        "schema/suppressions.sql",
+        "schema/expiry.sql",
+    ),
     commands={
         "campaign": Command(
             place=".commands.campaign:campaign",

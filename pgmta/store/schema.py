@@ -16,7 +16,7 @@ log = get("schema")
 
 TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
-    "mails", "plain_mails", "mail_objects", "arguments", "days", "attempts", "transcripts",
+    "mails", "parts", "mail_objects", "arguments", "days", "attempts", "transcripts",
     "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
     "daemons", "accounts", "dkim", "tls", "budgets", "forgetting", "expiry",
 )  # fmt: skip

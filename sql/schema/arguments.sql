@@ -88,14 +88,15 @@ BEGIN
             min(place) FILTER (WHERE domain IS NULL)
         INTO addresses, domains, bad
         FROM (
-            SELECT DISTINCT ON (left(address, length(domain) * -1), domain) address, domain, place
+            SELECT DISTINCT ON (recipient_key(address, domain)) address, domain, place
             FROM unnest(recipients) WITH ORDINALITY AS given (address, place),
                 LATERAL (SELECT mailbox_domain(address) OFFSET 0) AS parsed (domain)
-            ORDER BY left(address, length(domain) * -1), domain, place
+            ORDER BY recipient_key(address, domain), place
         ) AS different;
     END IF;
-    IF bad IS NOT NULL AND submit_numbers(recipients) <> recipients THEN
-        SELECT e.* INTO addresses, sender_domain, domains FROM submit_envelope(sender, submit_numbers(recipients)) AS e;
+    IF bad IS NOT NULL AND ARRAY(SELECT submit_number(each) FROM unnest(recipients) AS each) <> recipients THEN
+        SELECT e.* INTO addresses, sender_domain, domains
+        FROM submit_envelope(sender, ARRAY(SELECT submit_number(each) FROM unnest(recipients) AS each)) AS e;
     ELSIF bad IS NOT NULL THEN
         PERFORM submit_refuse_mailbox('recipients', (SELECT address
                 FROM unnest(recipients) WITH ORDINALITY AS given (address, place) WHERE place = bad),
@@ -106,13 +107,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_envelope IS 'Parses the envelope: each recipient once. Raises the error of a bad one.';
 
-CREATE FUNCTION submit_numbers(recipients text[]) RETURNS text[] IMMUTABLE LANGUAGE sql AS $$
-    SELECT array_agg(CASE WHEN recipient ~ '^[ (]*[+][0-9 .()-]+$' COLLATE "C"
-        THEN regexp_replace(recipient, '[ .()-]', '', 'g') ELSE recipient END ORDER BY place)
-    FROM unnest(recipients) WITH ORDINALITY AS given (recipient, place)
+CREATE FUNCTION submit_number(recipient text) RETURNS text IMMUTABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN recipient ~ '^[ (]*[+][0-9 .()-]+$' COLLATE "C"
+        THEN regexp_replace(recipient, '[ .()-]', '', 'g') ELSE recipient END
 $$;
-COMMENT ON FUNCTION submit_numbers IS
-    'Recipients with telephone numbers in E.164, without visual separators (RFC 3966, section 5.1.1) and blanks. '
+COMMENT ON FUNCTION submit_number IS
+    'A recipient; a telephone number in E.164, without visual separators (RFC 3966, section 5.1.1) and blanks. '
     'pgmta/mail/telephone.py has the same.';
 
 -- PL/pgSQL prepares each expression anew in each transaction, so there are few.
@@ -174,45 +174,15 @@ CREATE FUNCTION submit_options(
     deadline timestamptz, OUT scheduled timestamptz
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    bad text;
+    fault text[];
 BEGIN
     IF send_at IS NOT NULL THEN
         scheduled := submit_send_at(send_at);
     END IF;
-    IF priority NOT BETWEEN 0 AND 9 THEN
-        PERFORM submit_refuse('priority', 'it is not from 0 (first) to 9', format('It is %s.', priority));
-    END IF;
-    IF on_failed NOT IN ('hold', 'remove', 'bounce') THEN
-        PERFORM submit_refuse('on_failed', 'it is neither hold nor remove nor bounce');
-    ELSIF octet_length(tenant) > 64 OR tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C" THEN
-        PERFORM submit_refuse('tenant', 'it is no name of 1 to 64 letters, digits and . _ @ + -');
-    END IF;
+    fault := option_fault(priority, metadata, tenant, on_failed);
+    IF fault IS NOT NULL THEN PERFORM submit_refuse(fault[1], fault[2], fault[3], fault[4]); END IF;
     IF length(key) NOT BETWEEN 1 AND 255 OR key ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
         PERFORM submit_refuse('key', 'it is empty, over 255 characters or has control characters');
-    END IF;
-    IF jsonb_typeof(metadata) <> 'object' THEN
-        PERFORM submit_refuse('metadata', 'it is no JSON object', 'It is of type ' || jsonb_typeof(metadata));
-    ELSIF octet_length(metadata::text) > 4000 THEN
-        PERFORM submit_refuse('metadata', 'it is over 4000 octets as text');
-    ELSIF jsonb_path_exists(metadata, 'strict $.**{100}') THEN
-        PERFORM submit_refuse('metadata', 'it is nested over 100 levels deep');
-    ELSIF metadata <> '{}' THEN
-        bad := (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
-                WHERE starts_with(name, '_') AND name NOT IN ('_partid', '_deadline', '_trace'));
-        IF bad IS NOT NULL THEN
-            PERFORM submit_refuse('metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
-                'Such keys belong to pgmta; only _partid, _deadline and _trace may be given.');
-        ELSIF jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number')
-                OR length(metadata ->> '_partid') > 100 THEN
-            PERFORM submit_refuse('metadata', '_partid is no text of at most 100 characters');
-        ELSIF metadata ? '_deadline' AND NOT deadline_valid(metadata -> '_deadline') THEN
-            PERFORM submit_refuse('metadata', '_deadline is no time of RFC 3339', NULL,
-                'Write for example 2026-01-31T09:30:00Z.');
-        ELSIF metadata ? '_trace' AND (jsonb_typeof(metadata -> '_trace') <> 'string' OR metadata ->> '_trace'
-                !~ '^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$' COLLATE "C") THEN
-            PERFORM submit_refuse('metadata', '_trace is no traceparent of W3C Trace Context', NULL,
-                'Write for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.');
-        END IF;
     END IF;
     IF deadline IS NOT NULL THEN
         IF metadata ? '_deadline' THEN
@@ -229,6 +199,48 @@ END $$;
 COMMENT ON FUNCTION submit_options IS
     'Raises the error of the first bad argument beside envelope and content. Returns the metadata with the deadline, '
     'and send_at if the mail is scheduled, else null.';
+
+CREATE FUNCTION option_fault(priority integer, metadata jsonb, tenant text, on_failed text) RETURNS text[]
+STABLE LANGUAGE sql AS $$
+    SELECT CASE WHEN priority NOT BETWEEN 0 AND 9
+            THEN ARRAY['priority', 'it is not from 0 (first) to 9', format('It is %s.', priority)]
+        WHEN on_failed NOT IN ('hold', 'remove', 'bounce')
+            THEN ARRAY['on_failed', 'it is neither hold nor remove nor bounce']
+        WHEN octet_length(tenant) > 64 OR tenant <> '' AND tenant !~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$' COLLATE "C"
+            THEN ARRAY['tenant', 'it is no name of 1 to 64 letters, digits and . _ @ + -']
+        -- mostly flat, and without keys that begin with _
+        WHEN NOT (octet_length(metadata::text) <= 4000 AND metadata::text ~ '^\{[^][{}]*\}$' COLLATE "C"
+            AND strpos(metadata::text, '"_') = 0) THEN metadata_fault(metadata) END
+$$;
+COMMENT ON FUNCTION option_fault IS
+    'The first bad one of these arguments, which every kind of mail has: its name, the reason, details and a hint, as '
+    'submit_refuse() takes them.';
+
+CREATE FUNCTION metadata_fault(metadata jsonb) RETURNS text[] STABLE LANGUAGE plpgsql AS $$
+DECLARE
+    bad text := CASE WHEN jsonb_typeof(metadata) = 'object' THEN (SELECT min(name) FROM jsonb_object_keys(metadata) AS name
+        WHERE starts_with(name, '_') AND name NOT IN ('_partid', '_deadline', '_trace')) END;
+BEGIN
+    RETURN CASE WHEN jsonb_typeof(metadata) <> 'object'
+            THEN ARRAY['metadata', 'it is no JSON object', 'It is of type ' || jsonb_typeof(metadata)]
+        WHEN octet_length(metadata::text) > 4000
+            THEN ARRAY['metadata', 'it is over 4000 octets as text']
+        WHEN jsonb_path_exists(metadata, 'strict $.**{100}')
+            THEN ARRAY['metadata', 'it is nested over 100 levels deep']
+        WHEN bad IS NOT NULL
+            THEN ARRAY['metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
+                'Such keys belong to pgmta; only _partid, _deadline and _trace may be given.']
+        WHEN jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number') OR length(metadata ->> '_partid') > 100
+            THEN ARRAY['metadata', '_partid is no text of at most 100 characters']
+        WHEN metadata ? '_deadline' AND NOT deadline_valid(metadata -> '_deadline')
+            THEN ARRAY['metadata', '_deadline is no time of RFC 3339', NULL,
+                'Write for example 2026-01-31T09:30:00Z.']
+        WHEN metadata ? '_trace' AND (jsonb_typeof(metadata -> '_trace') <> 'string' OR metadata ->> '_trace'
+                !~ '^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$' COLLATE "C")
+            THEN ARRAY['metadata', '_trace is no traceparent of W3C Trace Context', NULL,
+                'Write for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.'] END;
+END $$;
+COMMENT ON FUNCTION metadata_fault IS 'option_fault() of metadata.';
 
 CREATE FUNCTION submit_send_at(send_at timestamptz) RETURNS timestamptz LANGUAGE plpgsql AS $$
 BEGIN

@@ -11,36 +11,22 @@ CREATE FUNCTION submit_mail(
     SET standard_conforming_strings = on AS $$
 #variable_conflict use_variable
 DECLARE
-    -- The collation of an argument is the caller's, who may compare addresses without case.
-    field text := submit_field(subject);
-    named jsonb := submit_mailboxes(CASE WHEN "from" IS NULL THEN 'sender' ELSE 'from' END,
-        ARRAY[coalesce("from", sender)] COLLATE "C");
-    main jsonb := submit_mailboxes('to', "to" COLLATE "C");
-    copies jsonb := submit_mailboxes('cc', cc COLLATE "C");
-    hidden jsonb := submit_mailboxes('bcc', bcc COLLATE "C");
+    given jsonb := jsonb_build_object('sender', sender, 'to', "to", 'cc', cc, 'bcc', bcc, 'reply_to', reply_to, 'from', "from",
+        'subject', subject, 'body', body, 'html', html, 'headers', headers);
+    judged record;
 BEGIN
-    IF field IS NOT NULL THEN
-        PERFORM submit_refuse('subject', field, NULL, 'Give one line of up to 2,000 characters.');
-    ELSIF coalesce(body, html) IS NULL THEN
-        PERFORM submit_refuse('body', 'there is neither body nor html', NULL, 'Give plain text, html or both.');
-    ELSIF named IS NULL THEN
-        IF sender IS NULL THEN PERFORM submit_refuse('sender', 'it is null'); END IF;
-        PERFORM submit_refuse('from', 'it is missing', NULL, 'The sender is empty, so give an address for From.');
+    IF num_nulls("to", cc, bcc) > 0 THEN
+        PERFORM submit_refuse(CASE WHEN "to" IS NULL THEN 'to' WHEN cc IS NULL THEN 'cc' ELSE 'bcc' END, 'it is null');
+    END IF;
+    SELECT j.* INTO judged FROM mails_judged(jsonb_build_array(given)) AS j;
+    IF judged.fault IS NOT NULL THEN
+        PERFORM submit_refuse_parts(given, judged.fault, judged.bad);
     ELSIF headers IS DISTINCT FROM '{}' THEN
         PERFORM submit_own_headers(headers);
     END IF;
-    IF main IS NULL AND copies IS NULL AND hidden IS NULL THEN
-        PERFORM submit_refuse('to', 'there is no recipient', NULL, 'Give a mailbox in to, cc or bcc.');
-    ELSIF cardinality("to") + cardinality(cc) > 300 AND octet_length(concat(main, copies)) > 400000 THEN
-        -- a header over 1 MB is not signed, and few servers take one
-        PERFORM submit_refuse('to', 'to and cc are over 400000 octets', NULL, 'Submit the mail several times.');
-    END IF;
-    RETURN submit_composed(NULL, jsonb_strip_nulls(jsonb_build_object('from', named -> 0, 'to', main, 'cc', copies,
-            'reply_to', submit_mailboxes('reply_to', ARRAY[reply_to] COLLATE "C"),
-            'subject', CASE WHEN subject ~ '\S' COLLATE "C" THEN subject END, 'body', body, 'html', html,
-            'headers', nullif(headers, '{}'))),
-        sender COLLATE "C", coalesce(main, '[]') || coalesce(copies, '[]') || coalesce(hidden, '[]'), attachments,
-        body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline, NULL);
+    RETURN submit_composed(NULL, judged.params, sender COLLATE "C", judged.sender_domain, judged.recipients, judged.domains,
+        attachments, body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
+        deadline, NULL);
 END $$;
 COMMENT ON FUNCTION submit_mail IS
     'Puts mail into the queue that is given as parts, in the transaction of the caller, and returns its id. It is '
@@ -56,7 +42,7 @@ CREATE FUNCTION submit_template(
 #variable_conflict use_variable
 DECLARE
     found templates;
-    main jsonb := submit_mailboxes('recipient', ARRAY[recipient] COLLATE "C");
+    judged record;
 BEGIN
     -- a template of the tenant goes before one of all
     SELECT t.* INTO found FROM templates AS t
@@ -65,8 +51,15 @@ BEGIN
     ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
     IF found.id IS NULL THEN
         PERFORM submit_no_template(template COLLATE "C", version, tenant);
-    ELSIF main IS NULL THEN
+    ELSIF coalesce(recipient, '') = '' COLLATE "C" THEN
         PERFORM submit_refuse('recipient', 'it is null');
+    END IF;
+    SELECT j.*, CASE WHEN found.sender = '' THEN '' ELSE mailbox_domain(found.sender) END AS sender_domain INTO judged
+    FROM mailboxes_judged('[]', jsonb_build_array(recipient), '[]', '[]', '[]') AS j;
+    IF judged.bad IS NOT NULL THEN
+        PERFORM submit_refuse_named('recipient', recipient, 'Mailbox: ');
+    ELSIF judged.sender_domain IS NULL THEN  -- a row that was changed by hand
+        PERFORM submit_refuse_mailbox('sender', found.sender, 'Address: ');
     END IF;
     PERFORM submit_words(params, found.words);
     IF octet_length(params::text) > 65536 AND (
@@ -76,18 +69,18 @@ BEGIN
         PERFORM submit_refuse('params', 'the words are over 4 MB, each as often as the template has it', NULL,
             'Attach what is so large.');
     END IF;
-    RETURN submit_composed(found.id, jsonb_build_object('to', main, 'words', params), found.sender COLLATE "C", main, attachments,
-        found.body IS NOT NULL, found.html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
-        deadline, jsonb_build_array(template, version));
+    RETURN submit_composed(found.id, jsonb_build_object('to', judged.to_pairs, 'words', params), found.sender COLLATE "C",
+        judged.sender_domain, judged.recipients, judged.domains, attachments, found.body IS NOT NULL, found.html IS NOT NULL,
+        send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline, jsonb_build_array(template, version));
 END $$;
 COMMENT ON FUNCTION submit_template IS
     'Puts mail into the queue that a template and its words make, in the transaction of the caller, and returns its '
     'id. The version is fixed then. docs/programs/composed.md has the arguments and errors.';
 
 CREATE FUNCTION submit_composed(
-    template_id bigint, params jsonb, sender text, mailboxes jsonb, attachments submit_attachment[], has_body boolean,
-    has_html boolean, send_at timestamptz, priority integer, metadata jsonb, key text, tenant text, on_failed text,
-    once boolean, wake boolean, deadline timestamptz, given jsonb
+    template_id bigint, params jsonb, sender text, sender_domain text, recipients text[], domains text[],
+    attachments submit_attachment[], has_body boolean, has_html boolean, send_at timestamptz, priority integer,
+    metadata jsonb, key text, tenant text, on_failed text, once boolean, wake boolean, deadline timestamptz, given jsonb
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -98,9 +91,6 @@ DECLARE
     tail bytea := '';
     octets bigint;
     chunks integer[];
-    recipients text[] := ARRAY(SELECT pair ->> 1 FROM jsonb_array_elements(mailboxes) AS pair);
-    sender_domain text := nullif(mailbox_domain(sender COLLATE "C"), 'sms');
-    domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
     settings submit_settings;
 BEGIN
     IF num_nulls(sender, attachments, priority, metadata, tenant, on_failed, once, wake) > 0 THEN
@@ -112,11 +102,6 @@ BEGIN
             OR tenant <> '' COLLATE "C" OR on_failed <> 'remove' COLLATE "C" THEN
         SELECT * INTO metadata, scheduled
         FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
-    END IF;
-    IF cardinality(recipients) > 1000 THEN
-        PERFORM submit_refuse('to', 'there are over 1000 recipients', NULL, 'Submit the mail several times.');
-    ELSIF cardinality(recipients) <> 1 OR sender_domain IS NULL THEN
-        SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
     END IF;
     IF domains[1] = 'sms' THEN PERFORM submit_sms(template_id IS NOT NULL, params, has_body, attachments); END IF;
     SELECT * INTO settings FROM submit_settings;
@@ -154,10 +139,7 @@ BEGIN
         ARRAY[tail], ARRAY[concat('<', local_part, '@', coalesce(settings.hostname, 'localhost'), '>')], '{sql}',
         ARRAY[sender], ARRAY[sender_domain], ARRAY[priority::smallint], array_fill(1, ARRAY[cardinality(recipients)]),
         recipients, domains,
-        -- of large parameters a worker knows no more than this
-        CASE WHEN concat(sender, array_to_string(recipients, ''), params #>> '{from,1}', params #>> '{reply_to,0,1}')
-                ~ '[^\u0001-\u007f]' COLLATE "C"
-            THEN '{t}'::boolean[] END,
+        CASE WHEN composed_utf8(sender, recipients, params) THEN '{t}'::boolean[] END,
         chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
         ARRAY[on_failed], CASE WHEN once THEN '{t}'::boolean[] END,
         ARRAY[acting()], rets => '{HDRS}',
@@ -170,76 +152,15 @@ BEGIN
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit_composed IS
-    'The common part of submit_mail() and submit_template(). The envelope has each of the mailboxes once. For a key, '
+    'The common part of submit_mail() and submit_template(), once they have judged their mailboxes. For a key, '
     '`given` is the template as it was asked for: a new version makes no other mail of a repetition.';
 
-CREATE FUNCTION submit_field(value text, most integer DEFAULT 2000) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN value ~ '[\r\n]' COLLATE "C" THEN 'it has a line end'
-        WHEN value ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN 'it has a control character'
+CREATE FUNCTION submit_field(value text, most integer DEFAULT 2000) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN value ~ '[\u0001-\u001f\u007f]' COLLATE "C"
+            THEN CASE WHEN value ~ '[\r\n]' COLLATE "C" THEN 'it has a line end' ELSE 'it has a control character' END
         WHEN length(value) > most THEN format('it is over %s characters', most) END
 $$;
 COMMENT ON FUNCTION submit_field IS 'Why a text can''t be in a header field; null if it can.';
-
-CREATE FUNCTION submit_mailboxes(argument text, mailboxes text[]) RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE
-    pairs jsonb;
-    bad integer;
-    names text[];
-    addresses text[];
-    fault text;
-BEGIN
-    IF mailboxes IS NULL THEN PERFORM submit_refuse(argument, 'it is null'); END IF;
-    -- mostly a single address without a name
-    IF cardinality(mailboxes) = 1 AND right(mailboxes[array_lower(mailboxes, 1)], 1) <> '>' COLLATE "C"
-            AND mailbox_domain(mailboxes[array_lower(mailboxes, 1)] COLLATE "C") <> (CASE
-                WHEN argument IN ('to', 'recipient') THEN '' ELSE 'sms' END) THEN
-        RETURN jsonb_build_array(jsonb_build_array('', mailboxes[array_lower(mailboxes, 1)]));
-    ELSIF cardinality(mailboxes) = 0 OR argument IN ('sender', 'from', 'reply_to', 'recipient')
-            AND coalesce(mailboxes[array_lower(mailboxes, 1)], '') = '' THEN
-        RETURN NULL;
-    END IF;
-    IF cardinality(mailboxes) = 1 THEN  -- or one with a name that needs no quotes
-        names := regexp_match(mailboxes[array_lower(mailboxes, 1)] COLLATE "C",
-            '^([^\u0001-\u001f\u007f"<>\\]+)<([^<>]+)>$');
-        IF length(names[1]) <= 255 AND mailbox_domain(names[2] COLLATE "C") <> 'sms' THEN
-            RETURN jsonb_build_array(jsonb_build_array(btrim(names[1]), names[2]));
-        END IF;
-    END IF;
-    WITH parsed AS MATERIALIZED (
-        SELECT place, given, named, coalesce(replace(replace(unquoted, '\"', '"'), '\\', '\'), '') AS name, address
-        FROM unnest(mailboxes) WITH ORDINALITY AS each (given, place),
-            LATERAL (SELECT given COLLATE "C" ~ '>[ \t]*$' AS named) AS form,
-            LATERAL (SELECT CASE WHEN named THEN substring(given FROM '<([^<>]*)>[ \t]*$') ELSE given END AS address,
-                CASE WHEN named THEN btrim(regexp_replace(given, '<[^<>]*>[ \t]*$', ''), E' \t') END AS written) AS parts,
-            LATERAL (SELECT CASE WHEN written ~ '^".*"$' THEN substr(written, 2, length(written) - 2) ELSE written END
-                AS unquoted) AS quoted
-    )
-    SELECT jsonb_agg(jsonb_build_array(name, address) ORDER BY place),
-        min(place) FILTER (WHERE submit_field(name, 255) IS NOT NULL OR coalesce(mailbox_domain(address COLLATE "C"), 'sms') = 'sms'
-            AND NOT (argument IN ('to', 'recipient') AND mailbox_domain(address COLLATE "C") IS NOT NULL)),
-        array_agg(name ORDER BY place), array_agg(coalesce(address, given) ORDER BY place)
-    INTO pairs, bad, names, addresses FROM parsed;
-    IF bad IS NOT NULL AND argument IN ('to', 'recipient') AND submit_numbers(mailboxes) <> mailboxes THEN
-        RETURN submit_mailboxes(argument, submit_numbers(mailboxes));
-    ELSIF bad IS NOT NULL THEN
-        fault := submit_field(names[bad], 255);
-        IF fault IS NOT NULL THEN
-            PERFORM submit_refuse(argument, 'a name: ' || fault, format('Mailbox %s of %s: %s', bad,
-                cardinality(mailboxes), to_json(left(names[bad], 100))), 'A name has up to 255 characters in one line.');
-        END IF;
-        IF argument <> 'sender' AND octet_length(addresses[bad]) <= 254
-                AND addresses[bad] ~ '[<>,; ]' AND addresses[bad] !~ '[\u0001-\u001f\u007f]|^[0-9+ .()-]+$' COLLATE "C" THEN
-            PERFORM submit_refuse(argument, 'an address is malformed', format('Mailbox %s of %s: %s', bad,
-                cardinality(mailboxes), to_json(left(mailboxes[array_lower(mailboxes, 1) + bad - 1], 100))),
-                'Each mailbox is bob@example.com or Bob <bob@example.com>, and one alone.');
-        END IF;
-        PERFORM submit_refuse_mailbox(argument, addresses[bad], format('Mailbox %s of %s: ', bad, cardinality(mailboxes)));
-    END IF;
-    RETURN pairs;
-END $$;
-COMMENT ON FUNCTION submit_mailboxes IS
-    'Pairs of name and address of mailboxes such as Bob <bob@example.com>, as JSON; null if there are none. Raises '
-    'the error of a bad one.';
 
 CREATE FUNCTION submit_sms(by_template boolean, params jsonb, has_body boolean, attachments submit_attachment[]) RETURNS void
 LANGUAGE plpgsql AS $$

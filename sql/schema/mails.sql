@@ -47,11 +47,11 @@ BEGIN
         IF ids IS NOT NULL THEN RETURN; END IF;  -- else it was removed meanwhile, because its time is over
     END LOOP;
     IF jsonb_array_length(mails) = 1 THEN
-        ids := ARRAY[submit_plain_mail(mails -> 0)];
+        ids := ARRAY[submit_lone_mail(mails)];
     ELSE
-        ids := coalesce(submit_plain_mails(mails), '{}');
+        ids := coalesce(submit_parts(mails), '{}');
     END IF;
-    IF array_position(ids, NULL) > 0 THEN  -- those that are not plain, or bad
+    IF array_position(ids, NULL) > 0 THEN  -- those that are not common, or bad
         FOR mail, place IN
             SELECT each.mail, n FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (mail, n) WHERE ids[n] IS NULL
         LOOP

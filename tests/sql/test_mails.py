@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -15,11 +16,14 @@ from psycopg.types.json import Jsonb
 from pgmta import Attachment, Mail, TemplateMail
 from pgmta.store.admin.migrate import migrate
 from tests.sql.test_composed import ALL, SOURCE, put_template
-from tests.sql.test_plain_mails import MAIL, TRACE, stored
 from tests.support.bad_mail import Bad
 from tests.support.database import with_database
 from tests.support.rows import column, fetch
 
+MAIL: dict[str, Any] = {
+    "sender": "shop@example.org", "to": ["bob@example.com"], "subject": "Hello", "body": "x",
+}  # fmt: skip
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 RAW = b"Date: x\r\nMessage-ID: <1@a.example>\r\nSubject: x\r\n\r\n\xff\r\n"
 BY_OCTETS = {"sender": "shop@example.org", "recipients": ["bob@example.com"], "content": 0}
 BY_TEMPLATE = {
@@ -30,6 +34,27 @@ OPTIONS = {
     "metadata": {"a": [None], "_partid": "2", "_trace": TRACE}, "key": "k", "tenant": "acme",
     "on_failed": "remove", "once": True,
 }  # fmt: skip
+
+
+VARIES = re.compile(r"(?<=SQL id )\d+|(?<=\t)..., .. ... .{13} \+0000|(?<=^<)\d+\.[0-9a-f]{16}")
+OTHER = {"id", "message_id", "ts", "next_attempt", "received_at"}
+
+
+def stored(db: psycopg.Connection) -> list[dict[str, Any]]:
+    """Everything in both tables without times and numbers, and no rows any more."""
+    rows = (
+        db.execute("SELECT to_jsonb(m) FROM messages AS m ORDER BY id").fetchall()
+        + db.execute("SELECT to_jsonb(q) FROM queue AS q ORDER BY id").fetchall()
+    )
+    db.execute("DELETE FROM queue")
+    return [
+        {
+            name: VARIES.sub("N", value) if name in ("trace", "message_id_header") else value
+            for name, value in row.items()
+            if name not in OTHER
+        }
+        for (row,) in rows
+    ]
 
 
 @pytest.fixture
@@ -131,6 +156,40 @@ def test_each_kind_is_stored_as_by_its_own_function(db: psycopg.Connection) -> N
             db.execute("DELETE FROM idempotency_keys")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cc": ["ann@example.com"], "bcc": ["ann@example.com", "ann@EXAMPLE.com"]},
+        {"to": ["Bob <bob@example.com>", "ann@example.com"], "from": "Shop <shop@example.org>"},
+        {"to": [], "bcc": ["Zoë van 't Hoog <zoe@xn--bcher-kva.example>", "<ann@b.example>"]},
+        {
+            "to": ['"B \\"x\\", C" <b@b.example>\t', "é@b.example", "a@[192.0.2.1]"],
+            "from": "<é@x.y>",
+        },
+        {"bcc": ["é@b.example"], "reply_to": "Jürgen <j.k+shop@mail.example.org>"},
+        {"html": '<p>"x" \\ \t é</p>', "body": "a\r\nb\nc\u0001\\u0000 <x> 😀"},
+        {"subject": 'Grüße: "heute" \u3000', "priority": 0, "on_failed": "bounce", "once": True},
+        {"tenant": "acme.shop", "metadata": {"order": 4711, "to": None, "_trace": TRACE}},
+        {"to": [f"r{n % 40}@b.example" for n in range(60)], "subject": " "},
+        {"to": ["+491701234567", "+49 (170) 1234568"], "subject": "", "body": "x"},
+    ],
+    ids=" ".join,
+)
+def test_mail_is_stored_alike_alone_and_among_others(
+    db: psycopg.Connection, changes: dict[str, Any]
+) -> None:
+    mail = {**MAIL, **changes}
+    assert fetch(db, "SELECT problem FROM submit_tried(%s, '{}')", json.dumps(mail)) == (None,)
+    one = stored(db)
+    assert many(db, [mail])[1] == []
+    assert stored(db) == one
+    assert len(many(db, [mail, {}, mail])[1]) == 1
+    assert (
+        stored(db)
+        == [r for r in one if "trace" in r] * 2 + [r for r in one if "trace" not in r] * 2
+    )
+
+
 def test_files_are_base64_or_places_in_contents(db: psycopg.Connection) -> None:
     file = {"name": "a.bin", "content": 1}
     coded = {"name": "b.bin", "content": "//8=", "type": "a/b", "content_id": None}
@@ -180,7 +239,13 @@ BAD = [
     Bad({**MAIL, "to": [7]}, "to", "no list of texts"),
     Bad({**MAIL, "to": "bob@example.com"}, "to", "no list of texts"),
     Bad({**MAIL, "subject": 7}, "subject", "no text"),
+    Bad({**MAIL, "body": 7}, "body", "no text"),
+    Bad({**MAIL, "html": True}, "html", "no text"),
+    Bad({**MAIL, "tenant": 7}, "tenant", "no text"),
+    Bad({**MAIL, "from": ["a@b.example"]}, "from", "no text"),
+    Bad({**MAIL, "cc": {}}, "cc", "no list of texts"),
     Bad({**MAIL, "once": "yes"}, "once", "neither true"),
+    Bad({**MAIL, "once": "true"}, "once", "neither true"),
     Bad({**MAIL, "priority": "5"}, "priority", "no whole number"),
     Bad({**MAIL, "send_at": "2035-01-31 09:30"}, "send_at", "RFC 3339"),
     Bad({**MAIL, "send_at": "2035-02-30T09:30:00Z"}, "send_at", "RFC 3339"),

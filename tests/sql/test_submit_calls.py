@@ -18,7 +18,7 @@ from pgmta.postgres.notify import CHANNEL
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.admin.upkeep import Upkeep
 from queued.upkeep.keys import expire_keys
-from tests.sql.test_plain_mails import MAIL, stored
+from tests.sql.test_mails import MAIL, stored
 from tests.support.database import fresh_database
 from tests.support.rows import column, fetch
 from tests.support.waiting import until
@@ -186,8 +186,8 @@ CREATE SCHEMA evil;
 GRANT USAGE ON SCHEMA evil TO PUBLIC;
 CREATE FUNCTION evil.caught() RETURNS text LANGUAGE plpgsql AS $$
     BEGIN RAISE 'caught as %', current_user; END $$;
-CREATE FUNCTION evil.is_plain(jsonb, text, bigint) RETURNS boolean RETURN evil.caught() IS NULL;
-CREATE FUNCTION evil.plain_mailboxes(jsonb) RETURNS text RETURN evil.caught();
+CREATE FUNCTION evil.is_common(jsonb) RETURNS boolean RETURN evil.caught() IS NULL;
+CREATE FUNCTION evil.text_in_list(jsonb) RETURNS jsonb RETURN to_jsonb(evil.caught());
 CREATE FUNCTION evil.split_part(text, text, integer) RETURNS text RETURN evil.caught();
 CREATE FUNCTION evil.jsonb_array_length(jsonb) RETURNS text RETURN evil.caught();
 CREATE FUNCTION evil.same(jsonb, text) RETURNS jsonb RETURN to_jsonb(evil.caught());

@@ -16,5 +16,6 @@ FEATURE = Feature(
         )
     },
     sections={"suppressions": ".config:Suppressions"},
+    routes=(".pages:PAGES",),
     stages={"DeadlineStage": ".complaint_stage:ComplaintStage"},
 )

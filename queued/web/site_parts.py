@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pgmta.features import loaded
-from queued.web import unsubscription
 from queued.web.web_config import WebConfig
 from queued.web.web_part import WebPart
 
 
 def parts() -> list[WebPart]:
     """Return the parts of the features."""
-    return [unsubscription.PAGES, *loaded("routes")]
+    return list(loaded("routes"))
 
 
 def warnings_about(config: WebConfig) -> list[str]:

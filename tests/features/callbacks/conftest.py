@@ -7,7 +7,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.features.callbacks.provided import Provided
-from tests.suppressions.campaign import Campaign
+from tests.features.suppressions.campaign import Campaign
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from tests.suppressions.campaign import Campaign
+from tests.features.suppressions.campaign import Campaign
 from tests.web.web import Answer, Web
 
 HOST = "api.example.com:443"

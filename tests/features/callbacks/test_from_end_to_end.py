@@ -15,10 +15,10 @@ from tests.features.callbacks.provided import call, signed
 from tests.features.callbacks.test_callbacks import nothing
 from tests.features.providers.scripted_server import CUT
 from tests.features.rates.mail_clock import shaping
+from tests.features.suppressions.campaign import Campaign, sections
 from tests.support.provider import OK, Provider
 from tests.support.system import System
 from tests.support.waiting import until
-from tests.suppressions.campaign import Campaign, sections
 from tests.web.web import serving
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pgmta.postgres.link_pool import LinkPool
-from pgmta.store.queries import queries
+from pgmta.store.queries import feature_queries
 
-_SQL = queries("unsubscriptions")
+_SQL = feature_queries("suppressions")
 
 
 class UnsubscriptionTable:
@@ -14,9 +14,9 @@ class UnsubscriptionTable:
     def __init__(self, pool: LinkPool) -> None:
         self._pool = pool
 
-    async def unsubscribe(self, campaign: int, number: int) -> bool:
-        """Suppress the address of a campaign's recipient; return False if there is none."""
-        fields = {"campaign": campaign, "number": number}
+    async def unsubscribe(self, list_id: int, number: int) -> bool:
+        """Suppress the address of the recipient whom a link names; return False if none is."""
+        fields = {"list": list_id, "number": number}
         ((known,),) = await self._pool.run(_SQL["unsubscribe"], fields)
         return bool(known)
 

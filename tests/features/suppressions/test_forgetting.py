@@ -11,9 +11,9 @@ from psycopg.types.json import Jsonb
 
 from pgmta.postgres.embedded.programs import tool
 from queued.cli.queuectl import main as queuectl
+from tests.features.suppressions.campaign import Campaign
 from tests.support.rows import fetch, row
 from tests.support.rows import message as put_message
-from tests.suppressions.campaign import Campaign
 
 JOE, ANN = "Joe@B.example", "ann@b.example"
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.features.suppressions.campaign import Campaign
 from tests.support.system import System
-from tests.suppressions.campaign import Campaign
 from tests.web.web import Web, serving
 
 

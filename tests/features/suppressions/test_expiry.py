@@ -7,8 +7,8 @@ import pytest
 
 from pgmta_features.lifecycle.installation import install
 from tests.features.lifecycle.tokens import add_accounts, put_template
+from tests.features.suppressions.campaign import SOURCE, Campaign
 from tests.support.rows import column, fetch
-from tests.suppressions.campaign import SOURCE, Campaign
 
 MONTH = "'30 days', 2"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from tests.features.suppressions.campaign import Campaign, token
 from tests.support.waiting import until
-from tests.suppressions.campaign import Campaign, token
 from tests.web.browser import DESK, PHONE, Browser, browsing
 from tests.web.test_pages import check
 from tests.web.web import Web

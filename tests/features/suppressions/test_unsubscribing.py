@@ -13,14 +13,15 @@ import psycopg
 import pytest
 
 from pgmta.compose.token import KeyRing, Purpose, TokenKey, recipient_octets
+from pgmta.features import folder
 from pgmta.postgres.embedded.programs import tool
 from queued.web.pages import page_texts
+from tests.features.suppressions.campaign import UNSUBSCRIBE, Campaign, sections, token
 from tests.support.dkim import Keys
 from tests.support.nexthop import Do, Transaction, as_usual, at, holding_at
 from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import until
-from tests.suppressions.campaign import UNSUBSCRIBE, Campaign, sections, token
 from tests.web.web import RINGS, Answer, Web
 
 FORM = "application/x-www-form-urlencoded"
@@ -122,7 +123,7 @@ def test_scanners_change_nothing(web: Web, campaign: Campaign) -> None:
 def test_the_button_of_the_page(web: Web, campaign: Campaign) -> None:
     campaign.add("ann@b.example")
     text = token(campaign.id, 1)
-    for language, words in page_texts().items():
+    for language, words in page_texts([folder("suppressions")]).items():
         page = web.ask("GET", f"/unsubscribe?token={text}", Accept_Language=language)
         assert page.headers["content-language"] == language
         assert words["unsubscribe_button"] in page.body.decode()

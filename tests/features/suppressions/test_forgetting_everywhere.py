@@ -12,10 +12,10 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from tests.features.suppressions.campaign import Campaign
+from tests.features.suppressions.test_forgetting import run
 from tests.support.rows import column, fetch, row
 from tests.support.rows import message as put_message
-from tests.suppressions.campaign import Campaign
-from tests.suppressions.test_forgetting import run
 
 JOE, OTHER = "Joe7q@Bücher.example", "ann@b.example"
 KEY, LETTERS = "joe7q@xn--bcher-kva.example", "joe7q@bücher.example"

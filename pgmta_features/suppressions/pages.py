@@ -1,9 +1,10 @@
-"""Recipients of campaigns who unsubscribe: the signature first, then the database."""
+"""Pages of `queued web` that unsubscribe: the signature first, then the database."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from email.message import Message
+from pathlib import Path
 from typing import NamedTuple
 
 import psycopg
@@ -16,11 +17,12 @@ from pgmta.http.request_body import read_body
 from pgmta.http.route import Route
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.store.changes.unsubscriptions import UnsubscriptionTable
 from queued.web.refusals import away, refusal, too_many
 from queued.web.requests import FORM, MAX_CHARACTERS, MAX_FIELDS, form_fields, read_link
 from queued.web.site import Site
 from queued.web.web_part import WebPart
+
+from .unsubscription_table import UnsubscriptionTable
 
 _MULTIPART = "multipart/form-data"
 _UNKNOWN = "unknown"  # texts of the page of a link that does not work
@@ -138,4 +140,8 @@ def _parameter(value: str, name: str, wanted: str) -> str:
         return ""
 
 
-PAGES = WebPart(begin=UnsubscriptionPages, is_used=lambda config: bool(config.tokens.unsubscribe))
+PAGES = WebPart(
+    begin=UnsubscriptionPages,
+    is_used=lambda config: bool(config.tokens.unsubscribe),
+    folder=Path(__file__).parent,
+)

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from tests.features.suppressions.campaign import Campaign
 from tests.support.rows import column, fetch
-from tests.suppressions.campaign import Campaign
 
 
 def put(db: psycopg.Connection, address: str, ago: str, reason: str = "bounced") -> bool:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.features.suppressions.campaign import Campaign, sections, token
 from tests.scenarios.test_returned_mail import configuration, shape
 from tests.support.system import System
 from tests.support.waiting import until
-from tests.suppressions.campaign import Campaign, sections, token
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,7 @@ FEATURES: tuple[str, ...] = (
 )
 """The folders of `pgmta_features` that are in use, each after those that it needs.
 
-To remove a feature, remove its folder and its name here. The folder of campaigns has a part of
-this feature only, so removing it now would leave the rest without it.
+To remove a feature, remove its folder and its name here, and those that need it.
 """
 
 SCHEMA = "pgmta"

@@ -20,9 +20,6 @@ def values_of(metadata: str) -> dict[str, Any]:
 DEADLINE_KEY = "_deadline"
 """The key of a row's metadata whose value is the time after which no attempt is made."""
 
-CAMPAIGN = '"_campaign"'
-"""Is in the metadata of each row of a campaign: campaign, number of the recipient, job."""
-
 BUDGET = '"_budget"'
 """Is in the metadata of a row that waits for a time of a budget."""
 

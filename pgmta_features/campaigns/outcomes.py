@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgmta.mail.answer_class import AnswerClass
-from pgmta.mail.metadata import CAMPAIGN
 from pgmta.model import ENHANCED, Item, Outcome
 from pgmta.postgres.binary import Bigints, Booleans, Instants, Integers, Texts
 from pgmta.states import Event, after
@@ -16,6 +15,9 @@ from pgmta.store.queries import feature_queries
 from pgmta.store.queue.companion import BeginCompanion, SettleCompanion
 
 _SQL = feature_queries("campaigns")
+
+_CAMPAIGN = '"_campaign"'
+"""Is in the metadata of each row of a campaign: campaign, number of the recipient, job."""
 
 _BOUNCES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
 _STATUS = re.compile(r"[245]\.[\d.]+ HTTP (\d{3})\b")
@@ -31,7 +33,7 @@ _STATES = {Event.DELIVERED: "sent", Event.FAIL: "failed", Event.DEFER: "deferred
 
 
 def _is_of_campaign(item: Item) -> bool:
-    return item.metadata is not None and CAMPAIGN in item.metadata
+    return item.metadata is not None and _CAMPAIGN in item.metadata
 
 
 def _outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def _outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     Rows whose metadata was made by hand name no recipient. An attempt that never began is left
     out.
     """
-    told = [o for o in outcomes if o.item.metadata and CAMPAIGN in o.item.metadata]
+    told = [o for o in outcomes if o.item.metadata and _CAMPAIGN in o.item.metadata]
     found = [
         (*path, o.item.message_id, o.item.id, state, _bounced(o), *_codes(o), o.started, o.ended)
         for o in told

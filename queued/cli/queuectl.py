@@ -73,11 +73,11 @@ COMMANDS: dict[str, LazyCommand] = {
         "Follow the log: each attempt as it ends, until Ctrl-C.",
     ),
     "migrate": LazyCommand(
-        "queued.cli.commands.migration:migrate",
+        "queued.cli.installation.migration:migrate",
         "Bring the schema up to date.",
     ),
     "partition": LazyCommand(
-        "queued.cli.commands.partition:partition",
+        "queued.cli.installation.partition:partition",
         "Show, check and change the partitions of the queue.",
     ),
     "release": LazyCommand(

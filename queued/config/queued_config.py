@@ -71,8 +71,8 @@ class Retention(Section):
     )
     templates: Annotated[Period, at_least("1d")] = Field(
         default=365 * 86400.0,
-        description="versions of templates that were replaced so long ago are deleted, unless mail "
-        "or a campaign has them",
+        description="versions of templates that were replaced so long ago are deleted, unless "
+        "something refers to them",
     )
 
 

@@ -1,1 +1,1 @@
-"""Commands about an installation: its files."""
+"""Commands about an installation: its files, its database and its schema."""

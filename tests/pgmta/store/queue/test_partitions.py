@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 from pgmta.errors import PartitionError
 from pgmta.store.queue.partitions import check, opened, tree
 from pgmta.store.queue.repartition import Repartition
-from queued.cli.commands.partition import partition
+from queued.cli.installation.partition import partition
 from tests.features.lifecycle.conftest import owned, root
 from tests.support.traffic import FILL, STILL, Traffic
 from tests.support.waiting import PATIENCE, until

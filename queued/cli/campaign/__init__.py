@@ -1,1 +1,0 @@
-"""Commands of campaigns, a file for each kind: jobs, suppressions, budgets, forgetting."""

@@ -24,7 +24,7 @@ log = get("hooks")
 
 
 class HookOverload(Exception):
-    """More calls are open than permitted."""
+    """More calls are open than permitted, or no thread can be expected to become free."""
 
 
 class HookRunner:
@@ -76,9 +76,13 @@ class HookRunner:
         now = self._loop.time()
         call = HookCall(method, rescue, arguments, done, now, now + self._time_s)
         pooled = (self._pooled and not asks) or self._blocked
-        if self._stopped or self._count >= MAX_CALLS or (pooled and self._pool.hangs(now)):
-            error = HookOverload(f"{self._count} calls are open")
-            self._loop.call_soon(self._finish, call, error)
+        refusal = ""
+        if self._stopped or self._count >= MAX_CALLS:
+            refusal = f"{self._count} calls are open"
+        elif pooled and self._pool.hangs(now):
+            refusal = "no thread is free: the calls that run have outlived their time"
+        if refusal:
+            self._loop.call_soon(self._finish, call, HookOverload(refusal))
             return call
         self._count += 1
         self._open[call] = None

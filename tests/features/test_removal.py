@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
@@ -11,8 +12,12 @@ import pytest
 import yaml
 
 from pgmta.features import FEATURES, features
+from tests.scenarios.conftest import installation
 from tests.support.copies import PACKAGES, Copy
 from tests.support.database import fresh_database
+from tests.support.dkim import Keys
+from tests.support.submit import post
+from tests.support.trees import environment_of
 
 IMPORT_ALL = f"""
 import importlib, pkgutil
@@ -92,3 +97,38 @@ def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path
     assert done.returncode == 0, done.stderr
     done = copy.run("-m", "queued", "web", "--check", "-c", str(config))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_mail_goes_without_any_feature(bare_database: str, tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "copy", [])
+    keys = Keys(tmp_path)
+    config = tmp_path / "queuectl.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": bare_database}}}))
+
+    def queuectl(*words: str) -> None:
+        done = copy.queuectl(*words, "-c", str(config))
+        assert done.returncode == 0, done.stderr
+
+    queuectl("migrate")
+    for system in installation(tmp_path, bare_database):
+        system.environment |= environment_of(copy.folder)
+        hop = system.hop()
+        smtpd = system.smtpd()
+        system.queued(hop, signing={"keys": [keys.entry("e")]})
+        content = b"From: a@a.example\r\nSubject: x\r\n\r\nx\r\n"
+        post(smtpd.port, "a@a.example", ["relayed@b.example"], content)
+        (relayed,) = hop.wait_kept(1)
+        assert keys.signers(relayed.content or b"") == ["a.example/e"]
+        for name in ("released", "bounced"):
+            system.enqueue(f"{name}@b.example", sender="a@a.example", status="SCHEDULED",
+                           send_at=datetime.now(UTC) + timedelta(days=1))  # fmt: skip
+        queuectl("hold", "--all", "--yes", "--reason", "x")
+        system.ask("UPDATE queue SET send_at = NULL")
+        queuectl("release", "--recipient", "released@b.example", "--yes")
+        hop.wait_kept(2)
+        queuectl("bounce", "--all", "--yes", "--reason", "x")
+        hop.wait_kept(3)
+        system.wait_empty()
+        found = [each.recipients for each in hop.transactions[1:]]
+        assert found == [["released@b.example"], ["a@a.example"]]

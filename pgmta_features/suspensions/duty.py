@@ -32,14 +32,22 @@ from queued.routing.retry_until import look_again
 from queued.routing.routes import Routes
 from queued.upkeep.duty import Duty, Work
 
-_EVERY = 2.0  # seconds; workers put off what they meet meanwhile
-_KNOWN = 0.6  # seconds until each process knows that a suspension has ended
-_PAGE = 50_000  # ids that one statement finds
-_PUT_OFF = 1000  # rows that one commit puts off
-_DOMAINS = 500  # that are noted by one statement
-_ASKED = 50  # domains for which name servers are asked at one time
-_ASKING = 60.0  # seconds for all of them
-_FREED = 20_000  # rows that one commit gives back: with 5000 it takes a third longer
+EVERY_S = 2.0
+"""Seconds between rounds; workers put off what they meet meanwhile."""
+KNOWN_S = 0.6
+"""Seconds until each process knows that a suspension has ended."""
+PAGE_IDS = 50_000
+"""Ids that one statement finds."""
+PUT_OFF_ROWS = 1000
+"""Rows that one commit puts off."""
+LEARNT_DOMAINS = 500
+"""Domains that one statement notes."""
+MAX_QUERIES = 50
+"""Domains for which name servers are asked at one time."""
+QUERIES_S = 60.0
+"""Seconds for which they are asked; workers learn the other domains."""
+FREED_ROWS = 20_000
+"""Rows that one commit gives back: with 5,000 it takes a third longer in all."""
 
 log = get("suspensions")
 
@@ -125,7 +133,7 @@ class SuspensionDuty:
         suspension = task.suspension
         learning = asyncio.create_task(self._learn(task))
         try:
-            while not (await asyncio.wait({learning}, timeout=_EVERY))[0]:
+            while not (await asyncio.wait({learning}, timeout=EVERY_S))[0]:
                 await self._give_back()
                 if not await self._table.counts(suspension):
                     return
@@ -145,7 +153,7 @@ class SuspensionDuty:
         The log does not know whether a host was the backup of one that works.
         """
         domains = await self._logged.logged(task.suspension)
-        slots = asyncio.Semaphore(_ASKED)
+        slots = asyncio.Semaphore(MAX_QUERIES)
 
         async def leads(domain: str) -> bool:
             async with slots:
@@ -155,10 +163,10 @@ class SuspensionDuty:
                     return False  # workers ask again
             return any(host_matches(name, task.value) for name in names)
 
-        with suppress(TimeoutError):  # workers learn the others
-            async with asyncio.timeout(_ASKING):
-                for start in range(0, len(domains), _DOMAINS):
-                    some = domains[start : start + _DOMAINS]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(QUERIES_S):
+                for start in range(0, len(domains), LEARNT_DOMAINS):
+                    some = domains[start : start + LEARNT_DOMAINS]
                     known = zip(some, await asyncio.gather(*map(leads, some)), strict=True)
                     if pairs := [(task.suspension, domain) for domain, best in known if best]:
                         await self._logged.learn(pairs)
@@ -170,10 +178,10 @@ class SuspensionDuty:
             await self._table.expire(self._who)
             work = await self._table.look()
         if work.ended:
-            await asyncio.sleep(_KNOWN)  # else workers that don't know it put the rows off again
+            await asyncio.sleep(KNOWN_S)  # else workers that don't know it put the rows off again
         for number in work.ended:
             rows, after = 0, 0
-            while (freed := await self._table.free(number, after, _FREED)).number:
+            while (freed := await self._table.free(number, after, FREED_ROWS)).number:
                 rows, after = rows + freed.number, freed.last
                 await self._table.wake()
             log.info("resumed", suspension=number, rows=rows)
@@ -184,11 +192,11 @@ class SuspensionDuty:
         done, after = 0, RowPlace("", 0)
         next_hop = None if task.condition or task.domains else task.value
         try:
-            while places := await self._table.due(task, after, _PAGE):
+            while places := await self._table.due(task, after, PAGE_IDS):
                 after = places[-1]
-                for start in range(0, len(places), _PUT_OFF):
+                for start in range(0, len(places), PUT_OFF_ROWS):
                     began = time.monotonic()
-                    ids = [place.id for place in places[start : start + _PUT_OFF]]
+                    ids = [place.id for place in places[start : start + PUT_OFF_ROWS]]
                     items = await self._table.items(ids)
                     waits, overdue = self._times.find_times(items, next_hop)
                     rows = 0
@@ -198,7 +206,7 @@ class SuspensionDuty:
                     if not (rows or await self._table.counts(task.suspension)):
                         return  # it has ended
                     await asyncio.sleep(time.monotonic() - began)  # the mail that flows comes first
-                    if time.monotonic() > self._looked + _EVERY:
+                    if time.monotonic() > self._looked + EVERY_S:
                         await self._give_back()
         except StoreUnavailable as error:
             if not (timed_out(error) and await self._table.set_aside(task)):
@@ -226,4 +234,4 @@ def _make(process: QueuedProcess) -> Work:
     return SuspensionDuty(table, RowTimes(process), who, logged, best_hosts).do_round
 
 
-DUTY = Duty("suspensions", _EVERY, _make, in_turn=True, look=ANY_SUSPENSION)
+DUTY = Duty("suspensions", EVERY_S, _make, in_turn=True, look=ANY_SUSPENSION)

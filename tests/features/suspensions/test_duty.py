@@ -67,7 +67,7 @@ async def duty(database: str, db: psycopg.Connection) -> AsyncIterator[Duty]:
 async def test_many_domains_of_a_host_read_only_their_own_rows(
     duty: Duty, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suspending, "_PAGE", 70)  # a page ends within a domain
+    monkeypatch.setattr(suspending, "PAGE_IDS", 70)  # a page ends within a domain
     db.execute(LEARN.encode())
     db.execute(FILL.encode(), ("bad", 100, None, "-1 s", 1000))
     db.execute(FILL.encode(), ("good", 100, None, "-1 s", 20_000))
@@ -114,7 +114,7 @@ async def test_rows_come_back_while_the_log_is_read(duty: Duty, db: psycopg.Conn
         assert column(db, "SELECT count(*) FROM queue WHERE suspension = 7") == [0]
         db.execute(FILL.encode(), ("bad", 1, 8, "1 day", 10))
         back = "SELECT count(*) FROM queue WHERE suspension IS NULL AND next_attempt <= now()"
-        await eventually(lambda: column(db, back) == [20], timeout=2 * suspending._EVERY + SLACK)
+        await eventually(lambda: column(db, back) == [20], timeout=2 * suspending.EVERY_S + SLACK)
         assert not doing.done()
         db.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
                    " WHERE application_name = 'pgmta test log'")  # fmt: skip
@@ -128,7 +128,7 @@ async def test_tasks_of_an_ended_suspension_stop(
     """Rows that wait for it come back, though many of its domains are still to be done."""
     db.execute(LEARN.encode())
     db.execute(FILL.encode(), ("bad", 100, None, "-1 s", 1000))
-    monkeypatch.setattr(suspending, "_PUT_OFF", 50)
+    monkeypatch.setattr(suspending, "PUT_OFF_ROWS", 50)
     real = SuspensionTable.put_off
     calls: list[int] = []
 

@@ -16,7 +16,7 @@ from pgmta.config.rates import LOST
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.postgres.clock_bounds import ClockBounds
+from pgmta.postgres.database_time import DatabaseTime
 from queued.delivery.transport.begin_time import BeginTime
 from queued.outgoing.outgoing import Outgoing
 
@@ -108,7 +108,7 @@ class BudgetLine:
         self,
         budget: Budget,
         reservations: BudgetReservations,
-        clock: ClockBounds,
+        clock: DatabaseTime,
         ready: Callable[[RatedRow], None],
         put_off: Callable[[RatedRow, float], None],
         lead: Callable[[RatedRow], float],

@@ -14,7 +14,7 @@ from functools import partial
 
 from pgmta.mail.metadata import BUDGET
 from pgmta.model import Item
-from pgmta.postgres.clock_bounds import ClockBounds
+from pgmta.postgres.database_time import DatabaseTime
 from queued.config import QueuedConfig
 from queued.delivery.transport.begin_time import LEAD_S, BeginTime
 from queued.delivery.transport.result import NOT_BEGUN, postponed
@@ -53,7 +53,7 @@ class RateStage(OutgoingStage):
         self._lines: dict[Budget, BudgetLine] = {}
         self._rows: dict[RatedRow, None] = {}  # in a line, or with a timer
         self._loads: Counter[Budget] = Counter()  # rows by their first budget
-        self._clock = ClockBounds()
+        self._clock = DatabaseTime()
         self._commits = RecentTimes()  # of the begin of rows with `once`
         self._draining = False
         self._forgot_at = -math.inf  # when lines were forgotten

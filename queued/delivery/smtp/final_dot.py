@@ -1,19 +1,23 @@
-"""The content of a transaction, its final dot, and the reply to that."""
+"""The content of a transaction, its dots, the final one, and the reply to that."""
 
 from __future__ import annotations
 
 from termios import FIONREAD
 
+from stringzilla import find
+
 from pgmta.errors import DeliveryError, Stage
+from pgmta.mail.octets import replace
 from pgmta.model import Reply
 from queued.delivery.smtp.exchange import leave, out_of_step
 from queued.delivery.smtp.mail_commands import NO_EIGHTBIT
 from queued.delivery.smtp.protocol import ClientProtocol, waiting
-from queued.delivery.smtp.wire import DotStuffer, stuffed
 from queued.delivery.transport.envelope import Envelope
 
 _COPIED = 16384  # octets up to which one write of a copy is quicker than several writes
 _MORE = 3  # first digit of an intermediate reply
+_CRLF = b"\r\n"
+_DOTTED = b"\r\n."
 
 
 async def send_content(
@@ -109,3 +113,36 @@ async def send_by_lmtp(
         replies.append(reply)
     connection.past_dot = False
     return replies
+
+
+def stuffed(content: bytes) -> bytes:
+    """Return whole content with its transparency dots (RFC 5321, section 4.5.2) and end of data."""
+    if content[:1] == b".":
+        content = b"." + content
+    if find(content, _DOTTED) >= 0:
+        content = replace(content, _DOTTED, b"\r\n..")
+    return content + (b".\r\n" if content.endswith(_CRLF) or not content else b"\r\n.\r\n")
+
+
+class DotStuffer:
+    """Adds the transparency dots of RFC 5321, section 4.5.2, part by part.
+
+    Only a dot after CRLF is doubled: a bare CR or LF ends no line.
+    """
+
+    def __init__(self) -> None:
+        self._tail = _CRLF
+
+    def feed(self, part: bytes) -> bytes:
+        """Return the part as it goes over the wire."""
+        stuffed = replace(part, _DOTTED, b"\r\n..")
+        if self._tail == _CRLF and part[:1] == b".":
+            stuffed = b"." + stuffed
+        elif self._tail[-1:] == b"\r" and part[:2] == b"\n.":
+            stuffed = b"\n." + stuffed[1:]
+        self._tail = part[-2:] if len(part) > 1 else (self._tail + part)[-2:]
+        return stuffed
+
+    def end(self) -> bytes:
+        """Return the end of data, with the CRLF that the content may lack."""
+        return b".\r\n" if self._tail == _CRLF else b"\r\n.\r\n"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pgmta.errors import DeliveryError, Stage
-from pgmta.mail.address import in_a_labels
+from pgmta.errors import AddressError, DeliveryError, Stage
+from pgmta.mail.address import in_a_labels, normalise_domain, parse_mailbox
+from pgmta.mail.text import printable
 from pgmta.model import Item
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.transport import UNLIMITED
@@ -14,6 +15,14 @@ from queued.delivery.transport.transport import UNLIMITED
 NO_EIGHTBIT = "5.6.3 the next hop does not know 8BITMIME"
 """The reason for content beyond ASCII that is not sent."""
 
+PLAIN_ARGUMENT = re.compile(r"[!#-;=?-\[\]-~]{1,254}")
+"""One argument of one command, whatever its syntax is.
+
+It is printable ASCII in which no character quotes, and not too long for a command line (RFC 5321,
+section 4.5.3.1.3). Two addresses together mostly fit too.
+"""
+
+_SHOWN = 200  # characters of an address in a reason
 _DIGITS = 20  # of a SIZE that counts (RFC 1870, section 4)
 _LIMIT = re.compile(r"[1-9]\d{0,5}", re.ASCII)  # RFC 9422, section 4
 
@@ -82,6 +91,38 @@ def rcpt_command(item: Item, *, dsn: bool) -> str:
 def _unfit(reason: str) -> DeliveryError:
     """Return the error for a message that this host can't take; another one may."""
     return DeliveryError(reason, Stage.EHLO, permanent=True)
+
+
+def address_problem(item: Item) -> str:
+    """Return why the sender or the recipient can't be an argument of MAIL or RCPT; '' if they can.
+
+    smtpd checks the mail that it takes, but rows may come by SQL as well, and an address that
+    contains CR LF would be further commands. A domain beyond ASCII has to be well formed, because
+    the DNS is asked for its A-labels. The text begins with an enhanced status code (RFC 3463). An
+    empty sender is the null reverse-path.
+    """
+    if (
+        item.sender
+        and not PLAIN_ARGUMENT.fullmatch(item.sender)
+        and (why := _malformed(item.sender))
+    ):
+        return f"5.1.7 sender address is malformed: {why}"
+    if not PLAIN_ARGUMENT.fullmatch(item.recipient) and (why := _malformed(item.recipient)):
+        return f"5.1.3 recipient address is malformed: {why}"
+    if not item.domain.isascii():
+        try:
+            normalise_domain(item.domain)
+        except AddressError as error:
+            return f"5.1.2 domain is malformed: {printable(str(error))[:_SHOWN]}"
+    return ""
+
+
+def _malformed(address: str) -> str:
+    try:
+        parse_mailbox(address, utf8=True)
+    except AddressError as error:
+        return printable(str(error))[:_SHOWN]
+    return ""
 
 
 def size_limit(value: str) -> int:

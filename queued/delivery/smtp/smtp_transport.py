@@ -18,8 +18,8 @@ from queued.delivery.dns.hosts import Host, Hosts
 from queued.delivery.dns.unresponsive import SLOW, Unresponsive
 from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.connector import Connector
+from queued.delivery.smtp.mail_commands import PLAIN_ARGUMENT, address_problem
 from queued.delivery.smtp.smtp_parameters import demand_of, parameters_of
-from queued.delivery.smtp.wire import PLAIN, address_problem
 from queued.delivery.tls.security import Security
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.connection_facts import ConnectionFacts
@@ -129,7 +129,7 @@ class SmtpTransport:
         for item in items:
             # mostly nothing in the addresses has to be looked at
             if (
-                PLAIN.fullmatch(item.sender + item.recipient)
+                PLAIN_ARGUMENT.fullmatch(item.sender + item.recipient)
                 and item.recipient
                 and item.domain.isascii()
             ):

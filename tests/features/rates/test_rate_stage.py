@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pgmta.errors import StoreUnavailable
 from pgmta.model import Item, Message
-from pgmta.postgres.clock_bounds import ClockBounds
+from pgmta.postgres.database_time import DatabaseTime
 from pgmta.states import Event
 from pgmta_features.rates import budget_line
 from pgmta_features.rates.rate_stage import RateStage
@@ -374,7 +374,7 @@ def answers(dice: random.Random) -> Iterator[tuple[float, float, float, float]]:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_time_of_the_database_is_never_early_here(seed: int) -> None:
     """Whatever answers take, and whenever a clock is set: what it says is between the bounds."""
-    clock = ClockBounds()
+    clock = DatabaseTime()
     for offset, asked, present, answered in answers(random.Random(seed)):
         clock.see(asked, answered, present)
         true = present + 0.25 - offset

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgmta.mail.newlines import NewlineGuard, check
-from queued.delivery.smtp.wire import DotStuffer
+from queued.delivery.smtp.final_dot import DotStuffer
 
 octets = st.lists(st.sampled_from([b"\r", b"\n", b"\0", b".", b"a"]), max_size=40).map(b"".join)
 lines = st.lists(st.sampled_from([b"\r\n.", b"\n.", b"\r\n", b"\n", b"a"]), max_size=12).map(

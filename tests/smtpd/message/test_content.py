@@ -19,7 +19,7 @@ from pgmta.intake.metadata_rules import MessageOrigin, MetadataRules
 from pgmta.mail.header import MAX_HEADER_OCTETS, header_block, hops
 from pgmta.mail.newlines import Mode
 from pgmta.model import CHUNK_OCTETS
-from queued.delivery.smtp.wire import DotStuffer
+from queued.delivery.smtp.final_dot import DotStuffer
 from smtpd.config import SmtpdConfig
 from smtpd.message.end_of_data import EndOfData
 from smtpd.message.incoming import IncomingMessage

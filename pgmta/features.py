@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 FEATURES: tuple[str, ...] = (
     "top",
@@ -23,6 +23,7 @@ FEATURES: tuple[str, ...] = (
     "campaigns",
     "lifecycle",
     "callbacks",
+    "metrics",
 )
 """The folders of `pgmta_features` that are in use, each after those that it needs.
 
@@ -54,10 +55,13 @@ class Feature:
     `commands` are commands of queuectl by name. `looks` are each a Look, which an idle process asks
     for duties and loops. `duties` are each a Duty, or a list of them.
     `loops` are functions by their names in the log: each takes the QueuedProcess and returns work
-    that lasts until it is cancelled. `sections` are models by their keys in queued.yaml, and
-    `fixed` those of them that a running process does not take from a changed file. `more_keys` are
-    models with further keys of the core's sections, by the names of these. In all three, a key such
-    as `web/callbacks` stands in web.yaml. `config_checks` are functions that return the mistakes of
+    that lasts until it is cancelled. `servers` are coroutines by the daemon that they serve beside:
+    `queued` gives them its QueuedProcess, Presence and workers, `web` its Site and HttpServer. They
+    return a SideServer once it answers, or None, and raise ConfigError.
+    `sections` are models by their keys in queued.yaml, and `fixed` those of them that a running
+    process does not take from a changed file. `more_keys` are models with further keys of the
+    core's sections, by the names of these. In all three, a key such as `web/callbacks` stands in
+    web.yaml. `config_checks` are functions that return the mistakes of
     a QueuedConfig. `settling` and `beginning` are each a SettleCompanion or a BeginCompanion.
     `routes` are each a WebPart: what `queued web` serves for the feature. `named_loops` are each a
     NamedLoops: loops that `--worker` chooses by their names. `database_checks` are coroutines that
@@ -82,6 +86,7 @@ class Feature:
     looks: tuple[Place, ...] = ()
     duties: tuple[Place, ...] = ()
     loops: Mapping[str, Place] = field(default_factory=dict)
+    servers: Mapping[str, Place] = field(default_factory=dict)
     sections: Mapping[str, Place] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
     more_keys: Mapping[str, Place] = field(default_factory=dict)
@@ -101,6 +106,16 @@ class Feature:
     transports: Mapping[str, Place] = field(default_factory=dict)
     route_keys: tuple[Place, ...] = ()
     route_limits: tuple[Place, ...] = ()
+
+
+class SideServer(Protocol):
+    """A server of a feature, which lives as long as its daemon."""
+
+    def begin_stop(self) -> None:
+        """Note that the daemon stops."""
+
+    async def stop(self) -> None:
+        """End, after all else has ended."""
 
 
 @cache
@@ -149,3 +164,9 @@ def folder(feature: str) -> Path:
 def more_schemas() -> list[str]:
     """Return the schemas of features, beside SCHEMA."""
     return [schema for feature in features().values() for schema in feature.more_schemas]
+
+
+async def begin_servers(daemon: str, *parts: Any) -> list[SideServer]:
+    """Return the servers of features beside a daemon, whose parts they get. Raises ConfigError."""
+    begun = [await load(place)(*parts) for name, place in places("servers") if name == daemon]
+    return [server for server in begun if server]

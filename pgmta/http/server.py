@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
@@ -67,19 +68,20 @@ class HttpServer(web.Server):
         self._unit_of = unit_of
         self._open: dict[ServerConnection, None] = {}  # the oldest first
         self._counts: Counter[Network] = Counter()
+        # also those of an earlier site, while requests are under way
+        self._routes: WeakKeyDictionary[web.AbstractRoute, Route] = WeakKeyDictionary()
         self._listening: list[asyncio.Server] = []
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def serve(self, site: HttpSite) -> None:
         """Serve a site from now on, also over connections that are open."""
         app = web.Application()
-        routes: dict[web.AbstractRoute, Route] = {}
         large = []
         for path, route in [(base + route.path, route) for base in dict.fromkeys(("", site.base))
                             for route in site.routes]:  # fmt: skip
             resource = app.router.add_resource(path)
             for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
-                routes[resource.add_route(method, route.handler)] = route
+                self._routes[resource.add_route(method, route.handler)] = route
             if route.max_body > site.limits.max_body:
                 info = resource.get_info()
                 pattern = info.get("pattern") or re.compile(re.escape(info["path"]))
@@ -87,7 +89,7 @@ class HttpServer(web.Server):
         runner = web.AppRunner(app)
         await runner.setup()
         assert runner.server  # noqa: S101 - for the type checker
-        self.site, self._routes, self._large, self._app = site, routes, large, runner.server
+        self.site, self._large, self._app = site, large, runner.server
 
     async def listen(self, bound: socket.socket) -> None:
         """Answer the clients of a socket, which is bound."""

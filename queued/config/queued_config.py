@@ -14,7 +14,6 @@ from pgmta.action import Action
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.joined import JoinedFile, joined
 from pgmta.config.loader import Problem, load, load_lines, mistakes
-from pgmta.config.metrics import MetricsPage
 from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import Duration, Period, Section, Whole, at_least, is_address
 from pgmta.config.urls import parse_public_url
@@ -157,7 +156,6 @@ class QueuedConfig(JoinedFile):
     signing: Signing = Field(default=Signing())
     tokens: QueuedTokens = Field(default=QueuedTokens())
     retention: Retention = Field(default=Retention())
-    metrics: MetricsPage = Field(default=MetricsPage())
     log: QueuedLog = Field(default=QueuedLog())
     _routing: Shaping = PrivateAttr(default_factory=Shaping)
     _answering: AnswerIndex | None = PrivateAttr(default=None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pgmta.config.joined import fixed_sections
 from pgmta.errors import ConfigError
-from pgmta.features import load, loaded, places
+from pgmta.features import begin_servers, load, loaded, places
 from pgmta.logs import get
 from pgmta.postgres.notify import listen
 from pgmta.service import Part, ServiceManager, Signals, first, start_part, tune_memory
@@ -24,16 +24,12 @@ from queued.worker.kinds import make_worker
 from queued.worker.row_watch import RowWatch
 from queued.worker.turns import TurnKeeper
 
-if TYPE_CHECKING:
-    from pgmta.metrics.metrics_server import MetricsServer
-
 _FIXED = (
     "environment",
     "process",
     "workers",
     "urgent",
     "retention",
-    "metrics",
     "log",
 )
 """Sections that a running process does not take from a changed file."""
@@ -84,7 +80,7 @@ class Daemon:
         signals, process = self._signals, self.process
         if signals.stop.is_set() or not await self._presence.register():
             return
-        page = await self._serve_page()
+        servers = await begin_servers("queued", process, self._presence, self._workers)
         stop = signals.stop
         background = [start_part(name, work, stop) for name, work in self._background()]
         loops = {
@@ -106,8 +102,8 @@ class Daemon:
                 self._manager.ready(f"{_SERVES}; the changed configuration has mistakes" if kept
                                     else _SERVES)  # fmt: skip
         self._manager.stopping()
-        if page:
-            page.begin_stop()
+        for server in servers:
+            server.begin_stop()
         # the others shall not wait for our turns while we drain, nor for rows that we hand back
         drains = (worker.drain(tasks) for worker, tasks in loops.items())
         await asyncio.gather(self._presence.leave(), *drains)
@@ -117,24 +113,11 @@ class Daemon:
         await asyncio.gather(*background, return_exceptions=True)
         await self._presence.end()
         await process.close()
-        if page:
-            await page.stop()
+        for server in servers:
+            await server.stop()
         log.info("stopped")
         for task in failed:
             task.result()
-
-    async def _serve_page(self) -> MetricsServer | None:
-        """Return the server of figures once it answers. Raises ConfigError."""
-        settings = self.process.config.metrics
-        if not settings.listen:
-            return None
-        from pgmta.metrics.metrics_server import MetricsServer  # and aiohttp, which takes 16 MB
-        from queued.daemon.queued_page import QueuedPage
-
-        page = QueuedPage(settings.next_hops, self.process, self._presence, self._workers)
-        server = MetricsServer("queued", settings, page.scrape, page.problem)
-        await server.start()
-        return server
 
     def _background(self) -> list[tuple[str, Part]]:
         process, presence, turns = self.process, self._presence, self._turns

@@ -33,6 +33,8 @@ class QueueFigures:
     """Keeps a count until the next one; ages grow meanwhile."""
 
     def __init__(self) -> None:
+        self.wanted = False
+        """Whether anybody shows them."""
         self._count: QueueCount | None = None
         self._since = 0.0
 

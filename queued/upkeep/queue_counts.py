@@ -32,7 +32,7 @@ class CountDuty:
         config = self._config()
         routes = Routes(config.routes, config.routing)
         await self._counts.count(routes.next_hops, by_mail=routes.by_mail)
-        if config.metrics.listen:
+        if self._figures.wanted:
             self._figures.keep(await self._counts.read_counts())
 
 

@@ -13,7 +13,6 @@ from pydantic import (
 
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.joined import JoinedFile, joined
-from pgmta.config.metrics import MetricsPage
 from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import (
     NetworkList,
@@ -88,7 +87,6 @@ class WebConfig(JoinedFile):
     connections: Whole = Field(
         default=4, ge=1, le=32, description="connections to PostgreSQL that consume tokens"
     )
-    metrics: MetricsPage = Field(default=MetricsPage())
     log: Log = Field(default=Log())
 
     @field_validator("listen")

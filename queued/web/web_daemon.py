@@ -10,16 +10,15 @@ from functools import partial
 from pgmta.config.joined import fixed_sections
 from pgmta.daemon_role import WEB
 from pgmta.errors import ConfigError
+from pgmta.features import begin_servers
 from pgmta.http.server import HttpServer, bind
 from pgmta.logs import get
-from pgmta.metrics.metrics_server import MetricsServer
 from pgmta.service import ServiceManager, Signals, first, start_part, tune_memory
 from queued.web.site import Site
 from queued.web.site_parts import parts, warnings_about
 from queued.web.web_config import WebConfig, WebListener
-from queued.web.web_page import WebPage
 
-_FIXED = ("environment", "listen", "connections", "metrics", "log")
+_FIXED = ("environment", "listen", "connections", "log")
 """Sections that a running process does not take from a changed file."""
 _END_S = 5.0  # for answers that are due when the process ends
 _SERVES = "serves pages of tokens"
@@ -64,7 +63,7 @@ class WebDaemon:
         await self._server.serve(self._site.served)
         for each in sockets:
             await self._server.listen(each)
-        page = await self._serve_page()
+        servers = await begin_servers("web", self._site, self._server)
         tune_memory()
         manager.ready(_SERVES)
         log.info(
@@ -78,8 +77,8 @@ class WebDaemon:
                 await self._reload()
                 manager.ready(_SERVES)
         manager.stopping()
-        if page:
-            page.begin_stop()
+        for server in servers:
+            server.begin_stop()
         await self._server.stop(_END_S)
         failed = [task for task in parts if task.done() and not task.cancelled()]
         for task in parts:
@@ -87,20 +86,11 @@ class WebDaemon:
         await asyncio.gather(*parts, return_exceptions=True)
         await heartbeat.leave()
         await self._site.resources.close()
-        if page:
-            await page.stop()
+        for server in servers:
+            await server.stop()
         log.info("stopped")
         for task in failed:
             task.result()
-
-    async def _serve_page(self) -> MetricsServer | None:
-        """Return the server of figures once it answers. Raises ConfigError."""
-        if not (settings := self._site.config.metrics).listen:
-            return None
-        page = WebPage(self._site, self._server)
-        server = MetricsServer("queued web", settings, page.scrape, self._site.readiness.problem)
-        await server.start()
-        return server
 
     async def _reload(self) -> None:
         try:

@@ -29,7 +29,7 @@ from tests.features.lifecycle.tokens import (
     put_templates,
     settings,
 )
-from tests.metrics.scraping import Scrape
+from tests.features.metrics.scraping import Scrape
 from tests.sql.test_roles import acting
 from tests.support.database import PrivateServer
 from tests.support.rows import column, fetch

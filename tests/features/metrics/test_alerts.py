@@ -12,10 +12,10 @@ import yaml
 
 from pgmta.metrics.series import Series
 from pgmta_features.lifecycle.collectors import SERIES
-from queued.process.queued_series import QUEUED, WEB
+from pgmta_features.metrics.queued_series import QUEUED, WEB
 from smtpd.server.smtpd_series import CATALOGUE
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "etc" / "prometheus"
 ALL = {series.name: series for series in (*CATALOGUE, *QUEUED, *WEB, *SERIES)}
 _NAME = re.compile(r"\b((?:pgmta|process|node)_[a-z_]+|up)\b")

@@ -8,11 +8,11 @@ from typing import cast
 from pgmta.metrics.exposition import page
 from pgmta.metrics.series import Values, add, dump, load
 from pgmta.store.admin.queue_counts import GroupCount, QueueCount
-from queued.daemon.queued_page import queue_values
+from pgmta_features.metrics.queued_page import queue_values
+from pgmta_features.metrics.queued_series import QUEUED
 from queued.process.next_hop_figures import OTHER, NextHopFigures
 from queued.process.queue_figures import QueueFigures
-from queued.process.queued_series import QUEUED
-from tests.metrics.scraping import Scrape
+from tests.features.metrics.scraping import Scrape
 
 HOPS = 5000
 

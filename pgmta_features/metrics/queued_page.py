@@ -10,10 +10,10 @@ from pgmta.daemon_role import QUEUED
 from pgmta.metrics.database_look import DatabaseLook
 from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values
+from pgmta_features.metrics.queued_series import QUEUED as CATALOGUE
 from queued.daemon.presence import Presence
 from queued.process.queue_figures import QueueFigures
 from queued.process.queued_process import QueuedProcess
-from queued.process.queued_series import QUEUED as CATALOGUE
 from queued.worker.delivery_worker import DeliveryWorker
 from queued.worker.kinds import Runner
 
@@ -41,6 +41,7 @@ class QueuedPage:
         self._look = DatabaseLook(presence.look)
         self._compared = time.monotonic()
         process.figures.next_hops.most = most
+        process.queue_figures.wanted = True
 
     async def problem(self) -> str:
         """Return why the process delivers nothing now; '' if it does."""

@@ -14,7 +14,7 @@ import pytest
 
 from pgmta.config.metrics import MetricsPage
 from pgmta.metrics.metrics_server import MetricsServer
-from tests.metrics.scraping import Scrape, get, lint
+from tests.features.metrics.scraping import Scrape, get, lint
 from tests.support.database import PrivateServer
 from tests.support.nexthop import Do, Transaction
 from tests.support.submit import Client

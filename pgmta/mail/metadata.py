@@ -20,9 +20,6 @@ def values_of(metadata: str) -> dict[str, Any]:
 DEADLINE_KEY = "_deadline"
 """The key of a row's metadata whose value is the time after which no attempt is made."""
 
-BUDGET = '"_budget"'
-"""Is in the metadata of a row that waits for a time of a budget."""
-
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:)(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )

@@ -18,7 +18,7 @@ TOPICS = (
     "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
     "mails", "parts", "mail_objects", "arguments", "days", "attempts", "transcripts",
     "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
-    "daemons", "accounts", "dkim", "tls", "budgets", "forgetting", "expiry",
+    "daemons", "accounts", "dkim", "tls", "forgetting", "expiry",
 )  # fmt: skip
 """The files of `sql/schema` whose tables come before those of features, in their order."""
 

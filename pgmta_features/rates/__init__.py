@@ -18,6 +18,7 @@ FEATURE = Feature(
     duties=(".duty:DUTY",),
     stages={"": ".rate_stage:RateStage"},
     route_keys=(".config:RatedRoute",),
+    doctor_checks=(".doctor_check:checks",),
     explainers=(".explainer:EXPLAINER",),
     route_limits=(".route_rate:SHOWN",),
 )

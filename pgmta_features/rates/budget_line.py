@@ -12,7 +12,6 @@ from enum import StrEnum
 
 import psycopg
 
-from pgmta.config.rates import LOST
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
@@ -20,6 +19,7 @@ from pgmta.postgres.database_time import DatabaseTime
 from queued.delivery.transport.begin_time import BeginTime
 from queued.outgoing.outgoing import Outgoing
 
+from .rate import LOST
 from .recent_times import RecentTimes
 from .reservations import Budget, BudgetReservations, Reservation, Wish
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from pgmta.command import print_line
-from pgmta.config.rates import rate_text
 from pgmta.errors import ConfigError, PgmtaError
 from queued.cli.options.queue_command import (
     Column,
@@ -19,11 +18,11 @@ from queued.cli.options.queue_command import (
     database_of,
     instant,
     print_rows,
-    read_rate,
     who,
 )
 
 from .budget_table import BudgetTable
+from .rate import rate_text, read_rate
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}")
 _COLUMNS: dict[str, Column] = {

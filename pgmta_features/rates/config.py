@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from pgmta.config.rates import Rate
 from pgmta.config.types import Whole
 from pgmta.model import RouteLimit
 from queued.config import ShapingRoute
 
+from .rate import Rate
 from .route_rate import RouteRate
 
 _PER = ("destination", "sender_domain", "tenant", "route")

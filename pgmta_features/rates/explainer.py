@@ -7,12 +7,12 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pgmta.config.rates import LOST, rate_text
 from pgmta.states import WAITING, Status
 from queued.cli.explainer import Explainer, Row, mail_of
 from queued.cli.options.queue_command import instant
 
 from .budget_table import BudgetTable
+from .rate import LOST, rate_text
 from .route_rate import budgets_of
 
 if TYPE_CHECKING:

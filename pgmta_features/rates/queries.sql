@@ -35,3 +35,8 @@ ORDER BY key
 -- Make a budget or change it; the sum and the note stay unless others are given.
 SELECT budget_set(%(key)s, %(rate)s, CASE WHEN %(most_given)s THEN %(most)s::bigint
     ELSE (SELECT month_most FROM budgets WHERE key = %(key)s) END, %(note)s) AS changed
+
+-- name: lost_times
+-- Budgets many of whose times no mail can use.
+SELECT key, lost_share::float8 AS share, lost_why AS why FROM budgets
+WHERE lost_share > %(least)s AND lost_at > now() - interval '10 minutes' ORDER BY lost_share DESC, key LIMIT 5

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 
-from pgmta.mail.metadata import BUDGET
 from pgmta.model import Item
 from pgmta.postgres.database_time import DatabaseTime
 from queued.config import QueuedConfig
@@ -30,7 +29,7 @@ from queued.outgoing.stage import (
 from .budget_line import SECONDS, BudgetLine, Late, RatedRow, most_waiting
 from .recent_times import RecentTimes
 from .reservations import Budget, BudgetReservations
-from .route_rate import budgets_of
+from .route_rate import BUDGET, budgets_of
 
 _UNDER_WAY_S = 1.0  # of a claim that is under way, or gets its rows here
 _MAX_LABELS = 1000  # that a claim can leave out

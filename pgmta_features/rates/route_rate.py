@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from pgmta.config.rates import rate_text
 from pgmta.mail.address import domain_of
-from pgmta.mail.metadata import BUDGET, values_of
+from pgmta.mail.metadata import values_of
 from pgmta.model import RouteLimit
 from queued.routing.ceiling import ShownLimit
 from queued.routing.routes import Routed
 
+from .rate import rate_text
 from .reservations import Budget
+
+BUDGET = '"_budget"'
+"""Is in the metadata of a row that waits for a time of a budget."""
 
 _METADATA = "metadata."
 _KEY = re.compile(r"[A-Za-z0-9._:@-]+")  # as the table of budgets has them

@@ -1,5 +1,210 @@
+-- Budgets: at most a number per second and month, reserved by the clock of the database.
+
+CREATE TABLE budgets (
+    key text COLLATE "C" PRIMARY KEY CONSTRAINT budgets_key CHECK (key ~ '^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}$'),
+    rate double precision NOT NULL CONSTRAINT budgets_rate CHECK (rate >= 0.000001 AND rate <= 100000),
+    next_at timestamptz NOT NULL DEFAULT '-infinity',
+    month_most bigint CONSTRAINT budgets_month_most CHECK (month_most >= 0),
+    month date NOT NULL DEFAULT '-infinity',
+    month_used bigint NOT NULL DEFAULT 0,
+    note text CONSTRAINT budgets_note CHECK (length(note) <= 500),
+    changed_at timestamptz NOT NULL DEFAULT now(),
+    changed_by text NOT NULL DEFAULT SESSION_USER,
+    burst double precision NOT NULL DEFAULT 1 CONSTRAINT budgets_burst CHECK (burst >= 1 AND burst <= 1000000),
+    reserved_at timestamptz NOT NULL DEFAULT '-infinity',
+    late double precision NOT NULL DEFAULT 0,
+    late_before double precision NOT NULL DEFAULT 0,
+    late_since timestamptz NOT NULL DEFAULT '-infinity',
+    lost_share real NOT NULL DEFAULT 0,
+    lost_at timestamptz,
+    lost_why text CONSTRAINT budgets_lost_why CHECK (lost_why IN ('database', 'host', 'next hop'))
+) WITH (fillfactor = 10);  -- each reservation updates its row, within its page
+COMMENT ON TABLE budgets IS 'What may be sent per second and calendar month, over all processes.';
+COMMENT ON COLUMN budgets.key IS 'Name: collector:NAME, credential:NAME, or route:NAME:VALUE of shaping.yaml.';
+COMMENT ON COLUMN budgets.rate IS 'At most so many per second.';
+COMMENT ON COLUMN budgets.burst IS 'So many at once after a pause; 1: none.';
+COMMENT ON COLUMN budgets.next_at IS 'The first time that is not reserved.';
+COMMENT ON COLUMN budgets.month_most IS 'At most so many per calendar month in UTC; null: any number.';
+COMMENT ON COLUMN budgets.month IS 'First day of the month that month_used is about.';
+COMMENT ON COLUMN budgets.month_used IS 'Reserved in that month.';
+COMMENT ON COLUMN budgets.note IS 'Words of operators.';
+COMMENT ON COLUMN budgets.changed_at IS 'When rate or month_most last changed.';
+COMMENT ON COLUMN budgets.changed_by IS 'The login that changed them.';
+COMMENT ON COLUMN budgets.reserved_at IS 'When a time was last reserved; in the future only if the clock was set back.';
+COMMENT ON COLUMN budgets.late IS 'Seconds by which mail may begin after its time, at most, of all times since late_since.';
+COMMENT ON COLUMN budgets.late_before IS 'The same, of the times before.';
+COMMENT ON COLUMN budgets.late_since IS 'The time from which on `late` counts.';
+COMMENT ON COLUMN budgets.lost_share IS 'The share of the last hundred times, or so, that no mail could use.';
+COMMENT ON COLUMN budgets.lost_at IS 'When a worker last said that it had lost times.';
+COMMENT ON COLUMN budgets.lost_why IS
+    'Who was late then: the database, the host of the worker (its processors are busy), or the next hop.';
+COMMENT ON CONSTRAINT budgets_burst ON budgets IS 'From 1 to 1,000,000.';
+COMMENT ON CONSTRAINT budgets_key ON budgets IS '1 to 100 letters, digits and . _ : @ -';
+COMMENT ON CONSTRAINT budgets_lost_why ON budgets IS 'database, host or next hop.';
+COMMENT ON CONSTRAINT budgets_month_most ON budgets IS 'From 0 on.';
+COMMENT ON CONSTRAINT budgets_note ON budgets IS 'Up to 500 characters.';
+COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'From 0.000001 to 100,000.';
+
+CREATE FUNCTION budget_times(
+    INOUT budget budgets, present timestamptz, wanted integer, soonest interval, ahead interval, together boolean,
+    INOUT late double precision, OUT first timestamptz, OUT number integer, OUT step interval
+) LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    this_month date := date_trunc('month', present AT TIME ZONE 'UTC');
+    span double precision := CASE WHEN budget.rate < 1 THEN 60 ELSE 1 END;
+    wished double precision := CASE WHEN budget.rate < 1 AND late > 0 THEN least(greatest(late, 0.3 / budget.rate), 1)
+        ELSE least(late, 0.2) END;
+    burst double precision := (budget.burst - 1) * (1 + wished / span) / budget.rate;
+    distance double precision;
+BEGIN
+    IF budget.month <> this_month THEN
+        -- a clock that goes back to an earlier month gives no second sum
+        budget.month_used := CASE WHEN this_month > budget.month THEN 0 ELSE budget.month_used END;
+        budget.month := greatest(this_month, budget.month);
+    END IF;
+    IF budget.reserved_at > present THEN
+        -- the clock was set back: the times are as far away as they were at the last reservation
+        budget.next_at := present + (budget.next_at - budget.reserved_at);
+        budget.late_since := present + (budget.late_since - budget.reserved_at);
+        budget.reserved_at := present;
+    END IF;
+    late := wished + burst;
+    -- the first time of a burst can be used until `ahead`, for a new connection
+    first := greatest(budget.next_at, present + least(ahead - make_interval(secs => burst), soonest));
+    -- A time that may be used late keeps others away for as long (docs/decisions/rates.md): the largest lateness of all times
+    -- within a window before this one counts. Two numbers know it, each of at least such a time.
+    IF first > budget.late_since + make_interval(
+        secs => span + greatest(budget.late, budget.late_before, wished) + 2 * burst)
+    THEN
+        budget.late_before := budget.late;
+        budget.late := wished;
+        budget.late_since := first;
+    END IF;
+    distance := (1 + greatest(budget.late, budget.late_before, wished) / span) / budget.rate;
+    step := make_interval(secs => distance);
+    number := greatest(least(wanted, budget.month_most - budget.month_used), 0);
+    IF number = 0 AND wanted > 0 THEN
+        first := greatest(first, (budget.month + interval '1 month') AT TIME ZONE 'UTC');
+        RETURN;
+    ELSIF first > present + ahead OR number = 0 THEN
+        number := 0;
+        RETURN;
+    ELSIF NOT together THEN
+        -- of a burst all fit, however the distance is rounded
+        number := least(number, 1 + floor(extract(epoch FROM present + ahead - first) / distance + 0.01)::integer);
+    END IF;
+    budget.late := greatest(budget.late, wished);
+    budget.next_at := first + make_interval(secs => number * distance);
+    budget.month_used := budget.month_used + number;
+    budget.reserved_at := present;
+END $$;
+COMMENT ON FUNCTION budget_times IS
+    'The next times of a budget at the time `present`, and the budget as it is after their reservation: see budget_reserve().';
+
+CREATE FUNCTION budget_reserve(
+    key text, wanted integer, ahead interval DEFAULT interval '1 second', together boolean DEFAULT false,
+    soonest interval DEFAULT '0', INOUT late double precision DEFAULT 0,
+    used integer DEFAULT 0, lost integer DEFAULT 0, why text DEFAULT NULL,
+    OUT first timestamptz, OUT number integer, OUT step interval
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    before budgets;
+    budget budgets;
+    times record;
+BEGIN
+    SELECT * INTO before FROM budgets AS b WHERE b.key = budget_reserve.key FOR UPDATE;
+    IF before.key IS NULL THEN
+        RAISE EXCEPTION 'there is no budget %', to_json(left(key, 100)) USING ERRCODE = 'no_data_found',
+            HINT = coalesce('There is ' || (SELECT string_agg(b.key, ', ' ORDER BY b.key) FROM budgets AS b) || '.',
+                'budget_set() makes one.');
+    END IF;
+    -- the clock is read behind the lock
+    SELECT * INTO times FROM budget_times(before, clock_timestamp(), wanted, soonest, ahead, together, late);
+    budget := times.budget;
+    late := times.late;
+    first := times.first;
+    number := times.number;
+    step := times.step;
+    IF used + lost > 0 THEN
+        budget.lost_share := budget.lost_share
+            + (lost::double precision / (used + lost) - budget.lost_share) * (1 - exp(-(used + lost) / 100.0::double precision));
+        budget.lost_at := CASE WHEN lost > 0 THEN clock_timestamp() ELSE budget.lost_at END;
+        budget.lost_why := CASE WHEN lost > 0 THEN why ELSE budget.lost_why END;
+    END IF;
+    IF number > 0 OR used + lost > 0 OR budget.reserved_at <> before.reserved_at THEN
+        UPDATE budgets AS b SET next_at = budget.next_at, month = budget.month, month_used = budget.month_used,
+            reserved_at = budget.reserved_at, late = budget.late, late_before = budget.late_before,
+            late_since = budget.late_since, lost_share = budget.lost_share, lost_at = budget.lost_at, lost_why = budget.lost_why
+        WHERE b.key = budget.key;
+    END IF;
+END $$;
+COMMENT ON FUNCTION budget_reserve IS
+    'Reserves the next times of a budget, at most `wanted`, none before `soonest` and none later than `ahead` from now, and '
+    'returns the first, their number and their distance. `together` reserves them as one batch at the first time. Mail may '
+    'begin `late` seconds after its time, which makes the distances longer; the number returned is what counts: at most 0.2, '
+    'or 1 with less than one per second, and burst - 1 distances. Times that are over are lost. For number 0, `first` is '
+    'the time to ask again. `used` and `lost` are numbers of earlier times that mail used and lost, and `why` it lost them.';
+
+CREATE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
+RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    WITH changed AS (
+        INSERT INTO budgets AS b (key, rate, month_most, note)
+        VALUES (budget_set.key, budget_set.rate, budget_set.month_most, budget_set.note)
+        ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, month_most = excluded.month_most,
+            note = coalesce(excluded.note, b.note), changed_at = now(), changed_by = SESSION_USER,
+            -- those of a second may be reserved; one at a former rate may be far away
+            next_at = CASE WHEN b.rate = excluded.rate THEN b.next_at
+                ELSE least(b.next_at, clock_timestamp() + make_interval(secs => 1 + 1 / excluded.rate)) END
+        WHERE (b.rate, b.month_most, b.note)
+            IS DISTINCT FROM (excluded.rate, excluded.month_most, coalesce(excluded.note, b.note))
+        RETURNING true
+    )
+    SELECT count(*) > 0 FROM changed
+$$;
+COMMENT ON FUNCTION budget_set IS
+    'Makes a budget or changes its rate, sum and note, and returns whether that changed anything. The month goes on.';
+
+CREATE FUNCTION budget_of_route(key text, rate double precision, burst double precision) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM budgets AS b
+        WHERE b.key = budget_of_route.key AND (b.rate, b.burst) = (budget_of_route.rate, budget_of_route.burst)
+    ) THEN
+        INSERT INTO budgets AS b (key, rate, burst)
+        VALUES (budget_of_route.key, budget_of_route.rate, budget_of_route.burst)
+        ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, burst = excluded.burst,
+            changed_at = now(), changed_by = SESSION_USER,
+            next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 + 1 / excluded.rate));
+    END IF;
+    RETURN key;
+END $$;
+COMMENT ON FUNCTION budget_of_route IS
+    'Gives the budget of a route what shaping.yaml says, makes it if it is not there, and returns its key.';
+
+CREATE FUNCTION budget_tidy() RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    WITH gone AS (
+        DELETE FROM budgets WHERE key LIKE 'route:%'
+            AND next_at < now() - make_interval(days => 1, secs => burst / rate)
+        RETURNING true
+    )
+    SELECT count(*) FROM gone
+$$;
+COMMENT ON FUNCTION budget_tidy IS
+    'Deletes budgets of routes that no mail has used for a day, which make no difference, and returns how many.';
+
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     -- of a budget with no time in the future a new one is the same
     ('budgets', '{key}', 'row', 'key LIKE ''route:%%'' AND next_at < now() - make_interval(secs => burst / rate)'),
     ('budgets', '{key}', 'named', 'NOT (key LIKE ''route:%%'' AND next_at < now() - make_interval(secs => burst / rate))'),
     ('budgets', '{note}', 'words', 'true');
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('budgets', 'pgmta_operator', 'SELECT'),
+    ('budgets', 'pgmta_reader', 'SELECT'),
+    ('budgets', 'pgmta_queued', 'SELECT'),
+    ('FUNCTION budget_of_route', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION budget_reserve', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION budget_set', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION budget_set', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION budget_tidy', 'pgmta_queued', 'EXECUTE');

@@ -96,11 +96,6 @@ SELECT relname AS name, n_dead_tup AS dead, n_live_tup AS live, pg_total_relatio
 FROM pg_stat_user_tables
 WHERE schemaname = 'pgmta' AND n_dead_tup > %(least)s AND n_dead_tup > 3 * n_live_tup ORDER BY n_dead_tup DESC LIMIT 5
 
--- name: lost_times
--- Budgets many of whose times no mail can use.
-SELECT key, lost_share::float8 AS share, lost_why AS why FROM budgets
-WHERE lost_share > %(least)s AND lost_at > now() - interval '10 minutes' ORDER BY lost_share DESC, key LIMIT 5
-
 -- name: age
 -- Transactions until PostgreSQL takes no more writes, at 2 * 10^9.
 SELECT age(datfrozenxid)::bigint AS age FROM pg_database WHERE datname = current_database()

@@ -27,7 +27,6 @@ type Question = Literal[
     "notifications",
     "slots",
     "bloat",
-    "lost_times",
     "age",
     "invalid_indexes",
     "disabled_triggers",

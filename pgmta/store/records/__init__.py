@@ -1,1 +1,1 @@
-"""Records of deliveries: attempts, transcripts, reports, TLS of hosts; DKIM keys, budgets."""
+"""Records of deliveries: attempts, transcripts, reports, TLS of hosts; DKIM keys."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from pgmta.command import print_line
-from pgmta.config.rates import rate_text
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
 from pgmta_features.campaigns.commands.waits import reasons
-from queued.cli.options.queue_command import Column, Form, command, instant, print_rows, read_rate
+from pgmta_features.rates.rate import rate_text, read_rate
+from queued.cli.options.queue_command import Column, Form, command, instant, print_rows
 
 
 @command()

@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from pgmta.command import age, print_json, print_line, print_table, redraw_line
-from pgmta.config.rates import rate_text
 from pgmta.errors import PgmtaError
 from pgmta_features.campaigns.campaign_table import CampaignState
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
 from pgmta_features.campaigns.commands.waits import reasons
+from pgmta_features.rates.rate import rate_text
 from queued.cli.options.queue_command import Column, Form, command, instant, print_rows
 
 _EVERY = 1.0  # seconds between two looks of `watch`

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from pgmta.command import age
-from pgmta.config.rates import LOST
 from pgmta.store.admin.examination import Examination
 from pgmta.store.changes.overview import Overview
 from pgmta.store.queue import partitions
@@ -19,12 +18,6 @@ from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 _LATE = 300.0  # seconds for which a row may be due
 _MANY = 20  # attempts that say something
 _HELD = 3600.0  # seconds since mail came that is on hold
-_LOST = 0.1  # of the times of a rate
-_REMEDIES = {
-    "database": "bring workers nearer to PostgreSQL, give it a faster disk; see docs/mail/rates.md",
-    "host": "give the hosts of queued more processors, or run fewer programs beside it",
-    "next hop": "raise delivery.connections or lower the rate, if the next hop agrees",
-}
 
 
 class QueueChecks:
@@ -46,18 +39,8 @@ class QueueChecks:
             "due mail": self.due_mail,
             "hold": self.held,
             "outcomes": self.outcomes,
-            "rates": self.rates,
             "orphans": self.orphans,
         }
-
-    def rates(self) -> Iterator[Diagnosis]:
-        """Look for rates that lose many of their times."""
-        for row in self._ask("lost_times", least=_LOST):
-            yield warning(
-                "rates",
-                f"{row['key']} loses {row['share']:.0%} of its times: {LOST[row['why']]}",
-                _REMEDIES[row["why"]],
-            )
 
     def schema(self) -> Iterator[Diagnosis]:
         """Compare the schema of the database with this program, and with the daemons."""

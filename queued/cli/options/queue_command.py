@@ -32,7 +32,6 @@ from pgmta.command import (
 )
 from pgmta.config.environment import DatabasePlace, environment_field
 from pgmta.config.loader import load
-from pgmta.config.rates import parse_rate
 from pgmta.config.types import parse_duration
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import parse_recipient, with_domain
@@ -154,7 +153,10 @@ def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str
 
 def read_duration(text: str, flag: str) -> float:
     """Return the seconds of the duration that was given to a flag. Raises ConfigError."""
-    return _read(parse_duration, text, flag)
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigError([f"{flag}: {error}"]) from None
 
 
 def read_address(text: str) -> str:
@@ -163,18 +165,6 @@ def read_address(text: str) -> str:
         return with_domain(*parse_recipient(text.strip()))
     except AddressError as error:
         raise ConfigError([str(error)]) from None
-
-
-def read_rate(text: str, flag: str) -> float:
-    """Return the rate per second that was given to a flag. Raises ConfigError."""
-    return _read(parse_rate, text, flag)
-
-
-def _read(parse: Callable[[str], float], text: str, flag: str) -> float:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise ConfigError([f"{flag}: {error}"]) from None
 
 
 _NUMBER = int | float | None

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from pgmta.errors import ConfigError
+
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(?:\s*/\s*(s|min|h|d))?", re.ASCII)
 _SECONDS = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _MAX_RATE_PER_S = 100_000  # the table of budgets has no higher one
@@ -38,3 +40,11 @@ def rate_text(rate: float) -> str:
 
 
 Rate = Annotated[float, BeforeValidator(parse_rate)]
+
+
+def read_rate(text: str, flag: str) -> float:
+    """Return the rate per second that was given to a flag. Raises ConfigError."""
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise ConfigError([f"{flag}: {error}"]) from None

@@ -3,6 +3,7 @@
 from pgmta.features import Feature
 
 FEATURE = Feature(
+    needs=("providers",),
     schema=("schema.sql",),
     sections={"web/callbacks": ".settings:CALLBACKS"},
     more_keys={"web/limits": ".settings:CallbackLimits"},

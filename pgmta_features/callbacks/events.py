@@ -12,7 +12,7 @@ from pgmta.mail.text import UNSTORABLE, printable
 from pgmta_features.callbacks.notes import ProviderEvent
 from pgmta_features.callbacks.proof import BodyMalformed, CallbackRequest
 from pgmta_features.callbacks.settings import CallbackEvents
-from queued.delivery.http.answer_path import find, parse_path, shown
+from pgmta_features.providers.answer_path import find, parse_path, shown
 
 _KEY = re.compile(r"(?<![\w-])pgmta-([1-9]\d{0,18})-([1-9]\d{0,18})(?![\w-])", re.ASCII)
 _BIGGEST = (1 << 63) - 1

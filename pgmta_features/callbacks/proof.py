@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pgmta_features.callbacks.proof_keys import Verify, verifier
 from pgmta_features.callbacks.settings import CallbackProof
-from queued.delivery.http.answer_path import find, parse_path, shown
-from queued.delivery.http.places import Text
+from pgmta_features.providers.answer_path import find, parse_path, shown
+from pgmta_features.providers.places import Text
 
 _FIELDS = 1000  # of a form
 _PORTS = {"https": 443, "http": 80}

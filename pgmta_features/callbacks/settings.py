@@ -34,8 +34,8 @@ from pgmta.config.types import (
 )
 from pgmta.secret_file import read_secret
 from pgmta_features.callbacks.proof_keys import verifier
-from queued.delivery.http.answer_path import parse_path
-from queued.delivery.http.places import Text
+from pgmta_features.providers.answer_path import parse_path
+from pgmta_features.providers.places import Text
 from queued.web.web_config import WebConfig
 
 _INTERFACES = Path(__file__).parent / "interfaces"

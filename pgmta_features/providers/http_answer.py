@@ -11,8 +11,8 @@ from pgmta.http.answer_reader import HttpAnswer
 from pgmta.mail.text import printable
 from pgmta.model import Reply
 from pgmta.states import Event
+from pgmta_features.providers.answer_path import find, parse_path, shown
 from pgmta_features.providers.http_parameters import HttpSettings
-from queued.delivery.http.answer_path import find, parse_path, shown
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.secret_parts import HIDDEN, SecretParts
 

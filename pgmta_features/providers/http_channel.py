@@ -17,7 +17,7 @@ from pgmta_features.providers.http_answer import result_of
 from pgmta_features.providers.http_connection import HttpConnection
 from pgmta_features.providers.http_request import Target
 from pgmta_features.providers.mail_words import MailWords
-from queued.delivery.http.places import Unplaceable
+from pgmta_features.providers.places import Unplaceable
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry

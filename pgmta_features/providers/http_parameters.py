@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from pgmta.config.types import Period, Section, SectionError, Whole, hint, listed
+from pgmta_features.providers.answer_path import parse_path
 from pgmta_features.providers.interface import described
 from pgmta_features.providers.mail_words import FILES, KNOWN, LISTS, PREFIXES
+from pgmta_features.providers.places import Text, UsedWord, check_words, parse_json, words_of
 from queued.delivery.dns.hop import Hop
 from queued.delivery.dns.hosts import host_name
-from queued.delivery.http.answer_path import parse_path
-from queued.delivery.http.places import Text, UsedWord, check_words, parse_json, words_of
 from queued.delivery.transport.secret_parts import SecretParts
 
 _KEY = random_secrets.token_bytes(16)  # so that a key of a destination is no test for secrets

@@ -12,7 +12,7 @@ from urllib.parse import quote_plus, urlsplit
 from pgmta.model import Item
 from pgmta_features.providers.http_parameters import HttpEndpoint, HttpField, HttpSettings
 from pgmta_features.providers.mail_words import MailWords
-from queued.delivery.http.places import (
+from pgmta_features.providers.places import (
     Text,
     Unplaceable,
     Values,

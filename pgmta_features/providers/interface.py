@@ -14,7 +14,7 @@ from pydantic import Field
 
 from pgmta.config.types import Section, hint
 from pgmta.mail.text import unsafe
-from queued.delivery.http.places import Text
+from pgmta_features.providers.places import Text
 
 _FOLDER = Path(__file__).parent / "interfaces"
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,64}")

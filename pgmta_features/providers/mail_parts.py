@@ -16,7 +16,7 @@ from functools import cached_property
 from inspect import signature
 
 from pgmta.mail.address import ATOM
-from queued.delivery.http.places import Unplaceable
+from pgmta_features.providers.places import Unplaceable
 
 _WHOLE = email.policy.SMTP.clone(refold_source="none", utf8=True)
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+")

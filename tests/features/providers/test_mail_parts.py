@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmta_features.providers.mail_parts import MailParts, mailbox, unflowed
-from queued.delivery.http.places import Unplaceable
+from pgmta_features.providers.places import Unplaceable
 from tests.support.odd_messages import odd_messages
 
 

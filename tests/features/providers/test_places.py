@@ -24,8 +24,8 @@ from pgmta.model import Item, Message
 from pgmta_features.providers.http_parameters import HttpParameters, parse_parameters
 from pgmta_features.providers.http_request import RequestWriter, Target
 from pgmta_features.providers.mail_words import MailWords
+from pgmta_features.providers.places import Unplaceable
 from queued.config.shaping import Shaping
-from queued.delivery.http.places import Unplaceable
 from queued.delivery.transports import parsers
 
 NOW = datetime.now(UTC)

@@ -1,1 +1,0 @@
-"""Texts with words and paths in JSON, which providers and callbacks share."""

@@ -123,7 +123,7 @@ class KeyRings:
         """Return the rings of a configuration."""
         rings = {
             Purpose(purpose): KeyRing(
-                Purpose(purpose), [TokenKey(key.id, key.file.secret) for key in keys]
+                Purpose(purpose), [TokenKey(key.id, key.secret) for key in keys]
             )
             for purpose, keys in section.purposes()
         }

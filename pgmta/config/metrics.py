@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from pgmta.config.types import HostPort, Section, Whole, is_address, parse_host_port
+from pgmta.config.types import HostPort, Section, is_address, parse_host_port
 
 
 def _parse_listener(value: Any) -> HostPort:
@@ -23,10 +23,4 @@ class MetricsPage(Section):
         default=None,
         description="address:port of /metrics, /healthz and /readyz, such as 127.0.0.1:9101; null: "
         "no such server",
-    )
-    next_hops: Whole = Field(
-        default=100,
-        ge=1,
-        le=1000,
-        description="next hops that have own series; the others share the label `other`",
     )

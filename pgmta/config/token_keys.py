@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -20,18 +21,17 @@ from pydantic import (
 from pgmta.config.types import FOLDER, Section
 from pgmta.secret_file import read_secret
 
-KEY_ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,31})", re.ASCII)
-"""The name of a key: rows of the queue name their key by it."""
-
+_KEY_ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,31})", re.ASCII)
 _HEX = re.compile(rb"[0-9A-Fa-f]{64}")
 _MAX_FILE_OCTETS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """The path of a file with a key, and the key in it: 32 octets."""
+    """A key of 32 octets. Rows of the queue name their key by `id`."""
 
-    path: str
+    id: str
+    """The name of its file without the ending: `activate` of activate.key."""
     secret: bytes = field(repr=False)
 
 
@@ -47,41 +47,40 @@ def read_key(path: str) -> KeyFile:
             f"{path} has no key of 64 hexadecimal digits: it has {len(content)} characters; "
             "`queuectl token key` makes one"
         )
-    return KeyFile(path, bytes.fromhex(content.decode()))
+    return KeyFile(Path(path).stem, bytes.fromhex(content.decode()))
 
 
 def _read(value: Any, info: ValidationInfo) -> KeyFile:
     if not isinstance(value, str) or not value:
         raise ValueError("expected the path of a file with 64 hexadecimal digits")
     folder = (info.context or {}).get(FOLDER)
+    if not _KEY_ID.fullmatch(name := Path(value).stem):
+        raise ValueError(
+            f"{name!r}, the name of the file, is no name of a key: expected up to 32 of a-z, 0-9 "
+            "and . _ -"
+        )
     return read_key(str(folder / value) if folder else value)
 
 
-def _key_id(value: Any) -> str:
-    if isinstance(value, int | str) and KEY_ID.fullmatch(str(value)):
-        return str(value)
-    raise ValueError(f"{value!r} is no name of a key: expected up to 32 of a-z, 0-9 and . _ -")
-
-
-class TokenKeyFile(Section):
-    """Name a key of tokens, and its file."""
-
-    id: Annotated[str, BeforeValidator(_key_id)] = Field(
-        description="name of the key; mail that waits names its key by it"
-    )
-    file: Annotated[KeyFile, BeforeValidator(_read), WithJsonSchema({"type": "string"})] = Field(
-        description="file with 64 hexadecimal digits, relative to this one, which others can't "
-        "read; `queuectl token key` makes one"
-    )
+type TokenKeyFile = Annotated[KeyFile, BeforeValidator(_read), WithJsonSchema({"type": "string"})]
 
 
 class TokenKeys(Section):
-    """Name the keys of signed tokens by purpose. The first one signs, and all of them verify."""
+    """Name the files with the keys of signed tokens by purpose.
 
-    activate: list[TokenKeyFile] = Field(default=[], description="keys of links that activate")
-    recover: list[TokenKeyFile] = Field(default=[], description="keys of links for recovery")
+    The first one signs, and all of them verify.
+    """
+
+    activate: list[TokenKeyFile] = Field(
+        default=[],
+        description="keys of links that activate: files with 64 hexadecimal digits, relative to "
+        "this one, which others can't read; mail names its key by the file's name without ending",
+    )
+    recover: list[TokenKeyFile] = Field(
+        default=[], description="keys of links for recovery, likewise"
+    )
     unsubscribe: list[TokenKeyFile] = Field(
-        default=[], description="keys of links that unsubscribe from campaigns"
+        default=[], description="keys of links that unsubscribe from campaigns, likewise"
     )
 
     @field_validator("activate", "recover", "unsubscribe")
@@ -98,7 +97,7 @@ class TokenKeys(Section):
         known: dict[bytes, str] = {}
         for purpose, keys in self.purposes():
             for key in keys:
-                other = known.setdefault(key.file.secret, f"{purpose}: {key.id}")
+                other = known.setdefault(key.secret, f"{purpose}: {key.id}")
                 if other != f"{purpose}: {key.id}":
                     raise ValueError(f"{purpose}: {key.id} is the same key as {other}")
         return self

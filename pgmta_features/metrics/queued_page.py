@@ -12,6 +12,7 @@ from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values
 from pgmta_features.metrics.queued_series import QUEUED as CATALOGUE
 from queued.daemon.presence import Presence
+from queued.process.delivery_figures import MAX_NEXT_HOPS
 from queued.process.queue_figures import QueueFigures
 from queued.process.queued_process import QueuedProcess
 from queued.worker.delivery_worker import DeliveryWorker
@@ -23,24 +24,18 @@ _COMPARE = 600.0  # seconds between two comparisons of next hops
 
 
 class QueuedPage:
-    """Reads plain numbers of the process; it asks the database only whether it answers.
-
-    At most `most` next hops have own series.
-    """
+    """Reads plain numbers of the process; it asks the database only whether it answers."""
 
     def __init__(
         self,
-        most: int,
         process: QueuedProcess,
         presence: Presence,
         runners: Sequence[Runner],
     ) -> None:
-        self._most = most
         self._process = process
         self._runners = runners
         self._look = DatabaseLook(presence.look)
         self._compared = time.monotonic()
-        process.figures.next_hops.most = most
         process.queue_figures.wanted = True
 
     async def problem(self) -> str:
@@ -53,11 +48,7 @@ class QueuedPage:
             self._compared = time.monotonic()
             self._process.figures.next_hops.compare()
         values = process_values() | build_values(QUEUED.name, version("pgmta"), ready=ready)
-        values |= (
-            self._delivery()
-            | self._workers()
-            | queue_values(self._process.queue_figures, self._most)
-        )
+        values |= self._delivery() | self._workers() | queue_values(self._process.queue_figures)
         states = self._process.resources.states()
         values["pgmta_database_connections"] = {(n,): float(v) for n, v in states.items()}
         catalogue = list(CATALOGUE)
@@ -106,7 +97,7 @@ class QueuedPage:
         return values
 
 
-def queue_values(figures: QueueFigures, most: int) -> Values:
+def queue_values(figures: QueueFigures, most: int = MAX_NEXT_HOPS) -> Values:
     """Return the values of the last count; none if there is none yet."""
     count = figures.count
     if not count:

@@ -26,7 +26,7 @@ async def serve_queued(
     from pgmta.metrics.metrics_server import MetricsServer
     from pgmta_features.metrics.queued_page import QueuedPage
 
-    page = QueuedPage(settings.next_hops, process, presence, runners)
+    page = QueuedPage(process, presence, runners)
     server = MetricsServer("queued", settings, page.scrape, page.problem)
     await server.start()
     return server

@@ -11,8 +11,8 @@ from pgmta.states import Event
 from queued.process.next_hop_figures import NextHopFigures
 
 _NOT_BEGUN = (Event.HAND_BACK, Event.POSTPONE)
-MOST = 100
-"""Next hops with own figures, unless `metrics` says another number."""
+MAX_NEXT_HOPS = 100
+"""Next hops with own figures; the others share one."""
 
 
 class DeliveryFigures:
@@ -24,7 +24,7 @@ class DeliveryFigures:
     def __init__(self) -> None:
         self.attempts: Counter[tuple[str, str]] = Counter()
         """Attempts by event and answer class."""
-        self.next_hops: NextHopFigures[tuple[str, str]] = NextHopFigures(MOST)
+        self.next_hops: NextHopFigures[tuple[str, str]] = NextHopFigures(MAX_NEXT_HOPS)
         """The same by next hop."""
         self.returned: Counter[str] = Counter()
         """Rows that were handed back or postponed."""

@@ -20,7 +20,7 @@ class NextHopFigures[K]:
     """
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        self._most = most
         self._counts: dict[str, dict[K, int]] = {}
         self._other: dict[K, int] = {}
         self._before: dict[str, int] = {}  # attempts at the last comparison
@@ -34,7 +34,7 @@ class NextHopFigures[K]:
         found[key] = found.get(key, 0) + 1
 
     def _without_place(self, next_hop: str) -> dict[K, int]:
-        if len(self._counts) < self.most:
+        if len(self._counts) < self._most:
             return self._counts.setdefault(next_hop, {})
         if next_hop in self._candidates or len(self._candidates) < _CANDIDATES:
             self._candidates[next_hop] += 1
@@ -54,8 +54,6 @@ class NextHopFigures[K]:
             del self._counts[place]
             self._counts[name] = {}
             sums.pop(place)
-        while len(self._counts) > self.most:  # after a reload
-            self._counts.popitem()
         self._before, self._candidates = sums, Counter()
 
     @property

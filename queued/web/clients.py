@@ -11,6 +11,7 @@ from pgmta.accounts.networks import Networks, address_of
 from pgmta.config.types import Network, is_address
 from queued.web.web_config import WebConfig
 
+MAX_REFUSALS = 20  # tokens of a client per minute; above them it gets 429
 _MOST = 50  # proxies in a row
 _PORT = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
 _NOWHERE = ipaddress.ip_network("0.0.0.0/32")
@@ -25,7 +26,6 @@ class Clients:
 
     def configure(self, config: WebConfig) -> None:
         """Use other settings from now on, and keep the counts."""
-        self._limit = config.limits.refusals
         self._is_proxy = Networks(config.proxies).contains
         self._is_exempt = Networks(config.limits.exempt).contains
 
@@ -57,12 +57,12 @@ class Clients:
 
     def free_in(self, client: str) -> float:
         """Return the seconds until a token of this client is looked at; 0.0 for now."""
-        return 0.0 if self._is_exempt(client) else self._rate.free_in(_unit(client), self._limit)
+        return 0.0 if self._is_exempt(client) else self._rate.free_in(_unit(client), MAX_REFUSALS)
 
     def count_refusal(self, client: str) -> None:
         """Count a refused token."""
         if not self._is_exempt(client):
-            self._rate.count_event(_unit(client), self._limit)
+            self._rate.count_event(_unit(client), MAX_REFUSALS)
 
 
 def _unit(client: str) -> Network:

@@ -27,6 +27,9 @@ from queued.web.web_config import WebConfig
 from queued.web.web_part import WebPart
 
 _CSS = "text/css; charset=utf-8"
+_DATABASE_CONNECTIONS = 4  # that consume tokens
+_MAX_CONNECTIONS = 2000
+_IDLE_S = 60.0  # for which a kept connection may be silent
 _HSTS_S = 2 * 365 * 86400  # for which browsers keep to https
 _MESSAGES = {429: "limited", 503: "away", 404: "missing"}
 
@@ -41,7 +44,7 @@ class Site:
         self.resources = Resources(uri, WEB.name)
         self.schema = Schema()
         self.clients = Clients(config)
-        self.tokens = LinkPool(self.resources, "tokens", config.connections)
+        self.tokens = LinkPool(self.resources, "tokens", _DATABASE_CONNECTIONS)
         """The connections that consume tokens."""
         self.figures = SiteFigures()
         """The responses so far."""
@@ -69,7 +72,7 @@ class Site:
         self.answers = HttpAnswers(_headers(config.public.url, routes))
         self._pages = Pages(self.base, self._folders)
         bounds = HttpLimits(
-            limits.connections, limits.request, limits.idle, limits.body, limits.address_connections
+            _MAX_CONNECTIONS, limits.request, _IDLE_S, limits.body, limits.address_connections
         )
         self.served = HttpSite(
             routes, bounds, self.answers, self.base, self._page_of, count=self.figures.count

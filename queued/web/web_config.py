@@ -46,18 +46,11 @@ class Public(Section):
 class WebLimits(Section):
     """Bounds on clients."""
 
-    refusals: Whole = Field(
-        default=20,
-        ge=1,
-        le=10_000,
-        description="refused tokens of an address (IPv6: /64) per minute; above them it gets 429",
-    )
     exempt: NetworkList = Field(
         default=[],
-        description="networks without that limit, such as an application that verifies for its "
-        "users",
+        description="networks without the limit of 20 refused tokens per minute, such as an "
+        "application that verifies for its users",
     )
-    connections: Whole = Field(default=2000, ge=1, le=100_000, description="connections in all")
     address_connections: Whole = Field(
         default=100,
         ge=1,
@@ -66,7 +59,6 @@ class WebLimits(Section):
         "`limits.exempt`",
     )
     request: Period = Field(default=10.0, description="time for a header and its body")
-    idle: Period = Field(default=60.0, description="time that a kept connection may be silent")
     body: Size = Field(default=8 << 10, description="octets of a body, at most")
 
 
@@ -84,9 +76,6 @@ class WebConfig(JoinedFile):
         description="networks of proxies; their X-Forwarded-For names the client, from the right",
     )
     limits: WebLimits = Field(default=WebLimits())
-    connections: Whole = Field(
-        default=4, ge=1, le=32, description="connections to PostgreSQL that consume tokens"
-    )
     log: Log = Field(default=Log())
 
     @field_validator("listen")

@@ -18,7 +18,7 @@ from queued.web.site import Site
 from queued.web.site_parts import parts, warnings_about
 from queued.web.web_config import WebConfig, WebListener
 
-_FIXED = ("environment", "listen", "connections", "log")
+_FIXED = ("environment", "listen", "log")
 """Sections that a running process does not take from a changed file."""
 _END_S = 5.0  # for answers that are due when the process ends
 _SERVES = "serves pages of tokens"

@@ -40,7 +40,7 @@ def app() -> Iterator[Application]:
 @pytest.fixture
 def web(as_web: str, tmp_path: Path, app: Application) -> Iterator[Web]:
     """A server that returns to the application."""
-    limits = {"refusals": 1000}
+    limits = {"exempt": ["127.0.0.0/8"]}
     with serving(tmp_path, as_web, public={"recovered": app.url}, limits=limits) as daemon:
         yield daemon
 

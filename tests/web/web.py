@@ -45,7 +45,7 @@ def write_keys(folder: Path, **keys: str) -> Config:
         file = folder / f"{purpose}.key"
         file.touch(0o600)
         file.write_text(f"{digits}\n")
-        section[purpose] = [{"id": "k1", "file": file.name}]
+        section[purpose] = [file.name]
     return section
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from base64 import b64encode, urlsafe_b64decode
 from pathlib import Path
@@ -128,10 +129,10 @@ def test_mail_waits_for_its_key(
     add_accounts(accounts, 1)
     until(lambda: fetch(accounts, "SELECT count(*) FROM pgmta.queue") == (1,))
     first.stop()
-    keys = {
-        purpose: [{"id": "k2", "file": files[0]["file"]}]
-        for purpose, files in config["tokens"].items()
-    }
+    keys: dict[str, list[str]] = {}
+    for purpose, (file,) in config["tokens"].items():
+        shutil.copy(tmp_path / file, tmp_path / f"{file}-2")
+        keys[purpose] = [f"{file}-2"]
     worker = system.queued(hop, tokens=keys)
     worker.wait_log("waits for a key")
     assert column(accounts, "SELECT status FROM pgmta.queue") != ["HOLD"]

@@ -28,9 +28,11 @@ _TEMPLATES = {
 }  # fmt: skip
 
 ACTIONS = {
-    "activation": {"template": "activation", "priority": 4, "key": "k1", "url": f"{URL}/activate"},
+    "activation": {
+        "template": "activation", "priority": 4, "key": "activate", "url": f"{URL}/activate",
+    },
     "password_recovery": {
-        "template": "recovery", "priority": 1, "key": "k1", "url": f"{URL}/recover",
+        "template": "recovery", "priority": 1, "key": "recover", "url": f"{URL}/recover",
     },
 }  # fmt: skip
 
@@ -88,5 +90,5 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
         "name": "c", "url": URL, "limit": 10, "timeout": "1s",
         "activation": {"template": "activation"}, "recovery": {"template": "recovery"},
     } | changes  # fmt: skip
-    keys = {purpose: [{"id": "k1", "file": purpose}] for purpose in KEYS}
+    keys = {purpose: [purpose] for purpose in KEYS}
     return {"tokens": keys, "collectors": [collector]}

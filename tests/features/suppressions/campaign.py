@@ -25,8 +25,7 @@ def sections(folder: Path, url: str | None) -> dict[str, Any]:
     file = folder / "queued_unsubscribe.key"
     file.touch(0o600)
     file.write_text(f"{KEYS[UNSUBSCRIBE]}\n")
-    keys = [{"id": "k1", "file": file.name}]
-    return {"tokens": {"unsubscribe": keys, "unsubscribe_url": url}}
+    return {"tokens": {"unsubscribe": [file.name], "unsubscribe_url": url}}
 
 
 class Campaign:

@@ -7,8 +7,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -16,37 +15,16 @@ from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
 from pgmta.config.types import Network
-from pgmta.http.answers import HttpAnswers, HttpError
-from pgmta.http.route import HttpLimits, Route
+from pgmta.http.answers import HttpError
+from pgmta.http.route import Route
 from pgmta.http.server_connection import ServerConnection, connection_of
+from pgmta.http.site import HttpSite
 from pgmta.logs import get
 
 _BACKLOG = 512  # connections that the kernel keeps until they are accepted
 _SWEEP_INTERVAL_S = 1.0  # looks for connections that take too long
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (?:https?://[^/ ]*)?(/[^ ?]*)", re.IGNORECASE)
 _PROBLEMS_BY_STATUS = {404: "There is no such path.", 405: "The path has other methods."}
-
-type ErrorPage = Callable[[web.Request, HttpError], web.StreamResponse]
-"""Returns an error for browsers."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpSite:
-    """What a listener serves.
-
-    Its paths are those of the routes, and the same behind `base`, which a proxy may take away.
-    Without `error_page` all errors are problems. `check` looks at each request first, whatever its
-    path, and may raise HttpError. `count` gets the label of the route (or `other`), the status and
-    the seconds of each answer.
-    """
-
-    routes: Sequence[Route]
-    limits: HttpLimits
-    answers: HttpAnswers = field(default_factory=HttpAnswers)
-    base: str = ""
-    error_page: ErrorPage | None = None
-    check: Callable[[web.Request], None] | None = None
-    count: Callable[[str, int, float], None] | None = None
 
 
 class HttpServer(web.Server):
@@ -157,7 +135,7 @@ class HttpServer(web.Server):
 
     def __call__(self) -> ServerConnection:
         """Return the protocol of a new connection."""
-        return ServerConnection(self)
+        return ServerConnection(self, self)
 
     @property
     def number(self) -> int:

@@ -6,17 +6,18 @@ import asyncio
 import logging
 import re
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
+from structlog.typing import FilteringBoundLogger
 
 from pgmta.config.types import Network
 from pgmta.http.answers import HttpError
-
-if TYPE_CHECKING:
-    from pgmta.http.server import HttpServer
+from pgmta.http.route import Route
+from pgmta.http.site import HttpSite
 
 _MAX_HEADER_OCTETS = 32 << 10
 _MAX_REQUEST_LINE_OCTETS = 4096  # a link of ours has less than 200
@@ -34,14 +35,34 @@ _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", r
 _silent = logging.Logger("aiohttp", logging.CRITICAL + 1)
 
 
+class ConnectionOwner(Protocol):
+    """What a connection asks of its server."""
+
+    site: HttpSite
+    log: FilteringBoundLogger
+    now: Callable[[], float]
+
+    def admit(self, connection: ServerConnection) -> bool:
+        """Return whether there is room for one more connection, and count it."""
+
+    def release(self, connection: ServerConnection) -> None:
+        """Forget a connection."""
+
+    def max_body_of(self, line: bytes) -> int:
+        """Return the octets of a body that the route of a request line allows."""
+
+    def route_of(self, request: web.Request) -> Route | None:
+        """Return the route of a request."""
+
+
 class ServerConnection(RequestHandler):
     """Its time runs from the first octet of a request to the end of its body.
 
     It logs and answers faults itself, because aiohttp would write tracebacks with octets of them.
     """
 
-    def __init__(self, server: HttpServer) -> None:
-        limits = server.site.limits
+    def __init__(self, server: web.Server, owner: ConnectionOwner) -> None:
+        limits = owner.site.limits
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -53,7 +74,7 @@ class ServerConnection(RequestHandler):
             max_headers=_MAX_HEADER_FIELDS,
             auto_decompress=False,
         )
-        self._server = server
+        self._owner = owner
         self._kept = limits.idle_s > 0
         self._octets = 0  # read since the last answer
         self._head: bytearray | None = None  # the header so far, until its empty line has come
@@ -70,19 +91,19 @@ class ServerConnection(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it with 503."""
         self.peer = str((transport.get_extra_info("peername") or ("",))[0])
-        self._admitted = self._server.admit(self)
+        self._admitted = self._owner.admit(self)
         if not self._admitted:
             cast(asyncio.Transport, transport).write(_TOO_MANY_CONNECTIONS)
             cast(asyncio.Transport, transport).close()
             return
         self._wire = cast(asyncio.Transport, transport)
-        self._until = self._server.now() + self._server.site.limits.request_s
+        self._until = self._owner.now() + self._owner.site.limits.request_s
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Make room for another connection."""
         if self._admitted:
-            self._server.release(self)
+            self._owner.release(self)
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -90,10 +111,10 @@ class ServerConnection(RequestHandler):
         if not self._admitted:
             return
         if not self._serving and not self._until:
-            self._until = self._server.now() + self._server.site.limits.request_s
+            self._until = self._owner.now() + self._owner.site.limits.request_s
         if not (self._octets or self._serving):
             self._head = bytearray()
-            self._allowed = self._server.site.limits.max_body
+            self._allowed = self._owner.site.limits.max_body
         self._octets += len(data)
         self._look_ahead(data)
         if self._octets > _MAX_HEADER_OCTETS + self._allowed:  # also of requests that wait
@@ -114,7 +135,7 @@ class ServerConnection(RequestHandler):
         if end >= 0:
             head = bytes(self._head[: end + 2])
             self._head = None
-            max_body = self._server.max_body_of(head.partition(b"\r\n")[0])
+            max_body = self._owner.max_body_of(head.partition(b"\r\n")[0])
             if max_body > self._allowed and (found := _CONTENT_LENGTH.search(head)):
                 self._allowed = max(self._allowed, min(max_body, int(found[1])))
 
@@ -122,12 +143,12 @@ class ServerConnection(RequestHandler):
         """Note that a header is served, which may have come with the request before it."""
         self._serving = True
         if not self._until:
-            self._until = self._server.now() + self._server.site.limits.request_s
+            self._until = self._owner.now() + self._owner.site.limits.request_s
 
     def begin_body(self, request: web.Request) -> int:
         """Let a request have its body; return how many octets it may have by its route."""
-        usual = self._server.site.limits.max_body
-        route = self._server.route_of(request)
+        usual = self._owner.site.limits.max_body
+        route = self._owner.route_of(request)
         max_body = (route and route.max_body) or usual
         self._allowed = max(usual, min(max_body, request.content_length or 0))
         return max_body
@@ -135,7 +156,7 @@ class ServerConnection(RequestHandler):
     def body_is_read(self) -> None:
         """Begin the time of the answer, if the connection has times for each request."""
         if self._kept:
-            self._until = self._server.now() + _ANSWER_TIMEOUT_S
+            self._until = self._owner.now() + _ANSWER_TIMEOUT_S
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -173,14 +194,14 @@ class ServerConnection(RequestHandler):
         """
         if isinstance(exc, ConnectionError):
             raise exc
-        log, reason = self._server.log, type(exc).__name__
+        log, reason = self._owner.log, type(exc).__name__
         if status < 500 or isinstance(exc, web.RequestPayloadError):
             log.info("a request was refused", client=request.remote, reason=reason)
             error = HttpError(400, "The request is no HTTP/1.1 within the limits of this server.")
         else:
             log.error("a request failed", reason=reason, place=_place(exc))
             error = HttpError(500, "The server has a defect.")
-        answer = self._server.site.answers.problem(error)
+        answer = self._owner.site.answers.problem(error)
         answer.force_close()
         return answer
 

@@ -22,8 +22,7 @@ from pgmta_features.callbacks.notes import CallbackNotes, NoteOutcome
 from pgmta_features.callbacks.proof import BodyMalformed, CallbackRequest, Prover
 from pgmta_features.callbacks.settings import CallbackLimits, CallbackSettings, callbacks_of
 from queued.web.refusals import away
-from queued.web.site import Site
-from queued.web.web_part import WebPart
+from queued.web.site import Site, WebPart
 
 _PREFIX = "/callbacks/"
 _MOST = 1000  # events of a request

@@ -10,7 +10,7 @@ from pgmta.errors import PgmtaError
 from pgmta.states import Status
 from pgmta_features.inquiries.asking import ask
 from pgmta_features.inquiries.store import INSPECT
-from queued.cli.explainer import Explainer, Row
+from queued.cli.options.explainer import Explainer, Row
 from queued.routing.routes import Routes
 
 

@@ -18,9 +18,8 @@ from pgmta_features.lifecycle.consumption import Consumptions, check_login
 from pgmta_features.lifecycle.redemption import Redemption
 from pgmta_features.lifecycle.return_pages import ReturnPages
 from pgmta_features.lifecycle.token_order import read_form, read_order
-from queued.web.site import Site
+from queued.web.site import Site, WebPart
 from queued.web.web_config import WebConfig
-from queued.web.web_part import WebPart
 
 
 class AccountPages:

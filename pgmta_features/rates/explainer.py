@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pgmta.states import WAITING, Status
-from queued.cli.explainer import Explainer, Row, mail_of
+from queued.cli.options.explainer import Explainer, Row, mail_of
 from queued.cli.options.queue_command import instant
 
 from .budget_table import BudgetTable

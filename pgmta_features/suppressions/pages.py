@@ -19,8 +19,7 @@ from pgmta.logs import get
 from pgmta.postgres import faults
 from queued.web.refusals import away, refusal, too_many
 from queued.web.requests import FORM, MAX_CHARACTERS, MAX_FIELDS, form_fields, read_link
-from queued.web.site import Site
-from queued.web.web_part import WebPart
+from queued.web.site import Site, WebPart
 
 from .unsubscription_table import UnsubscriptionTable
 

@@ -10,7 +10,7 @@ from pgmta.command import shorten
 from pgmta.states import WAITING
 from pgmta.store.changes.overview import Overview
 from pgmta_features.suspensions.orders import SuspensionOrders
-from queued.cli.explainer import Explainer, Row, mail_of
+from queued.cli.options.explainer import Explainer, Row, mail_of
 from queued.cli.options.queue_command import instant
 
 if TYPE_CHECKING:

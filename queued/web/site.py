@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -12,8 +14,9 @@ from pgmta.compose.token import KeyRings, Purpose, secret_of
 from pgmta.daemon_role import WEB
 from pgmta.http.answers import HTML_TYPE, JSON_TYPE, HttpAnswers, HttpError
 from pgmta.http.route import HttpLimits, Route
-from pgmta.http.server import HttpSite
+from pgmta.http.site import HttpSite
 from pgmta.http.server_connection import connection_of
+from pgmta.postgres.link import Link
 from pgmta.postgres.link_pool import LinkPool
 from pgmta.postgres.resources import Resources
 from pgmta.store.schema import Schema
@@ -24,7 +27,6 @@ from queued.web.refusals import PageError
 from queued.web.requests import read_link
 from queued.web.site_figures import SiteFigures
 from queued.web.web_config import WebConfig
-from queued.web.web_part import WebPart
 
 _CSS = "text/css; charset=utf-8"
 _DATABASE_CONNECTIONS = 4  # that consume tokens
@@ -32,6 +34,43 @@ _MAX_CONNECTIONS = 2000
 _IDLE_S = 60.0  # for which a kept connection may be silent
 _HSTS_S = 2 * 365 * 86400  # for which browsers keep to https
 _MESSAGES = {429: "limited", 503: "away", 404: "missing"}
+
+
+class Served(Protocol):
+    """What a process serves for a feature, as long as the process lives."""
+
+    def routes(self) -> Sequence[Route]:
+        """Return the routes under the site's present configuration, at the start and after SIGHUP.
+
+        The paths are those behind `public.url`.
+        """
+
+    async def problem(self) -> str:
+        """Return why it can't be served now; '' if it can. Raises StoreUnavailable, psycopg.Error.
+
+        It is asked while the configuration has something to serve.
+        """
+
+
+async def _fits(_: Link) -> None:
+    """Ask nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebPart:
+    """A feature's part of `queued web`.
+
+    `begin` returns what a process serves. `is_used` says whether a configuration has anything for
+    it, and `warnings` returns notes about that for the operator. `check` looks whether a login may
+    do what is served, and raises psycopg.errors.InsufficientPrivilege. `folder` has the `templates`
+    of the feature's pages, and their `texts` by language.
+    """
+
+    begin: Callable[[Site], Served]
+    is_used: Callable[[WebConfig], bool]
+    warnings: Callable[[WebConfig], list[str]] = lambda _: []
+    check: Callable[[Link], Awaitable[None]] = _fits
+    folder: Path | None = None
 
 
 class Site:
@@ -60,7 +99,9 @@ class Site:
         self.rings = KeyRings.of(config.tokens)
         """The keys of tokens."""
         self.clients.configure(config)
-        self.readiness.parts = [served for part, served in self._parts if part.is_used(config)]
+        self.readiness.parts = [
+            served.problem for part, served in self._parts if part.is_used(config)
+        ]
         self.base = urlsplit(config.public.url).path
         """The path of public.url, which a proxy may take away."""
         routes = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pgmta.features import loaded
+from queued.web.site import WebPart
 from queued.web.web_config import WebConfig
-from queued.web.web_part import WebPart
 
 
 def parts() -> list[WebPart]:

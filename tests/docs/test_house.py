@@ -1,10 +1,11 @@
-"""The shape of the product: folders import each other in one direction."""
+"""The shape of the product: folders and modules import each other in one direction."""
 
 from __future__ import annotations
 
 import ast
 from collections import defaultdict
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,9 @@ def test_folders_import_each_other_in_one_direction(package: str) -> None:
 
     for folder in {folder_of(path) for path in known.values()}:
         descend(folder)
+
+
+def test_modules_import_each_other_in_one_direction() -> None:
+    known = {name: path for package in PACKAGES for name, path in modules(package).items()}
+    order = TopologicalSorter({name: imported(path, known) for name, path in known.items()})
+    order.prepare()

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from pgmta.compose.token import Purpose
 from pgmta.http.route import HttpLimits
-from pgmta.http.server import HttpServer, HttpSite
+from pgmta.http.server import HttpServer
+from pgmta.http.site import HttpSite
 from pgmta_features.lifecycle.pages import with_proof
 from queued.daemon.queued import main
 from queued.web.clients import Clients

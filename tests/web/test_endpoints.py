@@ -266,7 +266,7 @@ async def test_who_asks_meanwhile_waits_for_the_same_answer() -> None:
 
     silent = Silent()
     pool = LinkPool(Resources("postgresql://", "web"), "tokens", 1)
-    readiness = Readiness(pool, Schema(), [silent])
+    readiness = Readiness(pool, Schema(), [silent.problem])
     both = [asyncio.create_task(readiness.problem()) for _ in range(2)]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED, timeout=0.05)
     assert not any(task.done() for task in both)

@@ -26,7 +26,7 @@ from queued.cli.commands.show import (
     print_senders,
     quarantine_of,
 )
-from queued.cli.explainer import explainers, first_reason, mail_of
+from queued.cli.options.explainer import explainers, first_reason, mail_of
 from queued.cli.options.queue_command import command, database_of, instant
 from queued.config import QueuedConfig, read_config
 from queued.delivery.transports import parsers

@@ -16,7 +16,7 @@ from pgmta.errors import PgmtaError
 from pgmta.mail.trace_field import ClientFacts, client_of
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import UNDELIVERABLE, Listing, MessageReports
-from queued.cli.explainer import explainers, first_reason
+from queued.cli.options.explainer import explainers, first_reason
 from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
 
 type Came = dict[str, str | None]

@@ -13,7 +13,8 @@ from aiohttp import web
 from pgmta.http.answers import TEXT_TYPE, HttpAnswers, HttpError
 from pgmta.http.request_body import read_octets
 from pgmta.http.route import HttpLimits, Route
-from pgmta.http.server import HttpServer, HttpSite, bind
+from pgmta.http.server import HttpServer, bind
+from pgmta.http.site import HttpSite
 from tests.support.waiting import PATIENCE, free_port
 
 ANSWERS = HttpAnswers()

@@ -8,8 +8,7 @@ from aiohttp import web
 
 from pgmta.http.answers import TEXT_TYPE
 from pgmta.http.route import Route
-from queued.web.site import Site
-from queued.web.web_part import WebPart
+from queued.web.site import Site, WebPart
 
 from .config import NotesPage
 

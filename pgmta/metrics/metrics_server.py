@@ -11,8 +11,7 @@ from pgmta.config.metrics import MetricsPage
 from pgmta.errors import ConfigError
 from pgmta.http.answers import TEXT_TYPE, HttpAnswers
 from pgmta.http.route import HttpLimits, Route
-from pgmta.http.server import HttpServer
-from pgmta.http.server import bind
+from pgmta.http.server import HttpServer, bind
 from pgmta.http.site import HttpSite
 from pgmta.logs import get
 

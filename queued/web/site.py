@@ -14,8 +14,8 @@ from pgmta.compose.token import KeyRings, Purpose, secret_of
 from pgmta.daemon_role import WEB
 from pgmta.http.answers import HTML_TYPE, JSON_TYPE, HttpAnswers, HttpError
 from pgmta.http.route import HttpLimits, Route
-from pgmta.http.site import HttpSite
 from pgmta.http.server_connection import connection_of
+from pgmta.http.site import HttpSite
 from pgmta.postgres.link import Link
 from pgmta.postgres.link_pool import LinkPool
 from pgmta.postgres.resources import Resources

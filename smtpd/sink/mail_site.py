@@ -13,8 +13,8 @@ import jinja2
 from aiohttp import web
 
 from pgmta.http.answers import HTML_TYPE, HttpAnswers, HttpError
-from pgmta.http.site import HttpSite
 from pgmta.http.route import HttpLimits, Route
+from pgmta.http.site import HttpSite
 from pgmta.mail.text import one_line
 from smtpd.sink.dissection import READ, clean
 from smtpd.sink.dissector import Dissection, Dissector, Undissectable

@@ -13,11 +13,19 @@ from psycopg.conninfo import conninfo_to_dict
 from bench.columns import aligned, cells, number, spread
 from bench.helper import Helper
 from bench.namespaces import PROGRAMS, Namespaces, possible
-from bench.options import EXIT, HELP, failing, finish, hardware, opened, relay_options
+from bench.options import (
+    EXIT_CODES_HELP,
+    HELP_SETTINGS,
+    failing,
+    finish,
+    hardware,
+    opened,
+    relay_options,
+)
 from bench.phases import Result
 from bench.progress import log
 from bench.report import as_json
-from bench.workload import MEASURES, PHASES, RATE, Site, Sizes, Workload
+from bench.workload import MEASURES, PHASES, RATE_FIGURE, Site, Sizes, Workload
 
 ABOUT = f"""Compare producer and consumer on one host with the same across a network.
 
@@ -29,9 +37,9 @@ that takes all mail at once. Every measure has a fresh database.
 Across means: producer, consumer and database are in three network namespaces, with links between
 them. A TCP proxy at the database hands the octets of both directions on after --delay. Without
 root, or without iproute2, only the proxy is between them. Both sides alternate, and ratios are
-within a run. {EXIT}the median of a ratio is below --least."""
-LEAST = 0.5
-SEND = ("send ms p50", "p99")
+within a run. {EXIT_CODES_HELP}the median of a ratio is below --least."""
+MIN_RATIO = 0.5
+SEND_FIGURES = ("send ms p50", "p99")
 
 
 def across(uri: str, address: str, port: int) -> str:
@@ -79,11 +87,11 @@ def table(here: Sequence[Result], there: Sequence[Result], least: float) -> str:
     """Return the table of rates, ratios, and times of a send."""
     rows = [["", "on one host", "across", "ratio min", "median", "max", "least"]]
     for name in dict.fromkeys(one.phase for one in here):
-        for figure in (RATE, "to the last outcome, mails/s", *SEND):
+        for figure in (RATE_FIGURE, "to the last outcome, mails/s", *SEND_FIGURES):
             values = [of_phase(found, name, figure) for found in (here, there)]
-            if not values[0] or (name == "lone" and figure == RATE):
+            if not values[0] or (name == "lone" and figure == RATE_FIGURE):
                 continue
-            limit = number(least) if figure == RATE else ""
+            limit = number(least) if figure == RATE_FIGURE else ""
             ratios = [theirs / ours for ours, theirs in zip(*values, strict=True)]
             medians = [number(statistics.median(each)) for each in values]
             rows.append([f"{name}, {figure}", *medians, *cells(spread(ratios)), limit])
@@ -94,7 +102,9 @@ def misses(here: Sequence[Result], there: Sequence[Result], least: float) -> lis
     """Return the measures whose rate falls by more than allowed."""
     missed = []
     for name in dict.fromkeys(one.phase for one in here):
-        pairs = zip(of_phase(here, name, RATE), of_phase(there, name, RATE), strict=True)
+        pairs = zip(
+            of_phase(here, name, RATE_FIGURE), of_phase(there, name, RATE_FIGURE), strict=True
+        )
         ratios = [theirs / ours for ours, theirs in pairs]
         if ratios and (ratio := statistics.median(ratios)) < least:
             missed.append(f"{name}: {ratio:.2f} of the rate on one host, limit {least:g}")
@@ -102,11 +112,11 @@ def misses(here: Sequence[Result], there: Sequence[Result], least: float) -> lis
 
 
 @relay_options("uri", "stall")
-@click.command(context_settings=HELP, help=ABOUT)
+@click.command(context_settings=HELP_SETTINGS, help=ABOUT)
 @click.option(
     "--delay", default=1.0, type=click.FloatRange(0), help="Milliseconds of each direction."
 )
-@click.option("--least", default=LEAST, help="Limit: the rate across, to that on one host.")
+@click.option("--least", default=MIN_RATIO, help="Limit: the rate across, to that on one host.")
 @click.option("--batch", default=5000, type=click.IntRange(1), help="Mails of a batch.")
 @click.option(
     "--messages", default=20_000, type=click.IntRange(1), help="Mails consumed, or of tasks."

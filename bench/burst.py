@@ -18,8 +18,8 @@ from bench.peer.cells import Cell
 from bench.peer.pgmta import front, settings
 from bench.place import Place
 
-MESSAGES = 300  # few, so that the bursts of a pair are close to each other
-EMPTY_WITHIN = 60.0  # seconds
+MESSAGES = 300  # few, so that the bursts of a pair are close to each other in time
+EMPTY_TIMEOUT_S = 60.0
 STAGES = {
     "smtpd": Cell("intake", MESSAGES),
     "smtpd, TLS": Cell("intake", MESSAGES, front="tls", reuse=False),
@@ -76,7 +76,7 @@ class Burst(Place):
         self.commands, self.server, self.hook = commands, server, hook
         self.corpus = Corpus(self.plan)
         self.messages = self.plan.messages
-        self.seconds = 0.0  # of the last burst
+        self.seconds = 0.0  # duration of the last burst
         self._sink: Helper | None = None
         self._source: Helper | None = None
         self._delivered = 0
@@ -136,7 +136,7 @@ class Burst(Place):
         assert source
         before, began = self._mark(), time.monotonic()
         source.tell("go")
-        sent = source.wait("result", EMPTY_WITHIN)
+        sent = source.wait("result", EMPTY_TIMEOUT_S)
         used = self._since(before, began)
         if sent["accepted"] != self.messages:
             raise HelperError(f"smtpd took {sent['accepted']} messages: {sent['samples']}")
@@ -157,8 +157,8 @@ class Burst(Place):
             )
             before, began = self._mark(), time.monotonic()
         while not self._is_empty():
-            if time.monotonic() - began > EMPTY_WITHIN:
-                raise HelperError(f"the queue is not empty after {EMPTY_WITHIN:g} s")
+            if time.monotonic() - began > EMPTY_TIMEOUT_S:
+                raise HelperError(f"the queue is not empty after {EMPTY_TIMEOUT_S:g} s")
             time.sleep(0.02)
         used = self._since(before, began)
         assert self._sink

@@ -24,7 +24,7 @@ from queued.process.queued_process import QueuedProcess
 from queued.worker.delivery_worker import DeliveryWorker
 
 HOSTNAME = "bench.pgmta.test"
-_LOOK = 0.005  # seconds between two looks how many rows are handled
+_LOOK_INTERVAL_S = 0.005  # at how many rows are handled
 
 
 async def _report(consumer: DeliveryWorker, began: float) -> None:
@@ -33,7 +33,7 @@ async def _report(consumer: DeliveryWorker, began: float) -> None:
         if consumer.handled != before:
             before = consumer.handled
             say(handled=before, first=began, last=time.monotonic())
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_LOOK_INTERVAL_S)
 
 
 async def consume(uri: str, worker: Worker, stopped: asyncio.Event) -> list[str]:
@@ -74,7 +74,7 @@ async def serve(uri: str, name: str) -> None:
     taken = NullChannel.taken
     twice = sum(times > 1 for times in taken.values())
     say(**{"is": "result"}, rows=len(taken), twice=twice, problems=problems)
-    await asyncio.Event().wait()  # until standard input ends
+    await asyncio.Event().wait()  # cancelled when standard input ends
 
 
 def main() -> None:

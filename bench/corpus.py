@@ -5,9 +5,9 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-POOL = 64
-POOL_OCTETS = 64_000_000  # of bodies kept, so that large ones fit into memory
-LINE = 76
+MAX_POOL_BODIES = 64
+MAX_POOL_OCTETS = 64_000_000  # of bodies in memory, so that large ones fit
+LINE_OCTETS = 76
 ID_HEADER = b"X-Bench-Id: "
 
 
@@ -17,7 +17,7 @@ def make_body(seed: int, size: int) -> bytes:
     lines: list[bytes] = []
     length = 0
     while length < size:
-        line = base64.b64encode(source.randbytes(LINE * 3 // 4))
+        line = base64.b64encode(source.randbytes(LINE_OCTETS * 3 // 4))
         turn = len(lines) % 16
         if turn == 5:
             line = b"." + line[1:]
@@ -70,7 +70,7 @@ class Corpus:
     wire: list[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pool = max(2, min(POOL, POOL_OCTETS // self.plan.size))
+        self.pool = max(2, min(MAX_POOL_BODIES, MAX_POOL_OCTETS // self.plan.size))
         self.plain = [make_body(seed, self.plan.size) for seed in range(self.pool)]
         self.wire = [stuff(body) for body in self.plain]
         self.prefix = ID_HEADER + self.plan.run.encode() + b"-"

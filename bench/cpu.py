@@ -57,8 +57,9 @@ def snapshot(groups: Groups) -> Snapshot:
             used[name] = 0.0
             for process in _members(roots, tree).values():
                 with suppress(psutil.Error):
-                    used[name] += sum(process.cpu_times()[:4])  # own and reaped children's
-    # without the time of virtual machines, which is in the first two fields already
+                    # of the process, and of its children that have ended
+                    used[name] += sum(process.cpu_times()[:4])
+    # the first two fields already have the time of virtual machines
     busy = sum(machine[:8]) - machine.idle - machine.iowait
     return Snapshot(time.monotonic(), used, busy)
 
@@ -83,7 +84,7 @@ def processes(groups: Groups) -> dict[str, dict[int, float]]:
         try:
             for pid, process in _members(roots, tree).items():
                 with suppress(psutil.NoSuchProcess):
-                    if pss := process.memory_full_info().pss:  # 0 of one that has ended
+                    if pss := process.memory_full_info().pss:  # 0 for a process that has ended
                         sizes[pid] = pss / (1 << 20)
         except psutil.AccessDenied:
             continue

@@ -14,8 +14,8 @@ import psycopg
 import yaml
 
 HOST = "127.0.0.1"
-NOTHING: Mapping[str, Any] = {}
-START_WITHIN = 30.0  # seconds
+NO_SETTINGS: Mapping[str, Any] = {}
+START_TIMEOUT_S = 30.0
 
 
 class DaemonError(RuntimeError):
@@ -62,8 +62,8 @@ class Product:
     notes: list[str]
     running: list[tuple[str, subprocess.Popen[bytes], Path]] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)  # variables of the daemons
-    started: int = 0  # processes of queued so far
-    embedded: bool = False  # on the server that `start_database` runs
+    started: int = 0  # number of processes of queued that were started so far
+    embedded: bool = False  # whether the database is on the server that `start_database` runs
     database: subprocess.Popen[bytes] | None = None
 
     def _config(self, name: str, settings: Mapping[str, Any]) -> Path:
@@ -124,8 +124,8 @@ class Product:
     def start_smtpd(
         self,
         processes: int | None,
-        more: Mapping[str, Any] = NOTHING,
-        listener: Mapping[str, Any] = NOTHING,
+        more: Mapping[str, Any] = NO_SETTINGS,
+        listener: Mapping[str, Any] = NO_SETTINGS,
     ) -> tuple[int, int]:
         """Start smtpd, with more settings for it and its listener, and wait for its greeting.
 
@@ -141,7 +141,7 @@ class Product:
             settings["processes"] = processes
         path = self._config("smtpd", merged(settings, more))
         pid = self._start("smtpd", path, self.directory / "smtpd.log")
-        end = time.monotonic() + START_WITHIN
+        end = time.monotonic() + START_TIMEOUT_S
         while not greets(port):
             self.check()
             if time.monotonic() > end:
@@ -150,7 +150,7 @@ class Product:
         return pid, port
 
     def start_queued(
-        self, number: int, next_hop: int, more: Mapping[str, Any] = NOTHING
+        self, number: int, next_hop: int, more: Mapping[str, Any] = NO_SETTINGS
     ) -> list[int]:
         """Start `number` queued that deliver to the port, with `more` settings; wait for them."""
         routes = {"*": f"{HOST}:{next_hop}", "dead.example": f"{HOST}:{free_port()}"}
@@ -160,7 +160,7 @@ class Product:
             self._start("queued", path, self.directory / f"queued.{worker}.log")
             for worker in range(self.started - number, self.started)
         ]
-        end = time.monotonic() + START_WITHIN
+        end = time.monotonic() + START_TIMEOUT_S
         owners = f":({'|'.join(map(str, pids))}):"
         with psycopg.connect(self.uri, autocommit=True) as connection:
             there = "SELECT count(*) FROM workers WHERE owner ~ %s"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from bench.helper import be_another_host, say
 
-_CHUNK = 1 << 18  # octets per read
+_READ_OCTETS = 1 << 18
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class DelayLine:
 
     def _read(self, one: Direction) -> None:
         try:
-            octets = one.source.recv(_CHUNK)
+            octets = one.source.recv(_READ_OCTETS)
         except BlockingIOError:
             return
         except OSError:
@@ -111,7 +111,7 @@ class DelayLine:
     def _write(self, one: Direction) -> None:
         try:
             one.send()
-        except OSError:  # the other end has gone
+        except OSError:  # the other end of the connection has gone
             one.due.clear()
             one.ended = True
         self._writing.discard(one)

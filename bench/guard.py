@@ -16,13 +16,13 @@ import click
 from bench.burst import STAGES, Burst
 from bench.columns import aligned, number
 from bench.database import Server
-from bench.options import FAILED, HELP, commands_of, failing, finish, opened
+from bench.options import FAILED, HELP_SETTINGS, commands_of, failing, finish, opened
 from bench.progress import log
 
 BASELINE = Path(__file__).parent / "baseline.json"
 HOOK = "bench.rcpt_hook:Handler"
-LEAST_HOOK = 0.65
-LIMITS = {"submit": 1.15}
+MIN_HOOK_RATIO = 0.65
+MAX_RATIOS = {"submit": 1.15}
 """Limits of single stages beside another checkout; 1.05 elsewhere."""
 
 
@@ -75,7 +75,8 @@ class Measured:
     def interval(self, divisor: float) -> tuple[float, float]:
         """Return between which ratios the true median is, with a probability of 95 %."""
         ratios = sorted(self.ratios(divisor))
-        beside = 0.98 * math.sqrt(len(ratios))  # ranks, by the binomial distribution
+        # ranks around the median, by the binomial distribution
+        beside = 0.98 * math.sqrt(len(ratios))
         middle = (len(ratios) - 1) / 2
         low, high = math.floor(middle - beside), math.ceil(middle + beside)
         return ratios[max(0, low)], ratios[min(len(ratios) - 1, high)]
@@ -91,11 +92,11 @@ class Measured:
     def missed(self, divisor: float, most: float) -> str:
         """Return that the limit is missed, or nothing. Says so when the interval decides nothing.
 
-        The rate with a hook has LEAST_HOOK as its limit, instead of `most`.
+        The rate with a hook has MIN_HOOK_RATIO as its limit, instead of `most`.
         """
         low, high = self.interval(divisor)
         if self.name == "hook":
-            most, low, high = -LEAST_HOOK, -high, -low
+            most, low, high = -MIN_HOOK_RATIO, -high, -low
         if low <= most < high:
             log(f"UNDECIDED: {self.name}, the limit {abs(most):g} is within the interval")
         return f"{self.name} is beyond its limit {abs(most):g}" if low > most else ""
@@ -128,7 +129,7 @@ class Guard:
             return Measured(name, alternate(name, own, other, self.pairs))
 
 
-@click.command(context_settings=HELP)
+@click.command(context_settings=HELP_SETTINGS)
 @click.option("--against", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Another checkout with its .venv, instead of the baseline.")  # fmt: skip
 @click.option("--stage", "names", multiple=True, type=click.Choice(list(STAGES)),
@@ -169,7 +170,7 @@ def main(
             found = guard.measure(name)
             ratios[name] = statistics.median(found.ratios())
             divisor = baseline.get(name, 1.0)
-            most = limit or (LIMITS.get(name, 1.05) if against else 1.6)
+            most = limit or (MAX_RATIOS.get(name, 1.05) if against else 1.6)
             misses.append(found.missed(divisor, most))
             rows.append(found.row(divisor))
             log("  ".join(rows[-1]))  # so that an interrupted run is not lost

@@ -11,7 +11,15 @@ from bench.columns import aligned
 from bench.hostile_clients import ATTACKS
 from bench.hostile_hops import HOPS
 from bench.hostile_run import Run, Settings
-from bench.options import EXIT, HELP, commands_of, failing, finish, opened, relay_options
+from bench.options import (
+    EXIT_CODES_HELP,
+    HELP_SETTINGS,
+    commands_of,
+    failing,
+    finish,
+    opened,
+    relay_options,
+)
 from bench.phases import Result
 from bench.progress import log
 from bench.report import as_json, table
@@ -20,8 +28,8 @@ EVERY = {name: each.about for name, each in ATTACKS.items()} | HOPS
 ABOUT = f"""Measure what hostile clients and next hops do to the mail of others.
 
 For each attack: a fresh database, normal mail and probe mails without it, beside it, and without
-it again. {EXIT}others were too slow beside an attack."""
-MEMORY = {
+it again. {EXIT_CODES_HELP}others were too slow beside an attack."""
+MEMORY_LIMITS = {
     "crowd-idle": ("beside largest process MB smtpd", 200.0),
     "crowd-tls": ("beside largest process MB smtpd", 400.0),
 }
@@ -40,7 +48,7 @@ def misses(outcomes: Sequence[Result], least: float, longest: float) -> list[str
             found.append(f"{outcome.phase}: others at {figures['ratio']:.2f}, limit {least:g}")
         if (p99 := figures["beside accept ms p99"]) > longest:
             found.append(f"{outcome.phase}: others' p99 {p99:.0f} ms, limit {longest:g} ms")
-        name, most = MEMORY.get(outcome.phase, ("", 0.0))
+        name, most = MEMORY_LIMITS.get(outcome.phase, ("", 0.0))
         if figures.get(name, 0.0) > most:
             found.append(f"{outcome.phase}: {name[7:]} is {figures[name]:.0f}, limit {most:g}")
         if failed := figures["probes failed"]:
@@ -55,7 +63,7 @@ def _show(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 @relay_options("sessions", "size", "rate", "processes", "uri", "commands")
-@click.command(context_settings=HELP, help=ABOUT)
+@click.command(context_settings=HELP_SETTINGS, help=ABOUT)
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_show,
               help="Name the attacks.")  # fmt: skip
 @click.option("--attack", "names", multiple=True, type=click.Choice(list(EVERY)),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bench.helper import say
 from bench.source import client_context
 
-CHUNK = 1 << 18  # octets of a prebuilt buffer, and of one read
+CHUNK_OCTETS = 1 << 18  # of a prebuilt buffer, and of one read
 EHLO = b"EHLO attacker.test\r\n"
 MAIL = EHLO + b"MAIL FROM:<x@attacker.test>\r\n"
 DATA = MAIL + b"RCPT TO:<attacked@d0.bench.test>\r\nDATA\r\n"
@@ -21,7 +21,7 @@ FIELD = b"X-Filler: " + b"x" * 66 + b"\r\n"
 
 
 def _full(text: bytes) -> bytes:
-    return text * (CHUNK // len(text))
+    return text * (CHUNK_OCTETS // len(text))
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class Attack:
     tls: bool = False
 
 
-_PIPE = _full(b"NOOP\r\nRSET\r\nEHLO attacker.test\r\nVRFY user\r\n")
-_JUNK = _full(b"GET / HTTP/1.1\r\nMAIL TO:<\r\nRCPT\r\n\0\xff\r\nHELO\r\nDATA x\r\n")
+_PIPELINED_COMMANDS = _full(b"NOOP\r\nRSET\r\nEHLO attacker.test\r\nVRFY user\r\n")
+_JUNK_COMMANDS = _full(b"GET / HTTP/1.1\r\nMAIL TO:<\r\nRCPT\r\n\0\xff\r\nHELO\r\nDATA x\r\n")
 ATTACKS = {
-    "flood": Attack("pipelined NOOP, RSET, EHLO, VRFY without a pause", body=_PIPE),
-    "unread": Attack("the same, replies are never read", body=_PIPE, reads=False),
+    "flood": Attack("pipelined NOOP, RSET, EHLO, VRFY without a pause", body=_PIPELINED_COMMANDS),
+    "unread": Attack("the same, replies are never read", body=_PIPELINED_COMMANDS, reads=False),
     "junk": Attack(
         "unknown commands and bad syntax, again at once when dropped",
-        lead=_JUNK[:2000],
-        body=_JUNK,
+        lead=_JUNK_COMMANDS[:2000],
+        body=_JUNK_COMMANDS,
         step=2000,
         interval=0.01,
         again=0.0,
@@ -110,10 +110,10 @@ class Client:
     def __init__(self, number: int) -> None:
         self.number = number
         self.socket: socket.socket | None = None
-        self.stage = 0  # 0: hello, 1: waits for `until`, 2: lead, 3: body
+        self.stage = 0  # 0: hello; 1: waits for `until`; 2: sends the lead; 3: sends the body
         self.out = memoryview(b"")
         self.at = 0
-        self.sent = 0  # octets of the body in small steps
+        self.sent = 0  # octets of the body that were sent in small steps
         self.tail = b""
 
 
@@ -126,7 +126,7 @@ class Crowd:
         self.figures = {"connections": 0, "failed": 0, "dropped": 0, "sent": 0, "read": 0}
         self._selector = selectors.DefaultSelector()
         self._again: deque[tuple[float, Client]] = deque()
-        self._into = bytearray(CHUNK)
+        self._into = bytearray(CHUNK_OCTETS)
 
     def run(self) -> None:
         """Obey the commands until standard input ends."""
@@ -252,7 +252,7 @@ class Crowd:
         assert client.socket is not None
         attack = self.attack
         if client.at < len(client.out):
-            octets = client.socket.send(client.out[client.at : client.at + CHUNK])
+            octets = client.socket.send(client.out[client.at : client.at + CHUNK_OCTETS])
             client.at += octets
             self.figures["sent"] += octets
             if client.at < len(client.out):

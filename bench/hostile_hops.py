@@ -23,8 +23,8 @@ HOPS = {
     "hop-size": "EHLO with SIZE \N{SUPERSCRIPT TWO}",
 }
 DOMAIN = "hop.test"
-PLACES = 5
-BLOB = 1 << 16
+MAX_SESSIONS = 5
+BLOB_OCTETS = 1 << 16
 
 
 class Tally:
@@ -61,8 +61,8 @@ class Session(sink.Session):
         self.tally.sessions.add(self)
         super().connection_made(transport)
         if self.tally.kind == "banner":
-            self._pour(b"x" * BLOB)
-        elif self.tally.kind == "five" and len(self.tally.sessions) > PLACES:
+            self._pour(b"x" * BLOB_OCTETS)
+        elif self.tally.kind == "five" and len(self.tally.sessions) > MAX_SESSIONS:
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -94,7 +94,7 @@ class Session(sink.Session):
         greeting = answer.startswith(b"220 ")
         if kind == "hang" or (kind == "banner" and greeting):
             return
-        if kind == "five" and greeting and len(self.tally.sessions) > PLACES:
+        if kind == "five" and greeting and len(self.tally.sessions) > MAX_SESSIONS:
             answer = b"421 4.7.0 Too many connections\r\n"
         super()._say(answer)
 
@@ -111,7 +111,7 @@ class Session(sink.Session):
         kind, verb = self.tally.kind, line[:4].upper()
         answer = super()._command(line)
         if verb == b"EHLO" and kind == "continuation":
-            self._pour(b"250-\r\n" * (BLOB // 6))
+            self._pour(b"250-\r\n" * (BLOB_OCTETS // 6))
             return b""
         if verb == b"EHLO" and kind == "size":
             return b"250-hop.test\r\n250-PIPELINING\r\n250 SIZE \xc2\xb2\r\n"

@@ -25,11 +25,11 @@ from bench.source import percentile
 
 PROBES, PROBE_RATE, PROBE_SESSIONS = 20_000, 40.0, 4
 PROBE_ADDRESS = "127.0.2.1"
-WARM, LOOK = 2.0, 0.25  # seconds: of mail before the first window; between looks
-HOP_MAILS = 50  # mails for the hostile hop at each look
-QUICK = 0.1  # seconds: the attack is over for others when probes take less
-BUILT = 120.0  # seconds until a crowd is there
-STALL = 15.0  # seconds without an arrival after which the rest counts as lost
+WARM_UP_S, LOOK_INTERVAL_S = 2.0, 0.25  # mail before the first window; between looks
+HOP_MAILS_PER_LOOK = 50  # for the hostile hop
+QUICK_PROBE_S = 0.1  # the attack is over for others when probes take less
+BUILD_TIMEOUT_S = 120.0  # for a crowd of connections
+STALL_S = 15.0  # without an arrival; then the rest counts as lost
 SMTPD: dict[str, Any] = {
     "relay": {"networks": ["127.0.0.1/32"], "domains": ["*.bench.test"]},
     "limits": {"connections": 6000, "exempt": ["127.0.0.1/32", f"{PROBE_ADDRESS}/32"]},
@@ -75,7 +75,7 @@ class Run(Place):
         self.hop = attack in HOPS
         self.whole = replace(plan, messages=settings.messages + PROBES)
         self.groups["postgres"] = [server.postmaster] if server.postmaster else []
-        self.mails = 0  # for the hostile hop
+        self.mails = 0  # number of mails for the hostile hop so far
 
     def go(self) -> Result:
         """Run the attack on a fresh database. A failure to run is a problem of the outcome."""
@@ -105,7 +105,7 @@ class Run(Place):
         certificate, key = make_certificate(self.directory, "smtpd")
         files = {"certificates": [{"certificate": str(certificate), "key": str(key)}]}
         smtpd = SMTPD | files
-        listener = {"early": "allow"}  # or most attacks end at once
+        listener = {"early": "allow"}  # otherwise most attacks would end at once
         pid, port = product.start_smtpd(settings.processes, smtpd, listener)
         self.groups["smtpd"] = [pid]
         if not self.hop:
@@ -145,11 +145,11 @@ class Run(Place):
         cpu.settle(self.groups)
         self.source.tell("go")
         self.prober.tell("go")
-        time.sleep(WARM)
+        time.sleep(WARM_UP_S)
         windows = [self._window(product, "before")]
         self.attackers.tell("go")
         if not self.hop:
-            self.attackers.wait("built", BUILT)
+            self.attackers.wait("built", BUILD_TIMEOUT_S)
         windows.append(self._window(product, "beside"))
         self.attackers.tell("stop")
         self._recover(product, windows[1].end)
@@ -182,13 +182,13 @@ class Run(Place):
 
     def _window(self, product: Product, name: str) -> Window:
         figures = self.outcome.figures
-        peak = Peak({key: self.groups[key] for key in ("smtpd", "queued")}, LOOK)
+        peak = Peak({key: self.groups[key] for key in ("smtpd", "queued")}, LOOK_INTERVAL_S)
         peak.start()
         used, start = cpu.snapshot(self.groups), time.monotonic()
         while (left := start + self.settings.seconds - time.monotonic()) > 0:
             if name == "beside" and self.hop:
                 self._feed()
-            time.sleep(min(left, LOOK))
+            time.sleep(min(left, LOOK_INTERVAL_S))
             product.check()
         window = Window(name, start, time.monotonic())
         now = cpu.snapshot(self.groups)
@@ -199,8 +199,8 @@ class Run(Place):
         return window
 
     def _feed(self) -> None:
-        insert(self.database, self.mails + 1, self.mails + HOP_MAILS, DOMAIN)
-        self.mails += HOP_MAILS
+        insert(self.database, self.mails + 1, self.mails + HOP_MAILS_PER_LOOK, DOMAIN)
+        self.mails += HOP_MAILS_PER_LOOK
 
     def _arrived(self) -> int:
         return int(self.sink.latest.get("distinct", 0))
@@ -208,10 +208,10 @@ class Run(Place):
     def _recover(self, product: Product, since: float) -> None:
         """Wait until a probe that begins after the attack is quick; at most the patience."""
         while (now := time.monotonic()) - since < self.settings.patience:
-            time.sleep(LOOK)
+            time.sleep(LOOK_INTERVAL_S)
             product.check()
             seen = self.prober.latest
-            if float(seen.get("last", 0.0)) > now and float(seen["slow"]) < QUICK:
+            if float(seen.get("last", 0.0)) > now and float(seen["slow"]) < QUICK_PROBE_S:
                 self.outcome.figures["recovery s"] = now - since
                 return
         self.outcome.notes.append(f"not as usual {self.settings.patience:g} s after the attack")
@@ -219,11 +219,11 @@ class Run(Place):
     def _drain(self, wanted: int) -> None:
         """Wait for the accepted mail, as long as some of it comes."""
         before, moved = -1, time.monotonic()
-        while (arrived := self._arrived()) < wanted and time.monotonic() - moved < STALL:
+        while (arrived := self._arrived()) < wanted and time.monotonic() - moved < STALL_S:
             if arrived != before:
                 before, moved = arrived, time.monotonic()
             time.sleep(0.1)
-        time.sleep(0.3)  # for doubles
+        time.sleep(0.3)  # in which duplicates would come
         self.sink.tell("report")
         for kind, number in self.sink.wait("report")["wrong"].items():
             self.outcome.problems.append(f"{number} times {kind}")

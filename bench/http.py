@@ -18,22 +18,31 @@ from bench.corpus import make_body
 from bench.daemons import Product
 from bench.database import Server, fresh
 from bench.helper import Helper, HelperError
-from bench.options import EXIT, HELP, commands_of, dump, failing, finish, opened, relay_options
+from bench.options import (
+    EXIT_CODES_HELP,
+    HELP_SETTINGS,
+    commands_of,
+    dump,
+    failing,
+    finish,
+    opened,
+    relay_options,
+)
 from bench.progress import log
 
-LEAST_RATE, MOST_CPU, LEAST_BESIDE, MOST_GROWTH = 1000.0, 300.0, 0.95, 20.0
-LEAST_SMS = 1000.0
+MIN_MAILS_PER_S, MAX_CPU_MICROSECONDS, MIN_RATIO_BESIDE, MAX_GROWTH_MB = 1000.0, 300.0, 0.95, 20.0
+MIN_SMS_PER_S = 1000.0
 ABOUT = f"""Measure mail that goes out as HTTP requests with its parts in JSON.
 
 One queued has 20 kept connections to a provider on this machine. Each of --rounds sends --mails,
 once alone and once beside a provider that hangs with a full queue. Then a provider answers with
-10 MB each time, and a campaign of --mails SMS is sent. {EXIT}one of the rates is under
-{LEAST_RATE:,.0f}/s, queued takes over {MOST_CPU:.0f} µs of CPU per mail, the rate beside the
-provider that hangs is under {LEAST_BESIDE:.0%}, or the memory grows by over {MOST_GROWTH:.0f} MB
-with such answers."""
-WITHIN = 120.0  # seconds
+10 MB each time, and a campaign of --mails SMS is sent. {EXIT_CODES_HELP}one of the rates is under
+{MIN_MAILS_PER_S:,.0f}/s, queued takes over {MAX_CPU_MICROSECONDS:.0f} µs of CPU per mail,
+the rate beside the provider that hangs is under {MIN_RATIO_BESIDE:.0%}, or the memory grows by
+over {MAX_GROWTH_MB:.0f} MB with such answers."""
+TIMEOUT_S = 120.0
 PARTS = {"to": "{{recipient}}", "from": "{{from}}", "subject": "{{subject}}", "text": "{{text}}"}
-LARGE = 10_000_000  # octets of an answer
+LARGE_ANSWER_OCTETS = 10_000_000
 _FILL = """
 SELECT pgmta.submit('s' || n || '@a.example', ARRAY['r' || n || '@' || %b], %b, wake => true)
 FROM generate_series(1, %b) AS n
@@ -78,7 +87,7 @@ class Requesting:
         routes = [
             self._route("good.example", self.good),
             self._route("hangs.example", self._provider("hangs", hangs=True)),
-            self._route("large.example", self._provider("large", octets=LARGE)),
+            self._route("large.example", self._provider("large", octets=LARGE_ANSWER_OCTETS)),
             self._route("sms", self._provider("sms"), {"to": "{{recipient}}", "text": "{{sms}}"}),
         ]
         shaping = self.directory / "shaping.yaml"
@@ -93,7 +102,7 @@ class Requesting:
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
-        # rows that are deleted while they are in flight
+        # the bench deletes rows while they are in flight, which queued notes
         self.notes[:] = [each for each in self.notes if "row had moved on" not in each]
 
     def _provider(self, name: str, **config: Any) -> Helper:
@@ -123,7 +132,7 @@ class Requesting:
             before = cpu.snapshot(self.groups)
         while not self.db.execute(_LEFT, (domain,)).fetchall()[0][0]:
             time.sleep(0.02)
-            if time.monotonic() - before.at > WITHIN:
+            if time.monotonic() - before.at > TIMEOUT_S:
                 raise HelperError(f"mail for {domain} is still in the queue")
         after = cpu.snapshot(self.groups)
         used = after.groups["queued"] - before.groups["queued"]
@@ -148,7 +157,7 @@ class Requesting:
         self.db.execute("SELECT pgmta.campaign_start(%s)", (campaign,))
         while self.db.execute(_DONE).fetchall()[0][0] < messages:
             time.sleep(0.05)
-            if time.monotonic() - began > WITHIN:
+            if time.monotonic() - began > TIMEOUT_S:
                 raise HelperError("the campaign is not done")
         return messages / (time.monotonic() - began)
 
@@ -161,7 +170,7 @@ class Requesting:
 
 
 @relay_options("uri", "keep")
-@click.command(context_settings=HELP, help=ABOUT)
+@click.command(context_settings=HELP_SETTINGS, help=ABOUT)
 @click.option("--mails", default=5000, type=click.IntRange(100), help="Mails of a round.")
 @click.option("--size", default=2048, type=click.IntRange(16), help="Octets of a text.")
 @click.option("--rounds", default=5, type=click.IntRange(1), help="Rounds; medians count.")
@@ -175,7 +184,7 @@ def main(
         what = f"{len(os.sched_getaffinity(0))} cores; "
         directory, server, about = opened(uri, keep, what)
         with Requesting(server, directory, size, tls=tls) as run:
-            run.send("good.example", mails)  # warms up
+            run.send("good.example", mails)  # not measured: it warms up
             alone, beside = [], []
             for turn in range(rounds):
                 alone.append(run.send("good.example", mails))
@@ -204,11 +213,11 @@ def main(
         click.echo(f"{about}\n\n{aligned(lines)}\n")
     sms, rate, spent, share, grown, *_ = found.values()
     missed = {
-        f"{sms:,.0f} SMS/s": sms < LEAST_SMS,
-        f"{rate:,.0f} mails/s": rate < LEAST_RATE,
-        f"{spent:.0f} µs per mail": spent > MOST_CPU,
-        f"{share:.3f} beside a provider that hangs": share < LEAST_BESIDE,
-        f"{grown:.0f} MB of growth": grown > MOST_GROWTH,
+        f"{sms:,.0f} SMS/s": sms < MIN_SMS_PER_S,
+        f"{rate:,.0f} mails/s": rate < MIN_MAILS_PER_S,
+        f"{spent:.0f} µs per mail": spent > MAX_CPU_MICROSECONDS,
+        f"{share:.3f} beside a provider that hangs": share < MIN_RATIO_BESIDE,
+        f"{grown:.0f} MB of growth": grown > MAX_GROWTH_MB,
     }
     finish(run.notes, [text for text, miss in missed.items() if miss])
 

@@ -20,7 +20,7 @@ from bench.certificate import make_certificate
 from bench.columns import aligned, number
 from bench.cpu import members
 from bench.daemons import Product
-from bench.options import HELP, commands_of, failing, finish, hardware, workplace
+from bench.options import HELP_SETTINGS, commands_of, failing, finish, hardware, workplace
 from bench.progress import log
 from pgmta.postgres.embedded.embedded_server import DATABASE, EmbeddedServer
 
@@ -197,7 +197,7 @@ def _rows(relays: list[Relay], before: list[Usage], after: list[Usage]) -> list[
     return rows
 
 
-@click.command(context_settings=HELP)
+@click.command(context_settings=HELP_SETTINGS)
 @click.option("--seconds", default=120.0, help="How long the relay is watched.")
 @click.option("--rest", default=60.0, help="Seconds before that: looks are more frequent at first.")
 @click.option("--tls/--no-tls", default=True, help="smtpd has a certificate.")

@@ -8,7 +8,7 @@ from bench.corpus import Corpus, unstuff
 
 RECEIVED = re.compile(rb"Received:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*", re.IGNORECASE)
 SIGNATURE = re.compile(rb"DKIM-Signature:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*")
-SAMPLES = 5
+MAX_SAMPLES = 5
 REFUSAL = b"550 5.1.1 <%s>: user unknown\r\n"
 FAILED = re.compile(rb"^Final-Recipient: rfc822; ?([^\r\n]+)\r\nAction: failed\r\n", re.M | re.I)
 FAILED_BEFORE = re.compile(
@@ -16,10 +16,10 @@ FAILED_BEFORE = re.compile(
     rb"Action: failed\r\n",
     re.M | re.I,
 )
-PLACE = re.compile(rb"r\d+\.(\d+)@")
+RECIPIENT_NUMBER = re.compile(rb"r\d+\.(\d+)@")
 
-SIGNED = 2
-"""The number of trace fields of signed mail."""
+SIGNED_TRACES = 2
+"""Signed mail has so many trace fields."""
 
 
 class Ledger:
@@ -47,7 +47,7 @@ class Ledger:
     def fault(self, kind: str, detail: str) -> None:
         """Count something wrong and keep the first few."""
         self.wrong[kind] = self.wrong.get(kind, 0) + 1
-        if self.wrong[kind] <= SAMPLES:
+        if self.wrong[kind] <= MAX_SAMPLES:
             self.samples.append(f"{kind}: {detail}")
 
     def store(self, sender: bytes, recipients: list[bytes], data: bytes) -> None:
@@ -82,7 +82,7 @@ class Ledger:
 
     def _trace(self, n: int, trace: bytes) -> None:
         """Check the text before the message: one Received field, and one signature if asked for."""
-        if self.traces == SIGNED:
+        if self.traces == SIGNED_TRACES:
             trace, number = SIGNATURE.subn(b"", trace)
             if number != 1:
                 self.fault("not signed", f"message {n}: {number} signatures")
@@ -127,7 +127,7 @@ class Bounces(Ledger):
         if not failed:
             self.fault("no failed recipient", repr(data[:200]))
         for address in failed:
-            match = PLACE.match(address)
+            match = RECIPIENT_NUMBER.match(address)
             n = int(match[1]) if match else self.messages
             if n >= self.messages:
                 self.fault("wrong recipient", repr(address))

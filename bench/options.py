@@ -26,8 +26,10 @@ from bench.progress import log
 WRONG, FAILED, MISSED = 1, 2, 3
 """Exit codes: mail was lost, doubled or altered; could not run; a limit was not kept."""
 
-EXIT = "Exit code: 0 all well; 1 something was lost, duplicated or altered; 2 could not run; 3 "
-HELP = {"show_default": True, "help_option_names": ["-h", "--help"]}
+EXIT_CODES_HELP = (
+    "Exit code: 0 all well; 1 something was lost, duplicated or altered; 2 could not run; 3 "
+)
+HELP_SETTINGS = {"show_default": True, "help_option_names": ["-h", "--help"]}
 
 
 FAILURES: tuple[type[Exception], ...] = (
@@ -90,7 +92,7 @@ def workplace(keep: bool) -> Path:
     The embedded server in it stops at exit too, and first: functions registered later run earlier.
     """
     directory = Path(tempfile.mkdtemp(prefix="pgmta-bench-"))
-    directory.chmod(0o755)  # as root, PostgreSQL runs as another user
+    directory.chmod(0o755)  # because for root PostgreSQL runs as another user
     if keep:
         atexit.register(log, f"kept: {directory}")
     else:

@@ -9,9 +9,7 @@ import psutil
 
 from bench import cpu
 
-SHARE = (
-    0.05  # at most this share of the time goes into reading, because each read walks page tables
-)
+MAX_READING_SHARE = 0.05  # of the time, because each read walks page tables
 
 
 class Peak(threading.Thread):
@@ -30,7 +28,7 @@ class Peak(threading.Thread):
         while True:
             began = time.thread_time()
             self._read()
-            pause = max(self._every, (time.thread_time() - began) / SHARE)
+            pause = max(self._every, (time.thread_time() - began) / MAX_READING_SHARE)
             if self._over.wait(pause):
                 return
 

@@ -10,7 +10,7 @@ import click
 
 from bench.database import open_server
 from bench.options import (
-    HELP,
+    HELP_SETTINGS,
     commands_of,
     dump,
     failing,
@@ -122,7 +122,7 @@ def ratios(rounds: Sequence[Mapping[str, Result]]) -> list[Result]:
 
 
 @relay_options("processes", "commands")
-@click.command(context_settings=HELP)
+@click.command(context_settings=HELP_SETTINGS)
 @click.option("--set", "set_", default="quick", type=click.Choice(list(SETS)))
 @click.option("--only", default="", help="Cells of the set whose name has this in it.")
 @click.option("--scale", default=1.0, help="Times the messages of each cell of the set.")

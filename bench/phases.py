@@ -17,8 +17,8 @@ from bench.peak import Peak
 from bench.place import Place
 from bench.progress import Progress
 
-EMPTY_WITHIN = 10.0
-PRODUCT = ("smtpd", "queued", "postgres")
+EMPTY_TIMEOUT_S = 10.0
+PRODUCT_GROUPS = ("smtpd", "queued", "postgres")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Options:
     keep: bool
     commands: Path
     observe: float = 0.0  # seconds between readings of each process's memory; 0: none
-    starttls: bool = False  # the sink offers it
+    starttls: bool = False  # whether the sink offers STARTTLS
     secure: bool = False  # the source uses STARTTLS
     refuse: bool = False  # the sink refuses all recipients, and takes DSNs
 
@@ -80,7 +80,7 @@ class Phase(Place):
 
     def product(self) -> cpu.Groups:
         """Return the groups of processes without those of the bench."""
-        return {name: roots for name, roots in self.groups.items() if name in PRODUCT}
+        return {name: roots for name, roots in self.groups.items() if name in PRODUCT_GROUPS}
 
     def transfer(
         self,
@@ -201,7 +201,7 @@ class Phase(Place):
         lost = [at for at, n in enumerate(seen) if not n and accepted[at // plan.recipients]]
         twice = [at for at, n in enumerate(seen) if n > 1]
         extra = [at for at, n in enumerate(seen) if n and not accepted[at // plan.recipients]]
-        # what came without its 250 (a connection broke in between) is allowed, but not counted
+        # mail that came although a connection broke before its 250 is allowed, and not counted
         for word, places, where in (
             ("lost", lost, problems),
             ("duplicated", twice, problems),
@@ -245,7 +245,7 @@ def measure(name: str, options: Options, directory: Path, server: Server) -> Res
 
             def after() -> None:
                 if name == "relay":
-                    watch.wait_empty(EMPTY_WITHIN)
+                    watch.wait_empty(EMPTY_TIMEOUT_S)
 
             peak = Peak(phase.product(), options.observe) if options.observe else None
             if peak:

@@ -17,8 +17,8 @@ from bench.helper import listen, run, say
 from pgmta import Client, Mail, SendResult
 
 _ROUNDS, _TASKS = 5, 10
-WARM = _ROUNDS * _TASKS
-"""Mails before the measurement."""
+WARM_UP_MAILS = _ROUNDS * _TASKS
+"""So many mails are sent before the measurement."""
 
 _INSERT = "INSERT INTO public.orders (item) VALUES (%s)"
 
@@ -72,7 +72,7 @@ class Producer:
         times: list[float] = []
 
         async def work() -> None:
-            for mail in waiting:  # the tasks share it
+            for mail in waiting:  # the tasks share this iterator
                 started = time.perf_counter()
                 self.ids.add(await self._client.send(mail))
                 times.append(time.perf_counter() - started)
@@ -131,7 +131,7 @@ async def produce(config: dict[str, Any]) -> None:
     await producer.close()
     figures = producer.figures
     say(**{"is": "result"}, seconds=seconds, cpu=spent, ids=len(producer.ids), figures=figures)
-    await asyncio.Event().wait()  # until standard input ends
+    await asyncio.Event().wait()  # cancelled when standard input ends
 
 
 def main() -> None:

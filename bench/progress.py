@@ -3,7 +3,7 @@
 import sys
 import time
 
-EVERY = 2.0
+INTERVAL_S = 2.0
 
 
 def log(text: str) -> None:
@@ -23,7 +23,7 @@ class Progress:
     def show(self, done: int) -> None:
         """Show the new state, if it is time to."""
         self.done = done
-        if time.monotonic() - self.shown >= EVERY:
+        if time.monotonic() - self.shown >= INTERVAL_S:
             self.end()
 
     def end(self) -> None:

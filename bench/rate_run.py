@@ -28,14 +28,14 @@ from pgmta.store.admin.migrate import migrate
 
 USED, OTHER = "two.example", "a.example"
 """Credentials, and domains of senders: one has two campaigns."""
-QUIET = 8.0  # seconds before a fault
-STOPPED = 5.0  # seconds of SIGSTOP
-CLOCKS = (2, -2, 0)  # seconds by which the clocks of workers are wrong
-NEAR_S = 0.0004  # round trip to PostgreSQL, unless a run names another one
-FAR_S = {"5 ms": 0.005, "20 ms": 0.02, "50 ms": 0.05}
+QUIET_S = 8.0  # before a fault
+STOPPED_S = 5.0  # by SIGSTOP
+CLOCK_ERRORS_S = (2, -2, 0)  # of the workers
+NEAR_TRIP_S = 0.0004  # to PostgreSQL and back, unless a run names another time
+FAR_TRIPS_S = {"5 ms": 0.005, "20 ms": 0.02, "50 ms": 0.05}
 SLOW_SYNC, SLOW_SYNC_MS = "slow sync", 10
 BUSY, BUSY_PROCESSES = "busy", 8
-CONDITIONS = (*FAR_S, SLOW_SYNC, BUSY)
+CONDITIONS = (*FAR_TRIPS_S, SLOW_SYNC, BUSY)
 """Where rates have to hold too: round trips to PostgreSQL, a slow disk, a busy machine."""
 _SPIN = "while True: pass"
 _FAKETIME = "/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1"
@@ -50,7 +50,7 @@ FROM generate_series(1, %s) AS n
 """
 _CAMPAIGN = "SELECT campaign_create(%s, %s, 'news', sender => %s)"
 _START = "SELECT campaign_start(%s, %s, %s)"
-PER_SECOND = 100
+LOOKS_PER_S = 100
 _USING = """
 SELECT count(*) FROM (
     SELECT j.campaign_id::text FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
@@ -75,13 +75,13 @@ class Looks:
 
 @contextmanager
 def looking(uri: str, credential: str) -> Iterator[Looks]:
-    """Look `PER_SECOND` times per second: which jobs have it, and which mail is in the queue."""
+    """Look `LOOKS_PER_S` times per second: which jobs have it, and which mail is in the queue."""
     looks, done = Looks(), threading.Event()
 
     def look() -> None:
         with psycopg.connect(uri, autocommit=True) as db:
             db.execute("SET search_path = pgmta")
-            while not done.wait(1 / PER_SECOND):
+            while not done.wait(1 / LOOKS_PER_S):
                 row = db.execute(_USING, {"credential": credential}).fetchone()
                 looks.all += 1
                 looks.one += row == (1,)
@@ -100,11 +100,11 @@ def looking(uri: str, credential: str) -> Iterator[Looks]:
 class Run:
     """A campaign with a rate, or with `route` plain mail by a route with it."""
 
-    rate: float  # per second
+    rate: float  # mails per second
     processes: int
     fault: str = ""  # stop, clock, restart, jobs, rivals, or one of CONDITIONS
     route: bool = False
-    seconds: float = 30.0  # of an undisturbed stretch
+    seconds: float = 30.0  # length of an undisturbed stretch
 
     @property
     def kind(self) -> str:
@@ -201,7 +201,7 @@ class RatedLine:
             "addresses": list(self._spaces.addresses.values()),
             "namespace": self._spaces.database,
             "upstream": upstream,
-            "delay": FAR_S.get(run.fault, NEAR_S) / 2,
+            "delay": FAR_TRIPS_S.get(run.fault, NEAR_TRIP_S) / 2,
         }
         self._file = directory / "times.json"
         proxy = self._helper("delay_line", line, ())
@@ -313,7 +313,7 @@ def _stop(line: RatedLine) -> None:
     """Stop one process for a while, and go on."""
     _, process, _ = line.products[0].running[0]
     process.send_signal(signal.SIGSTOP)
-    line.wait(STOPPED)
+    line.wait(STOPPED_S)
     process.send_signal(signal.SIGCONT)
 
 
@@ -329,7 +329,7 @@ def _restart(line: RatedLine) -> None:
 FAULTS: dict[str, Callable[[RatedLine], None] | None] = {
     "stop": _stop,
     "restart": _restart,
-    "clock": None,  # from the start
+    "clock": None,  # the clocks are wrong from the start
 }
 
 
@@ -340,14 +340,14 @@ def measure(run: Run, server: Server, directory: Path, commands: Path) -> Outcom
     line = RatedLine(run, server, folder, commands)
     try:
         for number in range(run.processes):
-            clock = CLOCKS[number % len(CLOCKS)] if run.fault == "clock" else 0
+            clock = CLOCK_ERRORS_S[number % len(CLOCK_ERRORS_S)] if run.fault == "clock" else 0
             line.start(number, clock)
         line.begin()
         with line.looks() as looks:
-            line.wait(QUIET if run.rate >= 1 else 2 / run.rate)
+            line.wait(QUIET_S if run.rate >= 1 else 2 / run.rate)
             if fault := FAULTS.get(run.fault):
                 fault(line)
-                line.wait(QUIET if run.rate >= 1 else 10 / run.rate)
+                line.wait(QUIET_S if run.rate >= 1 else 10 / run.rate)
             else:
                 line.wait(run.seconds - 5)
         times, connections = line.times()

@@ -11,8 +11,8 @@ from bench.columns import aligned
 from bench.database import Server, open_server
 from bench.namespaces import possible
 from bench.options import (
-    EXIT,
-    HELP,
+    EXIT_CODES_HELP,
+    HELP_SETTINGS,
     commands_of,
     dump,
     failing,
@@ -28,24 +28,24 @@ from bench.progress import log
 from bench.rate_run import (
     BUSY,
     BUSY_PROCESSES,
-    CLOCKS,
+    CLOCK_ERRORS_S,
     CONDITIONS,
     FAULTS,
-    PER_SECOND,
-    QUIET,
+    LOOKS_PER_S,
+    QUIET_S,
     SLOW_SYNC,
     SLOW_SYNC_MS,
-    STOPPED,
+    STOPPED_S,
     Outcome,
     Run,
     measure,
 )
 
-PROCESSES = (1, 3, 8)
+PROCESS_NUMBERS = (1, 3, 8)
 RUNS = [
     *(
         Run(rate, processes, fault)
-        for rate, fault, processes in product((50.0, 500.0), ("", *FAULTS, "jobs"), PROCESSES)
+        for rate, fault, processes in product((50.0, 500.0), ("", *FAULTS, "jobs"), PROCESS_NUMBERS)
     ),
     *(Run(rate, 8, "rivals") for rate in (50.0, 200.0)),
     *(
@@ -55,7 +55,7 @@ RUNS = [
     *(
         Run(rate, processes, fault, route=True, seconds=seconds)
         for (rate, seconds), fault, processes in product(
-            ((1000.0, 30.0), (10 / 60, 90.0)), ("", *FAULTS), PROCESSES
+            ((1000.0, 30.0), (10 / 60, 90.0)), ("", *FAULTS), PROCESS_NUMBERS
         )
     ),
 ]
@@ -63,16 +63,18 @@ ABOUT = f"""Measure whether rates hold at a next hop, and how much of them is us
 
 A campaign, or plain mail by a route, has a rate. Its queued processes are in two network namespaces
 and a next hop in a third one notes the time of each MAIL. "most" is the largest number in a window
-of a second, or of a minute for less than one per second. "stop" is a SIGSTOP of {STOPPED:g} s after
-{QUIET:g} s, "restart" a SIGTERM and a SIGKILL of two processes, which start again, "jobs" two jobs
-of the campaign, and with "clock" three clocks are {", ".join(f"{c:+d}" for c in CLOCKS)} s wrong.
+of a second, or of a minute for less than one per second. "stop" is a SIGSTOP of {STOPPED_S:g} s
+after {QUIET_S:g} s, "restart" a SIGTERM and a SIGKILL of two processes, which start again, "jobs"
+two jobs of the campaign, and with "clock" three clocks are
+{", ".join(f"{c:+d}" for c in CLOCK_ERRORS_S)} s wrong.
 "rivals" are two campaigns with one credential, beside one with another credential, whose share
-counts, and {PER_SECOND} looks a second at the jobs and the queue. Milliseconds are round trips to
+counts, and {LOOKS_PER_S} looks a second at the jobs and the queue. Milliseconds are round trips to
 PostgreSQL. "{SLOW_SYNC}" is a disk whose syncs take {SLOW_SYNC_MS} ms longer (needs cc), "{BUSY}" a
 host of queued and PostgreSQL where {BUSY_PROCESSES} other processes are busy. Needs root,
-iproute2 and libfaketime. {EXIT}a window has more than the rate, or without an interruption less
-than 0.9 of it is used, with 8 processes 0.8, 0.95 beside rivals, 0.85 at 50 ms and with a slow
-sync, and 0.7 if busy. Other work delays it; `chrt -r 1` before the command helps."""
+iproute2 and libfaketime. {EXIT_CODES_HELP}a window has more than the rate, or
+without an interruption less than 0.9 of it is used, with 8 processes 0.8, 0.95 beside rivals,
+0.85 at 50 ms and with a slow sync, and 0.7 if busy. Other work delays it; `chrt -r 1` before the
+command helps."""
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -94,7 +96,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 @relay_options("uri")
-@click.command(context_settings=HELP, help=ABOUT)
+@click.command(context_settings=HELP_SETTINGS, help=ABOUT)
 @click.option("--only", multiple=True, help="Only runs whose name has this text; repeatable.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(only: tuple[str, ...], json_: bool, uri: str | None) -> None:
@@ -128,7 +130,7 @@ def _slow_server() -> tuple[Path, Server]:
     try:
         return directory, open_server(None, directory)
     finally:
-        del os.environ[VARIABLE]  # the other programs have no need of it
+        del os.environ[VARIABLE]  # so that other programs do not inherit it
 
 
 if __name__ == "__main__":

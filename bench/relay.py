@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from bench.options import HELP, SHARED, commands_of, failing, finish, opened, relay_options
+from bench.options import HELP_SETTINGS, SHARED, commands_of, failing, finish, opened, relay_options
 from bench.phases import Options, measure, selftest
 from bench.progress import log
 from bench.report import as_json, table
 
 
 @relay_options(*SHARED)
-@click.command(context_settings=HELP)
+@click.command(context_settings=HELP_SETTINGS)
 @click.option("--phase", default="both", type=click.Choice(["ingest", "relay", "both"]))
 @click.option("--runs", default=1, type=click.IntRange(1), help="Repeat; shows min, median, max.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")

@@ -30,7 +30,7 @@ ORDER = [
     "sink connections at once",
     "recipients/transaction",
 ]
-WIDTH = 8  # of a column of figures, at least
+MIN_WIDTH_CHARACTERS = 8  # of a column of figures
 
 
 def _cells(results: Sequence[Result], name: str) -> list[str]:
@@ -58,7 +58,7 @@ def table(results: Sequence[Result]) -> str:
         for name in [*ORDER, *sorted(names - set(ORDER))]
         if name in names
     ]
-    return aligned(rows, WIDTH)
+    return aligned(rows, MIN_WIDTH_CHARACTERS)
 
 
 def as_json(settings: dict[str, Any], results: Sequence[Result]) -> str:

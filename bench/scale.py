@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from bench.options import EXIT, HELP, commands_of, failing, finish, opened, relay_options
+from bench.options import (
+    EXIT_CODES_HELP,
+    HELP_SETTINGS,
+    commands_of,
+    failing,
+    finish,
+    opened,
+    relay_options,
+)
 from bench.phases import Options, Result, measure
 from bench.progress import log
 from bench.report import as_json, table
@@ -16,14 +24,14 @@ from bench.report import as_json, table
 ABOUT = f"""Measure what the relay costs at several sizes of one thing.
 
 Every round runs the relay end to end once for each value, on a fresh database; a backlog is filled,
-vacuumed and checkpointed before. Ratios are within a round, to the first value. {EXIT}a process was
-larger than --limit-mb."""
-MESSAGES, SECONDS, WARM = 10_000, 30, 1000
-OCTETS = 1_000_000_000  # that one run sends, about
-DELIVERIES = 50_000  # that one run makes of messages with several recipients
-LARGE, PATIENCE = 1_000_000, 120.0  # octets of a message; seconds that it may stand still
+vacuumed and checkpointed before. Ratios are within a round, to the first value. {EXIT_CODES_HELP}a
+process was larger than --limit-mb."""
+MESSAGES, RATED_RUN_S, WARM_UP_MESSAGES = 10_000, 30, 1000
+RUN_OCTETS = 1_000_000_000  # that one run sends, about
+RUN_DELIVERIES = 50_000  # of messages with several recipients, in one run
+LARGE_OCTETS, PATIENCE_S = 1_000_000, 120.0  # a large message may stand still for so long
 VALUE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmM]?)[bB]?")
-TIMES = {"": 1, "k": 1000, "m": 1_000_000}
+FACTORS = {"": 1, "k": 1000, "m": 1_000_000}
 DEFAULTS = {
     "backlog": "0,10k,100k,1M",
     "workers": "1,2,4",
@@ -39,7 +47,7 @@ def parse(text: str) -> int:
     match = VALUE.fullmatch(text.strip())
     if not match:
         raise ValueError(f"{text!r} is no number")
-    return round(float(match[1]) * TIMES[match[2].lower()])
+    return round(float(match[1]) * FACTORS[match[2].lower()])
 
 
 class Values(click.ParamType[list[int]]):
@@ -59,10 +67,10 @@ def at(base: Options, vary: str, value: int) -> Options:
     """Return the options for one value, with fewer messages where they are large or many."""
     changed: dict[str, Any] = {vary: value}
     options = replace(base, **changed)
-    messages = min(options.messages, max(1, OCTETS // options.size))
+    messages = min(options.messages, max(1, RUN_OCTETS // options.size))
     if options.recipients > 1:
-        messages = min(messages, max(1, DELIVERIES // options.recipients))
-    stall = max(options.stall, PATIENCE) if options.size >= LARGE else options.stall
+        messages = min(messages, max(1, RUN_DELIVERIES // options.recipients))
+    stall = max(options.stall, PATIENCE_S) if options.size >= LARGE_OCTETS else options.stall
     return replace(options, messages=messages, stall=stall)
 
 
@@ -96,7 +104,7 @@ def too_large(results: Sequence[Result], limit: float) -> list[str]:
     "sessions", "size", "recipients", "domains", "reuse", "processes", "workers",
     "backlog", "rate", "uri", "stall", "keep", "commands",
 )  # fmt: skip
-@click.command(context_settings=HELP, help=ABOUT)
+@click.command(context_settings=HELP_SETTINGS, help=ABOUT)
 @click.option("--vary", default="backlog", type=click.Choice(list(DEFAULTS)), help="What changes.")
 @click.option("--values", type=Values(), help="Its values, such as 0,10k,1M  [default: some]")
 @click.option("--rounds", default=3, type=click.IntRange(1), help="Runs of each value.")
@@ -119,14 +127,14 @@ def main(
 ) -> None:
     """Read the options, measure, show."""
     values = list(dict.fromkeys(values or Values().convert(DEFAULTS[vary], None, None)))
-    messages = messages or (max(100, round(rate * SECONDS)) if rate else MESSAGES)
+    messages = messages or (max(100, round(rate * RATED_RUN_S)) if rate else MESSAGES)
     base = Options(commands=commands_of(commands), messages=messages, rate=rate, **rest)
     done: list[list[Result]] = [[] for _ in range(rounds)]
     with failing():
         directory, server, about = opened(uri, base.keep)
-        if messages >= WARM and not rate:
+        if messages >= WARM_UP_MESSAGES and not rate:
             log("warming up")
-            warm = replace(base, messages=WARM, backlog=0, size=4096)
+            warm = replace(base, messages=WARM_UP_MESSAGES, backlog=0, size=4096)
             measure("relay", warm, directory, server)
         for turn, value in order(values, rounds):
             log(f"round {turn + 1} of {rounds}: {vary} {value}")

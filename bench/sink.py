@@ -18,7 +18,7 @@ from bench.helper import listen, say
 from bench.ledger import Bounces, Ledger
 from pgmta.service import tune_memory
 
-END = b"\r\n.\r\n"
+END_OF_DATA = b"\r\n.\r\n"
 EHLO = (
     b"250-sink.bench.test\r\n250-PIPELINING\r\n250-SIZE 104857600\r\n250-8BITMIME\r\n"
     b"250-ENHANCEDSTATUSCODES\r\n250 SMTPUTF8\r\n"
@@ -41,7 +41,7 @@ class Session(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet. (uvloop sets TCP_NODELAY itself.)"""
         self.transport = cast(asyncio.Transport, transport)
-        if self.encrypted:  # the same connection, after the handshake
+        if self.encrypted:  # the handshake makes the same connection anew
             return
         self._say(b"220 sink.bench.test ESMTP\r\n")
         ledger = self.ledger
@@ -99,12 +99,12 @@ class Session(asyncio.Protocol):
         if buffer.startswith(b".\r\n"):
             content, taken = b"", 3
         else:
-            end = find(buffer, END, self.searched)
+            end = find(buffer, END_OF_DATA, self.searched)
             if end < 0:
-                self.searched = max(0, len(buffer) - len(END) + 1)
+                self.searched = max(0, len(buffer) - len(END_OF_DATA) + 1)
                 return False
             with memoryview(buffer) as view:
-                content, taken = bytes(view[: end + 2]), end + len(END)
+                content, taken = bytes(view[: end + 2]), end + len(END_OF_DATA)
         del buffer[:taken]
         self.in_data = False
         self.ledger.store(self.sender or b"", self.recipients, content)

@@ -15,11 +15,11 @@ import uvloop
 from bench.corpus import Corpus, Plan
 from bench.helper import listen, say
 
-ATTEMPTS = 5
-PAUSE = 0.1
-SAMPLES = 5
+MAX_ATTEMPTS = 5
+RETRY_PAUSE_S = 0.1
+MAX_SAMPLES = 5
 GREETING, HELLO, SECURING, ENVELOPE, CONTENT, LEAVING, OVER = range(7)
-BEFORE = (GREETING, HELLO, SECURING)
+STATES_BEFORE_MAIL = (GREETING, HELLO, SECURING)
 
 
 class Work:
@@ -30,8 +30,8 @@ class Work:
         self.port = cast(int, config["port"])
         self.reuse = cast(bool, config["reuse"])
         self.rate = cast(float, config["rate"])
-        self.address = cast("str | None", config.get("address"))  # of this side
-        self.base = cast(int, config.get("base", 0))  # the first message
+        self.address = cast("str | None", config.get("address"))  # from which it connects
+        self.base = cast(int, config.get("base", 0))  # number of the first message
         self.tls = client_context() if config.get("tls") else None
         self.todo = deque(range(self.base, corpus.plan.messages))
         self.total = len(self.todo)
@@ -77,9 +77,9 @@ class Work:
     def fail(self, n: int, reason: str, again: bool) -> None:
         """Message n was not taken: put it back if that is safe and not yet too often."""
         tries = self.attempts[n] = self.attempts.get(n, 0) + 1
-        if len(self.samples) < SAMPLES:
+        if len(self.samples) < MAX_SAMPLES:
             self.samples.append(f"message {n}: {reason}")
-        if again and tries < ATTEMPTS:
+        if again and tries < MAX_ATTEMPTS:
             self.retries += 1
             self.todo.append(n)
         else:
@@ -117,7 +117,7 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the message under way back."""
-        if self.state in BEFORE:
+        if self.state in STATES_BEFORE_MAIL:
             self.failed = True
         self._drop(f"connection lost {exc or ''}", self.state != CONTENT)
         self.state = OVER
@@ -198,7 +198,7 @@ class Session(asyncio.Protocol):
 
     def _bad(self, line: bytes) -> None:
         self.failed = True
-        if self.current < 0 and len(self.work.samples) < SAMPLES:
+        if self.current < 0 and len(self.work.samples) < MAX_SAMPLES:
             self.work.samples.append(repr(line[:200]))
         self._drop(repr(line[:200]), line.startswith(b"4"))
         self.state = OVER
@@ -240,7 +240,7 @@ async def sender(work: Work) -> None:
     broken = 0
     while not work.finished.is_set():
         if not work.todo:
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_PAUSE_S)
             continue
         accepted = work.accepted
         try:
@@ -252,16 +252,16 @@ async def sender(work: Work) -> None:
             )
         except OSError as error:
             failed = True
-            if len(work.samples) < SAMPLES:
+            if len(work.samples) < MAX_SAMPLES:
                 work.samples.append(f"connect: {error}")
         else:
             await session.closed
             failed = session.failed
         broken = broken + 1 if failed and work.accepted == accepted else 0
-        if broken >= ATTEMPTS * 4:
+        if broken >= MAX_ATTEMPTS * 4:
             return
         if failed:
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_PAUSE_S)
 
 
 async def run(work: Work, sessions: int) -> None:
@@ -292,7 +292,7 @@ def main() -> None:
     loop = uvloop.new_event_loop()
 
     def status() -> None:
-        slow = max(work.delays[-SAMPLES:], default=0.0)
+        slow = max(work.delays[-MAX_SAMPLES:], default=0.0)
         say(accepted=work.accepted, refused=work.refused, slow=slow, last=work.last)
         loop.call_later(0.1, status)
 

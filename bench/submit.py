@@ -15,7 +15,7 @@ import psycopg
 
 from bench.daemons import Product
 from bench.database import Server, check_durability, fresh
-from bench.options import EXIT, HELP, commands_of, failing, finish, opened
+from bench.options import EXIT_CODES_HELP, HELP_SETTINGS, commands_of, failing, finish, opened
 from bench.phases import Result
 from bench.progress import Progress
 from bench.report import as_json, table
@@ -24,13 +24,13 @@ from pgmta.postgres.embedded.programs import tool
 ABOUT = f"""Measure transactions that insert an order, with and without the submission of a mail.
 
 pgbench runs both in turn on a fresh database: BEGIN; INSERT; SELECT pgmta.submit(...); COMMIT, and
-the same without the submission. No daemon runs, and no mail is delivered. {EXIT}a rate or the ratio
-is below its limit, or sessions waited for the lock of NOTIFY."""
+the same without the submission. No daemon runs, and no mail is delivered. {EXIT_CODES_HELP}a rate
+or the ratio is below its limit, or sessions waited for NOTIFY's lock."""
 
 _RATE = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 _FAILED = re.compile(r"^number of failed transactions: (\d+)", re.MULTILINE)
-_LOOK = 0.02  # seconds between two looks at what the sessions wait for
-_WARM = 1  # seconds before the first round
+_LOOK_INTERVAL_S = 0.02  # at what the sessions wait for
+_WARM_UP_S = 1  # before the first round
 _ORDER = "\\set id random(1, 1000000000)\nBEGIN;\nINSERT INTO orders (item) VALUES (:id);\n"
 _SUBMIT = """SELECT pgmta.submit('shop@shop.example',
     ARRAY['c' || :id || '@d' || :id % 50 || '.example'], convert_to(:content, 'UTF8'));
@@ -62,7 +62,7 @@ class Waits:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(_LOOK):
+        while not self._stop.wait(_LOOK_INTERVAL_S):
             for name, count in self._db.execute(
                 "SELECT coalesce(wait_event_type || ':' || wait_event, 'running'), count(*)"
                 " FROM pg_stat_activity WHERE application_name = 'pgbench' AND state <> 'idle'"
@@ -118,7 +118,7 @@ def measure(bench: Bench, rounds: int, seconds: int) -> list[Round]:
     """Run both scripts in turn, in alternating order."""
     plain = bench.script("plain", f"{_ORDER}COMMIT;\n")
     submitting = bench.script("submitting", f"{_ORDER}{_SUBMIT}COMMIT;\n")
-    bench.rate(submitting, _WARM)
+    bench.rate(submitting, _WARM_UP_S)
     found = []
     progress = Progress("rounds", rounds)
     for turn in range(rounds):
@@ -195,7 +195,7 @@ def prepared(server: Server, directory: Path) -> Iterator[str]:
         yield uri
 
 
-@click.command(help=ABOUT, context_settings=HELP)
+@click.command(help=ABOUT, context_settings=HELP_SETTINGS)
 @click.option("--sessions", default=16, type=click.IntRange(1), help="Sessions of the application.")
 @click.option("--size", default=4096, type=click.IntRange(100), help="Octets of a mail.")
 @click.option("--seconds", default=10, type=click.IntRange(1), help="Length of a measurement.")

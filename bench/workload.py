@@ -13,14 +13,14 @@ from bench import cpu
 from bench.database import Server, check_durability, fresh
 from bench.helper import Helper, HelperError
 from bench.phases import Result
-from bench.producer import WARM
+from bench.producer import WARM_UP_MAILS
 from bench.progress import Progress, log
 from pgmta.store.admin.migrate import migrate
 
-RATE = "mails/s"
+RATE_FIGURE = "mails/s"
 """The figure of each measure but `lone`."""
 
-RATIO = "to INSERT and COMMIT"
+RATIO_FIGURE = "to INSERT and COMMIT"
 """The figure of `lone`: the time of a send, as a multiple of that of a small row."""
 
 MEASURES = {
@@ -104,25 +104,25 @@ class Workload:
         consumers = self._start_consumers()
         number = self.sizes.batch
         producer = self._start_producer("batch", number)
-        self._wait_handled(consumers, 2 * WARM)  # all connections are there
+        self._wait_handled(consumers, 2 * WARM_UP_MAILS)  # afterwards all connections are open
         began = time.monotonic()
         self._take(producer, number)
-        last = self._wait_handled(consumers, 2 * (number + WARM))
+        last = self._wait_handled(consumers, 2 * (number + WARM_UP_MAILS))
         self._result.figures["to the last outcome, mails/s"] = number / (last - began)
-        self._check_consumed(consumers, number + WARM)
+        self._check_consumed(consumers, number + WARM_UP_MAILS)
 
     def _consumed(self) -> None:
         number = self.sizes.messages
         rate = self._produce("batch", number)
         self._result.figures["produced, mails/s"] = rate
         consumers = self._start_consumers()
-        with self._cpu(number + WARM):
+        with self._cpu(number + WARM_UP_MAILS):
             for each in consumers:
                 each.tell("go")
-            last = self._wait_handled(consumers, 2 * (number + WARM))
+            last = self._wait_handled(consumers, 2 * (number + WARM_UP_MAILS))
         first = min(each.latest["first"] for each in consumers)
-        self._result.figures[RATE] = (number + WARM) / (last - first)
-        self._check_consumed(consumers, number + WARM)
+        self._result.figures[RATE_FIGURE] = (number + WARM_UP_MAILS) / (last - first)
+        self._check_consumed(consumers, number + WARM_UP_MAILS)
 
     # -- the producer --
 
@@ -131,9 +131,10 @@ class Workload:
         rate = self._take(self._start_producer(work, number, tasks), number)
         row = self._db.execute("SELECT count(*), count(DISTINCT message_id) FROM queue").fetchone()
         rows, messages = row or (0, 0)
-        if (rows, messages) != (2 * (number + WARM), number + WARM):
+        if (rows, messages) != (2 * (number + WARM_UP_MAILS), number + WARM_UP_MAILS):
             self._result.problems.append(
-                f"{rows} rows of {messages} messages queued, wanted {number + WARM} of 2 rows"
+                f"{rows} rows of {messages} messages queued, "
+                f"wanted {number + WARM_UP_MAILS} of 2 rows"
             )
         self._result.figures["rows per mail"] = rows / max(1, messages)
         return rate
@@ -148,11 +149,13 @@ class Workload:
             producer.tell("go")
             told = producer.wait("result", self.stall)
         figures = self._result.figures
-        if told["ids"] != number + WARM:
-            self._result.problems.append(f"{told['ids']} ids returned, wanted {number + WARM}")
+        if told["ids"] != number + WARM_UP_MAILS:
+            self._result.problems.append(
+                f"{told['ids']} ids returned, wanted {number + WARM_UP_MAILS}"
+            )
         figures |= told["figures"]
-        if RATIO not in figures:
-            figures[RATE] = number / told["seconds"]
+        if RATIO_FIGURE not in figures:
+            figures[RATE_FIGURE] = number / told["seconds"]
         figures["CPU µs/mail, producer"] = told["cpu"] / number * 1e6
         producer.close()
         return number / float(told["seconds"])
@@ -181,7 +184,7 @@ class Workload:
                 raise HelperError(f"{handled} of {wanted} rows handled, then nothing")
             progress.show(handled)
             for each in consumers:
-                each.poll("never", 0.002)  # raises if it has ended
+                each.poll("never", 0.002)  # raises if the process has ended
         return max(float(each.latest["last"]) for each in consumers if each.latest)
 
     def _check_consumed(self, consumers: Sequence[Helper], mails: int) -> None:

@@ -37,13 +37,13 @@ ERROR = "error: "
 """The beginning of each error of a command on stderr."""
 
 EXIT_PIPE = 128 + signal.SIGPIPE
-_MAX_COLUMN_CHARACTERS = 120  # characters of a column
+_MAX_COLUMN_CHARACTERS = 120
 _FORMULA = re.compile(r"[=+\-@\t\r\n]")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _STATEMENT_PART = re.compile(r"\n(?:QUERY|CONTEXT):")
 # each character takes one column of the terminal
 _NARROW_TEXT = re.compile(r"[ -\u02ff\u2010-\u2027]*")
-_PROGRESS_INTERVAL_S = 2.0  # seconds between two lines of progress
+_PROGRESS_INTERVAL_S = 2.0
 
 
 def config_option(

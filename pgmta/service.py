@@ -20,8 +20,13 @@ from pgmta.logs import get
 
 _STDIN = 0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_SOCKET, _PERIOD, _OWNER = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"  # sd_notify(3)
-_BEAT_S = 0.5  # seconds
+# sd_notify(3)
+_SOCKET_VARIABLE, _PERIOD_VARIABLE, _OWNER_VARIABLE = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+)
+_BEAT_S = 0.5  # parts of a process wake together at multiples of this time
 _TIMER_SLACK_S = 0.001  # timers have whole milliseconds and may be early
 # before a part begins again that an error has ended: first, and longest
 _RESTART_PAUSES_S = (1.0, 60.0)
@@ -194,8 +199,8 @@ class ServiceManager:
     """
 
     def __init__(self) -> None:
-        address = os.environ.pop(_SOCKET, "")
-        period, owner = os.environ.pop(_PERIOD, ""), os.environ.pop(_OWNER, "")
+        address = os.environ.pop(_SOCKET_VARIABLE, "")
+        period, owner = os.environ.pop(_PERIOD_VARIABLE, ""), os.environ.pop(_OWNER_VARIABLE, "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         ours = owner in ("", str(os.getpid())) and period.isdecimal()
         self._period = int(period) / 1e6 if ours and self._address else 0.0

@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def _run_command() -> None:
-    if sys.argv[1:2] == ["web"]:  # by itself: the parts that deliver have 10 MB
+    if sys.argv[1:2] == ["web"]:  # without the code that delivers, which takes 10 MB of memory
         from queued.daemon.web import web
 
         web(sys.argv[2:], prog_name="queued web")

@@ -15,9 +15,9 @@ def main() -> None:
         _run_command()
         return
     with signals.kept():
-        from smtpd.process.plan_process import OPTION
+        from smtpd.process.plan_process import PLAN_OPTION
 
-        if sys.argv[1] == "run" and OPTION not in sys.argv:
+        if sys.argv[1] == "run" and PLAN_OPTION not in sys.argv:
             _run_master()
         else:
             _run_command()

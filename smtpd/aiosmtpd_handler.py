@@ -33,9 +33,9 @@ from smtpd.server.server import Server
 from smtpd.session.composition import compose, header_rules
 from smtpd.tls.tls_facts import TlsFacts
 
-_LOCAL = ("127.0.0.1", 0)  # the peer of a Unix socket
+_LOCAL_PEER = ("127.0.0.1", 0)  # stands for the peer of a Unix socket
 
-_COUNTING: dict[str, frozenset[str] | None] = {  # keys of sections; None: all of them
+_COUNTING_KEYS: dict[str, frozenset[str] | None] = {  # keys of sections; None: all of them
     "environment": frozenset(("hostname",)),
     "limits": frozenset(("message_size", "recipients", "hops", "slow_commit", "late_commit")),
     "log": frozenset(("accepted",)),
@@ -80,7 +80,7 @@ class AiosmtpdHandler:
         self._lmtp = SmtpListener(config, Listener(protocol="lmtp"))
         self._server: Server | None = None
         self._closing = False
-        self._open: set[asyncio.Future[str]] = set()  # answers to the end of data
+        self._open: set[asyncio.Future[str]] = set()  # replies to the end of data that are due
 
     def close(self, seconds: float = 10.0) -> None:
         """Do as `aclose`, from any thread but that of the Controller's event loop."""
@@ -139,7 +139,7 @@ class AiosmtpdHandler:
     async def handle_DATA(self, server: Any, session: Session, envelope: Any) -> str:
         """Check the content, commit the message, and return 250 when it is durable."""
         reply = self._shutting_down if self._closing else await self._store(envelope)
-        # RFC 2033, section 4.2: one for each recipient
+        # LMTP has a reply for each recipient (RFC 2033, section 4.2)
         copies = max(1, envelope.pgmta_accepted) if isinstance(server, LMTP) else 1
         return "\r\n".join([reply] * copies)
 
@@ -202,7 +202,7 @@ class AiosmtpdHandler:
             relay.committer.commit(incoming.content, message, committed, template)
             return await answer
         finally:
-            incoming.content.discard()  # unless its commit has begun: the client may have gone
+            incoming.content.discard()  # without effect once the commit has begun
             answer.cancel()
 
     def _begin(self) -> Server:
@@ -217,12 +217,12 @@ class AiosmtpdHandler:
         """Return what does the commands of one transaction."""
         proxy = session.proxy_data
         listener = self._lmtp if isinstance(server, LMTP) else self._listener
-        peer: Any = session.peer if isinstance(session.peer, tuple) else _LOCAL
+        peer: Any = session.peer if isinstance(session.peer, tuple) else _LOCAL_PEER
         client = proxy.src_addr if proxy else None
         identified = isinstance(client, IPv4Address | IPv6Address)
         peer = (str(client), proxy.src_port) if proxy and identified else peer
         tally = Tally(self._config.limits, spared=True)
-        trusted = identified or not proxy  # else the proxy has not named the client
+        trusted = identified or not proxy  # a proxy has to name the client first
         commands = Commands(self._begin(), listener, str(peer[0]), peer, tally, trusted=trusted)
         if cipher := server.transport.get_extra_info("cipher"):
             commands.secured(TlsFacts(cipher[1], cipher[0]))
@@ -240,8 +240,8 @@ class AiosmtpdHandler:
 def _without_effect(config: SmtpdConfig) -> Iterator[str]:
     """Yield the keys of the settings that do not count."""
     for name in sorted(config.model_fields_set):
-        if name not in _COUNTING:
+        if name not in _COUNTING_KEYS:
             yield name
-        elif keys := _COUNTING[name]:
+        elif keys := _COUNTING_KEYS[name]:
             given: set[str] = getattr(config, name).model_fields_set
             yield from (f"{name}.{key}" for key in sorted(given - keys))

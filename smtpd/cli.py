@@ -31,7 +31,7 @@ from pgmta.postgres.locate import absence, resolve
 from smtpd.config import SmtpdConfig
 from smtpd.process import privileges
 from smtpd.process.plan import make_plan, write_plan
-from smtpd.process.plan_process import OPTION
+from smtpd.process.plan_process import PLAN_OPTION
 from smtpd.process.risks import container_gateway, risks
 from smtpd.process.sockets import collisions
 from smtpd.recipients.recipient_file import check as check_recipients
@@ -39,14 +39,14 @@ from smtpd.recipients.recipient_file import check as check_recipients
 if TYPE_CHECKING:
     from pgmta.postgres.link import Link
 
-_FILE = "smtpd.yaml"
-_LOOK = 0.1  # seconds between looks for a signal
-_ANSWER = 5.0  # seconds for an answer of PostgreSQL
-_NAMED = 20  # users whom a check names
+_CONFIG_NAME = "smtpd.yaml"
+_SIGNAL_LOOK_INTERVAL_S = 0.1
+_ANSWER_TIMEOUT_S = 5.0  # for PostgreSQL
+_NAMED_USERS = 20  # in the message of a check
 
 
 plan_option = click.option(
-    OPTION,
+    PLAN_OPTION,
     "descriptor",
     type=int,
     required=True,
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 @main.command()
-@config_option(_FILE)
+@config_option(_CONFIG_NAME)
 @click.option("--at-start", is_flag=True, hidden=True, help="A daemon starts and waits for it.")
 @any_login_option
 @reporting
@@ -85,7 +85,7 @@ def check(config: Path, at_start: bool, any_login: bool) -> None:
         try:
             warnings += uvloop.run(_check_database(settings, config))
         except ConfigError:
-            if not at_start:  # else the processes log it again and again, and wait
+            if not at_start:  # at the start the processes log the problem repeatedly, and wait
                 raise
     for warning in warnings:
         print_line(f"warning: {placed(config, warning)}", err=True)
@@ -128,12 +128,12 @@ def _check_apart(path: Path) -> list[str]:
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:  # noqa: S603
         while True:
             try:
-                _, errors = process.communicate(timeout=_LOOK)
+                _, errors = process.communicate(timeout=_SIGNAL_LOOK_INTERVAL_S)
                 break
             except subprocess.TimeoutExpired:
                 if signals.stop_came():
                     process.kill()
-                    sys.exit(0)  # a process of a hook may hold the pipes open
+                    sys.exit(0)  # a process that a hook started may hold the pipes open
     if signals.stop_came():
         sys.exit(0)
     if process.returncode:
@@ -147,7 +147,7 @@ def _check_certificates(settings: SmtpdConfig, path: Path) -> list[str]:
     from smtpd.tls.contexts import ContextSet
 
     contexts = ContextSet(settings).load(path)
-    privileges.give_up(settings)  # before hooks
+    privileges.give_up(settings)  # before code of hooks runs
     if reason := privileges.shut_out(settings):
         raise mistakes(path, [(("user",), reason)])
     return [*contexts.warnings(), *contexts.unreadable()]
@@ -166,23 +166,25 @@ async def _check_database(settings: SmtpdConfig, path: Path) -> list[str]:
 
     Raises ConfigError if PostgreSQL refuses the login, or if the login lacks its role.
     """
-    from pgmta import daemon_role  # the master does without
+    from pgmta import daemon_role  # not at the top, because the master never needs it
     from pgmta.store.accounts.logins import LoginStore
 
     names: list[str] = []
 
     async def look(link: Link, _: str) -> None:
         if settings.uses_auth:
-            names.extend(await LoginStore(link).unbound(_NAMED))
+            names.extend(await LoginStore(link).unbound(_NAMED_USERS))
 
-    if reason := await daemon_role.SMTPD.unchecked(path, settings.environment, look, _ANSWER):
+    if reason := await daemon_role.SMTPD.unchecked(
+        path, settings.environment, look, _ANSWER_TIMEOUT_S
+    ):
         return [f"the database was not checked: {reason}"]
     return [f"user {name}: `senders: any` lets the user send from any address, "
             "and queued sign by any key" for name in names]  # fmt: skip
 
 
 @main.command()
-@config_option(_FILE)
+@config_option(_CONFIG_NAME)
 @attached_option
 @plan_option
 @reporting
@@ -217,14 +219,14 @@ def reread(config: Path, descriptor: int) -> None:
 
 
 @main.command(hidden=True)
-@config_option(_FILE)
+@config_option(_CONFIG_NAME)
 @click.option("--descriptors", required=True, help="Listening sockets, in the order of `listen`.")
 @reporting
 def serve(config: Path, descriptors: str) -> None:
     """Serve inherited sockets; the master starts this."""
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
-    from smtpd.process.keeper import FORMER
+    from smtpd.process.keeper import FORMER_DATABASE
     from smtpd.process.process import serve as serve_sockets
     from smtpd.tls.contexts import ContextSet
 
@@ -237,7 +239,7 @@ def serve(config: Path, descriptors: str) -> None:
     try:
         uvloop.run(serve_sockets(settings, config, uri, sockets, tls))
     except FormerDatabase:
-        sys.exit(FORMER)  # the master says it
+        sys.exit(FORMER_DATABASE)  # the master prints the reason
 
 
 @main.command()
@@ -257,5 +259,5 @@ def sink(address: str, port: int, maildir: Path, page_port: int | None, attached
     """Catch all mail in a Maildir: a next hop for development only."""
     from smtpd.sink.sink import serve as serve_sink
 
-    logs.keep_off_stdout()  # which has what the sink says
+    logs.keep_off_stdout()  # where the sink prints its mail
     uvloop.run(serve_sink(address, port, maildir, page_port, attached=attached))

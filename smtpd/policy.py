@@ -14,13 +14,13 @@ from smtpd.protocol.transaction import Transaction
 from smtpd.recipients.directory import Directory
 from smtpd.recipients.recipient_verdict import Verdict
 
-_ROUTED = frozenset("%!@")
+_ROUTING_CHARACTERS = frozenset("%!@")
 _REFUSALS = {
     None: replies.LOOK_UP,
     Verdict.UNKNOWN: replies.NO_SUCH_RECIPIENT,
     Verdict.UNSURE: replies.UNVERIFIED,
 }
-_REPEATED = 200  # characters of the client's words in a reply (RFC 5321, section 4.5.3.1.5)
+_MAX_REPEATED_CHARACTERS = 200  # of the client's text in a reply (RFC 5321, section 4.5.3.1.5)
 
 
 class Policy:
@@ -37,7 +37,7 @@ class Policy:
         `other!user@ours`, `"user@other"@ours`): a next hop that trusts this relay might follow it
         (RFC 5321, section 3.6.1 and appendix C).
         """
-        return self.serves(domain) and _ROUTED.isdisjoint(mailbox.rpartition("@")[0])
+        return self.serves(domain) and _ROUTING_CHARACTERS.isdisjoint(mailbox.rpartition("@")[0])
 
     def serves(self, domain: str) -> bool:
         """Return whether a normalised domain is one of `relay.domains`."""
@@ -137,5 +137,7 @@ class RelayHandler:
 def plain(value: object) -> str:
     """Return what a reply may repeat of the client's words: printable ASCII."""
     text = str(value)
-    text = text if len(text) <= _REPEATED else f"{text[:_REPEATED]}..."
+    text = (
+        text if len(text) <= _MAX_REPEATED_CHARACTERS else f"{text[:_MAX_REPEATED_CHARACTERS]}..."
+    )
     return "".join(char if " " <= char <= "~" else "?" for char in text)

@@ -11,7 +11,7 @@ class Cell:
     """One kind of load: none, intake only, or end to end, and how the mail comes."""
 
     scenario: str  # "idle", "intake" or "e2e"
-    count: int  # messages; seconds of "idle"
+    count: int  # number of messages; for "idle" the seconds
     sessions: int = 20
     reuse: bool = True
     recipients: int = 1
@@ -81,14 +81,14 @@ class Cell:
         )
 
 
-QUICK = (
+QUICK_CELLS = (
     Cell("intake", 2000, sessions=50),
     Cell("e2e", 2500),
     Cell("e2e", 1500, reuse=False),
     Cell("e2e", 150, rate=10),
 )
-QUIET = (Cell("idle", 120), Cell("e2e", 300, rate=10))
-FULL = (
+QUIET_CELLS = (Cell("idle", 120), Cell("e2e", 300, rate=10))
+FULL_CELLS = (
     Cell("intake", 8000, sessions=50),
     Cell("intake", 5000, reuse=False),
     Cell("e2e", 8000),
@@ -98,11 +98,11 @@ FULL = (
     Cell("e2e", 3000, recipients=5),
     Cell("e2e", 2000, size=100_000),
     Cell("e2e", 100, sessions=10, size=10_000_000),
-    *QUIET,
+    *QUIET_CELLS,
     Cell("e2e", 5000, rate=500),
 )
-TLS = (Cell("e2e", 2500), Cell("e2e", 2500, tls="kept"), Cell("e2e", 1200, tls="each"))
-FRONT = tuple(
+TLS_CELLS = (Cell("e2e", 2500), Cell("e2e", 2500, tls="kept"), Cell("e2e", 1200, tls="each"))
+FRONT_CELLS = tuple(
     Cell(scenario, count, front=front, reuse=reuse)
     for scenario in ("intake", "e2e")
     for count, front, reuse in (
@@ -111,16 +111,16 @@ FRONT = tuple(
         (2000, "tls", False),
     )
 )
-BOUNCED = (Cell("e2e", 5000, refused=True), Cell("e2e", 2000, recipients=5, refused=True))
-SIGNED = (Cell("e2e", 5000), Cell("e2e", 5000, sign="rsa"), Cell("e2e", 5000, sign="ed25519"))
+BOUNCED_CELLS = (Cell("e2e", 5000, refused=True), Cell("e2e", 2000, recipients=5, refused=True))
+SIGNED_CELLS = (Cell("e2e", 5000), Cell("e2e", 5000, sign="rsa"), Cell("e2e", 5000, sign="ed25519"))
 SETS = {
-    "quick": QUICK,
-    "full": FULL,
-    "quiet": QUIET,
-    "tls": TLS,
-    "front": FRONT,
-    "bounced": BOUNCED,
-    "signed": SIGNED,
+    "quick": QUICK_CELLS,
+    "full": FULL_CELLS,
+    "quiet": QUIET_CELLS,
+    "tls": TLS_CELLS,
+    "front": FRONT_CELLS,
+    "bounced": BOUNCED_CELLS,
+    "signed": SIGNED_CELLS,
 }
 
 

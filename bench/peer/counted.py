@@ -13,7 +13,7 @@ from bench.peer.system import Daemon
 from bench.phases import Options, Phase
 from bench.progress import Progress
 
-LOOK = 0.01
+LOOK_INTERVAL_S = 0.01
 _NUMBER = re.compile(rb"(?:mesg=)?(\d+)\r")
 
 
@@ -23,7 +23,7 @@ class Counter:
 
     path: Path
     count: int = 0
-    last: float = 0.0  # when it grew, by the clock of files
+    last: float = 0.0  # time when the file grew last, by the clock of files
 
     def look(self) -> int:
         """Read the count."""
@@ -107,5 +107,5 @@ class CountedPhase(Phase):
                 break
             progress.show(before)
             check()
-            time.sleep(LOOK)
+            time.sleep(LOOK_INTERVAL_S)
         progress.end()

@@ -63,7 +63,7 @@ def unpack(name: str, directory: Path) -> Path:
         raise Unavailable(f"apt-get fetched no {name}")
     partial = directory / f"{name}.partial"
     for path in fetched:
-        if not path.name.startswith("libc6"):  # must be the one of the machine's loader
+        if not path.name.startswith("libc6"):  # libc has to be that of the machine's loader
             run(["dpkg", "-x", path, partial])
     partial.rename(root)
     return root

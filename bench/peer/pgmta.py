@@ -21,7 +21,7 @@ def settings(cell: Cell, directory: Path) -> dict[str, Any]:
     """Return what queued.yaml says beyond the defaults."""
     delivery: dict[str, Any] = {}
     more: dict[str, Any] = {}
-    if cell.refused:  # more senders are refused within the bench than in an hour elsewhere
+    if cell.refused:  # the bench refuses more mail than the usual limits of DSNs allow in an hour
         more["bounces"] = {"limits": {"sender": 1_000_000, "all": 1_000_000}}
     if cell.tls:
         delivery["tls"] = {"mode": "encrypt"}
@@ -98,7 +98,7 @@ class Pgmta:
             finally:
                 product.stop()
                 watch.close()
-        # what PostgreSQL still has to write must not fall into the cell of a peer
+        # what PostgreSQL still has to write may not fall into the cell of a peer
         with psycopg.connect(self.server.uri, autocommit=True) as connection:
             connection.execute("CHECKPOINT")
         os.sync()

@@ -21,7 +21,7 @@ OWNED = (
     *("private", "saved", "trace"),
 )
 QUEUES = ("incoming", "active", "deferred", "hold", "maildrop")
-SPARE = 20  # processes of a service beyond one for each session
+SPARE_PROCESSES = 20  # of a service, beyond one for each session
 
 SERVICES = """\
 cleanup unix n - n - 0 cleanup
@@ -53,19 +53,19 @@ def settings(cell: Cell, next_hop: int | None) -> dict[str, str]:
         "local_recipient_maps": "",
         "alias_maps": "",
         "smtpd_relay_restrictions": "permit_mynetworks, reject",
-        # no query to DNS
+        # without queries to DNS
         "smtpd_peername_lookup": "no",
         "smtp_dns_support_level": "disabled",
         "smtp_host_lookup": "native",
         "smtpd_tls_security_level": "none",
         "smtp_tls_security_level": "none",
-        # no limits for clients, hence no anvil
+        # without limits for clients, so without anvil
         **{
             f"smtpd_client_{what}_limit": "0"
             for what in ("connection_count", "connection_rate", "message_rate", "recipient_rate")
         },
         "in_flow_delay": "0",
-        "default_process_limit": str(max(100, cell.sessions + SPARE)),
+        "default_process_limit": str(max(100, cell.sessions + SPARE_PROCESSES)),
         "max_use": "1000",
         # a relay leaves header and body as they are
         "local_header_rewrite_clients": "",
@@ -78,7 +78,7 @@ def settings(cell: Cell, next_hop: int | None) -> dict[str, str]:
     if cell.tls:
         chosen |= {
             "smtp_tls_security_level": "encrypt",
-            # as Debian sets it up: a session may be resumed on a new connection
+            # as in Debian: a new connection may resume a session of TLS
             "smtp_tls_session_cache_database": "btree:$data_directory/smtp_scache",
             "smtp_tls_connection_reuse": "yes" if cell.tls == "kept" else "no",
             "smtp_connection_cache_on_demand": "yes" if cell.tls == "kept" else "no",
@@ -174,8 +174,8 @@ class Postfix:
         """Run it on an empty queue; without a next hop all mail is put on hold."""
         port = free_port()
         config, queue = self._write(cell, directory, port, next_hop)
-        room = furnish(directory, ["postfix"], ["postdrop"])
-        owner, group = room.users["postfix"], room.groups["postdrop"]
+        root = furnish(directory, ["postfix"], ["postdrop"])
+        owner, group = root.users["postfix"], root.groups["postdrop"]
         for name in OWNED:
             _folder(queue / name, owner, 0, 0o700)
         _folder(queue / "maildrop", owner, group, 0o730)
@@ -186,7 +186,7 @@ class Postfix:
         command: list[str | Path] = [program, "-c", config, "-d"]
         log = directory / "postfix.log"
         signer = start_signer(directory, cell.sign) if cell.sign else None
-        master = Daemon("postfix", room.command(command), log, self.environment)
+        master = Daemon("postfix", root.command(command), log, self.environment)
         try:
             master.wait_greeting(port)
             groups = {"postfix": [master.process.pid]}

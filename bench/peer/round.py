@@ -4,15 +4,15 @@ import time
 
 from bench import cpu
 from bench.daemons import free_port
-from bench.ledger import SIGNED
+from bench.ledger import SIGNED_TRACES
 from bench.peak import Peak
 from bench.peer.cells import Cell
 from bench.peer.system import Running, System
 from bench.phases import Phase, Result
 
-EMPTY_WITHIN = 30.0
-LOOK = 1.5  # seconds between samples of memory
-REST = 30.0  # seconds between the start and the watch of an idle server
+EMPTY_TIMEOUT_S = 30.0
+MEMORY_LOOK_INTERVAL_S = 1.5
+SETTLING_S = 30.0  # between the start and the watch of an idle server
 
 
 def run(cell: Cell, system: System, load: Phase) -> Result:
@@ -23,11 +23,11 @@ def run(cell: Cell, system: System, load: Phase) -> Result:
             _watch_idle(running, cell.count, result)
         return result
     with load.stack:
-        next_hop = load.start_sink(SIGNED if cell.sign else 1) if cell.end_to_end else None
+        next_hop = load.start_sink(SIGNED_TRACES if cell.sign else 1) if cell.end_to_end else None
         with system.start(cell, load.directory, next_hop) as running:
             result.notes = running.notes
             load.groups |= running.groups
-            peak = Peak(running.groups, LOOK)
+            peak = Peak(running.groups, MEMORY_LOOK_INTERVAL_S)
             peak.start()
             before, commits = cpu.written(running.groups), running.commits()
             load.transfer(running.port, running.check, lambda: _drained(cell, running, result))
@@ -35,7 +35,7 @@ def run(cell: Cell, system: System, load: Phase) -> Result:
             _sum(result, running.groups, peak)
             octets = cpu.written(running.groups) - before
             result.figures["KB written/message"] = octets / 1000 / cell.count
-            if cell.rate and commits:  # PostgreSQL counts up to a second late
+            if cell.rate and commits:  # after a second, because PostgreSQL counts late
                 result.figures["commits/message"] = (running.commits() - commits) / cell.count
     return result
 
@@ -43,7 +43,7 @@ def run(cell: Cell, system: System, load: Phase) -> Result:
 def _watch_idle(running: Running, seconds: float, result: Result) -> None:
     """Let a server rest, and then watch what it takes without mail."""
     groups, figures = running.groups, result.figures
-    time.sleep(REST)
+    time.sleep(SETTLING_S)
     octets, commits, before = cpu.written(groups), running.commits(), cpu.snapshot(groups)
     time.sleep(seconds)
     after = cpu.snapshot(groups)
@@ -62,7 +62,7 @@ def _watch_idle(running: Running, seconds: float, result: Result) -> None:
 def _drained(cell: Cell, running: Running, result: Result) -> None:
     """Check that the queue holds what it must: nothing in the end, or all with no next hop."""
     wanted = 0 if cell.end_to_end else cell.count
-    end = time.monotonic() + EMPTY_WITHIN
+    end = time.monotonic() + EMPTY_TIMEOUT_S
     while (there := running.queued()) != wanted:
         if time.monotonic() > end:
             result.problems.append(f"{there} messages in the queue, wanted {wanted}")

@@ -14,7 +14,7 @@ from bench.cpu import Groups
 from bench.daemons import DaemonError, greets
 from bench.peer.cells import Cell
 
-START_WITHIN = 30.0
+START_TIMEOUT_S = 30.0
 
 
 class Running(Protocol):
@@ -90,7 +90,7 @@ class Daemon:
 
     def wait_greeting(self, port: int) -> None:
         """Wait until it greets on the port."""
-        end = time.monotonic() + START_WITHIN
+        end = time.monotonic() + START_TIMEOUT_S
         while not greets(port):
             self.check()
             if time.monotonic() > end:

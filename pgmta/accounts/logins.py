@@ -67,10 +67,8 @@ class Logins:
         """The failures."""
         self._notes = Notes(store, self.throttle)
         self._checks: dict[tuple[bytes, int | None], asyncio.Task[bool]] = {}
-        self._looks = (
-            0.0,
-            0,
-        )  # a second of the clock, and the names that were looked up in it for blocked clients
+        # a second of the clock, and the names that were looked up in it for blocked clients
+        self._looks = 0.0, 0
         self._failed = 0  # logins that failed since the last line in the log
         self._logged = self._troubled = self._told = -_LOG_INTERVAL_S
 
@@ -87,10 +85,8 @@ class Logins:
         entry, attempt = await self._attempt(name, client)
         right = entry.remembered_verdict(digest, time.monotonic())
         if right is None:
-            key = (
-                digest,
-                entry.verifier.version,
-            )  # an old password proves nothing after `queuectl user passwd`
+            # an old password proves nothing after `queuectl user passwd`
+            key = digest, entry.verifier.version
             check = self._checks.get(key)
             if not check:
                 check = asyncio.create_task(self._check(entry, attempt, password, digest))

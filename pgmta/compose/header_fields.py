@@ -29,9 +29,8 @@ _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_
 _NEEDS_BACKSLASH = re.compile(r'(["\\])')
 _WITH_BACKSLASH = r"\\\1"
 _ALPHANUMERIC = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-_LITERAL_IN_PHRASE = (
-    _ALPHANUMERIC + b"!*+-/"
-)  # octets that q leaves as they are (RFC 2047, section 5, rule 3)
+# octets that q leaves as they are (RFC 2047, section 5, rule 3)
+_LITERAL_IN_PHRASE = _ALPHANUMERIC + b"!*+-/"
 _LITERAL_IN_TEXT = _LITERAL_IN_PHRASE + b"\"#$%&'(),.:;<>@[\\]^`{|}~"
 
 
@@ -43,9 +42,8 @@ def _q_table(literal: bytes) -> list[str]:
 
 
 _PHRASE_Q, _TEXT_Q = _q_table(_LITERAL_IN_PHRASE), _q_table(_LITERAL_IN_TEXT)
-_CONTINUATION_DIGITS = frozenset(
-    "89AB"
-)  # the first hexadecimal digit of an octet that begins no character in UTF-8
+# the first hexadecimal digit of an octet that begins no character in UTF-8
+_CONTINUATION_DIGITS = frozenset("89AB")
 
 type Mailboxes = Sequence[tuple[str, str]]
 """Display names, or '', and addresses without brackets."""

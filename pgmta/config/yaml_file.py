@@ -19,15 +19,14 @@ INCLUDE_KEY = "include"
 """The key whose files a file includes."""
 
 _MAX_FILES = 100  # that a file includes, each time that one is read
-_MAX_FILE_OCTETS = 1_000_000  # octets of a file, at most
+_MAX_FILE_OCTETS = 1_000_000
 _MAX_DEPTH = 16  # without a limit an alias that contains itself would never end
 _MAX_VALUES = 200_000  # of a file that has fewer characters
 _TOO_MANY_VALUES = "too many values; an alias (*NAME) repeats each value of its anchor (&NAME)"
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _WHOLE_NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
-_NAMED_IN_PROBLEM = re.compile(
-    r"(alias|anchor|handle) '.*?'"
-)  # the name may be the text of another file, and is not repeated
+# the name may be the text of another file, and is not repeated
+_NAMED_IN_PROBLEM = re.compile(r"(alias|anchor|handle) '.*?'")
 _BOOLEANS = yaml.SafeLoader.bool_values  # undocumented; checked with PyYAML 6.0.3
 
 

@@ -29,7 +29,7 @@ class ErrorLines(click.Command):
             sys.exit(1)
         except click.ClickException as error:
             if isinstance(error, click.exceptions.NoArgsIsHelpError):
-                error.show()  # it is the help, and no error
+                error.show()  # shows the help, which is no error
             else:
                 _show(error)
             sys.exit(error.exit_code)

@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 
 _STREAM = "JOURNAL_STREAM"  # systemd.exec(5)
-_STDERR = 2
+_STDERR_DESCRIPTOR = 2
 _PRIORITIES = {"debug": 7, "warning": 4, "error": 3, "critical": 2}  # sd-daemon(3), syslog(3)
 _KINDS = {"error": "error", "warning": "warning", "Traceback (most recent call last)": "error"}
 
@@ -34,6 +34,6 @@ def _read_by_journal() -> bool:
     """Return whether stderr is the stream that systemd has named; a redirected one is not."""
     named = os.environ.get(_STREAM, "")
     with suppress(OSError):
-        status = os.fstat(_STDERR)
+        status = os.fstat(_STDERR_DESCRIPTOR)
         return named == f"{status.st_dev}:{status.st_ino}"
     return False

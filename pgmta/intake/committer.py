@@ -37,8 +37,8 @@ MAX_OCTETS = 16 << 20  # of content in a commit
 _LARGE_CHUNKS = PART_OCTETS // CHUNK_OCTETS  # a client with a larger message has much to send again
 _LARGE_WAIT_FACTOR = 4  # a large message may take so many times as long
 _LOOK_INTERVAL_S = 0.25  # at how long commits take
-_IDLE_LOOK_INTERVAL_S = 1.0  # seconds, while no message waits
-_PROBE_TIMEOUT_S = 5.0  # seconds for a probe
+_IDLE_LOOK_INTERVAL_S = 1.0  # while no message waits
+_PROBE_TIMEOUT_S = 5.0
 _MAX_COMMIT_S = 420.0
 """While a commit is under way, its clients are answered after so long.
 

@@ -12,7 +12,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.store.queue.enqueue import Enqueue
 
-_LEAST_IDS, _MOST_IDS = 50, 1000
+_MIN_IDS, _MAX_IDS = 50, 1000  # of one fetch
 """Ids that are fetched at once: a process without much mail leaves no large gaps."""
 
 _USED_UP_SOON_S = 10.0
@@ -29,11 +29,11 @@ class Ids:
         self._store = store
         self.available: deque[int] = deque()
         """Ids that may be taken at once."""
-        self.low = _LEAST_IDS // 2
+        self.low = _MIN_IDS // 2
         """More are to be fetched when fewer are left."""
         self.asked_at = math.inf
         """When the reservation under way began, by the monotonic clock; inf without one."""
-        self._number = _LEAST_IDS
+        self._number = _MIN_IDS
         self._fetched_at = -math.inf
         self._lock = asyncio.Lock()
         self._ahead: asyncio.Task[None] | None = None
@@ -55,7 +55,7 @@ class Ids:
             if len(self.available) >= least:
                 return
             soon = time.monotonic() < self._fetched_at + _USED_UP_SOON_S
-            self._number = min(2 * self._number, _MOST_IDS) if soon else _LEAST_IDS
+            self._number = min(2 * self._number, _MAX_IDS) if soon else _MIN_IDS
             self.asked_at = time.monotonic()
             try:
                 self.available.extend(await self._store.reserve(self._number))

@@ -11,15 +11,15 @@ import psycopg
 
 from pgmta.errors import StoreUnavailable
 
-_KEPT = 1.0  # seconds: more questions make no more work
-_PATIENCE = 2.0  # seconds for an answer
+_MAX_ANSWER_AGE_S = 1.0  # so that more requests make no more work for the database
+_ANSWER_TIMEOUT_S = 2.0
 
 
 class KeptReason(ABC):
     """Keeps an answer of the database for a second, for all who ask."""
 
     def __init__(self) -> None:
-        self._one = asyncio.Lock()  # who asks meanwhile gets the same answer
+        self._one = asyncio.Lock()  # requests that wait for it get the same answer
         self._reason = ""
         self._until = 0.0
 
@@ -28,7 +28,7 @@ class KeptReason(ABC):
         async with self._one:
             if time.monotonic() >= self._until:
                 self._reason = await self._ask()
-                self._until = time.monotonic() + _KEPT
+                self._until = time.monotonic() + _MAX_ANSWER_AGE_S
             return self._reason
 
     @abstractmethod
@@ -45,7 +45,7 @@ class DatabaseLook(KeptReason):
 
     async def _ask(self) -> str:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 await self._look()
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             return " ".join(str(error).split()) or "the database does not answer"

@@ -14,9 +14,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from pgmta.metrics.series import PROCESS, Series, Values
+from pgmta.metrics.series import PROCESS_SERIES, Series, Values
 
-_NAMES = {series.name for series in PROCESS}
+_NAMES = {series.name for series in PROCESS_SERIES}
 _process = ProcessCollector(registry=None)
 
 

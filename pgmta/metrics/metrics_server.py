@@ -30,7 +30,7 @@ CONNECTION_S = 10.0
 MAX_CONNECTIONS = 32
 """Each takes a descriptor, which deliveries need."""
 
-_END_S = 5.0  # for answers that are due when the daemon stops
+_END_TIMEOUT_S = 5.0  # for answers that are due when the daemon stops
 
 
 class MetricsServer:
@@ -75,7 +75,7 @@ class MetricsServer:
     async def stop(self) -> None:
         """End all connections, and the server."""
         if self._server:
-            await self._server.stop(_END_S)
+            await self._server.stop(_END_TIMEOUT_S)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         body = await self._scrape(not await self._reason())

@@ -35,7 +35,7 @@ class Series:
     bounds: tuple[float, ...] = ()
 
 
-PROCESS = (
+PROCESS_SERIES = (
     Series("process_cpu_seconds_total", "counter", "CPU time of the processes of this daemon."),
     Series("process_resident_memory_bytes", "gauge", "Resident memory of these processes."),
     Series("process_open_fds", "gauge", "Open file descriptors of these processes."),
@@ -43,11 +43,11 @@ PROCESS = (
 )
 """The series of every daemon about its processes."""
 
-COMMON = (
+COMMON_SERIES = (
     Series("pgmta_build_info", "gauge", "Always 1; the labels say what runs.",
            ("daemon", "version", "python")),
     Series("pgmta_ready", "gauge", "1 if the daemon serves, as /readyz says it; else 0."),
-    *PROCESS,
+    *PROCESS_SERIES,
 )  # fmt: skip
 """The series of every daemon."""
 

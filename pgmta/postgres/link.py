@@ -70,9 +70,8 @@ class Link:
         """Limit of the time for a proof of durability, in seconds."""
         self._connection: LinkConnection | None = None
         self._statements: PreparedStatements | None = None  # those of the present connection
-        self._hang_up = (
-            select.poll()
-        )  # sees, as LinkConnection.broken does, that the server hung up
+        # sees, as LinkConnection.broken does, that the server hung up
+        self._hang_up = select.poll()
         self._lock = asyncio.Lock()
         self._used = False  # since the last `close_unused`
 
@@ -281,9 +280,8 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         ((pid,),) = await cursor.fetchall()
         check_pooler(connection, pid)
         if not in_utf8(connection):
-            await connection.execute(
-                AS_STORED, prepare=False
-            )  # the codec has the name of the encoding
+            # the codec has the name of the encoding
+            await connection.execute(AS_STORED, prepare=False)
             connection.codec = "" if has_octets(connection) else connection.info.encoding
         try:
             await connection.execute(fitting(settings), prepare=False)

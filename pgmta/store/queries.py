@@ -13,7 +13,7 @@ from pgmta.shipped import shipped
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _BRACES = re.compile(rb"\{(\w+)\}")
-_KEPT = 256  # filled statements; a process has one per condition and action
+_MAX_FILLED = 256  # statements in memory: a process has one per condition and action
 
 
 class Statement(bytes):
@@ -41,12 +41,12 @@ class Statement(bytes):
         return sql.SQL(self.decode()).format(**parts)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_MAX_FILLED)
 def _filled(statement: bytes, parts: tuple[tuple[str, str | bytes], ...]) -> Statement:
     texts = {
         name.encode(): text.encode() if isinstance(text, str) else text for name, text in parts
     }
-    # in one pass, because a condition may contain such a word in braces itself
+    # in one pass, because a condition may itself contain such a word in braces
     return Statement(_BRACES.sub(lambda match: texts.get(match[1], match[0]), statement))
 
 

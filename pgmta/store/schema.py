@@ -22,8 +22,8 @@ TOPICS = (
 )  # fmt: skip
 """The files of `sql/schema` whose tables come before those of features, in their order."""
 
-ROLES = "roles"
-"""The file of `sql/schema` that is last, because it gives rights on all."""
+ROLES_FILE = "roles"
+"""The file of `sql/schema` that comes last, because it gives rights on all objects."""
 
 
 @cache
@@ -39,7 +39,7 @@ def topics() -> dict[str, str]:
         for name, feature in features().items()
         for file in feature.schema
     }
-    files[ROLES] = core / f"{ROLES}.sql"
+    files[ROLES_FILE] = core / f"{ROLES_FILE}.sql"
     return {name: file.read_text(encoding="utf-8") for name, file in files.items()}
 
 
@@ -97,7 +97,7 @@ class Schema:
         """Note which migrations the database has; a change is logged."""
         try:
             problem = mismatch(self.known, set(names))
-        except FormerDatabase as error:  # the heartbeat ends the process with it
+        except FormerDatabase as error:  # with which the heartbeat ends the process
             self.problem = str(error)
             return
         if problem and problem != self.problem:

@@ -15,11 +15,11 @@ from pgmta_features.callbacks.settings import CallbackEvents
 from pgmta_features.providers.answer_path import find, parse_path, shown
 
 _KEY = re.compile(r"(?<![\w-])pgmta-([1-9]\d{0,18})-([1-9]\d{0,18})(?![\w-])", re.ASCII)
-_BIGGEST = (1 << 63) - 1
-_TEXT = 900  # characters of a text that are kept
-_CODE = 100
-_MILLISECONDS = 1e11  # a time from this number on has them
-_WORD = 200
+_MAX_BIGINT = (1 << 63) - 1
+_MAX_TEXT_CHARACTERS = 900
+_MAX_CODE_CHARACTERS = 100
+_MIN_MILLISECONDS = 1e11  # a time of at least this number is in milliseconds
+_MAX_WORD_CHARACTERS = 200
 
 type _Steps = tuple[str | int, ...]
 
@@ -66,14 +66,15 @@ class EventReader:
                 _texts(find(each, path)) for path in self._key)  # fmt: skip
             key = next(filter(None, map(_KEY.search, texts)), None)
             kind = self._kind_of(each)
-            if not key or max(int(key[1]), int(key[2])) > _BIGGEST:
+            if not key or max(int(key[1]), int(key[2])) > _MAX_BIGINT:
                 found.foreign += 1
             elif not kind:
                 found.strange += 1
             else:
                 found.events.append(ProviderEvent(
-                    int(key[1]), int(key[2]), kind, _first(each, self._code, _CODE),
-                    _first(each, self._sub_type, _CODE), _first(each, self._text, _TEXT),
+                    int(key[1]), int(key[2]), kind, _first(each, self._code, _MAX_CODE_CHARACTERS),
+                    _first(each, self._sub_type, _MAX_CODE_CHARACTERS),
+                    _first(each, self._text, _MAX_TEXT_CHARACTERS),
                     _time(each, self._time) or now,
                 ))  # fmt: skip
         return found
@@ -92,7 +93,9 @@ class EventReader:
 
     def _kind_of(self, event: dict[str, Any]) -> str:
         """Return our word for the words of the provider: of all, or without the last ones."""
-        words = [word for path in self._kind if (word := shown(find(event, path))[:_WORD])]
+        words = [
+            word for path in self._kind if (word := shown(find(event, path))[:_MAX_WORD_CHARACTERS])
+        ]
         while words:
             if kind := self._kinds.get(" ".join(words)):
                 return kind
@@ -124,7 +127,7 @@ def _time(event: dict[str, Any], paths: Iterable[_Steps]) -> datetime | None:
             if isinstance(value, str | int | float) and not isinstance(value, bool):
                 seconds = float(value)
                 return datetime.fromtimestamp(
-                    seconds / 1000 if seconds >= _MILLISECONDS else seconds, UTC
+                    seconds / 1000 if seconds >= _MIN_MILLISECONDS else seconds, UTC
                 )
         except (ValueError, OverflowError, OSError):
             continue

@@ -16,15 +16,15 @@ from pgmta.postgres.resources import Resources
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("callbacks")
-_CONNECTIONS = 2  # beside those of tokens, which many callbacks must not delay
-_BATCH = 100  # events per commit, so that no lock is held long
+_MAX_CONNECTIONS = 2  # beside those of tokens, which many callbacks may not delay
+_EVENTS_PER_COMMIT = 100  # few, so that no lock is held long
 
 
 class NoteOutcome(StrEnum):
     """The outcome of an event, as callbacks_note() returns it."""
 
     NEW = "new"
-    KNOWN = "known"  # it was noted before
+    KNOWN = "known"  # the event was noted before
     EARLY = "early"  # the attempt is not in the log yet
     UNKNOWN = "unknown"  # the log has no such attempt
     REFUSED = "refused"  # PostgreSQL refuses this event, now and later
@@ -47,7 +47,7 @@ class CallbackNotes:
     """Notes events in the log. The methods raise StoreUnavailable and psycopg.Error."""
 
     def __init__(self, resources: Resources) -> None:
-        self._pool = LinkPool(resources, "callbacks", _CONNECTIONS)
+        self._pool = LinkPool(resources, "callbacks", _MAX_CONNECTIONS)
 
     async def note(
         self, hosts: Sequence[str], tenants: Sequence[str] | None, events: Sequence[ProviderEvent]
@@ -57,8 +57,8 @@ class CallbackNotes:
         If PostgreSQL refuses one, the others are noted nevertheless.
         """
         outcomes: list[NoteOutcome] = []
-        for at in range(0, len(events), _BATCH):
-            batch = events[at : at + _BATCH]
+        for at in range(0, len(events), _EVENTS_PER_COMMIT):
+            batch = events[at : at + _EVENTS_PER_COMMIT]
             try:
                 outcomes += await self._note(hosts, tenants, batch)
             except psycopg.Error as error:

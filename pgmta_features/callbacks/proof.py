@@ -17,8 +17,8 @@ from pgmta_features.callbacks.settings import CallbackProof
 from pgmta_features.providers.answer_path import find, parse_path, shown
 from pgmta_features.providers.places import Text
 
-_FIELDS = 1000  # of a form
-_PORTS = {"https": 443, "http": 80}
+_MAX_FIELDS = 1000  # of a form
+_DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
 class BodyMalformed(ValueError):
@@ -55,7 +55,7 @@ class CallbackRequest:
         """Return the fields of the form. Raises BodyMalformed."""
         try:
             text = self.body.decode()
-            return parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS)
+            return parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
         except ValueError:
             raise BodyMalformed("no form") from None
 
@@ -94,7 +94,7 @@ class Prover:
         if self._proof.by == "basic" and request.secret:
             return False
         found = [hmac.compare_digest(given, key) for key in self._keys]
-        return any(found)  # each of them took its time
+        return any(found)  # after all comparisons, so that the time tells nothing
 
     def proves(self, request: CallbackRequest, now: float) -> bool:
         """Return whether a whole request is signed, and not too old (`now`: seconds of Unix)."""
@@ -106,7 +106,7 @@ class Prover:
                 return False
             signatures = self._signatures(request.value(str(proof.signature)))
             messages = self._messages(request)
-        except (BodyMalformed, UnicodeEncodeError):  # lone surrogates, which no provider signs
+        except (BodyMalformed, UnicodeEncodeError):  # for lone surrogates, which no provider signs
             return False
         found = [
             verify(signature, message)
@@ -162,9 +162,10 @@ class Prover:
 def _octets(text: str) -> bytes:
     """Return the octets of a text. Those of a stranger may have lone surrogates."""
     try:
-        return text.encode("utf-8", "surrogateescape")  # a header or URL beyond UTF-8
+        # a header or URL may have octets that are no UTF-8
+        return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")  # from JSON
+        return text.encode("utf-8", "surrogatepass")  # JSON may have lone surrogates
 
 
 def _login(field: str) -> bytes:
@@ -180,7 +181,7 @@ def _login(field: str) -> bytes:
 def _spellings(url: str) -> Sequence[str]:
     parts = urlsplit(url)
     host = parts.netloc.rpartition(":")[0] if parts.port else parts.netloc
-    port = parts.port or _PORTS.get(parts.scheme, 443)
+    port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 443)
     return [
         urlunsplit(parts._replace(netloc=netloc)) for netloc in dict.fromkeys(
             [parts.netloc, host, f"{host}:{port}"])

@@ -28,7 +28,7 @@ def verifier(by: str, algorithm: str, key_encoding: str, path: str, key: bytes) 
 
 
 def _public(path: str, octets: bytes) -> Verify:
-    # others do without these megabytes
+    # here, because a web daemon without such keys saves these megabytes
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519

@@ -24,11 +24,11 @@ from pgmta_features.callbacks.settings import CallbackLimits, CallbackSettings, 
 from queued.web.refusals import away
 from queued.web.site import Site, WebPart
 
-_PREFIX = "/callbacks/"
-_MOST = 1000  # events of a request
-_LISTED = 10_000  # the same with those of others
-_ROOM = 64 << 20  # octets of bodies that are read at the same time
-_PATIENCE = 8.0  # seconds: below the time of an answer
+_PATH_PREFIX = "/callbacks/"
+_MAX_EVENTS = 1000  # of a request
+_MAX_LISTED_EVENTS = 10_000  # of a request, with those that are about mail of others
+_MAX_BODY_OCTETS = 64 << 20  # of all bodies that are read at the same time
+_NOTE_TIMEOUT_S = 8.0  # below the time limit of an answer
 
 log = get("web")
 
@@ -59,14 +59,15 @@ class CallbackRoutes:
         self._site = site
         self._notes = CallbackNotes(site.resources)
         self._providers: dict[str, _Provider] = {}
-        self._under_way = 0  # octets
+        # octets of the bodies that are being read of the bodies that are being read
+        self._under_way = 0
 
     def routes(self) -> Sequence[Route]:
         """Use the settings and keys that are configured now; return the route."""
         config = self._site.config
         self._providers = {name: _Provider(each) for name, each in callbacks_of(config).items()}
         most = config.section(CallbackLimits).callback
-        return (Route("POST", f"{_PREFIX}{{rest:.*}}", self._callback, most),)
+        return (Route("POST", f"{_PATH_PREFIX}{{rest:.*}}", self._callback, most),)
 
     async def problem(self) -> str:
         """Return why no callback can be noted; '' if they can.
@@ -86,7 +87,7 @@ class CallbackRoutes:
 
         `path` is that of the request, without the path of `public.url`.
         """
-        name, _, secret = path.removeprefix(_PREFIX).partition("/")
+        name, _, secret = path.removeprefix(_PATH_PREFIX).partition("/")
         provider = self._providers.get(name)
         if provider is None:
             raise HttpError(404, "There is no such path.")
@@ -102,21 +103,21 @@ class CallbackRoutes:
         if not provider.prover.proves(asked, now.timestamp()):
             raise self._unproven(name, client)
         try:
-            found = provider.reader.read(asked, now, _LISTED)
+            found = provider.reader.read(asked, now, _MAX_LISTED_EVENTS)
         except BodyMalformed as error:
             log.warning("a callback can't be read", callback=name, client=client, reason=str(error))
             raise HttpError(400, f"The body has {error}.") from None
-        if found is None or len(found.events) > _MOST:
-            raise HttpError(413, f"The body has more than {_MOST} events.")
+        if found is None or len(found.events) > _MAX_EVENTS:
+            raise HttpError(413, f"The body has more than {_MAX_EVENTS} events.")
         return TakenCallback(name, provider.settings, found)
 
     async def _body(self, request: web.Request) -> bytes:
         taken = 0
 
         def count(octets: int) -> None:
-            # what has come, because what a stranger announces costs nothing
+            # counted as octets come, because to announce a large body costs a stranger nothing
             nonlocal taken
-            if self._under_way + octets > _ROOM:
+            if self._under_way + octets > _MAX_BODY_OCTETS:
                 raise HttpError(503, "Too much is read at the same time.", {"Retry-After": "5"})
             taken += octets
             self._under_way += octets
@@ -135,7 +136,7 @@ class CallbackRoutes:
         name, settings, read = taken.name, taken.settings, taken.read
         try:
             self._site.schema.require()
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_NOTE_TIMEOUT_S):
                 outcomes = await self._notes.note(settings.hosts, settings.tenants, read.events)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
             reason = faults.one_line(error)

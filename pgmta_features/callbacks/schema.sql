@@ -5,7 +5,7 @@ CREATE FUNCTION callbacks_note(
     -- of each event
     messages bigint[], rows bigint[], kinds text[], codes text[], sub_types text[], words text[], ats timestamptz[]
 ) RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
-    -- a plan that was made while a day was short would read all of it later
+    -- a plan that was made while the partition of a day was small would later read all of it
     SET enable_seqscan = off AS $$
 DECLARE
     event record;
@@ -16,7 +16,7 @@ BEGIN
             CASE e.kind WHEN 'bounced' THEN 'unknown_user' WHEN 'failed' THEN 'other' END AS class,
             least(greatest(coalesce(e.at, now()), a.started_at), now()) AS at,
             a.ended_at, a.lease_token, a.event, a.recipient, a.tenant, a.metadata,
-            -- in the snapshot of the log: its outcome comes with the end of the lease
+            -- by the same snapshot as the log: the outcome comes with the end of the lease
             a.ended_at IS NULL AND EXISTS (
                 SELECT FROM queue AS q WHERE q.id = e.row_id AND q.message_id = e.message AND q.lease_until IS NOT NULL
             ) AS early
@@ -44,7 +44,7 @@ BEGIN
         WHERE a.message_id = event.message AND a.row_id = event.row_id AND a.ended_at = event.ended_at
             AND a.lease_token = event.lease_token AND CASE event.kind WHEN 'delivered' THEN a.confirmed_at IS NULL
                 WHEN 'complained' THEN a.complained_at IS NULL WHEN 'failed' THEN a.returned_at IS NULL
-                -- whatever came first, there is no such mailbox
+                -- this class wins over whatever came first, because there is no such mailbox
                 ELSE a.returned_at IS NULL OR NOT is_hard_bounce(a.class) END;
         IF NOT FOUND THEN
             outcomes[event.place] := 'known';
@@ -53,7 +53,7 @@ BEGIN
         END IF;
         outcomes[event.place] := 'new';
         IF event.kind = 'delivered' AND event.event = 'unknown' THEN
-            -- as a late outcome of the worker would; one in flight is settled by its own outcome
+            -- as a late outcome of the worker would do; a row in flight is settled by its own outcome
             DELETE FROM queue AS q WHERE q.id = (
                 SELECT w.id FROM queue AS w
                 WHERE w.id = event.row_id AND w.message_id = event.message AND w.lease_until IS NULL

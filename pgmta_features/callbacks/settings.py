@@ -39,10 +39,10 @@ from pgmta_features.providers.places import Text
 from queued.web.web_config import WebConfig
 
 _INTERFACES = Path(__file__).parent / "interfaces"
-_MOST = 4096  # octets of a key
-_LEAST = 16  # octets of a secret
+_MAX_KEY_OCTETS = 4096
+_MIN_SECRET_OCTETS = 16
 _LOCATION = re.compile(r"header\.[A-Za-z0-9-]{1,64}|query\.[\w-]{1,64}|json\.(?P<path>.+)")
-_WORDS = ("body", "url", "form")
+_SIGNED_WORDS = ("body", "url", "form")
 _SEGMENT = re.compile(rb"[A-Za-z0-9_-]+")
 _NEEDS = {
     "hmac": ("message", "signature"),
@@ -50,7 +50,7 @@ _NEEDS = {
     "basic": (),
     "secret_url": (),
 }
-_SIGNED = ("message", "signature", "timestamp")
+_LOCATED_PARTS = ("message", "signature", "timestamp")
 
 type Kind = Literal["delivered", "bounced", "failed", "complained"]
 
@@ -81,10 +81,10 @@ def _location(given: Any) -> str:
 def _message(given: Any) -> str:
     text = given if isinstance(given, str) else ""
     for word in Text.parse(text).words:
-        if word in _WORDS:
+        if word in _SIGNED_WORDS:
             continue
         if not _LOCATION.fullmatch(word):
-            known = [*_WORDS, "header.NAME", "query.NAME", "json.PATH"]
+            known = [*_SIGNED_WORDS, "header.NAME", "query.NAME", "json.PATH"]
             raise ValueError(f"no word {word!r}; {hint(word, known)}")
         _location(word)
     return text
@@ -147,7 +147,7 @@ class CallbackProof(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in _SIGNED:
+        for name in _LOCATED_PARTS:
             value, needed = getattr(self, name), name in _NEEDS[self.by]
             if needed and not value:
                 raise ValueError(f"{self.by} needs {name}")
@@ -160,13 +160,13 @@ class CallbackProof(Section):
 
 def _octets(path: str, by: str | None) -> bytes:
     """Return the only line of a key file. Raises ValueError, whose text names the path."""
-    octets = read_secret(path, _MOST + 1).strip()
-    if len(octets) > _MOST:
-        raise ValueError(f"{path} has more than {_MOST} octets")
+    octets = read_secret(path, _MAX_KEY_OCTETS + 1).strip()
+    if len(octets) > _MAX_KEY_OCTETS:
+        raise ValueError(f"{path} has more than {_MAX_KEY_OCTETS} octets")
     if by == "public_key":
         return octets
-    if len(octets) < _LEAST or b"\n" in octets:
-        raise ValueError(f"{path} has no line of at least {_LEAST} octets")
+    if len(octets) < _MIN_SECRET_OCTETS or b"\n" in octets:
+        raise ValueError(f"{path} has no line of at least {_MIN_SECRET_OCTETS} octets")
     if by == "basic" and b":" not in octets:
         raise ValueError(f"{path} has no USER:PASSWORD")
     if by == "secret_url" and not _SEGMENT.fullmatch(octets):

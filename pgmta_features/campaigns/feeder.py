@@ -11,8 +11,8 @@ from pgmta_features.campaigns.feed import DUE, CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import repeat
 
-_RATED = 0.1  # of two seconds of mail
-_FAST = 0.02  # without a rate: 200 mails at a time
+_RATED_PAUSE_S = 0.1  # between rounds that each feed two seconds of mail at most
+_FAST_PAUSE_S = 0.02  # without a rate: a round feeds 200 mails
 
 
 class Feeder:
@@ -54,7 +54,7 @@ class Feeder:
                 continue
             fed += number
             if number or more:
-                self._pause = min(self._pause, _FAST if rate is None else _RATED)
+                self._pause = min(self._pause, _FAST_PAUSE_S if rate is None else _RATED_PAUSE_S)
         if fed:
             await self._wake()
         if refused:

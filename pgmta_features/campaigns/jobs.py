@@ -9,10 +9,11 @@ from pgmta_features.campaigns.feed import DUE, CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
 
-_BATCH = 1000  # recipients of a job in one commit
-_FEW = 2000  # recipients in the queue that each round compares with the queue
-_SELDOM = 30  # rounds between two comparisons of more
-_REST = 20  # times the duration of an end, until the next one: it may read each deferred recipient
+_RECIPIENTS_PER_COMMIT = 1000  # of a job
+_MAX_FEW_RECIPIENTS = 2000  # so many in the queue are compared with it in each round
+_ROUNDS_PER_COMPARISON = 30  # of more recipients
+# an end may read each deferred recipient, so the next comes after 20 times its time
+_REST_FACTOR = 20
 
 
 class CampaignJobs:
@@ -25,21 +26,24 @@ class CampaignJobs:
         self._feed = feed
         self._lease = lease
         self._round = 0
-        self._ends_at = 0.0  # monotonic
+        self._ends_at = 0.0  # time of the next end, by the monotonic clock
 
     async def tend(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
         await self._feed.halt()
-        while await self._feed.withdraw(_BATCH) >= _BATCH:
+        while await self._feed.withdraw(_RECIPIENTS_PER_COMMIT) >= _RECIPIENTS_PER_COMMIT:
             pass
         self._round += 1
-        if self._round % _SELDOM == 0 or await self._feed.waiting() <= _FEW:
-            while await self._feed.reconcile(_BATCH) >= _BATCH:
+        if (
+            self._round % _ROUNDS_PER_COMPARISON == 0
+            or await self._feed.waiting() <= _MAX_FEW_RECIPIENTS
+        ):
+            while await self._feed.reconcile(_RECIPIENTS_PER_COMMIT) >= _RECIPIENTS_PER_COMMIT:
                 pass
         began = time.monotonic()
         if began >= self._ends_at:
             await self._feed.finalise(self._lease())
-            self._ends_at = time.monotonic() + _REST * (time.monotonic() - began)
+            self._ends_at = time.monotonic() + _REST_FACTOR * (time.monotonic() - began)
 
 
 def _make(process: QueuedProcess) -> Work:

@@ -18,9 +18,9 @@ from pgmta.postgres.role import require_temporary
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("campaigns")
-_BATCH = 50_000  # rows of a statement
-_PART, _PART_SIZE = 5000, 1 << 22  # rows, and characters of words, of a COPY
-_FETCHED = 1000  # rows of a cursor
+_ROWS_PER_STATEMENT = 50_000
+_COPY_ROWS, _COPY_CHARACTERS = 5000, 1 << 22  # the largest COPY: rows, and characters of words
+_CURSOR_ROWS = 1000
 
 OUTCOMES = ("unsent", "queued", "deferred", "sent", "failed", "invalid", "unknown")
 """The states of a recipient."""
@@ -178,10 +178,10 @@ class ListImport:
     def __init__(self, db: psycopg.Connection[dict[str, Any]], campaign: Mapping[str, Any]) -> None:
         self._db = db
         self._campaign = campaign
-        self._base = 0  # highest number of a recipient before
-        self._last = 0  # place of the last row
+        self._base = 0  # the highest number of a recipient before this import
+        self._last = 0  # number of the last row of the file
         self._part: list[tuple[int, str, str, str]] = []
-        self._size = 0  # of its words
+        self._size = 0  # characters of the words so far
         require_temporary(db)
         self._db.execute(_SQL["table"])
 
@@ -189,7 +189,7 @@ class ListImport:
         """Add a row: mailbox, domain, words as JSON. Places have to increase."""
         self._part.append((place, *row))
         self._size += len(row[2])
-        if len(self._part) >= _PART or self._size >= _PART_SIZE:
+        if len(self._part) >= _COPY_ROWS or self._size >= _COPY_CHARACTERS:
             self.end_rows()
 
     def end_rows(self) -> None:
@@ -209,7 +209,7 @@ class ListImport:
         try:
             with self._db.transaction():
                 yield
-        except psycopg.errors.UniqueViolation:  # of their numbers
+        except psycopg.errors.UniqueViolation:  # another import has taken the same numbers
             raise PgmtaError(
                 "another import into the campaign has ended meanwhile: nothing was imported, run "
                 "it again"
@@ -228,7 +228,7 @@ class ListImport:
         places = {"base": sql.Literal(self._base), "campaign": sql.Literal(campaign)}
         self._db.execute(_SQL["twice"].format(**places))
         with self._db.cursor(name="duplicates") as cursor:
-            cursor.itersize = _FETCHED
+            cursor.itersize = _CURSOR_ROWS
             cursor.execute(_SQL["duplicates"])
             for each in cursor:
                 yield Duplicate(**each)
@@ -241,7 +241,7 @@ class ListImport:
         """
         self._db.execute(_SQL["index"])
         self._db.execute(_SQL["analyze"])
-        step = self._last if self._base else _BATCH
+        step = self._last if self._base else _ROWS_PER_STATEMENT
         added = suppressed = 0
         for after in range(0, self._last, max(step, 1)):
             params = {

@@ -19,9 +19,9 @@ _SQL = feature_queries("campaigns")
 _CAMPAIGN = '"_campaign"'
 """Is in the metadata of each row of a campaign: campaign, number of the recipient, job."""
 
-_BOUNCES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
-_STATUS = re.compile(r"[245]\.[\d.]+ HTTP (\d{3})\b")
-"""The status in a reply by HTTP, which has the error code and sub type of the provider behind it.
+_BOUNCE_CLASSES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
+_HTTP_STATUS = re.compile(r"[245]\.[\d.]+ HTTP (\d{3})\b")
+"""The status in a reply by HTTP. The error code and sub type of the provider follow it.
 
 SQL reads such replies by `reply_word()`.
 """
@@ -85,7 +85,7 @@ def _state(outcome: Outcome) -> str:
 
 
 def _bounced(outcome: Outcome) -> bool:
-    return outcome.event is Event.FAIL and outcome.answer_class in _BOUNCES
+    return outcome.event is Event.FAIL and outcome.answer_class in _BOUNCE_CLASSES
 
 
 def _codes(outcome: Outcome) -> tuple[str, str]:
@@ -99,7 +99,7 @@ def _codes(outcome: Outcome) -> tuple[str, str]:
     sub_type = f"{enhanced} {outcome.answer_class}".strip()
     code = str(outcome.reply.code) if outcome.reply.code else outcome.event.value
     text = outcome.reply.text
-    if not (found := _STATUS.match(text)):
+    if not (found := _HTTP_STATUS.match(text)):
         return code, sub_type
     own, exact = _CODE.search(text), _SUB_TYPE.search(text)
     return own[1] if own else found[1], exact[1] if exact else sub_type

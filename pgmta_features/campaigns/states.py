@@ -12,12 +12,12 @@ from enum import StrEnum
 class JobStatus(StrEnum):
     """Value of `campaign_jobs.status`."""
 
-    READY = "READY"  # waits for its time and its credential
-    ENQUEUED = "ENQUEUED"  # has its credential
-    SENDING = "SENDING"  # feeds the queue
-    SENT = "SENT"  # all are fed; outcomes are missing
-    STOPPED = "STOPPED"  # feeds nothing, and begins nothing
-    LOGGED = "LOGGED"  # done
+    READY = "READY"  # the job waits for its time and its credential
+    ENQUEUED = "ENQUEUED"  # the job has its credential
+    SENDING = "SENDING"  # the job feeds the queue
+    SENT = "SENT"  # all mail is in the queue; outcomes are missing
+    STOPPED = "STOPPED"  # the job feeds and begins nothing
+    LOGGED = "LOGGED"  # ended, with all outcomes
 
 
 MOVES: dict[JobStatus, tuple[JobStatus, ...]] = {

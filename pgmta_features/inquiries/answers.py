@@ -18,11 +18,11 @@ from queued.routing.ceiling import ceiling
 from queued.routing.routes import Routes
 
 MAX_DESTINATIONS = 200
-"""Of one answer."""
+"""The destinations of one answer."""
 MAX_CONNECTIONS = 2000
-"""Of one answer."""
+"""The connections of one answer."""
 MAX_ROWS = 100
-"""Of a connection."""
+"""The rows of one connection that an answer names."""
 
 log = get("inquiries")
 
@@ -33,7 +33,7 @@ class InquiryAnswers:
     def __init__(self, table: InquiryTable, mail: Sequence[WorkerMail]) -> None:
         self._table = table
         self._mail = mail
-        self._ended: dict[int, dict[str, Any]] = {}  # the last connection, by the inquiry
+        self._ended: dict[int, dict[str, Any]] = {}  # the connection that was ended, by inquiry
 
     async def answer_all(self) -> None:
         """Answer all inquiries. A failure is logged, and the command gets no answer.
@@ -45,13 +45,13 @@ class InquiryAnswers:
                 await self._table.answer(inquiry, self._answer(inquiry))
             except StoreUnavailable:
                 raise
-            except Exception as error:  # mail goes on, and so do other inquiries
+            except Exception as error:  # whatever it is: mail and other inquiries go on
                 log.error("an inquiry has no answer", id=inquiry.id, exc_info=error)
 
     def _answer(self, inquiry: Inquiry) -> dict[str, Any]:
         if inquiry.action == INSPECT:
             return self._inspect(inquiry.value.lower())
-        ended = self._ended.get(inquiry.id)  # by an answer that could not be written
+        ended = self._ended.get(inquiry.id)  # set if an earlier answer could not be written
         if ended is None:
             ended = self._end(int(inquiry.value))
             if ended is None:
@@ -62,18 +62,18 @@ class InquiryAnswers:
 
     def _inspect(self, name: str) -> dict[str, Any]:
         """Return the destinations of this name, with their connections."""
-        found: list[dict[str, Any]] = []
-        left_out = room = 0
+        destinations: list[dict[str, Any]] = []
+        left_out = connections = 0
         for mail in self._mail:
             inspected = mail.find_destinations()
             given = _Name(name, inspected.routes)
             for queue in filter(given.fits, inspected.queues):
-                room += len(queue.connections)
-                if len(found) >= MAX_DESTINATIONS or room > MAX_CONNECTIONS:
+                connections += len(queue.connections)
+                if len(destinations) >= MAX_DESTINATIONS or connections > MAX_CONNECTIONS:
                     left_out += 1
                 else:
-                    found.append({"worker": mail.worker, **self._shown(queue, inspected)})
-        return {"destinations": found, "left_out": left_out}
+                    destinations.append({"worker": mail.worker, **self._shown(queue, inspected)})
+        return {"destinations": destinations, "left_out": left_out}
 
     def _shown(self, queue: DestinationQueue, inspected: Destinations) -> dict[str, Any]:
         destination = queue.destination

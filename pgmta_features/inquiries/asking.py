@@ -12,10 +12,10 @@ from pgmta.errors import PgmtaError
 from pgmta_features.inquiries.store import InquiryOrders
 from queued.cli.options.queue_command import who
 
-PATIENCE_S = 6.0
-"""Seconds for the answers: a process looks every 5 s at least."""
-LOOK_S = 0.05
-"""Seconds between looks for answers."""
+ANSWER_TIMEOUT_S = 6.0
+"""A process looks for inquiries every 5 s at least."""
+LOOK_INTERVAL_S = 0.05
+"""Between two looks for answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Answered:
         """Print the processes that have not answered."""
         for process, seconds in self.silent.items():
             print_line(
-                f"warning: {process} has not answered within {PATIENCE_S:g} s; its last heartbeat "
-                f"was {seconds:.0f} s ago", err=True,
+                f"warning: {process} has not answered within {ANSWER_TIMEOUT_S:g} s; "
+                f"its last heartbeat was {seconds:.0f} s ago", err=True,
             )  # fmt: skip
 
 
@@ -48,13 +48,13 @@ def ask(uri: str, action: str, value: str, token: str | None = None) -> Answered
         process = _named(token, answering) if token else None
         number = orders.begin(action, value, who(), process)
         try:
-            end = time.monotonic() + PATIENCE_S
+            end = time.monotonic() + ANSWER_TIMEOUT_S
             while True:
                 answers = orders.answers(number)
                 wanted = {process} if process else set(orders.answering())
                 if wanted <= answers.keys() or time.monotonic() > end:
                     break
-                time.sleep(LOOK_S)
+                time.sleep(LOOK_INTERVAL_S)
         finally:
             orders.end(number)
         answering = orders.answering()

@@ -66,7 +66,7 @@ class InquiryOrders(OperatorLink):
             raise PgmtaError(
                 f"{error.diag.message_primary}: take a file whose login has pgmta_operator"
             ) from None
-        except psycopg.ProgrammingError as error:  # an older schema
+        except psycopg.ProgrammingError as error:  # the schema may be older
             raise PgmtaError(str(error.diag.message_primary)) from None
         assert row  # noqa: S101 - for the type checker
         return int(row["id"])

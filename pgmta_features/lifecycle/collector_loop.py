@@ -21,13 +21,13 @@ from pgmta_features.lifecycle.config import Collector
 from pgmta_features.lifecycle.outputs import Output
 from pgmta_features.lifecycle.timing import Timing
 
-_POLL = 1.0  # seconds between two looks without a notification, at most
-_APART = 0.01  # seconds between two looks after notifications
-_EARLY = 0.01  # seconds before the time of the budget: collect() makes the batch and waits for it
-_BACK_OFF, _LONGEST = 0.5, 30.0  # seconds before the first new connection, and at most
-_MARGIN = 2.0  # seconds to give up a statement
-_ASIDE = 60.0  # seconds for which a token rests that the database refuses
-_ASK_S = 60.0  # until a budget is asked again, at most: an operator may change it
+_MAX_POLL_INTERVAL_S = 1.0  # without a notification
+_NOTIFIED_INTERVAL_S = 0.01  # between two looks after notifications
+_EARLY_S = 0.01  # before the time of the budget: collect() makes the batch and waits for it
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0  # before a new connection
+_CANCEL_MARGIN_S = 2.0  # to give up a statement before the claim of the collector ends
+_ASIDE_S = 60.0  # in which a token rests that the database refuses
+_BUDGET_AGE_S = 60.0  # afterwards a budget is asked again: an operator may change it
 
 OUTCOMES = ("collected", "refused", "expired", "set aside")
 """The outcomes of tokens for a collector."""
@@ -66,9 +66,9 @@ class CollectorLoop:
         limit, actions = collector.limit, collector.collected
         self._store = CollectorStatements(collector.name, worker, limit, actions)
         # the statement under way is given up within the time, and its connection closed 5 s later
-        self._patience = max(collector.healthcheck - _MARGIN, collector.healthcheck / 2)
-        self._poll = min(_POLL, collector.healthcheck / 4)
-        self._pause = _BACK_OFF
+        self._patience = max(collector.healthcheck - _CANCEL_MARGIN_S, collector.healthcheck / 2)
+        self._poll = min(_MAX_POLL_INTERVAL_S, collector.healthcheck / 4)
+        self._pause = _FIRST_PAUSE_S
         self._log = log.bind(collector=collector.name)
         self.name = collector.name
         """As collections has it."""
@@ -86,7 +86,7 @@ class CollectorLoop:
                 if self._ends_unread and isinstance(error, BrokenPipeError):
                     raise
                 pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
-                self._pause = min(2 * self._pause, _LONGEST)
+                self._pause = min(2 * self._pause, _MAX_PAUSE_S)
                 words = faults.one_line(error)
                 self._log.warning("connects again", reason=words, seconds=round(pause, 2))
                 await asyncio.sleep(pause)
@@ -109,13 +109,13 @@ class CollectorLoop:
     async def _collect(self, connection: LinkConnection) -> None:
         timing = Timing(self._collector.limit, self._collector.timeout)
         drained = False
-        paid = 0.0  # by the monotonic clock: the budget allows nothing before
-        singles = 0  # tokens that are tried one by one
-        left: list[int] = []  # tokens of which a batch got none: others have locked them
+        paid = 0.0  # time of the monotonic clock before which the budget allows nothing
+        singles = 0  # number of tokens that are still tried one by one
+        left: list[int] = []  # tokens of which a batch got none, because others have locked them
         while True:
             tokens = await self._within(self._store.waiting())
             if not tokens:
-                self._pause = _BACK_OFF  # with tokens only a batch shows that all is well
+                self._pause = _FIRST_PAUSE_S  # if tokens wait, only a batch shows that all is well
             elif tokens == left:
                 await self._rest(connection, self._poll)
             left = []
@@ -126,7 +126,7 @@ class CollectorLoop:
                 singles = singles if tokens else 0
                 drained = drained or self._drained(not tokens)
                 until = max(timing.due, paid) - now
-                await self._rest(connection, min(max(until, _APART), self._poll))
+                await self._rest(connection, min(max(until, _NOTIFIED_INTERVAL_S), self._poll))
                 continue
             limit = 1 if singles else self._collector.limit
             try:
@@ -135,16 +135,16 @@ class CollectorLoop:
                 await self._judge(error)
                 if singles:
                     self._log.error("set aside", token=tokens[0], reason=faults.one_line(error))
-                    await self._within(self._store.set_aside(tokens[0], _ASIDE))
+                    await self._within(self._store.set_aside(tokens[0], _ASIDE_S))
                     self.tokens["set aside"] += 1
                 singles = singles - 1 if singles else self._collector.limit
                 continue
-            self._pause, singles = _BACK_OFF, max(singles - 1, 0)
+            self._pause, singles = _FIRST_PAUSE_S, max(singles - 1, 0)
             self._note(batch, reason)
             done = batch.taken + len(batch.refused)
             left = [] if done or batch.expired or batch.wait is not None else tokens
             if batch.wait is not None:
-                paid = time.monotonic() + min(batch.wait - _EARLY, _ASK_S)
+                paid = time.monotonic() + min(batch.wait - _EARLY_S, _BUDGET_AGE_S)
             # a batch of expired tokens alone says nothing of the others
             drained = drained or self._drained(0 < done < limit)
 
@@ -183,7 +183,7 @@ class CollectorLoop:
         began = time.monotonic()
         async for _ in connection.notifies(timeout=seconds, stop_after=1):
             pass
-        await asyncio.sleep(max(0.0, began + _APART - time.monotonic()))
+        await asyncio.sleep(max(0.0, began + _NOTIFIED_INTERVAL_S - time.monotonic()))
 
     async def _within[T](self, work: Coroutine[Any, Any, T]) -> T:
         """Run a statement. Raises StoreUnavailable if no answer comes in time."""

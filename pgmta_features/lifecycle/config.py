@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHANNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}")
 _TEMPLATE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LONGEST_MONTH = 31 * 86400.0  # seconds
+_LONGEST_MONTH_S = 31 * 86400.0
 
 
 def _pattern(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
@@ -77,7 +77,7 @@ class CollectorBudget(Section):
     @property
     def pace(self) -> float:
         """Mails per second."""
-        spread = self.month_most / _LONGEST_MONTH if self.month_most else 100_000.0
+        spread = self.month_most / _LONGEST_MONTH_S if self.month_most else 100_000.0
         return min(self.rate or spread, 100_000.0)
 
 

@@ -15,7 +15,7 @@ from pgmta.logs import get
 from pgmta_features.lifecycle.collections import CollectorStatements, LeasedToken, TokenBatch
 from pgmta_features.lifecycle.config import PRIORITIES, PURPOSES, Collector
 
-_LEASE = 60.0  # seconds in which a batch is printed
+_LEASE_S = 60.0  # in which a batch is printed
 
 log = get("collector")
 
@@ -117,7 +117,7 @@ class LineOutput:
     async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Print a batch."""
         began, rings = datetime.now(UTC), self._keys().rings
-        found = await store.lease(limit, _LEASE)
+        found = await store.lease(limit, _LEASE_S)
         leased = [each for each in found if not each.expired]
         expired = len(found) - len(leased)
         signed = [(each, rings[Purpose(PURPOSES[each.action])].sign(each.secret, _code(each)))

@@ -14,7 +14,7 @@ from pgmta_features.lifecycle.token_order import TokenOrder
 from queued.web.refusals import away, refusal, too_many
 from queued.web.site import Site
 
-_ACTIONS = {Purpose.ACTIVATE: "activation", Purpose.RECOVER: "password_recovery"}
+_ACTIONS_BY_PURPOSE = {Purpose.ACTIVATE: "activation", Purpose.RECOVER: "password_recovery"}
 
 log = get("web")
 
@@ -52,7 +52,7 @@ class Redemption:
     async def consume(self, order: TokenOrder, client: str) -> Consumption:
         """Consume a token. Raises HttpError: 422, 429, 503."""
         secret = await self._secret(order, client)
-        action = _ACTIONS[order.purpose]
+        action = _ACTIONS_BY_PURPOSE[order.purpose]
         try:
             self._site.schema.require()
             found = await self._consumptions.consume(secret, action)
@@ -74,7 +74,8 @@ class Redemption:
         secret = self._site.rings.rings[order.purpose].verify(order.token, order.code)
         if secret is not None:
             return secret
-        self._site.clients.count_refusal(client)  # before the database: others may come meanwhile
+        # before the question to the database, during which more requests may come
+        self._site.clients.count_refusal(client)
         unsigned = secret_of(order.token) if order.purpose is Purpose.RECOVER else None
         if unsigned:
             try:
@@ -86,5 +87,5 @@ class Redemption:
         raise self._refused(order, client, "signature")
 
     def _refused(self, order: TokenOrder, client: str, why: str) -> HttpError:
-        log.info("token refused", action=_ACTIONS[order.purpose], why=why, client=client)
+        log.info("token refused", action=_ACTIONS_BY_PURPOSE[order.purpose], why=why, client=client)
         return refusal()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pgmta.metrics.series import COMMON, NUMBERS, SECONDS, WAITS, Series
+from pgmta.metrics.series import COMMON_SERIES, NUMBERS, SECONDS, WAITS, Series
 
-_Q, _D, _W = "pgmta_queue_", "pgmta_queued_", "pgmta_web_"
+_Q, _D, _W = "pgmta_queue_", "pgmta_queued_", "pgmta_web_"  # prefixes of names
 
 _DATABASE = Series("pgmta_database_connections", "gauge",
                    "Connections to PostgreSQL by state: open, and busy with a statement.",
                    ("state",))  # fmt: skip
 
-QUEUE = (
+QUEUE_SERIES = (
     Series(_Q + "rows", "gauge", "Rows of the queue by status.", ("status",)),
     Series(_Q + "oldest_seconds", "gauge", "Age of the oldest row of each status.", ("status",)),
     Series(_Q + "due_rows", "gauge", "Rows that wait for an attempt and are due."),
@@ -30,9 +30,9 @@ QUEUE = (
 )  # fmt: skip
 """Figures of the queue: each queued with a page shows the same."""
 
-QUEUED = (
-    *COMMON,
-    *QUEUE,
+QUEUED_SERIES = (
+    *COMMON_SERIES,
+    *QUEUE_SERIES,
     Series(_D + "claims_total", "counter", "Claims of rows, also those that found none."),
     Series(_D + "claimed_rows_total", "counter", "Rows that they leased."),
     Series(_D + "claim_failures_total", "counter", "Claims that the database did not do."),
@@ -64,8 +64,8 @@ QUEUED = (
 )  # fmt: skip
 """The series of queued."""
 
-WEB = (
-    *COMMON,
+WEB_SERIES = (
+    *COMMON_SERIES,
     Series(_W + "responses_total", "counter", "Responses by path and status code.",
            ("path", "code")),
     Series(_W + "response_seconds", "histogram", "How long they took.", (), SECONDS),

@@ -8,7 +8,7 @@ from pgmta.daemon_role import WEB
 from pgmta.http.server import HttpServer
 from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values
-from pgmta_features.metrics.queued_series import WEB as CATALOGUE
+from pgmta_features.metrics.queued_series import WEB_SERIES as CATALOGUE
 from queued.web.site import Site
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pgmta_features.providers.http_parameters import HttpParameters
 from pgmta_features.providers.http_request import RequestWriter, Target
 
-_REST = 30.0  # seconds after a failed connection in which other endpoints go first
+_REST_S = 30.0  # after a failed connection other endpoints go first for so long
 
 
 class Endpoints:
@@ -50,4 +50,4 @@ class Endpoints:
 
     def failed(self, place: int) -> None:
         """Note that an endpoint could not be connected to."""
-        self._rests[place] = time.monotonic() + _REST
+        self._rests[place] = time.monotonic() + _REST_S

@@ -14,12 +14,12 @@ from pgmta.states import Event
 from pgmta_features.providers.answer_path import find, parse_path, shown
 from pgmta_features.providers.http_parameters import HttpSettings
 from queued.delivery.transport.result import Result
-from queued.delivery.transport.secret_parts import HIDDEN, SecretParts
+from queued.delivery.transport.secret_parts import LEFT_OUT, SecretParts
 
-_LATEST = 7 * 86400.0  # seconds of Retry-After, at most
+_MAX_RETRY_AFTER_S = 7 * 86400.0
 _NO_SECRETS = SecretParts(())
-_TEXT = 300  # characters of an answer that are kept
-_CODES = {Event.DELIVERED: 250, Event.DEFER: 451, Event.FAIL: 554}
+_MAX_TEXT_CHARACTERS = 300  # of an answer
+_CODES_BY_EVENT = {Event.DELIVERED: 250, Event.DEFER: 451, Event.FAIL: 554}
 _ENHANCED = {Event.DEFER: "4.3.0", Event.FAIL: "5.3.0"}
 
 
@@ -41,7 +41,7 @@ def result_of(
     document = answer.document() if settings.success.path or _paths(settings) else None
     event = _event(settings, answer, document)
     text = _words(settings, answer, document, event, secrets)
-    result = Result(event, Reply(_CODES.get(event, 0), text), host, Stage.END_OF_DATA)
+    result = Result(event, Reply(_CODES_BY_EVENT.get(event, 0), text), host, Stage.END_OF_DATA)
     if event is Event.DEFER and (wait := retry_after(answer.fields.get("retry-after"), now)):
         result.wait = wait
     return result
@@ -91,9 +91,9 @@ def _words(
     values: list[str] = []
 
     def clean(text: str) -> str:
-        value = printable(text)[:_TEXT]
+        value = printable(text)[:_MAX_TEXT_CHARACTERS]
         if secrets.are_in(value):
-            return HIDDEN
+            return LEFT_OUT
         values.append(value)
         return value
 
@@ -113,9 +113,9 @@ def _words(
         if not found and answer.body and "content-encoding" not in answer.fields:
             found = [clean(" ".join(answer.body.decode("utf-8", "replace").split()))]
         said += found
-    # a secret may be spread over the texts
+    # a secret may be spread over several texts
     spread = secrets.are_in("".join(values))
-    return f"{status} {HIDDEN if spread else ' '.join(said)}".rstrip()
+    return f"{status} {LEFT_OUT if spread else ' '.join(said)}".rstrip()
 
 
 def retry_after(value: str | None, now: datetime) -> float:
@@ -127,10 +127,11 @@ def retry_after(value: str | None, now: datetime) -> float:
         return 0.0
     text = value.strip()
     if text.isascii() and text.isdigit() and len(text) <= 9:
-        return min(float(text), _LATEST)
+        return min(float(text), _MAX_RETRY_AFTER_S)
     try:
         at = parsedate_to_datetime(text)
-    except (ValueError, TypeError, OverflowError):  # an offset beyond a timedelta, for one
+    # for example an offset beyond that of a timedelta
+    except (ValueError, TypeError, OverflowError):
         return 0.0
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return min(max((at - now).total_seconds(), 0.0), _LATEST)
+    return min(max((at - now).total_seconds(), 0.0), _MAX_RETRY_AFTER_S)

@@ -20,10 +20,10 @@ from pgmta_features.providers.mail_words import MailWords
 from pgmta_features.providers.places import Unplaceable
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
-from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
+from queued.delivery.transport.transcript import MAX_ENTRIES, NOTE, Entry
 
-_CLOSING = 2.0  # seconds for the end of a connection
-_LARGE = 1 << 18  # octets of a mail whose parts take 20 ms or more to read
+_CLOSE_TIMEOUT_S = 2.0
+_LARGE_OCTETS = 1 << 18  # the parts of such a mail take 20 ms or more to read
 
 type Connect = Callable[[Target], Awaitable[HttpConnection]]
 """Returns a connection to a target. Raises DeliveryError."""
@@ -95,7 +95,7 @@ class HttpChannel:
     async def _open_other(self, place: int, target: Target) -> None:
         try:
             made = self._connections[place] = await self._connect(target)
-            if self._dead:  # since the connection was made
+            if self._dead:  # marked while the connection was made
                 made.abort()
         except DeliveryError:
             self._endpoints.failed(place)
@@ -119,7 +119,7 @@ class HttpChannel:
             self._open_others(usable)
             place = self._endpoints.take_turn(usable)
         connection = self._asked = self._connections[place]
-        said: deque[Entry] = deque(maxlen=ENTRIES)
+        said: deque[Entry] = deque(maxlen=MAX_ENTRIES)
         result = await self._ask(envelope, place, connection, said)
         result.facts, result.said = connection.facts, (connection.facts.dialogue, said)
         connection.facts = connection.facts.kept()
@@ -139,13 +139,13 @@ class HttpChannel:
             why = _unfit(words, settings.segments) if number else ""
             if why:
                 request = b""
-            elif len(octets) < _LARGE:
+            elif len(octets) < _LARGE_OCTETS:
                 request = endpoints.writer.write(target, words, item)
-            else:  # other mail goes on meanwhile
+            else:  # in a thread, so that other mail goes on meanwhile
                 request = await asyncio.to_thread(endpoints.writer.write, target, words, item)
         except Unplaceable as error:
             why = f"5.6.0 {error}"
-        except RecursionError:  # parts, comments of an address, or metadata
+        except RecursionError:  # by nested parts, comments of an address, or metadata
             why = "5.6.0 the mail is nested too deeply"
         if why:
             return Result(Event.FAIL, Reply(0, why), connection.place, Stage.DATA)
@@ -199,7 +199,9 @@ class HttpChannel:
 
     async def wait_closed(self) -> None:
         """Wait for the end of the connections, for a few seconds at most."""
-        await asyncio.gather(*(each.wait_closed(_CLOSING) for each in self._connections.values()))
+        await asyncio.gather(
+            *(each.wait_closed(_CLOSE_TIMEOUT_S) for each in self._connections.values())
+        )
 
 
 def _unfit(words: MailWords, most: int) -> str:

@@ -14,8 +14,8 @@ from pgmta.http.client_connection import ClientConnection, ExchangeError, reason
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.open_connections import (
-    BY_OPERATOR,
-    IDLE,
+    ENDED_BY_OPERATOR,
+    IDLE_PHASE,
     ConnectionState,
     note_connection,
 )
@@ -100,7 +100,7 @@ class HttpConnection:
     def be_idle(self) -> None:
         """Note that no request is under way."""
         self.envelope = None
-        self._begin(IDLE)
+        self._begin(IDLE_PHASE)
 
     def _begin(self, phase: str) -> None:
         self.phase, self.phase_since = phase, time.monotonic()
@@ -131,9 +131,9 @@ class HttpConnection:
     def end_by_operator(self) -> None:
         """Drop the connection; a request that it carries has the outcome of one that broke."""
         self.ended_by_operator = True
-        self._wire.abort(BY_OPERATOR)
+        self._wire.abort(ENDED_BY_OPERATOR)
         if self.connect_limit and self.phase in (Stage.CONNECT, "TLS"):
-            with suppress(RuntimeError):  # it has ended a moment ago
+            with suppress(RuntimeError):  # raised if the connection ended a moment ago
                 self.connect_limit.reschedule(asyncio.get_running_loop().time())
 
 
@@ -163,5 +163,5 @@ async def connect(
         return made
     made.abort()
     if made.ended_by_operator:
-        problem.line = f"4.4.1 connect to {where}: {BY_OPERATOR}"
+        problem.line = f"4.4.1 connect to {where}: {ENDED_BY_OPERATOR}"
     raise problem from None

@@ -16,15 +16,24 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from pgmta.config.types import Period, Section, SectionError, Whole, hint, listed
 from pgmta_features.providers.answer_path import parse_path
 from pgmta_features.providers.interface import described
-from pgmta_features.providers.mail_words import FILES, KNOWN, LISTS, PREFIXES
+from pgmta_features.providers.mail_words import FILE_LISTS, KNOWN_WORDS, LISTS, PREFIXES
 from pgmta_features.providers.places import Text, UsedWord, check_words, parse_json, words_of
 from queued.delivery.dns.hop import Hop
 from queued.delivery.dns.hosts import host_name
 from queued.delivery.transport.secret_parts import SecretParts
 
-_KEY = random_secrets.token_bytes(16)  # so that a key of a destination is no test for secrets
+# With it nobody can try secrets on the key of a destination.
+_KEY = random_secrets.token_bytes(16)
 _FIELD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}"
-_OURS = {"host", "content-length", "transfer-encoding", "connection", "expect", "upgrade", "te"}
+_OUR_FIELDS = {
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "expect",
+    "upgrade",
+    "te",
+}
 
 
 def _text(given: Any) -> str:
@@ -40,7 +49,7 @@ def _path(given: Any) -> str:
 
 
 def _header(name: str) -> str:
-    if name.lower() in _OURS:
+    if name.lower() in _OUR_FIELDS:
         raise ValueError(f"{name} is set by pgmta")
     return name
 
@@ -152,8 +161,8 @@ class HttpField(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.value is None and self.each not in FILES:
-            raise ValueError(f"{self.each!r} has no files; {hint(self.each, FILES)}")
+        if self.value is None and self.each not in FILE_LISTS:
+            raise ValueError(f"{self.each!r} has no files; {hint(self.each, FILE_LISTS)}")
         return self
 
     def words(self, field: str) -> list[UsedWord]:
@@ -216,7 +225,7 @@ class HttpSettings(Section):
         if self.basic and any(name.lower() == "authorization" for name in self.headers):
             raise ValueError("basic and headers.Authorization: one of them is enough")
         parse_json(self.json_)
-        check_words(self.words, KNOWN, PREFIXES, LISTS)
+        check_words(self.words, KNOWN_WORDS, PREFIXES, LISTS)
         if self.error_later and not self.error:
             raise ValueError("error_later: needs the path `error`")
         plain = [each for each in self.url if each.url.startswith("http:")]

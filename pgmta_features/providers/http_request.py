@@ -23,8 +23,8 @@ from pgmta_features.providers.places import (
     write_json,
 )
 
-_DOTS = frozenset((".", ".."))  # parts that servers take out of a path (RFC 3986, section 5.2.4)
-_OCTETS = ("message",)  # words whose value is a file in a multipart body
+_DOT_SEGMENTS = frozenset((".", ".."))  # servers take them out of a path (RFC 3986, section 5.2.4)
+_FILE_WORDS = ("message",)  # their value is a file in a multipart body
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class RequestWriter:
         if body or self._method != "GET":
             fields.append(("Content-Length", str(len(body))))
         path = target.path.fill(value, in_url)
-        if target.path.words and not _DOTS.isdisjoint(path.partition("?")[0].split("/")):
+        if target.path.words and not _DOT_SEGMENTS.isdisjoint(path.partition("?")[0].split("/")):
             raise Unplaceable("a value in the path of the URL is . or .., and leads elsewhere")
         lines = [f"{self._method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields)]
         return "\r\n".join([*lines, "", ""]).encode("ascii") + body
@@ -166,7 +166,7 @@ class RequestWriter:
         for name, text in self._multipart:
             if isinstance(text, FieldMaker):
                 parts += text.fields(value)
-            elif text.lone in _OCTETS:
+            elif text.lone in _FILE_WORDS:
                 parts.append(FormPart(name, words.octets, "message.eml", "message/rfc822"))
             elif _there(text, value):
                 parts.append(FormPart(name, text.fill(value).encode()))
@@ -181,4 +181,4 @@ def _pairs(given: dict[str, str] | None) -> list[tuple[str, Text]] | None:
 
 def _there(text: Text, value: Callable[[str], Any]) -> bool:
     """Return whether a field is sent: one that is a word alone needs its value."""
-    return not text.lone or text.lone in _OCTETS or value(text.lone) is not None
+    return not text.lone or text.lone in _FILE_WORDS or value(text.lone) is not None

@@ -20,15 +20,15 @@ from pgmta_features.providers.http_request import Target
 from queued.config import Delivery
 from queued.delivery.dns.addresses import Addresses
 from queued.delivery.dns.dns import Questions
-from queued.delivery.dns.unresponsive import SLOW, Unresponsive
+from queued.delivery.dns.unresponsive import SLOW_S, Unresponsive
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
-from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
+from queued.delivery.transport.transcript import MAX_ENTRIES, NOTE, Entry
 from queued.delivery.transports import TransportKind
 
-_KEPT = 1000  # destinations whose parsed texts are kept
+_MAX_DESTINATIONS = 1000  # whose parsed texts are in memory
 
 
 class HttpTransport:
@@ -65,7 +65,7 @@ class HttpTransport:
         assert isinstance(parameters, HttpParameters)  # noqa: S101 - for the type checker
         endpoints = self._endpoints.get(destination.key)
         if endpoints is None:
-            if len(self._endpoints) >= _KEPT:
+            if len(self._endpoints) >= _MAX_DESTINATIONS:
                 self._endpoints.clear()
             endpoints = self._endpoints[destination.key] = Endpoints(parameters)
 
@@ -91,7 +91,7 @@ class HttpTransport:
             line = f"4{error.line[1:]}" if error.line.startswith("5.") else error.line
             raise DeliveryError(line, error.stage, host=place) from None
         context = self._contexts.pkix if target.https else None
-        said: deque[Entry] = deque(maxlen=ENTRIES)
+        said: deque[Entry] = deque(maxlen=MAX_ENTRIES)
         problems: list[DeliveryError] = []
         for address in addresses:
             begun = time.monotonic()
@@ -103,7 +103,7 @@ class HttpTransport:
             except DeliveryError as error:
                 took = time.monotonic() - begun
                 facts.count(error.stage, took)
-                if took >= SLOW:
+                if took >= SLOW_S:
                     self._unresponsive.add(address)
                 error.facts, error.address = facts, address
                 said.append((time.monotonic(), NOTE, error.line))

@@ -17,7 +17,7 @@ from pgmta.mail.text import unsafe
 from pgmta_features.providers.places import Text
 
 _FOLDER = Path(__file__).parent / "interfaces"
-_SECRET = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SECRET_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LEFT_OUT = object()
 _KEYS = ("interface", "secrets", "values")
 
@@ -69,7 +69,7 @@ def described(given: Any) -> Any:
         if name not in values:
             raise ValueError(f"values.{name} is required: {meaning}")
     for name in secrets.values():
-        if not _SECRET.fullmatch(name):
+        if not _SECRET_NAME.fullmatch(name):
             raise ValueError(f"secrets: {name!r} is no name of a secret")
     filled = {
         key: _filled(each, secrets, values, url=key == "url")

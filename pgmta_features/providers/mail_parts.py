@@ -18,28 +18,29 @@ from inspect import signature
 from pgmta.mail.address import ATOM
 from pgmta_features.providers.places import Unplaceable
 
-_WHOLE = email.policy.SMTP.clone(refold_source="none", utf8=True)
+_UNFOLDED_POLICY = email.policy.SMTP.clone(refold_source="none", utf8=True)
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+")
 _UTF8 = Charset("utf-8")
 # `email` takes the square of the length of a field with parameters
 _LONG_MIME = re.compile(rb"^content-[a-z-]++[ \t]*+:(?:[^\n]|\n(?=[ \t])){65536}", re.I | re.M)
-_LONGEST = 16384  # characters that are decoded: `email` takes the square of their number
-_HAS_STRICT = "strict" in signature(getaddresses).parameters  # not in early 3.12
-_UTF8_TEXT = re.compile(r'text/(?:plain|html); charset="?utf-8"?', re.I)  # what most mail has
-_PLAIN = re.compile(rf"{ATOM}(?: {ATOM})*")
+_MAX_DECODED_CHARACTERS = 16384  # `email` takes the square of their number
+# early versions of Python 3.12 have no such parameter
+_HAS_STRICT = "strict" in signature(getaddresses).parameters
+_UTF8_TEXT = re.compile(r'text/(?:plain|html); charset="?utf-8"?', re.I)  # the type of most parts
+_PLAIN_NAME = re.compile(rf"{ATOM}(?: {ATOM})*")
 _SIMPLE = re.compile(
     r"(?:([A-Za-z0-9_-]+(?: [A-Za-z0-9_-]+)*) )?<([A-Za-z0-9._+-]+@[A-Za-z0-9.-]+)>"
     r"|([A-Za-z0-9._+-]+@[A-Za-z0-9.-]+)"
 )
 _FIELDS = re.compile(rb"(?:[!-9;-~]++:[^\r\n]*+\r\n(?:[ \t][^\r\n]*+\r\n)*+)++")
 _FIELD = re.compile(r"([!-9;-~]+):[ \t]*([^\n]*(?:\n[ \t][^\n]*)*)\r\n")
-_OTHERS = {
+_OTHER_FIELDS = {
     "from", "sender", "to", "cc", "bcc", "reply-to", "subject", "date", "message-id",
     "mime-version", "return-path", "received", "received-spf", "delivered-to", "dkim-signature",
     "domainkey-signature", "authentication-results",
 }  # fmt: skip
 _ADDRESSES = {"from", "sender", "to", "cc", "reply-to"}
-_GROUPS = ("content-", "resent-", "arc-")
+_FIELD_PREFIXES = ("content-", "resent-", "arc-")
 
 
 class MailParts:
@@ -73,7 +74,7 @@ class MailParts:
         return [
             {"name": name, "value": _encoded(value)}
             for lower, name, value in self._fields
-            if lower not in _OTHERS and not lower.startswith(_GROUPS)
+            if lower not in _OTHER_FIELDS and not lower.startswith(_FIELD_PREFIXES)
         ]
 
     @cached_property
@@ -128,7 +129,7 @@ class MailParts:
         for part in self._leaves:
             kind = part.get_content_type()
             if kind.startswith("multipart/"):
-                kind = "text/plain"  # it has no boundary, so readers show its text
+                kind = "text/plain"  # readers show a multipart without a boundary as text
             if kind in ("text/plain", "text/html") and (part is self._mail or not _named(part)):
                 found.setdefault(kind, part)
         return found
@@ -155,7 +156,7 @@ def _file_name(part: Message) -> str:
 def _parsed(octets: bytes) -> Message:
     """Return a message as the parser of `email` does; one of a single part takes a tenth of it."""
     end = octets.find(b"\r\n\r\n") + 2
-    # fields that the parser of `email` takes as they are, and no part below them
+    # quick for fields that the parser of `email` would take as they are, without parts below
     if end < 2 or not _FIELDS.fullmatch(octets, 0, end):
         return BytesParser(policy=email.policy.compat32).parsebytes(octets)
     message = Message(policy=email.policy.compat32)
@@ -185,7 +186,7 @@ def mailbox(name: str | None, address: str) -> str:
     """Return a mailbox as a text (RFC 5322, section 3.4), whose name may have any characters."""
     if not name:
         return address
-    if not _PLAIN.fullmatch(name) or "=?" in name:
+    if not _PLAIN_NAME.fullmatch(name) or "=?" in name:
         escaped = name.replace("\\", "\\\\").replace('"', '\\"')
         name = f'"{escaped}"'
     return f"{name} <{address}>"
@@ -201,7 +202,7 @@ def _unfolded(value: str) -> str:
 def _decoded(name: str, value: str) -> str:
     """Return the value of a field, as `email` reads it."""
     line = _unfolded(value)
-    if "=?" not in line or len(line) > _LONGEST:
+    if "=?" not in line or len(line) > _MAX_DECODED_CHARACTERS:
         return line
     with suppress(Exception):  # the parser of `email` raises various errors for odd fields
         line = str(email.policy.default.header_factory(name, line))
@@ -215,7 +216,7 @@ def _encoded(value: str) -> str:
 
 def _words(text: str) -> str:
     """Return a text with its encoded words decoded (RFC 2047)."""
-    if "=?" in text and len(text) <= _LONGEST:
+    if "=?" in text and len(text) <= _MAX_DECODED_CHARACTERS:
         with suppress(LookupError, ValueError, MessageError):
             text = str(make_header(decode_header(text)))
     return _CONTROLS.sub(" ", text)
@@ -257,7 +258,7 @@ def _text(part: Message) -> str:
 def unflowed(text: str, *, delsp: bool) -> str:
     """Return a text of `format=flowed` with one line per paragraph (RFC 3676, section 4)."""
     made: list[str] = []
-    open_at = -1  # depth of quotes of a line that goes on
+    open_at = -1  # depth of the quotes of a line that goes on in the next one
     *lines, last = text.split("\n")
     for line in [*lines, *([last] if last else [])]:
         content = line.lstrip(">")
@@ -281,8 +282,8 @@ def _octets(part: Message) -> bytes:
     if isinstance(payload, list):
         inner = payload[0] if payload else None
         if part.get_content_type() == "message/rfc822" and isinstance(inner, Message):
-            return bytes(inner.as_bytes(policy=_WHOLE))
-        return bytes(part.as_bytes(policy=_WHOLE).partition(b"\r\n\r\n")[2])
+            return bytes(inner.as_bytes(policy=_UNFOLDED_POLICY))
+        return bytes(part.as_bytes(policy=_UNFOLDED_POLICY).partition(b"\r\n\r\n")[2])
     content = part.get_payload(decode=True)
     return content if isinstance(content, bytes) else b""
 

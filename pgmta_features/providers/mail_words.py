@@ -15,24 +15,25 @@ from pgmta.model import Item, Message
 from pgmta_features.providers.mail_parts import MailParts, mailbox
 
 PREFIXES = ("secrets.", "metadata.", "params.", "header.")
-"""The beginnings of words that go on with a name."""
+"""Words that begin so go on with a name."""
 
-_MAILBOX = ("name", "address", "mailbox")
-_FILE = ("name", "type", "content", "cid", "cid_url", "disposition")
-FILES = ("attachments", "files", "inline")
+_MAILBOX_KEYS = ("name", "address", "mailbox")
+_FILE_KEYS = ("name", "type", "content", "cid", "cid_url", "disposition")
+FILE_LISTS = ("attachments", "files", "inline")
 """The words of lists of files: all attachments, and those without and with a `cid`."""
 
 LISTS: Mapping[str, tuple[str, ...]] = {
-    "to": _MAILBOX, "cc": _MAILBOX, "reply_to": _MAILBOX, "texts": ("type", "content"),
-    "headers": ("name", "value"), **dict.fromkeys(FILES, _FILE),
+    "to": _MAILBOX_KEYS, "cc": _MAILBOX_KEYS, "reply_to": _MAILBOX_KEYS,
+    "texts": ("type", "content"), "headers": ("name", "value"),
+    **dict.fromkeys(FILE_LISTS, _FILE_KEYS),
 }  # fmt: skip
 """The words whose value is a list, and the words of its elements."""
 
-ROW = ("recipient", "sender", "domain", "message_id", "row_id", "attempt", "tenant", "key")
-PARTS = ("subject", "text", "html", "from", "from_name", "from_address", "recipient_name",
+ROW_WORDS = ("recipient", "sender", "domain", "message_id", "row_id", "attempt", "tenant", "key")
+PART_WORDS = ("subject", "text", "html", "from", "from_name", "from_address", "recipient_name",
          "recipient_mailbox", "recipient_digits", "header_map", "message", "message_base64", "sms",
          "segments", "sms_type", *LISTS)  # fmt: skip
-KNOWN = (*ROW, *PARTS)
+KNOWN_WORDS = (*ROW_WORDS, *PART_WORDS)
 """All other words. `key` is the same at each attempt for a row, and no other row has it."""
 
 
@@ -50,7 +51,7 @@ class MailWords:
 
     def value(self, item: Item, word: str) -> Any:
         """Return the value of a word for a row: a text, a number, a list; None for none."""
-        if word in ROW:
+        if word in ROW_WORDS:
             return self._of_row(item, word)
         kind, dot, name = word.partition(".")
         if not dot:
@@ -71,7 +72,8 @@ class MailWords:
                 return str(item.id)
             case "attempt":
                 return str(item.attempts)
-            case "domain" if item.original:  # of a redirect, which leaves that of the row
+            # a redirect changes the recipient, not the domain of the row
+            case "domain" if item.original:
                 return parse_mailbox(item.recipient, utf8=True)[1]
             case "key":
                 return f"pgmta-{item.message_id}-{item.id}"

@@ -23,23 +23,24 @@ from .rate import LOST
 from .recent_times import RecentTimes
 from .reservations import Budget, BudgetReservations, Reservation, Wish
 
-SECONDS = 2.0
-"""Seconds of a rate whose rows wait in a worker."""
+WAITING_S = 2.0
+"""So many seconds of a rate have rows that wait in a worker."""
 
 WAY_S = 0.02
 """The part of the lateness of a time that is left to the way to the next hop, which varies."""
 
-_AHEAD_S = 0.5  # time to open a connection; a process that stops loses what it has reserved
-_PAUSE_S = 0.1  # between two statements for a budget
-_AGAIN_S = 1.0  # after the database was away
-_MOST_LATE_S = 0.2  # after its time: the most that budget_times() grants from one per second on
-_LEAST_ROOM_S = 0.003  # in which mail can begin; with less of it times would be lost
-_LOSS_PRICE_S = 1.3  # per lost time in each second: it costs itself, and statements for the next
-_LONGEST_S = 60.0  # that mail waits here, if claims can't leave it out
-_SOME = 2  # rows of a slow rate that wait nevertheless, so that no time is lost
-_SPREAD_S = 600.0  # within which the others come again
-_LINE_S = 30.0  # between two lines about lost times
-_LOST_SHARE = 0.05  # of the times; fewer are not worth a line
+# time to open a connection; a process that stops loses what it has reserved
+_RESERVED_AHEAD_S = 0.5
+_STATEMENT_PAUSE_S = 0.1  # between two statements for a budget
+_RETRY_PAUSE_S = 1.0  # after the database was away
+_MAX_LATE_S = 0.2  # after its time: the most that budget_times() grants from one per second on
+_MIN_WINDOW_S = 0.003  # in which mail can begin; in a shorter one times would be lost
+_LOSS_PRICE_S = 1.3  # for each lost time a second: the time itself, and statements for the next
+_MAX_WAIT_S = 60.0  # mail waits here no longer, unless claims can't leave it out
+_MIN_WAITING_ROWS = 2  # of a slow rate, so that no time is lost
+_SPREAD_S = 600.0  # in which the rows that were put off come again
+_LOG_INTERVAL_S = 30.0  # for lines about lost times
+_MIN_LOST_SHARE = 0.05  # of the times, for a line in the log
 
 log = get("budget")
 
@@ -55,7 +56,7 @@ class Late(StrEnum):
 
 def most_waiting(rate: float, burst: float = 1.0) -> int:
     """Return how many rows of a budget wait in a worker; `rate` is per second."""
-    return max(_SOME, math.ceil(rate * SECONDS + burst - 1))
+    return max(_MIN_WAITING_ROWS, math.ceil(rate * WAITING_S + burst - 1))
 
 
 @dataclass(slots=True, eq=False)
@@ -129,11 +130,11 @@ class BudgetLine:
         self._task: asyncio.Task[None] | None = None
         self._last = -math.inf  # the last time that was given, which no later one is before
         self._step = 0.0  # seconds between two times, as far as it is known
-        self._later = 0.0  # when the last row comes again that was put off
+        self._later = 0.0  # time when the last row that was put off comes again
         self._lateness = RecentTimes()
-        self._late = 0.0  # granted last, of what was wished
-        self._vain = False  # too little is granted
-        self._used, self._lost = 0, Counter[Late]()  # of which the database does not know
+        self._late = 0.0  # lateness that was granted last
+        self._vain = False  # whether too little lateness is granted to use any time
+        self._used, self._lost = 0, Counter[Late]()  # times that the database does not know of
         self._period = 0, Counter[Late]()  # the same since the last line
         self._said = -math.inf
 
@@ -180,9 +181,9 @@ class BudgetLine:
         """Write a line if many times were lost since the last one."""
         used, lost = self._period
         number = lost.total()
-        if now < self._said + _LINE_S or not number:
+        if now < self._said + _LOG_INTERVAL_S or not number:
             return
-        if number >= _LOST_SHARE * (used + number):
+        if number >= _MIN_LOST_SHARE * (used + number):
             log.warning("times of a rate are lost", budget=self.budget.key, lost=number,
                         used=used, reason=LOST[_most(lost)],
                         clock_ms=round(1000 * self._clock.uncertainty(now), 1))  # fmt: skip
@@ -198,7 +199,7 @@ class BudgetLine:
         except Exception as error:
             log.error("no times", budget=self.budget.key, exc_info=error)
             for row in self.clear():
-                self._put_off(row, _AGAIN_S)
+                self._put_off(row, _RETRY_PAUSE_S)
         finally:
             self._task = None
 
@@ -207,15 +208,15 @@ class BudgetLine:
         lead = self._lead(row)
         used, self._used = self._used, 0
         lost, self._lost = self._lost, Counter()
-        known = clock.known  # else this question shows the clock
+        known = clock.known  # otherwise the answer to this question shows the clock
         unsure = WAY_S + (clock.uncertainty(now) if known else 0.0)
-        late = unsure + self._lateness.cheapest(_MOST_LATE_S - unsure, _LOSS_PRICE_S)
+        late = unsure + self._lateness.cheapest(_MAX_LATE_S - unsure, _LOSS_PRICE_S)
         before, kinds = self._period
         self._period = before + used, kinds + lost
         return Wish(
             len(self.waiting) if known and not self._vain else 0,
-            min(clock.trip_s + lead, _AHEAD_S - _PAUSE_S),
-            _AHEAD_S, late, used, lost.total(), _most(lost) if lost else None,
+            min(clock.trip_s + lead, _RESERVED_AHEAD_S - _STATEMENT_PAUSE_S),
+            _RESERVED_AHEAD_S, late, used, lost.total(), _most(lost) if lost else None,
         )  # fmt: skip
 
     async def _reserve(self) -> float:
@@ -227,12 +228,12 @@ class BudgetLine:
             found = await self._reservations.reserve(self.budget, wish)
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("mail waits", budget=self.budget.key, reason=faults.one_line(error))
-            return _AGAIN_S
-        if found is None:  # no such budget, no limit
+            return _RETRY_PAUSE_S
+        if found is None:  # without such a budget there is no limit
             for row in self.clear():
                 row.have += 1
                 self._ready(row)
-            return _PAUSE_S
+            return _STATEMENT_PAUSE_S
         now = time.monotonic()
         self._clock.see(asked, now, found.present)
         if not known:
@@ -240,34 +241,39 @@ class BudgetLine:
         self.next_at = self._clock.latest(found.first + found.number * found.step)
         self._step = found.step
         for number in range(found.number):
-            if not self.waiting:  # the other times are lost
+            if not self.waiting:  # no row is left, so the other times are lost
                 break
             moment = found.first + number * found.step
-            if self._clock.latest(moment) > self._last:  # else that clock was set forward
+            # otherwise the clock of the database was set forward
+            if self._clock.latest(moment) > self._last:
                 self._give(self.waiting.popleft(), found, moment)
         if found.number:
             last = found.first + (found.number - 1) * found.step
             self._last = max(self._last, self._clock.earliest(last))
         self._make_room()
         if self._is_vain(found, now):
-            return _AGAIN_S
+            return _RETRY_PAUSE_S
         if not wish.number:
             return 0.0
         self._tell(now)
         delay = self.next_at - now
-        if not found.number and delay > _LONGEST_S and not self.budget.label:
+        if not found.number and delay > _MAX_WAIT_S and not self.budget.label:
             for row in self.clear():
                 self._put_off(row, delay)
-        early = max(_AHEAD_S / 2, wish.soonest + _PAUSE_S) if found.number else _AHEAD_S
-        return max(_PAUSE_S, min(delay - early, _LONGEST_S))
+        early = (
+            max(_RESERVED_AHEAD_S / 2, wish.soonest + _STATEMENT_PAUSE_S)
+            if found.number
+            else _RESERVED_AHEAD_S
+        )
+        return max(_STATEMENT_PAUSE_S, min(delay - early, _MAX_WAIT_S))
 
     def _is_vain(self, found: Reservation, now: float) -> bool:
         """Return whether all times would be lost: others have them until that changes."""
         unsure = self._clock.uncertainty(now)
-        self._vain = found.late < WAY_S + unsure + _LEAST_ROOM_S
+        self._vain = found.late < WAY_S + unsure + _MIN_WINDOW_S
         if self._vain:
             self._lost[Late.DATABASE] += 1
-            if now >= self._said + _LINE_S:
+            if now >= self._said + _LOG_INTERVAL_S:
                 log.warning("mail waits: the database's clock is not known well enough for a rate",
                             budget=self.budget.key, clock_ms=round(1000 * unsure, 1))  # fmt: skip
                 self._said = now
@@ -282,7 +288,7 @@ class BudgetLine:
         while len(self.waiting) > most:
             first = now + most * self._step
             self._later = max(self._later, first) + self._step
-            if self._later > now + _SPREAD_S:  # each time has rows, however many there are
+            if self._later > now + _SPREAD_S:  # each later time has rows already
                 self._later = first
             self._put_off(self.waiting.pop(), min(self._later - now, _SPREAD_S))
 

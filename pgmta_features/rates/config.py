@@ -15,13 +15,13 @@ from queued.config import ShapingRoute
 from .rate import Rate
 from .route_rate import RouteRate
 
-_PER = ("destination", "sender_domain", "tenant", "route")
+_SHARED_BY = ("destination", "sender_domain", "tenant", "route")
 
 
 def _per(word: Any) -> str:
-    if isinstance(word, str) and (word in _PER or re.fullmatch(r"metadata\..{1,255}", word)):
+    if isinstance(word, str) and (word in _SHARED_BY or re.fullmatch(r"metadata\..{1,255}", word)):
         return word
-    raise ValueError(f"expected {', '.join(_PER)} or metadata.KEY, not {word!r}")
+    raise ValueError(f"expected {', '.join(_SHARED_BY)} or metadata.KEY, not {word!r}")
 
 
 class RatedRoute(ShapingRoute):
@@ -43,7 +43,7 @@ class RatedRoute(ShapingRoute):
     @property
     def limits(self) -> tuple[RouteLimit, ...]:
         """What its mail waits for beside a connection: a time of its rate, too."""
-        if self.rate is None or self.name is None:  # which check refuses
+        if self.rate is None or self.name is None:  # `check` refuses such a limit
             return super().limits
         by = {"route": "", "destination": "domain" if self.by_domain else ""}.get(
             self.per, self.per

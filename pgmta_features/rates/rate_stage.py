@@ -26,17 +26,17 @@ from queued.outgoing.stage import (
     StageContext,
 )
 
-from .budget_line import SECONDS, BudgetLine, Late, RatedRow, most_waiting
+from .budget_line import WAITING_S, BudgetLine, Late, RatedRow, most_waiting
 from .recent_times import RecentTimes
 from .reservations import Budget, BudgetReservations
 from .route_rate import BUDGET, budgets_of
 
-_UNDER_WAY_S = 1.0  # of a claim that is under way, or gets its rows here
+_CLAIM_S = 1.0  # so long a claim is under way, or gets its rows here
 _MAX_LABELS = 1000  # that a claim can leave out
-_MAX_LINES = 1000  # beyond it those without rows are forgotten at once
-_KEPT_S = 600.0  # for which a line without rows is kept: it knows how late its mail begins
-_LONGEST_LEAD_S = 0.25  # before its time at which a row with `once` is marked, at most
-_IN_TIME = 0.995  # of the rows have what they need by their time
+_MAX_LINES = 1000  # above this number lines without rows are forgotten at once
+_EMPTY_LINE_S = 600.0  # a line without rows is kept so long: it knows how late its mail begins
+_MAX_LEAD_S = 0.25  # before its time, to mark a row with `once`
+_IN_TIME_SHARE = 0.995  # of the rows have what they need by their time
 
 
 class RateStage(OutgoingStage):
@@ -50,12 +50,12 @@ class RateStage(OutgoingStage):
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
         self._lines: dict[Budget, BudgetLine] = {}
-        self._rows: dict[RatedRow, None] = {}  # in a line, or with a timer
+        self._rows: dict[RatedRow, None] = {}  # rows in a line, or with a timer
         self._loads: Counter[Budget] = Counter()  # rows by their first budget
         self._clock = DatabaseTime()
         self._commits = RecentTimes()  # of the begin of rows with `once`
         self._draining = False
-        self._forgot_at = -math.inf  # when lines were forgotten
+        self._forgot_at = -math.inf  # time when lines were last forgotten
         self._guard = context.guard
         link = context.means.link
         self._reservations = BudgetReservations(link("rates")) if link else None
@@ -94,15 +94,15 @@ class RateStage(OutgoingStage):
             self._hand_back(row)
         elif budget.label and (period := left_out.get(budget.label)):
             now = time.monotonic()
-            if now < period.since + _UNDER_WAY_S:
+            if now < period.since + _CLAIM_S:
                 self._hand_back(row)
-            else:  # it came with other recipients of its message
-                self._postpone(row, min(period.until - now, SECONDS))
+            else:  # the row came with other recipients of its message
+                self._postpone(row, min(period.until - now, WAITING_S))
         elif budget.label and self._full(budget):
             if budget.label in left_out:
                 self._hand_back(row)
-            else:  # claims leave out too many labels: the next one would have it again at once
-                self._postpone(row, SECONDS)
+            else:  # claims leave out too many labels, so the next one would bring the row again
+                self._postpone(row, WAITING_S)
         else:
             self._add(row)
             self._queue(row)
@@ -119,15 +119,15 @@ class RateStage(OutgoingStage):
         if timed.load >= timed.most:
             self._make_room(now)
         if timed.load >= timed.most:
-            self._leave_out(budget.label, now + SECONDS / 2)
+            self._leave_out(budget.label, now + WAITING_S / 2)
             return True
         return False
 
     def _make_room(self, now: float) -> None:
         """Hand back the rows whose time is far away, and leave such mail out until it is near."""
         for line in self._lines.values():
-            if line.budget.label and line.waiting and line.next_at > now + SECONDS:
-                self._leave_out(line.budget.label, line.next_at - SECONDS / 2)
+            if line.budget.label and line.waiting and line.next_at > now + WAITING_S:
+                self._leave_out(line.budget.label, line.next_at - WAITING_S / 2)
                 for row in line.clear():
                     self._remove(row)
                     self._hand_back(row)
@@ -183,11 +183,11 @@ class RateStage(OutgoingStage):
     def _forget_lines(self) -> None:
         """Forget lines that have had no rows for long, as those of destinations that are gone."""
         now, many = time.monotonic(), len(self._lines) >= _MAX_LINES
-        if not many and now < self._forgot_at + _KEPT_S / 10:
+        if not many and now < self._forgot_at + _EMPTY_LINE_S / 10:
             return
         self._forgot_at = now
         for budget, line in list(self._lines.items()):
-            old = many or line.used_at < now - _KEPT_S
+            old = many or line.used_at < now - _EMPTY_LINE_S
             if old and line.idle and not self._loads[budget]:
                 del self._lines[budget]
 
@@ -195,7 +195,7 @@ class RateStage(OutgoingStage):
         """Return the seconds before its time from which on a row needs something."""
         if not row.once:
             return LEAD_S
-        return min(LEAD_S + self._commits.quantile(_IN_TIME), _LONGEST_LEAD_S)
+        return min(LEAD_S + self._commits.quantile(_IN_TIME_SHARE), _MAX_LEAD_S)
 
     def _ready(self, row: RatedRow) -> None:
         """Let a row go on right before its time, or now if its destination has no connection."""
@@ -248,7 +248,7 @@ class RateStage(OutgoingStage):
         begun = await self._guard.begin(row.outgoing.items)
         row.noted = time.monotonic()
         self._commits.note(row.noted - asked)
-        if row not in self._rows:  # drained
+        if row not in self._rows:  # the row was drained meanwhile
             return
         if not begun:
             self._remove(row)
@@ -313,7 +313,7 @@ class RateStage(OutgoingStage):
         self._add(row)
         begin, now = row.begin, time.monotonic()
         assert begin  # noqa: S101 - for the type checker
-        if begin.used:  # the host closed the connection
+        if begin.used:  # the time was used, but the host closed the connection
             self._again(row)
         elif now > row.until:
             self._lose(row, _late_part(row, now), now - row.at)

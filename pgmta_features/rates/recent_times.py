@@ -10,8 +10,9 @@ BOUNDS_S = (
 """Times are known as well as this."""
 
 _EXPECTED_S = 0.01  # before anything was noted
-_EXPECTED_WEIGHT = 10
-_HALVED_AT = 2000  # times that are counted before all counts are halved
+_EXPECTED_WEIGHT = 10  # the expected time counts as much as so many times
+# at so many counted times all counts are halved, so that old times lose weight
+_HALVING_COUNT = 2000
 
 
 class RecentTimes:
@@ -24,7 +25,7 @@ class RecentTimes:
     def note(self, seconds: float) -> None:
         """Count one more time."""
         self._counts[bisect_left(BOUNDS_S, seconds)] += 1
-        if sum(self._counts) > _HALVED_AT:
+        if sum(self._counts) > _HALVING_COUNT:
             self._counts = [count / 2 for count in self._counts]
 
     def quantile(self, share: float) -> float:

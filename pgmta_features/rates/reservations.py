@@ -9,7 +9,9 @@ from pgmta.postgres.link import Link
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("rates")
-_ANY, _ROUTE = (_SQL["reserve"].fill(of=_SQL[name]) for name in ("any", "route"))
+_RESERVE_OF_ANY, _RESERVE_OF_ROUTE = (
+    _SQL["reserve"].fill(of=_SQL[name]) for name in ("any", "route")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class BudgetReservations:
                   "why": wish.why}  # fmt: skip
         if budget.rate is not None:
             fields |= {"rate": budget.rate, "burst": budget.burst}
-        statement = _ANY if budget.rate is None else _ROUTE
+        statement = _RESERVE_OF_ANY if budget.rate is None else _RESERVE_OF_ROUTE
         rows = await self._link.run(statement, fields)
         return Reservation(*rows[0]) if rows else None
 

@@ -22,7 +22,7 @@ BUDGET = '"_budget"'
 
 _METADATA = "metadata."
 _KEY = re.compile(r"[A-Za-z0-9._:@-]+")  # as the table of budgets has them
-_LONGEST = 100
+_MAX_KEY_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def budgets_of(limits: Sequence[RouteLimit], mail: Any) -> list[Budget]:
     found = [each.budget(mail) for each in limits if isinstance(each, RouteRate)]
     if mail.metadata and BUDGET in mail.metadata:
         key = values_of(mail.metadata).get("_budget")
-        if isinstance(key, str):  # others are made by hand
+        if isinstance(key, str):  # metadata that was inserted by hand may have another value
             found.append(Budget(key))
     return found
 
@@ -68,7 +68,7 @@ def budgets_of(limits: Sequence[RouteLimit], mail: Any) -> list[Budget]:
 def budget_key(route: str, value: str) -> str:
     """Return the key of a budget; a value that no key may have has its hash there."""
     key = f"route:{route}:{value}" if value else f"route:{route}"
-    if len(key) <= _LONGEST and (not value or _KEY.fullmatch(value)):
+    if len(key) <= _MAX_KEY_CHARACTERS and (not value or _KEY.fullmatch(value)):
         return key
     return f"route:{route}:{sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 

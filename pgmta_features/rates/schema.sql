@@ -194,7 +194,7 @@ COMMENT ON FUNCTION budget_tidy IS
     'Deletes budgets of routes that no mail has used for a day, which make no difference, and returns how many.';
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
-    -- of a budget with no time in the future a new one is the same
+    -- a budget without times in the future is the same as a new one
     ('budgets', '{key}', 'row', 'key LIKE ''route:%%'' AND next_at < now() - make_interval(secs => burst / rate)'),
     ('budgets', '{key}', 'named', 'NOT (key LIKE ''route:%%'' AND next_at < now() - make_interval(secs => burst / rate))'),
     ('budgets', '{note}', 'words', 'true');

@@ -36,12 +36,16 @@ from .suppression_table import (
     WantedSuppressions,
 )
 
-_BATCH_ADDRESSES = 2000  # of one commit
+_ADDRESSES_PER_COMMIT = 2000
 _MAX_SHOWN = 20  # bad lines that are named
 
-_TENANT = click.option("--tenant", default="", help="Tenant of the mail; default: mail of none.")
-_ALL = click.option("--all-tenants", is_flag=True, help="For the mail of all tenants.")
-_SCOPE = click.option("--scope", default="", help="Kind of mail; default: all kinds.")
+_TENANT_OPTION = click.option(
+    "--tenant", default="", help="Tenant of the mail; default: mail of none."
+)
+_ALL_TENANTS_OPTION = click.option(
+    "--all-tenants", is_flag=True, help="For the mail of all tenants."
+)
+_SCOPE_OPTION = click.option("--scope", default="", help="Kind of mail; default: all kinds.")
 
 
 @click.group()
@@ -64,9 +68,9 @@ def _tenant(tenant: str, all_tenants: bool) -> str:
 
 @command(suppression)
 @click.argument("address")
-@_TENANT
-@_ALL
-@_SCOPE
+@_TENANT_OPTION
+@_ALL_TENANTS_OPTION
+@_SCOPE_OPTION
 @click.option("--reason", type=click.Choice(REASONS), default="operator", show_default=True,
               help="Why.")  # fmt: skip
 @click.option("--source", default="", help="Where you know it from; default: your name.")
@@ -94,8 +98,8 @@ def add(
 
 @command(suppression)
 @click.argument("address")
-@_TENANT
-@_ALL
+@_TENANT_OPTION
+@_ALL_TENANTS_OPTION
 @click.option("--scope", help="Kind of mail; default: all suppressions of ADDRESS end.")
 def remove(config: Path, address: str, tenant: str, all_tenants: bool, scope: str | None) -> None:
     """Release ADDRESS, because its owner wants mail again. Exit 1 if it was not suppressed."""
@@ -145,9 +149,9 @@ def list_suppressions(
 
 @command(suppression, "import", json=True)
 @click.argument("file", type=click.File("r", encoding="utf-8-sig"))
-@_TENANT
-@_ALL
-@_SCOPE
+@_TENANT_OPTION
+@_ALL_TENANTS_OPTION
+@_SCOPE_OPTION
 @click.option("--reason", type=click.Choice(REASONS), default="operator", show_default=True,
               help="Reason of lines that have none.")  # fmt: skip
 def import_suppressions(
@@ -179,7 +183,7 @@ def import_suppressions(
                     print_line(f"{name}:{each.line}: {each.reason}", err=True)
                 continue
             batch.append(each)
-            if len(batch) == _BATCH_ADDRESSES:
+            if len(batch) == _ADDRESSES_PER_COMMIT:
                 outcomes.update(table.put(batch))
                 batch.clear()
         if batch:

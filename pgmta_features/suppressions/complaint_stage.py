@@ -70,7 +70,7 @@ class ComplaintStage(QueueStage[Waiting]):
         """Suppress who complained; return why the mail has to be read again, None if not."""
         try:
             contents = self.context.means.contents
-            content = (await first_octets(contents, outgoing.message))[: returned.MOST]
+            content = (await first_octets(contents, outgoing.message))[: returned.MAX_READ_OCTETS]
             if returned.read(content, outgoing.sender).kind == "complaint":
                 await self._record(content, outgoing)
         except (StoreUnavailable, psycopg.Error) as error:

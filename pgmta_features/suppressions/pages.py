@@ -84,7 +84,9 @@ class UnsubscriptionPages:
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("a recipient could not unsubscribe", reason=faults.one_line(error))
             raise away() from None
-        if not known:  # a provider follows old links for many: its other clicks must count
+        if (
+            not known
+        ):  # only these: a provider that follows old links for many users has to be served
             log.info("token refused", action="unsubscribe", why="unknown", client=client)
             raise refusal(_UNKNOWN)
         log.info("unsubscribed", campaign=campaign, number=number, client=client)

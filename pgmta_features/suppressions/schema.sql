@@ -191,7 +191,7 @@ DECLARE
     complaint CONSTANT boolean := NEW.complained_at IS DISTINCT FROM OLD.complained_at;
 BEGIN
     IF complaint OR returned_for_good(NEW.class, NEW.returned) THEN
-        -- mail by SQL may have anything there, and a refusal would keep what came back
+        -- mail by SQL may have any text there, and an error would keep the mail that came back
         PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[NEW.tenant], ARRAY[''],
             ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END], ARRAY['message ' || NEW.message_id])
         WHERE mailbox_domain(NEW.recipient COLLATE "C") IS NOT NULL;

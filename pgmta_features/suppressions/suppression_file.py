@@ -14,7 +14,7 @@ from pgmta.mail.address import parse_recipient, with_domain
 from .suppression_table import REASONS, Suppression
 
 _COLUMNS = ("address", "tenant", "scope", "reason", "source", "at", "until")
-_MAX_SOURCE = 200  # characters of it
+_MAX_SOURCE_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def read_suppressions(
         if not columns:
             columns = _columns(cells)
             if columns == cells or "@" not in (cells[0] if cells else ""):
-                continue  # it was the header
+                continue  # the row was the header
         if any(cell.strip() for cell in cells):
             yield _read(dict(zip(columns, map(str.strip, cells), strict=False)),
                         reader.line_num, default)  # fmt: skip
@@ -78,7 +78,9 @@ def _read(cells: dict[str, str], line: int, default: Suppression) -> Suppression
             tenant=cells.get("tenant") or default.tenant,
             scope=cells.get("scope") or default.scope,
             reason=reason,
-            source=" ".join((cells.get("source") or default.source).split())[:_MAX_SOURCE],
+            source=" ".join((cells.get("source") or default.source).split())[
+                :_MAX_SOURCE_CHARACTERS
+            ],
             at=_time(cells.get("at", "")) or default.at,
             until=_time(cells.get("until", "")) or default.until,
         )

@@ -16,7 +16,7 @@ from pgmta.selection import domain_as_stored
 from pgmta_features.suspensions.orders import SuspensionOrders
 from queued.cli.options.filter_options import condition, mail_options
 from queued.cli.options.queue_command import (
-    SET_ASIDE,
+    SET_ASIDE_TEXT,
     Column,
     Cut,
     Form,
@@ -29,8 +29,8 @@ from queued.cli.options.queue_command import (
     who,
 )
 
-_OF_MAIL = ("domain", "sender", "recipient", "tenant", "metadata", "priority")
-_SINGLE = ("domain", "sender", "tenant")  # one of these alone is a key
+_MAIL_FILTERS = ("domain", "sender", "recipient", "tenant", "metadata", "priority")
+_KEY_FILTERS = ("domain", "sender", "tenant")  # one of these alone is the key of a suspension
 
 
 @command()
@@ -79,7 +79,7 @@ def _key(
 ) -> tuple[str, str]:
     """Return kind and value of the suspension. Raises ConfigError."""
     given = {kind: value for kind, value in named.items() if value is not None}
-    filters = [name for name in _OF_MAIL if mail.get(name)]
+    filters = [name for name in _MAIL_FILTERS if mail.get(name)]
     if given and (len(given) > 1 or filters or where):
         kind = next(iter(given))
         raise ConfigError([f"--{kind} stands alone: a condition on more is --where"])
@@ -89,7 +89,7 @@ def _key(
     if not filters and not where:
         raise ConfigError(["a suspension needs a key: --domain, --mx, --next-hop, --sender,"
                            " --sender-domain, --tenant or --where"])  # fmt: skip
-    if not where and len(filters) == 1 and filters[0] in _SINGLE:
+    if not where and len(filters) == 1 and filters[0] in _KEY_FILTERS:
         ((first, *more), name) = mail[filters[0]], filters[0]
         if not more and "*" not in first:
             return name, domain_as_stored(first) if name == "domain" else first.strip()
@@ -106,7 +106,8 @@ def _end(length: str | None, until: str | None) -> datetime | None:
     if not until:
         return None
     try:
-        end = datetime.fromisoformat(until).astimezone()  # without an offset: of this host
+        # without an offset it is a time of this host
+        end = datetime.fromisoformat(until).astimezone()
     except ValueError:
         raise ConfigError([f"--until {until!r}: expected 2026-12-01T08:00+01:00"]) from None
     if end <= datetime.now(UTC):
@@ -153,7 +154,7 @@ def suspensions(config: Path, form: Form) -> None:
         leaving = orders.leaving()
     for each in found:
         if each["slow_at"]:
-            print_line(f"warning: suspension {each['id']} {SET_ASIDE}: resume it", err=True)
+            print_line(f"warning: suspension {each['id']} {SET_ASIDE_TEXT}: resume it", err=True)
     columns: dict[str, Column] = {
         "ID": "id",
         "BY": "kind",

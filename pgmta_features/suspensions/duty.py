@@ -18,8 +18,8 @@ from pgmta.store.queue.costly import timed_out
 from pgmta.store.queue.guard import about_a_row
 from pgmta_features.suspensions.store import (
     ANY_SUSPENSION,
-    LOGGED,
-    SUSPENDING,
+    LOG_SETTINGS,
+    SUSPENDING_SETTINGS,
     RowPlace,
     SuspensionTable,
     SuspensionTask,
@@ -117,7 +117,7 @@ class SuspensionDuty:
         self._who = who
         self._logged = logged
         self._best_hosts = best_hosts
-        self._looked = 0.0  # when it last looked for ended suspensions
+        self._looked = 0.0  # time of the last look for ended suspensions
 
     async def do_round(self) -> None:
         """Do the tasks of a round. Raises StoreUnavailable, psycopg.Error."""
@@ -145,7 +145,7 @@ class SuspensionDuty:
                         suspension=suspension)  # fmt: skip
         finally:
             learning.cancel()
-            await asyncio.wait({learning})  # its connection is free again
+            await asyncio.wait({learning})  # so that its connection is free again
 
     async def _learn(self, task: SuspensionTask) -> None:
         """Note the domains of the log whose best host is the suspended one.
@@ -160,7 +160,7 @@ class SuspensionDuty:
                 try:
                     names = await self._best_hosts(domain)
                 except DeliveryError:
-                    return False  # workers ask again
+                    return False  # workers ask name servers again
             return any(host_matches(name, task.value) for name in names)
 
         with suppress(TimeoutError):
@@ -224,7 +224,10 @@ class SuspensionDuty:
 def _make(process: QueuedProcess) -> Work:
     table, logged = (
         SuspensionTable(process.resources.link(name, settings), costly=process.costly)
-        for name, settings in (("suspending", SUSPENDING), ("suspending-log", LOGGED))
+        for name, settings in (
+            ("suspending", SUSPENDING_SETTINGS),
+            ("suspending-log", LOG_SETTINGS),
+        )
     )
     who = f"upkeep@{process.name}"
 

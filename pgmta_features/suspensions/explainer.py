@@ -16,7 +16,7 @@ from queued.cli.options.queue_command import instant
 if TYPE_CHECKING:
     from queued.routing.routes import Routes
 
-_MAX_SHOWN = 60  # characters of a value
+_MAX_SHOWN_CHARACTERS = 60  # of the value of a suspension
 
 
 def _add_suspensions(uri: str, rows: Sequence[Row], routes: Routes | None) -> None:
@@ -69,7 +69,7 @@ def _reason(row: Row) -> str:
     if not each:
         return ""
     tag = f", tag {each['tag']}" if each["tag"] else ""
-    key = f"{each['kind']} {shorten(' '.join(each['value'].split()), _MAX_SHOWN)}"
+    key = f"{each['kind']} {shorten(' '.join(each['value'].split()), _MAX_SHOWN_CHARACTERS)}"
     return f"the end of suspension {each['id']} ({key}{tag}): {each['reason']}"
 
 

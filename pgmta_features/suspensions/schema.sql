@@ -187,10 +187,10 @@ BEGIN
     LOOP
         suspension := each.id;
         BEGIN
-            -- a row on which the condition fails meets it: that stops nothing else
+            -- a row on which the condition fails counts as one that meets it, so that an error holds up only this row
             FOR row_id IN SELECT t.id FROM queue_test(each.value, ids) AS t LOOP RETURN NEXT; END LOOP;
         EXCEPTION WHEN syntax_error_or_access_rule_violation OR undefined_function OR undefined_column THEN
-            CONTINUE;  -- refused whatever the row, as an operator has dropped a function: no row meets it
+            CONTINUE;  -- the condition is refused for any row, for example after an operator dropped a function: no row meets it
         END;
     END LOOP;
 END $$;

@@ -16,17 +16,17 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.store.admin.upkeep import Look
 from pgmta.store.queries import bracketed, feature_queries
 from pgmta.store.queue.claim import SESSION
-from pgmta.store.queue.costly import SCANNING, CostlyConditions, timed_out
+from pgmta.store.queue.costly import SCANNING_SETTINGS, CostlyConditions, timed_out
 
 _SQL = feature_queries("suspensions")
 
 ANY_SUSPENSION = Look(_SQL["any_suspension"])
 
-SUSPENDING = SESSION | SCANNING
-"""Run-time parameters for the connection that puts rows off: its plans stay on the indexes."""
+SUSPENDING_SETTINGS = SESSION | SCANNING_SETTINGS
+"""Run-time parameters of the connection that puts rows off: its plans stay on the indexes."""
 
-LOGGED = {"statement_timeout": "60s"}
-"""Those for the connection that reads the log of a day."""
+LOG_SETTINGS = {"statement_timeout": "60s"}
+"""Run-time parameters of the connection that reads the log of a day."""
 
 log = get("suspensions")
 

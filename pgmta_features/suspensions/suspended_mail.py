@@ -9,7 +9,7 @@ from pgmta.model import Item, ReasonToWait
 from pgmta_features.suspensions.store import SUSPENDED, Suspension
 from queued.delivery.transport.destination import Destination
 
-_ANY = "*."
+_WILDCARD = "*."
 
 
 def reason_of(suspension: int) -> ReasonToWait:
@@ -22,7 +22,7 @@ def host_matches(name: str, value: str) -> bool:
 
     Both are in lower case.
     """
-    return name.endswith(value[1:]) if value.startswith(_ANY) else name == value
+    return name.endswith(value[1:]) if value.startswith(_WILDCARD) else name == value
 
 
 def leads_to(destination: Destination, value: str) -> bool:

@@ -18,8 +18,8 @@ from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.gate import Keeper
 from queued.process.queued_process import QueuedProcess
 
-AGAIN_S = 0.4
-"""Seconds between looks at rows while PostgreSQL is away."""
+RETRY_PAUSE_S = 0.4
+"""Between looks at rows while PostgreSQL is away."""
 
 log = get("suspensions")
 
@@ -105,7 +105,7 @@ class SuspensionWatch(Keeper):
         log.debug("suspensions", number=len(found), version=version)
         items = list(self._leased())
         if self.mail.conditional:
-            if self._unknown:  # while that fails, a claim would be in vain
+            if self._unknown:  # while such a look fails, a claim would be in vain
                 await self._table.under(self._unknown)
             await self.mark(items)
         else:
@@ -125,7 +125,7 @@ class SuspensionWatch(Keeper):
             try:
                 found = await self._table.under(ids)
             except StoreUnavailable:
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_PAUSE_S)
                 continue
             except psycopg.Error as error:
                 if not self._unknown:

@@ -10,14 +10,14 @@ from pgmta.postgres.operator import OF_THE_LOG, OperatorLink
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("top")
-WINDOW = 10.0
-"""Seconds over which a rate is a mean."""
+RATES_WINDOW_S = 10.0
+"""A rate is the mean of this time."""
 
-HOSTS_WINDOW = 60.0
-"""Seconds of attempts that the figures of hosts are about."""
+HOSTS_WINDOW_S = 60.0
+"""The figures of hosts are about attempts of this time."""
 
-_HOSTS = 1000
-_HOSTS_EVERY = 5.0  # seconds
+_MAX_HOSTS = 1000
+_HOSTS_INTERVAL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class LiveFigures(OperatorLink):
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri, settings=OF_THE_LOG)
-        self._accepted: list[tuple[datetime, int]] = []  # of the last WINDOW seconds
+        self._accepted: list[tuple[datetime, int]] = []  # times and numbers within RATES_WINDOW_S
         self._counted: datetime | None = None
         self._hops: list[HopCount] = []
         self._hosts: list[dict[str, Any]] = []
@@ -70,15 +70,15 @@ class LiveFigures(OperatorLink):
         now = self._db.execute(_SQL["now"]).fetchone()
         assert now  # noqa: S101 - for the type checker
         found = Figures(now["at"], share=now["share"], oldest_due=now["oldest_due"])
-        events = self._db.execute(_SQL["events"], {"seconds": WINDOW}).fetchall()
-        found.rates = {row["event"]: row["attempts"] / WINDOW for row in events}
+        events = self._db.execute(_SQL["events"], {"seconds": RATES_WINDOW_S}).fetchall()
+        found.rates = {row["event"]: row["attempts"] / RATES_WINDOW_S for row in events}
         found.rates |= self._accepted_rate(now["at"], now["accepted"])
-        if now["counted_at"].year > 2:  # else -infinity
+        if now["counted_at"].year > 2:  # otherwise it is -infinity
             found.counted_at = now["counted_at"]
         if now["counted_at"] != self._counted:
             self._counted, self._hops = now["counted_at"], self._read_hops()
-        if not self._hosts_at or (now["at"] - self._hosts_at).total_seconds() >= _HOSTS_EVERY:
-            params = {"seconds": HOSTS_WINDOW, "most": _HOSTS}
+        if not self._hosts_at or (now["at"] - self._hosts_at).total_seconds() >= _HOSTS_INTERVAL_S:
+            params = {"seconds": HOSTS_WINDOW_S, "most": _MAX_HOSTS}
             self._hosts = self._db.execute(_SQL["hosts"], params).fetchall()
             self._hosts_at = now["at"]
         found.hops, found.hosts = self._hops, self._hosts
@@ -87,7 +87,10 @@ class LiveFigures(OperatorLink):
 
     def _accepted_rate(self, at: datetime, accepted: int) -> dict[str, float]:
         self._accepted.append((at, accepted))
-        while len(self._accepted) > 2 and (at - self._accepted[1][0]).total_seconds() >= WINDOW:
+        while (
+            len(self._accepted) > 2
+            and (at - self._accepted[1][0]).total_seconds() >= RATES_WINDOW_S
+        ):
             self._accepted.pop(0)
         first, number = self._accepted[0]
         seconds = (at - first).total_seconds()

@@ -12,13 +12,13 @@ from rich.text import Text
 from pgmta.command import age
 from pgmta.mail.text import printable
 from pgmta.states import Status
-from pgmta_features.top.figures import HOSTS_WINDOW, Figures, HopCount
+from pgmta_features.top.figures import HOSTS_WINDOW_S, Figures, HopCount
 
 SORTS = ("most", "slowest", "name")
 """Orders of next hops and hosts: by rows and failures, by ages and times, by name."""
 
-_DEAD = 60.0  # seconds without a heartbeat
-_REST = "(the rest)"
+_DEAD_S = 60.0  # without a heartbeat
+_REST_LABEL = "(the rest)"
 
 
 def rate_line(figures: Figures) -> Text:
@@ -75,7 +75,7 @@ def hop_table(figures: Figures, sort: str, height: int) -> Table:
         ("NEXT HOP", *names, "DUE", "DUE FOR"),
         (
             (
-                _REST if hop.next_hop is None else hop.next_hop,
+                _REST_LABEL if hop.next_hop is None else hop.next_hop,
                 *(f"{hop.rows.get(name, 0):,}" for name in names),
                 f"{hop.due:,}",
                 _since(figures, hop.oldest_due) if hop.oldest_due else "-",
@@ -98,7 +98,10 @@ def host_table(figures: Figures, sort: str, height: int) -> Table:
         (
             (
                 row["host"],
-                *(_rate(row[name] / HOSTS_WINDOW) for name in ("delivered", "deferred", "failed")),
+                *(
+                    _rate(row[name] / HOSTS_WINDOW_S)
+                    for name in ("delivered", "deferred", "failed")
+                ),
                 f"{row['seconds']:.2f}",
                 row["class"] or "-",
             )
@@ -119,7 +122,7 @@ def worker_table(figures: Figures, height: int) -> Table:
                 row["name"],
                 row["owner"],
                 row["action"],
-                f"{age(row['silence'])}{' DEAD' if row['silence'] > _DEAD else ''}",
+                f"{age(row['silence'])}{' DEAD' if row['silence'] > _DEAD_S else ''}",
                 "-" if row["in_flight"] is None else f"{row['in_flight']:,}",
                 _rate(row["rate"]),
                 f"{row['handled']:,}",

@@ -31,8 +31,8 @@ from pgmta_features.top.panels import (
     worker_table,
 )
 
-_LOOK = 1.0  # seconds between two looks
-_PART = 10  # a look takes at most a tenth of the time, also in a slow database
+_LOOK_INTERVAL_S = 1.0
+_PAUSE_FACTOR = 10  # a pause lasts so many times as long as a look, to spare a slow database
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _HELP = """\
@@ -114,7 +114,7 @@ class TopScreen(App[None]):
         self._away = ""
         self._sort = 0
         self._paused = False
-        self._going = threading.Event()  # not set: paused
+        self._going = threading.Event()  # cleared while the display is paused
         self._going.set()
         self._over = threading.Event()
 
@@ -177,10 +177,10 @@ class TopScreen(App[None]):
                         began = time.monotonic()
                         self.post_message(Looked(figures.look()))
                         took = time.monotonic() - began
-                        self._over.wait(max(_LOOK - took, took * _PART))
+                        self._over.wait(max(_LOOK_INTERVAL_S - took, took * _PAUSE_FACTOR))
             except (StoreUnavailable, psycopg.Error) as error:
                 self.post_message(Looked(None, " ".join(str(error).split()) or "it is away"))
-                self._over.wait(_LOOK)
+                self._over.wait(_LOOK_INTERVAL_S)
 
     def _show(self) -> None:
         figures = self._figures

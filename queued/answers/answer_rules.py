@@ -6,9 +6,9 @@ from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.model import Reply
 from queued.config.answer_index import Answer, AnswerIndex, CompiledRule
-from queued.config.answer_text import LONGEST, plain_words
+from queued.config.answer_text import MAX_SEARCHED_CHARACTERS, plain_words
 
-_KEPT = 2048  # answers, and lists of rules, that are kept
+_MAX_KEPT = 2048  # answers, and lists of rules
 
 _STAGES = {
     Stage.NONE: AnswerClass.OTHER,
@@ -24,8 +24,8 @@ _STAGES = {
 _VIOLATIONS = ("not an SMTP reply", "reply is too long", "reply with", "plain text")
 """Beginnings of the reasons for which the client protocol drops a connection."""
 
-_OF_THE_MAIL = ("1", "6")
-"""Subjects of enhanced codes (RFC 3463) that pgmta itself gives, and that concern the mail."""
+_MAIL_SUBJECTS = ("1", "6")
+"""The subjects of enhanced codes (RFC 3463) by which pgmta rejects mail, not the host."""
 
 
 class AnswerRules:
@@ -45,12 +45,12 @@ class AnswerRules:
         """
         if not reply.code:
             return self._without_reply(reply.text, host, stage, permanent=permanent)
-        text = reply.text[:LONGEST]
+        text = reply.text[:MAX_SEARCHED_CHARACTERS]
         key = reply.code, stage, host, text
         answer = self._known.get(key)
         if answer is None:
             answer = self._read(reply.code, text, host, stage)
-            if len(self._known) >= _KEPT:
+            if len(self._known) >= _MAX_KEPT:
                 self._known.clear()
             self._known[key] = answer
         return answer
@@ -69,21 +69,21 @@ class AnswerRules:
         rules = self._lists.get(key)
         if rules is None:
             rules = self._index.candidates(providers, code, enhanced, stage)
-            if len(self._lists) >= _KEPT:
+            if len(self._lists) >= _MAX_KEPT:
                 self._lists.clear()
             self._lists[key] = rules
         return rules
 
     def _by_tables(self, code: int, enhanced: str, stage: Stage) -> Answer:
         found = self._index.enhanced(enhanced) or self._index.code(code, stage)
-        return Answer(found[0], rule=found[1]) if found else _UNKNOWN
+        return Answer(found[0], rule=found[1]) if found else _UNKNOWN_ANSWER
 
     def _without_reply(self, text: str, host: str, stage: Stage, *, permanent: bool) -> Answer:
         """Return the answer of an error of pgmta itself, or of a connection that broke."""
-        words, enhanced = plain_words(text[:LONGEST])
+        words, enhanced = plain_words(text[:MAX_SEARCHED_CHARACTERS])
         if rule := _first(self._candidates(0, enhanced, host, stage), words):
             return rule.answer
-        mine = enhanced[2:3] in _OF_THE_MAIL or enhanced == "5.3.4"
+        mine = enhanced[2:3] in _MAIL_SUBJECTS or enhanced == "5.3.4"
         if mine and stage is not Stage.TLS and (found := self._index.enhanced(enhanced)):
             return Answer(found[0], rule=found[1])
         if stage is Stage.MX and permanent:
@@ -103,4 +103,4 @@ def _first(rules: tuple[CompiledRule, ...], words: str) -> CompiledRule | None:
     return None
 
 
-_UNKNOWN = Answer(AnswerClass.OTHER, rule="no rule")
+_UNKNOWN_ANSWER = Answer(AnswerClass.OTHER, rule="no rule")

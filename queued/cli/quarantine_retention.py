@@ -19,31 +19,35 @@ from pgmta.command import (
     version_option,
 )
 from pgmta.console.error_lines import ErrorLines
-from pgmta.store.changes.change import BATCH, OperatorChanges
+from pgmta.store.changes.change import DEFAULT_BATCH_ROWS, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.filters import filter_condition
 from queued.cli.commands.change import EXIT_INTERRUPTED, apply_change, seconds
-from queued.cli.options.queue_command import CONFIG, database_of, who
+from queued.cli.options.queue_command import CONFIG_NAME, database_of, who
 
-_DONE = {Action.DELETE.value: "deleted", Action.RELEASE.value: "released"}
+_PAST_PARTICIPLES = {Action.DELETE.value: "deleted", Action.RELEASE.value: "released"}
 
 
 @click.command(cls=ErrorLines)
-@config_option(CONFIG)
+@config_option(CONFIG_NAME)
 @click.argument("quarantine")
 @click.option(
     "--older", required=True, metavar="DURATION", help="Take rows accepted longer ago than this."
 )
 @click.option(
     "--action",
-    type=click.Choice(list(_DONE)),
+    type=click.Choice(list(_PAST_PARTICIPLES)),
     default="delete",
     show_default=True,
     help="The change of these rows.",
 )
 @click.option(
-    "--batch", type=click.IntRange(1), default=BATCH, show_default=True, help="Rows per commit."
+    "--batch",
+    type=click.IntRange(1),
+    default=DEFAULT_BATCH_ROWS,
+    show_default=True,
+    help="Rows per commit.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print how many rows would change.")
 @json_option
@@ -79,7 +83,7 @@ def main(
         print_json({"quarantine": quarantine, "action": action, "matched": total,
                     "changed": done, "dry_run": dry_run, "stopped": stopped})  # fmt: skip
     else:
-        verb = _DONE[change.action]
+        verb = _PAST_PARTICIPLES[change.action]
         count = f"would have {verb} {total}" if dry_run else f"{verb} {done}"
         end = f", stopped before the other {total - done}" if stopped else ""
         print_line(f"{count} rows of quarantine {quarantine}{end}")

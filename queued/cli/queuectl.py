@@ -169,11 +169,12 @@ def all_tasks() -> dict[str, tuple[str, ...]]:
 
 
 @click.group(cls=LazyGroup, lazy=all_commands(), tasks=all_tasks())
-@click.version_option(  # as version_option(), whose module imports psycopg
+@click.version_option(  # not version_option(), because its module imports psycopg
     package_name="pgmta", prog_name="queuectl", message="%(prog)s (pgmta) %(version)s"
 )
 def main() -> None:
     """Show and change the queue."""
-    from pgmta.logs import keep_off_stdout  # --help alone needs no logs, which take 0.2 s
+    # here, because --help needs no logs, whose import takes 0.2 s
+    from pgmta.logs import keep_off_stdout
 
     keep_off_stdout()

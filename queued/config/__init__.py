@@ -16,7 +16,7 @@ from queued.config.queued_config import (
 from queued.config.retry import Retry
 from queued.config.rewriting import ShapingRewrite, VerpTemplate
 from queued.config.shaping import (
-    SMTP,
+    SMTP_TRANSPORTS,
     Shaping,
     ShapingHost,
     ShapingLogin,
@@ -25,7 +25,7 @@ from queued.config.shaping import (
 )
 from queued.config.shaping_secrets import ShapingVerp
 from queued.config.signing import (
-    SIGNED,
+    SIGNED_FIELDS,
     Signing,
     SigningKeyFile,
     SigningRule,
@@ -36,8 +36,8 @@ from queued.config.signing import (
 from queued.config.worker import Worker
 
 __all__ = [
-    "SIGNED",
-    "SMTP",
+    "SIGNED_FIELDS",
+    "SMTP_TRANSPORTS",
     "AnswerRule",
     "Answers",
     "BounceLimits",

@@ -14,8 +14,8 @@ from pgmta.mail.answer_class import AnswerClass
 from queued.config.answer_text import enhanced_forms
 from queued.config.answers import AnswerRule, Answers, Search, shipped_answers
 
-_HOSTS = 4096  # of which the providers are kept
-_NONE: frozenset[str] = frozenset()
+_MAX_CACHED_HOSTS = 4096  # with their providers
+_NO_PROVIDERS: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class AnswerIndex:
         found = self._hosts.get(host)
         if found is None:
             found = self._find(host)
-            if len(self._hosts) >= _HOSTS:
+            if len(self._hosts) >= _MAX_CACHED_HOSTS:
                 self._hosts.clear()
             self._hosts[host] = found
         return found
@@ -82,7 +82,7 @@ class AnswerIndex:
     def _find(self, host: str) -> frozenset[str]:
         name = without_port(host).lower().rstrip(".")[:253]
         names = (name, *(f"*.{above}" for above in domains_above(name)))
-        return _NONE.union(*(self._groups.get(each, _NONE) for each in names))
+        return _NO_PROVIDERS.union(*(self._groups.get(each, _NO_PROVIDERS) for each in names))
 
     def candidates(
         self, providers: frozenset[str], code: int, enhanced: str, stage: Stage
@@ -105,7 +105,7 @@ class AnswerIndex:
         return tuple(found)
 
     def enhanced(self, code: str) -> tuple[AnswerClass, str] | None:
-        """Return the class of an enhanced code and its place in the table; None asks the codes."""
+        """Return the class of an enhanced code, and its line in the table, if any."""
         detail = code[2:]
         subject = f"{detail.partition('.')[0]}.*"
         for key in (code, detail, f"{code[:2]}{subject}", subject):
@@ -115,7 +115,7 @@ class AnswerIndex:
         return None
 
     def code(self, code: int, stage: Stage) -> tuple[AnswerClass, str] | None:
-        """Return the class of a reply code in a step, and its place in the table."""
+        """Return the class of a reply code in a step, and its line in the table."""
         for key in (f"{code} {stage.value}", f"{code}", f"{code // 100}xx"):
             if found := self._codes.get(key):
                 return found

@@ -6,8 +6,8 @@ import re
 
 from pgmta.model import Reply
 
-LONGEST = 1024
-"""Characters of a reply in which patterns are searched."""
+MAX_SEARCHED_CHARACTERS = 1024
+"""Patterns are searched in so much of a reply."""
 
 _CODE = re.compile(r"\s*([245]\d\d)(?:[ -]|$)")
 _LINE = re.compile(r"\s*\n\s*(?:[245]\d\d[ -]?)?")
@@ -38,7 +38,7 @@ def parse_reply(text: str) -> Reply:
         return Reply(0, " ".join(text.split()))
     code = found[1]
     rest = _LINE.sub(" ", text[found.end() :].strip())
-    # quoted on one line: 550-5.1.1 The account 550-5.1.1 does not 550 5.1.1 exist
+    # Some hosts quote several lines in one: 550-5.1.1 The account 550 5.1.1 does not exist
     rest = re.sub(rf" {code}[ -](?=[245]\.\d+\.\d+ )", " ", rest)
     return Reply(int(code), " ".join(rest.split()))
 

@@ -16,9 +16,14 @@ from pgmta.config.yaml_file import KeyLines
 from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.shipped import shipped
-from queued.config.answer_text import LONGEST, enhanced_forms, parse_reply, plain_words
+from queued.config.answer_text import (
+    MAX_SEARCHED_CHARACTERS,
+    enhanced_forms,
+    parse_reply,
+    plain_words,
+)
 
-_PATTERN = 500  # characters of a pattern
+_MAX_PATTERN_CHARACTERS = 500
 _CODE = re.compile(r"[245](?:\d\d|\dx|xx)")
 _ENHANCED = re.compile(r"([245*])\.(\d{1,3}|\*)\.(\d{1,3}|\*)")
 _GROUP = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -26,11 +31,11 @@ _LABELS = r"(?:[a-z0-9_-]{1,63}\.)"
 _HOST = re.compile(rf"(?:\*\.{_LABELS}*|{_LABELS}+)[a-z0-9-]{{1,63}}")
 _STAGES = {stage.value.lower(): stage for stage in Stage if stage}
 _CLASSES = [each.value for each in AnswerClass]
-_OPTIONS = re2.Options()
-_OPTIONS.case_sensitive = False
-_OPTIONS.never_capture = True
-_OPTIONS.log_errors = False
-_OPTIONS.max_mem = 1 << 20  # octets of a compiled pattern and what it remembers
+_RE2_OPTIONS = re2.Options()
+_RE2_OPTIONS.case_sensitive = False
+_RE2_OPTIONS.never_capture = True
+_RE2_OPTIONS.log_errors = False
+_RE2_OPTIONS.max_mem = 1 << 20  # octets of a compiled pattern and what it remembers
 
 type Search = Callable[[bytes], object | None]
 
@@ -103,8 +108,8 @@ def parse_pattern(value: Any) -> str:
     """
     if not isinstance(value, str):
         raise ValueError(f"expected a regular expression, not {value!r}; write it in quotes")
-    if len(value) > _PATTERN:
-        raise ValueError(f"the pattern has more than {_PATTERN} characters")
+    if len(value) > _MAX_PATTERN_CHARACTERS:
+        raise ValueError(f"the pattern has more than {_MAX_PATTERN_CHARACTERS} characters")
     if _compiled(value)(b"") is not None:
         raise ValueError("the pattern matches the empty text, so it matches every reply")
     return value
@@ -120,7 +125,7 @@ def compile_patterns(sources: Iterable[str]) -> Search:
 
 def _compiled(source: str) -> Search:
     try:
-        search: Search = re2.compile(source, _OPTIONS).search
+        search: Search = re2.compile(source, _RE2_OPTIONS).search
         return search
     except re2.error as error:
         reason = error.args[0].decode(errors="replace")
@@ -181,7 +186,7 @@ class AnswerRule(Section):
     def fits(self, example: str) -> bool:
         """Return whether code, enhanced code and text of a reply are those of the rule."""
         reply = parse_reply(example)
-        words, enhanced = plain_words(reply.text[:LONGEST])
+        words, enhanced = plain_words(reply.text[:MAX_SEARCHED_CHARACTERS])
         return (
             (reply.code != 0 if self.code is None else reply.code in self.code)
             and (self.enhanced is None or not self.enhanced.isdisjoint(enhanced_forms(enhanced)))
@@ -189,12 +194,12 @@ class AnswerRule(Section):
         )
 
 
-_SUBJECT = re.compile(r"(?:[245]\.)?\d{1,3}\.(?:\d{1,3}|\*)")
+_TABLE_KEY = re.compile(r"(?:[245]\.)?\d{1,3}\.(?:\d{1,3}|\*)")
 _TABLE_CODE = re.compile(r"([2345]\d\d|[45]xx)(?: (.+))?")
 
 
 def _subject(value: Any) -> str:
-    if isinstance(value, str) and _SUBJECT.fullmatch(value):
+    if isinstance(value, str) and _TABLE_KEY.fullmatch(value):
         return value
     raise ValueError(f"expected an enhanced code such as 7.1, 7.* or 5.7.1, not {value!r}")
 

@@ -74,10 +74,19 @@ def parse_template(
 KINDS = ("failed", "delayed", "relayed", "delivered")
 _PHRASES = {"said": ("host", "reply"), "answer": ("reply",), "more": ("count",)}
 _SECTIONS = (*KINDS, "reasons", "phrases")
-_SUBJECT = ("hostname", "sender", "recipient", "count", "reason", "message_id", "arrival", "until")
-_BODY = (*_SUBJECT, "recipients")
+_SUBJECT_WORDS = (
+    "hostname",
+    "sender",
+    "recipient",
+    "count",
+    "reason",
+    "message_id",
+    "arrival",
+    "until",
+)
+_BODY_WORDS = (*_SUBJECT_WORDS, "recipients")
 _HEADING = re.compile(r"\[([^\]]*)\]\s*")
-_SHIPPED = "en"  # has every text
+_COMPLETE_LANGUAGE = "en"  # has every text
 
 type Lines = list[tuple[int, str]]
 """Lines of a file with their numbers."""
@@ -114,7 +123,7 @@ class BounceTexts:
     """The texts of DSNs in every language, by tags in lower case."""
 
     languages: Mapping[str, Language]
-    default: str = _SHIPPED
+    default: str = _COMPLETE_LANGUAGE
 
     def choose(self, tags: Iterable[str]) -> Language:
         """Return the texts of the first tag that has any, else of the default language.
@@ -128,7 +137,9 @@ class BounceTexts:
 def shipped_texts() -> BounceTexts:
     """Return the texts that are shipped with this version."""
     found = {path.stem.lower(): _read(path) for path in (shipped("etc") / "bounces").glob("*.txt")}
-    return BounceTexts({tag: language.over(found[_SHIPPED]) for tag, language in found.items()})
+    return BounceTexts(
+        {tag: language.over(found[_COMPLETE_LANGUAGE]) for tag, language in found.items()}
+    )
 
 
 def read_texts(folder: Path | None, default: str) -> BounceTexts:
@@ -225,8 +236,8 @@ def _take_text(
         problems.append((body[0][0], f"[{name}]: an empty line is missing after Subject"))
     elif not any(text for _, text in body):
         problems.append((line, f"[{name}]: has no text"))
-    heading = parse_template(subject.strip(), lines[0][0], _SUBJECT, problems)
-    texts = [parse_template(text, number, _BODY, problems) for number, text in body[1:]]
+    heading = parse_template(subject.strip(), lines[0][0], _SUBJECT_WORDS, problems)
+    texts = [parse_template(text, number, _BODY_WORDS, problems) for number, text in body[1:]]
     for number, text in lines if name != "delayed" else ():
         if "{until}" in text.replace("{{", ""):
             problems.append((number, "{until}: belongs to [delayed]"))

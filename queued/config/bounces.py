@@ -14,7 +14,7 @@ from pgmta.mail.language import TAG
 from pgmta.mail.text import unsafe
 
 _NAMED = re.compile(r"([^<>]*)<([^<>]*)>")
-NAME = "Mail Delivery System"
+DEFAULT_NAME = "Mail Delivery System"
 """The display name of the default `from`."""
 
 
@@ -100,4 +100,4 @@ class Bounces(Section):
 
     def from_field(self, hostname: str) -> str:
         """Return `Name <address>` or the address for the field From of a host's DSNs."""
-        return self.origin or f"{NAME} <mailer-daemon@{hostname}>"
+        return self.origin or f"{DEFAULT_NAME} <mailer-daemon@{hostname}>"

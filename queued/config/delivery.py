@@ -99,8 +99,8 @@ class Tls(Section):
         return path
 
 
-# networks that are not of the Internet: the registries of IANA for RFC 6890, and multicast
-_FORBIDDEN = (
+# Networks outside of the Internet: those of the registries of IANA (RFC 6890), and multicast.
+_FORBIDDEN_NETWORKS = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
     "192.0.0.0/24", "192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
     "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "::/128", "::1/128", "100::/64", "2001:2::/48",
@@ -150,7 +150,7 @@ class Delivery(Section):
         default=False, description="deliver mail for user@[192.0.2.1]; it fails otherwise"
     )
     forbidden: NetworkList = Field(
-        default=[ip_network(network) for network in _FORBIDDEN],
+        default=[ip_network(network) for network in _FORBIDDEN_NETWORKS],
         description="no mail goes to hosts in these networks, unless a route names the host",
     )
     allowed: NetworkList = Field(

@@ -102,11 +102,11 @@ class Urgent(Section):
         return 0 if self.priority is None else int(self.share * most)
 
 
-HOLDER = "hold_all"
-"""The beginning of the name of the worker that holds all mail of a staging system."""
+HOLDER_PREFIX = "hold_all"
+"""How the name of the worker begins that holds all mail of a staging system."""
 
-STAGING = ("redirect", "hold_all")
-"""Keys of `delivery` that count from the start of a process."""
+STAGING_KEYS = ("redirect", "hold_all")
+"""Keys of `delivery` that a reload does not change."""
 
 
 class QueuedLog(Log):
@@ -168,8 +168,8 @@ class QueuedConfig(JoinedFile):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two workers are called {name!r}")
-        if found := [name for name in names if name.startswith(HOLDER)]:
-            raise ValueError(f"{found[0]!r}: {HOLDER} is the worker of delivery.hold_all")
+        if found := [name for name in names if name.startswith(HOLDER_PREFIX)]:
+            raise ValueError(f"{found[0]!r}: {HOLDER_PREFIX} is the worker of delivery.hold_all")
         return workers
 
     @property
@@ -250,7 +250,7 @@ def _staged(config: QueuedConfig) -> QueuedConfig:
     if not config.delivery.hold_all:
         return config
     where = config.environment.database.where  # two configurations may share a database
-    name = f"{HOLDER}_{zlib.crc32(where.encode()):08x}" if where else HOLDER
+    name = f"{HOLDER_PREFIX}_{zlib.crc32(where.encode()):08x}" if where else HOLDER_PREFIX
     holds = Worker(name=name, action=Action.HOLD, where="true", reason="delivery.hold_all")
     return config.model_copy(update={"workers": [*config.workers, holds]})
 

@@ -12,10 +12,10 @@ from pgmta.mail.answer_class import AnswerClass
 
 type Unknown = Literal["retry", "hold", "delivered"]
 
-GREYLISTED = 300.0
-"""Seconds to the attempt after the first greylisted answer; most hosts ask for 5 minutes."""
+GREYLISTED_WAIT_S = 300.0
+"""Before the attempt after the first greylisted answer; most hosts ask for 5 minutes."""
 
-FULL = "full"
+FULL_JITTER = "full"
 """The word for a jitter of 1: each wait is drawn from 0 to its whole length."""
 
 _NEVER_AGAIN = (AnswerClass.EXPIRED,)
@@ -34,8 +34,8 @@ def _answer_class(word: object) -> object:
 def _share(value: object) -> object:
     if not isinstance(value, str):
         return value
-    if value != FULL:
-        raise ValueError(f"{value!r} is no number; {hint(value, [FULL])}")
+    if value != FULL_JITTER:
+        raise ValueError(f"{value!r} is no number; {hint(value, [FULL_JITTER])}")
     return 1.0
 
 
@@ -52,7 +52,7 @@ Wait = Annotated[Period, BeforeValidator(_with_unit)]
 class Exponential(Section):
     """Waits that grow: `first`, and each the `factor` longer than the one before, up to `most`."""
 
-    shown_whole: ClassVar[bool] = True  # a value of its key, in the reference
+    shown_whole: ClassVar[bool] = True  # the reference shows the whole section as one value
 
     first: Wait = Field(default=60.0, description="wait after the first attempt")
     factor: Annotated[float, Strict()] = Field(
@@ -122,8 +122,10 @@ class ClassRetry(Waits):
     )
 
 
-_SHIPPED = {AnswerClass.GREYLISTED.value: ClassRetry.model_construct(first=GREYLISTED)}
-_PLAIN = ClassRetry()
+_SHIPPED_CLASSES = {
+    AnswerClass.GREYLISTED.value: ClassRetry.model_construct(first=GREYLISTED_WAIT_S)
+}
+_NO_CLASS_RETRY = ClassRetry()
 
 
 class Retry(Waits):
@@ -150,20 +152,20 @@ class Retry(Waits):
         "delivered: the row goes",
     )
     classes: dict[Annotated[str, BeforeValidator(_answer_class)], ClassRetry] = Field(
-        default=_SHIPPED,
+        default=_SHIPPED_CLASSES,
         description="other waits and bounds by class of the answer: first, intervals, exponential, "
         "expire, attempts",
     )
 
     def of_class(self, answer_class: str) -> ClassRetry:
         """Return what differs for a class of answers."""
-        return self.classes.get(answer_class) or _SHIPPED.get(answer_class, _PLAIN)
+        return self.classes.get(answer_class) or _SHIPPED_CLASSES.get(answer_class, _NO_CLASS_RETRY)
 
     def first_wait(self, answer_class: str) -> float | None:
         """Return the seconds after the first answer of a class, if they are its own."""
         own = self.of_class(answer_class)
         if "first" not in own.model_fields_set and not own.has_waits:
-            own = _SHIPPED.get(answer_class, _PLAIN)
+            own = _SHIPPED_CLASSES.get(answer_class, _NO_CLASS_RETRY)
         return own.first
 
     @property
@@ -192,10 +194,10 @@ class Retry(Waits):
         if self.attempts != 1 and self._too_long(self.after(1), self.expire):
             yield ("expire",), f"is shorter than the first wait{_ADVICE}"
         for name, own in self.classes.items():
-            if (own.attempts or self.attempts) == 1 or own == _SHIPPED.get(name):
+            if (own.attempts or self.attempts) == 1 or own == _SHIPPED_CLASSES.get(name):
                 continue
             wait = own.first or (own if own.has_waits else self).after(1)
-            if own != _PLAIN and self._too_long(wait, own.expire or self.expire):
+            if own != _NO_CLASS_RETRY and self._too_long(wait, own.expire or self.expire):
                 yield ("classes", name), f"its first wait is longer than expire{_ADVICE}"
 
     def _too_long(self, wait: float, expire: float) -> bool:

@@ -15,14 +15,14 @@ from pgmta.mail.address import normalise_domain
 from queued.config import address_map
 from queued.config.mail_conditions import parse_pattern
 
-ID = 27
-"""Octets of the longest id: two numbers of 63 bits and a hyphen."""
+MAX_ID_OCTETS = 27
+"""The longest id has two numbers of 63 bits and a hyphen."""
 
-HASH = 16
-"""Octets of a hash."""
+HASH_OCTETS = 16
 
-_MOST = 64  # octets of a local part (RFC 5321, section 4.5.3.1.1)
-_LITERAL = re.compile(r"[a-z0-9+=_.-]*")  # hosts may change upper case to lower case
+_MAX_LOCAL_PART_OCTETS = 64  # RFC 5321, section 4.5.3.1.1
+# lower case, because hosts may change upper case to it
+_LITERAL_TEXT = re.compile(r"[a-z0-9+=_.-]*")
 
 
 class VerpTemplate:
@@ -40,20 +40,24 @@ class VerpTemplate:
         names, literals = parts[1::2], parts[::2]
         if sorted(names) != ["{hash}", "{id}"]:
             raise ValueError(f"{text!r} needs {{id}} and {{hash}}, each once, before the @")
-        if not all(_LITERAL.fullmatch(literal) for literal in literals):
+        if not all(_LITERAL_TEXT.fullmatch(literal) for literal in literals):
             raise ValueError(
                 f"only a to z, digits and . + - = _ may be beside {' and '.join(names)}"
             )
         plain = local.format(id="i", hash="h")
         if plain[0] == "." or plain[-1] == "." or ".." in plain:
             raise ValueError("a dot is at an end of the local part, or beside another one")
-        longest = len("".join(literals)) + ID + HASH
-        if longest > _MOST:
+        longest = len("".join(literals)) + MAX_ID_OCTETS + HASH_OCTETS
+        if longest > _MAX_LOCAL_PART_OCTETS:
             raise ValueError(
-                f"the local part has up to {longest} octets; at most {_MOST} are allowed"
+                f"the local part has up to {longest} octets; "
+                f"at most {_MAX_LOCAL_PART_OCTETS} are allowed"
             )
         self.text = f"{local}@{self.domain}"
-        groups = {"{id}": "(?P<id>[0-9a-v]+-[0-9a-v]+)", "{hash}": f"(?P<hash>[0-9a-v]{{{HASH}}})"}
+        groups = {
+            "{id}": "(?P<id>[0-9a-v]+-[0-9a-v]+)",
+            "{hash}": f"(?P<hash>[0-9a-v]{{{HASH_OCTETS}}})",
+        }
         self.pattern = re.compile("".join(groups.get(part) or re.escape(part) for part in parts))
 
     def address(self, identity: str, mac: str) -> str:
@@ -61,7 +65,8 @@ class VerpTemplate:
         return self.text.format(id=identity, hash=mac)
 
 
-_NAME = re.compile(r"[!-)+-9;-~]+\*?")  # RFC 5322, section 3.6.8; * is for all that begin so
+# RFC 5322, section 3.6.8; * stands for any further characters
+_NAME = re.compile(r"[!-)+-9;-~]+\*?")
 
 
 def _map_or_template(value: Any) -> Any:
@@ -85,7 +90,7 @@ def _host(word: Any) -> str:
         pass
     if isinstance(word, str) and "/" not in word and not re.fullmatch(r"[\d.:]+", word):
         return parse_pattern(word)
-    return str(parse_network(word))  # which says why it is none
+    return str(parse_network(word))  # whose error says why it is no network
 
 
 def _hosts(value: Any) -> Any:

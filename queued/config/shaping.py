@@ -100,7 +100,7 @@ def _name(word: Any) -> str | None:
     raise ValueError("only letters, digits, '_', '.' and '-', at most 64")
 
 
-SMTP = ("smtp", "lmtp")
+SMTP_TRANSPORTS = ("smtp", "lmtp")
 """The transports whose destinations are hosts; others have `parameters`."""
 
 
@@ -126,7 +126,9 @@ def _parameters(given: Any, info: ValidationInfo) -> Any:
 
 def _targets(value: Any, info: ValidationInfo) -> Any:
     if value is None:
-        if info.data.get("transport") in SMTP:  # which is not there if it is unknown
+        if (
+            info.data.get("transport") in SMTP_TRANSPORTS
+        ):  # the key is absent if the transport is unknown
             raise PydanticCustomError("missing", "is required")
         return []
     if isinstance(value, str) and value.lower() == "mx":
@@ -191,7 +193,7 @@ class ShapingRoute(MailConditions):
     @property
     def by_domain(self) -> bool:
         """Whether each recipient domain is a destination of its own, because MX hosts take it."""
-        return self.transport in SMTP and not self.to
+        return self.transport in SMTP_TRANSPORTS and not self.to
 
     @property
     def limits(self) -> tuple[RouteLimit, ...]:
@@ -248,7 +250,7 @@ class Shaping(Section):
         for name, file in self.secrets.items():
             try:
                 self._secrets[name] = read_password(folder / file)
-                if not self._secrets[name].isascii():  # header fields can't have it
+                if not self._secrets[name].isascii():  # header fields can't have other characters
                     raise ValueError(f"{folder / file} has other characters than ASCII")
             except ValueError as error:
                 problems.append((("secrets", name), str(error)))
@@ -300,7 +302,7 @@ class Shaping(Section):
             advice = hint(route.login, self.logins) if self.logins else "there are no logins"
             yield "login", f"no login {route.login!r}; {advice}"
         yield from route.wrong_keys()
-        if route.transport not in SMTP:
+        if route.transport not in SMTP_TRANSPORTS:
             for key in ("to", "port", "implicit", "tls", "login"):
                 if key in route.model_fields_set:
                     yield key, f"is for smtp and lmtp; {route.transport} has `parameters`"
@@ -339,8 +341,8 @@ def _wrong_dane(route: ShapingRoute, usual_tls: str) -> Iterator[tuple[str, str]
     """Yield the key that asks for TLSA records of an address, and the reason."""
     found = next((host.host for host in route.to if is_address(host.host)), None)
     if found and (route.tls or usual_tls) == "dane":
-        words = f"is dane, but no TLSA record can be for {found}; write the host's name"
+        problem = f"is dane, but no TLSA record can be for {found}; write the host's name"
         if route.tls:
-            yield "tls", f"{words} in `to`, or tls: verify"
+            yield "tls", f"{problem} in `to`, or tls: verify"
         else:
-            yield "to", f"delivery.tls.mode {words}, or add tls: verify"
+            yield "to", f"delivery.tls.mode {problem}, or add tls: verify"

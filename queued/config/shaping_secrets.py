@@ -12,10 +12,10 @@ from pgmta.mail.address import parse_mailbox
 from pgmta.mail.text import unsafe
 from pgmta.secret_file import read_secret
 
-_MOST = 1024  # octets of a password
-_LEAST = 32  # octets of a key
-_DAY = 86400.0
-_OLDEST = 365 * _DAY  # an address has its day modulo 1,024
+_MAX_PASSWORD_OCTETS = 1024
+_MIN_KEY_OCTETS = 32
+_DAY_S = 86400.0
+_MAX_AGE_S = 365 * _DAY_S  # an address has its day modulo 1,024
 
 
 def read_password(path: Path) -> str:
@@ -23,12 +23,12 @@ def read_password(path: Path) -> str:
 
     Raises ValueError if the file can't be read, gives others too many rights, or has no password.
     """
-    content = read_secret(path, _MOST + 2)
+    content = read_secret(path, _MAX_PASSWORD_OCTETS + 2)
     line = content.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
         raise ValueError(f"{path} is empty")
-    if len(line) > _MOST:
-        raise ValueError(f"{path} has more than {_MOST} octets")
+    if len(line) > _MAX_PASSWORD_OCTETS:
+        raise ValueError(f"{path} has more than {_MAX_PASSWORD_OCTETS} octets")
     try:
         password = line.decode()
     except UnicodeDecodeError:
@@ -39,9 +39,9 @@ def read_password(path: Path) -> str:
 
 
 def _age(seconds: float) -> float:
-    if seconds % _DAY or not seconds:
+    if seconds % _DAY_S or not seconds:
         raise ValueError("should be whole days, such as 14d")
-    if seconds > _OLDEST:
+    if seconds > _MAX_AGE_S:
         raise ValueError("an age is at most 365d")
     return seconds
 
@@ -75,6 +75,8 @@ class ShapingVerp(Section):
 def read_verp_key(path: Path) -> bytes:
     """Return the key in a file. Raises ValueError, as `read_password`, and if it is too short."""
     key = read_password(path).encode()
-    if len(key) < _LEAST:
-        raise ValueError(f"{path} has fewer than {_LEAST} octets: run `openssl rand -hex 32`")
+    if len(key) < _MIN_KEY_OCTETS:
+        raise ValueError(
+            f"{path} has fewer than {_MIN_KEY_OCTETS} octets: run `openssl rand -hex 32`"
+        )
     return key

@@ -18,7 +18,7 @@ from queued.config.mail_conditions import MailConditions, Patterns, domain_term
 
 _SELECTOR = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9_-]{1,63})*")
 
-SIGNED = (
+SIGNED_FIELDS = (
     "From", "Sender", "Reply-To", "Subject", "Date", "Message-ID", "To", "Cc", "MIME-Version",
     "Content-Type", "Content-Transfer-Encoding", "Content-ID", "Content-Description",
     "Resent-Date", "Resent-From", "Resent-Sender", "Resent-To", "Resent-Cc", "Resent-Message-ID",
@@ -29,7 +29,7 @@ SIGNED = (
 """Header fields that a signature covers if they are there (RFC 6376, section 5.4.1)."""
 
 _ORIGINS = get_args(Origin.__value__)
-_NAMES = {name.lower(): name for name in SIGNED}
+_FIELD_NAMES = {name.lower(): name for name in SIGNED_FIELDS}
 
 
 def parse_selector(text: Any) -> str:
@@ -73,9 +73,9 @@ def _origin(word: Any) -> str:
 
 
 def _field(value: Any) -> str:
-    name = _NAMES.get(value.lower()) if isinstance(value, str) else None
+    name = _FIELD_NAMES.get(value.lower()) if isinstance(value, str) else None
     if not name:
-        raise ValueError(f"signatures do not cover {value!r}; {hint(str(value), SIGNED)}")
+        raise ValueError(f"signatures do not cover {value!r}; {hint(str(value), SIGNED_FIELDS)}")
     return name
 
 

@@ -11,7 +11,7 @@ from pgmta.action import Action, standing, worker_actions
 from pgmta.config.types import Period, Section, Whole, hint
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_ACTIONS = worker_actions()
+_WORKER_ACTIONS = worker_actions()
 
 
 def _action(value: Any) -> Any:
@@ -27,7 +27,7 @@ class Worker(Section):
     name: str = Field(default="deliver", description="unique name, in leases, logs and audit")
     action: Annotated[str, BeforeValidator(_action)] = Field(
         default=Action.DELIVER.value,
-        description=f"{', '.join(_ACTIONS[:-1])} or {_ACTIONS[-1]}",
+        description=f"{', '.join(_WORKER_ACTIONS[:-1])} or {_WORKER_ACTIONS[-1]}",
     )
     where: str | None = Field(
         default=None,

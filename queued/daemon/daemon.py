@@ -14,7 +14,7 @@ from pgmta.logs import get
 from pgmta.postgres.notify import listen
 from pgmta.service import Part, ServiceManager, Signals, first, start_part, tune_memory
 from queued.config import QueuedConfig
-from queued.config.queued_config import STAGING
+from queued.config.queued_config import STAGING_KEYS
 from queued.daemon.presence import Presence
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duties import all_duties
@@ -24,7 +24,7 @@ from queued.worker.kinds import make_worker
 from queued.worker.row_watch import RowWatch
 from queued.worker.turns import TurnKeeper
 
-_FIXED = (
+_FIXED_SECTIONS = (
     "environment",
     "process",
     "workers",
@@ -34,7 +34,7 @@ _FIXED = (
 )
 """Sections that a running process does not take from a changed file."""
 
-_SERVES = "delivers mail"
+_READY_TEXT = "delivers mail"
 
 log = get("queued")
 
@@ -91,7 +91,7 @@ class Daemon:
         }
         every = [*background, *(task for tasks in loops.values() for task in tasks)]
         tune_memory()
-        self._manager.status(_SERVES)
+        self._manager.status(_READY_TEXT)
         log.info("ready", workers=[worker.name for worker in self._workers])
         while not signals.stop.is_set():
             await first(signals.stop, signals.reload)
@@ -99,12 +99,12 @@ class Daemon:
                 signals.reload.clear()
                 self._manager.reloading()
                 kept = self._reload()
-                self._manager.ready(f"{_SERVES}; the changed configuration has mistakes" if kept
-                                    else _SERVES)  # fmt: skip
+                self._manager.ready(f"{_READY_TEXT}; the changed configuration has mistakes" if kept
+                                    else _READY_TEXT)  # fmt: skip
         self._manager.stopping()
         for server in servers:
             server.begin_stop()
-        # the others shall not wait for our turns while we drain, nor for rows that we hand back
+        # while we drain, others may not wait for our turns, or for rows that we hand back
         drains = (worker.drain(tasks) for worker, tasks in loops.items())
         await asyncio.gather(self._presence.leave(), *drains)
         failed = [task for task in every if task.done() and not task.cancelled()]
@@ -156,7 +156,7 @@ class Daemon:
             return True
         try:
             self._configure(config)
-        except Exception as error:  # a defect: the next SIGHUP may bring a better file
+        except Exception as error:  # a defect; the next SIGHUP may bring a better file
             log.critical("configuration is in use in part", exc_info=error)
             return True
         log.info("configuration read again")
@@ -164,11 +164,11 @@ class Daemon:
 
     def _configure(self, config: QueuedConfig) -> None:
         now = self.process.config
-        fixed = [*_FIXED, *fixed_sections()]
+        fixed = [*_FIXED_SECTIONS, *fixed_sections()]
         changed = [name for name in fixed if getattr(config, name) != getattr(now, name)]
         kept: dict[str, Any] = {name: getattr(now, name) for name in fixed}
-        # a reload begins no staging: mail under way would still go to its recipients
-        staging = {name: getattr(now.delivery, name) for name in STAGING}
+        # a reload does not begin staging, because mail under way would still go to its recipients
+        staging = {name: getattr(now.delivery, name) for name in STAGING_KEYS}
         kept["delivery"] = config.delivery.model_copy(update=staging)
         changed += [
             f"delivery.{name}"

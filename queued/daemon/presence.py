@@ -10,7 +10,7 @@ import psycopg
 from pgmta.daemon_role import QUEUED
 from pgmta.errors import LoginRefused, StoreUnavailable
 from pgmta.service import Signals, first
-from pgmta.store.admin.daemons import BEAT, Heartbeat
+from pgmta.store.admin.daemons import HEARTBEAT_INTERVAL_S, Heartbeat
 from pgmta.store.admin.workers import WorkerEntry
 from pgmta.store.queue.conditions import partition_condition
 from pgmta.waiting import Waiting
@@ -20,8 +20,8 @@ from queued.worker.kinds import Runner
 from queued.worker.observer import TraceWatch
 from queued.worker.row_worker import is_rule, rule
 
-_RETRY = 0.5  # seconds, while PostgreSQL is away at the start
-_LEAVE = 2.0  # seconds
+_RETRY_PAUSE_S = 0.5  # while PostgreSQL is away at the start
+_LEAVE_TIMEOUT_S = 2.0
 
 
 class Presence:
@@ -67,7 +67,7 @@ class Presence:
                 return True
             except StoreUnavailable as error:
                 self._waiting.tell(error)
-                if await first(self._signals.stop, timeout=_RETRY):
+                if await first(self._signals.stop, timeout=_RETRY_PAUSE_S):
                     return False
 
     async def do(self) -> None:
@@ -78,11 +78,11 @@ class Presence:
             self._waiting.tell(error)
             raise
         if self._leaving or self._schema.problem:
-            return  # our turns go to others
+            return  # other processes take our turns
         rows = {runner.name: (runner.handled, runner.leased) for runner in self._runners}
         if not await self._registry.beat(rows) and not self._leaving:
             await self.register()
-        # the last heartbeat says that the traces before it are known
+        # the last heartbeat promises that all traces before it are known
         await self._traces.read_traces()
 
     async def look(self) -> None:
@@ -91,16 +91,16 @@ class Presence:
 
     def pause(self) -> float:
         """Return the seconds between two heartbeats."""
-        return BEAT
+        return HEARTBEAT_INTERVAL_S
 
     async def leave(self) -> None:
         """Take the workers away, so that the others do not wait for their turns."""
         self._leaving = True
         try:
-            async with asyncio.timeout(_LEAVE):
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
                 await self._registry.leave()
         except (StoreUnavailable, psycopg.Error, TimeoutError):
-            pass  # without heartbeats the entries expire
+            pass  # the entries of this process expire without heartbeats
 
     async def end(self) -> None:
         """Say that the process ends, and close the connection of the heartbeat."""

@@ -38,8 +38,8 @@ from queued.delivery.transports import parsers
 from queued.signing.keyring import key_problems
 from queued.worker.row_worker import is_rule
 
-_RETRY = 0.5  # seconds
-_WHERE: Key = ("environment", "database", "where")
+_RETRY_PAUSE_S = 0.5
+_WHERE_KEY: Key = ("environment", "database", "where")
 
 
 @click.group(cls=ErrorLinesGroup)
@@ -107,7 +107,7 @@ def _conditions(settings: QueuedConfig) -> dict[Key, str]:
         if worker.where
     }
     if settings.environment.database.where:
-        conditions[_WHERE] = settings.environment.database.where
+        conditions[_WHERE_KEY] = settings.environment.database.where
     return conditions
 
 
@@ -115,7 +115,7 @@ def _stored(settings: QueuedConfig) -> set[Key]:
     """Return the keys of the conditions that become standing rules."""
     rules = [number for number, worker in enumerate(settings.workers) if is_rule(worker)]
     keys: set[Key] = {("workers", number, "where") for number in rules}
-    return keys | {_WHERE} if rules else keys
+    return keys | {_WHERE_KEY} if rules else keys
 
 
 @main.command()
@@ -140,7 +140,7 @@ def run(config: Path, names: tuple[str, ...], attached: bool) -> None:
             reason = f"workers: no {kinds} {name!r}; {hint(name, known)}"
             raise ConfigError([f"{config}: {reason}"])
     if names and settings.delivery.hold_all:
-        names = (*names, settings.workers[-1].name)  # the one that holds
+        names = (*names, settings.workers[-1].name)  # the worker that holds all mail
     logs.configure(settings.log, daemon=QUEUED.name)
     uri = QUEUED.resolve(settings.environment)
     uvloop.run(_run(config, settings, uri, names, attached=attached))
@@ -161,7 +161,8 @@ async def _run(
         signals.attach()
     manager = ServiceManager()
     watch = start_part("watchdog", manager.keep_watch)
-    manager.ready("waits for PostgreSQL")  # it may be away for longer than systemd waits
+    # PostgreSQL may be away for longer than systemd waits for the start
+    manager.ready("waits for PostgreSQL")
     waiting = Waiting("queued")
     while not signals.stop.is_set():
         try:
@@ -178,7 +179,7 @@ async def _run(
             if not outage(error):
                 raise
             waiting.tell(error)
-        await first(signals.stop, timeout=_RETRY)
+        await first(signals.stop, timeout=_RETRY_PAUSE_S)
     reread = partial(read_config, path, parsers())
     await Daemon(settings, uri, reread, signals, names, manager).run()
     watch.cancel()

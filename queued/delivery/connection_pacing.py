@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-_PAUSE = 5.0  # seconds without a further connection after a refused one: others end meanwhile
-_LONGEST = 300.0  # seconds of a pause after many: by then a host's limit may have been lifted
-_AT_ONCE = 4  # connections begun side by side, so that a host's limit refuses at most these
+_FIRST_PAUSE_S = 5.0  # without a further connection after a refused one: others end meanwhile
+_MAX_PAUSE_S = 300.0  # by then the limit of a host may have been lifted
+_MAX_AT_ONCE = 4  # connections begun side by side, so the limit of a host refuses at most these
 
 
 class ConnectionPacing:
@@ -39,10 +39,10 @@ class ConnectionPacing:
         `connections` is the number of all, `admitted` of those that the host has greeted.
         """
         if not connections:
-            return 1 if self.pause else _AT_ONCE
+            return 1 if self.pause else _MAX_AT_ONCE
         if self._timer:
             return 0
-        return 1 if self.pause else max(_AT_ONCE, admitted // 2)
+        return 1 if self.pause else max(_MAX_AT_ONCE, admitted // 2)
 
     def took_mail(self) -> None:
         """Allow one more connection, because the host goes on taking mail."""
@@ -58,12 +58,12 @@ class ConnectionPacing:
         """Note that the host has refused a connection while it admits others."""
         if not self._timer:
             self.limit = max(1, admitted)
-            self.pause = min(max(_PAUSE, 2 * self.pause), _LONGEST)
+            self.pause = min(max(_FIRST_PAUSE_S, 2 * self.pause), _MAX_PAUSE_S)
             self._timer = asyncio.get_running_loop().call_later(self.pause, self._over)
 
     def _over(self) -> None:
         self._timer = None
-        self.limit += 1  # one connection finds out
+        self.limit += 1  # one connection finds out whether the host admits more
         self._grow()
 
     def end_pause(self) -> None:

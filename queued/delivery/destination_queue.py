@@ -78,7 +78,7 @@ class DestinationQueue:
         self._transport = transport
         self.backlog = Backlog(self._hand_back)
         self._reporter = reporter
-        self._tasks: set[asyncio.Task[None]] = set()  # one per connection
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each connection
         self._connecting: set[asyncio.Task[None]] = set()
         self._open: set[Channel] = set()
         self.connections: Connections = WeakSet()
@@ -149,7 +149,7 @@ class DestinationQueue:
 
     def grow(self) -> None:
         """Open as many connections as the waiting mail has use for."""
-        # urgent mail begins even while all that the host has admitted so far hang
+        # urgent mail begins even while all connections that the host has admitted hang
         most = self._pacing.limit + (self._reserved if self.backlog.urgent else 0)
         most = min(most, self._delivery.connections)
         while not self._draining and len(self._tasks) < most:
@@ -221,7 +221,7 @@ class DestinationQueue:
             self.backlog.feed_idle()  # an idle connection may carry the mail that this one leaves
             if not welcome or self.backlog.startable() <= len(self._connecting):
                 return
-            # the host counts the connection until then
+            # until it is closed the host counts the connection
             await channel.wait_closed()
             replaced = True
 
@@ -268,7 +268,7 @@ class DestinationQueue:
         """
         backlog = self.backlog
         self._open.add(channel)
-        # before others get a connection for it
+        # the idle channel takes mail before new connections are opened for it
         envelope = None if channel.closed else backlog.take_next(channel)
         kept = envelope is None
         self.grow()
@@ -298,7 +298,7 @@ class DestinationQueue:
                 came = not (begin and begun) or await begin.come()
                 results = await channel.send(envelope) if begun and came else []
                 if once and channel.vain:
-                    # it waits again: if this process dies, its outcome must not count as unknown
+                    # the envelope waits again: if we die meanwhile, its outcome may not be unknown
                     await envelope.guard.withdraw(envelope.items)
             except Exception as error:
                 results = failed(error, channel, envelope)
@@ -310,7 +310,7 @@ class DestinationQueue:
                 envelope = None
                 continue
             if channel.vain and (kept or (channel.unwelcome and self._others_work(channel))):
-                # the host closed before it had anything: that is no attempt
+                # no attempt was made, because the host closed before it had anything of the message
                 self._put_back(envelope)
                 if not kept:
                     self._pacing.refused(len(self._open) - 1)

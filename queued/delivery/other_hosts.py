@@ -17,7 +17,7 @@ from queued.delivery.transport.gate import Gate
 from queued.delivery.transport.result import CUT_OFF, Again, Result, stored
 from queued.delivery.transport.transport import Channel, Transport, failed
 
-_SAID = 400  # characters of what earlier hosts said that are kept
+_MAX_NOTE_CHARACTERS = 400  # about what earlier hosts said
 
 log = get("delivery")
 
@@ -155,7 +155,7 @@ class OtherHosts:
                 except Exception as error:
                     results = failed(error, channel, part)
                 if kept and channel.vain:
-                    return True  # a kept channel was closed: this host is not tried yet
+                    return True  # an idle channel was closed, so this host is not tried yet
                 kept = False
                 if not noted:
                     attempt.note()
@@ -212,6 +212,8 @@ def _after(result: Result, said: list[str]) -> Result:
     if not said:
         return result
     note = "; ".join(said)
-    note = f" (other hosts: {note if len(note) <= _SAID else note[: _SAID - 3] + '...'})"
+    if len(note) > _MAX_NOTE_CHARACTERS:
+        note = note[: _MAX_NOTE_CHARACTERS - 3] + "..."
+    note = f" (other hosts: {note})"
     note = note.encode("ascii", "replace").decode()  # `stored` counts its characters as octets
     return replace(result, reply=Reply(result.reply.code, stored(result.reply.text, note)))

@@ -34,10 +34,10 @@ class TransportKind:
     keys: type[BaseModel] | None = None
 
 
-_SMTP = TransportKind(SmtpTransport)
+_SMTP_KIND = TransportKind(SmtpTransport)
 
-TRANSPORTS: dict[str, TransportKind] = {"smtp": _SMTP, "lmtp": _SMTP}
-"""The transports of the core. Features add theirs: a field of Feature has the places."""
+TRANSPORTS: dict[str, TransportKind] = {"smtp": _SMTP_KIND, "lmtp": _SMTP_KIND}
+"""The transports of the core. Features add theirs by the field `transports` of Feature."""
 
 
 def parsers() -> Parsers:

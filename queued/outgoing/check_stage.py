@@ -15,7 +15,7 @@ from pgmta.mail.newlines import Mode, NewlineGuard, check
 from pgmta.mail.telephone import NUMBER_DOMAIN
 from pgmta.model import Item, Reply
 from pgmta.states import Event
-from queued.config import SMTP, QueuedConfig
+from queued.config import SMTP_TRANSPORTS, QueuedConfig
 from queued.delivery.transport.result import Result
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
@@ -23,7 +23,7 @@ from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 log = get("worker")
 
 _NO_ROUTE = "5.1.2 no route takes telephone numbers: none has `domain: sms`"
-# Whole fields (RFC 5322, section 2.2), no empty line, no bare CR or LF, no NUL.
+# Whole fields (RFC 5322, section 2.2) without an empty line, a bare CR or LF, or NUL.
 _FIELDS = re.compile(
     rb"(?:[!-9;-~]++[ \t]*+:[^\r\n\0]*+\r\n(?:[ \t]++[^ \t\r\n\0][^\r\n\0]*+\r\n)*+)*+"
 )
@@ -67,7 +67,8 @@ class CheckStage(OutgoingStage):
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
         self._seen: tuple[bytes, bytes | AsyncIterable[bytes], str] | None = None
-        self._unfit: list[tuple[int, str]] = []  # messages of rows in this claim, and the reasons
+        # ids of unfit messages in this claim, and the reasons
+        self._unfit: list[tuple[int, str]] = []
 
     def configured(self, config: QueuedConfig) -> Prepare:
         """Return the step; `delivery.bare_newlines` says how strict it is."""
@@ -81,7 +82,7 @@ class CheckStage(OutgoingStage):
         transport = self.context.means.transports.find_transport(name)
         items = outgoing.items
         unfit = transport.find_unfit(items)
-        if name in SMTP:
+        if name in SMTP_TRANSPORTS:
             unfit |= {item.id: _NO_ROUTE for item in items if item.domain == NUMBER_DOMAIN}
         if unfit:
             for item in items:
@@ -94,7 +95,7 @@ class CheckStage(OutgoingStage):
         if not transport.sends_lines:
             return outgoing
         content, seen = outgoing.content, self._seen
-        # rows of one message have the same octets mostly
+        # rows of one message mostly have the same octets
         if seen is None or seen[1] is not content or seen[0] != outgoing.trace:
             body = content if isinstance(content, bytes) else None
             problem = message_problem(outgoing.trace, body, self._mode)
@@ -110,7 +111,7 @@ class CheckStage(OutgoingStage):
 
     def _refuse(self, item: Item, problem: str, outgoing: Outgoing) -> None:
         if not self._unfit:
-            asyncio.get_running_loop().call_soon(self._warn)  # when the claim is through
+            asyncio.get_running_loop().call_soon(self._warn)  # after the whole claim
         self._unfit.append((item.message_id, problem))
         self.context.dispatcher.end([item], Result(Event.FAIL, Reply(0, problem)), outgoing.started)
 
@@ -132,7 +133,7 @@ def message_problem(trace: bytes, body: bytes | None, mode: Mode) -> str:
     if not _FIELDS.fullmatch(trace):
         return "5.6.0 trace is not whole header fields with CRLF at their ends"
     if body is None or (
-        # mostly no dot begins a line, however lines end
+        # quick: mostly no line begins with a dot
         mode == "guard"
         and find(body, b"\n.") < 0
         and find(body, b"\r.") < 0

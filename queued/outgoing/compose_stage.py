@@ -23,8 +23,8 @@ from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import Prepare, Prepared, QueueStage, StageContext, Waiting
 from queued.outgoing.template_cache import TemplateCache
 
-_END = b"\r\n\r\n"
-_LAST = 200  # octets, more than the end of a tail
+_EMPTY_LINE = b"\r\n\r\n"
+_TAIL_OCTETS = 200  # more than the end of a tail has
 
 log = get("worker")
 
@@ -54,7 +54,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
         self._templates = TemplateCache()
-        self._last: tuple[Message, Outgoing] | None = None  # groups of one message share its octets
+        self._last: tuple[Message, Outgoing] | None = None  # shared by groups of one message
         self._keys = KeyRings({})
 
     def configured(self, config: QueuedConfig) -> Prepare:
@@ -92,7 +92,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
         """Return the message with its content. Raises ValueError."""
         message, stored = outgoing.message, outgoing.content
         head, end = _compose(outgoing, composition, template, self._keys)
-        utf8 = not head[: head.find(_END)].isascii()
+        utf8 = not head[: head.find(_EMPTY_LINE)].isascii()
         if isinstance(stored, bytes):
             check_tail(stored, end)
             content: bytes | AsyncIterable[bytes] = head + stored
@@ -133,7 +133,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
             self._refuse(outgoing, str(error))
         except UnknownKey as error:
             self._wait_for_key(outgoing, error)
-        except Exception as error:  # the others of the batch go on
+        except Exception as error:  # the other rows of the batch have to go on
             log.error("can't compose", message=outgoing.message.id, exc_info=error)
             result = Result.from_error(internal(error), "")
             self.context.dispatcher.end(outgoing.items, result, outgoing.started)
@@ -154,7 +154,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
         except (StoreUnavailable, psycopg.Error) as error:
             problem = f"4.3.0 a template can't be read: {faults.one_line(error)}"
             return Result(Event.DEFER, Reply(0, problem))
-        except Exception as error:  # a row that was made by hand
+        except Exception as error:  # for example of a row that was made by hand
             log.error("can't read templates", templates=unknown, exc_info=error)
             return Result.from_error(internal(error), "")
         for each in unknown:
@@ -205,7 +205,7 @@ class HeadedContent:
         try:
             async for part in self.stored:
                 if part:
-                    last = (last + part)[-_LAST:]
+                    last = (last + part)[-_TAIL_OCTETS:]
                     yield part
             check_tail(last, self.end)
         except ValueError as error:

@@ -19,7 +19,7 @@ log = get("worker")
 class DeadlineStage(OutgoingStage):
     """Reads the deadlines of rows. The log names a bad one once for each row."""
 
-    _bad: tuple[Item, str] | None = None  # the first of a claim whose first attempt begins
+    _bad: tuple[Item, str] | None = None  # the first new row of a claim whose deadline is bad
     _others = 0
 
     def configured(self, config: QueuedConfig) -> Prepare:
@@ -50,7 +50,7 @@ class DeadlineStage(OutgoingStage):
             self._others += 1
             return
         self._bad = item, problem
-        asyncio.get_running_loop().call_soon(self._warn)  # when the claim is through
+        asyncio.get_running_loop().call_soon(self._warn)  # after the whole claim
 
     def _warn(self) -> None:
         """Name the bad deadlines of a claim in one line of the log."""

@@ -57,7 +57,7 @@ class Outgoing(NamedTuple):
         return len(self.content) if isinstance(self.content, bytes) else 0
 
 
-_GONE = "5.3.0 its content is not in the database"
+_CONTENT_IS_GONE = "5.3.0 its content is not in the database"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class StoredContent:
         chunks = self.chunks
         step = PART_OCTETS // CHUNK_OCTETS
         try:
-            if chunks < 0:  # else an empty message would go out
-                raise DeliveryError(_GONE, Stage.CONTENT, permanent=True)
+            if chunks < 0:  # otherwise an empty message would go out
+                raise DeliveryError(_CONTENT_IS_GONE, Stage.CONTENT, permanent=True)
             for first in range(0, chunks or 1, step):
                 if chunks:
                     number = min(step, chunks - first)
@@ -83,7 +83,7 @@ class StoredContent:
                 else:
                     part = await self.contents.body(self.message_id)
                 if part is None:
-                    raise DeliveryError(_GONE, Stage.CONTENT, permanent=True)
+                    raise DeliveryError(_CONTENT_IS_GONE, Stage.CONTENT, permanent=True)
                 yield part
         except StoreUnavailable as error:
             raise DeliveryError(f"content can't be read: {error}", Stage.CONTENT) from None

@@ -13,10 +13,10 @@ from queued.config import QueuedConfig
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared
 
-FIELD = "X-Original-To"
+ORIGINAL_TO = "X-Original-To"
 """The field with the recipient of the row."""
 
-_SHOWN = 320  # characters of a recipient, which by SQL may be longer than an address
+_SHOWN_CHARACTERS = 320  # of a recipient, which by SQL may be longer than an address
 
 
 class RedirectStage(OutgoingStage):
@@ -36,14 +36,16 @@ class RedirectStage(OutgoingStage):
         return [self._redirected(outgoing, item) for item in outgoing.items]
 
     def _redirected(self, outgoing: Outgoing, item: Item) -> Outgoing:
-        # by the domain of the row claims leave such mail out
+        # claims leave out mail of a number by the domain of the row
         domain = self._domain if item.domain == NUMBER_DOMAIN else item.domain
         made = replace(item, recipient=self._address, domain=domain, original=item,
                        notify=None, orcpt=None)  # fmt: skip
         routed = self.context.dispatcher.route(replace(made, domain=self._domain), outgoing.message)
-        shown = one_line(item.recipient)[:_SHOWN]
-        value = shown if shown.isascii() else Header(shown, "utf-8", header_name=FIELD).encode()
-        field = "\r\n".join(f"{FIELD}: {value}".splitlines())
+        shown = one_line(item.recipient)[:_SHOWN_CHARACTERS]
+        value = (
+            shown if shown.isascii() else Header(shown, "utf-8", header_name=ORIGINAL_TO).encode()
+        )
+        field = "\r\n".join(f"{ORIGINAL_TO}: {value}".splitlines())
         return outgoing._replace(
             items=[made],
             routed=routed,

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-MOST = 1 << 17
-"""Octets of content that are read."""
+MAX_READ_OCTETS = 1 << 17
+"""The rest of the content is not read."""
 
 type Kind = Literal["failed", "delayed", "delivered", "complaint", "answer"]
 """`answer` is all that reports nothing of a delivery: out of office, and answers of people."""
@@ -26,18 +26,21 @@ _STATUS_PART = re.compile(
 _FEEDBACK_PART = re.compile(
     rb"^Content-Type[ \t]*:[ \t\r\n]*message/feedback-report\b", re.IGNORECASE | re.MULTILINE
 )
-_COMPLAINTS = (b"abuse", b"fraud", b"opt-out")  # not-spam is none (RFC 5965, section 7.3)
+# not-spam is no complaint (RFC 5965, section 7.3)
+_COMPLAINT_TYPES = (b"abuse", b"fraud", b"opt-out")
 _EMPTY_LINE = re.compile(rb"\r?\n\r?\n")
 _BOUNDARY = re.compile(rb"^--\S", re.MULTILINE)
 _ENCODING = re.compile(rb"^Content-Transfer-Encoding[ \t]*:\s*([A-Za-z0-9-]+)", re.I | re.MULTILINE)
 _FIELD = re.compile(rb"^([!-9;-~]++)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)", re.MULTILINE)
 _ENHANCED = re.compile(rb"(?<![\d.])[245]\.\d{1,3}\.\d{1,3}(?![\d.])")
-_GROUPS = 200  # of recipients that are read
+_MAX_GROUPS = 200  # of recipients that are read
 _REPLY = re.compile(rb"(?<![\d.,:-])[45]\d\d[ -](?:\(?#?[45]\.\d{1,3}\.\d{1,3})?[^\r\n]{3,}")
-_HASHED = re.compile(rb"\(#[45]\.\d{1,3}\.\d{1,3}\)")  # qmail
-_DAEMONS = re.compile(rb"<?\b(?:mailer-daemon|postmaster|mail-daemon|mailerdaemon)@", re.IGNORECASE)
-_LATE = re.compile(rb"\b(?:delay|warning|still being retried|not yet)", re.IGNORECASE)
-_SHOWN = 1000  # octets of a text that is taken for a reply
+_QMAIL_CODE = re.compile(rb"\(#[45]\.\d{1,3}\.\d{1,3}\)")  # qmail
+_DAEMON_ADDRESS = re.compile(
+    rb"<?\b(?:mailer-daemon|postmaster|mail-daemon|mailerdaemon)@", re.IGNORECASE
+)
+_DELAY_TEXT = re.compile(rb"\b(?:delay|warning|still being retried|not yet)", re.IGNORECASE)
+_MAX_REPLY_OCTETS = 1000  # of a text that is taken for a reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,10 @@ class Returned:
 
 def read(content: bytes, sender: str) -> Returned:
     """Return what content with this reverse-path reports; never raises for any content."""
-    content = content[:MOST]
+    content = content[:MAX_READ_OCTETS]
     if match := _FEEDBACK_PART.search(content):
         fields = dict(_fields(_part(content, match) or b""))
-        if fields.get(b"feedback-type", b"").lower() in _COMPLAINTS:
+        if fields.get(b"feedback-type", b"").lower() in _COMPLAINT_TYPES:
             return Returned("complaint")
         return Returned("answer")
     if match := _STATUS_PART.search(content):
@@ -77,7 +80,7 @@ def _by_dsn(content: bytes, match: re.Match[bytes]) -> Returned | None:
     part = _part(content, match)
     if part is None:
         return None
-    groups = [dict(_fields(group)) for group in _EMPTY_LINE.split(part, _GROUPS)]
+    groups = [dict(_fields(group)) for group in _EMPTY_LINE.split(part, _MAX_GROUPS)]
     reporting = groups[0].get(b"reporting-mta", b"")
     recipients = [each for group in groups if (each := _recipient(group, reporting))]
     order = ("failed", "delayed", "delivered", "answer")
@@ -124,17 +127,21 @@ def _by_text(header: dict[bytes, bytes], body: bytes, sender: str) -> Returned:
     """Return what a message without a status part reports, as hosts before RFC 3464 wrote it."""
     named = b"x-failed-recipients" in header  # Exim
     automatic = header.get(b"auto-submitted", b"no").split(b";")[0].strip().lower() != b"no"
-    daemon = not sender and _DAEMONS.search(header.get(b"from", b""))
+    daemon = not sender and _DAEMON_ADDRESS.search(header.get(b"from", b""))
     if not named and (automatic or not daemon):
         return Returned("answer")
-    if _LATE.search(header.get(b"subject", b"")):
+    if _DELAY_TEXT.search(header.get(b"subject", b"")):
         return Returned("delayed")
     if match := _REPLY.search(body):
         words = match[0]
-    elif match := _HASHED.search(body):
-        words = body[max(body.rfind(b"\n", 0, match.start()), match.start() - _SHOWN) : match.end()]
+    elif match := _QMAIL_CODE.search(body):
+        words = body[
+            max(
+                body.rfind(b"\n", 0, match.start()), match.start() - _MAX_REPLY_OCTETS
+            ) : match.end()
+        ]
     else:
-        words = b" ".join(body[: 4 * _SHOWN].split())
+        words = b" ".join(body[: 4 * _MAX_REPLY_OCTETS].split())
     status = _ENHANCED.search(words)
     return Returned("failed", status[0].decode() if status else "", _text(words))
 
@@ -146,4 +153,4 @@ def _fields(header: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _text(octets: bytes) -> str:
-    return " ".join(octets[:_SHOWN].decode("utf-8", "replace").split())
+    return " ".join(octets[:_MAX_REPLY_OCTETS].decode("utf-8", "replace").split())

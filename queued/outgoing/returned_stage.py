@@ -24,9 +24,9 @@ from queued.outgoing.stage import Prepare, Prepared, QueueStage, StageContext, W
 from queued.rewriting.verp import VerpRow
 from queued.routing.routes import return_addresses
 
-_TRIES = 3  # rows of a batch that PostgreSQL refuses, after which the rest is tried later
+_MAX_REFUSED = 3  # rows of a batch; then the rest is tried later
 _UNWRITTEN = "4.3.0 the log can't be written: "
-_HOPS = 10  # VERP addresses that mail is forwarded from, one to the other
+_MAX_HOPS = 10  # VERP addresses that mail is forwarded from, one to the other
 
 log = get("worker")
 
@@ -34,7 +34,7 @@ log = get("worker")
 @dataclass(slots=True, eq=False)
 class _Taken(Waiting):
     named: VerpRow
-    hops: int = 0  # times that it was forwarded
+    hops: int = 0  # number of times that the mail was forwarded
     answer_class: str = ""
     words: str = ""
     complaint: bool = False
@@ -63,7 +63,7 @@ class ReturnedStage(QueueStage[_Taken]):
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
         self._draining = False
-        self._hops = 0  # of the row that is being forwarded
+        self._hops = 0  # hops of the row that is being forwarded
 
     def configured(self, config: QueuedConfig) -> Prepare | None:
         """Return the step, if the configuration has such addresses, and there is a log."""
@@ -84,7 +84,7 @@ class ReturnedStage(QueueStage[_Taken]):
                 rest.append(item)
                 continue
             problem = (
-                named.problem if self._hops <= _HOPS else "5.4.6 its VERP addresses are a loop"
+                named.problem if self._hops <= _MAX_HOPS else "5.4.6 its VERP addresses are a loop"
             )
             if problem:
                 gone = replace(item.original or item, on_failed="remove")
@@ -103,7 +103,7 @@ class ReturnedStage(QueueStage[_Taken]):
         except (StoreUnavailable, psycopg.Error) as error:
             self._later(batch, f"{_UNWRITTEN}{faults.one_line(error)}")
             return
-        while batch:  # the rest is tried again if one of them fails
+        while batch:  # the rest is tried again if a row fails
             self._finish(batch[0], attempts.pop(0))
             del batch[0]
 
@@ -128,7 +128,7 @@ class ReturnedStage(QueueStage[_Taken]):
                 attempts += await attempts_log.record([taken.row])
             except psycopg.Error as error:
                 refused += 1
-                left = [taken] if refused < _TRIES else batch[len(attempts) :]
+                left = [taken] if refused < _MAX_REFUSED else batch[len(attempts) :]
                 del batch[len(attempts) : len(attempts) + len(left)]
                 self._later(left, f"{_UNWRITTEN}{faults.one_line(error)}")
         return attempts
@@ -151,7 +151,7 @@ class ReturnedStage(QueueStage[_Taken]):
     def _finish(self, taken: _Taken, attempt: LoggedAttempt | None) -> None:
         item, named = taken.item, taken.named
         if attempt is None and item.attempts == 1:
-            # its outcome may not be written yet
+            # the outcome of that attempt may not be written yet
             self._later([taken], f"4.3.0 the log has no delivery of message {named.message_id} yet")
             return
         recipient = attempt.sender if attempt and self._to == "sender" else self._to
@@ -161,12 +161,12 @@ class ReturnedStage(QueueStage[_Taken]):
             except AddressError as error:
                 log.warning("returned mail is not forwarded", row=item.id, reason=str(error))
             else:
-                if self._draining:  # no destination takes it any more
+                if self._draining:  # no destination takes the mail any more
                     self._end([taken], NOT_BEGUN)
                     return
                 original = item.original or item
                 item = replace(item, recipient=address, domain=domain, original=original)
-                self._hops = taken.hops + 1  # the address may be another VERP address
+                self._hops = taken.hops + 1  # the new address may be a VERP address, too
                 try:
                     self.context.dispatcher.dispatch([item], {item.message_id: taken.message})
                 finally:

@@ -55,7 +55,7 @@ class RewrittenStream:
 class RewriteStage(OutgoingStage):
     """Changes mail as its route says."""
 
-    # groups of one message that follow each other share the new octets
+    # consecutive groups of one message share the new octets
     _last: tuple[Message, object, Rewriting, bytes, Outgoing] | None = None
 
     def configured(self, config: QueuedConfig) -> Prepare:
@@ -86,7 +86,8 @@ class RewriteStage(OutgoingStage):
         """Return the message with its header rewritten."""
         message, content, last = outgoing.message, outgoing.content, self._last
         same = last and last[0] is message and last[1] is content and last[2] is rewriting
-        if last and same and last[3] == outgoing.trace:  # with a redirect each row has another
+        # with a redirect each row has another trace field
+        if last and same and last[3] == outgoing.trace:
             made = last[4]
             return outgoing._replace(trace=made.trace, content=made.content, size=made.size,
                            header_utf8=made.header_utf8)  # fmt: skip

@@ -18,14 +18,14 @@ from queued.delivery.transport.result import NOT_BEGUN, Result, internal
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 from queued.signing.canonical import BodyHash, split_header
-from queued.signing.sign import MOST, SignedHeader
+from queued.signing.sign import MAX_SIGNED_FIELDS, SignedHeader
 from queued.signing.signers import SigningJob
 from queued.signing.signing_rules import Rules
 
-_GROUP = 16  # messages that a thread signs at once: with RSA of 2,048 bits some ms
-_STREAMS = 4  # messages whose content is hashed side by side as it comes
-_HEADER = 1 << 20  # octets of a header that streams
-_RETRY = 0.5  # seconds, while the keys can't be read for the first time
+_MAX_MESSAGES = 16  # that a thread signs at once: with RSA of 2,048 bits some ms
+_MAX_STREAMS = 4  # messages whose content is hashed side by side as it comes
+_MAX_STREAMED_HEADER_OCTETS = 1 << 20
+_RETRY_PAUSE_S = 0.5  # while the keys can't be read for the first time
 
 log = get("signing")
 
@@ -38,15 +38,15 @@ class SignStage(OutgoingStage):
 
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
-        self._fresh: dict[object, SigningJob] = {}  # of this turn of the event loop
+        self._fresh: dict[object, SigningJob] = {}  # made in this turn of the event loop
         self._open: dict[SigningJob, list[Outgoing]] = {}
         self._urgent: deque[SigningJob] = deque()
         self._waiting: deque[SigningJob] = deque()
-        self._late: list[SigningJob] = []  # whose keys are looked for in the table
-        self._busy = 0  # threads that work for this worker
+        self._late: list[SigningJob] = []  # their keys are looked for in the table
+        self._busy = 0  # number of threads that work for this worker
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
-        self._streams = asyncio.Semaphore(_STREAMS)
+        self._streams = asyncio.Semaphore(_MAX_STREAMS)
         self._draining = False
 
     @property
@@ -68,7 +68,8 @@ class SignStage(OutgoingStage):
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return mail that needs no signature; take the other, and let it go on with one."""
-        if outgoing.items[0].domain == NUMBER_DOMAIN:  # a provider of SMS gets the text alone
+        # a provider of SMS gets only the text, which nobody signs
+        if outgoing.items[0].domain == NUMBER_DOMAIN:
             return outgoing
         (rules, rows), *others = self.signers.rules.parts(outgoing.items)
         if not others:
@@ -81,10 +82,10 @@ class SignStage(OutgoingStage):
         if self._draining:
             self.context.dispatcher.end(outgoing.items, NOT_BEGUN, outgoing.started)
             return None
-        if not rules:  # as all mail of strangers
+        if not rules:  # for example for mail of strangers
             return outgoing
         content, trace = outgoing.content, outgoing.trace
-        # the same message for other next hops, in the same claim
+        # a job may be shared with the same message for other next hops in this claim
         key = content, trace, self.signers.rules.relevant(outgoing.sender), id(rules)
         if not self._fresh:
             asyncio.get_running_loop().call_soon(self._fresh.clear)
@@ -110,8 +111,8 @@ class SignStage(OutgoingStage):
         """Find the header, and the keys."""
         header, job.start = split_header(content)
         job.header = SignedHeader(trace + header, self.signers.oversign)
-        if (size := job.header.size) > MOST:
-            job.refuse(f"the header has {size} fields for a signature, over {MOST}")
+        if (size := job.header.size) > MAX_SIGNED_FIELDS:
+            job.refuse(f"the header has {size} fields for a signature, over {MAX_SIGNED_FIELDS}")
         self._choose(job)
 
     def _choose(self, job: SigningJob, *, again: bool = False) -> None:
@@ -124,7 +125,7 @@ class SignStage(OutgoingStage):
             self._unsigned(job)
             return
         if (fields := len(job.header.fields.get(b"from", ()))) > 1:
-            # readers show any of them
+            # with several From fields, readers may show any of them
             if signers.rules.given:
                 job.refuse(f"the header has {fields} fields From")
             self._end(job)
@@ -134,7 +135,7 @@ class SignStage(OutgoingStage):
             job.lasting = True
             self._end(job)
             return
-        # of a domain below, the table may have the keys
+        # the table may have keys of a subdomain
         parents = keyring.ready and rule.parents and rule.sign in ("from", "sender")
         choice = keyring.choose(domain, parents=parents, selectors=rule.selectors)
         usable = keyring.ready or keyring.unreadable
@@ -168,14 +169,14 @@ class SignStage(OutgoingStage):
             return
         (self._urgent if job.urgent else self._waiting).append(job)
         if self._busy < self.signers.threads:
-            # when the whole claim is there
+            # at the end of this turn, so that the whole claim has come
             self._busy += 1
             asyncio.get_running_loop().call_soon(self._start)
 
     def _start(self) -> None:
         """Give the next group to a thread that is free."""
         waiting = len(self._urgent) + len(self._waiting)
-        most = min(_GROUP, max(1, waiting // self.signers.threads))
+        most = min(_MAX_MESSAGES, max(1, waiting // self.signers.threads))
         group: list[SigningJob] = []
         while len(group) < most and (self._urgent or self._waiting):
             group.append((self._urgent or self._waiting).popleft())
@@ -198,7 +199,7 @@ class SignStage(OutgoingStage):
         """Let the messages go on, or fail if a key is missing or an error came."""
         group = self._open.pop(job, None)
         if group is None:
-            return  # given up
+            return  # the jobs were given up
         job.done = True
         for outgoing in group:
             try:
@@ -247,11 +248,11 @@ class SignStage(OutgoingStage):
             except StoreUnavailable:
                 if not keyring.ready:
                     self._late[:0] = late
-                    await asyncio.sleep(_RETRY)
+                    await asyncio.sleep(_RETRY_PAUSE_S)
                     continue
             except psycopg.Error:
-                pass  # `unreadable` has the reason
-            except Exception as error:  # mail must not wait for ever
+                pass  # `unreadable` names the reason
+            except Exception as error:  # whatever it is: mail must not wait for ever
                 log.error("can't read the keys", exc_info=error)
             for job in late:
                 try:
@@ -279,7 +280,7 @@ class SignStage(OutgoingStage):
             read += part
             if read.startswith(b"\r\n") or b"\r\n\r\n" in read:
                 break
-            if len(read) > _HEADER:
+            if len(read) > _MAX_STREAMED_HEADER_OCTETS:
                 job.refuse("the header is over 1 MB")
                 break
         self._split(job, trace, read)

@@ -187,7 +187,7 @@ class QueueStage[W: Waiting](OutgoingStage):
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
         self._waiting: deque[W] = deque()
-        self._batch: list[W] = []  # under way
+        self._batch: list[W] = []  # the batch that is under way
 
     async def _do(self, batch: list[W]) -> None:
         """Let the messages of a batch go on, or end them."""
@@ -235,7 +235,7 @@ class QueueStage[W: Waiting](OutgoingStage):
             await self._do_batch()
 
     async def _do_batch(self) -> None:
-        batch, result = self._batch, NOT_BEGUN  # for those of an aborted batch
+        batch, result = self._batch, NOT_BEGUN  # the result of mail of an aborted batch
         failed = True
         try:
             await self._do(batch.copy())

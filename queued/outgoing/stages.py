@@ -35,8 +35,8 @@ STAGES: list[type[OutgoingStage]] = [
 ]
 """The stages before the destination is asked for room."""
 
-LAST: list[type[OutgoingStage]] = [SignStage]
-"""The stages of mail whose destination has room: they take long."""
+LAST_STAGES: list[type[OutgoingStage]] = [SignStage]
+"""Stages that take long: only mail whose destination has room goes through them."""
 
 
 log = get("worker")
@@ -76,7 +76,7 @@ class Stages:
         self._put = put
         self._draining = False
         context.go_on = self._go_on
-        first, last = _with_features(STAGES, LAST)
+        first, last = _with_features(STAGES, LAST_STAGES)
         self._first = [make(context) for make in first]
         self._last = [make(context) for make in last]
         self.all: list[OutgoingStage] = [*self._first, *self._last]
@@ -136,7 +136,7 @@ class Stages:
                         self.send(each, steps[place:])
                     return
                 outgoing = made
-            if self._draining:  # no destination begins it any more
+            if self._draining:  # no destination begins an attempt any more
                 self.context.dispatcher.end(outgoing.items, NOT_BEGUN, started)
                 return
             for envelope in _envelopes(outgoing, self._most, self.context):

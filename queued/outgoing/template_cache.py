@@ -7,7 +7,7 @@ from collections import OrderedDict
 from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.errors import TemplateError
 
-_MOST = 64 << 20  # octets of the sources, about
+_MAX_SOURCE_OCTETS = 64 << 20  # of all templates in memory, about
 
 
 class TemplateCache:
@@ -36,12 +36,13 @@ class TemplateCache:
             size += sum(map(len, (source.subject, source.body or "", source.html or "")))
             try:
                 compiled = compile_template(source)
-            except TemplateError as error:  # a row that no command of ours has written
+            except TemplateError as error:  # the row was not written by a command of ours
                 compiled = str(error)
-        _, before = self._kept.pop(template_id, ("", 0))  # it may have been read twice
+        # because two readers may have read it at one time
+        _, before = self._kept.pop(template_id, ("", 0))
         self._kept[template_id] = compiled, size
         self._size += size - before
-        while self._size > _MOST and len(self._kept) > 1:
+        while self._size > _MAX_SOURCE_OCTETS and len(self._kept) > 1:
             _, (_, gone) = self._kept.popitem(last=False)
             self._size -= gone
         return compiled

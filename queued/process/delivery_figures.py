@@ -10,7 +10,7 @@ from pgmta.model import Facts, Item, Outcome
 from pgmta.states import Event
 from queued.process.next_hop_figures import NextHopFigures
 
-_NOT_BEGUN = (Event.HAND_BACK, Event.POSTPONE)
+_NOT_BEGUN_EVENTS = (Event.HAND_BACK, Event.POSTPONE)
 MAX_NEXT_HOPS = 100
 """Next hops with own figures; the others share one."""
 
@@ -44,7 +44,7 @@ class DeliveryFigures:
         """Seconds of the set-up of a connection."""
         self.transaction = Histogram(SECONDS)
         """Seconds of the transaction of an attempt."""
-        self._facts: Facts | None = None  # the last ones, which many outcomes share
+        self._facts: Facts | None = None  # those of the last outcome, which many outcomes share
 
     def count_claim(self, rows: int, seconds: float) -> None:
         """Count a claim."""
@@ -65,7 +65,7 @@ class DeliveryFigures:
         attempts, hops = self.attempts, self.next_hops
         for outcome in outcomes:
             event, item = outcome.event, outcome.item
-            if event in _NOT_BEGUN:
+            if event in _NOT_BEGUN_EVENTS:
                 self.returned[event.value] += 1
                 continue
             if changed is not None and item.id not in changed:

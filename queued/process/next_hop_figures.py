@@ -7,8 +7,9 @@ from collections import Counter
 OTHER = "other"
 """The label of all next hops without own counts."""
 
-_CANDIDATES = 10_000  # next hops that are compared with those that have own counts
-_TWICE = 2  # times the attempts of the smallest one, so that places do not change all the time
+_MAX_CANDIDATES = 10_000  # next hops that are compared with those that have own counts
+# a candidate needs so many times the attempts, or labels would change all the time
+_TAKEOVER_FACTOR = 2
 
 
 class NextHopFigures[K]:
@@ -23,8 +24,8 @@ class NextHopFigures[K]:
         self._most = most
         self._counts: dict[str, dict[K, int]] = {}
         self._other: dict[K, int] = {}
-        self._before: dict[str, int] = {}  # attempts at the last comparison
-        self._candidates: Counter[str] = Counter()  # attempts since then
+        self._before: dict[str, int] = {}  # attempts up to the last comparison
+        self._candidates: Counter[str] = Counter()  # attempts since the last comparison
 
     def count(self, next_hop: str, key: K) -> None:
         """Count an attempt."""
@@ -36,7 +37,7 @@ class NextHopFigures[K]:
     def _without_place(self, next_hop: str) -> dict[K, int]:
         if len(self._counts) < self._most:
             return self._counts.setdefault(next_hop, {})
-        if next_hop in self._candidates or len(self._candidates) < _CANDIDATES:
+        if next_hop in self._candidates or len(self._candidates) < _MAX_CANDIDATES:
             self._candidates[next_hop] += 1
         return self._other
 
@@ -49,7 +50,7 @@ class NextHopFigures[K]:
         recent = {name: number - self._before.get(name, 0) for name, number in sums.items()}
         smallest = sorted(recent, key=recent.__getitem__)
         for (name, number), place in zip(self._candidates.most_common(), smallest, strict=False):
-            if number <= _TWICE * recent[place]:
+            if number <= _TAKEOVER_FACTOR * recent[place]:
                 break
             del self._counts[place]
             self._counts[name] = {}

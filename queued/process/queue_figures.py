@@ -65,7 +65,9 @@ class QueueFigures:
         hops: dict[str, HopRows] = {}
         rest = HopRows()
         for group in self._groups():
-            if group.next_hop is None or group.next_hop == OTHER:  # a domain may have that name
+            if (
+                group.next_hop is None or group.next_hop == OTHER
+            ):  # because a domain may have the name `other`
                 rest.take(group)
             else:
                 hops.setdefault(group.next_hop, HopRows()).take(group)

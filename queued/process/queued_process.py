@@ -20,7 +20,7 @@ from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.conditions import all_of
-from pgmta.store.queue.costly import LIMITED, CostlyConditions
+from pgmta.store.queue.costly import TRYING_SETTINGS, CostlyConditions
 from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.dkim_keys import DkimKeys
 from pgmta.store.records.sts_policies import StsPolicies
@@ -105,9 +105,10 @@ class QueuedProcess:
         self.clock = DatabaseTime()
         self.link = self.resources.link("upkeep")
         self.upkeep = Upkeep(self.link)
-        self.tasks_due = TaskLook(Upkeep(self.resources.link("tasks")))  # it waits for no lock
+        # this question waits for no lock
+        self.tasks_due = TaskLook(Upkeep(self.resources.link("tasks")))
         self.changes = WorkerChanges(self.link)
-        self.costly = CostlyConditions(self.resources.link("conditions", SESSION | LIMITED))
+        self.costly = CostlyConditions(self.resources.link("conditions", SESSION | TRYING_SETTINGS))
         """Sets conditions aside that take too long."""
         self.registry = Registry(self.link, self.name, self.costly.link)
         self.traces = Traces(self.link)

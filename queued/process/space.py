@@ -15,16 +15,18 @@ from pgmta.service import together
 from pgmta.store.admin.space import NotAllowed, Space
 from queued.process.delivery_figures import DeliveryFigures
 
-_STEP = 32 << 20  # octets of delivered content that are worth a vacuum
-_SHARE = 16  # or this part of the file, if it is more, because each vacuum reads the whole index
-_REST = 4  # pause after a vacuum, as a multiple of its time
-_LONG = 2.0  # seconds; a longer vacuum met rows that it may not remove, because of a backup, say
-_LONG_REST = 20
-_QUIET = 60.0  # seconds with less than a step, after which the file is shortened
-_HOUR = 3600.0  # seconds after which the file is shortened in any case
-_LOOK = 1.0  # seconds between two looks for dead rows
-_ROWS = 500  # claimed rows from which on a look is worth its cost
-_ASK = 600.0  # seconds until the next try, if our role may not vacuum
+_STEP_OCTETS = 32 << 20  # of delivered content that are worth a vacuum
+# a step is a sixteenth of the file if that is more: each vacuum reads the whole index
+_FILE_DIVISOR = 16
+_REST_FACTOR = 4  # the pause after a vacuum lasts so many times as long as it
+# a longer vacuum met rows that it may not remove, because of a backup for example
+_LONG_VACUUM_S = 2.0
+_LONG_REST_FACTOR = 20
+_QUIET_S = 60.0  # after so long with less than a step the file is shortened
+_MAX_UNSHORTENED_S = 3600.0  # afterwards the file is shortened in any case
+_LOOK_INTERVAL_S = 1.0  # for dead rows
+_MIN_CLAIMED_ROWS = 500  # a look after fewer is not worth its cost
+_REFUSED_PAUSE_S = 600.0  # before the next try, if the role may not vacuum
 
 log = get("upkeep")
 
@@ -32,7 +34,7 @@ log = get("upkeep")
 class Reclaimer:
     """Counts delivered octets, vacuums when they are enough, and shortens the file afterwards."""
 
-    def __init__(self, space: Space, step: int = _STEP, quiet: float = _QUIET) -> None:
+    def __init__(self, space: Space, step: int = _STEP_OCTETS, quiet: float = _QUIET_S) -> None:
         self._space = space
         self._least = self._step = step
         self._quiet = quiet
@@ -56,16 +58,16 @@ class Reclaimer:
         """Work until cancelled."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._quiet if self._busy else _HOUR):
+                async with asyncio.timeout(self._quiet if self._busy else _MAX_UNSHORTENED_S):
                     await self._enough.wait()
             began = time.monotonic()
-            shorten = not self._enough.is_set() or began > self._shortened + _HOUR
+            shorten = not self._enough.is_set() or began > self._shortened + _MAX_UNSHORTENED_S
             self._enough.clear()
             self._octets = 0
             try:
                 octets = await self._space.reclaim(shorten=shorten)
                 if octets is not None:
-                    self._step = max(self._least, octets // _SHARE)
+                    self._step = max(self._least, octets // _FILE_DIVISOR)
                     self._busy = not shorten
                     if shorten:
                         self._shortened = began
@@ -74,7 +76,7 @@ class Reclaimer:
                     hint = "call pgmta.grants() (PostgreSQL 17), or VACUUM (TRUNCATE) it at times"
                     log.warning("may not vacuum message_chunks, autovacuum is slower", hint=hint)
                 self._reported = True
-                await asyncio.sleep(_ASK)
+                await asyncio.sleep(_REFUSED_PAUSE_S)
             except (StoreUnavailable, psycopg.Error) as error:
                 log.warning("upkeep failed", duty="space", reason=faults.one_line(error))
             await asyncio.sleep(_rest_since(began))
@@ -83,7 +85,7 @@ class Reclaimer:
 def _rest_since(began: float) -> float:
     """Return the pause after a vacuum that began then."""
     took = time.monotonic() - began
-    return took * (_REST if took < _LONG else _LONG_REST)
+    return took * (_REST_FACTOR if took < _LONG_VACUUM_S else _LONG_REST_FACTOR)
 
 
 class RowVacuum:
@@ -96,7 +98,7 @@ class RowVacuum:
     def __init__(self, space: Space, figures: DeliveryFigures) -> None:
         self._space = space
         self._figures = figures
-        self._looked = 0  # rows that were claimed until the last look
+        self._looked = 0  # number of claimed rows at the last look
         self._failed = False
 
     async def run(self) -> None:
@@ -104,12 +106,12 @@ class RowVacuum:
         while True:
             began = time.monotonic()
             await self.look()
-            await asyncio.sleep(max(together(_LOOK), _rest_since(began)))
+            await asyncio.sleep(max(together(_LOOK_INTERVAL_S), _rest_since(began)))
 
     async def look(self) -> None:
         """Vacuum what needs it, if enough rows were claimed since the last time."""
         claimed = self._figures.claimed
-        if claimed < self._looked + _ROWS:
+        if claimed < self._looked + _MIN_CLAIMED_ROWS:
             return
         self._looked = claimed
         try:

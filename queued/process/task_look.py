@@ -7,7 +7,7 @@ import time
 
 from pgmta.store.admin.upkeep import Look, Upkeep
 
-_FRESH = 0.9  # seconds for which an answer counts
+_MAX_ANSWER_AGE_S = 0.9
 
 
 class TaskLook:
@@ -16,7 +16,7 @@ class TaskLook:
     def __init__(self, upkeep: Upkeep) -> None:
         self._upkeep = upkeep
         self._found: frozenset[Look] = frozenset()
-        self._asked = -_FRESH
+        self._asked = -_MAX_ANSWER_AGE_S
         self._lock = asyncio.Lock()
 
     async def may(self, look: Look) -> bool:
@@ -26,7 +26,7 @@ class TaskLook:
         """
         async with self._lock:
             now = time.monotonic()
-            if now > self._asked + _FRESH:
+            if now > self._asked + _MAX_ANSWER_AGE_S:
                 self._found = await self._upkeep.look()
                 self._asked = now
             return look in self._found

@@ -11,10 +11,16 @@ from pgmta.report_row import Kind, ReportRow
 from pgmta.store.records.reports import ReportClosing, ReportEntry, counted
 from queued.config import BounceLimits
 
-_ASKED = {"failed": "FAILURE", "delayed": "DELAY", "relayed": "SUCCESS", "delivered": "SUCCESS"}
+# of the parameter NOTIFY (RFC 3461, section 4.1)
+_NOTIFY_VALUES = {
+    "failed": "FAILURE",
+    "delayed": "DELAY",
+    "relayed": "SUCCESS",
+    "delivered": "SUCCESS",
+}
 _NO_DSN = "undeliverable, no DSN"
-LIMIT = "bounce limit"
-"""The beginning of the reason of rows that a limit holds."""
+LIMIT_REASON = "bounce limit"
+"""How the reason of rows begins that a limit holds."""
 
 
 @dataclass(slots=True)
@@ -77,10 +83,12 @@ def decide(rows: Iterable[ReportRow], postmaster: str | None) -> Decision:
 
 def _wanted(notify: str, kind: str) -> bool:
     """Return whether NOTIFY asks for such a DSN; a text of another form asks for failures."""
-    words = notify.upper().split(",")
-    if "NEVER" in words:
+    values = notify.upper().split(",")
+    if "NEVER" in values:
         return False
-    return _ASKED[kind] in words or (kind == "failed" and not {*_ASKED.values()} & {*words})
+    return _NOTIFY_VALUES[kind] in values or (
+        kind == "failed" and not {*_NOTIFY_VALUES.values()} & {*values}
+    )
 
 
 def _target(row: ReportRow, postmaster: str | None) -> tuple[str, str]:
@@ -111,9 +119,11 @@ def keep_to_limits(decision: Decision, limits: BounceLimits, used: Mapping[str, 
     for plan in decision.plans:
         address = counted(plan.sent_to)
         if numbers.get("", 0) >= limits.all:
-            decision.refuse(plan.rows, f"{LIMIT}: {limits.all} DSNs per hour in all")
+            decision.refuse(plan.rows, f"{LIMIT_REASON}: {limits.all} DSNs per hour in all")
         elif numbers.get(address, 0) >= limits.sender:
-            decision.refuse(plan.rows, f"{LIMIT}: {limits.sender} DSNs per hour to one address")
+            decision.refuse(
+                plan.rows, f"{LIMIT_REASON}: {limits.sender} DSNs per hour to one address"
+            )
         else:
             numbers[address] = numbers.get(address, 0) + 1
             numbers[""] = numbers.get("", 0) + 1

@@ -18,7 +18,7 @@ from pgmta.postgres import faults
 from pgmta.report_row import ReportedMessage, ReportRow
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.records.reports import (
-    HEAD,
+    HEADER_CHUNKS,
     ReportClosing,
     ReportEntry,
     ReportLimits,
@@ -28,15 +28,21 @@ from pgmta.store.records.reports import (
     moved,
 )
 from queued.config import QueuedConfig
-from queued.reports.report_policy import LIMIT, Decision, Plan, decide, keep_to_limits
-from queued.reports.writer import LARGE, Letter, ReportWriter, groups, returns_content
+from queued.reports.report_policy import LIMIT_REASON, Decision, Plan, decide, keep_to_limits
+from queued.reports.writer import (
+    MAX_IN_MEMORY_OCTETS,
+    Letter,
+    ReportWriter,
+    groups,
+    returns_content,
+)
 
-_MEMORY = 8 << 20  # octets of originals that are in memory at once, but for a single one
-_TRIES = 5  # of a batch that other processes have brought to a limit
-_LEFT = 5.0  # seconds for which a message is left whose rows are locked, or can't be held
-_AT_ONCE = 20  # DSNs that are composed without a pause
-_QUIET = 60.0  # seconds between two lines of the log about the limits
-_REASON = 500  # characters
+_MAX_ORIGINAL_OCTETS = 8 << 20  # in memory at once, unless one original has more
+_MAX_TRIES = 5  # of a batch that other processes have brought to a limit
+_LEFT_OUT_S = 5.0  # for a message whose rows are locked, or can't be held
+_DSNS_WITHOUT_PAUSE = 20  # so many are composed before other tasks have their turn
+_LOG_INTERVAL_S = 60.0  # for lines about the limits
+_MAX_REASON_CHARACTERS = 500
 
 log = get("reports")
 
@@ -47,7 +53,7 @@ class ReportRound:
     `_left` has messages that are not tried now, and until when.
     """
 
-    # of the present batch
+    # those of the present batch:
     _config: QueuedConfig
     _messages: dict[int, ReportedMessage]
 
@@ -77,14 +83,14 @@ class ReportRound:
         """
         self._config = config
         self._messages = await self._reports.messages({row.message_id for row in rows})
-        for chance in range(_TRIES):
+        for chance in range(_MAX_TRIES):
             decision = await self._decide(rows)
             try:
                 return await self._close(decision)
             except psycopg.Error as error:
-                if not limited(error) or chance == _TRIES - 1:
+                if not limited(error) or chance == _MAX_TRIES - 1:
                     raise
-                # what this batch has closed already is not in REPORT any more
+                # without rows that this batch has closed already
                 rows = await self._again(rows)
         return 0
 
@@ -99,9 +105,9 @@ class ReportRound:
         if decision.plans:
             used = await self._reports.used(counted(plan.sent_to) for plan in decision.plans)
             surplus = keep_to_limits(decision, bounces.limits, used)
-            if surplus and time.monotonic() > self._warned + _QUIET:
+            if surplus and time.monotonic() > self._warned + _LOG_INTERVAL_S:
                 self._warned = time.monotonic()
-                log.warning("DSNs are over a limit: rows are on hold", reason=LIMIT)
+                log.warning("DSNs are over a limit: rows are on hold", reason=LIMIT_REASON)
         return decision
 
     async def _close(self, decision: Decision) -> int:
@@ -113,10 +119,10 @@ class ReportRound:
         for plan in decision.plans:
             if found := messages.get(plan.message_id):
                 whole = returns_content(plan, found, self._config)
-                octets = found.size if whole else min(found.size, HEAD * CHUNK_OCTETS)
+                octets = found.size if whole else min(found.size, HEADER_CHUNKS * CHUNK_OCTETS)
                 sizes[plan.message_id] = max(octets, sizes.get(plan.message_id, 0))
         number = 0
-        for group in groups(decision.plans, sizes, _MEMORY):
+        for group in groups(decision.plans, sizes, _MAX_ORIGINAL_OCTETS):
             await self._read(group)
             letters = await self._write(group)
             stored = await self._stored([each for each in letters if not each.streams])
@@ -153,14 +159,14 @@ class ReportRound:
         heads: dict[int, ReportedMessage] = {}
         for plan in group:
             if message := self._messages.get(plan.message_id):
-                streams = message.chunks and message.size > LARGE
+                streams = message.chunks and message.size > MAX_IN_MEMORY_OCTETS
                 returns = returns_content(plan, message, self._config)
                 part = whole if returns and not streams else heads
                 part[message.id] = message
         await self._reports.fill(
             list(whole.values()),
             [each for each in heads.values() if each.id not in whole],
-            HEAD,
+            HEADER_CHUNKS,
         )
 
     async def _write(self, group: list[Plan]) -> list[Letter]:
@@ -177,7 +183,7 @@ class ReportRound:
             except Exception as error:
                 log.error("can't compose a DSN", message=plan.message_id, exc_info=error)
                 await self._hold(plan, f"its DSN can't be composed: {faults.one_line(error)}")
-            if place % _AT_ONCE == 0:
+            if place % _DSNS_WITHOUT_PAUSE == 0:
                 await asyncio.sleep(0)
         return letters
 
@@ -189,7 +195,7 @@ class ReportRound:
         """
         try:
             await self._writer.store(letters)
-        except LookupError:  # of a stream, which is stored by itself
+        except LookupError:  # raised for a stream, which is stored by itself
             await self._drop(letters)
             for letter in letters:
                 if letter.original:
@@ -263,14 +269,14 @@ class ReportRound:
 
     async def _hold(self, plan: Plan, reason: str) -> None:
         decision = Decision()
-        decision.refuse(plan.rows, reason[:_REASON])
+        decision.refuse(plan.rows, reason[:_MAX_REASON_CHARACTERS])
         await self._end_without(decision.closing)
 
     def _leave(self, message_id: int) -> None:
         """Leave a message for a while; forget those whose time is over, which may be gone."""
         now = time.monotonic()
         self._left.pop(message_id, None)
-        self._left[message_id] = now + _LEFT
+        self._left[message_id] = now + _LEFT_OUT_S
         while (first := next(iter(self._left))) != message_id and self._left[first] < now:
             del self._left[first]
 

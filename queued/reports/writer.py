@@ -23,10 +23,10 @@ from queued.reports.text.original import header_of
 from queued.reports.text.values import Dsn, Original, Report
 from queued.routing.retry_until import RetryUntil
 
-LARGE = 2 * PART_OCTETS
-"""Octets of content that a DSN returns from memory; larger content streams."""
+MAX_IN_MEMORY_OCTETS = 2 * PART_OCTETS
+"""A DSN returns content up to this size from memory; larger content streams."""
 
-_PARTS = PART_OCTETS // CHUNK_OCTETS
+_CHUNKS_PER_PART = PART_OCTETS // CHUNK_OCTETS
 
 
 @dataclass(slots=True)
@@ -147,10 +147,10 @@ class ReportWriter:
             stored = original.content
         if returns_content(plan, original, config):
             content = trace + stored
-            if original.chunks and original.size > LARGE:
+            if original.chunks and original.size > MAX_IN_MEMORY_OCTETS:
                 content = self._stream(trace, original, mode)
         header = trace + header_of(stored)
-        # what can't be sent as it is would stop its DSN too
+        # content that can't be sent as it is would stop the DSN too
         if isinstance(content, bytes) and check(content, mode):
             content = None
         if check(header, mode):
@@ -172,8 +172,8 @@ class ReportWriter:
         _refuse(original, guard)
 
     async def _parts(self, original: ReportedMessage) -> AsyncIterator[bytes]:
-        for first in range(0, original.chunks, _PARTS):
-            number = min(_PARTS, original.chunks - first)
+        for first in range(0, original.chunks, _CHUNKS_PER_PART):
+            number = min(_CHUNKS_PER_PART, original.chunks - first)
             part = await self._contents.chunks(original.id, first, number)
             if part is None:
                 raise LookupError(f"content of message {original.id} is gone")
@@ -202,7 +202,7 @@ class ReportWriter:
     async def _store_stream(self, letter: Letter, content: AsyncIterable[bytes]) -> None:
         """Store a DSN whose content streams; its chunks are cut anew."""
         dsn, number = letter.dsn, letter.message.id
-        letter.message.chunks = chunk_count(dsn.size)  # if it fails, they are dropped
+        letter.message.chunks = chunk_count(dsn.size)  # dropped if the DSN can't be stored
         pending = bytearray(dsn.head)
         position = 0
         async for part in content:

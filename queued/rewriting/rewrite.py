@@ -16,13 +16,13 @@ from queued.config import ShapingRewrite
 from queued.config.address_map import AddressMap
 from queued.rewriting.verp import VerpAddresses, VerpKeys
 
-_MOST = 4096  # octets of a value that are looked at
+_MAX_VALUE_OCTETS = 4096  # the rest of a value is not looked at
 _FOLD = re.compile(rb"[ \t\r\n]++")
 _NAME = rb"[A-Za-z0-9._-]{1,255}"
-_FROM = re.compile(rb"from (\S{1,255})", re.IGNORECASE)  # the name that the client gave
+_FROM_CLIENT = re.compile(rb"from (\S{1,255})", re.IGNORECASE)  # the name that the client gave
 _BY = re.compile(rb"(?:^| )by (" + _NAME + rb")", re.IGNORECASE)
 _LITERAL = re.compile(rb"[\[(](?:IPv6:)?([0-9A-Fa-f:.]{2,45})[])]", re.IGNORECASE)
-_BARE = re.compile(rb"(" + _NAME + rb")(?= |\[|$)")
+_BARE_NAME = re.compile(rb"(" + _NAME + rb")(?= |\[|$)")
 
 
 class InternalHosts:
@@ -50,8 +50,8 @@ class InternalHosts:
         """
         if self._every:
             return True
-        text = _FOLD.sub(b" ", value[:_MOST]).strip()
-        client = _FROM.match(text)
+        text = _FOLD.sub(b" ", value[:_MAX_VALUE_OCTETS]).strip()
+        client = _FROM_CLIENT.match(text)
         server = _BY.search(text, client.end() if client else 0)
         names = [server[1]] if server else []
         if client:
@@ -59,7 +59,7 @@ class InternalHosts:
             noted = text[client.end() : server.start() if server else None]
             address = _LITERAL.search(noted)
             if address:
-                names += _BARE.findall(noted[: address.start()])
+                names += _BARE_NAME.findall(noted[: address.start()])
             else:
                 address = _LITERAL.fullmatch(given)
                 names.append(given)
@@ -80,11 +80,11 @@ class InternalHosts:
         return name in self._names or any(name.endswith(domain) for domain in self._domains)
 
 
-_BLIND = frozenset({b"bcc", b"resent-bcc"})
-_TO = (b"to", b"cc", b"resent-to", b"resent-cc")
-_RESENT = b"resent-"
-_READ = 1 << 17  # octets of the fields of one map: the event loop reads as many in 0.3 s
-# The way out uses both without a function around them: mail without Bcc costs next to nothing.
+_BCC_NAMES = frozenset({b"bcc", b"resent-bcc"})
+_RECIPIENT_NAMES = (b"to", b"cc", b"resent-to", b"resent-cc")
+_RESENT_PREFIX = b"resent-"
+_MAX_MAPPED_OCTETS = 1 << 17  # of the fields of one map: so many take the event loop 0.3 s
+# Callers use both patterns directly, so mail without Bcc costs next to nothing.
 BEGINS_WITH_BCC = re.compile(rb"(?:[Rr][Ee][Ss][Ee][Nn][Tt]-)?[Bb][Cc][Cc][ \t]*:").match
 """Finds a Bcc field at the beginning of content."""
 
@@ -120,11 +120,11 @@ class Rewriting:
         if authors:
             for word in entry.from_fields:
                 self._maps[word.lower().encode()] = authors
-                self._maps[_RESENT + word.lower().encode()] = authors
+                self._maps[_RESENT_PREFIX + word.lower().encode()] = authors
         if recipients:
-            self._maps |= dict.fromkeys(_TO, recipients)
+            self._maps |= dict.fromkeys(_RECIPIENT_NAMES, recipients)
         words = [word.lower().encode() for word in entry.remove]
-        self._removed = _BLIND | {word for word in words if not word.endswith(b"*")}
+        self._removed = _BCC_NAMES | {word for word in words if not word.endswith(b"*")}
         self._removed_prefixes = tuple(word[:-1] for word in words if word.endswith(b"*"))
         self._hosts = InternalHosts(entry.remove_received) if entry.remove_received else None
         self.adds_utf8 = any(each.utf8 for each in (authors, recipients))
@@ -148,7 +148,8 @@ class Rewriting:
         found = Rewritten(content)
         end = min(len(content), MAX_STORED_HEADER_OCTETS)
         cut = len(content) > MAX_STORED_HEADER_OCTETS
-        left = {False: _READ, True: _READ}  # for authors, and for recipients
+        # octets that may still be mapped: in fields of authors, and of recipients
+        left = {False: _MAX_MAPPED_OCTETS, True: _MAX_MAPPED_OCTETS}
         parts: list[bytes] = []
         done = position = 0
         while match := PART.match(content, position, end):
@@ -156,7 +157,7 @@ class Rewriting:
                 found.problems.append("the header is over 1 MB: its rest stays as it is")
                 break
             start, position = position, match.end()
-            if not match["name"]:  # a line of a mailbox file
+            if not match["name"]:  # the line that a mailbox file puts before a message
                 continue
             name = match["name"].lower()
             if self._goes(name, match["value"]):
@@ -166,7 +167,7 @@ class Rewriting:
                 if parts and content[position : position + 1] == b".":
                     parts[-1] = _safe_end(parts[-1], content[start:position])
             elif addresses := self._maps.get(name):
-                to = name in _TO
+                to = name in _RECIPIENT_NAMES
                 if left[to] < 0:
                     continue
                 left[to] -= len(match["value"])
@@ -224,4 +225,4 @@ def _text(octets: bytes) -> str:
 
 
 BCC_ONLY = Rewriting()
-"""The rewriting of mail whose route has none."""
+"""The rewriting of mail whose route asks for none: only Bcc is removed."""

@@ -16,10 +16,10 @@ from pgmta.mail.address import unquoted
 from queued.config import VerpTemplate
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"  # base32hex of RFC 4648, section 7
-_DAYS = 32 * 32  # numbers of days that the hash can have
-_MAC = 14  # digits: 70 bits
-_LARGEST = 1 << 63
-_EPOCH = date(1970, 1, 1).toordinal()
+_DAY_NUMBERS = 32 * 32  # that a hash can have
+_MAC_DIGITS = 14  # 70 bits
+_AFTER_ALL_IDS = 1 << 63
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class VerpAddresses:
         identity, mac = match["id"], match["hash"]
         numbers = [int(part, 32) for part in identity.split("-")]
         today = _number(now)
-        age = (today - int(mac[:2], 32)) % _DAYS
-        if age == _DAYS - 1:  # the clock of the host that made it is ahead
+        age = (today - int(mac[:2], 32)) % _DAY_NUMBERS
+        if age == _DAY_NUMBERS - 1:  # the clock of the host that made the address is ahead
             age = -1
         day = today - age
         problem = ""
@@ -77,14 +77,14 @@ class VerpAddresses:
             problem = "5.7.1 the hash of the address is wrong"
         elif age > self._keys.age:
             problem = f"5.4.7 the address is {age} days old"
-        elif max(numbers) >= _LARGEST:
+        elif max(numbers) >= _AFTER_ALL_IDS:
             problem = "5.1.1 the address names no row"
-        return VerpRow(numbers[0], numbers[1], date.fromordinal(_EPOCH + day), problem)
+        return VerpRow(numbers[0], numbers[1], date.fromordinal(_EPOCH_ORDINAL + day), problem)
 
     def _hash(self, key: bytes, identity: str, day: int) -> str:
         words = f"pgmta verp 1 {self._template.text} {identity} {day}".encode()
         mac = int.from_bytes(hmac.digest(key, words, "sha256")[:9]) >> 2
-        return _digits(day % _DAYS).rjust(2, "0") + _digits(mac).rjust(_MAC, "0")
+        return _digits(day % _DAY_NUMBERS).rjust(2, "0") + _digits(mac).rjust(_MAC_DIGITS, "0")
 
 
 class ReturnAddresses:
@@ -109,7 +109,7 @@ class ReturnAddresses:
 
 
 def _number(now: datetime) -> int:
-    return now.astimezone(UTC).toordinal() - _EPOCH
+    return now.astimezone(UTC).toordinal() - _EPOCH_ORDINAL
 
 
 def _digits(number: int) -> str:

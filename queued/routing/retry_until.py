@@ -37,7 +37,7 @@ def end_of(
     expire = retry.of_class(answer_class).expire or retry.expire
     try:
         end: datetime | None = since + timedelta(seconds=expire)
-    except OverflowError:  # beyond the calendar
+    except OverflowError:  # the time is beyond the calendar
         end = None
     if metadata and DEADLINE_KEY in metadata:
         deadline, _ = deadline_of(metadata)
@@ -46,7 +46,7 @@ def end_of(
     return end
 
 
-_LONGEST = 366 * 86400.0  # seconds until a row is looked at again that nothing ends
+_MAX_WAIT_S = 366 * 86400.0  # until a row that nothing ends is looked at again
 
 
 def look_again(item: Item, retry: Retry, delays: Sequence[float], now: datetime) -> float | None:
@@ -58,7 +58,7 @@ def look_again(item: Item, retry: Retry, delays: Sequence[float], now: datetime)
     age = (now - item.ts).total_seconds()
     if age >= retry.expire:
         return None
-    wait = min(retry.expire - age, _LONGEST)
+    wait = min(retry.expire - age, _MAX_WAIT_S)
     if item.metadata and DEADLINE_KEY in item.metadata:
         deadline, _ = deadline_of(item.metadata)
         if deadline:

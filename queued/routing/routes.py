@@ -13,7 +13,7 @@ from pgmta.mail.address import domains_above
 from pgmta.model import OTHER_MAIL, Item, Labelled, NamedHop, RouteLimit
 from pgmta.report_row import ReportRow
 from pgmta.selection import Selection, Term, domain_as_stored
-from queued.config import SMTP, Retry, Shaping, ShapingRoute, domain_term
+from queued.config import SMTP_TRANSPORTS, Retry, Shaping, ShapingRoute, domain_term
 from queued.delivery.dns.hop import Hop
 from queued.delivery.smtp.smtp_parameters import SmtpLogin, SmtpParameters
 from queued.delivery.tls.tls_policy import TlsMode
@@ -21,10 +21,10 @@ from queued.delivery.transport.destination import Destination, TlsWish, Transpor
 from queued.rewriting.rewrite import Rewriting
 from queued.rewriting.verp import ReturnAddresses, VerpKeys
 
-_KEPT = 10_000  # domains in each cache
-_SHOWN = 200  # characters of the name of a next hop
-_PORTS = {"smtp": 25, "lmtp": 24}
-_IMPLICIT = 465
+_MAX_CACHED_DOMAINS = 10_000  # in each cache
+_SHOWN_CHARACTERS = 200  # of the name of a next hop
+_DEFAULT_PORTS = {"smtp": 25, "lmtp": 24}
+_IMPLICIT_TLS_PORT = 465
 
 type Mail = Item | ReportRow
 """A row, of which the fields of a selection count."""
@@ -53,7 +53,7 @@ class Routed:
     def __post_init__(self) -> None:
         key = self.destination.key
         name = self.destination.domain or str(self.destination.parameters)
-        object.__setattr__(self, "next_hop", name[:_SHOWN])
+        object.__setattr__(self, "next_hop", name[:_SHOWN_CHARACTERS])
         group = f"{key} {self.rewriting.name}" if self.rewriting else key
         group = " ".join((group, *(each.name for each in self.limits)))
         object.__setattr__(self, "group", group)
@@ -85,7 +85,7 @@ class Route:
             return self.routed
         found = self._found.get(domain)
         if found is None:
-            if len(self._found) >= _KEPT:
+            if len(self._found) >= _MAX_CACHED_DOMAINS:
                 self._found.clear()
             destination = replace(self.routed.destination, domain=domain)
             found = self._found[domain] = replace(self.routed, destination=destination)
@@ -191,7 +191,7 @@ class Routes:
         try:
             return (self.known.get(mail.domain) or self.find(mail)).next_hop
         except Exception:  # as in `retry`
-            return mail.domain[:_SHOWN]
+            return mail.domain[:_SHOWN_CHARACTERS]
 
     def find(self, mail: Mail) -> Routed:
         """Return the destination of mail; without any route it is the MX of its domain.
@@ -207,7 +207,7 @@ class Routes:
             route = self._first(name, mail)
             found = route.to(name) if route else self._by_short_form(name)
             if self._settled(name):
-                if len(self.known) >= _KEPT:
+                if len(self.known) >= _MAX_CACHED_DOMAINS:
                     self.known.clear()
                 self.known[domain] = found
         return found
@@ -243,7 +243,7 @@ class Routes:
             return None
         try:
             return self.find(mail).retry
-        except Exception:  # such mail has no route, and its result says so
+        except Exception:  # mail without a route has a result that says so
             return None
 
     def limits_of(self, mail: Mail) -> tuple[RouteLimit, ...]:
@@ -276,7 +276,7 @@ class Routes:
     def _first(self, domain: str, mail: Mail) -> Route | None:
         candidates = self._candidates.get(domain)
         if candidates is None:
-            if len(self._candidates) >= _KEPT:
+            if len(self._candidates) >= _MAX_CACHED_DOMAINS:
                 self._candidates.clear()
             candidates = self._candidates[domain] = self._possible(domain)
         return next((route for route in candidates if route.rest.takes(mail)), None)
@@ -333,12 +333,12 @@ def _routes(shaping: Shaping) -> list[Route]:
 def _parameters(
     entry: ShapingRoute, logins: Mapping[str, SmtpLogin], secrets: Mapping[str, str]
 ) -> TransportParameters:
-    # no import of the transport http: a queued without such routes saves its memory
+    # without an import of the transport's code, whose memory a queued without such routes saves
     if with_secrets := getattr(entry.parameters, "with_secrets", None):
         return cast(TransportParameters, with_secrets(secrets))
-    if entry.transport not in SMTP:
+    if entry.transport not in SMTP_TRANSPORTS:
         return cast(TransportParameters, entry.parameters)
-    usual = _IMPLICIT if entry.implicit else _PORTS[entry.transport]
+    usual = _IMPLICIT_TLS_PORT if entry.implicit else _DEFAULT_PORTS[entry.transport]
     hops = tuple(
         Hop(host.host, host.port or entry.port or usual, host.weight, host.fallback)
         for host in entry.to

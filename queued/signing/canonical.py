@@ -15,13 +15,14 @@ from stringzilla import find
 from pgmta.mail.octets import replace
 
 _CRLF = b"\r\n"
-_TWICE = b"\r\n\r\n"
+_EMPTY_LINE = b"\r\n\r\n"
 _WSP = b" \t"
 _OTHER_BLANKS = b"\r\n\v\f"
-_RUN = re.compile(rb"[ \t]+")
-_SHORT = 2047  # octets that hashlib hashes without letting other threads run
-_SOME = 16_384  # octets that are hashed in such steps: a wait for the next turn lasts longer
-_BLANK = _CRLF * 32_768
+_BLANK_RUN = re.compile(rb"[ \t]+")
+_STEP_OCTETS = 2047  # hashlib hashes more only after it has released the lock of Python
+# up to this size content is hashed in such steps: a wait for the lock lasts longer
+_MAX_STEPPED_OCTETS = 16_384
+_BLANK_LINES = _CRLF * 32_768
 
 type Fields = dict[bytes, list[bytes]]
 """Header fields by name in lower case, in the order of the header: unfolded, without colon."""
@@ -34,7 +35,7 @@ def split_header(content: bytes) -> tuple[bytes, int]:
     """
     if content.startswith(_CRLF):
         return b"", len(_CRLF)
-    end = find(content, _TWICE)
+    end = find(content, _EMPTY_LINE)
     if end < 0:
         missing = b"" if content.endswith(_CRLF) or not content else _CRLF
         return content + missing, len(content)
@@ -66,7 +67,7 @@ def relaxed_fields(fields: Sequence[tuple[bytes, bytes]]) -> bytes:
     if len(values.translate(None, _OTHER_BLANKS)) == len(values):
         lines = [b"%s:%s\r\n" % (name, b" ".join(value.split())) for name, value in fields]
     else:
-        lines = [b"%s:%s\r\n" % (n, _RUN.sub(b" ", value).strip(b" ")) for n, value in fields]
+        lines = [b"%s:%s\r\n" % (n, _BLANK_RUN.sub(b" ", value).strip(b" ")) for n, value in fields]
     return b"".join(lines)
 
 
@@ -78,9 +79,9 @@ class BodyHash:
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
-        self._rest = b""  # blanks, and a CR, at the end of the last part
-        self._blank = 0  # CRLFs at the end of what came so far
-        self._some = False  # whether anything but them came
+        self._rest = b""  # blanks and a CR at the end of the last part
+        self._blank = 0  # number of CRLFs at the end of the octets so far
+        self._some = False  # whether there was anything else
 
     def feed(self, part: bytes) -> None:
         """Take the next part."""
@@ -95,18 +96,18 @@ class BodyHash:
         end = _text_end(data)
         if end:
             self._some = True
-            for _ in range(self._blank * 2 // len(_BLANK)):
-                self._hash.update(_BLANK)
-            self._take(_BLANK[: self._blank * 2 % len(_BLANK)] + data[:end])
+            for _ in range(self._blank * 2 // len(_BLANK_LINES)):
+                self._hash.update(_BLANK_LINES)
+            self._take(_BLANK_LINES[: self._blank * 2 % len(_BLANK_LINES)] + data[:end])
             self._blank = 0
         self._blank += (len(data) - end) // 2
 
     def _take(self, data: bytes) -> None:
-        if len(data) > _SOME:
+        if len(data) > _MAX_STEPPED_OCTETS:
             self._hash.update(data)
             return
-        for start in range(0, len(data), _SHORT):
-            self._hash.update(data[start : start + _SHORT])
+        for start in range(0, len(data), _STEP_OCTETS):
+            self._hash.update(data[start : start + _STEP_OCTETS])
 
     def digest(self) -> bytes:
         """Return the hash of the whole body. It may be called once."""
@@ -136,7 +137,7 @@ def _text_end(data: bytes) -> int:
     if (len(data) - start) == 2:
         return start
     tail = data[start:]
-    # a CR or LF apart is text
+    # a lone CR or LF is text
     starts = [1 if tail[:1] == b"\n" else 0, tail.rfind(b"\r\r") + 1]
     if (bare := tail.rfind(b"\n\n")) >= 0:
         starts.append(bare + 2)

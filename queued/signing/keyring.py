@@ -28,9 +28,9 @@ from queued.signing.key_problem import KeyProblem
 if TYPE_CHECKING:
     from queued.signing.signing_key import SigningKey
 
-_EVERY = 1.0  # seconds between two looks at the table
-_MOST = 64 << 10  # octets of a file
-_KEPT = 10_000  # choices
+_LOOK_INTERVAL_S = 1.0  # at the table
+_MAX_KEY_FILE_OCTETS = 64 << 10
+_MAX_CHOICES = 10_000  # in memory
 
 log = get("signing")
 
@@ -51,7 +51,7 @@ def read_key(entry: SigningKeyFile) -> SigningKey:
 
     key = SigningKey(entry.domain, entry.selector, "", entry.active_from, entry.file)
     try:
-        key.pem = read_secret(entry.file, _MOST)
+        key.pem = read_secret(entry.file, _MAX_KEY_FILE_OCTETS)
         key.load()
     except (ValueError, KeyProblem) as error:
         key.problem = str(error) if entry.file in str(error) else f"{entry.file}: {error}"
@@ -76,7 +76,7 @@ class Keyring:
         """Whether another look at the table may find a key."""
         self.unreadable = ""
         """Why the table could not be read, '' if it could or has not been looked at."""
-        self._version: int | None = None  # of the table as it was read
+        self._version: int | None = None  # that the table had when it was read
         self._files: list[SigningKey] = []
         self._rows: dict[tuple[str, str], SigningKey] = {}
         self._domains: dict[str, list[SigningKey]] = {}
@@ -110,7 +110,7 @@ class Keyring:
                 if not failed:
                     log.warning("can't read the keys", reason=faults.one_line(error))
                 failed = True
-            await asyncio.sleep(together(_EVERY))
+            await asyncio.sleep(together(_LOOK_INTERVAL_S))
 
     async def read_table(self) -> None:
         """Read the table if it is used and has changed. Raises StoreUnavailable, psycopg.Error."""
@@ -165,7 +165,7 @@ class Keyring:
         wanted = domain, parents, tuple(selectors or ())
         if (kept := self._chosen.get(wanted)) and kept[0] > now:
             return kept[1]
-        if len(self._chosen) >= _KEPT:
+        if len(self._chosen) >= _MAX_CHOICES:
             self._chosen.clear()
         names = (domain, *domains_above(domain)) if parents else (domain,)
         by = next((name for name in names if name in self._domains), domain)

@@ -6,17 +6,17 @@ from binascii import b2a_base64
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from queued.config import SIGNED
+from queued.config import SIGNED_FIELDS
 from queued.signing.canonical import Fields, fields_of, relaxed_fields
 
 if TYPE_CHECKING:
     from queued.signing.signing_key import SigningKey
 
-_WANTED = {name.lower().encode(): name for name in SIGNED}
-_PLACES = {name: place for place, name in enumerate(_WANTED)}
-_LINE = 72  # characters of a line of base64 or field names
-MOST = 1000
-"""Fields that a signature covers, at most: it names each of them."""
+_SIGNED_NAMES = {name.lower().encode(): name for name in SIGNED_FIELDS}
+_ORDER = {name: place for place, name in enumerate(_SIGNED_NAMES)}
+_LINE_CHARACTERS = 72  # of base64 or of field names
+MAX_SIGNED_FIELDS = 1000
+"""A signature names each field that it covers."""
 
 
 class SignedHeader:
@@ -27,7 +27,7 @@ class SignedHeader:
     """
 
     def __init__(self, header: bytes, oversign: frozenset[bytes]) -> None:
-        self.fields: Fields = fields_of(header, _WANTED)
+        self.fields: Fields = fields_of(header, _SIGNED_NAMES)
         """The fields by name in lower case."""
         self._oversign = oversign
 
@@ -40,8 +40,8 @@ class SignedHeader:
     def covered(self) -> tuple[str, bytes]:
         """Return the value of the tag `h=`, folded, and the canonical data for it."""
         fields = self.fields
-        there = sorted(fields, key=_PLACES.__getitem__)
-        # the last field is the first to be signed (section 5.4.2)
+        there = sorted(fields, key=_ORDER.__getitem__)
+        # of fields with one name, the last one is signed first (RFC 6376, section 5.4.2)
         signed = [(key, value) for key in there for value in reversed(fields[key])]
         numbers = tuple([(key, len(fields[key])) for key in there])
         return _listed(numbers, self._oversign), relaxed_fields(signed)
@@ -52,8 +52,10 @@ def _listed(numbers: tuple[tuple[bytes, int], ...], oversign: frozenset[bytes]) 
     """Return the value of `h=` for fields that are there so often."""
     times = dict(numbers)
     lines = [""]
-    for name in (n for k, n in _WANTED.items() for _ in range(times.get(k, 0) + (k in oversign))):
-        if len(lines[-1]) + len(name) > _LINE:
+    for name in (
+        n for k, n in _SIGNED_NAMES.items() for _ in range(times.get(k, 0) + (k in oversign))
+    ):
+        if len(lines[-1]) + len(name) > _LINE_CHARACTERS:
             lines.append("")
         lines[-1] += f"{name}:"
     return "\r\n\t ".join(lines)[:-1]
@@ -76,11 +78,13 @@ def sign(
     hashed = b2a_base64(body_hash, newline=False)
     times = b"t=%d;" % now + (b" x=%d;" % (now + expire) if expire else b"")
     key.load()
-    # the field in canonical form (section 3.7), and as it is sent
+    # the field in canonical form (RFC 6376, section 3.7), and as it is sent
     canonical, first, later = _tags(key.type, key.domain, key.selector, names)
     signed = data + canonical[0] + times + canonical[1] + hashed + b"; b="
     signature = b2a_base64(key.sign(signed), newline=False)
-    lines = [signature[at : at + _LINE] for at in range(0, len(signature), _LINE)]
+    lines = [
+        signature[at : at + _LINE_CHARACTERS] for at in range(0, len(signature), _LINE_CHARACTERS)
+    ]
     start = first + times + later + hashed + b";\r\n\tb="
     return start + b"\r\n\t ".join(lines) + b"\r\n"
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 # A thread that has signed waits for its turn up to this long (sys.setswitchinterval). With Python's
 # usual 5 ms a busy event loop would leave 200 signatures per second.
-_TURN = 0.0005
-_USUAL = sys.getswitchinterval()
-_SMALL = 32_768  # octets of content that is hashed at once
-_NAMED = 1000  # problems that the log has
+_SWITCH_INTERVAL_S = 0.0005
+_USUAL_SWITCH_INTERVAL_S = sys.getswitchinterval()
+_SMALL_OCTETS = 32_768  # a smaller content is hashed at once, in the thread of the event loop
+_MAX_LOGGED_PROBLEMS = 1000
 
 log = get("signing")
 
@@ -109,7 +109,7 @@ class Signers:
             self.close()
             self._pool = ThreadPoolExecutor(config.threads, "signing")
             self.threads = config.threads
-        sys.setswitchinterval(_TURN if self.on else _USUAL)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S if self.on else _USUAL_SWITCH_INTERVAL_S)
 
     def sign(self, group: list[SigningJob], done: Callable[[list[SigningJob]], None]) -> None:
         """Have a thread sign the group; `done` gets it in the event loop."""
@@ -124,7 +124,7 @@ class Signers:
                         job.sign(now, expire)
                     except Exception as error:
                         job.error = error
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # raised if the loop has ended
                 loop.call_soon_threadsafe(done, group)
 
         assert self._pool  # noqa: S101
@@ -133,7 +133,7 @@ class Signers:
     def quick(self, job: SigningJob) -> bool:
         """Return whether the signature takes less time than the way to a thread and back."""
         content = job.content
-        small = isinstance(content, bytes) and len(content) <= _SMALL
+        small = isinstance(content, bytes) and len(content) <= _SMALL_OCTETS
         return small and {key.type for key in job.keys} == {"ed25519"}
 
     def sign_here(self, job: SigningJob) -> None:
@@ -149,7 +149,7 @@ class Signers:
 
     def name(self, problem: str) -> None:
         """Log a problem, once until the configuration is read again."""
-        if problem not in self._named and len(self._named) < _NAMED:
+        if problem not in self._named and len(self._named) < _MAX_LOGGED_PROBLEMS:
             self._named.add(problem)
             log.warning("mail is not signed", reason=problem)
 

@@ -21,11 +21,11 @@ from nacl.signing import SigningKey as Ed25519
 
 from queued.signing.key_problem import KeyProblem
 
-LEAST_BITS, MOST_BITS = 1024, 4096
+MIN_BITS, MAX_BITS = 1024, 4096
 """Sizes of RSA keys: RFC 8301 refuses smaller ones, and verifiers need not take larger ones."""
 
 _PADDING, _SHA256 = PKCS1v15(), SHA256()
-_STRING = 255  # octets of a string in a TXT record (RFC 1035, section 3.3)
+_MAX_STRING_OCTETS = 255  # in a TXT record (RFC 1035, section 3.3)
 _TAG = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
 
 type Private = RSAPrivateKey | Ed25519PrivateKey
@@ -97,11 +97,11 @@ def read_private(pem: bytes) -> Private:
         key = serialization.load_pem_private_key(pem, None, unsafe_skip_rsa_key_validation=True)
     except TypeError:
         raise KeyProblem("it has a password") from None
-    except (ValueError, UnsupportedAlgorithm):  # their texts may show parts of the key
+    except (ValueError, UnsupportedAlgorithm):  # whose texts may show parts of the key
         raise KeyProblem("it is no private key in PEM") from None
     if isinstance(key, RSAPrivateKey):
-        if not LEAST_BITS <= key.key_size <= MOST_BITS:
-            raise KeyProblem(f"RSA with {key.key_size} bits: expected {LEAST_BITS} to {MOST_BITS}")
+        if not MIN_BITS <= key.key_size <= MAX_BITS:
+            raise KeyProblem(f"RSA with {key.key_size} bits: expected {MIN_BITS} to {MAX_BITS}")
         if not _signs(key):
             raise KeyProblem("its signatures do not verify")
         return key
@@ -158,7 +158,9 @@ def record_of(kind: str, public: str) -> str:
 
 def zone_line(owner: str, record: str) -> str:
     """Return the record as a zone file has it, in strings of at most 255 octets."""
-    strings = [record[at : at + _STRING] for at in range(0, len(record), _STRING)]
+    strings = [
+        record[at : at + _MAX_STRING_OCTETS] for at in range(0, len(record), _MAX_STRING_OCTETS)
+    ]
     return f"{owner}. IN TXT ( " + " ".join(f'"{each}"' for each in strings) + " )"
 
 

@@ -14,13 +14,13 @@ from queued.signing.canonical import Fields
 
 type Rules = tuple[SigningRule, ...]
 
-_PLAIN = re.compile(
+_PLAIN_MAILBOX = re.compile(
     rb'[ \t]*+(?:[^"<>(),:;@\\]*+<[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++)>'
     rb'|[^"<>(),:;@\\ \t]++@([A-Za-z0-9.-]++))[ \t]*+'
 )
-_KEPT = 1000  # sets of rules
-_LONGEST = 10_000  # octets of fields From that are read
-_EVERY = SigningRule()
+_MAX_RULE_SETS = 1000  # in memory
+_MAX_FROM_OCTETS = 10_000  # in all fields From together
+_EVERY_MAIL = SigningRule()
 
 
 def from_domain(fields: Fields) -> str:
@@ -30,10 +30,10 @@ def from_domain(fields: Fields) -> str:
     """
     found = set()
     values = fields.get(b"from", ())
-    if sum(map(len, values)) > _LONGEST:
+    if sum(map(len, values)) > _MAX_FROM_OCTETS:
         return ""
     for value in values:
-        if match := _PLAIN.fullmatch(value):
+        if match := _PLAIN_MAILBOX.fullmatch(value):
             found.add((match[1] or match[2]).decode().lower())
             continue
         try:
@@ -50,7 +50,7 @@ class SigningRules:
     """The rules of a configuration, of which the first match counts."""
 
     def __init__(self, config: Signing) -> None:
-        self._rules: Rules = tuple(config.rules) or (_EVERY,)
+        self._rules: Rules = tuple(config.rules) or (_EVERY_MAIL,)
         self.given = bool(config.rules)
         """Whether there are rules; without them a domain that has no key is no mistake."""
         self._by_address = any(rule.sender is not None for rule in self._rules)
@@ -89,7 +89,7 @@ class SigningRules:
         """Return the rules that fit; the same object for the same ones."""
         rules = self._some.get(fits)
         if rules is None:
-            if len(self._some) >= _KEPT:
+            if len(self._some) >= _MAX_RULE_SETS:
                 self._some.clear()
             rules = tuple(rule for rule, fit in zip(self._rules, fits, strict=True) if fit)
             self._some[fits] = rules
@@ -127,5 +127,5 @@ def _takes(rule: SigningRule, item: Item) -> bool:
         return False
     try:
         return rule.of_row.takes(item)
-    except (ValueError, RecursionError):  # metadata that can't be read
+    except (ValueError, RecursionError):  # raised for metadata that can't be read
         return False

@@ -10,7 +10,7 @@ from pgmta.store.admin.upkeep import ClockLook, DatabaseClock
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
 
-STEP = 30.0  # seconds; a clock that is off by less is no reason
+MIN_STEP_S = 30.0  # a clock that is set by less is no step
 
 log = get("upkeep")
 
@@ -30,27 +30,29 @@ class ClockDuty:
         self._look = look
         self._wake = wake
         self._monotonic = monotonic
-        self._ahead: float | None = None  # of the monotonic clock
+        # seconds by which the database is ahead of the monotonic clock
+        self._ahead: float | None = None
 
     async def do(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
         asked = self._monotonic()
         found = await self._look()
-        late = found.seen - self._monotonic()  # the answer may have taken a while
+        # counted from the end, because the answer may have taken a while
+        late = found.seen - self._monotonic()
         before, self._ahead = self._ahead, late
         if found.back is not None:
             log.error("the clock of the database was set back: waits are shortened",
                       seconds=round(found.back), rows=found.rows)  # fmt: skip
             await self._wake()
-        elif before is not None and late - before > STEP:
+        elif before is not None and late - before > MIN_STEP_S:
             log.error("the clock of the database was set forward: waits end early",
                       seconds=round(late - before))  # fmt: skip
-        elif before is not None and before - (found.seen - asked) > STEP:
+        elif before is not None and before - (found.seen - asked) > MIN_STEP_S:
             log.error("the clock of the database was set back", seconds=round(before - late))
 
 
 def _make(process: QueuedProcess) -> Work:
-    stored = DatabaseClock(process.link, STEP, process.config.process.lease)
+    stored = DatabaseClock(process.link, MIN_STEP_S, process.config.process.lease)
 
     async def look() -> ClockLook:
         asked = time.monotonic()

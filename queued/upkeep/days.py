@@ -12,7 +12,7 @@ from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
 from queued.upkeep.reports import report_link
 
-_EVERY = 3600.0  # seconds
+_INTERVAL_S = 3600.0
 
 log = get("upkeep")
 
@@ -41,7 +41,7 @@ async def _keep_reports(process: QueuedProcess) -> None:
 
 
 DUTIES = [
-    Duty("attempts", _EVERY, lambda process: partial(_keep_attempts, process)),
-    Duty("transcripts", _EVERY, lambda process: partial(_keep_transcripts, process)),
-    Duty("reports", _EVERY, lambda process: partial(_keep_reports, process)),
+    Duty("attempts", _INTERVAL_S, lambda process: partial(_keep_attempts, process)),
+    Duty("transcripts", _INTERVAL_S, lambda process: partial(_keep_transcripts, process)),
+    Duty("reports", _INTERVAL_S, lambda process: partial(_keep_reports, process)),
 ]

@@ -17,7 +17,7 @@ from queued.process.queued_process import QueuedProcess
 
 log = get("upkeep")
 
-_AGAIN = 10.0  # seconds after a failure, at most
+_MAX_RETRY_PAUSE_S = 10.0  # after a failure
 
 Work = Callable[[], Awaitable[None]]
 """Does a duty once. Raises StoreUnavailable, psycopg.Error."""
@@ -69,5 +69,5 @@ async def repeat(name: str, do: Work, pause: Callable[[], float], first: float =
         except (StoreUnavailable, psycopg.Error) as error:
             if not failed:
                 log.warning("upkeep failed", duty=name, reason=faults.one_line(error))
-            seconds, failed = min(pause(), _AGAIN), True
+            seconds, failed = min(pause(), _MAX_RETRY_PAUSE_S), True
         await asyncio.sleep(seconds)

@@ -6,8 +6,8 @@ from pgmta.logs import get
 from pgmta.store.queue.lost import FinalLeases
 from queued.upkeep.duty import Duty
 
-_PAGE = 5000  # rows that one statement looks at: some milliseconds
-_BATCH = 500  # rows that one statement settles
+_ROWS_PER_LOOK = 5000  # one statement takes some milliseconds
+_ROWS_PER_SETTLE = 500
 
 log = get("upkeep")
 
@@ -22,7 +22,7 @@ class FinalLeaseDuty:
 
     def __init__(self, leases: FinalLeases) -> None:
         self._leases = leases
-        self._after = 0  # the last row that was looked at
+        self._after = 0  # id of the last row that was looked at
         self._sure = False  # whether the last round had the database
 
     async def settle(self) -> None:
@@ -32,11 +32,13 @@ class FinalLeaseDuty:
         try:
             more = True
             while more:
-                last, number, ran_out = await self._leases.next(self._after, _PAGE)
-                for start in range(0, len(ran_out) if sure else 0, _BATCH):
-                    done, freed = await self._leases.settle(ran_out[start : start + _BATCH])
+                last, number, ran_out = await self._leases.next(self._after, _ROWS_PER_LOOK)
+                for start in range(0, len(ran_out) if sure else 0, _ROWS_PER_SETTLE):
+                    done, freed = await self._leases.settle(
+                        ran_out[start : start + _ROWS_PER_SETTLE]
+                    )
                     settled, free = settled + done, free + freed
-                self._after = last if number == _PAGE else 0
+                self._after = last if number == _ROWS_PER_LOOK else 0
                 more = sure and bool(ran_out and self._after)
         finally:
             if settled:

@@ -8,9 +8,9 @@ from pgmta.logs import get
 from pgmta.store.admin.upkeep import Upkeep
 from queued.upkeep.duty import Duty
 
-_BATCH = 5000
-_CALLS = 3600.0
-"""Seconds for which submit_mails() keeps the answer of a call. A client repeats for much less."""
+_ROWS_PER_COMMIT = 5000
+_CALLS_KEPT_S = 3600.0
+"""submit_mails() keeps the answer of a call for so long. A client repeats it for much less."""
 
 log = get("upkeep")
 
@@ -22,11 +22,11 @@ async def expire_keys(upkeep: Upkeep, hostname: str, age: float) -> None:
     """
     await upkeep.introduce(hostname)
     removed = 0
-    while rows := await upkeep.expire_keys(age, _BATCH):
+    while rows := await upkeep.expire_keys(age, _ROWS_PER_COMMIT):
         removed += rows
     if removed:
         log.info("removed keys of submissions", rows=removed)
-    while await upkeep.expire_calls(_CALLS, _BATCH):
+    while await upkeep.expire_calls(_CALLS_KEPT_S, _ROWS_PER_COMMIT):
         pass
 
 

@@ -8,7 +8,7 @@ from pgmta.logs import get
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
 
-_BATCH = 500
+_CHUNKS_PER_COMMIT = 500
 
 log = get("upkeep")
 
@@ -17,7 +17,7 @@ async def _remove_orphans(process: QueuedProcess) -> None:
     """Remove old orphans."""
     age = process.config.retention.orphans
     removed = 0
-    while rows := await process.upkeep.orphans(age, _BATCH):
+    while rows := await process.upkeep.orphans(age, _CHUNKS_PER_COMMIT):
         removed += rows
     if removed:
         log.info("removed orphaned bodies", rows=removed)

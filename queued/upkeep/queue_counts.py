@@ -11,7 +11,7 @@ from queued.process.queued_process import QueuedProcess
 from queued.routing.routes import Routes
 from queued.upkeep.duty import Duty, Work
 
-_EVERY = 10.0  # seconds; the row of queue_counted says whose turn it is
+_INTERVAL_S = 10.0  # the row of queue_counted says which process counts
 
 
 class CountDuty:
@@ -41,4 +41,4 @@ def _make(process: QueuedProcess) -> Work:
     return CountDuty(counts, lambda: process.config, process.queue_figures).do
 
 
-DUTY = Duty("queue counts", _EVERY, _make)
+DUTY = Duty("queue counts", _INTERVAL_S, _make)

@@ -21,14 +21,14 @@ from queued.process.queued_process import QueuedProcess
 from queued.reports.round import ReportRound
 from queued.reports.writer import ReportWriter
 
-_EVERY = 1.0  # seconds between two looks at the rows of others, in our turn
-_OTHERS = 2.0  # seconds that the rows of another process wait for that process
-_NEVER = 1e9  # seconds
-_PAGE = 500  # rows that a look at the waiting messages reads
-_ROWS = 20_000  # rows of a batch: a DSN has no more recipients
-_REST = 0.01  # seconds between two rounds, in which rows gather
-_OLD = 10.0  # seconds after `gather`: rows that have waited for longer come in a turn
-_AGAIN = 10.0  # seconds after a failure, at most
+_LOOK_INTERVAL_S = 1.0  # at the rows of other processes, in our turn
+_OWNER_GRACE_S = 2.0  # rows of another process wait so long for that process
+_NEVER_S = 1e9
+_ROWS_PER_LOOK = 500  # at the waiting messages
+_MAX_BATCH_ROWS = 20_000  # a DSN has no more recipients
+_ROUND_PAUSE_S = 0.01  # in which rows gather
+_OLD_S = 10.0  # after `gather`; older rows come in a turn
+_MAX_RETRY_PAUSE_S = 10.0  # after a failure
 
 log = get("reports")
 
@@ -52,7 +52,7 @@ class ReportDuty:
         store = Enqueue(link, process.schema)
         writer = ReportWriter(store, Contents(link), process.host)
         self._round = ReportRound(self._reports, store, writer)
-        self._due = 0.0  # by the loop's clock: when a waiting message is ready by its age
+        self._due = 0.0  # time of the loop's clock when the age of a waiting message makes it ready
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -60,16 +60,16 @@ class ReportDuty:
         process, failed = self._process, False
         looked = loop.time()
         while True:
-            pause = min(looked + process.due_in(_EVERY), self._due) - loop.time()
+            pause = min(looked + process.due_in(_LOOK_INTERVAL_S), self._due) - loop.time()
             if failed:
-                await asyncio.sleep(min(max(pause, _EVERY), _AGAIN))
+                await asyncio.sleep(min(max(pause, _LOOK_INTERVAL_S), _MAX_RETRY_PAUSE_S))
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(pause, 0.0)):
                         await process.reported.wait()
             ours = process.reported.is_set()
             process.reported.clear()
-            turn = loop.time() >= looked + process.due_in(_EVERY)
+            turn = loop.time() >= looked + process.due_in(_LOOK_INTERVAL_S)
             looked = loop.time() if turn else looked
             try:
                 process.schema.require()
@@ -82,7 +82,7 @@ class ReportDuty:
                 if not failed:
                     log.warning("can't report", reason=faults.one_line(error))
                 failed = True
-            await asyncio.sleep(_REST)
+            await asyncio.sleep(_ROUND_PAUSE_S)
 
     async def _report(self, *, turn: bool) -> None:
         """Report all messages that are ready, oldest first.
@@ -92,15 +92,17 @@ class ReportDuty:
         """
         loop = asyncio.get_running_loop()
         gather = self._process.config.bounces.gather
-        self._due = loop.time() + _NEVER
-        others, recent = (_OTHERS, None) if turn else (_NEVER, gather + _OLD)
+        self._due = loop.time() + _NEVER_S
+        others, recent = (_OWNER_GRACE_S, None) if turn else (_NEVER_S, gather + _OLD_S)
         place: Place | None = None
-        while page := await self._reports.waiting(place, _PAGE, self._process.name, others, recent):
+        while page := await self._reports.waiting(
+            place, _ROWS_PER_LOOK, self._process.name, others, recent
+        ):
             ready = self._ready(page, gather)
             while ready:
                 ready = await self._batch(ready)
-            # the end, or times beyond the calendar
-            if page.rows < _PAGE or (place and page.place <= place):
+            # the last page, or times beyond the calendar of Python
+            if page.rows < _ROWS_PER_LOOK or (place and page.place <= place):
                 break
             place = page.place
 
@@ -119,9 +121,9 @@ class ReportDuty:
 
     async def _batch(self, ids: list[int]) -> list[int]:
         """Report messages as far as their rows fit into a batch; return the other messages."""
-        rows = await self._reports.rows(ids, _ROWS)
+        rows = await self._reports.rows(ids, _MAX_BATCH_ROWS)
         later: list[int] = []
-        if len(rows) == _ROWS and (last := rows[-1].message_id) != rows[0].message_id:
+        if len(rows) == _MAX_BATCH_ROWS and (last := rows[-1].message_id) != rows[0].message_id:
             rows = [row for row in rows if row.message_id != last]
             later = [number for number in ids if number >= last]
         await self._end(rows)
@@ -135,14 +137,14 @@ class ReportDuty:
 
     async def _report_delays(self) -> None:
         """Report rows that are late; those of one message together."""
-        number = _PAGE
-        while number >= _PAGE:
+        number = _ROWS_PER_LOOK
+        while number >= _ROWS_PER_LOOK:
             gather = self._process.config.bounces.gather
-            rows, ended = await self._reports.delayed(gather, _PAGE, _ROWS)
+            rows, ended = await self._reports.delayed(gather, _ROWS_PER_LOOK, _MAX_BATCH_ROWS)
             if ended:
                 await self._reports.forget_delays(ended)
             rows.sort(key=lambda row: (row.message_id, row.id))
-            full = rows and len(rows) + len(ended) == _ROWS
+            full = rows and len(rows) + len(ended) == _MAX_BATCH_ROWS
             if full and (last := rows[-1].message_id) != rows[0].message_id:
                 rows = [row for row in rows if row.message_id != last]
             rows = [row for row in rows if not self._round.is_postponed(row.message_id)]

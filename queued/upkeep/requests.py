@@ -15,7 +15,7 @@ from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.conditions import release_hint, rule_holder
-from pgmta.store.queue.costly import SCANNING, CostlyConditions, timed_out
+from pgmta.store.queue.costly import SCANNING_SETTINGS, CostlyConditions, timed_out
 from pgmta.store.queue.guard import Condition
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
@@ -89,13 +89,13 @@ DUTY = Duty(
 
 
 def _make_rules(process: QueuedProcess) -> Work:
-    changes = WorkerChanges(process.resources.link("rules", SCANNING))
+    changes = WorkerChanges(process.resources.link("rules", SCANNING_SETTINGS))
     return partial(apply_rules, changes, process.registry, process.costly)
 
 
 RULES = Duty(
     "rules",
-    5.0,  # no claim takes rows that match a rule meanwhile
+    5.0,  # seconds, in which no claim takes rows that match a rule
     _make_rules,
     in_turn=True,
 )

@@ -9,7 +9,7 @@ from pgmta.store.queue.scheduled import ScheduledRows
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
 
-_BATCH = 2000  # rows that one commit moves: about 25 ms
+_ROWS_PER_COMMIT = 2000  # takes about 25 ms
 
 
 class ScheduleDuty:
@@ -25,9 +25,9 @@ class ScheduleDuty:
 
     async def queue_due(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
-        moved = more = await self._rows.queue_due(_BATCH)
-        while more == _BATCH:
-            more = await self._rows.queue_due(_BATCH)
+        moved = more = await self._rows.queue_due(_ROWS_PER_COMMIT)
+        while more == _ROWS_PER_COMMIT:
+            more = await self._rows.queue_due(_ROWS_PER_COMMIT)
         if moved:
             await self._wake()
 

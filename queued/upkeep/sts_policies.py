@@ -15,8 +15,8 @@ from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
 
-_BATCH = 100  # policies per round: 144,000 per day
-_REPORTS = 35 * 86400.0  # seconds for which results are kept: reports are about a day
+_POLICIES_PER_ROUND = 100  # 144,000 per day
+_RESULTS_KEPT_S = 35 * 86400.0  # reports are about a day
 
 log = get("upkeep")
 
@@ -37,9 +37,9 @@ class StsPolicyDuty:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
         await self.policies.expire()
         await self.broken.expire()
-        await self.reports.expire(_REPORTS)
+        await self.reports.expire(_RESULTS_KEPT_S)
         if fetcher := self.fetcher():
-            due = await self.policies.due(_BATCH)
+            due = await self.policies.due(_POLICIES_PER_ROUND)
             found = await asyncio.gather(*(self._fetch(fetcher, each) for each in due))
             for policy in found:
                 if policy:

@@ -31,5 +31,5 @@ DUTY = Duty(
     "untaken",
     60.0,
     lambda process: partial(_warn_of_untaken, process.registry),
-    first=5.0,  # workers are often started together
+    first=5.0,  # in which other workers may start, too
 )

@@ -12,9 +12,9 @@ from pgmta.config.types import Network, is_address
 from queued.web.web_config import WebConfig
 
 MAX_REFUSALS = 20  # tokens of a client per minute; above them it gets 429
-_MOST = 50  # proxies in a row
+_MAX_PROXIES = 50  # in a row
 _PORT = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
-_NOWHERE = ipaddress.ip_network("0.0.0.0/32")
+_NO_NETWORK = ipaddress.ip_network("0.0.0.0/32")
 
 
 class Clients:
@@ -44,7 +44,7 @@ class Clients:
         if not self._is_proxy(peer):
             return client
         entries = ",".join(forwarded).split(",")
-        for entry in reversed(entries[-_MOST:]):
+        for entry in reversed(entries[-_MAX_PROXIES:]):
             address = entry.strip()
             if match := _PORT.fullmatch(address):
                 address = match[1] or match[2]
@@ -66,4 +66,4 @@ class Clients:
 
 
 def _unit(client: str) -> Network:
-    return address_of(client) or _NOWHERE
+    return address_of(client) or _NO_NETWORK

@@ -11,14 +11,14 @@ import yaml
 
 from pgmta.mail.language import accepted, look_up
 
-_HERE = Path(__file__).parent
-_DEFAULT = "en"  # has every text
+_FOLDER = Path(__file__).parent
+_COMPLETE_LANGUAGE = "en"  # has every text
 
 
 def page_texts(folders: Iterable[Path] = ()) -> dict[str, dict[str, str]]:
     """Return the texts of the pages by language. `folders` are those of the features' pages."""
     found: dict[str, dict[str, str]] = {}
-    for folder in (_HERE, *folders):
+    for folder in (_FOLDER, *folders):
         for path in sorted((folder / "texts").glob("*.yaml")):
             found.setdefault(path.stem, {}).update(
                 cast(dict[str, str], yaml.safe_load(path.read_text(encoding="utf-8")))
@@ -28,7 +28,7 @@ def page_texts(folders: Iterable[Path] = ()) -> dict[str, dict[str, str]]:
 
 def stylesheet() -> bytes:
     """Return the one stylesheet."""
-    return (_HERE / "templates" / "style.css").read_bytes()
+    return (_FOLDER / "templates" / "style.css").read_bytes()
 
 
 class Pages:
@@ -39,7 +39,7 @@ class Pages:
 
     def __init__(self, base: str, folders: Iterable[Path]) -> None:
         folders = list(folders)
-        places = [folder / "templates" for folder in (_HERE, *folders)]
+        places = [folder / "templates" for folder in (_FOLDER, *folders)]
         environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(places),
             autoescape=True,
@@ -60,6 +60,6 @@ class Pages:
 
         `languages` is the field Accept-Language.
         """
-        language = look_up(accepted(languages), self._texts) or _DEFAULT
+        language = look_up(accepted(languages), self._texts) or _COMPLETE_LANGUAGE
         text = self._templates[name].render(language=language, text=self._texts[language], **values)
         return text.encode(), {"Content-Language": language, "Vary": "Accept-Language"}

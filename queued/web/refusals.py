@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgmta.http.answers import HttpError
 
-REFUSED = "urn:pgmta:token-refused"
+REFUSED_TYPE = "urn:pgmta:token-refused"
 """The type of the problem that each refused token has."""
 
 
@@ -21,7 +21,7 @@ class PageError(HttpError):
 def refusal(message: str = "refused") -> HttpError:
     """Return the answer to each token that is refused, whatever the reason."""
     detail = "The token or its code is wrong, expired or used."
-    return PageError(message, detail, REFUSED, "Token refused")
+    return PageError(message, detail, REFUSED_TYPE, "Token refused")
 
 
 def too_many(wait: float) -> HttpError:

@@ -28,7 +28,7 @@ from queued.web.requests import read_link
 from queued.web.site_figures import SiteFigures
 from queued.web.web_config import WebConfig
 
-_CSS = "text/css; charset=utf-8"
+_CSS_TYPE = "text/css; charset=utf-8"
 _DATABASE_CONNECTIONS = 4  # that consume tokens
 _MAX_CONNECTIONS = 2000
 _IDLE_S = 60.0  # for which a kept connection may be silent
@@ -159,7 +159,7 @@ class Site:
         return self.answers.make(b'{"status": "ready"}', JSON_TYPE)
 
     async def _stylesheet(self, _: web.Request) -> web.StreamResponse:
-        return self.answers.make(self._style, _CSS)
+        return self.answers.make(self._style, _CSS_TYPE)
 
     def _page_of(self, request: web.Request, error: HttpError) -> web.StreamResponse:
         usual = _MESSAGES.get(error.status, "wrong")
@@ -170,7 +170,7 @@ class Site:
 def _headers(url: str, routes: Sequence[Route]) -> dict[str, str]:
     """Return the header fields that protect browsers."""
     targets = dict.fromkeys(_origin(route.leads_to) for route in routes if route.leads_to)
-    # Chromium asks form-action again about the redirect that answers a form
+    # Chromium applies form-action to the redirect after a form, too
     form = " ".join(["'self'", *targets])
     found = {
         "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; "

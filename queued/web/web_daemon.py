@@ -18,10 +18,10 @@ from queued.web.site import Site
 from queued.web.site_parts import parts, warnings_about
 from queued.web.web_config import WebConfig, WebListener
 
-_FIXED = ("environment", "listen", "log")
+_FIXED_SECTIONS = ("environment", "listen", "log")
 """Sections that a running process does not take from a changed file."""
-_END_S = 5.0  # for answers that are due when the process ends
-_SERVES = "serves pages of tokens"
+_END_TIMEOUT_S = 5.0  # for answers that are due when the process ends
+_READY_TEXT = "serves pages of tokens"
 
 log = get("web")
 
@@ -65,7 +65,7 @@ class WebDaemon:
             await self._server.listen(each)
         servers = await begin_servers("web", self._site, self._server)
         tune_memory()
-        manager.ready(_SERVES)
+        manager.ready(_READY_TEXT)
         log.info(
             "ready", listen=[f"{each.address} {each.port}" for each in self._site.config.listen]
         )
@@ -75,11 +75,11 @@ class WebDaemon:
                 signals.reload.clear()
                 manager.reloading()
                 await self._reload()
-                manager.ready(_SERVES)
+                manager.ready(_READY_TEXT)
         manager.stopping()
         for server in servers:
             server.begin_stop()
-        await self._server.stop(_END_S)
+        await self._server.stop(_END_TIMEOUT_S)
         failed = [task for task in parts if task.done() and not task.cancelled()]
         for task in parts:
             task.cancel()
@@ -98,10 +98,10 @@ class WebDaemon:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return
-        except Exception as error:  # a defect, for which no request is refused
+        except Exception as error:  # a defect, because of which no request may be refused
             log.critical("configuration kept as it was", exc_info=error)
             return
-        fixed = [*_FIXED, *fixed_sections("web")]
+        fixed = [*_FIXED_SECTIONS, *fixed_sections("web")]
         now = self._site.config
         changed = [name for name in fixed if getattr(config, name) != getattr(now, name)]
         if changed:

@@ -27,8 +27,8 @@ from queued.worker.leases import Leases
 from queued.worker.spans import Spans
 from queued.worker.turns import DelayedWake, TurnSchedule
 
-_BACKOFF = 0.5  # seconds, while PostgreSQL is away
-_NEWS = 1.0  # seconds after news in which the time of the next row is asked again
+_RETRY_PAUSE_S = 0.5  # while PostgreSQL is away
+_NEWS_S = 1.0  # after news the time of the next row is asked again for so long
 
 log = get("worker")
 
@@ -77,12 +77,12 @@ class Claimer:
         self._leases = context.leases
         self._left_out = context.dispatch.left_out
         self._reserved = reserved
-        self._limit: asyncio.Timeout | None = None  # of the claim under way
+        self._limit: asyncio.Timeout | None = None  # time limit of the claim under way
         self._woken = asyncio.Event()
         self._freed = context.leases.watch()
         self._delayed = DelayedWake(context.schedule, self._woken)
         self._stopping = False
-        self._fresh: list[Item] = []  # claimed, and not dispatched yet
+        self._fresh: list[Item] = []  # rows that are claimed and not dispatched yet
 
     async def run(self) -> None:
         """Work until stopped."""
@@ -127,8 +127,8 @@ class Claimer:
         except TimeoutError:
             log.warning("a claim under way is given up", worker=self._context.name)
             return want
-        except SchemaMismatch:  # Schema logs it, and the heartbeat looks again
-            await asyncio.sleep(_BACKOFF)
+        except SchemaMismatch:  # Schema has logged it, and the heartbeat looks again
+            await asyncio.sleep(_RETRY_PAUSE_S)
             return want
         except (StoreUnavailable, psycopg.Error) as error:
             return await self._fail(want, error)
@@ -154,7 +154,7 @@ class Claimer:
             log.warning("can't claim", reason=faults.one_line(error))
         self._context.failing.add(self)
         self._context.figures.failed_claims += 1
-        await asyncio.sleep(_BACKOFF)
+        await asyncio.sleep(_RETRY_PAUSE_S)
         return want
 
     async def _dispatch(self, claim: Claim, claimed: float) -> None:
@@ -206,8 +206,8 @@ class ClaimLoop(Claimer):
             if vain or began >= self.due.known:
                 await self._look_ahead(began, vain=vain)
             poll = schedule.due_in(self._context.poll) if schedule.shared else self._context.poll
-            if woken and found:  # other news may be of a row that is not due yet
-                self.due.known, poll = min(self.due.known, began + _NEWS), min(poll, _NEWS)
+            if woken and found:  # otherwise the news may be of a row that is not due yet
+                self.due.known, poll = min(self.due.known, began + _NEWS_S), min(poll, _NEWS_S)
             self.waits_since = time.monotonic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(poll):
@@ -221,7 +221,7 @@ class ClaimLoop(Claimer):
     async def _look_ahead(self, claimed: float, *, vain: bool) -> None:
         """Learn when the next row becomes due; a claim in vain may be for a row that is not yet."""
         if self._stopping or (self.schedule.shared and self.schedule.pause):
-            return  # the worker whose turn it is looks ahead
+            return  # the worker that has the turn looks ahead
         if vain:
             self.due.forget()
         await self.due.ask_next(claimed)

@@ -14,7 +14,7 @@ from pgmta.postgres.link import Link
 from pgmta.service import Part
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.contents import Contents
-from pgmta.store.queue.costly import CLAIMING
+from pgmta.store.queue.costly import CLAIMING_SETTINGS
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.returned import ReturnedLog
 from pgmta.store.queue.settle import Settlements
@@ -33,12 +33,12 @@ from queued.worker.spans import Spans
 from queued.worker.turns import TurnSchedule
 from queued.worker.urgent import UrgentLoop
 
-_WAKE = 2.0  # seconds to wake other workers for rows that were handed back
-_ANSWER = 3.0  # seconds for the answer to a claim that is under way when the worker stops
+_WAKE_TIMEOUT_S = 2.0  # to wake other workers for rows that were handed back
+_CLAIM_END_TIMEOUT_S = 3.0  # for the answer to a claim that is under way when the worker stops
 # An operator's transaction may lock a row for hours: the other outcomes do not wait for it. After
 # `deadlock_timeout` (1 s) or less, PostgreSQL would report each deadlock as a lock timeout.
-_MORE = {name: {"lock_timeout": "1500ms"} for name in ("settle", "returned")}
-_MORE |= dict.fromkeys(("claim", "urgent"), CLAIMING)
+_LINK_SETTINGS = {name: {"lock_timeout": "1500ms"} for name in ("settle", "returned")}
+_LINK_SETTINGS |= dict.fromkeys(("claim", "urgent"), CLAIMING_SETTINGS)
 
 log = get("worker")
 
@@ -56,7 +56,9 @@ class DeliveryWorker:
         self._slots = worker.concurrency
 
         def link(name: str) -> Link:
-            return process.resources.link(f"{worker.name} {name}", SESSION | _MORE.get(name, {}))
+            return process.resources.link(
+                f"{worker.name} {name}", SESSION | _LINK_SETTINGS.get(name, {})
+            )
 
         lease, poll = config.process.lease, config.process.poll
         self._poll = poll
@@ -105,7 +107,7 @@ class DeliveryWorker:
         self.loops: list[Claimer] = [ClaimLoop(worker, context, claims)]
         """The loops that wake for mail and claim it: the ordinary one and that of urgent rows."""
         if slots := config.urgent.slots(worker.concurrency):
-            # a separate owner: after an outage one loop must not give back rows of the other
+            # with an owner of its own: after an outage no loop may give back rows of the other
             urgent = Claims(
                 link("urgent"), f"{owner}:urgent", lease, where, worker.priority,
                 urgent=level, each=config.urgent.bound, schema=schema, costly=process.costly,
@@ -182,12 +184,12 @@ class DeliveryWorker:
         log.info("draining", worker=self.name, rows=len(self._leases.items))
         for loop in self.loops:
             loop.stop()
-        _, late = await asyncio.wait(running, timeout=_ANSWER)
+        _, late = await asyncio.wait(running, timeout=_CLAIM_END_TIMEOUT_S)
         if late:
             for loop in self.loops:
                 loop.give_up()
-            _, late = await asyncio.wait(late, timeout=_ANSWER)
-            for task in late:  # it asks when the next row is due, and a lock keeps the answer
+            _, late = await asyncio.wait(late, timeout=_CLAIM_END_TIMEOUT_S)
+            for task in late:  # it asks when the next row is due, and waits for a lock
                 task.cancel()
             await asyncio.wait(running)
         self._dispatch.drain()
@@ -198,7 +200,7 @@ class DeliveryWorker:
         except TimeoutError:
             log.warning("dropping connections", worker=self.name, rows=len(self._leases.items))
             await self._dispatch.abort()
-        # as of a claim that was cancelled before its rows were dispatched
+        # for example rows of a claim that was cancelled before they were dispatched
         self._dispatch.end_unowned([*self._leases.items.values()], NOT_BEGUN)
         try:
             async with asyncio.timeout(max(self._drain, 5.0)):
@@ -206,7 +208,7 @@ class DeliveryWorker:
         except TimeoutError:
             self._name_unwritten()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_WAKE):
+            async with asyncio.timeout(_WAKE_TIMEOUT_S):
                 await waking
 
     def _name_unwritten(self) -> None:

@@ -30,10 +30,11 @@ from queued.worker.settler import Settler
 from queued.worker.spans import Spans
 from queued.worker.verdict import Judge, settled, success_notice
 
-_MEMORY = 32 << 20  # octets of content that wait for their delivery, so that more comes with claims
-_LEFT_OUT = 30.0  # seconds for which claims leave out an unreachable destination, at most
+# of content that waits for its delivery; claims bring more content up to this
+_MEMORY_OCTETS = 32 << 20
+_MAX_LEFT_OUT_S = 30.0  # in which claims leave out an unreachable destination
 
-_LOST = Result(Event.DEFER, Reply(0, "internal error: the log has it"))
+_INTERNAL_ERROR = Result(Event.DEFER, Reply(0, "internal error: the log has it"))
 _NO_MESSAGE = Result(Event.FAIL, Reply(0, "5.3.0 its message is not in the database"))
 
 log = get("worker")
@@ -67,7 +68,7 @@ class Dispatch:
         self._spans = spans
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
-        context = StageContext(means=means, guard=leases, dispatcher=self, room=_MEMORY)
+        context = StageContext(means=means, guard=leases, dispatcher=self, room=_MEMORY_OCTETS)
         self.stages = Stages(context, self._put)
         """The stages, and in their context the room for content."""
         self.left_out = LeftOut(self._queues, self.stages)
@@ -83,7 +84,7 @@ class Dispatch:
         """The mail with a limit of its route, which claims can leave out by further labels."""
         self._judge.configure(config, self._routes, AnswerRules(config.answering))
         self.left_out.forget_places()
-        self.left_out.pause = min(_LEFT_OUT, self._judge.shortest / 2)
+        self.left_out.pause = min(_MAX_LEFT_OUT_S, self._judge.shortest / 2)
         self.left_out.bound = config.urgent.bound
         self.stages.configure(config, self.left_out.admit)
         reserved = config.urgent.connections(config.delivery.connections)
@@ -122,7 +123,7 @@ class Dispatch:
         for key, (routed, group) in self._groups(items, messages).items():
             number, _, sender, utf8 = key
             message = messages.get(number)
-            if message is None:  # rows by SQL that no check has seen
+            if message is None:  # rows that were inserted by SQL, without a check
                 self.end(group, _NO_MESSAGE)
                 continue
             try:
@@ -244,7 +245,7 @@ class Dispatch:
         for item in items:
             log.error("a row is lost in this worker: its attempt ends", row=item.id,
                       message=item.message_id, in_doubt=self._leases.in_doubt(item))  # fmt: skip
-        self.end_unowned(items, _LOST)
+        self.end_unowned(items, _INTERNAL_ERROR)
 
     def _conclude(
         self, items: list[Item], results: list[Result], started: datetime | None = None
@@ -257,14 +258,14 @@ class Dispatch:
             delivered = delivered or result.event is Event.DELIVERED
             try:
                 self._conclude_one(item, result, started, now)
-            except Exception as error:  # the others have their results
+            except Exception as error:  # the other outcomes have to be settled
                 log.error("result lost", row=item.id, message=item.message_id, exc_info=error)
                 self.end_unowned([item], Result.from_error(internal(error), ""), started)
         return delivered
 
     def _conclude_one(self, sent: Item, result: Result, started: datetime, now: datetime) -> None:
         item = sent.original or sent
-        if result.event is Event.DELIVERED:  # needs neither a class nor a policy
+        if result.event is Event.DELIVERED:  # such an outcome needs neither a class nor a policy
             outcome = settled(item, result.event, result, started, now)
             if item.notify:
                 outcome.report = success_notice(item, result)
@@ -289,7 +290,7 @@ class Dispatch:
     def dropped(self, envelope: Envelope) -> None:
         """End the attempts of rows whose envelope an error has dropped."""
         self.stages.context.room += envelope.room
-        self.end_unowned(envelope.items, _LOST, envelope.started)
+        self.end_unowned(envelope.items, _INTERNAL_ERROR, envelope.started)
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
@@ -328,6 +329,8 @@ def _as_wished(routed: Routed, message: Message, item: Item) -> Routed:
     REQUIRETLS stops no mail with the null reverse-path (section 5).
     """
     wish = TlsWish.REQUIRED if item.sender else TlsWish.NONE
-    if message.tls_optional and not message.requiretls:  # REQUIRETLS counts more (section 4.1)
+    if (
+        message.tls_optional and not message.requiretls
+    ):  # REQUIRETLS counts more (RFC 8689, section 4.1)
         wish = TlsWish.OPTIONAL
     return replace(routed, destination=replace(routed.destination, wish=wish))

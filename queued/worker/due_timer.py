@@ -12,8 +12,8 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.store.queue.claim import Claims
 
-_LATE = 0.001  # seconds that a timer is later: a claim before the time would find nothing
-_APART = 0.05  # seconds between two wakes: rows that become due meanwhile share a claim
+_TIMER_DELAY_S = 0.001  # a claim before the time would find nothing
+_WAKE_INTERVAL_S = 0.05  # rows that become due in it share a claim
 
 
 class DueTimer:
@@ -31,9 +31,9 @@ class DueTimer:
         self.known = 0.0
         """Until then, by the monotonic clock, the time of the next row is known."""
         self._asked = 0.0
-        self._at = math.inf  # when the timer ends
+        self._at = math.inf  # time when the timer ends
         self._timer: asyncio.TimerHandle | None = None
-        self._free = 0.0  # when it may end again
+        self._free = 0.0  # earliest time when the timer may end again
 
     async def ask_next(self, claimed: float) -> None:
         """Ask the database for the next row, unless the answer is known.
@@ -48,7 +48,7 @@ class DueTimer:
         try:
             seconds = await self._claims.next_due(now - claimed, self._poll)
         except (StoreUnavailable, psycopg.Error):
-            return  # the claims log it, and the poll goes on
+            return  # claims log the same, and the poll goes on
         if seconds is not None:
             self.start(seconds)
             self.known = self._at
@@ -67,7 +67,7 @@ class DueTimer:
     def start(self, seconds: float) -> None:
         """Wake the loop in that time, unless it is woken before."""
         now = time.monotonic()
-        at = max(now + max(0.0, seconds) + _LATE, self._free)
+        at = max(now + max(0.0, seconds) + _TIMER_DELAY_S, self._free)
         if at >= self._at:
             return
         self.stop()
@@ -83,6 +83,6 @@ class DueTimer:
 
     def _over(self) -> None:
         self._timer, self._at = None, math.inf
-        self._free = time.monotonic() + _APART
+        self._free = time.monotonic() + _WAKE_INTERVAL_S
         self.known = 0.0
         self._wake()

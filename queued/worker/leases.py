@@ -15,9 +15,9 @@ from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.store.queue.lease import RowLeases
 
-_MARGIN = 1.0  # seconds before its end at which a lease no longer counts, at most
-_BEATS = 3  # renewals in the time of a lease
-_LOOK_S = 5.0  # between two looks for rows without an owner, at most
+_MAX_MARGIN_S = 1.0  # before its end at which a lease no longer counts
+_RENEWALS_PER_LEASE = 3  # renewals in the time of a lease
+_MAX_LOOK_INTERVAL_S = 5.0  # for rows without an owner
 
 log = get("lease")
 
@@ -27,7 +27,7 @@ class _Batch:
     """Rows of one statement, and the ids that it returned."""
 
     items: list[Item] = field(default_factory=list)
-    ids: set[int] | None = None  # None: not written yet
+    ids: set[int] | None = None  # None: the query has not ended
 
 
 class _Notes:
@@ -76,8 +76,8 @@ class Leases:
         """The parts that may have rows: each function returns those that its part has now."""
         self.lost: Callable[[list[Item]], None] = lambda _: None
         """Gets rows without an owner, and ends their attempts."""
-        self._unowned: set[tuple[int, int]] = set()  # at the last look: row ids and tokens
-        self._offered: set[int] = set()  # rows that their next hop may have
+        self._unowned: set[tuple[int, int]] = set()  # ids and tokens of such rows at the last look
+        self._offered: set[int] = set()  # rows whose next hop may have them already
         self._until: dict[int, float] = {}
         self._again: dict[int, Item] = {}
         self._beginnings = _Notes(leases.mark_begun, "rows with once can't begin")
@@ -135,7 +135,9 @@ class Leases:
         return item.id in self._offered
 
     def _holds(self, items: list[Item]) -> bool:
-        limit = time.monotonic() + min(_MARGIN, self._leases.seconds / (2 * _BEATS))
+        limit = time.monotonic() + min(
+            _MAX_MARGIN_S, self._leases.seconds / (2 * _RENEWALS_PER_LEASE)
+        )
         return all(self._until.get(item.id, 0.0) > limit for item in items)
 
     async def begin(self, items: list[Item]) -> bool:
@@ -157,14 +159,14 @@ class Leases:
 
         Between the renewals it looks for rows without an owner.
         """
-        beat = self._leases.seconds / _BEATS
-        looks = math.ceil(beat / _LOOK_S)
+        beat = self._leases.seconds / _RENEWALS_PER_LEASE
+        looks = math.ceil(beat / _MAX_LOOK_INTERVAL_S)
         while True:
             for _ in range(looks):
                 await asyncio.sleep(beat / looks)
                 self._look()
             before = time.monotonic()
-            soon = before + self._leases.seconds * (_BEATS - 1) / _BEATS
+            soon = before + self._leases.seconds * (_RENEWALS_PER_LEASE - 1) / _RENEWALS_PER_LEASE
             ending = [item for item in self.items.values() if 0 < self._until[item.id] < soon]
             ending += self._again.values()
             if not ending:
@@ -176,7 +178,7 @@ class Leases:
                 continue
             for item in ending:
                 if self.items.get(item.id) is not item:
-                    continue  # settled meanwhile, or a later claim, whose end is not asked for
+                    continue  # the row was settled meanwhile, or has a later claim
                 if item.id in ours and item.id not in self._again:
                     if ours[item.id]:
                         self._until[item.id] = before + self._leases.seconds

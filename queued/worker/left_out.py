@@ -13,11 +13,12 @@ from queued.delivery.transport.result import NOT_BEGUN, Result, postponed
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stages import Stages
 
-_KNOWN = 1000  # domains of a crowded next hop that are left out of claims, at most
+_MAX_DOMAINS = 1000  # of a crowded next hop that claims leave out
 
-_PATIENCE = 2.0  # seconds that a destination has for its first connection before it hands back mail
-_LOOK = 0.1  # seconds that it has if less than half of the slots are free
-_KEPT = 5  # rows that it keeps: they show as well as a thousand that it can't be reached
+_FIRST_CONNECTION_S = 2.0  # for a destination, before it hands back mail
+# the same for a destination, if less than half of the slots are free
+_FIRST_CONNECTION_BUSY_S = 0.1
+_KEPT_ROWS = 5  # of such a destination: few rows show as well that it can't be reached
 
 
 @dataclass(slots=True)
@@ -47,10 +48,11 @@ class LeftOut:
         self._queues = queues
         self.returned = 0
         """Rows of the claim that found no reserved slot at their next hop."""
-        self._down: dict[str, _Down] = {}  # by key
-        self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room
-        self._free = self._most = 0  # slots at the last claim, and the largest number so far
-        self._stalled: dict[str, set[str]] = {}  # names of mail for destinations without connection
+        self._down: dict[str, _Down] = {}  # by the key of the destination
+        self._crowded: dict[str, set[str]] = {}  # domains of rows that found no room, by next hop
+        self._free = self._most = 0  # free slots at the last claim, and the largest number so far
+        # Names of mail for destinations that have no connection, by the key of the destination.
+        self._stalled: dict[str, set[str]] = {}
 
     def watch(self, destination: Destination) -> None:
         """See whether a destination gets a connection; it hands mail back otherwise.
@@ -59,12 +61,16 @@ class LeftOut:
         other mail. The hosts of a route have longer: to leave out many domains costs more.
         """
         if destination.domain:
-            self._look_later(destination.key, _PATIENCE)
+            self._look_later(destination.key, _FIRST_CONNECTION_S)
         else:
-            asyncio.get_running_loop().call_later(_PATIENCE, self._look_at, destination.key, 0.0)
+            asyncio.get_running_loop().call_later(
+                _FIRST_CONNECTION_S, self._look_at, destination.key, 0.0
+            )
 
     def _look_later(self, key: str, patience: float) -> None:
-        asyncio.get_running_loop().call_later(_LOOK, self._look_at, key, patience - _LOOK)
+        asyncio.get_running_loop().call_later(
+            _FIRST_CONNECTION_BUSY_S, self._look_at, key, patience - _FIRST_CONNECTION_BUSY_S
+        )
 
     def _look_at(self, key: str, patience: float) -> None:
         """Let a destination hand mail back if it has no connection, and slots or time run out."""
@@ -76,13 +82,15 @@ class LeftOut:
                 self._look_later(key, patience)
             return
         names = queue.domains
-        if len(names) <= _KNOWN and queue.release(_KEPT):
+        if len(names) <= _MAX_DOMAINS and queue.release(_KEPT_ROWS):
             self._stalled[key] = names
 
     def _still_stalled(self, key: str) -> bool:
         """Return whether a destination waits for its first connection, and hand its mail back."""
         queue = self._queues.get(key)
-        if queue is None or not queue.release(_KEPT):  # it has ended, or it delivers
+        if queue is None or not queue.release(
+            _KEPT_ROWS
+        ):  # the destination has ended, or it delivers
             del self._stalled[key]
             return False
         return True
@@ -97,7 +105,7 @@ class LeftOut:
         destination = outgoing.destination
         key = destination.key
         down, now = self._down.get(key), time.monotonic()
-        if down and down.until > now:  # its domain was not known to go there
+        if down and down.until > now:  # nobody knew that the domain goes there
             if not destination.wish:
                 down.domains.update(outgoing.names)
             return postponed(down.until - now, f"next hop can't be reached: {down.result.reply}")
@@ -106,14 +114,14 @@ class LeftOut:
             if queue is None or queue.backlog.urgent_load < self.bound:
                 return outgoing
             known = self._crowded.setdefault(key, set())
-            if len(known) < _KNOWN:
+            if len(known) < _MAX_DOMAINS:
                 known |= outgoing.names
             self.returned += len(outgoing.items)
             return NOT_BEGUN
         if key in self._stalled and self._still_stalled(key):
             known = self._stalled[key]
-            if outgoing.names <= known or len(known) < _KNOWN:
-                known |= outgoing.names  # later claims leave it out
+            if outgoing.names <= known or len(known) < _MAX_DOMAINS:
+                known |= outgoing.names  # which later claims leave out
                 return NOT_BEGUN
         return outgoing
 
@@ -173,7 +181,7 @@ class LeftOut:
         down = self._down.setdefault(destination.key, _Down(0.0, result, set()))
         down.until = time.monotonic() + self.pause
         down.result = result
-        # other mail of the domain may find a host that is no good for REQUIRETLS
+        # hosts that are no good for REQUIRETLS may do for other mail of the domain
         if not destination.wish:
             down.domains.update(domains)
 

@@ -15,7 +15,8 @@ from queued.delivery.transport.transcript import Said, transcript
 log = get("attempt")
 
 _FAILURES = (Event.DEFER, Event.FAIL, Event.UNKNOWN)
-_CLASSES = {Event.DELIVERED: 2, Event.FAIL: 5}  # first digits of codes (RFC 3463); others: 4
+# the first of codes (RFC 3463); other events have 4
+_CLASS_DIGITS = {Event.DELIVERED: 2, Event.FAIL: 5}
 
 
 class Observer:
@@ -30,7 +31,7 @@ class Observer:
         """Whether it has to see deliveries too."""
         self._lines = lines
         self._traces: Sequence[Trace] = ()
-        self._said: Said | None = None  # the last dialogue, which other rows may share
+        self._said: Said | None = None  # the last dialogue, which further rows may share
         self._text = ""
 
     def set_traces(self, traces: Sequence[Trace]) -> None:
@@ -84,7 +85,7 @@ def _line(outcome: Outcome) -> dict[str, Any]:
         fields["class"] = outcome.answer_class
     return fields | {
         "delay_transaction": round(outcome.seconds, 3),
-        "dsn": reply.enhanced or f"{_CLASSES.get(outcome.event, 4)}.0.0",
+        "dsn": reply.enhanced or f"{_CLASS_DIGITS.get(outcome.event, 4)}.0.0",
         "status": outcome.event.value,
         "reply": str(reply),
     }

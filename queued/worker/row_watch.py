@@ -14,18 +14,18 @@ from pgmta.model import Item
 from pgmta.postgres import faults
 from pgmta.postgres.question import Question
 from pgmta.postgres.resources import Resources
-from pgmta.store.queue.arrivals import LOOK, Arrivals
+from pgmta.store.queue.arrivals import LOOK_QUESTION, Arrivals
 from pgmta.store.schema import Schema
 from queued.worker.claim_loop import Claimer
 
-_SHARE = 50  # a quiet time is this number of intervals long
-_SELDOM = 8  # intervals is the longest pause: queued and its backend then take 0.2 % of a core
-_WAITING = 60.0  # seconds after news in which open transactions keep the interval short
-_TOLD = 0.02  # seconds in which a notification leads to a claim
-_RECONNECT = 0.5  # seconds
-_REFUSED = 10.0  # seconds until a question that PostgreSQL refused is asked again
-_OTHER_SCHEMA = 1.0  # seconds
-_NOW = 0.001  # seconds: timers have whole milliseconds
+_QUIET_INTERVALS = 50  # a quiet time is so many intervals long
+_MAX_INTERVALS = 8  # of the longest pause: queued and its backend then take 0.2 % of a core
+_NEWS_S = 60.0  # for which open transactions keep the interval short after news
+_NOTIFIED_S = 0.02  # in which a notification leads to a claim
+_RECONNECT_PAUSE_S = 0.5
+_REFUSED_PAUSE_S = 10.0  # before a question that PostgreSQL refused is asked again
+_OTHER_SCHEMA_PAUSE_S = 1.0
+_TIMER_RESOLUTION_S = 0.001  # timers have whole milliseconds
 
 log = get("queued")
 
@@ -47,7 +47,7 @@ class RowWatch:
         self._arrivals = Arrivals()
         self._row: tuple[bytes, ...] = ()
         self._looked = self._news = time.monotonic()
-        self._told = 0.0  # when the last notification came
+        self._told = 0.0  # time of the last notification
         self._again = False  # whether the last look came too early
 
     def claimed(self, items: Sequence[Item]) -> None:
@@ -66,37 +66,39 @@ class RowWatch:
             try:
                 connection = await self._resources.connect("watch")
                 try:
-                    await Question(connection, self._pause, self._answered).run(LOOK)
+                    await Question(connection, self._pause, self._answered).run(LOOK_QUESTION)
                 finally:
                     await connection.close()
             except psycopg.Error as error:
                 if faults.outage(error):
-                    await asyncio.sleep(_RECONNECT)
+                    await asyncio.sleep(_RECONNECT_PAUSE_S)
                     continue
                 if refused != (refused := faults.one_line(error)):
                     log.warning("new rows are not watched, workers poll", reason=refused)
-                await asyncio.sleep(_REFUSED)
+                await asyncio.sleep(_REFUSED_PAUSE_S)
 
     def _pause(self) -> float:
         """Return the seconds until the next look, 0.0 for now."""
         if self._schema.problem:
-            return _OTHER_SCHEMA
+            return _OTHER_SCHEMA_PAUSE_S
         if turn := min(loop.schedule.pause for loop in self._loops):
             return turn
         now = time.monotonic()
         interval = self._interval
-        if not self._again and (now > self._news + _WAITING or not self._arrivals.waiting):
-            interval = min(max(interval, (now - self._news) / _SHARE), interval * _SELDOM)
+        if not self._again and (now > self._news + _NEWS_S or not self._arrivals.waiting):
+            interval = min(
+                max(interval, (now - self._news) / _QUIET_INTERVALS), interval * _MAX_INTERVALS
+            )
         since = min(loop.waits_since for loop in self._loops)
         due = max(self._looked, since) + interval - now
-        return 0.0 if due <= _NOW else min(due, interval)
+        return 0.0 if due <= _TIMER_RESOLUTION_S else min(due, interval)
 
     def _answered(self, row: tuple[bytes, ...]) -> None:
         self._looked = time.monotonic()
         if row == self._row:
             return
-        self._again = self._looked < self._told + _TOLD
-        if self._again:  # a claim takes these rows, or most of them
+        self._again = self._looked < self._told + _NOTIFIED_S
+        if self._again:  # a claim is about to take most of these rows
             return
         self._row = row
         if self._arrivals.see(int(row[0]), row[1].decode()):

@@ -21,7 +21,7 @@ from queued.worker.claim_loop import Claimer
 
 log = get("worker")
 
-_BACKOFF = 1.0  # seconds, while PostgreSQL is away or refuses
+_RETRY_PAUSE_S = 1.0  # while PostgreSQL is away or refuses
 
 
 class RowWorker:
@@ -30,12 +30,12 @@ class RowWorker:
     def __init__(self, process: QueuedProcess, worker: Worker) -> None:
         self.name = worker.name
         self.handled = 0
-        self.leased = None  # a change is a transaction
+        self.leased = None  # such a worker has no leases, because each change is one transaction
         self.loops: list[Claimer] = []
         self._process = process
         self._worker = worker
         self._change = row_change(worker, process.where(worker), process.name)
-        self._reported = ""  # the last failure in the log
+        self._reported = ""  # the failure that the log had last
 
     def parts(self) -> dict[str, Part]:
         """Return the work, which runs until it is cancelled."""
@@ -58,7 +58,7 @@ class RowWorker:
     async def _round(self) -> float:
         """Change every row that matches now; return the seconds to the next round."""
         if self._process.schema.problem:
-            return _BACKOFF
+            return _RETRY_PAUSE_S
         done = 0
         try:
             async for rows in self._process.changes.batches(self._change, self._worker.batch):
@@ -69,7 +69,7 @@ class RowWorker:
             if reason != self._reported:
                 log.warning("can't change rows", worker=self.name, reason=reason)
             self._reported = reason
-            return _BACKOFF
+            return _RETRY_PAUSE_S
         finally:
             if done:
                 log.info(self._change.action, worker=self.name, rows=done)

@@ -62,13 +62,13 @@ def _end(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-_BATCH = 500  # outcomes per commit, at most
-_PATIENCE = 0.002  # seconds for which a batch may grow: outcomes lost in them are sent twice
-_RETRY = 0.5  # seconds
-_LOCKED = 5.0  # seconds until a row that another transaction holds is tried again
-_TRIES = 3  # outcomes refused one after the other, after which the others are not tried now
+_MAX_BATCH = 500  # outcomes per commit
+_BATCH_WINDOW_S = 0.002  # in which a batch may grow: outcomes lost in it are sent twice
+_RETRY_PAUSE_S = 0.5
+_LOCKED_PAUSE_S = 5.0  # before a row that another transaction holds is tried again
+_MAX_REFUSED = 3  # outcomes in a row; then the others are not tried now
 
-_DEFERRALS = (Event.DEFER, Event.UNKNOWN, Event.POSTPONE)
+_DEFERRAL_EVENTS = (Event.DEFER, Event.UNKNOWN, Event.POSTPONE)
 
 log = get("settle")
 
@@ -101,11 +101,11 @@ class Settler:
         """Names the next hop of a row, for figures."""
         self._pending: list[Outcome] = []
         self._writing: list[Outcome] = []
-        self._kept: list[Outcome] = []  # refused, and not because of their rows
-        self._kept_until = 0.0  # when they are tried again
-        self._named: set[int] = set()  # rows of them that the log has named
-        self._locked: set[int] = set()  # rows of them that another transaction had locked once
-        self._window = BatchWindow(_PATIENCE, _BATCH)
+        self._kept: list[Outcome] = []  # outcomes that were refused, and not because of their rows
+        self._kept_until = 0.0  # time when these outcomes are tried again
+        self._named: set[int] = set()  # rows of such outcomes that the log has named
+        self._locked: set[int] = set()  # rows that another transaction had locked once
+        self._window = BatchWindow(_BATCH_WINDOW_S, _MAX_BATCH)
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -132,7 +132,7 @@ class Settler:
 
     async def run(self) -> None:
         """Write outcomes as they come; runs until cancelled. It can begin again after an error."""
-        if self._writing:  # some may be written
+        if self._writing:  # some of these may be written already
             self._pending[:0], self._writing, self._again = self._writing, [], True
             self._work.set()
         while True:
@@ -143,8 +143,8 @@ class Settler:
             for source in (self._pending, self._kept if retried else []):
                 if not source:
                     continue
-                batch = self._writing = source[:_BATCH]
-                del source[:_BATCH]
+                batch = self._writing = source[:_MAX_BATCH]
+                del source[:_MAX_BATCH]
                 if source is self._pending and len(batch) != self._window.wanted:
                     self._window.sent(len(batch))
                 try:
@@ -159,7 +159,7 @@ class Settler:
             if not self._pending and self._kept:
                 self._work.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_RETRY):
+                    async with asyncio.timeout(_RETRY_PAUSE_S):
                         await self._work.wait()
                 self._work.set()
             elif not self._pending:
@@ -172,7 +172,7 @@ class Settler:
 
     async def _refused(self, batch: list[Outcome], error: Exception) -> None:
         """Write the other outcomes of a batch that PostgreSQL refuses as a whole."""
-        if not self._named:  # else the log has it
+        if not self._named:  # otherwise the log has it already
             log.warning("can't settle a batch", outcomes=len(batch), reason=faults.one_line(error))
         if len(batch) > 1:
             await self._write_singly(batch)
@@ -192,15 +192,17 @@ class Settler:
                     continue
                 self._keep(outcome, error)
                 refused += 1
-            if refused == _TRIES:  # the reason is not the rows, but the statement or the schema
-                self._kept[:0] = batch[number + 1 :]  # and so they are the first the next time
+            if (
+                refused == _MAX_REFUSED
+            ):  # the reason is not the rows, but the statement or the schema
+                self._kept[:0] = batch[number + 1 :]  # which then come first the next time
                 return
 
     def _keep(self, outcome: Outcome, error: Exception) -> None:
         """Try the outcome again later, for as long as this process lives."""
         self._kept.append(outcome)
         row, locked = outcome.item.id, faults.locked(error)
-        self._kept_until = time.monotonic() + (_LOCKED if locked else _RETRY)
+        self._kept_until = time.monotonic() + (_LOCKED_PAUSE_S if locked else _RETRY_PAUSE_S)
         if locked and row not in self._locked:  # most locks end before the next try
             self._locked.add(row)
         elif row not in self._named:
@@ -248,7 +250,7 @@ class Settler:
                 if not self._away:
                     log.warning("can't settle", outcomes=len(batch), reason=str(error))
                 self._away = True
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(_RETRY_PAUSE_S)
             except Exception as error:
                 if self._spans:
                     self._spans.settled(batch, time.monotonic() - began, error)
@@ -263,7 +265,7 @@ class Settler:
                 self._hand_back(again)
         try:
             self._tell(batch, changed, time.monotonic() - began)
-        except Exception as error:  # the outcomes are durable whatever becomes of their figures
+        except Exception as error:  # the outcomes are durable, with or without figures
             log.error("settled outcomes are not counted", outcomes=len(batch), exc_info=error)
 
     def _tell(self, batch: list[Outcome], changed: set[int], seconds: float) -> None:
@@ -273,7 +275,7 @@ class Settler:
         known = None if self._again else changed
         self._figures.count_settled(batch, known, self.next_hop, seconds)
         if others := [o for o in batch if o.event is not Event.DELIVERED or o.report]:
-            if delays := [outcome.delay for outcome in others if outcome.event in _DEFERRALS]:
+            if delays := [outcome.delay for outcome in others if outcome.event in _DEFERRAL_EVENTS]:
                 self._deferred(min(delays))
             if any(map(_is_reported, others)):
                 self._reported()

@@ -15,7 +15,7 @@ from pgmta.tracing import TRACE_KEY, Attributes, RowSpans, Tracing
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-_NO_ATTEMPT = (Event.HAND_BACK, Event.POSTPONE)
+_NO_ATTEMPT_EVENTS = (Event.HAND_BACK, Event.POSTPONE)
 
 
 class Spans:
@@ -50,7 +50,7 @@ class Spans:
     def _context(self, metadata: str) -> SpanContext | None:
         try:
             return self._tracing.context(values_of(metadata).get(TRACE_KEY))
-        except (ValueError, RecursionError):  # metadata that can't be read, by hand
+        except (ValueError, RecursionError):  # raised for metadata that can't be read
             return None
 
     def _batch(
@@ -69,7 +69,7 @@ class Spans:
 
     def concluded(self, outcome: Outcome, spans: RowSpans) -> None:
         """Make the span of an attempt. One that never began has none."""
-        if outcome.event in _NO_ATTEMPT:
+        if outcome.event in _NO_ATTEMPT_EVENTS:
             return
         error = ""
         if outcome.event is not Event.DELIVERED:

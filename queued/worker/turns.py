@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pgmta.logs import get
 from pgmta.store.admin.workers import Registry
 
-_TURN = 5.0  # seconds: each worker that begins one has cold caches
-_LOOK = 0.25  # seconds between the polls of two workers that have no turn
-_OVERDUE = 0.1  # seconds after which due mail counts as left behind
-_LATE = 0.001  # seconds that a wait is longer: timers have whole milliseconds and may be early
-_SELDOM = 5  # times as long are the pauses of workers without a turn in duties
-_SPREAD = 1.5  # factor per sample by which the clock's error may grow, so that old samples go
+_TURN_S = 5.0  # each worker that begins one has cold caches
+_POLL_OFFSET_S = 0.25  # between the polls of two workers that have no turn
+_OVERDUE_S = 0.1  # afterwards due mail counts as left behind
+_TIMER_DELAY_S = 0.001  # a wait is longer, because timers have whole milliseconds and may be early
+_OUT_OF_TURN_FACTOR = 5  # duties of workers without a turn have pauses so many times as long
+# for the clock's error, with each sample, so that old samples lose weight
+_ERROR_GROWTH_FACTOR = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ class TurnSchedule:
         self.shared = False
         """Whether there are others; without them it is always our turn."""
         self._place = 0
-        self._ahead = 0.0  # seconds that the database's clock is ahead of ours
-        self._spread = float("inf")  # seconds by which that may be wrong
+        self._ahead = 0.0  # seconds by which the clock of the database is ahead of ours
+        self._spread = float("inf")  # seconds by which `_ahead` may be wrong
 
     def set(self, place: int, number: int, sample: ClockSample) -> bool:
         """Learn that this worker is the `place`-th of `number`, from 0; return if that is new."""
@@ -60,7 +61,7 @@ class TurnSchedule:
             self._spread = spread
             self._ahead = ahead
         else:
-            self._spread *= _SPREAD
+            self._spread *= _ERROR_GROWTH_FACTOR
         return new
 
     @property
@@ -72,8 +73,10 @@ class TurnSchedule:
         turn = self._until(clock)
         if not turn:
             return 0.0
-        look = (self._place * _LOOK - clock - _OVERDUE) % (self.number * _LOOK) + _OVERDUE
-        return min(turn, look) + _LATE
+        look = (self._place * _POLL_OFFSET_S - clock - _OVERDUE_S) % (
+            self.number * _POLL_OFFSET_S
+        ) + _OVERDUE_S
+        return min(turn, look) + _TIMER_DELAY_S
 
     def due_in(self, every: float) -> float:
         """Return the seconds until a duty is due here that one worker does every `every` seconds.
@@ -81,18 +84,18 @@ class TurnSchedule:
         Workers without a turn do it five times less often, in case the one with the turn is dead.
         """
         turn = self._until(self._monotonic() + self._ahead)
-        return min(max(every, turn), _SELDOM * every)
+        return min(max(every, turn), _OUT_OF_TURN_FACTOR * every)
 
     def _until(self, clock: float) -> float:
         """Return the seconds until our turn, 0.0 while it lasts."""
-        turn, gone = divmod(clock, _TURN)
+        turn, gone = divmod(clock, _TURN_S)
         before = (self._place - int(turn)) % self.number
-        return before * _TURN - gone if before else 0.0
+        return before * _TURN_S - gone if before else 0.0
 
     @property
     def overdue(self) -> float:
         """Seconds for which mail must have been due before this worker claims it."""
-        return _OVERDUE if self.pause else 0.0
+        return _OVERDUE_S if self.pause else 0.0
 
 
 class DelayedWake:
@@ -127,9 +130,9 @@ class DelayedWake:
             self.notify()
 
 
-_QUESTION_EVERY = 0.5  # seconds between questions about the workers that share rows
-_LOOKS = 6  # such questions without news, before the longer interval
-_LOOK_SETTLED = 5.0  # seconds from then on
+_QUESTION_INTERVAL_S = 0.5  # about the workers that share rows
+_MAX_UNCHANGED_QUESTIONS = 6  # in a row, before the longer interval
+_SETTLED_INTERVAL_S = 5.0  # of these questions, after so many without news
 
 log = get("queued")
 
@@ -140,7 +143,7 @@ class TurnKeeper:
     def __init__(self, registry: Registry, schedules: Mapping[str, TurnSchedule]) -> None:
         self._registry = registry
         self._schedules = schedules
-        self._left = _LOOKS
+        self._left = _MAX_UNCHANGED_QUESTIONS
 
     async def ask_places(self) -> None:
         """Ask the database once. Raises StoreUnavailable, psycopg.Error."""
@@ -154,13 +157,13 @@ class TurnKeeper:
             if place and schedule.set(
                 place.before, place.number, ClockSample(place.clock, asked, answered)
             ):
-                self._left = _LOOKS
+                self._left = _MAX_UNCHANGED_QUESTIONS
             if schedule.number != before:
                 log.info("workers share rows", worker=name, workers=schedule.number)
 
     def pause(self) -> float:
         """Return the seconds until the next question."""
-        return _QUESTION_EVERY if self._left else _LOOK_SETTLED
+        return _QUESTION_INTERVAL_S if self._left else _SETTLED_INTERVAL_S
 
     def due_in(self, every: float) -> float:
         """Return the seconds until a duty of all processes is due here; see TurnSchedule.due_in."""

@@ -11,10 +11,10 @@ from pgmta.service import first
 from pgmta.store.queue.claim import Claims
 from queued.worker.claim_loop import ClaimContext, Claimer
 
-_HEAD_START = 0.05  # seconds in which the ordinary loop may claim before this one does
-_BUDGET = 4 << 20  # octets of content that come with a claim, however much the other mail has
-_OLD = 0.25  # seconds after which the time of the next row is asked again if there is new mail
-_PAUSE = 1.0  # seconds without a claim after one whose rows mostly found no room at their next hop
+_HEAD_START_S = 0.05  # in which the ordinary loop may claim first
+_CONTENT_OCTETS = 4 << 20  # that come with a claim, however much content the other mail has
+_MAX_KNOWN_AGE_S = 0.25  # afterwards new mail makes us ask again when the next row is due
+_CROWDED_PAUSE_S = 1.0  # after a claim whose rows mostly found no room at their next hop
 
 
 class UrgentLoop(Claimer):
@@ -46,7 +46,7 @@ class UrgentLoop(Claimer):
                 # the ordinary loop may have begun its claim since it was woken with this one
                 since = self._woken_at if self._woken_at > since else time.monotonic()
             self.waits_since = math.inf
-            await asyncio.sleep(_HEAD_START)
+            await asyncio.sleep(_HEAD_START_S)
             busy = []
             if self._ordinary.saw_all < since:
                 began = time.monotonic()
@@ -54,7 +54,7 @@ class UrgentLoop(Claimer):
                 if not (self._stopping or self.schedule.pause):
                     # the ordinary loop has other mail, and wakes for no urgent row
                     if notified:
-                        self.due.forget(_OLD)
+                        self.due.forget(_MAX_KNOWN_AGE_S)
                     await self.due.ask_next(began)
 
     async def _notified(self, busy: list[str]) -> bool:
@@ -81,9 +81,9 @@ class UrgentLoop(Claimer):
             if not free:
                 return [""]
             busy = self._left_out.crowded(free)
-            found = await self.claim(max(1, free // 2), busy, _BUDGET)
+            found = await self.claim(max(1, free // 2), busy, _CONTENT_OCTETS)
             if self.returned > found // 2:
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_CROWDED_PAUSE_S)
             if not found:
                 return busy
         return []

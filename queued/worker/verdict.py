@@ -16,7 +16,7 @@ from queued.config import QueuedConfig, Retry
 from queued.config.answer_index import Answer
 from queued.delivery.transport.result import (
     DEADLINE_OVER,
-    SHORT,
+    MAX_SHORT_CHARACTERS,
     Result,
     kept_too_long,
     stored,
@@ -24,7 +24,7 @@ from queued.delivery.transport.result import (
 from queued.routing.retry_until import look_again
 from queued.routing.routes import Routes
 
-_KNOWN = 50_000  # rows
+_MAX_KNOWN_ROWS = 50_000
 
 
 def delay(
@@ -52,12 +52,12 @@ class FirstAnswers:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, str] = {}  # the oldest first
+        self._seen: dict[int, str] = {}  # in the order of insertion, so that the oldest can go
 
     def first(self, row_id: int, answer_class: str) -> bool:
         """Note the answer, and return whether the row had none of this class before."""
         before = self._seen.pop(row_id, None)
-        if before is None and len(self._seen) >= _KNOWN:
+        if before is None and len(self._seen) >= _MAX_KNOWN_ROWS:
             del self._seen[next(iter(self._seen))]
         self._seen[row_id] = answer_class
         return before != answer_class
@@ -96,7 +96,7 @@ def settled(item: Item, event: Event, result: Result, started: datetime, now: da
     """Return the outcome of an attempt that needs no policy: a delivery, or none that began."""
     reply = result.reply
     text = reply.text
-    if len(text) >= SHORT or not (text.isascii() and text.isprintable()):
+    if len(text) >= MAX_SHORT_CHARACTERS or not (text.isascii() and text.isprintable()):
         reply = Reply(reply.code, stored(text))
     return Outcome(
         item=item,
@@ -135,7 +135,7 @@ def judge(
         outcome = settled(item, event, result, started, now)
         if result.wait is not None:
             wait = max(result.wait, 0.0)
-            # a deadline that is over ends the row in its own stage alone
+            # only the stage of deadlines ends a row whose deadline is over
             outcome.delay = _until_deadline(item, wait, now)[0] or wait
         return outcome
     answer_class = answer.answer_class
@@ -144,7 +144,7 @@ def judge(
     else:
         event = _OVERRIDES.get((event, answer.lasting), event)
     if event is Event.UNKNOWN and not item.once and retry.unknown != "retry":
-        # final, whatever the row says: held, or gone
+        # the end of the row, whatever `on_failed` says
         end = "remove" if retry.unknown == "delivered" else "hold"
         item = replace(item, once=True, on_failed=end)
     note, wait = "", 0.0
@@ -153,7 +153,7 @@ def judge(
         expire, most = own.expire or retry.expire, own.attempts or retry.attempts
         left = expire - (now - item.ts).total_seconds()
         wait = delay(retry, item.attempts, chance, answer_class, first=first)
-        if first and wait > left:  # the usual wait may leave time for an attempt
+        if first and wait > left:  # the usual wait may still leave time for an attempt
             wait = delay(retry, item.attempts, chance, answer_class)
         wanted = max(wait, result.wait or 0.0)
         wait, problem = _until_deadline(item, wanted, now)
@@ -189,12 +189,12 @@ def _until_deadline(item: Item, wait: float, now: datetime) -> tuple[float, str]
     return wait, problem
 
 
-_UNREAD = Answer(AnswerClass.OTHER, "", "")
-_NOT_BEGUN = (Event.HAND_BACK, Event.POSTPONE)
+_UNREAD_ANSWER = Answer(AnswerClass.OTHER, "", "")
+_NOT_BEGUN_EVENTS = (Event.HAND_BACK, Event.POSTPONE)
 
-# odd multipliers spread ids that follow each other evenly (Knuth, The Art, vol. 3, section 6.4)
-_MESSAGE, _ATTEMPT = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
-_BITS, _MASK = 53, (1 << 64) - 1
+# Multiplicative hashing (Knuth, The Art, vol. 3, section 6.4) spreads consecutive ids evenly.
+_MESSAGE_MULTIPLIER, _ATTEMPT_MULTIPLIER = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
+_FRACTION_BITS, _MASK_64_BITS = 53, (1 << 64) - 1
 
 log = get("worker")
 
@@ -205,8 +205,8 @@ def jitter_of(message_id: int, attempts: int) -> float:
     Rows of one message stay together: they expire in one DSN, and share transactions. Those of
     different messages are spread.
     """
-    mixed = (message_id * _MESSAGE + attempts * _ATTEMPT) & _MASK
-    return (mixed >> 64 - _BITS) / (1 << _BITS)
+    mixed = (message_id * _MESSAGE_MULTIPLIER + attempts * _ATTEMPT_MULTIPLIER) & _MASK_64_BITS
+    return (mixed >> 64 - _FRACTION_BITS) / (1 << _FRACTION_BITS)
 
 
 class Judge:
@@ -228,14 +228,14 @@ class Judge:
         """Return the outcome of an attempt."""
         if reason := result.reason_to_wait:
             return self._put_off(item, result, reason, started, now)
-        answer = _UNREAD
-        if result.event not in _NOT_BEGUN:
+        answer = _UNREAD_ANSWER
+        if result.event not in _NOT_BEGUN_EVENTS:
             try:
                 permanent = result.event is Event.FAIL
                 answer = self._answers.read_reply(
                     result.reply, result.host, result.stage, permanent=permanent
                 )
-            except Exception as error:  # the outcome counts more than its class
+            except Exception as error:  # without its class the outcome still has to be stored
                 log.error("an answer has no class", reply=str(result.reply), exc_info=error)
         own = self._routes.retry(item)
         retry = own or self._retry

@@ -21,7 +21,7 @@ from smtpd.protocol.transaction import Transaction
 from smtpd.server.server import Server
 from smtpd.tls.tls_facts import TlsFacts
 
-# BDAT is refused after its content has been skipped
+# BDAT is in the list because it is refused later, after its content has been skipped.
 _ALLOWED_BEFORE_TLS = frozenset(b"EHLO HELO NOOP RSET STARTTLS QUIT BDAT".split())
 _FUNCTION = {(False, False): "", (True, False): "S", (False, True): "A", (True, True): "SA"}
 
@@ -111,7 +111,7 @@ class Commands:
         return replies.SYNTAX_QUIT if argument else replies.BYE
 
     def _vrfy(self, argument: str) -> str:
-        return replies.VRFY if argument else replies.SYNTAX_VRFY  # says nothing (section 3.5.3)
+        return replies.VRFY if argument else replies.SYNTAX_VRFY  # neither yes nor no
 
     def _expn(self, _: str) -> str:
         return replies.NO_EXPN
@@ -262,7 +262,9 @@ class Commands:
             return replies.NO_RCPT
         if self.transaction.chunked:
             return self._break_chunks(self.transaction)
-        if self._gate.closed:  # a client that does not listen would mix it with its next mail
+        if (
+            self._gate.closed
+        ):  # with the transaction's end, or a careless client would mix it with its next mail
             self.transaction = None
             return replies.UNAVAILABLE
         return replies.DATA_GO
@@ -278,7 +280,7 @@ class Commands:
     def _bdat(self, argument: str) -> str:
         chunk = chunks.parse(argument)
         if not chunk:
-            return replies.SYNTAX_BDAT  # it is unknown where the next command begins
+            return replies.SYNTAX_BDAT  # without a size nobody knows where the next command begins
         self.chunk = chunk
         return replies.CHUNK_GO
 
@@ -305,8 +307,7 @@ class Commands:
     }
 
 
-JUNK = frozenset(b"HELO EHLO RSET NOOP VRFY HELP EXPN STARTTLS AUTH".split())
-"""Commands that carry no mail."""
+COMMANDS_WITHOUT_MAIL = frozenset(b"HELO EHLO RSET NOOP VRFY HELP EXPN STARTTLS AUTH".split())
 
 
 def _protocol(name: str, *, utf8: bool, tls: TlsFacts | None, login: bool) -> str:
@@ -314,7 +315,7 @@ def _protocol(name: str, *, utf8: bool, tls: TlsFacts | None, login: bool) -> st
 
     `name` is SMTP, ESMTP or LMTP. The others are those of RFC 3848, and of RFC 6531, section 4.3.
     """
-    extended = utf8 or name != "SMTP"  # there are no other names for HELO
+    extended = utf8 or name != "SMTP"  # HELO is always SMTP
     if utf8:
         name = f"UTF8{name.removeprefix('E')}"
     if extended:

@@ -8,10 +8,10 @@ from pgmta.accounts.networks import Networks
 from smtpd.commands.parameters import Parameters
 from smtpd.config import ROLES, Listener, SmtpdConfig
 from smtpd.policy import RelayHandler
-from smtpd.protocol.xclient import KEYWORD as XCLIENT
+from smtpd.protocol.xclient import XCLIENT_LINE as XCLIENT
 from smtpd.tls.contexts import Contexts
 
-_MOST = 999_999  # that a limit can say (RFC 9422, section 4)
+_MAX_ANNOUNCED_RECIPIENTS = 999_999  # the limit RCPTMAX has six digits (RFC 9422, section 4)
 
 
 class SmtpListener:
@@ -90,13 +90,13 @@ class SmtpListener:
         words = [f"SIZE {limits.message_size}", "8BITMIME", "SMTPUTF8", "PIPELINING"]
         if self.protocol == "smtp":
             words.append("CHUNKING")
-        words.append(f"LIMITS RCPTMAX={min(limits.recipients, _MOST)}")
+        words.append(f"LIMITS RCPTMAX={min(limits.recipients, _MAX_ANNOUNCED_RECIPIENTS)}")
         if self.starttls and not tls:
             words.append("STARTTLS")
         if self._mechanisms and not login and (tls or self.auth_without_tls):
             words.append(f"AUTH {self._mechanisms}")
         if tls:
-            words.append("REQUIRETLS")  # RFC 8689, section 2: only under TLS
+            words.append("REQUIRETLS")  # only under TLS (RFC 8689, section 2)
         if self._config.dsn:
             words.append("DSN")
         if self._priorities:

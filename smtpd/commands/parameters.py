@@ -10,14 +10,14 @@ from smtpd.policy import plain
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 
-_USUAL = 5  # of a row
-_MOST = 9  # that a client may ask for, and less this the least
-_DIGITS = 20  # of SIZE (RFC 1870, section 3)
-# RFC 3461, sections 4 and 5
-_XTEXT = r"(?:[!-*,-<>-~]|\+(?:09|[2-689A-F][0-9A-F]|7[0-9A-E]))"  # of no control character
+_USUAL_PRIORITY = 5  # of a row
+_MAX_MT_PRIORITY = 9  # that a client may ask for; the lowest is -9
+_MAX_SIZE_DIGITS = 20  # RFC 1870, section 3
+# The parameters of delivery status notifications (RFC 3461, sections 4 and 5).
+_XTEXT = r"(?:[!-*,-<>-~]|\+(?:09|[2-689A-F][0-9A-F]|7[0-9A-E]))"  # without control characters
 _ENVID = re.compile(rf"{_XTEXT}{{1,100}}")
 _ORCPT = re.compile(rf"[A-Za-z0-9-]{{1,64}};{_XTEXT}{{1,500}}")
-_PLAIN = re.compile(r"[!-*,-<>-~]")
+_PLAIN_XTEXT = re.compile(r"[!-*,-<>-~]")
 _PLAIN_UTF8 = re.compile(r"[!-*,-<>-\[\]-~]")  # RFC 6533, section 3: no backslash
 _NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}")
 _SUBMITTER = re.compile(rf"<>|{_XTEXT}{{1,500}}")  # RFC 4954, section 5
@@ -27,14 +27,14 @@ Dsn = tuple[str | None, str | None]
 
 def row_priority(wanted: int) -> int:
     """Return the priority of a row, 0 (first) to 9, for one from 9 (first) to -9."""
-    levels = _USUAL if wanted > 0 else _MOST - _USUAL
-    return _USUAL - round(wanted * levels / _MOST)
+    levels = _USUAL_PRIORITY if wanted > 0 else _MAX_MT_PRIORITY - _USUAL_PRIORITY
+    return _USUAL_PRIORITY - round(wanted * levels / _MAX_MT_PRIORITY)
 
 
 def mt_priority(row: int) -> int:
     """Return the priority in the terms of a client for that of a row."""
-    levels = _USUAL if row < _USUAL else _MOST - _USUAL
-    return round((_USUAL - row) * _MOST / levels)
+    levels = _USUAL_PRIORITY if row < _USUAL_PRIORITY else _MAX_MT_PRIORITY - _USUAL_PRIORITY
+    return round((_USUAL_PRIORITY - row) * _MAX_MT_PRIORITY / levels)
 
 
 def _number(value: str) -> int | None:
@@ -74,7 +74,7 @@ class Parameters:
                 if value not in ("7BIT", "8BITMIME"):
                     return replies.BAD_BODY
             elif keyword == "SIZE":
-                if not (value.isascii() and value.isdigit() and len(value) <= _DIGITS):
+                if not (value.isascii() and value.isdigit() and len(value) <= _MAX_SIZE_DIGITS):
                     return replies.BAD_SIZE
                 if int(value) > self._size:
                     return replies.TOO_LARGE.format(self._size)
@@ -149,7 +149,7 @@ def orcpt_of(mailbox: str) -> str | None:
     RFC 3461, section 5.2.1, and RFC 6533, section 3.
     """
     if mailbox.isascii():
-        form, ordinary, coded = "rfc822;", _PLAIN, "+{:02X}"
+        form, ordinary, coded = "rfc822;", _PLAIN_XTEXT, "+{:02X}"
     else:
         form, ordinary, coded = "utf-8;", _PLAIN_UTF8, "\\x{{{:X}}}"
     orcpt = form + "".join(

@@ -6,19 +6,20 @@ from enum import Enum, auto
 
 from smtpd.config import Limits
 
-_UNKNOWN_RECIPIENT = "550 5.1.1"  # by smtpd or by a hook
-_UNKNOWN = 5  # unknown commands until smtpd hangs up
+_UNKNOWN_RECIPIENT = "550 5.1.1"  # the start of such a reply, of smtpd or of a hook
+_MAX_UNKNOWN_COMMANDS = 5  # then smtpd hangs up
 
 MAX_MESSAGES = 1000
-"""Of a session; then MAIL gets 421, as after so many recipients."""
+"""After so many messages in a session MAIL gets 421."""
 MAX_RECIPIENTS = 10_000
+"""After so many recipients in a session MAIL gets 421."""
 MAX_UNKNOWN_RECIPIENTS = 10
-"""That a session may name; then it gets 421."""
-MAX_JUNK = 100
-"""Commands without mail since the last accepted one, one more a second; others are errors."""
+"""A session that names more of them gets 421."""
+MAX_USELESS_COMMANDS = 100
+"""Commands without mail since the last accepted mail; one more each second. More are errors."""
 
-HTTP = frozenset(b"GET POST PUT HEAD DELETE OPTIONS PATCH TRACE CONNECT".split())
-"""Methods of a browser, perhaps for a hostile page: its body would be taken for commands."""
+HTTP_METHODS = frozenset(b"GET POST PUT HEAD DELETE OPTIONS PATCH TRACE CONNECT".split())
+"""A hostile page may let a browser send them, and its body would be taken for commands."""
 
 
 class Consequence(Enum):
@@ -86,9 +87,11 @@ class Tally:
         """Count a command that carries no mail, at a time of the event loop in seconds."""
         self.junk_level = max(0.0, self.junk_level - (now - self._since)) + 1
         self._since = now
-        return self.error() if self.junk_level > MAX_JUNK else Consequence.GO_ON
+        return self.error() if self.junk_level > MAX_USELESS_COMMANDS else Consequence.GO_ON
 
     def unknown(self) -> Consequence:
         """Count an unknown command; its reply counts as an error besides."""
         self.unknown_commands += 1
-        return Consequence.END if self.unknown_commands >= _UNKNOWN else Consequence.GO_ON
+        return (
+            Consequence.END if self.unknown_commands >= _MAX_UNKNOWN_COMMANDS else Consequence.GO_ON
+        )

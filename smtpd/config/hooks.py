@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pgmta.config.types import Period, Section, Size, Whole
 
-_WORD = r"[^\W\d]\w*"
-_REFERENCE = re.compile(rf"{_WORD}(\.{_WORD})*:{_WORD}(\.{_WORD})*")
+_IDENTIFIER = r"[^\W\d]\w*"
+_REFERENCE = re.compile(rf"{_IDENTIFIER}(\.{_IDENTIFIER})*:{_IDENTIFIER}(\.{_IDENTIFIER})*")
 
 
 class HookEntry(Section):

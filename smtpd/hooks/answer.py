@@ -19,10 +19,10 @@ INVALID = "535 5.7.8 Authentication credentials invalid"
 UNAVAILABLE = "454 4.7.0 Temporary authentication failure"
 
 _LINE = re.compile(r"[245][0-5][0-9][ -][\t -~]*[!-~][\t -~]*")
-_OCTETS = 510  # of a line without CRLF (RFC 5321, section 4.5.3.1.5)
-_LINES = 100
-_SHOWN = 60  # characters of a wrong answer in the log
-_USER = 200  # characters of a user's name
+_MAX_LINE_OCTETS = 510  # without CRLF (RFC 5321, section 4.5.3.1.5)
+_MAX_LINES = 100
+_SHOWN_CHARACTERS = 60  # of a wrong answer, in the log
+_MAX_USER_CHARACTERS = 200
 
 
 class BadAnswer(Exception):
@@ -55,8 +55,8 @@ def check_replies(answer: Any, pushed: Sequence[Any] = ()) -> str:
 
 def _join(lines: list[Any]) -> str:
     """Join lines of one reply; only the last one has a space after the code."""
-    if len(lines) > _LINES:
-        raise BadAnswer(f"answered with {len(lines)} lines, more than {_LINES}")
+    if len(lines) > _MAX_LINES:
+        raise BadAnswer(f"answered with {len(lines)} lines, more than {_MAX_LINES}")
     texts = [_line(line) for line in lines]
     codes = {text[:3] for text in texts}
     if len(codes) > 1:
@@ -70,8 +70,8 @@ def _join(lines: list[Any]) -> str:
 def _line(line: Any) -> str:
     if not isinstance(line, str | bytes):
         raise BadAnswer(f"returned {_show(line)}, not a reply such as '250 OK'")
-    if len(line) > _OCTETS:  # first: the pattern takes the square of the length
-        raise BadAnswer(f"returned a reply of {len(line)} octets, more than {_OCTETS}")
+    if len(line) > _MAX_LINE_OCTETS:  # before the pattern, which takes the square of the length
+        raise BadAnswer(f"returned a reply of {len(line)} octets, more than {_MAX_LINE_OCTETS}")
     text = line.decode("latin-1") if isinstance(line, bytes) else line
     if not _LINE.fullmatch(text):
         raise BadAnswer(f"returned {_show(line)}: a reply is a code, a space and printable ASCII")
@@ -81,9 +81,9 @@ def _line(line: Any) -> str:
 def _show(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:  # it is the hook's own class
+    except Exception:  # the object may be of a class of the hook
         text = type(value).__name__
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def check_secret_reply(answer: Any, pushed: Sequence[Any] = ()) -> str:
@@ -147,6 +147,6 @@ def login(data: Any, mechanism: str, name: str, reply: str = "") -> Login:
     if isinstance(found, bytes):
         found = found.decode("utf-8", "replace")
     user = found if isinstance(found, str) and found else name
-    if len(user) > _USER or not (user.isprintable() or not user):
+    if len(user) > _MAX_USER_CHARACTERS or not (user.isprintable() or not user):
         raise BadAnswer("the user's name is too long, or can't be printed")
     return Login(user, mechanism, reply=reply)

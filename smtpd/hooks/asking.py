@@ -19,11 +19,11 @@ from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.phases import FAILED, Step
 from smtpd.message.content_file import ContentFile
 
-_TOGETHER = 0.5  # seconds that replies wait, so that they leave in one write
+_GATHERING_S = 0.5  # in which replies wait, so that they leave in one write
 NULL = "<>"
 """aiosmtpd's word for the null reverse-path."""
 _KINDS = (("mail_options", list), ("rcpt_options", list), ("smtp_utf8", bool))
-_NAMES = frozenset(vars(Envelope()))  # aiosmtpd's attributes
+_ENVELOPE_NAMES = frozenset(vars(Envelope()))  # attributes of aiosmtpd's envelope
 _JUDGED = ("mail_from", "rcpt_tos", "content", "original_content")
 
 type Answered = Callable[[str | None, Envelope], None]
@@ -47,8 +47,9 @@ class Asking:
         self.idle = Envelope()
         """The envelope that hooks get while there is no transaction."""
         self._consultation: Consultation | None = None
-        self._looking: asyncio.Task[None] | None = None  # after new recipients
-        self._waiting_since = 0.0  # of replies, by the clock of the sessions' loop; 0: none waits
+        self._looking: asyncio.Task[None] | None = None  # looks for recipients that have come
+        # since when replies wait, by the clock of the sessions' loop; 0: none
+        self._waiting_since = 0.0
 
     @property
     def client(self) -> str:
@@ -58,7 +59,7 @@ class Asking:
 
     def abandon(self) -> None:
         """Cancel the hook that is being asked: the session has ended."""
-        self.server.ask = None  # a challenge under way reaches no client
+        self.server.ask = None  # so that a challenge under way reaches no client
         if self._consultation:
             self._consultation.abandon()
             self._consultation = None
@@ -69,9 +70,9 @@ class Asking:
     def holds_replies(self, now: float) -> bool:
         """Return whether earlier replies of a pipelined group may wait for that of the hook.
 
-        They leave in one write then, but wait for at most `_TOGETHER` seconds and one hook more.
+        They leave in one write then, but wait for at most `_GATHERING_S` and one hook more.
         """
-        if self._consultation and now < (self._waiting_since or now) + _TOGETHER:
+        if self._consultation and now < (self._waiting_since or now) + _GATHERING_S:
             self._waiting_since = self._waiting_since or now
             return True
         self._waiting_since = 0.0
@@ -155,9 +156,9 @@ class Asking:
             vars(idle).setdefault("pgmta", Decisions())
             return idle
         notes = vars(idle)
-        if len(notes) > len(_NAMES):
+        if len(notes) > len(_ENVELOPE_NAMES):
             vars(transaction.envelope).update(
-                {name: note for name, note in notes.items() if name not in _NAMES}
+                {name: note for name, note in notes.items() if name not in _ENVELOPE_NAMES}
             )
             self.forget_envelope()
         if transaction.envelope.mail_from == "":
@@ -199,7 +200,7 @@ class Consultation:
         self._answered = answered
         self._index = 0
         self._reply: str | None = None
-        self._envelope = server.envelope  # a hook may put another one in its place
+        self._envelope = server.envelope  # a hook may replace the envelope of the server
         self._saved = self._before = _Saved(server.envelope)
         self._call: HookCall | None = None
 
@@ -229,7 +230,7 @@ class Consultation:
                 if not given or given[0] == "2":
                     check(getattr(self._envelope, "pgmta", None))
                 self._reply = given or self._reply
-            except Exception as bad:  # the answer may be of a class of the hook's own
+            except Exception as bad:  # the answer may be of a class of the hook
                 error = bad
         late, reply = isinstance(error, HookTimeout), self._reply
         if error:
@@ -259,7 +260,8 @@ class Consultation:
         if step.name != "handle_EHLO":
             return check_reply(answer, pushed)
         reply = check_replies(answer, pushed)
-        self._arguments = (self._arguments[0], reply.split("\r\n"))  # the next hook gets them
+        # the next hook gets the changed lines
+        self._arguments = (self._arguments[0], reply.split("\r\n"))
         return reply
 
     def _end(self, *, late: bool) -> None:
@@ -279,7 +281,7 @@ class _Saved:
     def __init__(self, envelope: Envelope) -> None:
         self.mail_from = envelope.mail_from
         self.mail_options = envelope.mail_options[:]
-        # without a transaction a hook may have left anything there
+        # a hook may have left anything in the envelope, although there is no transaction
         self.rcpt_tos = list(envelope.rcpt_tos) if isinstance(envelope.rcpt_tos, list) else []
         self.rcpt_options = envelope.rcpt_options[:]
         self.utf8 = envelope.smtp_utf8
@@ -316,7 +318,7 @@ def _restore_attributes(envelope: Envelope) -> None:
     """Give back the attributes that a hook has taken away or set to something else."""
     has: dict[str, Any] = vars(envelope)
     if (
-        has.keys() >= _NAMES
+        has.keys() >= _ENVELOPE_NAMES
         and type(has["mail_options"]) is list
         and type(has["rcpt_options"]) is list
         and type(has["smtp_utf8"]) is bool

@@ -50,7 +50,7 @@ class HookCall:
         try:
             self.arguments[1].loop = self.loop  # hooks make timers and futures with session.loop
             self.answer = await self.method(*self.arguments)
-        except BaseException as error:  # a hook that ends its task ends neither thread nor process
+        except BaseException as error:  # a hook may end neither the thread nor the process
             await self._rescue(error)
 
     async def _rescue(self, error: BaseException) -> None:
@@ -60,7 +60,7 @@ class HookCall:
             return
         try:
             answer = self.rescue(error)
-            # aiosmtpd awaits it, and its documentation shows a plain function
+            # aiosmtpd awaits the result, although its documentation shows a plain function
             self.answer = await answer if isinstance(answer, Awaitable) else answer
         except BaseException as inner:
             self.error = inner

@@ -13,10 +13,10 @@ from smtpd.hooks.answer import BadAnswer
 QUARANTINE = "_quarantineid"
 """The metadata key of a quarantine."""
 
-_REASON = 200  # characters of a reason
-_VALUE = 1000  # characters of a metadata value
-_KEY = 64  # characters of a metadata key
-_LINE = 998  # octets of a line (RFC 5322, section 2.1.1)
+_MAX_REASON_CHARACTERS = 200
+_MAX_VALUE_CHARACTERS = 1000  # of metadata
+_MAX_KEY_CHARACTERS = 64  # of metadata
+_MAX_LINE_OCTETS = 998  # RFC 5322, section 2.1.1
 _FIELD = re.compile(r"([!-9;-~]+):([\t -~]*(?:\r\n[ \t]+[!-~][\t -~]*)*)")
 _FOLD = re.compile(r"\r?\n(?=[ \t])")
 
@@ -92,11 +92,11 @@ def check(decisions: Any) -> Decided | None:
     if not decisions:
         return None
     metadata = _metadata(decisions.metadata)
-    quarantine = _text("quarantine", decisions.quarantine, _VALUE)
-    hold = _text("hold", decisions.hold, _REASON)
+    quarantine = _text("quarantine", decisions.quarantine, _MAX_VALUE_CHARACTERS)
+    hold = _text("hold", decisions.hold, _MAX_REASON_CHARACTERS)
     if quarantine:
         metadata[QUARANTINE] = quarantine
-        hold = hold or f"quarantine {quarantine}"[:_REASON]
+        hold = hold or f"quarantine {quarantine}"[:_MAX_REASON_CHARACTERS]
     return Decided(metadata, _priority(decisions.priority), hold, _fields(decisions.fields))
 
 
@@ -105,9 +105,13 @@ def _metadata(value: Any) -> dict[str, str]:
         raise BadAnswer(f"metadata is of type {type(value).__name__}, not dict")
     found = {}
     for key, text in list(value.items()):
-        if not (isinstance(key, str) and key and len(key) <= _KEY and key.isprintable()):
-            raise BadAnswer(f"{key!r} is no key of metadata: a word of at most {_KEY} characters")
-        found[key] = _text(f"metadata {key!r}", text, _VALUE)
+        if not (
+            isinstance(key, str) and key and len(key) <= _MAX_KEY_CHARACTERS and key.isprintable()
+        ):
+            raise BadAnswer(
+                f"{key!r} is no key of metadata: a word of at most {_MAX_KEY_CHARACTERS} characters"
+            )
+        found[key] = _text(f"metadata {key!r}", text, _MAX_VALUE_CHARACTERS)
     return found
 
 
@@ -124,7 +128,7 @@ def _text(name: str, value: Any, most: int) -> str:
         raise BadAnswer(f"{name} is of type {type(value).__name__}, not str")
     if len(value) > most:
         raise BadAnswer(f"{name} has {len(value)} characters, more than {most}")
-    if not value.isprintable():  # lone surrogates are not
+    if not value.isprintable():  # lone surrogates are not printable
         raise BadAnswer(f"{name} has characters that can't be printed")
     return value
 
@@ -141,7 +145,9 @@ def _fields(fields: Any) -> str:
         line = f"{one[0]}: {_FOLD.sub('\r\n', one[1])}"
         if not _FIELD.fullmatch(line):
             raise BadAnswer(f"{line[:60]!r} is no header field of printable ASCII (RFC 5322)")
-        if max(map(len, line.split("\r\n"))) > _LINE:
-            raise BadAnswer(f"field {one[0]} has a line of more than {_LINE} octets (RFC 5322)")
+        if max(map(len, line.split("\r\n"))) > _MAX_LINE_OCTETS:
+            raise BadAnswer(
+                f"field {one[0]} has a line of more than {_MAX_LINE_OCTETS} octets (RFC 5322)"
+            )
         lines.append(f"{line}\r\n")
     return "".join(lines)

@@ -30,7 +30,7 @@ class HookTransport:
     def __init__(
         self, current: Callable[[], asyncio.Transport | None], loop: asyncio.AbstractEventLoop
     ) -> None:
-        self._current = current  # TLS changes the transport
+        self._current = current  # a function, because TLS changes the transport
         self._loop = loop
         self._extra: dict[str, Any] = {}
         self.read_extra_info()
@@ -131,5 +131,5 @@ class HookServer:
 
 
 def _settle(future: asyncio.Future[bytes | None], octets: bytes | None) -> None:
-    if not future.done():  # else the call was cancelled
+    if not future.done():  # not if the call was cancelled
         future.set_result(octets)

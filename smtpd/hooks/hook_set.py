@@ -23,8 +23,8 @@ from smtpd.hooks.methods import Methods
 from smtpd.hooks.phases import Hook, Phases
 from smtpd.hooks.runner import HookRunner
 
-_START = 60.0  # seconds for the constructor of a handler
-_ALIKE = 0.85  # of two names of modules; there are hundreds, and some are always a bit alike
+_START_TIMEOUT_S = 60.0  # for the constructor of a handler
+_MIN_LIKENESS = 0.85  # of two names of modules: of hundreds, some are always a bit alike
 
 
 class HookSet:
@@ -95,14 +95,14 @@ class HookSet:
         name, threaded = entry.reference, entry.sync == "thread"
         runner = HookRunner(name, config.hook_limits, pooled=threaded)
         make = construct if entry.handler else construct_authenticator
-        # in the thread of its methods: a constructor may take the running event loop
+        # in the thread of its methods, because a constructor may use the running event loop
         future = runner.run_function(lambda: make(name, entry.arguments))
         try:
-            async with asyncio.timeout(_START):
+            async with asyncio.timeout(_START_TIMEOUT_S):
                 handler = await asyncio.wrap_future(future)
         except TimeoutError:
             await runner.stop(0.0)
-            raise HandlerError(f"{name} took longer than {_START:g} s") from None
+            raise HandlerError(f"{name} took longer than {_START_TIMEOUT_S:g} s") from None
         except BaseException:
             await runner.stop(0.0)
             raise
@@ -212,7 +212,7 @@ def _no_module(name: str) -> str:
         names = [module.name for module in pkgutil.iter_modules(path)]
     except Exception:
         names = []
-    close = difflib.get_close_matches(last, names, n=1, cutoff=_ALIKE)
+    close = difflib.get_close_matches(last, names, n=1, cutoff=_MIN_LIKENESS)
     if close:
         near = f"{parent}.{close[0]}" if parent else close[0]
         return f"there is no module {name!r}; did you mean {near!r}?"
@@ -240,7 +240,7 @@ def _check_arguments(found: Callable[..., Any], reference: str, arguments: list[
         inspect.signature(found).bind(*arguments)
     except TypeError as error:
         raise HandlerError(f"arguments of {reference}: {error}") from None
-    except ValueError:  # no signature is known
+    except ValueError:  # raised if no signature is known
         pass
 
 

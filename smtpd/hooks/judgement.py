@@ -57,7 +57,7 @@ class Judgement:
         envelope: Any = transaction.envelope  # hooks may have put anything into it
         try:
             decided = check(getattr(envelope, "pgmta", None))
-        except Exception as error:  # a hook has changed it after its answer
+        except Exception as error:  # a hook may have changed the envelope after its answer
             return str(error)
         transaction.set_decisions(decided.apply if decided else None)
         if envelope.mail_from == "<>":
@@ -129,7 +129,7 @@ def _give(transaction: Transaction, source: str, key: tuple[str, str]) -> None:
     dsn = transaction.dsn or {}
     notify, orcpt = dsn.get(_key(source), (None, None))
     found: Dsn = notify, orcpt or orcpt_of(source)
-    # a recipient that was there keeps its own
+    # a recipient that was there before keeps its own parameters
     if found != (None, None) and key in transaction.recipients and key not in dsn:
         transaction.set_dsn(key, found)
 

@@ -18,14 +18,14 @@ BESIDE = ("CONNECT", "STARTTLS", "AUTH", "HEADER", "DISCONNECT")
 """Other methods `handle_…`."""
 _ARGUMENTS = {"HELO": 1, "EHLO": 2, "MAIL": 2, "RCPT": 2, "VRFY": 1, "NOOP": 1, "AUTH": 1,
               "HEADER": 1}  # fmt: skip
-_COMMON = 3  # server, session, envelope
-_PLAIN = ("STARTTLS",)  # aiosmtpd calls it without await
+_COMMON_ARGUMENTS = 3  # server, session, envelope
+_PLAIN_METHODS = ("STARTTLS",)  # aiosmtpd calls these without await
 _KNOWN = (*(f"handle_{phase}" for phase in (*PHASES, *BESIDE)), "handle_exception", "handle_PROXY")
 _PAGE = "docs/programs/hooks.md"
-_NEAR = 0.85  # likeness above which a name is a misspelt hook
+_MIN_LIKENESS = 0.85  # a name that is so much like that of a hook is a misspelt one
 _MECHANISM = re.compile(r"[A-Z0-9_-]{1,20}")  # RFC 4422, section 3.1
-_AUTHENTICATOR = 5  # server, session, envelope, mechanism, auth_data
-_OF_MECHANISM = 2  # server, args
+_AUTHENTICATOR_ARGUMENTS = 5  # server, session, envelope, mechanism, auth_data
+_MECHANISM_ARGUMENTS = 2  # server, args
 
 
 class Methods:
@@ -70,11 +70,11 @@ class Methods:
             self.problems.append(f"{name} is no method")
             return
         plain = not _awaitable(method)
-        if plain and not (self._plain or phase in _PLAIN):
+        if plain and not (self._plain or phase in _PLAIN_METHODS):
             reason = "smtpd awaits it (sync: thread takes plain functions)"
             self.problems.append(f"{name} is not `async def`: {reason}")
             return
-        count = _COMMON + _ARGUMENTS.get(phase, 0)
+        count = _COMMON_ARGUMENTS + _ARGUMENTS.get(phase, 0)
         if phase == "EHLO" and not _takes(method, count) and _takes(method, count - 1):
             method = _new_ehlo(_coroutine(method) if plain else method)
         elif not _takes(method, count):
@@ -88,7 +88,7 @@ def _misspelt(phase: str) -> bool:
     if phase.isupper():
         return True
     names = [known.removeprefix("handle_").lower() for known in _KNOWN]
-    return bool(difflib.get_close_matches(phase.lower(), names, n=1, cutoff=_NEAR))
+    return bool(difflib.get_close_matches(phase.lower(), names, n=1, cutoff=_MIN_LIKENESS))
 
 
 def _hint(name: str) -> str:
@@ -128,7 +128,7 @@ class Mechanisms:
         self.unused: list[str] = []
         """Attributes of aiosmtpd's interface that smtpd does not use."""
         found: Any = getattr(handler, "authenticator", None)
-        if found is not None and self._takes("authenticator", found, _AUTHENTICATOR):
+        if found is not None and self._takes("authenticator", found, _AUTHENTICATOR_ARGUMENTS):
             self.authenticator = _coroutine(found)
         if callable(getattr(handler, "auth_callback", None)):
             self.unused.append("auth_callback (write authenticator)")
@@ -141,13 +141,14 @@ class Mechanisms:
         return bool(self.authenticator or self.methods)
 
     def _see(self, name: str, found: Any) -> None:
-        named = getattr(found, "__auth_mechanism_name__", None)  # by aiosmtpd's auth_mechanism
+        # set by aiosmtpd's decorator auth_mechanism
+        named = getattr(found, "__auth_mechanism_name__", None)
         mechanism = named or name.removeprefix("auth_").replace("__", "-")
         if not (callable(found) and mechanism.isupper()):
-            return  # no mechanism is meant, such as by auth_database
+            return  # the name means no mechanism, for example auth_database
         if not _MECHANISM.fullmatch(mechanism):
             self.problems.append(f"{name}: {mechanism!r} is no name of a mechanism (RFC 4422)")
-        elif self._takes(name, found, _OF_MECHANISM):
+        elif self._takes(name, found, _MECHANISM_ARGUMENTS):
             self.methods[mechanism] = _of_mechanism(found)
 
     def _takes(self, name: str, found: Any, count: int) -> bool:
@@ -189,6 +190,6 @@ def _takes(method: Any, count: int) -> bool:
         inspect.signature(method).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # no signature is known
+    except ValueError:  # raised if no signature is known
         return True
     return True

@@ -16,10 +16,10 @@ from smtpd.hooks.call import Done, HookCall, HookTimeout
 from smtpd.hooks.methods import BESIDE, PHASES, Method, Methods
 from smtpd.hooks.runner import HookOverload, HookRunner
 
-_EVERY = 60.0  # seconds between two log lines about one hook
+_LOG_INTERVAL_S = 60.0  # for lines about one hook
 
 FAILED = {
-    "accept": "451 4.3.0 Hook failed, try again later",  # a wrong change of the envelope
+    "accept": "451 4.3.0 Hook failed, try again later",  # after a wrong change of the envelope
     "defer": "451 4.3.0 Hook failed, try again later",
     "reject": "554 5.3.0 Hook failed",
 }
@@ -47,7 +47,7 @@ class Hook:
     on_failure: Literal["accept", "defer", "reject"] = "defer"
     failed_calls: int = field(default=0, init=False)
     _failures: int = field(default=0, init=False)
-    _logged: float = field(default=-_EVERY, init=False)
+    _logged: float = field(default=-_LOG_INTERVAL_S, init=False)
 
     @property
     def calls(self) -> int:
@@ -69,7 +69,7 @@ class Hook:
         self._failures += 1
         self.failed_calls += 1
         now = time.monotonic()
-        if now < self._logged + _EVERY:
+        if now < self._logged + _LOG_INTERVAL_S:
             return
         self._logged = now
         known = isinstance(error, BadAnswer | HookTimeout | HookOverload)
@@ -136,7 +136,7 @@ def awaited() -> tuple[asyncio.Future[tuple[Any, BaseException | None]], Done]:
     answered = asyncio.get_running_loop().create_future()
 
     def done(answer: Any, error: BaseException | None) -> None:
-        if not answered.done():  # else the session has ended
+        if not answered.done():  # not if the session has ended
             answered.set_result((answer, error))
 
     return answered, done

@@ -15,10 +15,10 @@ from smtpd.hooks.call import Done, HookCall, HookTimeout
 from smtpd.hooks.methods import Method
 from smtpd.hooks.thread import HookPool, HookThread
 
-MAX_CALLS = 2000  # open ones of a handler; its further sessions get 451 4.3.0
-_LOOK_S = 0.1  # between two looks at the thread, while calls are open
-_END_S = 1.0  # for threads to end
-_NONE = -1
+MAX_CALLS = 2000  # open ones of a handler; with more its sessions get 451 4.3.0
+_LOOK_INTERVAL_S = 0.1  # at the thread, while calls are open
+_END_TIMEOUT_S = 1.0  # for threads to end
+_NO_PROGRESS = -1
 
 log = get("hooks")
 
@@ -45,11 +45,11 @@ class HookRunner:
         self._loop = asyncio.get_running_loop()
         self._thread = HookThread(f"hook {name}", self._loop, self._came)
         self._pool = HookPool(name, limits.threads, self._loop, self._came)
-        self._open: dict[HookCall, None] = {}  # sessions wait for these, the oldest first
-        self._count = 0  # calls that no thread has given back
-        self._blocked = False  # a hook does not give the thread back, and calls wait
-        self._progress = _NONE  # of the thread at the last look, if calls waited then
-        self._looked = 0.0  # when the last look was
+        self._open: dict[HookCall, None] = {}  # calls that sessions wait for, the oldest first
+        self._count = 0  # number of calls that no thread has given back
+        self._blocked = False  # whether a hook keeps the thread while calls wait
+        self._progress = _NO_PROGRESS  # that of the thread at the last look, if calls waited then
+        self._looked = 0.0  # time of the last look
         self._look_handle: asyncio.TimerHandle | None = None
         self._stopped = False
         self._idle = asyncio.Event()
@@ -91,7 +91,7 @@ class HookRunner:
         else:
             self._thread.put_call(call)
         if not self._look_handle:
-            self._look_handle = self._loop.call_later(_LOOK_S, self._look)
+            self._look_handle = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
         return call
 
     def pause(self, call: HookCall) -> None:
@@ -120,7 +120,7 @@ class HookRunner:
         await asyncio.to_thread(self._join)
 
     def _join(self) -> None:
-        end = time.monotonic() + _END_S
+        end = time.monotonic() + _END_TIMEOUT_S
         for thread in (self._thread.thread, *self._pool.threads):
             thread.join(max(0.0, end - time.monotonic()))
 
@@ -130,7 +130,7 @@ class HookRunner:
         self._open.pop(call, None)
         try:
             self._finish(call)
-        except Exception as error:  # of one session: the others have theirs
+        except Exception as error:  # of one session: the others still get their answers
             log.error("error after a hook", exc_info=error)
         if not self._open:
             self._idle.set()
@@ -153,10 +153,12 @@ class HookRunner:
             if call.deadline > now and not call.over:
                 break
             self._give_up(call, HookTimeout(f"no answer after {self._time_s:g} s"))
-        self._thread.deliver()  # answers of calls before one that blocks
-        self._look_at_thread(late=now > self._looked + 2 * _LOOK_S)
+        self._thread.deliver()  # the answers of calls before the one that blocks
+        self._look_at_thread(late=now > self._looked + 2 * _LOOK_INTERVAL_S)
         self._looked = now
-        self._look_handle = self._loop.call_later(_LOOK_S, self._look) if self._open else None
+        self._look_handle = (
+            self._loop.call_later(_LOOK_INTERVAL_S, self._look) if self._open else None
+        )
 
     def _look_at_thread(self, *, late: bool) -> None:
         """Note whether the thread is blocked; a `late` look proves nothing, as all was late."""
@@ -165,10 +167,10 @@ class HookRunner:
             if self._blocked:
                 log.info("hook serves again", hook=self.name)
             self._blocked = False
-            self._progress = thread.progress if thread.queue else _NONE
+            self._progress = thread.progress if thread.queue else _NO_PROGRESS
         elif not self._blocked:
             log.warning("hook blocks its thread", hook=self.name, place=thread.place())
             self._blocked = True
-            with suppress(IndexError):  # the thread may take the last one
+            with suppress(IndexError):  # raised if the thread has taken the last call
                 while True:
                     self._pool.put_call(thread.queue.popleft())

@@ -48,7 +48,7 @@ class SessionHooks:
         self._commands = commands
         self._judgement = judgement
         self._asking = Asking(commands, server, judgement, fail)
-        self._began = False  # hooks may know of the session
+        self._began = False  # whether hooks may know of the session
         self.logins = LoginHooks(phases.auth, self._asking) if phases.auth else None
         """Those that log users in, if there are any."""
         self.holds_replies = self._asking.holds_replies
@@ -185,7 +185,7 @@ class SessionHooks:
             answer = replies.RELAY_DENIED  # `relay: hook`, and no hook has accepted it
         recipients: Any = transaction.envelope.rcpt_tos
         if not isinstance(recipients, list):
-            recipients = []  # the judgement says so
+            recipients = []  # the judgement of the envelope reports it
         elif answer is None and mailbox:
             recipients.append(mailbox)
         elif answer and answer[0] == "2" and recipients[-1:] == [path]:
@@ -195,7 +195,8 @@ class SessionHooks:
             key, replaced = transaction.take_last()
         problem = self._judgement.problem(transaction, replaced)
         if replaced and transaction.dsn and key not in transaction.recipients:
-            transaction.dsn.pop(key, None)  # the client may send it again, without
+            # the client may send the recipient again without parameters
+            transaction.dsn.pop(key, None)
         if problem:
             return self._asking.failed(self.words[b"RCPT"], problem)
         return answer or default
@@ -266,5 +267,5 @@ class SessionHooks:
 def _true(answer: Any) -> bool:
     try:
         return bool(answer)
-    except Exception:  # it is the hook's own class
+    except Exception:  # the object may be of a class of the hook
         return False

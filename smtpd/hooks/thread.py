@@ -19,7 +19,7 @@ import uvloop
 from smtpd.hooks.call import HookCall
 
 _OWN = dirname(__file__)
-_CANCEL_S = 1.0  # for a hook to end when it is cancelled
+_CANCEL_TIMEOUT_S = 1.0  # for a hook to end when it is cancelled
 
 type GiveBack = Callable[[HookCall], None]
 """Takes a call back from its thread, in the loop of the sessions."""
@@ -40,10 +40,10 @@ class HookThread:
         """Calls that the thread has not begun."""
         self.progress = 0
         """Grows with each call that the thread begins, and whenever it has emptied the queue."""
-        self._awake = False  # the thread will look at the queue
+        self._awake = False  # whether the thread is about to look at the queue
         self._answers: deque[HookCall] = deque()
-        self._batch = False  # answers leave together after the calls at hand
-        self._signalled = False  # the loop of the sessions will look at the answers
+        self._batch = False  # whether answers leave together, after the calls at hand
+        self._signalled = False  # whether the sessions' loop is about to look at the answers
         self._stopping = False
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
@@ -82,14 +82,14 @@ class HookThread:
     def _run(self) -> None:
         _use(self._loop)
         while not self._stopping:
-            with suppress(BaseException):  # a hook's callback called sys.exit
+            with suppress(BaseException):  # for example SystemExit by a callback of a hook
                 self._loop.run_forever()
         self._loop.close()
 
     def _stop(self) -> None:
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        self._loop.call_later(0.05, self._loop.stop)  # they end first
+        self._loop.call_later(0.05, self._loop.stop)  # after the tasks have ended
 
     def _take(self) -> None:
         self._awake = False
@@ -98,13 +98,13 @@ class HookThread:
             while queue:
                 try:
                     call = queue.popleft()
-                except IndexError:  # the thread of the sessions has taken it back
+                except IndexError:  # the thread of the sessions has taken the call back
                     break
                 self.progress += 1
                 if call.over:
                     self._answers.append(call)
                     continue
-                # it answers in this batch if it awaits nothing
+                # a hook that awaits nothing answers in this batch
                 self._batch = True
                 task: asyncio.Task[Any] = asyncio.Task(
                     self._perform(call), loop=loop, eager_start=True
@@ -131,7 +131,7 @@ class HookThread:
             self._signalled = True
             try:
                 self._main.call_soon_threadsafe(self.deliver)
-            except RuntimeError:  # the process ends, and no session waits
+            except RuntimeError:  # raised while the process ends, when no session waits
                 self._signalled = False
 
     def deliver(self) -> None:
@@ -165,11 +165,11 @@ class HookPool:
         if len(self._open) < self._most:
             return False
         running = islice(self._open, self._most)  # calls begin in the order in which they came
-        return all(now > call.deadline + _CANCEL_S for call in running)
+        return all(now > call.deadline + _CANCEL_TIMEOUT_S for call in running)
 
     def put_call(self, call: HookCall) -> None:
         """Hand a call over."""
-        call.loop = None  # that of HookThread, if it has the call no longer
+        call.loop = None  # HookThread may have set its own loop, but has the call no longer
         self._open[call] = None
         if len(self._open) > len(self.threads) < self._most:
             name = f"hook {self._name} pool {len(self.threads) + 1}"
@@ -197,15 +197,16 @@ class HookPool:
                 task.cancel()
             try:
                 loop.run_until_complete(task)
-            except BaseException as error:  # a hook's callback called sys.exit
+            except BaseException as error:  # for example SystemExit by a callback of a hook
                 if not task.done():
                     task.cancel()
                     call.error = error
-            with suppress(RuntimeError):  # the process ends, and no session waits
+            with suppress(RuntimeError):  # raised while the process ends, when no session waits
                 self._main.call_soon_threadsafe(self._came, call)
         loop.close()
 
 
 def _use(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
-    loop.set_exception_handler(lambda _, context: None)  # what failed is answered for
+    # errors of hooks have been answered already
+    loop.set_exception_handler(lambda _, context: None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pgmta.mail.newlines import Mode, NewlineGuard
 
-_DIGITS = 18  # of a size
+_MAX_SIZE_DIGITS = 18  # of a size
 
 
 def parse(argument: str) -> tuple[int, bool] | None:
     """Return the octets of a chunk, and whether it is the last; None for a wrong argument."""
     size, _, last = argument.partition(" ")
-    if not (size.isascii() and size.isdigit() and len(size) <= _DIGITS):
+    if not (size.isascii() and size.isdigit() and len(size) <= _MAX_SIZE_DIGITS):
         return None
     last = last.strip().upper()
     return (int(size), bool(last)) if last in ("", "LAST") else None

@@ -7,10 +7,10 @@ from stringzilla import find, translate
 from pgmta.mail.newlines import Mode, NewlineGuard
 from pgmta.mail.octets import replace
 
-_CRS = bytes(octet == 13 for octet in range(256))  # table in which only CR is not 0
-_LFS = bytes(octet == 10 for octet in range(256))
+_TO_CR_MARKS = bytes(octet == 13 for octet in range(256))  # a table in which only CR is not 0
+_TO_LF_MARKS = bytes(octet == 10 for octet in range(256))  # a table in which only LF is not 0
 _END = b"\r\n.\r\n"
-_OVERLAP = 4
+_MAX_UNDECIDED_OCTETS = 4
 
 
 class EndOfData:
@@ -36,7 +36,9 @@ class EndOfData:
         if self._undecided:
             data = self._undecided + data
         end = find(data, _END)
-        if end >= 0 and data[end : end + len(_END)] != _END:  # a wrong one would cut the message
+        if (
+            end >= 0 and data[end : end + len(_END)] != _END
+        ):  # stringzilla may have found another place, which would cut the message
             end = data.find(_END)
         if end >= 0:
             self.done = True
@@ -52,10 +54,10 @@ class EndOfData:
             self._first = False
             content = content[2:]
         guard = self.guard
-        # most content has no dot after a newline and no NUL: the guard would find nothing
+        # In most content no dot follows a newline, and there is no NUL: the guard can't object.
         if guard.strict:
-            # each CR has an LF after it, and no other LF: no dot is without its transparency dot
-            crs, lfs = translate(content, _CRS), translate(content, _LFS)
+            # If each CR has an LF after it, and no other LF is there, each dot got its second dot.
+            crs, lfs = translate(content, _TO_CR_MARKS), translate(content, _TO_LF_MARKS)
             plain = not guard.cr and b"\0" + crs == lfs + b"\0"
         else:
             plain = not (dotted or b"." in guard.tail + content[:4])
@@ -70,7 +72,7 @@ class EndOfData:
 
 def _undecided_length(data: bytes) -> int:
     """Length of the longest tail that could still become CRLF-dot-something."""
-    for length in range(min(_OVERLAP, len(data)), 0, -1):
+    for length in range(min(_MAX_UNDECIDED_OCTETS, len(data)), 0, -1):
         if _END.startswith(data[-length:]):
             return length
     return 0

@@ -26,11 +26,11 @@ from smtpd.message.content_file import ContentFile, Spool
 from smtpd.message.end_of_data import EndOfData
 from smtpd.protocol import replies
 
-_EXCESS = 2  # times the largest message
-# Seconds that content waits for the store. In the middle of it a client waits three minutes until
-# it can send on (RFC 5321, section 4.5.3.2.5); after its end this is a part of ten minutes.
-_PATIENCE = 120.0
-_SMALL = 512  # octets of a buffer that is joined with others: an object each would cost more
+_EXCESS_FACTOR = 2  # so many times the largest message is read before smtpd hangs up
+# For content that waits for the store. A client waits three minutes until it can go on to send, and
+# ten minutes after the end of the content (RFC 5321, sections 4.5.3.2.5 and 4.5.3.2.6).
+_STORE_TIMEOUT_S = 120.0
+_MAX_JOINED_OCTETS = 512  # small buffers are joined, because an object for each would cost more
 _HEADER_REFUSALS = {
     HeaderRefusal.TOO_LARGE: replies.HEADER_TOO_LARGE,
     HeaderRefusal.AUTHOR_DENIED: replies.AUTHOR_DENIED,
@@ -71,7 +71,7 @@ class IncomingMessage:
         self._committer = committer
         self.wire_form = wire_form
         """Finds the end of the content in the input."""
-        self._header_rules = header_rules  # None once the header is complete
+        self._header_rules = header_rules  # None after the header was completed
         self.content = Content(committer.chunks.drop_chunks)
         """The owner of the octets."""
         self.size = 0
@@ -101,7 +101,7 @@ class IncomingMessage:
             content.collected += len(octets)
             if content.collected > CHUNK_OCTETS:
                 self.large = True
-            if len(octets) > _SMALL:
+            if len(octets) > _MAX_JOINED_OCTETS:
                 content.buffers.append(octets)
             elif content.buffers and isinstance(content.buffers[-1], bytearray):
                 content.buffers[-1] += octets
@@ -135,7 +135,7 @@ class IncomingMessage:
         if self._head:
             self._head += content.buffers[0][: MAX_HEADER_OCTETS - len(self._head)]
         head = self._head or content.buffers[0][:MAX_HEADER_OCTETS]
-        # header fields are looked for only if the words are there
+        # quicker than patterns: most headers have none of these names
         end = head.find(b"\r\n\r\n")
         words = head.lower() if end < 0 else head[:end].lower()
         if words.count(b"received:") > limit and hops(self.header()) > limit:
@@ -171,8 +171,8 @@ class IncomingMessage:
 
     @property
     def room(self) -> int:
-        """Octets that may come before the end is not waited for any more."""
-        return _EXCESS * self._limits.message_size - self.size
+        """The octets that may still come before smtpd hangs up."""
+        return _EXCESS_FACTOR * self._limits.message_size - self.size
 
     @property
     def full(self) -> bool:
@@ -230,7 +230,7 @@ class IncomingMessage:
             self.content.buffers.append(octets)
             self._apply_rules(whole=False)
             octets = self.content.join()
-        if self.whole:  # no longer
+        if self.whole:  # the message is not in memory as a whole any more
             self.whole, self._most, self.spool = False, PART_OCTETS, Spool()
         whole = len(octets) // unit * unit
         self._head += octets[: min(whole, MAX_HEADER_OCTETS - len(self._head))]
@@ -257,7 +257,7 @@ class IncomingMessage:
         if content.state is State.FAILED:
             return
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
                 content.id = content.id or await self._committer.take_id()
                 await self._committer.chunks.write_part(content, part)
         except (StoreUnavailable, psycopg.Error, TimeoutError) as error:
@@ -268,7 +268,7 @@ class IncomingMessage:
         """Get an id, write the last part; return the reply of a refusal, or nothing."""
         content, self.whole = self.content, False
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
                 if content.collected > PART_OCTETS:
                     await self.store()
                 if content.chunks and content.collected:

@@ -8,16 +8,15 @@ from asyncio.subprocess import Process
 from pgmta.logs import get
 from pgmta.metrics.series import Values, load
 
-READY = b"ready\n"
+READY_LINE = b"ready\n"
 """The line that a serving process writes to its standard output once it accepts connections."""
 
-PROBLEM = "problem"
+PROBLEM_KEY = "problem"
 """The name under which figures say why the process takes no mail; no series has it."""
 
-LONGEST = 1 << 20
-"""Octets of a line at most."""
+MAX_LINE_OCTETS = 1 << 20
 
-_PATIENCE = 3.0  # seconds for an answer
+_ANSWER_TIMEOUT_S = 3.0
 
 log = get("master")
 
@@ -40,7 +39,7 @@ class ChildPipe:
         stdout = self._child.stdout
         try:
             while stdout and (line := await stdout.readline()):
-                if line == READY:
+                if line == READY_LINE:
                     if not self.ready.done():
                         self.ready.set_result(True)
                     continue
@@ -72,7 +71,7 @@ class ChildPipe:
             self._answer = asyncio.get_running_loop().create_future()
             stdin.write(b"?")
         try:
-            return await asyncio.wait_for(asyncio.shield(self._answer), _PATIENCE)
+            return await asyncio.wait_for(asyncio.shield(self._answer), _ANSWER_TIMEOUT_S)
         except TimeoutError:
             return False
 
@@ -85,5 +84,5 @@ class ChildPipe:
         """Learn the present figures; return why the process takes no mail, '' if it does."""
         if not await self.ask():
             return f"a process does not answer: pid {self._child.pid}"
-        reasons = self.values.get(PROBLEM)
+        reasons = self.values.get(PROBLEM_KEY)
         return next(iter(reasons))[0] if reasons else ""

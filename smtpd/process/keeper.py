@@ -13,20 +13,20 @@ from pgmta.errors import FormerDatabase
 from pgmta.logs import get
 from pgmta.metrics.series import Values, add, without_gauges
 from pgmta.service import first
-from smtpd.process.child_pipe import LONGEST, ChildPipe
-from smtpd.server.smtpd_series import CATALOGUE
+from smtpd.process.child_pipe import MAX_LINE_OCTETS, ChildPipe
+from smtpd.server.smtpd_series import SERIES
 
-GRACE = 40.0
-"""Seconds for a process to stop; then it is killed."""
+GRACE_S = 40.0
+"""For a process to stop; then it is killed."""
 
-FORMER = 3
+FORMER_DATABASE = 3
 """Exit code of a serving process: the database is from before the first release."""
 
-_BACKOFF = (0.1, 5.0)  # seconds before a restart: at first, at most
-_STABLE = 10.0  # seconds after which a process counts as healthy
-_MOST = 2  # processes that may be there when a successor starts: the current and an earlier one
-_LAST = 1.0  # seconds for the last figures of a process that has ended
-_START = 60.0  # seconds that a successor has to become ready
+_RESTART_PAUSES_S = (0.1, 5.0)  # at first, and at most
+_STABLE_S = 10.0  # a process that has run for longer counts as healthy
+_MAX_PROCESSES = 2  # that may be there when a successor starts: the current and an earlier one
+_LAST_FIGURES_TIMEOUT_S = 1.0  # of a process that has ended
+_START_TIMEOUT_S = 60.0  # for a successor to become ready
 
 log = get("master")
 
@@ -49,29 +49,29 @@ class Keeper:
         """Counts of the processes that have ended."""
         self._ends: asyncio.Queue[Process] = asyncio.Queue()
         self._watches: set[asyncio.Task[None]] = set()
-        self._ended = asyncio.Event()  # some process has
+        self._ended = asyncio.Event()  # set when some process has ended
         self._stopping = asyncio.Event()
         self.accepting = asyncio.Event()
         """Is set once a first process accepts connections."""
 
     async def run(self) -> None:
         """Serve until `stop`; return when the last process has ended. Raises FormerDatabase."""
-        backoff = _BACKOFF[0]
+        backoff = _RESTART_PAUSES_S[0]
         while not self._stopping.is_set():
             if not self._current and not await self._begin():
-                await first(self._stopping, timeout=_BACKOFF[1])
+                await first(self._stopping, timeout=_RESTART_PAUSES_S[1])
                 continue
             child = await self._ends.get()
             if child is not self._current or self._stopping.is_set():
-                continue  # a process that was replaced, or a successor that did not start
+                continue  # this was a process that was replaced, or a successor that did not start
             self._current = None
-            if child.returncode == FORMER:
+            if child.returncode == FORMER_DATABASE:
                 raise FormerDatabase
-            if time.monotonic() - self._since > _STABLE:
-                backoff = _BACKOFF[0]
+            if time.monotonic() - self._since > _STABLE_S:
+                backoff = _RESTART_PAUSES_S[0]
             log.error("process died, restarting", pid=child.pid, status=child.returncode)
             await first(self._stopping, timeout=backoff)
-            backoff = min(backoff * 2, _BACKOFF[1])
+            backoff = min(backoff * 2, _RESTART_PAUSES_S[1])
         while self._watches:
             await asyncio.wait(set(self._watches))
 
@@ -89,7 +89,7 @@ class Keeper:
 
     async def replace(self) -> bool:
         """Start a successor, and end the old process once it accepts; False if it does not."""
-        while len(self._children) > _MOST:
+        while len(self._children) > _MAX_PROCESSES:
             self._ended.clear()
             await self._ended.wait()
         successor = await self._start()
@@ -97,7 +97,7 @@ class Keeper:
             return False
         ready = self._children[successor].ready
         try:
-            await asyncio.wait([ready], timeout=_START)
+            await asyncio.wait([ready], timeout=_START_TIMEOUT_S)
         finally:
             serves = ready.done() and ready.result()
             if not serves and successor.returncode is None:
@@ -113,11 +113,11 @@ class Keeper:
     def _retire(self, child: Process) -> None:
         """End a process; kill it if it does not stop, because a hook may hold it for ever."""
         child.terminate()
-        asyncio.get_running_loop().call_later(GRACE, self._kill, child)
+        asyncio.get_running_loop().call_later(GRACE_S, self._kill, child)
 
     def _kill(self, child: Process) -> None:
         if child.returncode is None:
-            log.error("process killed, because it did not stop", pid=child.pid, after=GRACE)
+            log.error("process killed, because it did not stop", pid=child.pid, after=GRACE_S)
             child.kill()
 
     def stop(self) -> None:
@@ -142,9 +142,9 @@ class Keeper:
             child = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "smtpd", "serve", "-c", str(self._path),
                 "--descriptors", ",".join(map(str, self._descriptors)),
-                stdin=PIPE,  # its end means that the master has died
+                stdin=PIPE,  # its end tells the process that the master has died
                 stdout=PIPE,
-                limit=LONGEST,
+                limit=MAX_LINE_OCTETS,
                 pass_fds=self._descriptors,
             )  # fmt: skip
         except OSError as error:
@@ -166,8 +166,9 @@ class Keeper:
     async def _watch(self, child: Process) -> None:
         await child.wait()
         pipe = self._children[child]
-        await asyncio.wait([pipe.end], timeout=_LAST)
+        await asyncio.wait([pipe.end], timeout=_LAST_FIGURES_TIMEOUT_S)
         del self._children[child]
-        self._ends.put_nowait(child)  # first, because odd figures shall not keep it from a restart
+        # before its figures are read: bad ones may not prevent the restart
+        self._ends.put_nowait(child)
         self._ended.set()
-        add(self.past, without_gauges(CATALOGUE, pipe.values))
+        add(self.past, without_gauges(SERIES, pipe.values))

@@ -15,10 +15,11 @@ from typing import Any
 from pgmta.logs import get
 from smtpd.process.plan import MasterPlan
 
-_MODE = 0o1733  # all users may add files; only the owner may list them, and remove those of others
-_OPEN = stat.S_IWOTH | stat.S_ISVTX
-_INTERVAL_S = 10.0  # between two looks
-_LONGEST = 3600.0  # seconds for one round
+# all users may add files; only the owner may list them, and remove those of others
+_FOLDER_MODE = 0o1733
+_OPEN_TO_ALL = stat.S_IWOTH | stat.S_ISVTX
+_LOOK_INTERVAL_S = 10.0
+_MAX_ROUND_S = 3600.0
 
 log = get("maildrop")
 
@@ -32,7 +33,8 @@ class MaildropWatch:
     def __init__(self, plan: MasterPlan) -> None:
         drop = plan.maildrop
         self._directory = Path(drop.directory) if drop.directory else None
-        self._tell = log.warning if drop.named else log.debug  # the default may be for root alone
+        # by default only root may be able to use the folder
+        self._tell = log.warning if drop.named else log.debug
         self._user = plan.user if os.getuid() == 0 else None
         self._server = drop.server
 
@@ -50,7 +52,7 @@ class MaildropWatch:
                     await self._flush()
                 except OSError as error:
                     log.warning("can't take waiting mail", reason=str(error))
-            await asyncio.sleep(_INTERVAL_S)
+            await asyncio.sleep(_LOOK_INTERVAL_S)
 
     def _identity(self) -> dict[str, Any]:
         """Return the options with which a process runs as `user`, without the groups of root."""
@@ -63,7 +65,7 @@ class MaildropWatch:
     def _make(self, directory: Path) -> bool:
         """Make the directory if it is missing; return whether it can be used."""
         if directory.is_dir():
-            if directory.stat().st_mode & _OPEN == stat.S_IWOTH:
+            if directory.stat().st_mode & _OPEN_TO_ALL == stat.S_IWOTH:
                 log.warning("users can remove the waiting mail of others: use mode 1733",
                             directory=str(directory))  # fmt: skip
             usable = os.access(directory, os.R_OK | os.W_OK | os.X_OK)
@@ -76,7 +78,7 @@ class MaildropWatch:
             if self._user:
                 entry = pwd.getpwnam(self._user)
                 os.chown(directory, entry.pw_uid, entry.pw_gid)
-            directory.chmod(_MODE)
+            directory.chmod(_FOLDER_MODE)
         except (OSError, KeyError) as error:
             self._tell("no directory for waiting mail", directory=str(directory), reason=str(error))
             return False
@@ -110,12 +112,12 @@ class MaildropWatch:
             stdout=DEVNULL, stderr=PIPE, env={**os.environ, **settings},
             **self._identity())  # fmt: skip
         try:
-            _, errors = await asyncio.to_thread(process.communicate, timeout=_LONGEST)
+            _, errors = await asyncio.to_thread(process.communicate, timeout=_MAX_ROUND_S)
         except subprocess.TimeoutExpired:
             log.warning("waiting mail takes too long")
             return
         finally:
-            process.kill()  # nothing happens if it has ended
+            process.kill()  # without effect if the process has ended
         self._log(errors)
 
     def _log(self, errors: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pgmta import logs, signals
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.service import ServiceManager, Signals, start_part
-from smtpd.process.keeper import GRACE, Keeper
+from smtpd.process.keeper import GRACE_S, Keeper
 from smtpd.process.maildrop_watch import MaildropWatch
 from smtpd.process.plan import MasterPlan
 from smtpd.process.plan_process import PlanProcess
@@ -52,10 +52,10 @@ class Master:
         stop = signals.stop
         runs = [start_part("keeper", keeper.run, stop) for keeper in self._keepers]
         for listener in self._plan.listen:
-            place = {"address": listener.address, "port": listener.port}
+            address = {"address": listener.address, "port": listener.port}
             if listener.socket:
-                place = {"socket": listener.socket}
-            log.info("listening", **place, processes=self._plan.processes)
+                address = {"socket": listener.socket}
+            log.info("listening", **address, processes=self._plan.processes)
         others = [
             start_part("reload", lambda: self._reloads(signals)),
             start_part("maildrop", MaildropWatch(self._plan).run),
@@ -71,7 +71,7 @@ class Master:
         await _end(others)
         for keeper in self._keepers:
             keeper.stop()
-        _, slow = await asyncio.wait(runs, timeout=GRACE)
+        _, slow = await asyncio.wait(runs, timeout=GRACE_S)
         if slow:
             for keeper in self._keepers:
                 keeper.signal(signal.SIGKILL)
@@ -137,10 +137,10 @@ class Master:
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return False
-        except Exception as error:  # no process to read it, or one of another version
+        except Exception as error:  # no process could read the plan, or one of another version did
             log.error("configuration kept as it was", reason=str(error) or type(error).__name__)
             return False
-        if not plan:  # we stop
+        if not plan:  # because the master stops
             return False
         new, old = plan.lasting, self._plan.lasting
         changed = [name for name in new if new[name] != old[name]]

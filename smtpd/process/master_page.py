@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values, add
 from smtpd.process.keeper import Keeper
-from smtpd.server.smtpd_series import CATALOGUE
+from smtpd.server.smtpd_series import SERIES
 
 
 class MasterPage:
@@ -27,7 +27,7 @@ class MasterPage:
                 add(total, pipe.values)
         add(total, process_values())
         total |= build_values("smtpd", version("pgmta"), ready=ready)
-        return page(CATALOGUE, total)
+        return page(SERIES, total)
 
     async def problem(self) -> str:
         """Return why no process takes mail; '' if one does."""

@@ -16,7 +16,7 @@ from pgmta.errors import ConfigError
 if TYPE_CHECKING:
     from smtpd.config import Listener, SmtpdConfig
 
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not bound here
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not bound here
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,5 +127,5 @@ def _suits(listener: Listener) -> bool:
 def _place(listener: Listener) -> str:
     if listener.socket:
         return str(listener.socket)
-    address = _ANY.get(listener.address, listener.address)
+    address = _ANY_ADDRESS.get(listener.address, listener.address)
     return f"[{address}]:{listener.port}" if ":" in address else f"{address}:{listener.port}"

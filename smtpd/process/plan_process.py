@@ -11,10 +11,10 @@ from contextlib import suppress
 
 from smtpd.process.plan import MasterPlan, parse_plan
 
-OPTION = "--plan"
+PLAN_OPTION = "--plan"
 """The hidden option with the descriptor to which a command writes the plan."""
 
-_LOOK = 100  # milliseconds between looks for a signal
+_SIGNAL_LOOK_INTERVAL_MS = 100  # milliseconds between looks for a signal
 
 
 class PlanProcess:
@@ -25,7 +25,7 @@ class PlanProcess:
         self._pipe, far = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-P", "-m", "smtpd", *command, OPTION, str(far)],
+                [sys.executable, "-P", "-m", "smtpd", *command, PLAN_OPTION, str(far)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[far],
                 process_group=0,  # signals of a terminal are for the master
@@ -56,11 +56,13 @@ class PlanProcess:
             if self._stopped():
                 self._process.terminate()
                 return None
-            if not waiting.poll(_LOOK):  # a signal is only kept, so that it ends no wait
+            if not waiting.poll(
+                _SIGNAL_LOOK_INTERVAL_MS
+            ):  # Python notes a signal without ending the wait
                 continue
             part = os.read(self._pipe, 1 << 16)
             if not part:
-                with suppress(ValueError):  # else its end came in the middle
+                with suppress(ValueError):  # raised if the process ended in the middle of it
                     return parse_plan(text)
                 return None
             text += part

@@ -33,7 +33,7 @@ def give_up(config: SmtpdConfig) -> None:
     os.initgroups(entry.pw_name, entry.pw_gid)
     os.setgid(entry.pw_gid)
     os.setuid(entry.pw_uid)
-    # libpq looks for its password file there
+    # libpq looks for its password file in HOME
     os.environ.update(HOME=entry.pw_dir, USER=entry.pw_name, LOGNAME=entry.pw_name)
 
 
@@ -44,7 +44,11 @@ def shut_out(config: SmtpdConfig) -> str:
     """
     if config.user is None:
         return ""
-    for module in (os.__file__, uvloop.__file__, __file__):  # Python, its libraries and smtpd
+    for module in (
+        os.__file__,
+        uvloop.__file__,
+        __file__,
+    ):  # one of Python, one of a library, one of smtpd
         if os.access(module, os.R_OK):
             continue
         closed = [str(path) for path in Path(module).parents if not os.access(path, os.X_OK)]

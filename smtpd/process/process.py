@@ -18,19 +18,20 @@ from pgmta.service import Signals, report_error, start_part, trim_memory, tune_m
 from smtpd.commands.listener import SmtpListener
 from smtpd.config import SmtpdConfig
 from smtpd.hooks.hook_set import HookSet
-from smtpd.process.child_pipe import READY
+from smtpd.process.child_pipe import READY_LINE
 from smtpd.process.sockets import BACKLOG
 from smtpd.process.teller import Teller
 from smtpd.server.log import Notice
-from smtpd.server.server import TURNED_AWAY, Server
+from smtpd.server.server import MAX_TURNED_AWAY, Server
 from smtpd.session.connection import Connection
 from smtpd.session.opening import open_connection
 from smtpd.tls.contexts import ContextSet
 
-_FILES = 100  # open files besides the clients' connections
-_END = 1.0  # seconds for hooks whose session has ended
-_TRIM, _MANY = 60.0, 500  # seconds between two looks, TLS sessions meanwhile
-_GRACE = 30.0  # seconds for sessions in DATA when the process stops
+_MAX_OTHER_FILES = 100  # open besides the connections of clients
+_HOOKS_TIMEOUT_S = 1.0  # for hooks whose session has ended
+_TRIM_INTERVAL_S = 60.0
+_MANY_HANDSHAKES = 500  # so many in that time leave memory to give back
+_GRACE_S = 30.0  # for sessions in DATA when the process stops
 
 log = get("smtpd")
 
@@ -45,7 +46,7 @@ async def serve(
     signals = Signals()
     master = _keep_stdout_for_the_master()
     _log_ignored()
-    _allow_files(config.limits.connections + TURNED_AWAY + _FILES)
+    _allow_files(config.limits.connections + MAX_TURNED_AWAY + _MAX_OTHER_FILES)
     hooks = await HookSet().load_hooks(config, path)
     for warning in hooks.warnings:
         log.warning("hook is used in part", reason=warning)
@@ -60,7 +61,7 @@ async def serve(
         start_part("memory", partial(_trim, shared)),
     ]
     for task in (*shared.committer.tasks, *shared.committer.chunks.tasks):
-        # sessions wait for what it had begun: the master starts another process
+        # its sessions would wait for ever, so the process ends and the master starts another
         report_error("intake", task, stop)
     parts = zip(descriptors, config.listen, hooks.phases, tls.contexts, strict=True)
     servers = []
@@ -74,13 +75,13 @@ async def serve(
     tune_memory()
     duties.append(start_part("announcement", partial(_announce, answered)))
     with contextlib.suppress(BrokenPipeError):  # the master has died, and we end as well
-        os.write(master, READY)
+        os.write(master, READY_LINE)
     await stop.wait()
     for server in servers:
         server.close()
-    if not await shared.stop(_GRACE):
-        log.warning("cut off sessions that did not end", after=_GRACE)
-    await hooks.stop(_END)
+    if not await shared.stop(_GRACE_S):
+        log.warning("cut off sessions that did not end", after=_GRACE_S)
+    await hooks.stop(_HOOKS_TIMEOUT_S)
     for duty in duties:
         duty.cancel()
     ends = await asyncio.gather(*duties, return_exceptions=True)
@@ -109,14 +110,14 @@ async def _trim(server: Server) -> None:
 
     uvloop allocates 256 KB per session. Between such buffers malloc finds ever new places.
     """
-    before, again = 0, False
+    before, once_more = 0, False
     while True:
-        await asyncio.sleep(_TRIM)
-        many = server.handshakes - before >= _MANY
-        if many or again:
+        await asyncio.sleep(_TRIM_INTERVAL_S)
+        many = server.handshakes - before >= _MANY_HANDSHAKES
+        if many or once_more:
             before = server.handshakes
             trim_memory()
-        again = many  # the sessions end later
+        once_more = many  # because their sessions may end only later
 
 
 def _log_ignored() -> None:
@@ -140,5 +141,5 @@ def _allow_files(number: int) -> None:
     """Raise the soft limit of open files, which is often 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < number:
-        most = number if hard == resource.RLIM_INFINITY else min(number, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        allowed = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

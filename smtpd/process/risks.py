@@ -10,10 +10,10 @@ from pathlib import Path
 from pgmta.config.types import Network
 from smtpd.config import Listener, SmtpdConfig
 
-_WIDE = {4: 8, 6: 16}  # shorter prefixes hold a good part of the Internet
-_CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
-_ROUTES = Path("/proc/net/route")
-_CONTAINER_HINTS = ("container", "KUBERNETES_SERVICE_HOST")
+_WIDE_PREFIX_BITS = {4: 8, 6: 16}  # a shorter prefix holds a good part of the Internet
+_CONTAINER_FILES = (Path("/.dockerenv"), Path("/run/.containerenv"))
+_ROUTES_FILE = Path("/proc/net/route")
+_CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
 
 
 def risks(config: SmtpdConfig, gateway: str = "") -> list[str]:
@@ -87,16 +87,16 @@ def _of_listener(config: SmtpdConfig, listener: Listener) -> list[str]:
 
 
 def _wide(network: Network) -> bool:
-    return network.prefixlen < _WIDE[network.version] and not network.is_loopback
+    return network.prefixlen < _WIDE_PREFIX_BITS[network.version] and not network.is_loopback
 
 
 def container_gateway() -> str:
     """Return the address from which a container's bridge forwards connections, or nothing."""
-    inside = any(path.exists() for path in _CONTAINERS)
-    if not inside and not any(name in os.environ for name in _CONTAINER_HINTS):
+    inside = any(path.exists() for path in _CONTAINER_FILES)
+    if not inside and not any(name in os.environ for name in _CONTAINER_VARIABLES):
         return ""
     try:
-        lines = _ROUTES.read_text(encoding="ascii").splitlines()[1:]
+        lines = _ROUTES_FILE.read_text(encoding="ascii").splitlines()[1:]
     except OSError:
         return ""
     for line in lines:

@@ -40,7 +40,8 @@ def server_values(server: Server, hooks: Iterable[Hook]) -> Values:
             ("calls", hook.calls), ("seconds", hook.seconds), ("failures", hook.failed_calls),
         ):  # fmt: skip
             found = values.setdefault(f"{PREFIX}hook_{name}_total", {})
-            found[hook.name,] = float(number)  # of listeners: the same name is the same handler
+            # listeners whose hooks have the same name share the handler
+            found[hook.name,] = float(number)
     states = server.resources.states()
     values["pgmta_database_connections"] = {(n,): float(v) for n, v in states.items()}
     return values | process_values()

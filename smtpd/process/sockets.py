@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from smtpd.config import Listener
 
 BACKLOG = 1024  # connections that may wait for accept
-_FIRST = 3  # descriptor of the first socket of systemd (sd_listen_fds(3))
+_FIRST_DESCRIPTOR = 3  # of the sockets of systemd (sd_listen_fds(3))
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
-_MODE = 0o666  # as with a port of this host, all its users may connect
+_SOCKET_MODE = 0o666  # as with a port of this host, all its users may connect
 _VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
@@ -72,7 +72,7 @@ def bind_path(listener: ListeningPlace, count: int) -> list[socket.socket]:
                 raise OSError(errno.EADDRINUSE, "another server listens there")
             os.unlink(path)
         sock.bind(path)
-        os.chmod(path, _MODE)
+        os.chmod(path, _SOCKET_MODE)
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
@@ -96,7 +96,7 @@ def passed() -> list[socket.socket]:
     said = {name: os.environ.pop(name, "") for name in _VARIABLES}
     if said["LISTEN_PID"] != str(os.getpid()) or not said["LISTEN_FDS"].isdecimal():
         return []
-    numbers = range(_FIRST, _FIRST + int(said["LISTEN_FDS"]))
+    numbers = range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + int(said["LISTEN_FDS"]))
     return [socket.socket(fileno=os.dup(number)) for number in numbers]
 
 

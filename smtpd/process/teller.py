@@ -10,7 +10,7 @@ from contextlib import suppress
 from pgmta.metrics.database_look import DatabaseLook
 from pgmta.metrics.series import dump
 from smtpd.hooks.hook_set import HookSet
-from smtpd.process.child_pipe import PROBLEM
+from smtpd.process.child_pipe import PROBLEM_KEY
 from smtpd.server.server import Server
 
 
@@ -36,10 +36,13 @@ class Teller:
 
     def tell(self, away: str = "") -> None:
         """Write the present figures; `away` says why the database does not answer."""
-        from smtpd.process.server_figures import server_problem, server_values  # the library too
+        from smtpd.process.server_figures import (  # imports the library of metrics too
+            server_problem,
+            server_values,
+        )
 
         values = server_values(self._server, self._hooks.hooks)
         if problem := server_problem(self._server) or away:
-            values[PROBLEM] = {(problem,): 1.0}
+            values[PROBLEM_KEY] = {(problem,): 1.0}
         with suppress(BrokenPipeError):  # the master has died
             os.write(self._master, dump(values))

@@ -8,14 +8,15 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-_TEXT = b"PROXY "
-_TEXT_MOST = 107  # octets of version 1, with CRLF
+_TEXT_START = b"PROXY "
+_MAX_TEXT_OCTETS = 107  # of version 1, with CRLF
 _SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
-_FIXED = 16  # octets of version 2 before its addresses
-_REST_MOST = 4096  # octets of version 2 after them: addresses and type-length-value fields
+_FIXED_OCTETS = 16  # of version 2, before its addresses
+# of version 2, after the fixed part: addresses and type-length-value fields
+_MAX_REST_OCTETS = 4096
 _VERSION, _LOCAL, _PROXY = 0x20, 0, 1
-_ADDRESSES = {1: 4, 2: 16}  # octets of an address by family: IPv4, IPv6
-_TYPES = {"TCP4": 4, "TCP6": 6}
+_ADDRESS_OCTETS = {1: 4, 2: 16}  # by family: IPv4, IPv6
+_IP_VERSIONS = {"TCP4": 4, "TCP6": 6}
 
 
 class ProxyError(Exception):
@@ -41,31 +42,31 @@ def parse(data: bytes) -> ProxyHeader | None:
     """
     if data.startswith(_SIGNATURE[: len(data)]):
         return _binary(data)
-    if data.startswith(_TEXT[: len(data)]):
+    if data.startswith(_TEXT_START[: len(data)]):
         return _text(data)
     raise ProxyError("is no PROXY header")
 
 
 def _text(data: bytes) -> ProxyHeader | None:
-    end = data.find(b"\r\n", 0, _TEXT_MOST)
+    end = data.find(b"\r\n", 0, _MAX_TEXT_OCTETS)
     if end < 0:
-        if len(data) >= _TEXT_MOST:
+        if len(data) >= _MAX_TEXT_OCTETS:
             raise ProxyError("header is too long")
         return None
-    words = data[:end].decode("ascii", "replace").split(" ")
+    fields = data[:end].decode("ascii", "replace").split(" ")
     length = end + 2
-    if words[1] == "UNKNOWN":
+    if fields[1] == "UNKNOWN":
         return ProxyHeader("", 0, length)
-    version = _TYPES.get(words[1])
-    if not version or len(words) != 6:
+    version = _IP_VERSIONS.get(fields[1])
+    if not version or len(fields) != 6:
         raise ProxyError("header has no addresses")
     try:
-        client, target = (ipaddress.ip_address(word) for word in words[2:4])
+        client, target = (ipaddress.ip_address(word) for word in fields[2:4])
     except ValueError:
         raise ProxyError("header has no IP addresses") from None
-    if not client.version == target.version == version or "%" in words[2]:
+    if not client.version == target.version == version or "%" in fields[2]:
         raise ProxyError("header has addresses of another family")
-    return ProxyHeader(str(client), _port(words[4]), length)
+    return ProxyHeader(str(client), _port(fields[4]), length)
 
 
 def _port(word: str) -> int:
@@ -75,22 +76,22 @@ def _port(word: str) -> int:
 
 
 def _binary(data: bytes) -> ProxyHeader | None:
-    if len(data) < _FIXED:
+    if len(data) < _FIXED_OCTETS:
         return None
     command, family = data[12] - _VERSION, data[13] >> 4
     size = int.from_bytes(data[14:16])
     if command not in (_LOCAL, _PROXY):
         raise ProxyError("header has an unknown version or command")
-    if size > _REST_MOST:
+    if size > _MAX_REST_OCTETS:
         raise ProxyError("header is too long")
-    length = _FIXED + size
+    length = _FIXED_OCTETS + size
     if len(data) < length:
         return None
-    octets = _ADDRESSES.get(family)
+    octets = _ADDRESS_OCTETS.get(family)
     if command == _LOCAL or not octets:
         return ProxyHeader("", 0, length)
     if size < 2 * octets + 4:
         raise ProxyError("header is too short for its addresses")
-    client = ipaddress.ip_address(data[_FIXED : _FIXED + octets])
-    ports = _FIXED + 2 * octets
+    client = ipaddress.ip_address(data[_FIXED_OCTETS : _FIXED_OCTETS + octets])
+    ports = _FIXED_OCTETS + 2 * octets
     return ProxyHeader(str(client), int.from_bytes(data[ports : ports + 2]), length)

@@ -39,7 +39,7 @@ class Transaction:
     dsn: dict[tuple[str, str], tuple[str | None, str | None]] | None = None
     """NOTIFY and ORCPT of recipients by their keys (RFC 3461)."""
 
-    # rare values have their default in the class
+    # values that are rarely set have their default in the class
     def __init__(self, *, trusted: bool = False, origin: Origin = "stranger") -> None:
         self.envelope = Envelope()
         self.sender = ""

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from pgmta.password import login_name
 
-_KNOWN = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "LOGIN", "DESTADDR", "DESTPORT")
-_UNKNOWN = ("[UNAVAILABLE]", "[TEMPUNAVAIL]")
+_ATTRIBUTES = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "LOGIN", "DESTADDR", "DESTPORT")
+_UNKNOWN_VALUES = ("[UNAVAILABLE]", "[TEMPUNAVAIL]")
 _XTEXT = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})+")  # RFC 3461, section 4
 _HEX = re.compile(r"\+([0-9A-F]{2})")
 
-KEYWORD = "XCLIENT " + " ".join(_KNOWN)
+XCLIENT_LINE = "XCLIENT " + " ".join(_ATTRIBUTES)
 """The line of the reply to EHLO."""
 
 
@@ -32,16 +32,16 @@ class Named(NamedTuple):
 
 
 def parse(argument: str) -> Named:
-    """Return the client; attributes without a place in it do not count. Raises ValueError."""
+    """Return the client; attributes that it has no field for are ignored. Raises ValueError."""
     values: dict[str, str] = {}
     for word in argument.split():
         name, _, value = word.partition("=")
         name = name.upper()
         empty = name == "LOGIN" and word.endswith("=")
-        if name not in _KNOWN or not (empty or _XTEXT.fullmatch(value)):
+        if name not in _ATTRIBUTES or not (empty or _XTEXT.fullmatch(value)):
             raise ValueError(word)
         octets = _HEX.sub(lambda match: chr(int(match[1], 16)), value).encode("latin-1")
-        values[name] = "" if value.upper() in _UNKNOWN else octets.decode()
+        values[name] = "" if value.upper() in _UNKNOWN_VALUES else octets.decode()
     if values.keys().isdisjoint(("ADDR", "LOGIN")):
         raise ValueError("ADDR")
     address, port, login = (values.get(name, "") for name in ("ADDR", "PORT", "LOGIN"))

@@ -16,13 +16,13 @@ from smtpd.recipients.recipient_verdict import Remembered, Verdict
 
 KNOWN_S = 86400.0  # for which an accepted recipient counts
 UNKNOWN_S = 600.0  # for which a refused one counts
-_ANSWER_S = 10.0  # for an answer
-_CONNECTIONS = 4  # of a process
-_UNSURE = 5.0  # seconds for which no answer counts, and for which a host that is away is left out
-_KEPT = 5.0  # seconds for which a connection is kept without work
-_LOG_INTERVAL = 60.0  # seconds between two lines in the log about one host
+_ANSWER_TIMEOUT_S = 10.0
+_MAX_CONNECTIONS = 4
+_UNSURE_S = 5.0  # a verdict without an answer counts so long, and a host that is away is left out
+_IDLE_CONNECTION_S = 5.0
+_LOG_INTERVAL_S = 60.0  # for lines about one host
 _ENHANCED = re.compile(r"5\.(\d{1,3})\.(\d{1,3})(?: |$)")
-_UNKNOWN_CODES = (550, 551, 553)  # of replies without an enhanced code
+_UNKNOWN_RECIPIENT_CODES = (550, 551, 553)  # of replies without an enhanced code
 CallError = (SMTPException, OSError, UnicodeError, TimeoutError)
 """Errors of a callout: there was no answer about the recipient."""
 
@@ -41,9 +41,9 @@ class Callout:
         self._hostname = hostname
         self._memory = Remembered()
         self._asking: dict[tuple[str, ...], asyncio.Task[None]] = {}
-        self._places = asyncio.Semaphore(_CONNECTIONS)
+        self._places = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._idle: list[NextHop] = []
-        self._away: dict[HostPort, float] = {}  # until when, by the loop's clock
+        self._away: dict[HostPort, float] = {}  # hosts, and until when they are left out
         self._logged: dict[HostPort, float] = {}
 
     def verdict(self, addresses: tuple[str, ...]) -> Verdict | None:
@@ -69,17 +69,17 @@ class Callout:
     async def _look_up(self, addresses: tuple[str, ...]) -> None:
         config, verdict = self._config, Verdict.UNSURE
         with suppress(TimeoutError):
-            async with asyncio.timeout(_ANSWER_S), self._places:
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S), self._places:
                 verdict = await self._ask(addresses[0])
         if verdict is Verdict.UNSURE and config.unavailable == "accept":
-            self._memory.keep(addresses, Verdict.KNOWN, _UNSURE)
+            self._memory.keep(addresses, Verdict.KNOWN, _UNSURE_S)
             return
         seconds = {Verdict.KNOWN: KNOWN_S, Verdict.UNKNOWN: UNKNOWN_S}
-        self._memory.keep(addresses, verdict, seconds.get(verdict, _UNSURE))
+        self._memory.keep(addresses, verdict, seconds.get(verdict, _UNSURE_S))
 
     async def _ask(self, address: str) -> Verdict:
         while self._idle:
-            with suppress(*CallError):  # it was closed meanwhile
+            with suppress(*CallError):  # raised if the connection was closed meanwhile
                 return await self._ask_over(self._idle.pop(), address)
         loop = asyncio.get_running_loop()
         for host in self._config.hosts:
@@ -89,7 +89,7 @@ class Callout:
             try:
                 await hop.connect()
                 return await self._ask_over(hop, address)
-            except asyncio.CancelledError:  # no answer in time, or the process stops
+            except asyncio.CancelledError:  # there was no answer in time, or the process stops
                 self._note(host, "no answer in time")
                 raise
             except CallError as error:
@@ -104,7 +104,7 @@ class Callout:
             raise
         if hop.usable:
             self._idle.append(hop)
-            asyncio.get_running_loop().call_later(_KEPT, self._close, hop)
+            asyncio.get_running_loop().call_later(_IDLE_CONNECTION_S, self._close, hop)
         return verdict
 
     def _close(self, hop: NextHop) -> None:
@@ -115,8 +115,8 @@ class Callout:
 
     def _note(self, host: HostPort, reason: str) -> None:
         now = asyncio.get_running_loop().time()
-        self._away[host] = now + _UNSURE
-        if now >= self._logged.get(host, 0.0) + _LOG_INTERVAL or host not in self._logged:
+        self._away[host] = now + _UNSURE_S
+        if now >= self._logged.get(host, 0.0) + _LOG_INTERVAL_S or host not in self._logged:
             self._logged[host] = now
             log.warning("next hop does not say who is known", host=str(host), reason=reason)
 
@@ -132,7 +132,7 @@ class NextHop:
             hostname=host.host,
             port=host.port,
             local_hostname=hostname,
-            timeout=_ANSWER_S,
+            timeout=_ANSWER_TIMEOUT_S,
             validate_certs=False,
         )
 
@@ -179,5 +179,5 @@ def verdict_of(code: int, text: str) -> Verdict:
     if enhanced:
         unknown = enhanced[1] == "1" or enhanced.groups() == ("2", "1")
     else:
-        unknown = code in _UNKNOWN_CODES
+        unknown = code in _UNKNOWN_RECIPIENT_CODES
     return Verdict.UNKNOWN if unknown else Verdict.UNSURE

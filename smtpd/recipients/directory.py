@@ -19,7 +19,7 @@ class _DomainEntry:
     domains: Term
     source: Source
     delimiter: str
-    spelled: bool  # the source has to get the address as the client wrote it
+    spelled: bool  # whether the source gets the address as the client wrote it
 
 
 class Directory:
@@ -39,7 +39,9 @@ class Directory:
             if entry.file:
                 source = RecipientFile(entry.file)
             elif entry.callout:
-                from smtpd.recipients.callout import Callout  # others need no SMTP client
+                from smtpd.recipients.callout import (
+                    Callout,  # here, because other sources need no SMTP client
+                )
 
                 source = Callout(entry.callout, config.environment.hostname)
             else:
@@ -81,5 +83,5 @@ def _spellings(entry: _DomainEntry, mailbox: str, domain: str) -> tuple[str, ...
     if local == "postmaster":
         return ()
     user, tagged, _ = local.partition(entry.delimiter) if entry.delimiter else (local, "", "")
-    words = (f"{local}@{domain}", f"@{domain}")
-    return (*words, f"{user}@{domain}") if tagged and user else words
+    keys = (f"{local}@{domain}", f"@{domain}")
+    return (*keys, f"{user}@{domain}") if tagged and user else keys

@@ -14,8 +14,8 @@ from pgmta.mail.address import lower_ascii, normalise_domain, parse_mailbox, unq
 from smtpd.config import Relay
 from smtpd.recipients.recipient_verdict import Verdict
 
-_LOOK = 1.0  # seconds between two looks whether the file has changed
-_MISTAKES = 10  # mistakes that are named
+_LOOK_INTERVAL_S = 1.0  # at whether the file has changed
+_MAX_NAMED_MISTAKES = 10
 
 log = get("smtpd")
 
@@ -31,14 +31,14 @@ class RecipientFile:
         self._path = path
         self._state = self._stat()
         self._known = read(path)
-        self._next = 0.0  # when to look again, by the monotonic clock
+        self._next = 0.0  # time of the next look, by the monotonic clock
         self._reading: asyncio.Task[None] | None = None
 
     def verdict(self, addresses: tuple[str, ...]) -> Verdict | None:
         """Return the verdict of the file as it was a second ago."""
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + _LOOK
+            self._next = now + _LOOK_INTERVAL_S
             state = self._stat()
             if state != self._state and not self._reading:
                 self._reading = asyncio.get_running_loop().create_task(self._read_again(state))
@@ -86,7 +86,7 @@ def read(path: Path) -> frozenset[str]:
             found.add(canonical(word))
         except AddressError as error:
             problems.append(f"{path}:{number}: {error}")
-            if len(problems) >= _MISTAKES:
+            if len(problems) >= _MAX_NAMED_MISTAKES:
                 break
     if problems:
         raise ConfigError(problems)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
-_MOST = 50_000  # recipients; the one that was used longest ago goes first
+_MAX_RECIPIENTS = 50_000  # in memory; the one that was used longest ago is dropped first
 
 
 class Verdict(Enum):
@@ -16,7 +16,7 @@ class Verdict(Enum):
 
     KNOWN = auto()
     UNKNOWN = auto()
-    UNSURE = auto()  # it can't be found out now
+    UNSURE = auto()  # whether the recipient is known can't be found out now
 
 
 class Source(Protocol):
@@ -54,5 +54,5 @@ class Remembered:
         verdict = Verdict.KNOWN if known else verdict
         self._verdicts[key] = (verdict, self._clock() + seconds, known)
         self._verdicts.move_to_end(key)
-        if len(self._verdicts) > _MOST:
+        if len(self._verdicts) > _MAX_RECIPIENTS:
             self._verdicts.popitem(last=False)

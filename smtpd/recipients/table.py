@@ -8,9 +8,9 @@ from pgmta.logs import get
 from pgmta.store.accounts.recipients import Recipients
 from smtpd.recipients.recipient_verdict import Remembered, Verdict
 
-_KNOWN, _UNKNOWN, _UNSURE = 60.0, 5.0, 1.0  # seconds for which a verdict counts
-_TIME = 10.0  # seconds for an answer
-_GROUP = 500  # recipients that are asked for in one statement
+_KNOWN_S, _UNKNOWN_S, _UNSURE_S = 60.0, 5.0, 1.0  # for which such a verdict counts
+_ANSWER_TIMEOUT_S = 10.0
+_RECIPIENTS_PER_QUESTION = 500
 
 log = get("smtpd")
 
@@ -45,20 +45,20 @@ class RecipientTable:
     async def _ask(self) -> None:
         try:
             while self._waiting:
-                keys = list(self._waiting)[:_GROUP]
+                keys = list(self._waiting)[:_RECIPIENTS_PER_QUESTION]
                 known: set[str] | None = None
                 try:
-                    async with asyncio.timeout(_TIME):
+                    async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                         known = await self._store.known({one for key in keys for one in key})
-                except Exception as error:  # of any kind: sessions wait for an answer
+                except Exception as error:  # whatever it is: sessions wait for an answer
                     log.warning("recipients can't be looked up", reason=str(error))
                 for key in keys:
                     if known is None:
-                        self._memory.keep(key, Verdict.UNSURE, _UNSURE)
+                        self._memory.keep(key, Verdict.UNSURE, _UNSURE_S)
                     elif known.isdisjoint(key):
-                        self._memory.keep(key, Verdict.UNKNOWN, _UNKNOWN)
+                        self._memory.keep(key, Verdict.UNKNOWN, _UNKNOWN_S)
                     else:
-                        self._memory.keep(key, Verdict.KNOWN, _KNOWN)
+                        self._memory.keep(key, Verdict.KNOWN, _KNOWN_S)
                     self._waiting.pop(key).set_result(None)
         finally:
             self._task = None

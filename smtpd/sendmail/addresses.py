@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from smtpd.sendmail.exits import DATA_ERROR, Exit
 
-_BLANKS = " \t\r\n"  # an argument may be folded like a field
+_BLANKS = " \t\r\n"  # an argument may be folded as a header field is
 _ENDS = {'"': '"', "[": "]", "(": ")", "<": ">"}
 
 
@@ -27,9 +27,9 @@ class _List:
 
     def __init__(self, text: str) -> None:
         self.addresses: list[str] = []
-        self._words: list[str] = []  # of the mailbox so far
+        self._tokens: list[str] = []  # of the mailbox so far
         self._angle: str | None = None
-        self._apart = True  # whether a blank or a comment is before the next character
+        self._apart = True  # whether a blank or a comment stands before the next character
         group = False
         at = 0
         while at < len(text):
@@ -44,7 +44,7 @@ class _List:
             elif char == ":" and self._angle is None:
                 if group:
                     raise ValueError("a group in a group")
-                group, self._words, self._apart = True, [], True
+                group, self._tokens, self._apart = True, [], True
             elif char in ",;":  # some programs part addresses by semicolons
                 self._finish()
                 group = group and char != ";"
@@ -58,17 +58,17 @@ class _List:
     def _add(self, part: str) -> None:
         if self._angle is not None:
             raise ValueError("text behind >")
-        # blanks may be around @ and dots
-        joined = self._words and (self._words[-1][-1] == "@" or part == "@" or not self._apart)
+        # blanks may stand around @ and dots
+        joined = self._tokens and (self._tokens[-1][-1] == "@" or part == "@" or not self._apart)
         if joined:
-            self._words[-1] += part
+            self._tokens[-1] += part
         else:
-            self._words.append(part)
+            self._tokens.append(part)
         self._apart = False
 
     def _finish(self) -> None:
         if self._angle is None:
-            self.addresses += self._words
+            self.addresses += self._tokens
         else:
             route = self._angle.lstrip(_BLANKS)
             if route.startswith("@"):  # which is obsolete (RFC 5322, section 4.4)
@@ -77,7 +77,7 @@ class _List:
             if len(inner) != 1:
                 raise ValueError("angle brackets with more than one address")
             self.addresses += inner
-        self._words, self._angle, self._apart = [], None, True
+        self._tokens, self._angle, self._apart = [], None, True
 
 
 def _end(text: str, at: int) -> int:

@@ -18,13 +18,14 @@ from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 _SUFFIX = ".mail"
 _NAME = re.compile(r"[0-9A-Za-z.-]+\.mail")  # other names may be made up to mislead a reader
 _UNSAFE = re.compile(r"[^0-9A-Za-z.-]")
-_REFUSED = ".refused"
-_STEM = 100  # characters of a name that are kept behind `.refused`
-_NEVER = (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM)  # of links and so on
-_HEAD = 1 << 22  # octets of the first line, at most
-_WORD = 2000  # characters of an address or a parameter
-_LARGEST = 1 << 28  # octets of a message, unless smtpd says another number
-_OLD = 86400.0  # seconds after which a half-written file is removed
+_REFUSED_SUFFIX = ".refused"
+_MAX_STEM_CHARACTERS = 100  # of a refused file's name, before `.refused`
+# of links, devices and the like
+_LASTING_ERRORS = (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM)
+_MAX_HEAD_OCTETS = 1 << 22  # of the first line, which has the envelope
+_MAX_WORD_CHARACTERS = 2000  # of an address or a parameter
+_MAX_MESSAGE_OCTETS = 1 << 28  # unless smtpd gives another number
+_OLD_S = 86400.0  # afterwards a half-written file is removed
 
 
 class Maildrop:
@@ -66,7 +67,7 @@ class Maildrop:
         return name + _SUFFIX
 
     def _sync(self) -> None:
-        with contextlib.suppress(PermissionError):  # a directory that may not be read
+        with contextlib.suppress(PermissionError):  # raised if this user may not read the directory
             fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(fd)
@@ -94,7 +95,7 @@ class Maildrop:
 
     @contextlib.contextmanager
     def take_message(
-        self, name: str, largest: int = _LARGEST
+        self, name: str, largest: int = _MAX_MESSAGE_OCTETS
     ) -> Iterator[tuple[SubmittedEnvelope, bytes] | None]:
         """Yield envelope and content of a message.
 
@@ -106,7 +107,7 @@ class Maildrop:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno in _NEVER:
+            if error.errno in _LASTING_ERRORS:
                 raise ValueError(f"it can't be opened: {error.strerror}") from None
             raise
         found = os.fstat(fd)
@@ -119,10 +120,10 @@ class Maildrop:
             except BlockingIOError:
                 yield None
                 return
-            if not os.path.exists(path):  # sent a moment ago
+            if not os.path.exists(path):  # the mail was sent a moment ago
                 yield None
                 return
-            line = file.readline(_HEAD)
+            line = file.readline(_MAX_HEAD_OCTETS)
             content = b"" if found.st_size - len(line) > largest else file.read(largest + 1)
             if found.st_size - len(line) > largest or len(content) > largest:
                 raise ValueError(f"it has over {largest} octets")
@@ -139,10 +140,14 @@ class Maildrop:
         one. Raises OSError.
         """
         stem = name.removesuffix(_SUFFIX)
-        new = _UNSAFE.sub("_", stem)[:_STEM]
-        if new != stem or not new or os.path.lexists(os.path.join(self.directory, new + _REFUSED)):
+        new = _UNSAFE.sub("_", stem)[:_MAX_STEM_CHARACTERS]
+        if (
+            new != stem
+            or not new
+            or os.path.lexists(os.path.join(self.directory, new + _REFUSED_SUFFIX))
+        ):
             new += f"-{os.urandom(8).hex()}"
-        new += _REFUSED
+        new += _REFUSED_SUFFIX
         os.rename(os.path.join(self.directory, name), os.path.join(self.directory, new))
         return new
 
@@ -151,7 +156,7 @@ class Maildrop:
         for name in os.listdir(self.directory):
             path = os.path.join(self.directory, name)
             with contextlib.suppress(OSError):
-                if name.endswith(".new") and os.lstat(path).st_mtime < time.time() - _OLD:
+                if name.endswith(".new") and os.lstat(path).st_mtime < time.time() - _OLD_S:
                     os.unlink(path)
 
 
@@ -176,5 +181,5 @@ def _check(known: dict[str, object]) -> None:
     if not isinstance(recipients, list) or not recipients:
         raise ValueError("its first line has no list of recipients")
     for word in [*recipients, *(value for key, value in known.items() if key != "recipients")]:
-        if not isinstance(word, str) or len(word) > _WORD:
+        if not isinstance(word, str) or len(word) > _MAX_WORD_CHARACTERS:
             raise ValueError("its first line has something else in place of a word")

@@ -107,7 +107,7 @@ def _split(octets: bytes) -> tuple[list[bytes], bytes]:
         elif _FIELD.match(line):
             fields.append(line if line.endswith(b"\r\n") else line + b"\r\n")
         else:
-            break  # the body begins without an empty line
+            break  # the body begins without an empty line before it
         at = end
     return fields, octets[at:]
 

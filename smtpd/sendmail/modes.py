@@ -15,7 +15,7 @@ from smtpd.sendmail.settings import Settings
 from smtpd.sendmail.smtp_client import Away, Deferred, Refused, SmtpClient
 from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
-_LOST = 20  # connections that end before the end of a message, one after the other
+_MAX_LOST_CONNECTIONS = 20  # in a row, before the end of a message
 
 
 def run(words: list[str], name: str) -> int:
@@ -26,9 +26,9 @@ def run(words: list[str], name: str) -> int:
             print(HELP)
             return exits.OK
         if options.mode == "aliases":
-            return exits.OK  # there are none: users and redirections are smtpd's and queued's
+            return exits.OK  # there is no file of aliases to rebuild
         if options.mode == "version":
-            from importlib.metadata import version  # no other mode waits for this module
+            from importlib.metadata import version  # here, so that other modes start without it
 
             print(f"{name} (pgmta) {version('pgmta')}")
             return exits.OK
@@ -184,17 +184,19 @@ def flush(found: Settings, drop: Maildrop, *, verbose: bool) -> int:
             left += 1
             print(f"sendmail: {name}: {error}", file=sys.stderr)
             lost = 0 if isinstance(error, Deferred) else lost + 1
-            if client is None or lost >= _LOST:  # not some bad messages: smtpd is away
+            if (
+                client is None or lost >= _MAX_LOST_CONNECTIONS
+            ):  # so many in a row mean that smtpd is away
                 return exits.TEMPORARY
             client.close()
             client = None
         except (Refused, ValueError) as error:
             _set_aside(drop, name, str(error))
             if client:
-                client.close()  # its transaction may be open
+                client.close()  # because its transaction may still be open
                 client = None
         except FileNotFoundError:
-            continue  # another command has sent it
+            continue  # another command has sent this mail
         except (OSError, Exit) as error:
             left += 1
             print(f"sendmail: {os.path.join(drop.directory, name)}: {error}", file=sys.stderr)
@@ -207,7 +209,7 @@ def _set_aside(drop: Maildrop, name: str, reason: str) -> None:
     named = name if name.isprintable() and name.isascii() else ascii(name)
     try:
         new = drop.set_aside(name)
-    except OSError as error:  # its owner may have done anything
+    except OSError as error:  # the owner of the file may have changed or removed it
         print(f"sendmail: {named} can't be set aside: {error.strerror}", file=sys.stderr)
         return
     print(f"sendmail: {named} is set aside as {new}: {reason}", file=sys.stderr)

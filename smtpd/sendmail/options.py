@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from smtpd.sendmail.exits import USAGE, Exit
 from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
-_VALUED = "ABCFLNORVXbdfhopqr"
-_ATTACHED = "Abdopq"  # their value is attached, and never the next word
+_WITH_VALUE = "ABCFLNORVXbdfhopqr"
+_WITH_ATTACHED_VALUE = "Abdopq"  # never the next argument
 _MODES = {"m": "message", "s": "smtp", "p": "list", "v": "verify", "i": "aliases"}
 _BODIES = {"7BIT": "7BIT", "8BITMIME": "8BITMIME"}
 _NOTIFY = frozenset(("SUCCESS", "FAILURE", "DELAY"))
@@ -79,9 +79,9 @@ def parse(words: list[str]) -> SendmailOptions:
 
 def _option(options: SendmailOptions, word: str, rest: Iterator[str]) -> None:
     for place, letter in enumerate(word[1:], 1):
-        if letter in _VALUED:
+        if letter in _WITH_VALUE:
             value = word[place + 1 :]
-            if not value and letter not in _ATTACHED:
+            if not value and letter not in _WITH_ATTACHED_VALUE:
                 value = next(rest, None)  # type: ignore[assignment]
                 if value is None:
                     raise Exit(USAGE, f"option -{letter} needs a value")
@@ -93,7 +93,7 @@ def _option(options: SendmailOptions, word: str, rest: Iterator[str]) -> None:
             options.dot_ends = False
         elif letter == "v":
             options.verbose = True
-        elif letter not in "nmsGUTe":  # kept for callers of other servers; no effect here
+        elif letter not in "nmsGUTe":  # without effect: programs give them as to other servers
             word = word if word[:2] == "--" else f"-{letter}"
             raise Exit(USAGE, f"unknown option {word}; `sendmail --help` lists them")
 

@@ -10,8 +10,8 @@ from collections import deque
 
 from smtpd.sendmail.exits import DATA_ERROR, Exit
 
-_PART = 1 << 16  # octets that are read, and sent, at once
-_CHUNK = re.compile(rb"BDAT\s+(\d{1,19})(\s+LAST)?\s*", re.IGNORECASE)  # RFC 3030, section 2
+_READ_OCTETS = 1 << 16  # at once
+_BDAT = re.compile(rb"BDAT\s+(\d{1,19})(\s+LAST)?\s*", re.IGNORECASE)  # RFC 3030, section 2
 _LAST_LINE = re.compile(rb"(?:^|\n)(\d{3})(?: [^\n]*)?\n$")
 
 
@@ -32,7 +32,7 @@ class Relay:
         self._source = source
         self._target = target
         self._lines: deque[bytes] = deque()
-        self._tail = b""  # of a line that is not all there
+        self._tail = b""  # the beginning of a line whose end has not come
         self._ended = False
         self._bare: bool | None = None
         server.settimeout(None)
@@ -44,7 +44,7 @@ class Relay:
             while line := self._line():
                 self._server.sendall(line)
                 word = line[:8].upper().split()[:1]
-                if chunk := _CHUNK.fullmatch(line):
+                if chunk := _BDAT.fullmatch(line):
                     self._pass_octets(int(chunk[1]))
                 code = self._reply()
                 if word == [b"DATA"] and code == b"354":
@@ -74,13 +74,13 @@ class Relay:
         """Wait for octets of the program, and meanwhile pass on what smtpd says."""
         ready = select.select([self._source, self._server.fileno()], [], [])[0]
         if self._server.fileno() in ready:
-            self._pass(self._server.recv(_PART))
+            self._pass(self._server.recv(_READ_OCTETS))
             return
-        octets = os.read(self._source, _PART)
+        octets = os.read(self._source, _READ_OCTETS)
         self._ended = not octets
         *lines, self._tail = (self._tail + octets).split(b"\n")
         self._lines.extend(line + b"\n" for line in lines)
-        if len(self._tail) > _PART:  # smtpd says what it thinks of such a line
+        if len(self._tail) > _READ_OCTETS:  # passed on, because smtpd refuses such a line
             self._lines.append(self._tail)
             self._tail = b""
 
@@ -94,9 +94,9 @@ class Relay:
         """Pass on a whole reply, and return its code."""
         said = b""
         while True:
-            octets = self._server.recv(_PART)
+            octets = self._server.recv(_READ_OCTETS)
             self._pass(octets)
-            said = said[-_PART:] + octets
+            said = said[-_READ_OCTETS:] + octets
             if found := _LAST_LINE.search(said.replace(b"\r\n", b"\n")):
                 return found[1]
 
@@ -104,7 +104,9 @@ class Relay:
         """Send lines up to the one with only a dot."""
         part, begins = bytearray(), True
         while True:
-            if not self._lines and self._ended:  # a dot without an end of line may be cut off
+            if (
+                not self._lines and self._ended
+            ):  # a last dot without a line end may be the beginning of a line that was cut off
                 raise Exit(DATA_ERROR, "the input ended within a message")
             if not self._lines:
                 self._read()
@@ -113,7 +115,7 @@ class Relay:
             part += line
             last = begins and line == b".\r\n"
             begins = line.endswith(b"\r\n")
-            if last or len(part) >= _PART:
+            if last or len(part) >= _READ_OCTETS:
                 self._server.sendall(part)
                 part.clear()
             if last:
@@ -142,9 +144,9 @@ class Relay:
         while True:
             ready = select.select(ways, [], [])[0]
             if self._server.fileno() in ready:
-                self._pass(self._server.recv(_PART))
+                self._pass(self._server.recv(_READ_OCTETS))
             if self._source in ready:
-                octets = os.read(self._source, _PART)
+                octets = os.read(self._source, _READ_OCTETS)
                 if octets:
                     self._server.sendall(octets)
                 else:

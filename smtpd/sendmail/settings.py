@@ -7,9 +7,9 @@ import socket
 
 from smtpd.sendmail.exits import CONFIG, Exit
 
-FILE = "/etc/pgmta/sendmail.conf"
+SETTINGS_FILE = "/etc/pgmta/sendmail.conf"
 """The file with the settings, unless the environment names another."""
-_MAILNAME = "/etc/mailname"  # Debian's name of this host in addresses
+_MAILNAME_FILE = "/etc/mailname"  # has the name of this host in addresses, on Debian
 
 
 class Settings:
@@ -61,14 +61,14 @@ def read() -> Settings:
 
 
 def _path() -> str:
-    """Return PGMTA_SENDMAIL_CONF, else the file in the folder PGMTA_CONFIG, else FILE.
+    """Return PGMTA_SENDMAIL_CONF, else the file in the folder PGMTA_CONFIG, else SETTINGS_FILE.
 
     The current folder does not count: a program may run in one that belongs to another user.
     """
     if named := os.environ.get("PGMTA_SENDMAIL_CONF"):
         return named
-    found = os.path.join(os.environ.get("PGMTA_CONFIG", ""), os.path.basename(FILE))
-    return found if os.path.isabs(found) and os.path.exists(found) else FILE
+    found = os.path.join(os.environ.get("PGMTA_CONFIG", ""), os.path.basename(SETTINGS_FILE))
+    return found if os.path.isabs(found) and os.path.exists(found) else SETTINGS_FILE
 
 
 def _check(path: str, settings: Settings) -> None:
@@ -87,7 +87,7 @@ def _check(path: str, settings: Settings) -> None:
 
 def _host_name() -> str:
     try:
-        with open(_MAILNAME, encoding="ascii") as file:
+        with open(_MAILNAME_FILE, encoding="ascii") as file:
             if name := file.readline().strip():
                 return name
     except (OSError, UnicodeDecodeError):

@@ -9,9 +9,9 @@ import sys
 from smtpd.sendmail.settings import Settings
 from smtpd.sendmail.submitted_envelope import SubmittedEnvelope
 
-_LONGEST = 1 << 16  # octets of a reply
-_LARGEST = 1 << 28  # octets of a message, if smtpd does not say
-_FINAL = 600.0  # seconds for the reply to the final dot (RFC 5321, section 4.5.3.2.6)
+_MAX_REPLY_OCTETS = 1 << 16
+_MAX_MESSAGE_OCTETS = 1 << 28  # if smtpd gives no number
+_FINAL_REPLY_TIMEOUT_S = 600.0  # after the final dot (RFC 5321, section 4.5.3.2.6)
 
 
 class Away(Exception):
@@ -48,7 +48,7 @@ class SmtpClient:
         self._verbose = verbose
         self._seconds = settings.seconds
         self._extensions: set[str] = set()
-        self.largest = _LARGEST
+        self.largest = _MAX_MESSAGE_OCTETS
         """Octets of the largest message that smtpd takes."""
         self._buffer = b""
         server = settings.server
@@ -98,7 +98,7 @@ class SmtpClient:
                 raise Refused(next(iter(result.refused.values()), reply))
             self._fit(self._say("DATA"), "3", about=Deferred)
             self._transfer(content)
-            self.socket.settimeout(max(self._seconds, _FINAL))
+            self.socket.settimeout(max(self._seconds, _FINAL_REPLY_TIMEOUT_S))
             result.reply = self._final()
         except UnicodeEncodeError:
             raise Refused("an address is not in UTF-8") from None
@@ -165,7 +165,7 @@ class SmtpClient:
     def _expect(self, command: str) -> str:
         reply = self._say(command) if command else self._reply()
         if reply[0] != "2":
-            raise Away(reply)  # the whole server, and not this message, is concerned
+            raise Away(reply)  # the reply is about the server, not about this message
         return reply
 
     def _fit(self, reply: str, digit: str = "2", *, about: type[Away] = Away) -> None:
@@ -176,7 +176,7 @@ class SmtpClient:
 
     def _say(self, command: str) -> str:
         if any(char < " " or char == "\x7f" for char in command):
-            # a second command would get the reply to the next message
+            # such a text could be a second command, whose reply would be taken for that of the next
             raise Refused("an address or a parameter has a control character")
         if self._buffer:
             raise Away("a reply without a command")
@@ -194,7 +194,7 @@ class SmtpClient:
         while True:
             line = self._line()
             size += len(line)
-            if not line[:3].isdigit() or line[:1] not in "2345" or size > _LONGEST:
+            if not line[:3].isdigit() or line[:1] not in "2345" or size > _MAX_REPLY_OCTETS:
                 raise Away(f"no SMTP reply: {line[:80]}")
             lines.append(line if not lines else line[4:])
             if line[3:4] != "-":
@@ -209,7 +209,7 @@ class SmtpClient:
                 octets = self.socket.recv(1 << 16)
             except OSError as error:
                 raise Away(f"no reply: {error.strerror or error}") from None
-            if not octets or len(self._buffer) > _LONGEST:
+            if not octets or len(self._buffer) > _MAX_REPLY_OCTETS:
                 raise Away("smtpd has closed the connection")
             self._buffer += octets
         line, _, self._buffer = self._buffer.partition(b"\n")

@@ -19,7 +19,7 @@ class SubmittedEnvelope:
         ret: str = "",
         envid: str = "",
         body: str = "",
-    ) -> None:  # no dataclass: their module takes long to import
+    ) -> None:  # not by @dataclass, because its module takes long to import
         self.sender = sender
         self.recipients = recipients or []
         self.notify = notify

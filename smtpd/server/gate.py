@@ -8,10 +8,10 @@ from typing import Protocol
 from pgmta.logs import get
 from smtpd.config import Limits
 
-_LOOK = 0.25  # seconds between two looks, while mail comes
-_REST = 1.0  # seconds between them while no message waits for its commit
-_SOON = 0.2  # seconds that a probe has until the gate is closed
-_PROBE = 1.0  # seconds between two probes of a database that is away
+_LOOK_INTERVAL_S = 0.25  # while mail comes
+_IDLE_LOOK_INTERVAL_S = 1.0  # while no message waits for its commit
+_PROBE_PATIENCE_S = 0.2  # a probe that takes longer closes the gate
+_PROBE_INTERVAL_S = 1.0  # of a database that is away
 
 log = get("smtpd")
 
@@ -54,8 +54,12 @@ class Gate:
 
     def _pause(self) -> float:
         if self._database.away:
-            return _PROBE
-        return _LOOK if self._database.lag or self._limits.slow_commit < _REST else _REST
+            return _PROBE_INTERVAL_S
+        return (
+            _LOOK_INTERVAL_S
+            if self._database.lag or self._limits.slow_commit < _IDLE_LOOK_INTERVAL_S
+            else _IDLE_LOOK_INTERVAL_S
+        )
 
     async def look_once(self) -> None:
         """Look once; a database that is away is probed."""
@@ -63,7 +67,7 @@ class Gate:
         if database.away:
             probe = asyncio.ensure_future(database.probe())
             try:
-                if not (await asyncio.wait([probe], timeout=_SOON))[0]:
+                if not (await asyncio.wait([probe], timeout=_PROBE_PATIENCE_S))[0]:
                     self._close(closed=True, lag=0.0)
                 await probe
             finally:

@@ -13,12 +13,13 @@ from pgmta.logs import Lines, get
 from smtpd.config.smtpd_config import SmtpdLog
 from smtpd.protocol import replies
 
-_EVERY = 0.05  # seconds between two writes, because a write costs more than ten lines
-_PLAIN = re.compile(r"[!#-&(-<>-\[\]-~]*").fullmatch  # a text that no form of the log changes
-_MOST = 20  # refusals per second; clients can cause as many replies as they like
-_SAID = frozenset((replies.AUTH_FAILED, replies.NO_MAIL, replies.NO_RCPT))
-# they have a line `login failed`, or follow from another refusal
-_INTERVAL = 60.0  # seconds between two lines of a notice
+_WRITE_INTERVAL_S = 0.05  # a write costs more than ten lines
+# a text that needs no quotes or escapes in any form of the log
+_IS_PLAIN = re.compile(r"[!#-&(-<>-\[\]-~]*").fullmatch
+_MAX_REFUSALS_PER_S = 20  # clients can cause as many replies as they like
+# These follow from another refusal, or have the line `login failed`.
+_LOGGED_OTHERWISE = frozenset((replies.AUTH_FAILED, replies.NO_MAIL, replies.NO_RCPT))
+_NOTICE_INTERVAL_S = 60.0
 
 log, session_log = get("smtpd"), get("session")
 
@@ -33,8 +34,8 @@ class AcceptedLog:
         self._lines = Lines(settings, "accepted", daemon="smtpd", part="session")
         self._loop = loop
         self._waiting: list[str] = []
-        self._timer: TimerHandle | None = None  # for these
-        self._written = 0.0  # when the last write was
+        self._timer: TimerHandle | None = None  # writes the lines that wait
+        self._written = 0.0  # time of the last write
 
     def template(self, client: str, user: str, listener: str, session: str) -> Sequence[str]:
         """Return the text around the values of a message; it is the same for all of a session."""
@@ -52,13 +53,13 @@ class AcceptedLog:
             if not message or not content.log_template:
                 continue
             sender = message.sender
-            if not _PLAIN(sender):
+            if not _IS_PLAIN(sender):
                 sender = self._lines.value(sender)
             a, b, c, d, e = content.log_template
             number, size, recipients = message.id, message.size, len(message.recipients)
             lines.append(f"{head}{a}{number}{b}{recipients}{c}{size}{d}{sender}{e}")
         if lines and not self._timer:
-            wait = self._written + _EVERY - self._loop.time()
+            wait = self._written + _WRITE_INTERVAL_S - self._loop.time()
             if wait <= 0:
                 self.write_line()
             else:
@@ -77,18 +78,18 @@ class RefusalLog:
 
     def __init__(self) -> None:
         self._second = 0
-        self._lines = 0  # in this second
+        self._lines = 0  # written in the present second
         self._left_out = 0
 
     def note(self, reply: str, who: Mapping[str, str], *, address: str, user: str) -> None:
         """Log a reply 4xx or 5xx with the client, the path of the last MAIL or RCPT, the user."""
-        if reply in _SAID:
+        if reply in _LOGGED_OTHERWISE:
             return
         second = int(time.monotonic())
         if second != self._second:
             self._second, self._lines = second, 0
         self._lines += 1
-        if self._lines > _MOST:
+        if self._lines > _MAX_REFUSALS_PER_S:
             self._left_out += 1
             return
         values: dict[str, object] = {"address": address} if address else {}
@@ -104,13 +105,13 @@ class Notice:
 
     def __init__(self, line: str) -> None:
         self._line = line
-        self._count = 0  # since the last line
-        self._logged = -_INTERVAL
+        self._count = 0  # notices since the last line
+        self._logged = -_NOTICE_INTERVAL_S
 
     def note(self, **values: Any) -> None:
         """Count an event; its values are logged if it is the first or a minute has passed."""
         self._count += 1
         now = time.monotonic()
-        if now >= self._logged + _INTERVAL:
+        if now >= self._logged + _NOTICE_INTERVAL_S:
             log.warning(self._line, count=self._count, **values)
             self._count, self._logged = 0, now

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from pgmta.logs import get
 
-_AGAIN = 0.05  # seconds until the next look, as long as too much is held
-_LOG_INTERVAL = 60.0  # seconds between two lines in the log
-_ENOUGH = 0.75  # share of the budget down to which the sessions are relieved
+_LOOK_INTERVAL_S = 0.05  # as long as too much is held
+_LOG_INTERVAL_S = 60.0
+_RELIEVED_SHARE = 0.75  # of the budget; sessions are relieved until no more is used
 
 log = get("smtpd")
 
@@ -29,7 +29,7 @@ class Memory:
         self._budget = budget
         self._held: dict[Relieve, int] = {}
         self._look: asyncio.Handle | None = None
-        self._logged = -_LOG_INTERVAL
+        self._logged = -_LOG_INTERVAL_S
         self.used = 0
         self.scarce = False
         """Whether content is to be read in turns only: half of the budget is used."""
@@ -50,15 +50,15 @@ class Memory:
 
     def _relieve(self) -> None:
         self._look = None
-        excess = self.used - _ENOUGH * self._budget
+        excess = self.used - _RELIEVED_SHARE * self._budget
         for relieve, held in sorted(self._held.items(), key=lambda each: each[1], reverse=True):
             if excess <= 0:
                 break
             if relieve():
                 excess -= held
         now = time.monotonic()
-        if now >= self._logged + _LOG_INTERVAL:
+        if now >= self._logged + _LOG_INTERVAL_S:
             log.warning("sessions wait for memory", octets=self.used, limit=self._budget)
             self._logged = now
         if self.used > self._budget:
-            self._look = asyncio.get_running_loop().call_later(_AGAIN, self._relieve)
+            self._look = asyncio.get_running_loop().call_later(_LOOK_INTERVAL_S, self._relieve)

@@ -9,14 +9,15 @@ from collections.abc import Callable
 
 from smtpd.server.memory import Memory
 
-_COMMANDS = (4, 1000)  # pauses, times as long as a turn and as the work for others, at most
-_CONTENT = (12, 16)
-_OTHERS = 0.05  # seconds of work for others that are remembered
-_SCARCE = 0.01  # seconds between two turns of content, while memory is used up
-_LEAST = 0.001  # seconds, the resolution of the event loop's timers
-_ROUND = 0.003  # seconds for content in one round of the event loop
-_SERVED = 5e-5  # seconds that count for others, if there is much input
-_FLOOD = 0.5  # seconds for which content is read in turns after it took more
+# A pause lasts at most so many times as long as the turn before it, and as the work for others.
+_COMMAND_PAUSE_FACTORS = (4, 1000)
+_CONTENT_PAUSE_FACTORS = (12, 16)
+_MAX_OTHERS_S = 0.05  # work for others is remembered up to this time
+_SCARCE_PAUSE_S = 0.01  # between two turns of content, while memory is used up
+_TIMER_RESOLUTION_S = 0.001  # a shorter pause is added to the next one
+_MAX_ROUND_S = 0.003  # for content in one round of the event loop
+_BULK_WORK_S = 5e-5  # counts as work for others, in place of all the time for a large input
+_FLOOD_S = 0.5  # for which content is read in turns after it took too long
 
 
 type Turn = Callable[[], None]
@@ -36,19 +37,19 @@ class Scheduler:
         self.spent = 0.0
         """Seconds of work, in a turn or without one."""
         self._loop = loop
-        self._content = _Queue(loop, self, *_CONTENT, uses_memory=True)
-        self._commands = _Queue(loop, self, *_COMMANDS)
-        self._counted = False  # something large has been read in this round
-        self._swept = False  # and all sessions were looked at for it
+        self._content = _Queue(loop, self, *_CONTENT_PAUSE_FACTORS, uses_memory=True)
+        self._commands = _Queue(loop, self, *_COMMAND_PAUSE_FACTORS)
+        self._counted = False  # a large input has been read in this round
+        self._swept = False  # all sessions were looked at in this round
         self.bulk = 0.0
         """Seconds of work on large input in this round of the event loop."""
-        self._flood = 0.0  # until when there is too much
+        self._flood = 0.0  # time until which content is read in turns
 
     def count(self, seconds: float, *, large: bool) -> None:
         """Count seconds of work, in a turn or without one; `large` is that on much input."""
         if large:
             self.bulk += seconds
-            seconds = _SERVED
+            seconds = _BULK_WORK_S
         self.spent += seconds
 
     def add_turn(self, turn: Turn, *, content: bool) -> None:
@@ -65,15 +66,15 @@ class Scheduler:
         if not self._counted:
             self._counted = True
             self.bulk = 0.0
-            self._loop.call_soon(self._end_round)  # uvloop's time goes on during a round
+            self._loop.call_soon(self._end_round)  # uvloop's clock may advance during a round
         self.bulk += seconds
-        if self.bulk > _ROUND:
-            self._flood = now + _FLOOD
+        if self.bulk > _MAX_ROUND_S:
+            self._flood = now + _FLOOD_S
         return now < self._flood
 
     def sweep(self) -> bool:
         """Return whether to look at all sessions: once in a round that takes too long."""
-        if self._swept or self.bulk <= _ROUND:
+        if self._swept or self.bulk <= _MAX_ROUND_S:
             return False
         self._swept = True
         return True
@@ -89,21 +90,21 @@ class _Queue:
         self,
         loop: asyncio.AbstractEventLoop,
         scheduler: Scheduler,
-        pause: float,
-        most: float,
+        turn_factor: float,
+        others_factor: float,
         *,
         uses_memory: bool = False,
     ) -> None:
         self._loop = loop
         self._scheduler = scheduler
-        self._pause = pause  # times the turn
-        self._most = most  # times the work for others
+        self._turn_factor = turn_factor
+        self._others_factor = others_factor
         self._uses_memory = uses_memory
         self._waiting: deque[Turn] = deque()
         self._handle: asyncio.Handle | None = None
-        self._owed = 0.0  # seconds that belong to others
+        self._owed = 0.0  # seconds of pauses that are due
         self._others = 0.0  # seconds of work for others that no pause was made for
-        self._before = 0.0  # all seconds of work when the last turn ended
+        self._before = 0.0  # the scheduler's seconds of work when the last turn ended
 
     def add(self, turn: Turn) -> None:
         self._waiting.append(turn)
@@ -112,9 +113,9 @@ class _Queue:
 
     def _next(self) -> None:
         if self._uses_memory and self._scheduler.memory.over:
-            # not for ever: the contents may be too small to be written ahead
-            self._handle = self._loop.call_later(_SCARCE, self._turn)
-        elif self._owed >= _LEAST:
+            # after a while, because these contents may be too small to be written ahead
+            self._handle = self._loop.call_later(_SCARCE_PAUSE_S, self._turn)
+        elif self._owed >= _TIMER_RESOLUTION_S:
             self._handle = self._loop.call_later(self._owed, self._turn)
             self._owed = 0.0
         else:
@@ -124,9 +125,9 @@ class _Queue:
         others = self._others + self._scheduler.spent - self._before
         began = time.perf_counter()
         work()
-        pause = min(self._pause * (time.perf_counter() - began), self._most * others)
+        pause = min(self._turn_factor * (time.perf_counter() - began), self._others_factor * others)
         self._owed += pause
-        self._others = min(others - pause / self._most, _OTHERS)
+        self._others = min(others - pause / self._others_factor, _MAX_OTHERS_S)
         self._before = self._scheduler.spent
 
     def _turn(self) -> None:

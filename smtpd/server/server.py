@@ -27,14 +27,14 @@ from smtpd.server.scheduler import Scheduler
 from smtpd.server.session_figures import SessionFigures
 
 NETWORK_FACTOR = 4
-"""A network may have this many times the connections of an address."""
-TURNED_AWAY = 1000
-"""Connections beside those within the limits that may wait for their refusal."""
-_DELAY = 1.0  # seconds until it
-_LATE = 1.0  # seconds for a transaction over a connection that was accepted at the last moment
+"""A network may have so many times the connections of an address."""
+MAX_TURNED_AWAY = 1000
+"""So many connections over the limits may wait for their refusal."""
+_REFUSAL_DELAY_S = 1.0
+_LATE_TRANSACTION_S = 1.0  # for a connection that was accepted at the last moment before a stop
 
 
-_EXCESS = {
+_EXCESS_REPLIES = {
     Excess.CONNECTIONS_OF_ADDRESS: replies.TOO_MANY_OF_ADDRESS,
     Excess.CONNECTIONS_OF_NETWORK: replies.TOO_MANY_OF_NETWORK,
     Excess.RATE_OF_ADDRESS: replies.TOO_FAST_OF_ADDRESS,
@@ -96,7 +96,7 @@ class Server:
         """TLS sessions so far."""
         self.failed_handshakes = Notice("TLS handshakes failed")
         self.bad_headers = Notice("connections without a PROXY header refused")
-        self._members: dict[Member, str] = {}  # and the addresses for which they are counted
+        self._members: dict[Member, str] = {}  # each with the address for which it is counted
         self._turned_away = 0  # connections that wait for their refusal
         limits = config.limits
         self._limits = NetworkLimits(
@@ -141,7 +141,7 @@ class Server:
 
     def _count(self, client: str) -> str:
         excess = self._limits.admit(client)
-        return _EXCESS[excess] if excess else ""
+        return _EXCESS_REPLIES[excess] if excess else ""
 
     def spares(self, client: str) -> bool:
         """Return whether the limits by address and network do not count for a client."""
@@ -168,9 +168,9 @@ class Server:
 
     def turn_away(self, transport: asyncio.Transport, reply: bytes) -> None:
         """Refuse a connection after a pause: a client that comes again at once is slowed down."""
-        if self._turned_away < TURNED_AWAY and not self.stopping:
+        if self._turned_away < MAX_TURNED_AWAY and not self.stopping:
             self._turned_away += 1
-            self.loop.call_later(_DELAY, self._turn_away, transport, reply)
+            self.loop.call_later(_REFUSAL_DELAY_S, self._turn_away, transport, reply)
         else:
             transport.write(reply)
             transport.close()
@@ -200,7 +200,7 @@ class Server:
         Connections that the kernel has handed over just before may still do one transaction.
         """
         self.stopping = True
-        clean = await self._end(_LATE) or await self._end(grace - _LATE)
+        clean = await self._end(_LATE_TRANSACTION_S) or await self._end(grace - _LATE_TRANSACTION_S)
         if self.logins:
             await self.logins.close()
         if self.gating:

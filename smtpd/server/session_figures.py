@@ -7,24 +7,27 @@ from collections import Counter
 
 from smtpd.protocol import replies
 
-_WORDS = {
+_NAMES_BY_REPLY = {
     text: name.lower()
     for name, text in ((name, getattr(replies, name)) for name in dir(replies))
     if name.isupper() and isinstance(text, str) and re.match(r"[45]\d\d ", text)
 }
-_BEGINS = [(text.partition("{}")[0], text.partition("{}")[2], name) for text, name in _WORDS.items()
-           if "{}" in text]  # fmt: skip
-REASONS = frozenset((*_WORDS.values(), "hook"))
+_REPLIES_WITH_TEXT = [
+    (text.partition("{}")[0], text.partition("{}")[2], name)
+    for text, name in _NAMES_BY_REPLY.items()
+    if "{}" in text
+]
+REASONS = frozenset((*_NAMES_BY_REPLY.values(), "hook"))
 """The reasons of refusals: the names of the replies in smtpd/protocol/replies.py, and `hook`."""
 
 
 def reason_of(reply: str) -> str:
     """Return the reason of a reply 4xx or 5xx; `hook` if the reply is none of smtpd itself."""
-    if name := _WORDS.get(reply):
+    if name := _NAMES_BY_REPLY.get(reply):
         return name
-    found = [(len(begin) + len(end), name) for begin, end, name in _BEGINS
+    matches = [(len(begin) + len(end), name) for begin, end, name in _REPLIES_WITH_TEXT
              if reply.startswith(begin) and reply.endswith(end)]  # fmt: skip
-    return max(found)[1] if found else "hook"
+    return max(matches)[1] if matches else "hook"
 
 
 class SessionFigures:

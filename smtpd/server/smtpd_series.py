@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pgmta.metrics.series import COMMON, NUMBERS, SECONDS, Series
+from pgmta.metrics.series import COMMON_SERIES, NUMBERS, SECONDS, Series
 
 PREFIX = "pgmta_smtpd_"
-"""The begin of their names."""
+"""How the names of all series of smtpd begin."""
 
-CATALOGUE = (
-    *COMMON,
+SERIES = (
+    *COMMON_SERIES,
     Series(PREFIX + "messages_total", "counter", "Messages that are accepted and durable."),
     Series(PREFIX + "recipients_total", "counter", "Their recipients."),
     Series(PREFIX + "message_bytes_total", "counter", "Their octets."),

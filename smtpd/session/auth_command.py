@@ -38,10 +38,10 @@ from smtpd.session.connection import Connection
 from smtpd.session.phase import Phase
 from smtpd.session.replier import Replier
 
-MAX_WORDS = 2  # a mechanism and an initial response
+MAX_ARGUMENTS = 2  # a mechanism and an initial response
 FAILURE_DELAY_S = 1.0  # until the reply to a failed login, at least; the same for unknown users
 BLOCKED_DELAY_S = 5.0  # until the reply to a login that is not checked after earlier failures
-MAX_FAILURES = 5  # logins of a session that fail until smtpd hangs up
+MAX_FAILURES = 5  # logins of a session; then smtpd hangs up
 
 
 class AuthCommand:
@@ -72,20 +72,22 @@ class AuthCommand:
         judged = bool(self._authenticator)
         self._offered = offered(logins.mechanisms, authenticator=judged, others=others)
         self._renewal = Renewal(logins)
-        self._asked: asyncio.Task[None] | None = None  # the hooks
-        self._take: Take | None = None  # gets the client's answer to the question of a hook
+        self._asked: asyncio.Task[None] | None = None  # in which hooks are asked
+        self._take: Take | None = None  # receives the client's answer to the question of a hook
         self._next: Callable[[bytes], None] = self._plain  # takes the next response
         self._mechanism = ""  # of the AUTH under way
         self._name = b""
         self._scram: ScramExchange | None = None
-        self._login: Login | None = None  # the user, while SCRAM's last response is waited for
+        self._login: Login | None = (
+            None  # the user, until the client has sent SCRAM's last response
+        )
         self._failures = 0
 
     def begin_auth(self, argument: str) -> None:
         """Do AUTH with the words behind it."""
         words = argument.split()
         mechanism = words[0].upper() if words else ""
-        known = mechanism in self._offered and len(words) <= MAX_WORDS
+        known = mechanism in self._offered and len(words) <= MAX_ARGUMENTS
         if known and self._hooks and self._hooks.takes(mechanism):
             self._connection.begin_wait()
             self._asked = asyncio.create_task(self._ask_hooks(self._hooks, words, argument))
@@ -101,7 +103,7 @@ class AuthCommand:
         authenticator = await hooks.answer(mechanism, words, self._question)
         if authenticator:
             await self._answer(partial(logins.other, authenticator, mechanism, None, client))
-        self._connection.read_commands()  # of a question whose answer the hook did not wait for
+        self._connection.read_commands()  # the hook may not have waited for an answer
         if not authenticator and self._connection.phase is Phase.BUSY:
             self._begin_exchange(argument)
         self._connection.resume()
@@ -144,7 +146,7 @@ class AuthCommand:
         text = initial.strip()
         if not text:
             self._ask(USERNAME if self._mechanism == "LOGIN" else b"")
-        elif text == "=":  # an empty response (section 4)
+        elif text == "=":  # an empty response (RFC 4954, section 4)
             self._respond(b"")
         else:
             self._decode(text.encode("utf-8", "surrogateescape"))
@@ -253,7 +255,8 @@ class AuthCommand:
         login = None
         try:
             with self._logging():
-                login = await judging()  # not earlier: the session may end before this begins
+                # called in the task, which may be cancelled before it begins
+                login = await judging()
         except (AuthUnavailable, AuthRefused) as error:
             failure = error
         except Malformed:
@@ -303,7 +306,7 @@ class AuthCommand:
     async def _renew(self, login: Login, again: Callable[[], None]) -> None:
         refusal = await self._renewal.refusal(login)
         if self._connection.phase is not Phase.BUSY:
-            return  # its end has begun
+            return  # the session has begun to end
         if refusal is replies.LOGIN_CHANGED:
             self._connection.refuse(refusal)
         elif refusal:

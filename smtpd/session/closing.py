@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-LINGER_S = 5.0  # that a client has to read the last reply and to close
-MAX_CLOSE_S = 30.0  # that replies have to go out
-LARGE_READ_OCTETS = 1 << 16  # after such a read there is a pause
-PAUSE_S = 0.05
-MAX_DISCARDED_OCTETS = 4 << 20  # that are read after the last reply
+LINGER_S = 5.0  # for a client to read the last reply and to close
+MAX_CLOSE_S = 30.0  # for the last replies to go out
+LARGE_READ_OCTETS = 1 << 16  # such a read is followed by a pause
+PAUSE_S = 0.05  # after a large read
+MAX_DISCARDED_OCTETS = 4 << 20  # read after the last reply; then the connection is cut
 
 
 class Closing:
@@ -19,7 +19,7 @@ class Closing:
         self._transport = transport
         self._timer: asyncio.TimerHandle | None = None
         self._over_at = 0.0  # when the client must have read the last reply, by the loop's clock
-        self._discarded = 0  # octets
+        self._discarded = 0  # octets so far
 
     def begin(self, seconds: float) -> None:
         """Give the client some seconds, and at most these as long as replies wait for it."""
@@ -29,7 +29,8 @@ class Closing:
     def _look(self) -> None:
         left = self._over_at - self._loop.time()
         if left <= 0 or not self._transport.get_write_buffer_size():
-            self._transport.abort()  # it does not read: close would wait for it for ever
+            # not close(), which would wait for ever for a client that does not read
+            self._transport.abort()
         else:
             self._timer = self._loop.call_later(left, self._look)
 

@@ -57,7 +57,7 @@ def compose(
     on_failed = listener.bouncing.always or listener.bouncing.choose(
         client, login.user if login else "", identified=commands.identified
     )
-    message = NewMessage(  # over 15 names would make Python build a dict for the call
+    message = NewMessage(  # by position: for over 15 keywords Python would build a dict
         content.id,
         transaction.sender,
         recipients,

@@ -24,21 +24,22 @@ from smtpd.session.closing import Closing
 from smtpd.session.phase import Phase, Reading
 from smtpd.session.share import Share
 
-KEPT_LINE_OCTETS = 1 << 16  # a longer line is skipped up to its end
-SKIPPED_LINE_OCTETS = 1 << 18  # of one line, until smtpd hangs up
-READ_AHEAD_OCTETS = 1 << 16  # of a client that does not wait for its replies
+MAX_KEPT_LINE_OCTETS = 1 << 16  # a longer line is skipped up to its end
+MAX_SKIPPED_LINE_OCTETS = 1 << 18  # a longer line makes smtpd hang up
+MAX_READ_AHEAD_OCTETS = 1 << 16  # of a client that does not wait for its replies
 BULK_OCTETS = 1 << 14  # a larger read may be part of a flood
-UNTIMED_OCTETS = 8192  # the work for so little input is estimated, not measured
-HOOK_OCTETS = 1 << 16  # of a message that a hook gets although memory is used up
-TURN_COMMANDS = 96  # that are done in a row; then other sessions have their turn
-TURN_S = 0.001  # the same as a time
-HEAVY_S = 0.005  # of work since the last accepted mail, above which a connection takes turns
-COUNTED_S = 1e-4  # of work that the scheduler hears of at once
-EST_COMMAND_S = 1e-5
-EST_READ_S = 3e-10  # that the event loop takes to read an octet
+MAX_UNTIMED_OCTETS = 8192  # the work for so little input is estimated, not measured
+MAX_HOOK_OCTETS = 1 << 16  # a hook gets a message of this size even if memory is used up
+TURN_COMMANDS = 96  # done in a row; then other sessions have their turn
+TURN_S = 0.001  # the longest turn
+HEAVY_S = 0.005  # after more work since its last accepted mail a connection takes turns
+COUNTED_S = 1e-4  # the scheduler hears at once of so much work
+ESTIMATED_COMMAND_S = 1e-5
+ESTIMATED_OCTET_S = 3e-10  # for the event loop to read an octet
 ERROR_PAUSE_S = 1.0
 REFUSAL_DELAY_S = 1.0
-_OPENING, _IDLE, _CONTENT, _BUSY, _REFUSED, _CLOSING = Phase  # quicker than by the enumeration
+# names of the module are found quicker than members of an enumeration
+_OPENING, _IDLE, _CONTENT, _BUSY, _REFUSED, _CLOSING = Phase
 _ON, _PAUSED, _ENDED = Reading
 
 log = get("smtpd")
@@ -96,21 +97,21 @@ class Connection(asyncio.Protocol):
         self._begin, self._receive, self._lost = begin, receive, lost
         self._share = Share(server, self._take_turn, self._relieve)
         self._spent = 0.0  # seconds of work since the last accepted mail
-        self._uncounted = 0.0  # seconds of it that the scheduler does not know yet
-        self._large = False  # input or content may be more than a little
-        self._input = b""  # read, and not yet worked through from _at on
+        self._uncounted = 0.0  # seconds of work that the scheduler does not know yet
+        self._large = False  # input or content may be large
+        self._input = b""  # what was read; the octets from _at on are still to be worked through
         self._at = 0
-        self._skipped = 0  # octets so far of a line that is too long; its rest is skipped too
+        self._skipped = 0  # octets so far of a line that is too long, and is skipped up to its end
         self._in_content = False  # the client sends the content of the message, or of its chunk
         self._replies: list[str] = []
         self.reply: Callable[[str], None] = self._replies.append
         """Adds a reply; it leaves with the others as soon as there is nothing else to do."""
         self._delayed = False  # the next command waits for a pause
-        self._task: asyncio.Task[None] | None = None  # that a command waits for
+        self._task: asyncio.Task[None] | None = None  # the task for which a command waits
         self._closing: Closing | None = None
         self._command: LineReader
-        self._reader: LineReader  # gets the next lines, of this many octets at most
-        self._longest = KEPT_LINE_OCTETS
+        self._reader: LineReader  # receives the next lines, of at most _longest octets
+        self._longest = MAX_KEPT_LINE_OCTETS
         self._complete: Callable[[], None]
         self._abandon: Callable[[], None]
         self._holds: Callable[[float], bool] | None = None
@@ -141,7 +142,7 @@ class Connection(asyncio.Protocol):
 
     def read_commands(self) -> None:
         """Take the next lines for commands again."""
-        self._reader, self._longest = self._command, KEPT_LINE_OCTETS
+        self._reader, self._longest = self._command, MAX_KEPT_LINE_OCTETS
 
     # -- what the event loop calls --
 
@@ -153,7 +154,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Forget the session; a commit under way goes on."""
         if self.transport is None:
-            return  # was aborted at once
+            return  # the connection was aborted at once
         self.transport = None
         if self._closing:
             self._closing.cancel()
@@ -176,7 +177,7 @@ class Connection(asyncio.Protocol):
             if self._closing:
                 self._closing.discard(len(data))
             return
-        seconds = len(data) * EST_READ_S
+        seconds = len(data) * ESTIMATED_OCTET_S
         self._spent += seconds
         self._input = self._input[self._at :] + data if self._input else data
         self._at = 0
@@ -193,7 +194,7 @@ class Connection(asyncio.Protocol):
             self._queue()
         self._large = True
         self._account()
-        if len(self._input) > READ_AHEAD_OCTETS:
+        if len(self._input) > MAX_READ_AHEAD_OCTETS:
             self.pause_reading()
 
     def eof_received(self) -> bool:
@@ -219,7 +220,7 @@ class Connection(asyncio.Protocol):
 
     def work(self) -> None:
         """Do what has been read, until something has to be waited for; send the replies."""
-        share, timed = self._share, len(self._input) > UNTIMED_OCTETS
+        share, timed = self._share, len(self._input) > MAX_UNTIMED_OCTETS
         began = time.perf_counter() if timed else 0.0
         left = TURN_COMMANDS
         try:
@@ -250,7 +251,7 @@ class Connection(asyncio.Protocol):
             seconds = time.perf_counter() - began
             self._server.scheduler.count(seconds, large=True)
         else:
-            seconds = (TURN_COMMANDS - left) * EST_COMMAND_S
+            seconds = (TURN_COMMANDS - left) * ESTIMATED_COMMAND_S
             self._uncounted += seconds
             if self._uncounted > COUNTED_S:
                 self._server.scheduler.count(self._uncounted, large=False)
@@ -279,7 +280,7 @@ class Connection(asyncio.Protocol):
         end = self._input.find(b"\n", at)
         if end < 0:
             octets = len(self._input) - at
-            if octets > KEPT_LINE_OCTETS or self._skipped:
+            if octets > MAX_KEPT_LINE_OCTETS or self._skipped:
                 self._skip(octets)
             return False
         self._at = end + 1
@@ -298,9 +299,9 @@ class Connection(asyncio.Protocol):
         """
         self.forget()
         before, self._skipped = self._skipped, self._skipped + octets
-        if self._skipped > SKIPPED_LINE_OCTETS:
+        if self._skipped > MAX_SKIPPED_LINE_OCTETS:
             self.refuse(replies.LINE_WITHOUT_END)
-        elif self._skipped // KEPT_LINE_OCTETS > before // KEPT_LINE_OCTETS:
+        elif self._skipped // MAX_KEPT_LINE_OCTETS > before // MAX_KEPT_LINE_OCTETS:
             self.suspend(asyncio.sleep(ERROR_PAUSE_S))
 
     def delay(self) -> None:
@@ -373,7 +374,7 @@ class Connection(asyncio.Protocol):
         elif self._collecting and (
             self._spent >= HEAVY_S or (self._server.memory.scarce and self._large)
         ):
-            self.pause_reading()  # one read in each turn
+            self.pause_reading()  # until the next turn, which is one read
             self._queue()
         else:
             self.read_on()
@@ -480,7 +481,7 @@ class Connection(asyncio.Protocol):
         """Look after content that has grown, and whose end has not come."""
         if message.full:
             self.suspend(message.store())
-        elif message.whole and self._server.memory.over and message.size > HOOK_OCTETS:
+        elif message.whole and self._server.memory.over and message.size > MAX_HOOK_OCTETS:
             message.give_up()
         elif message.room < 0:
             self.refuse(replies.TOO_LARGE.format(self._server.config.limits.message_size))
@@ -504,7 +505,7 @@ class Connection(asyncio.Protocol):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
-            return  # with the connection
+            return  # the connection ended meanwhile
         if isinstance(error := task.exception(), Exception):
             self.fail(error)
         if task is self._task:
@@ -522,7 +523,7 @@ class Connection(asyncio.Protocol):
                 return
             self.phase = _CONTENT if self._in_content else _IDLE
         elif not self.takes_input:
-            return  # it opens, or only the end is waited for
+            return  # the session is opening, or only its end is waited for
         if reply:
             self._replies.append(reply)
         self.last_input = self._loop.time()

@@ -19,9 +19,9 @@ from smtpd.session.watch import Watch
 from smtpd.tls.server_handshake import reason, shake_hands
 from smtpd.tls.tls_facts import TlsFacts
 
-READ_AHEAD_OCTETS = 1 << 16  # before the greeting
-PROXY_HEADER_S = 10.0  # until it is complete
-_LOCAL = ("127.0.0.1", 0)
+MAX_READ_AHEAD_OCTETS = 1 << 16  # before the greeting
+PROXY_HEADER_TIMEOUT_S = 10.0  # until it is complete
+_LOCAL_PEER = ("127.0.0.1", 0)
 
 
 class Opening:
@@ -48,15 +48,15 @@ class Opening:
         self._session: SmtpSession
         self._timer: asyncio.TimerHandle | None = None  # for the PROXY header
         self._peer: Any = None
-        self._early = b""  # what came meanwhile
+        self._early = b""  # octets that came before the greeting
         self._in_handshake = False
-        self._peer_is_proxy = False  # its certificate says nothing about the client
+        self._peer_is_proxy = False  # a proxy's certificate says nothing about the client
 
     def _begin_connection(self, peer: Any) -> None:
         """Count a new connection, and begin; or turn it away."""
         connection, server = self.connection, self._server
-        peer = peer or (_LOCAL if self._listener.local else None)
-        if not peer:  # reset before it was accepted: it is unknown what it may relay
+        peer = peer or (_LOCAL_PEER if self._listener.local else None)
+        if not peer:  # the client reset the connection, so what it may relay is unknown
             connection.drop()
             return
         self._peer = peer
@@ -73,7 +73,9 @@ class Opening:
             return
         self._watch.begin()
         if proxied:
-            self._timer = server.loop.call_later(PROXY_HEADER_S, self._refuse_proxy, "did not come")
+            self._timer = server.loop.call_later(
+                PROXY_HEADER_TIMEOUT_S, self._refuse_proxy, "did not come"
+            )
         else:
             self._identified()
 
@@ -85,7 +87,7 @@ class Opening:
     def _received(self, data: bytes) -> None:
         """Take octets that are not for the session: a PROXY header, or the first ones of TLS."""
         self._early += data
-        if len(self._early) > READ_AHEAD_OCTETS:
+        if len(self._early) > MAX_READ_AHEAD_OCTETS:
             self.connection.pause_reading()
         if not self._timer:
             return
@@ -108,7 +110,7 @@ class Opening:
     def _proxied(self, header: ProxyHeader) -> None:
         """Go on with the client that a PROXY header names."""
         connection, server, client = self.connection, self._server, header.client
-        if not client:  # the proxy itself, such as a health check
+        if not client:  # the proxy itself is the client, for example with a health check
             self._begin_session(str(self._peer[0]), self._peer, trusted=False)
         elif refusal := server.identify(connection.member, client):
             connection.refuse(refusal)
@@ -146,7 +148,7 @@ class Opening:
             return
         if not login:
             self._session.replier.reply(replies.AUTH_FAILED)
-        elif connection.phase is Phase.BUSY:  # else its end has begun
+        elif connection.phase is Phase.BUSY:  # not if the session has begun to end
             self._begin_anew(named, login)
 
     def _begin_anew(self, named: xclient.Named, login: Login | None = None) -> None:

@@ -8,12 +8,14 @@ from enum import Enum, StrEnum, auto
 class Phase(StrEnum):
     """Says how a connection takes its client's octets; docs/develop/states.md has transitions."""
 
-    OPENING = "opening"  # kept: a PROXY header, TLS or a hook comes before the (next) greeting
-    IDLE = "idle"  # they are commands
-    CONTENT = "content"  # they are the content of a message
-    BUSY = "busy"  # kept: a command or a message waits for something
-    REFUSED = "refused"  # not read: the client is over a limit, and the last reply comes soon
-    CLOSING = "closing"  # thrown away: our side is closed
+    OPENING = "opening"  # octets are kept: a PROXY header, TLS or a hook comes before the greeting
+    IDLE = "idle"  # octets are commands
+    CONTENT = "content"  # octets are the content of a message
+    BUSY = "busy"  # octets are kept: a command or a message waits for something
+    REFUSED = (
+        "refused"  # nothing is read: the client is over a limit, and its last reply comes soon
+    )
+    CLOSING = "closing"  # octets are thrown away: our side is closed
 
 
 TRANSITIONS = {
@@ -31,5 +33,5 @@ class Reading(Enum):
     """Whether octets come from the client."""
 
     ON = auto()
-    PAUSED = auto()  # smtpd does not read
+    PAUSED = auto()  # smtpd does not read for now
     ENDED = auto()  # the client has closed its side

@@ -29,7 +29,7 @@ from smtpd.session.replier import Replier
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-USELESS_CHUNK_OCTETS = 512  # a smaller chunk counts as NOOP does
+MIN_USEFUL_CHUNK_OCTETS = 512  # a smaller chunk counts as NOOP does
 
 
 class Reception:
@@ -54,7 +54,7 @@ class Reception:
         self._hooks = hooks
         self.began = math.inf
         """When the content under way began, by the loop's clock; inf without any."""
-        self._hooked = ""  # the 250 of a hook, for the message under way
+        self._hooked = ""  # the 250 that a hook gave for the message under way
         self._span: Span | None = None  # of the message whose commit is under way
         self._log_template: Sequence[str] = ()
         self._log_template_login: Login | None = None
@@ -96,10 +96,10 @@ class Reception:
             too_large = replies.TOO_LARGE.format(self._server.config.limits.message_size)
             connection.refuse(message.refusal or too_large)
             return
-        if not size:  # otherwise its last octet ends it
+        if not size:  # otherwise the last octet of the chunk ends it
             message.feed_octets(b"")
             self.complete()
-        if size < USELESS_CHUNK_OCTETS and not last:
+        if size < MIN_USEFUL_CHUNK_OCTETS and not last:
             self._replier.count_useless()
 
     def _first(self) -> IncomingMessage:
@@ -140,7 +140,7 @@ class Reception:
         self, hooks: SessionHooks, message: IncomingMessage, content: bytes | ContentFile
     ) -> None:
         """Ask the hooks about the content."""
-        self._connection.begin_wait()  # until the hooks answer
+        self._connection.begin_wait()  # which ends when the hooks answer
         hooks.ask_about_content(message.header(), content, self._answered)
 
     async def _ask_about_file(self, hooks: SessionHooks, message: IncomingMessage) -> None:
@@ -165,7 +165,7 @@ class Reception:
             refusal = message.finish()
         if refusal:
             self._refuse(refusal)
-            if refusal[:3] == "421":  # RFC 5321, section 3.8
+            if refusal[:3] == "421":  # after which smtpd has to close (RFC 5321, section 3.8)
                 connection.hang_up(linger=connection.unread)
             connection.resume()
             return
@@ -210,7 +210,7 @@ class Reception:
             if not self._log_template or login is not self._log_template_login:
                 self._log_template_login, user = login, login.user if login else ""
                 self._log_template = server.accepted.template(user=user, **connection.log_values)
-        connection.begin_wait()  # until the commit
+        connection.begin_wait()  # which ends with the commit
         server.committer.commit(message.content, new, self._committed, self._log_template)
 
     def _begin_span(self, message: IncomingMessage) -> str:

@@ -8,7 +8,7 @@ from smtpd.protocol import replies
 from smtpd.server.server import Server
 from smtpd.session.connection import Connection
 
-_AFTER_MAIL = (replies.NO_MAIL, replies.NO_RCPT)  # to commands pipelined after a refused MAIL
+_AFTER_REFUSED_MAIL = (replies.NO_MAIL, replies.NO_RCPT)  # to pipelined commands
 
 
 class Replier:
@@ -37,7 +37,7 @@ class Replier:
             address=commands.path,
             user=commands.login.user if commands.login else "",
         )
-        if reply[0] == "5" and not (self._server.gate.closed and reply in _AFTER_MAIL):
+        if reply[0] == "5" and not (self._server.gate.closed and reply in _AFTER_REFUSED_MAIL):
             self._follow(self._tally.refusal(reply, login=bool(commands.login)))
 
     def count_useless(self) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from pgmta.accounts.login import Login
 from pgmta.accounts.mechanisms import MAX_LINE_OCTETS
 from pgmta.mail.address import parse_mailbox
-from smtpd.commands.commands import JUNK, Commands
+from smtpd.commands.commands import COMMANDS_WITHOUT_MAIL, Commands
 from smtpd.commands.listener import SmtpListener
-from smtpd.commands.tally import HTTP, Consequence, Tally
+from smtpd.commands.tally import HTTP_METHODS, Consequence, Tally
 from smtpd.hooks.hook_server import HookServer, HookTransport
 from smtpd.hooks.judgement import Judgement
 from smtpd.hooks.phases import Phases
@@ -27,9 +27,10 @@ from smtpd.tls.tls_facts import TlsFacts
 type Restarts = Mapping[str, Callable[[str], None]]
 """What begins the session anew, by the reply that leads there; it gets the argument."""
 
-COMMAND_OCTETS = 2048  # RFC 5321, section 4.5.3.1.4 asks for 512 at least
-_WAITED = frozenset((b"EHLO", b"HELO", b"DATA", b"AUTH"))  # last of a pipelined group (RFC 2920)
-_FURTHER = frozenset((replies.BYE, replies.CHUNK_GO, replies.AUTH_GO,
+MAX_COMMAND_OCTETS = 2048  # RFC 5321, section 4.5.3.1.4, asks for at least 512
+# A client may only send these at the end of a pipelined group (RFC 2920, section 3.1).
+_GROUP_ENDS = frozenset((b"EHLO", b"HELO", b"DATA", b"AUTH"))
+_GOES_ON = frozenset((replies.BYE, replies.CHUNK_GO, replies.AUTH_GO,
                       replies.READY_FOR_TLS, replies.XCLIENT_GO, replies.SYNTAX_BDAT,
                       replies.LOOK_UP))  # fmt: skip
 _LHLO = b"LHLO"
@@ -70,8 +71,8 @@ class SmtpSession:
         )
         """The message under way."""
         self._early = listener.early == "refuse"
-        self._data_refused = False  # a client that does not listen sends its content
-        self._auth: AuthCommand | None = None  # once it was needed
+        self._data_refused = False  # a client that ignores the refusal of DATA sends its content
+        self._auth: AuthCommand | None = None  # made for the first AUTH
         connection.begin_session(
             client,
             command=self.line,
@@ -101,15 +102,15 @@ class SmtpSession:
             return
         word, _, rest = line.partition(b" ")
         word = word.upper()
-        if len(line) > COMMAND_OCTETS and (word != b"AUTH" or len(line) > MAX_LINE_OCTETS):
+        if len(line) > MAX_COMMAND_OCTETS and (word != b"AUTH" or len(line) > MAX_LINE_OCTETS):
             replier.reply(replies.LINE_TOO_LONG)
             return
         if (
             self._early
-            and (word in _WAITED or not self.commands.session.extended_smtp)
+            and (word in _GROUP_ENDS or not self.commands.session.extended_smtp)
             and connection.unread
-        ):  # without EHLO there is no pipelining: the client has to wait for every reply
-            connection.refuse(replies.NOT_HTTP if word in HTTP else replies.TOO_EARLY)
+        ):  # pipelining before EHLO: the client has to wait for every reply
+            connection.refuse(replies.NOT_HTTP if word in HTTP_METHODS else replies.TOO_EARLY)
             return
         argument = rest.strip(b" \t").decode("utf-8", "surrogateescape")
         transaction = self.commands.transaction
@@ -125,13 +126,13 @@ class SmtpSession:
             elif reply:
                 self._conclude(word, known, reply)
             else:
-                connection.begin_wait()  # until the hooks answer
+                connection.begin_wait()  # which ends when the hooks answer
             return
         reply = self.commands.do_command(word, argument)
         if reply is replies.DATA_GO:
             replier.reply(reply)
             self.reception.take_data()
-        elif reply in _FURTHER:
+        elif reply in _GOES_ON:
             self._go_on(reply, argument)
         elif reply:
             replier.reply(reply)
@@ -143,9 +144,11 @@ class SmtpSession:
 
     def _unknown(self, word: bytes) -> None:
         """Refuse a command of no known name."""
-        if word in HTTP:
+        if word in HTTP_METHODS:
             self._connection.refuse(replies.NOT_HTTP)
-        elif self._data_refused and b":" in word:  # a header; commands of mail may follow in it
+        elif (
+            self._data_refused and b":" in word
+        ):  # a line of a header, behind which the content may have commands
             self._connection.refuse(replies.CONTENT_UNASKED)
         elif self._tally.unknown() is Consequence.END:
             self._connection.refuse(replies.TOO_MANY_UNKNOWN)
@@ -195,7 +198,7 @@ class SmtpSession:
             else:
                 self.replier.reply(reply)
 
-        self._connection.read_lines(read, COMMAND_OCTETS)
+        self._connection.read_lines(read, MAX_COMMAND_OCTETS)
 
     async def _look_up(self, argument: str) -> None:
         """Find out whether the recipient of RCPT is known, and do the command again."""
@@ -221,7 +224,7 @@ class SmtpSession:
         """Count a command that carries no mail, or a RCPT that added no recipient to `known`."""
         self._data_refused = word == b"DATA"
         if reply[0] == "4":
-            if reply[:3] == "421":  # RFC 5321, section 3.8
+            if reply[:3] == "421":  # after which smtpd has to close (RFC 5321, section 3.8)
                 self._connection.hang_up(linger=self._connection.unread)
                 return
             if reply is replies.UNAVAILABLE:
@@ -231,8 +234,8 @@ class SmtpSession:
         if word == b"RCPT":
             transaction = self.commands.transaction
             if reply[0] != "5" and transaction and len(transaction.recipients) == known:
-                self.replier.count_useless()  # one too many, or one twice
-        elif word in JUNK:
+                self.replier.count_useless()  # one recipient too many, or one twice
+        elif word in COMMANDS_WITHOUT_MAIL:
             self.replier.count_useless()
 
     def abandon(self) -> None:

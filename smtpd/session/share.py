@@ -17,7 +17,7 @@ class Share:
         self._server = server
         self._turn = turn
         self._relieve = relieve
-        self._in_turn = False  # the next read belongs to a turn
+        self._in_turn = False  # whether the next read belongs to a turn
         self.queued = False
         """Others have their turn before the next command."""
         self.held = 0

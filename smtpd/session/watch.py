@@ -13,12 +13,12 @@ from smtpd.session.connection import Connection
 from smtpd.session.phase import Phase
 from smtpd.session.session import SmtpSession
 
-CONTENT_PAUSE_S = 180.0  # for which a sender of content may pause (RFC 5321, section 4.5.3.2.5)
-HELLO_S = 60.0  # from the connection to EHLO or HELO
-CONTENT_S = 1800.0  # for the whole content of a message
-TRANSACTION_S = 3600.0  # from MAIL to the end of the message
-MIN_RATE = 100  # octets of content per second, over CONTENT_PAUSE_S
-LOOKS = 4  # in the shortest time that is limited
+MAX_CONTENT_PAUSE_S = 180.0  # of a sender of content (RFC 5321, section 4.5.3.2.5)
+HELLO_TIMEOUT_S = 60.0  # from the connection to EHLO or HELO
+MAX_CONTENT_S = 1800.0  # for the whole content of a message
+MAX_TRANSACTION_S = 3600.0  # from MAIL to the end of the message
+MIN_OCTETS_PER_S = 100  # of content, over MAX_CONTENT_PAUSE_S
+LOOKS_PER_LIMIT = 4  # in the shortest time that is limited
 
 
 class Watch:
@@ -38,7 +38,7 @@ class Watch:
 
     def begin(self) -> None:
         """Begin to look how long the client is silent, and how slow it is."""
-        self._look_in(min(self._limits.timeout, HELLO_S, self._pace.interval))
+        self._look_in(min(self._limits.timeout, HELLO_TIMEOUT_S, self._pace.interval))
 
     def expect_hello(self) -> None:
         """Limit the time to the next EHLO anew: TLS or another client has begun."""
@@ -56,7 +56,7 @@ class Watch:
         connection, now = self._connection, self._loop.time()
         if not connection.transport or connection.phase is Phase.CLOSING:
             return
-        content_left = self._session.reception.began + CONTENT_S - now
+        content_left = self._session.reception.began + MAX_CONTENT_S - now
         left = min(connection.last_input + self._limits.timeout - now, content_left)
         slow = self._pace.judge_client(
             self._session.commands,
@@ -65,7 +65,7 @@ class Watch:
             waiting=connection.waits_for_client,
         )
         if not connection.takes_input:
-            left = self._limits.timeout  # smtpd is slow, not the client; a commit has its own limit
+            left = self._limits.timeout  # the client waits for smtpd; a commit has its own limit
         elif left <= 0 or slow:
             if connection.blocked:
                 connection.transport.abort()
@@ -85,14 +85,17 @@ class Pace:
     """
 
     def __init__(self, limits: Limits, now: float) -> None:
-        self._window = min(CONTENT_PAUSE_S, limits.timeout)
-        self.interval = min(TRANSACTION_S, CONTENT_S, self._window) / LOOKS
+        self._window = min(MAX_CONTENT_PAUSE_S, limits.timeout)
+        self.interval = min(MAX_TRANSACTION_S, MAX_CONTENT_S, self._window) / LOOKS_PER_LIMIT
         """Seconds between two looks."""
-        self.hello_deadline = now + HELLO_S
+        self.hello_deadline = now + HELLO_TIMEOUT_S
         """When the client must have said EHLO, by the clock of the looks."""
-        self._transaction: object | None = None  # the last one seen, and when at first
+        self._transaction: object | None = (
+            None  # the transaction at the last look, and when it was first seen
+        )
         self._began = now
-        self._content: tuple[float, int] | None = None  # when the window began, and its octets
+        # time when the window began, and the octets at that time
+        self._content: tuple[float, int] | None = None
 
     def judge_client(
         self, commands: Commands, size: int | None, now: float, *, waiting: bool
@@ -110,14 +113,14 @@ class Pace:
         transaction = commands.transaction
         if transaction is not self._transaction:
             self._transaction, self._began, self._content = transaction, now, None
-        elif transaction and now >= self._began + TRANSACTION_S:
+        elif transaction and now >= self._began + MAX_TRANSACTION_S:
             return replies.TRANSACTION_TIMEOUT
         if size is None or not self._content or not waiting:
             self._content = None if size is None else (now, size)
             return ""
         since, before = self._content
         if now >= since + self._window:
-            if size - before < MIN_RATE * (now - since):
+            if size - before < MIN_OCTETS_PER_S * (now - since):
                 return replies.DATA_TOO_SLOW
             self._content = (now, size)
         return ""

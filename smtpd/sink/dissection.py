@@ -24,20 +24,20 @@ from typing import Any
 from smtpd.sink.header_text import decode_text, decode_words
 from smtpd.sink.links import linked, urls
 
-READ = 32 << 20
-"""Octets of a mail that are read."""
+MAX_MAIL_OCTETS = 32 << 20
+"""The rest of a larger mail is not read."""
 
-_SECONDS, _MEMORY = 5, 512 << 20  # of the process
-_CHARACTERS = 1 << 20  # of a text
-_FIELDS, _FIELD = 1000, 10_000  # fields of a header; characters of one
-_PARTS = 1000
-_PICTURES = 8 << 20  # octets of the pictures in HTML
+_MAX_CPU_S, _MAX_MEMORY_OCTETS = 5, 512 << 20  # of the process that dissects
+_MAX_TEXT_CHARACTERS = 1 << 20  # of a text
+_MAX_FIELDS, _MAX_FIELD_CHARACTERS = 1000, 10_000  # of a header
+_MAX_PARTS = 1000
+_MAX_PICTURE_OCTETS = 8 << 20  # of all pictures in HTML
 _PICTURE = re.compile(r"image/[a-z0-9.+-]{1,40}")
 _CID = re.compile(r"""(?<=["'(=\s])cid:([^\s"'<>()]{1,200})""", re.IGNORECASE)
-# elements that reach out although a policy forbids it: browsers look up and open hosts by them. The
-# attribute srcdoc of a frame may have them behind character references
-_REACHING = re.compile(r"<(?=(?:link|meta|base|iframe)[\s/>])", re.IGNORECASE)
-_HEAD = '<!doctype html><base target="_blank">'  # links open windows, not the frame
+# By these elements browsers look up hosts and connect to them, although the policy forbids it. The
+# attribute srcdoc of a frame may have them as character references.
+_CONNECTING_ELEMENT = re.compile(r"<(?=(?:link|meta|base|iframe)[\s/>])", re.IGNORECASE)
+_HTML_START = '<!doctype html><base target="_blank">'  # links open windows, not the frame
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -66,20 +66,20 @@ def octets_of(part: Message) -> bytes:
 
 def _text_of(part: Message) -> str:
     charset = part.get_content_charset()
-    data = octets_of(part)[: 4 * _CHARACTERS]
+    data = octets_of(part)[: 4 * _MAX_TEXT_CHARACTERS]
     return clean(decode_text(data, charset))
 
 
 def clean(text: str) -> str:
     """Return a text with LF as its line ends, and U+FFFD for each control character."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROLS.sub("\ufffd", lines)[:_CHARACTERS]
+    return _CONTROLS.sub("\ufffd", lines)[:_MAX_TEXT_CHARACTERS]
 
 
 def _value(value: object) -> str:
     """Return the value of a field as text; octets beyond ASCII are surrogates in it."""
-    octets = str(value)[: 4 * _FIELD].encode("utf-8", "surrogateescape")
-    return clean(decode_words(decode_text(octets)))[:_FIELD]
+    octets = str(value)[: 4 * _MAX_FIELD_CHARACTERS].encode("utf-8", "surrogateescape")
+    return clean(decode_words(decode_text(octets)))[:_MAX_FIELD_CHARACTERS]
 
 
 def _name_of(part: Message) -> str:
@@ -94,7 +94,7 @@ def _is_body(part: Message, kind: str) -> bool:
 
 def framed(markup: str, parts: list[Message]) -> str:
     """Return HTML for the frame: with its pictures inside, and without elements that reach out."""
-    left = _PICTURES
+    left = _MAX_PICTURE_OCTETS
     pictures: dict[str, str] = {}
     for part in parts:
         cid, kind = str(part.get("Content-ID", "")).strip(" \r\n<>"), part.get_content_type()
@@ -103,17 +103,17 @@ def framed(markup: str, parts: list[Message]) -> str:
             left -= len(octets)
             if left >= 0:
                 pictures[cid] = f"data:{kind};base64,{base64.b64encode(octets).decode()}"
-    markup = _REACHING.sub("<x-", markup)
+    markup = _CONNECTING_ELEMENT.sub("<x-", markup)
     used: set[str] = set()
 
     def picture(found: re.Match[str]) -> str:
         cid = found[1]
-        if cid in used:  # HTML that names one picture a thousand times
+        if cid in used:  # HTML may name one picture a thousand times
             return found[0]
         used.add(cid)
         return pictures.get(cid, found[0])
 
-    return _HEAD + _CID.sub(picture, markup)
+    return _HTML_START + _CID.sub(picture, markup)
 
 
 def dissect(content: bytes, *, cut: bool = False) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def dissect(content: bytes, *, cut: bool = False) -> dict[str, Any]:
     Raises RecursionError and MemoryError for mail that is made for it.
     """
     message = BytesParser(policy=compat32).parsebytes(content)
-    parts = [part for part, _ in zip(parts_of(message), range(_PARTS), strict=False)]
+    parts = [part for part, _ in zip(parts_of(message), range(_MAX_PARTS), strict=False)]
     plain = next((part for part in parts if _is_body(part, "text/plain")), None)
     markup = next((part for part in parts if _is_body(part, "text/html")), None)
     text = _text_of(plain) if plain is not None else ""
@@ -133,7 +133,9 @@ def dissect(content: bytes, *, cut: bool = False) -> dict[str, Any]:
         for number, part in enumerate(parts) if part not in (plain, markup)
     ]  # fmt: skip
     return {
-        "fields": [(name[:_FIELD], _value(value)) for name, value in message.raw_items()][:_FIELDS],
+        "fields": [
+            (name[:_MAX_FIELD_CHARACTERS], _value(value)) for name, value in message.raw_items()
+        ][:_MAX_FIELDS],
         "text": list(linked(text)) if plain is not None else None,
         "html": framed(source, parts) if markup is not None else None,
         "links": urls(text, source),
@@ -144,12 +146,12 @@ def dissect(content: bytes, *, cut: bool = False) -> dict[str, Any]:
 
 def main() -> None:
     """Write what the arguments name."""
-    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
-    with suppress(ValueError, OSError):  # a system that has no such limit
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (_MAX_CPU_S, _MAX_CPU_S))
+    with suppress(ValueError, OSError):  # raised where the system has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_OCTETS, _MAX_MEMORY_OCTETS))
     path, *number = sys.argv[1:]
     with Path(path).open("rb") as file:
-        content = file.read(READ)
+        content = file.read(MAX_MAIL_OCTETS)
         cut = bool(file.read(1))
     if number:
         parts = list(parts_of(BytesParser(policy=compat32).parsebytes(content)))

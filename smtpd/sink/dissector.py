@@ -9,9 +9,9 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_TOGETHER = 2  # processes
-_TIME = 20.0  # seconds; the process has 5 s of CPU
-_KEPT = 16  # mails in memory
+_MAX_PROCESSES = 2  # processes
+_TIMEOUT_S = 20.0  # the process itself has 5 s of CPU
+_KEPT_MAILS = 16  # in memory
 
 
 class AttachedPart(NamedTuple):
@@ -50,7 +50,7 @@ class Dissector:
     """Remembers the last mails, because the page and its frame ask for the same one."""
 
     def __init__(self) -> None:
-        self._room = asyncio.Semaphore(_TOGETHER)
+        self._slots = asyncio.Semaphore(_MAX_PROCESSES)
         self._known: OrderedDict[str, Dissection] = OrderedDict()
 
     async def dissect(self, path: Path) -> Dissection:
@@ -58,7 +58,7 @@ class Dissector:
         if not (found := self._known.get(path.name)):
             found = _read(json.loads(await self._run(path)))
             self._known[path.name] = found
-            if len(self._known) > _KEPT:
+            if len(self._known) > _KEPT_MAILS:
                 self._known.popitem(last=False)
         return found
 
@@ -67,7 +67,7 @@ class Dissector:
         return await self._run(path, str(number))
 
     async def _run(self, path: Path, *more: str) -> bytes:
-        async with self._room:
+        async with self._slots:
             child = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "smtpd.sink.dissection", str(path), *more,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -75,7 +75,7 @@ class Dissector:
                 stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             try:
-                async with asyncio.timeout(_TIME):
+                async with asyncio.timeout(_TIMEOUT_S):
                     said, _ = await child.communicate()
             except TimeoutError:
                 raise Undissectable from None

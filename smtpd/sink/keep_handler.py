@@ -13,11 +13,10 @@ from pgmta.command import print_line, shorten
 from pgmta.mail.text import escaped
 from smtpd.sink.header_text import decode_words
 
-LIMIT = 100 << 20
-"""Octets of the largest message."""
+MAX_MESSAGE_OCTETS = 100 << 20
 
-_NAMED = 5  # recipients of a message in its line
-_READ = 4000  # octets of a subject
+_NAMED_RECIPIENTS = 5  # in the line of a message
+_MAX_SUBJECT_OCTETS = 4000  # Python's decoder takes a minute for 4 MB
 _SUBJECT = re.compile(rb"^Subject:[ \t]*(.*(?:\n[ \t].*)*)$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -70,22 +69,20 @@ class KeepHandler:
     def _tell(self, sender: str, recipients: list[str], body: bytes, name: str) -> None:
         """Print a line about a message."""
         words = _subject(body)
-        with suppress(OSError):  # the mail is kept all the same
-            print_line(
-                f"{'mail':9} <{sender}> to {', '.join(f'<{each}>' for each in recipients[:_NAMED])}"
-                f"{' …' if len(recipients) > _NAMED else ''}: {shorten(words)} (new/{name})"
-            )
+        named = ", ".join(f"<{each}>" for each in recipients[:_NAMED_RECIPIENTS])
+        more = " …" if len(recipients) > _NAMED_RECIPIENTS else ""
+        with suppress(OSError):  # without the line the mail is kept all the same
+            print_line(f"{'mail':9} <{sender}> to {named}{more}: {shorten(words)} (new/{name})")
 
 
 def _subject(content: bytes) -> str:
     """Return the subject for a reader, with its encoded words decoded (RFC 2047)."""
     found = _SUBJECT.search(content.partition(b"\r\n\r\n")[0])
-    # Python's decoder takes a minute for 4 MB
-    return decode_words(found[1][:_READ].decode("utf-8", "replace")) if found else ""
+    return decode_words(found[1][:_MAX_SUBJECT_OCTETS].decode("utf-8", "replace")) if found else ""
 
 
 class SinkServer(SMTP):
     """aiosmtpd's server, for lines and commands of any length that queued sends."""
 
-    line_length_limit = LIMIT
+    line_length_limit = MAX_MESSAGE_OCTETS
     command_size_limit = 2048

@@ -17,13 +17,13 @@ from smtpd.sink.header_text import decode_text, decode_words
 
 _FOLDERS = ("new", "cur")
 _NAME = re.compile(r"[A-Za-z0-9][\w.,=+@%\\-]{0,250}", re.ASCII)
-_TIME = re.compile(r"(\d{1,11})(?:\.M(\d{1,6})P\d+Q(\d{1,9}))?")
-_HEAD = 64 << 10  # octets of a mail that its summary is made of
+_NAME_TIME = re.compile(r"(\d{1,11})(?:\.M(\d{1,6})P\d+Q(\d{1,9}))?")
+_HEAD_OCTETS = 64 << 10  # of a mail, from which its summary is made
 _FIELD = re.compile(rb"^([!-9;-~]{1,70}):[ \t]*([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.MULTILINE)
 _ENVELOPE = re.compile(rb"Return-Path: [^\n]*\n(?:Delivered-To: [^\n]*\n)*")
-_SHOWN = 200  # characters of a field
-_NAMED = 3  # recipients
-_KEPT = 2000  # summaries in memory
+_SHOWN_CHARACTERS = 200  # of a field
+_NAMED_RECIPIENTS = 3
+_KEPT_SUMMARIES = 2000  # in memory
 
 
 class Summary(NamedTuple):
@@ -86,12 +86,12 @@ class KeptMails:
             return None
         try:
             with path.open("rb") as file:
-                head, status = file.read(_HEAD), os.fstat(file.fileno())
+                head, status = file.read(_HEAD_OCTETS), os.fstat(file.fileno())
         except OSError:
             return None
         summary = summarize(name, head, status.st_size, status.st_mtime)
         self._summaries[name] = summary
-        if len(self._summaries) > _KEPT:
+        if len(self._summaries) > _KEPT_SUMMARIES:
             self._summaries.popitem(last=False)
         return summary
 
@@ -108,8 +108,8 @@ def summarize(name: str, head: bytes, size: int, changed: float) -> Summary:
     for key, value in _FIELD.findall(header):
         fields.setdefault(key.lower(), _shown(value))
     reverse, *recipients = (line.partition(b": ")[2] for line in envelope.splitlines() or [b""])
-    named = ", ".join(map(_shown, recipients[:_NAMED])) or fields.get(b"to", "")
-    left = len(recipients) - _NAMED
+    named = ", ".join(map(_shown, recipients[:_NAMED_RECIPIENTS])) or fields.get(b"to", "")
+    left = len(recipients) - _NAMED_RECIPIENTS
     return Summary(
         name,
         fields.get(b"from") or _shown(reverse),
@@ -121,13 +121,13 @@ def summarize(name: str, head: bytes, size: int, changed: float) -> Summary:
 
 
 def _shown(value: bytes) -> str:
-    text = one_line(decode_words(decode_text(value[: 4 * _SHOWN])))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    text = one_line(decode_words(decode_text(value[: 4 * _SHOWN_CHARACTERS])))
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _order(name: str) -> tuple[int, int, int, str]:
     """Return the time in a name (seconds, microseconds, number) and the name."""
-    found = _TIME.match(name)
+    found = _NAME_TIME.match(name)
     seconds, micros, number = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
     return seconds, micros, number, name
 

@@ -16,26 +16,25 @@ from pgmta.http.answers import HTML_TYPE, HttpAnswers, HttpError
 from pgmta.http.route import HttpLimits, Route
 from pgmta.http.site import HttpSite
 from pgmta.mail.text import one_line
-from smtpd.sink.dissection import READ, clean
+from smtpd.sink.dissection import MAX_MAIL_OCTETS, clean
 from smtpd.sink.dissector import Dissection, Dissector, Undissectable
 from smtpd.sink.header_text import decode_text
 from smtpd.sink.kept_mails import KeptMails
 
-PAGE = 100
-"""Mails in a page of the list."""
+MAILS_PER_PAGE = 100
 
-_HERE = Path(__file__).parent / "templates"
-_SHOWN = 1 << 20  # octets of the source
+_TEMPLATES = Path(__file__).parent / "templates"
+_SHOWN_SOURCE_OCTETS = 1 << 20
 _TABS = ("html", "text", "links", "attachments", "header", "source")
 _MAX_CONNECTIONS = 32
-_CONNECTION_S = 60.0  # for a request and its answer, which may be a large attachment
-_OCTETS = "application/octet-stream"
+_CONNECTION_TIMEOUT_S = 60.0  # for a request and its answer, which may be a large attachment
+_OCTET_STREAM = "application/octet-stream"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _SANDBOX = "allow-popups allow-popups-to-escape-sandbox"
-"""Rights of the frame of HTML: its links open new windows, when the reader clicks on them."""
+"""The rights of the frame with HTML: its links may open new windows, on a click of the reader."""
 
 _FRAME_POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; "
@@ -50,7 +49,7 @@ _HEADERS = {
     "X-DNS-Prefetch-Control": "off",
 }
 _NUMBER = re.compile(r"[1-9]\d{0,5}", re.ASCII)
-_PLAIN = re.compile(r"[^A-Za-z0-9._ -]")
+_UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 class MailSite:
@@ -67,7 +66,7 @@ class MailSite:
         self._hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
         self._url = f"http://127.0.0.1:{port}/"
         environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE), autoescape=True, auto_reload=False,
+            loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, auto_reload=False,
             undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         environment.filters["octets"] = _octets
@@ -76,8 +75,8 @@ class MailSite:
             name: environment.get_template(f"{name}.html") for name in ("list", "mail", "message")
         }
         self._files = {
-            "/style.css": ((_HERE / "style.css").read_bytes(), "text/css; charset=utf-8"),
-            "/list.js": ((_HERE / "list.js").read_bytes(), "text/javascript; charset=utf-8"),
+            "/style.css": ((_TEMPLATES / "style.css").read_bytes(), "text/css; charset=utf-8"),
+            "/list.js": ((_TEMPLATES / "list.js").read_bytes(), "text/javascript; charset=utf-8"),
         }
         self._answers = HttpAnswers(_HEADERS)
         routes = [
@@ -89,7 +88,7 @@ class MailSite:
             *(Route("GET", path, self._file, page=True) for path in self._files),
             Route("GET", "/{rest:.*}", self._missing, page=True),
         ]
-        limits = HttpLimits(_MAX_CONNECTIONS, _CONNECTION_S)
+        limits = HttpLimits(_MAX_CONNECTIONS, _CONNECTION_TIMEOUT_S)
         self.served = HttpSite(
             routes, limits, self._answers, error_page=self._error, check=self._check_host
         )
@@ -130,9 +129,11 @@ class MailSite:
 
     def _listed(self, number: int) -> bytes:
         names = self._mails.names()
-        last = max(1, -(-len(names) // PAGE))
+        last = max(1, -(-len(names) // MAILS_PER_PAGE))
         number = min(number, last)
-        shown = self._mails.summaries(names[(number - 1) * PAGE : number * PAGE])
+        shown = self._mails.summaries(
+            names[(number - 1) * MAILS_PER_PAGE : number * MAILS_PER_PAGE]
+        )
         return self._render("list", mails=shown, count=len(names), number=number, last=last)
 
     async def _mail(self, request: web.Request) -> web.StreamResponse:
@@ -142,7 +143,7 @@ class MailSite:
         if not path:
             raise HttpError(404, "This mail is not here: it was deleted, or never came.")
         if view == "raw":
-            fields = self._answers.fields(_OCTETS, _download("mail.eml"))
+            fields = self._answers.fields(_OCTET_STREAM, _download("mail.eml"))
             return web.FileResponse(path, headers=fields)
         try:
             found = await self._dissector.dissect(path)
@@ -170,7 +171,7 @@ class MailSite:
             octets = await self._dissector.attachment(path, number)
         except Undissectable:
             raise HttpError(422, "This mail can't be taken apart: look at its source.") from None
-        return self._answers.make(octets, _OCTETS, 200, _download(file_name(name, number)))
+        return self._answers.make(octets, _OCTET_STREAM, 200, _download(file_name(name, number)))
 
     async def _show(
         self, name: str, path: Path, found: Dissection | None, view: str | None
@@ -186,7 +187,7 @@ class MailSite:
             raise HttpError(404, "This mail was deleted.") from None
         return self._page(
             "mail", mail=summaries[0], base=f"/m/{quote(name)}", tabs=tabs, view=view, found=found,
-            source=source, limit=READ, shown=_SHOWN,
+            source=source, limit=MAX_MAIL_OCTETS, shown=_SHOWN_SOURCE_OCTETS,
         )  # fmt: skip
 
     def _page(self, name: str, status: int = 200, **values: Any) -> web.Response:
@@ -213,7 +214,7 @@ def _tabs(found: Dissection | None) -> dict[str, str]:
 
 def _source(path: Path) -> str:
     with path.open("rb") as file:
-        return clean(decode_text(file.read(_SHOWN)))
+        return clean(decode_text(file.read(_SHOWN_SOURCE_OCTETS)))
 
 
 def file_name(name: str, number: int) -> str:
@@ -224,7 +225,7 @@ def file_name(name: str, number: int) -> str:
 
 def _download(name: str) -> dict[str, str]:
     """Return the header fields of a file that no browser opens by itself (RFC 6266)."""
-    plain = _PLAIN.sub("_", name)
+    plain = _UNSAFE_IN_NAME.sub("_", name)
     named = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
     return {"Content-Disposition": named, "Content-Security-Policy": _FILE_POLICY}
 

@@ -13,12 +13,12 @@ from pgmta.http.server import HttpServer, bind
 from pgmta.port_user import bind_problem
 from pgmta.service import Signals
 from smtpd.sink.dissector import Dissector
-from smtpd.sink.keep_handler import LIMIT, KeepHandler, SinkServer
+from smtpd.sink.keep_handler import MAX_MESSAGE_OCTETS, KeepHandler, SinkServer
 from smtpd.sink.kept_mails import KeptMails
 from smtpd.sink.mail_site import MailSite
 
 _LOOPBACK = "127.0.0.1"
-_END_S = 1.0  # seconds for answers that are due when the process ends
+_END_TIMEOUT_S = 1.0  # for answers that are due when the process ends
 
 
 async def serve(
@@ -32,14 +32,14 @@ async def serve(
     signals = Signals()
     if attached:
         signals.attach()
-    os.umask(0o077)  # of the files that mailbox.Maildir makes
+    os.umask(0o077)  # for the files that mailbox.Maildir makes
     loop = asyncio.get_running_loop()
     handler = KeepHandler(folder)
 
     def connection() -> SMTP:
         return SinkServer(
             handler, hostname="sink.localhost", ident="ESMTP pgmta development sink",
-            data_size_limit=LIMIT, enable_SMTPUTF8=True, loop=loop,
+            data_size_limit=MAX_MESSAGE_OCTETS, enable_SMTPUTF8=True, loop=loop,
         )  # fmt: skip
 
     try:
@@ -58,7 +58,7 @@ async def serve(
     await signals.stop.wait()
     mail.close()
     if server:
-        await server.stop(_END_S)
+        await server.stop(_END_TIMEOUT_S)
 
 
 def _problem(error: OSError, address: str, port: int) -> PgmtaError:

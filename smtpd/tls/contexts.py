@@ -15,9 +15,9 @@ from pgmta.logs import get
 from smtpd.config import Certificate, ClientCertificates, Listener, SmtpdConfig
 from smtpd.tls.identity import CertificateProblem, Identity
 
-_TICKETS = 1  # per session; a second one would serve a client that opens two sessions at once
-_LOOK = 10.0  # seconds between two looks at the files
-_DAY = 86400.0
+_TICKETS_PER_SESSION = 1  # a second one would serve a client that opens two sessions at once
+_FILES_LOOK_INTERVAL_S = 10.0
+_DAY_S = 86400.0
 log = get("smtpd")
 
 
@@ -32,7 +32,7 @@ class Contexts:
         self._entries = entries
         self.clients = clients
         """Clients that are known by their certificate."""
-        self._marks: object = None  # of the files, when they were read
+        self._marks: object = None  # sizes and times of the files when they were read
         self._names: dict[str, ssl.SSLContext] = {}
         self.identities: list[Identity] = []
         """As last read, in the order of the configuration."""
@@ -58,7 +58,7 @@ class Contexts:
             names[name] = _of_each_kind(identities, name)
         first = identities[0]
         default = names[first.names[0]] if first.names else (first,)
-        if first not in default:  # another one of its kind has the same name
+        if first not in default:  # another certificate of this kind has the same name
             default = (first, *(one for one in default if one.kind != first.kind))
         made: dict[tuple[Identity, ...], ssl.SSLContext] = {}
         for group in (default, *names.values()):
@@ -84,8 +84,8 @@ class Contexts:
     def _make(self, identities: Sequence[Identity]) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION  # costs the server more than the client
-        context.num_tickets = _TICKETS
+        context.options |= ssl.OP_NO_RENEGOTIATION  # which costs the server more than the client
+        context.num_tickets = _TICKETS_PER_SESSION
         for identity in identities:
             identity.load_into(context)
         if self.clients.authorities:
@@ -129,7 +129,7 @@ class ContextSet:
     def __init__(self, config: SmtpdConfig) -> None:
         self._config = config
         self._made: dict[str, Contexts] = {}
-        self._reminded = -_DAY
+        self._reminded = -_DAY_S
         self.contexts: list[Contexts | None] = []
 
     def load(self, path: Path) -> ContextSet:
@@ -193,9 +193,9 @@ class ContextSet:
 
         A file that can't be used leaves the certificates as they were.
         """
-        self._reminded = time.monotonic()  # the start has said it
+        self._reminded = time.monotonic()  # the start has logged the warnings
         while self._made:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_FILES_LOOK_INTERVAL_S)
             self._remind()
             for contexts in self._made.values():
                 await asyncio.to_thread(self._again, contexts)
@@ -237,7 +237,7 @@ class ContextSet:
 
     def _remind(self) -> None:
         """Log once per day which certificates have expired or soon do."""
-        if time.monotonic() < self._reminded + _DAY:
+        if time.monotonic() < self._reminded + _DAY_S:
             return
         self._reminded = time.monotonic()
         for contexts in self._made.values():

@@ -13,8 +13,9 @@ from typing import Any
 
 from smtpd.config import Certificate
 
-_KINDS = ("CERTIFICATE", "X509 CERTIFICATE")  # names of PEM blocks (RFC 7468, section 5.1)
-_SOON = timedelta(days=7)  # authorities of the Internet and their clients renew long before
+_PEM_LABELS = ("CERTIFICATE", "X509 CERTIFICATE")  # RFC 7468, section 5.1
+# authorities of the Internet and their clients renew long before
+_EXPIRY_WARNING = timedelta(days=7)
 
 
 class CertificateProblem(Exception):
@@ -39,13 +40,15 @@ class Identity:
     @classmethod
     def read(cls, entry: Certificate) -> Identity:
         """Return the identity in the files of an entry. Raises CertificateProblem."""
-        # not for an smtpd without TLS: it takes 5 MB, and `cryptography` would take 11
+        # Not at the top, because it takes 5 MB of memory; `cryptography` would take 11.
         from asn1crypto import core, pem, x509
 
         try:
             text = entry.certificate.read_bytes().removeprefix(codecs.BOM_UTF8)
             blocks = pem.unarmor(text, multiple=True)
-            first = next(x509.Certificate.load(der) for kind, _, der in blocks if kind in _KINDS)
+            first = next(
+                x509.Certificate.load(der) for kind, _, der in blocks if kind in _PEM_LABELS
+            )
         except OSError as error:
             raise CertificateProblem(f"{entry.certificate}: {error.strerror}") from None
         except (ValueError, StopIteration):
@@ -86,8 +89,8 @@ class Identity:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self.certificate)
             if b"ENCRYPTED" in self.key.read_bytes():
-                words = "is encrypted, and smtpd has no password: store the key without one"
-                return f"{self.key}: {words}"
+                problem = "is encrypted, and smtpd has no password: store the key without one"
+                return f"{self.key}: {problem}"
         except ssl.SSLError:
             return f"{self.certificate}: one of its certificates is broken"
         except OSError as error:
@@ -105,7 +108,7 @@ class Identity:
             return f"{self.certificate}: expired on {self.until:%Y-%m-%d}"
         if self.since > now:
             return f"{self.certificate}: is not valid before {self.since:%Y-%m-%d %H:%M} UTC"
-        if self.until <= now + _SOON:
+        if self.until <= now + _EXPIRY_WARNING:
             return f"{self.certificate}: expires on {self.until:%Y-%m-%d}"
         return ""
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from pgmta.service import release_memory
 
-_MOST = 16 << 10  # octets: about a TLS record (RFC 8446, section 5.2)
+_BUFFER_OCTETS = 16 << 10  # about a TLS record (RFC 8446, section 5.2)
 
 
 class ReadBuffer(asyncio.BufferedProtocol):
@@ -18,14 +18,14 @@ class ReadBuffer(asyncio.BufferedProtocol):
     """
 
     def __init__(self, tls: asyncio.BufferedProtocol) -> None:
-        release_memory(cast(memoryview, tls.get_buffer(_MOST))[_MOST:])
+        release_memory(cast(memoryview, tls.get_buffer(_BUFFER_OCTETS))[_BUFFER_OCTETS:])
         self._tls = tls
         self._get = tls.get_buffer
         self.buffer_updated = tls.buffer_updated  # type: ignore[method-assign]
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next octets go."""
-        return cast(memoryview, self._get(sizehint))[:_MOST]
+        return cast(memoryview, self._get(sizehint))[:_BUFFER_OCTETS]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a transport."""

@@ -11,13 +11,13 @@ from typing import Any, cast
 from pgmta.mail.text import printable
 from smtpd.tls.read_buffer import ReadBuffer
 
-_HANDSHAKE = 30.0  # seconds until it is over
-_SHUTDOWN = 5.0  # seconds that a client has to confirm the end of TLS
-# Octets that wait in the connection. Both are more than one TLS record (RFC 8446, section 5.2):
-# reading would never go on if the beginning of a record were over the lower one.
-_READ_AHEAD = {"high": 64 << 10, "low": 32 << 10}
-_UNSENT = {"high": 64 << 10}
-_SHOWN = 200  # characters of a reason
+_HANDSHAKE_TIMEOUT_S = 30.0
+_SHUTDOWN_TIMEOUT_S = 5.0  # for a client to confirm the end of TLS
+# Octets that wait in the connection: above `high` reading pauses, below `low` it goes on. Both are
+# more than one TLS record (RFC 8446, section 5.2), or half a record could stop reading for ever.
+_READ_AHEAD_OCTETS = {"high": 64 << 10, "low": 32 << 10}
+_UNSENT_OCTETS = {"high": 64 << 10}
+_SHOWN_CHARACTERS = 200  # of the reason why a handshake failed
 
 
 async def shake_hands(
@@ -38,12 +38,12 @@ async def shake_hands(
             protocol,
             context,
             server_side=True,
-            ssl_handshake_timeout=_HANDSHAKE,
-            ssl_shutdown_timeout=_SHUTDOWN,
+            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
         )
     )
     try:
-        await asyncio.sleep(0)  # start_tls takes the octets that follow, and begins in a moment
+        await asyncio.sleep(0)  # lets start_tls begin, which then takes the octets that follow
         loop.call_soon(_feed, transport, begun)
         secured = cast(asyncio.Transport, await handshake)
     except BaseException:
@@ -52,8 +52,8 @@ async def shake_hands(
     if secured.is_closing():
         raise ConnectionResetError("connection lost")
     transport.set_protocol(ReadBuffer(cast(asyncio.BufferedProtocol, transport.get_protocol())))
-    secured.set_write_buffer_limits(**_UNSENT)
-    cast(Any, secured).set_read_buffer_limits(**_READ_AHEAD)
+    secured.set_write_buffer_limits(**_UNSENT_OCTETS)
+    cast(Any, secured).set_read_buffer_limits(**_READ_AHEAD_OCTETS)
     return secured
 
 
@@ -62,9 +62,9 @@ def _feed(transport: asyncio.Transport, begun: Callable[[], bytes]) -> None:
     data = begun()
     inner = cast(asyncio.BufferedProtocol, transport.get_protocol())
     while data:
-        room = cast(memoryview, inner.get_buffer(len(data)))
-        count = min(len(room), len(data))
-        room[:count] = data[:count]
+        space = cast(memoryview, inner.get_buffer(len(data)))
+        count = min(len(space), len(data))
+        space[:count] = data[:count]
         inner.buffer_updated(count)
         data = data[count:]
 
@@ -77,4 +77,4 @@ def reason(error: BaseException) -> str:
         why = (error.reason or str(error)).lower().replace("_", " ")
     else:
         why = getattr(error, "strerror", None) or str(error)
-    return printable(why or "connection lost")[:_SHOWN]
+    return printable(why or "connection lost")[:_SHOWN_CHARACTERS]

@@ -9,7 +9,7 @@ from typing import Any
 
 from smtpd.config import ClientCertificates
 
-_KINDS = ("DNS", "email")
+_NAME_KINDS = ("DNS", "email")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,9 @@ def _trusted_name(clients: ClientCertificates, session: ssl.SSLObject) -> str:
     if not der:
         return ""
     found: Any = session.getpeercert() or {}
-    names = [value.lower() for kind, value in found.get("subjectAltName", ()) if kind in _KINDS]
+    names = [
+        value.lower() for kind, value in found.get("subjectAltName", ()) if kind in _NAME_KINDS
+    ]
     for name in names:
         if name in clients.names:
             return str(name)

@@ -38,7 +38,7 @@ UPDATE audit SET finished_at = now() WHERE id = %(audit)s
 -- Part of both below: the rows of a worker's batch. A worker repeats its change, so `takes` leaves out
 -- rows that have it already. Rows under a lease are in flight: their outcome decides. A locked row comes
 -- with a later batch. `in_doubt` are rows whose lease ran out: their worker died, and the next hop may have the mail.
--- One with `once` is in doubt only if its transaction had begun.
+-- A row with `once` is in doubt only if its transaction had begun.
 WITH found AS MATERIALIZED (
     SELECT id, status = 'DELETE' AND held_by IS NOT NULL AS cancelled,
         lease_token IS NOT NULL AND (NOT once OR begun = lease_token) AS in_doubt FROM queue

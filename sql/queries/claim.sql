@@ -98,7 +98,7 @@ WITH RECURSIVE walk AS (
 {result}
 
 -- name: few
--- In place of `seen` for urgent rows: at most `each` of one domain.
+-- Stands in place of `seen` in claims of urgent rows: at most `each` rows of one domain.
 (SELECT id, domain{label} FROM (
     SELECT id, domain{label}, row_number() OVER (PARTITION BY domain) AS place
     FROM seen{where_open}) AS numbered
@@ -130,7 +130,7 @@ CROSS JOIN LATERAL (
 SELECT claim.version, claim.more, claim.last_domain, claim.last_priority, claim.present, leased.*
 FROM claim LEFT JOIN (
     SELECT r.id, r.message_id, r.sender, r.recipient, r.domain, r.attempts,
-        -- a program's calendar is shorter than PostgreSQL's, and has no infinity
+        -- Python's calendar is shorter than PostgreSQL's, and has no infinity
         least(greatest(r.ts, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00') AS ts, r.lease_token,
         r.priority <= %(urgent)s AS urgent, r.once, r.on_failed, r.tenant,
         CASE WHEN r.metadata <> '{}' THEN r.metadata::text END AS metadata, nullif(r.notify, '') AS notify,

@@ -14,7 +14,7 @@ SELECT coalesce(array_agg(id), '{}'), extract(epoch FROM clock_timestamp() - sta
 FROM queue_test(%(condition)s, %(ids)b::bigint[])
 
 -- name: rules_aside
--- Those of these rules that are set aside already.
+-- Of these rules those that are set aside already.
 SELECT name FROM rules WHERE 'rule ' || name = ANY (%(owners)s) AND slow_at IS NOT NULL
 
 -- name: rule

@@ -7,7 +7,7 @@ SELECT name FROM pgmta.schema_migrations
 SELECT current_setting('transaction_read_only')::boolean
 
 -- name: beat
--- The process lives.
+-- Note a heartbeat of the process.
 INSERT INTO daemons (process, program, host, pid, version, schema)
 VALUES (%(process)s, %(program)s, %(host)s, %(pid)s, %(version)s, %(schema)s)
 ON CONFLICT (process) DO UPDATE SET seen_at = now()
@@ -21,7 +21,7 @@ SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'pgmta'
 SELECT privilege, object FROM missing_rights() WHERE role IN (%(role)s, 'public') AND privilege IS NOT NULL
 
 -- name: leave
--- The process ends. Processes that have not been seen for a day are removed as well.
+-- Remove the process, which ends, and processes that have not been seen for a day.
 DELETE FROM daemons WHERE process = %(process)s OR seen_at < now() - interval '1 day'
 
 -- name: others

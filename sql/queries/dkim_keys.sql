@@ -24,7 +24,7 @@ VALUES (%(domain)s, %(selector)s, %(type)s, %(private_key)s, %(public_key)s,
 ON CONFLICT (domain, selector) DO NOTHING RETURNING domain
 
 -- name: publish
--- Let a key sign whose record is in DNS, if it is still the same key.
+-- Note that the record of a key is in DNS, so that it signs, if it is still the same key.
 UPDATE dkim_keys SET unpublished = false
 WHERE domain = %(domain)s AND selector = %(selector)s AND public_key = %(public_key)s AND unpublished
 RETURNING domain

@@ -27,7 +27,7 @@ siblings AS MATERIALIZED (
         lease_token = (SELECT nextval('lease_tokens')),
         lease_until = now() + make_interval(secs => %(lease)s)
     WHERE id = ANY (ARRAY(SELECT id FROM taken)) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
-        AND (SELECT count(*) FROM lost) >= 0  -- the log first
+        AND (SELECT count(*) FROM lost) >= 0  -- forces the log to be written first
     RETURNING id, message_id, sender, recipient, domain, attempts, ts, lease_token, priority,
         once, on_failed, tenant, metadata, notify, orcpt
 )

@@ -1,5 +1,5 @@
 -- name: list
--- The rows after a row, as an operator reads them, oldest first: the index by id has them in that order.
+-- The rows after a row, as an operator reads them, the oldest first: the index by id has this order.
 SELECT q.message_id, q.id, q.status, q.priority, q.ts, q.next_attempt, q.attempts, m.size,
     q.sender, q.recipient, q.domain, q.tenant, q.last_reply, q.lease_owner, q.lease_until,
     q.hold_reason, q.report_kind, q.held_by, q.held_at, q.hold_until, q.on_failed, q.metadata, q.send_at,
@@ -65,7 +65,7 @@ FROM (
 ) AS counted ORDER BY step
 
 -- name: last_class
--- In place of `column`: the class of the last attempt in the log, if there was one. It is in the partitions of the days
+-- Stands in place of `column`: the class of the last attempt in the log, if there was one. It is in the partitions of the days
 -- since the row came in, with a day for clocks that differ.
 CASE WHEN attempts > 0 THEN (
     SELECT a.class FROM attempts AS a WHERE a.message_id = queue.message_id AND a.row_id = queue.id

@@ -71,7 +71,7 @@ WITH picked AS MATERIALIZED (
 SELECT id, begun FROM picked
 
 -- name: hold_final
--- Put such a row on hold if its log entry is refused: never a second copy, and the reason is with it.
+-- Put a row with `once` on hold if its log entry is refused. So there is no second copy, and the row has the reason.
 UPDATE queue
 SET status = 'HOLD', hold_reason = concat_ws('; ', %(reason)s::text, hold_reason),
     held_by = coalesce(held_by, %(who)s), hold_until = NULL, report_kind = 'unknown',

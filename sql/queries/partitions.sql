@@ -33,7 +33,7 @@ SELECT has_table_privilege({leaf}, 'SELECT') AS readable
 SELECT rows, oldest FROM pgmta.leaf_rows('pgmta.attempts_default', true)
 
 -- name: findings
--- Problems and hints, without reading rows.
+-- Problems and hints about the partitions, found without reading rows.
 WITH tree AS (
     SELECT t.relid, t.parentrelid, t.isleaf, c.relname AS name, p.relname AS parent,
         c.relpersistence, pg_get_expr(c.relpartbound, c.oid) AS bound, i.inhdetachpending,

@@ -49,7 +49,7 @@ UPDATE queue_counted SET at = now(), share = %(share)s, seconds = extract(epoch 
             WHERE status IN ('QUEUED', 'DEFERRED') AND queue.priority = level.priority
                 AND next_attempt AT TIME ZONE 'UTC' <= now() AT TIME ZONE 'UTC'
             ORDER BY next_attempt AT TIME ZONE 'UTC' LIMIT 1) AS first)
-WHERE EXISTS (SELECT FROM turn) AND (SELECT count(*) FROM new) >= 0  -- so that it is the last
+WHERE EXISTS (SELECT FROM turn) AND (SELECT count(*) FROM new) >= 0  -- makes this statement the last one
 RETURNING 1
 
 -- name: part

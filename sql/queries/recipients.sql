@@ -1,3 +1,3 @@
 -- name: known
--- Those of some recipients, and of @domain, that are in the table.
+-- Which of some recipients, and of entries such as @domain, are in the table.
 SELECT recipients_known(%(addresses)b::text[])

@@ -11,7 +11,7 @@ FROM pg_class AS c CROSS JOIN pg_options_to_table(c.reloptions) AS o
 WHERE c.oid = {leaf}::regclass
 
 -- name: turn
--- Let one such command run at a time. It stops no mail.
+-- Let one command change partitions at a time. This lock stops no mail.
 SELECT FROM pgmta.mutexes WHERE name = 'change of partitions' FOR UPDATE NOWAIT
 
 -- name: known
@@ -82,28 +82,28 @@ ANALYZE {target}
 DELETE FROM {source} WHERE {mine}
 
 -- name: copied
--- Rows in the target.
+-- The number of rows in the target.
 SELECT count(*) AS rows FROM {target}
 
 -- name: attach
--- The filled table becomes a leaf.
+-- Attach the filled table as a leaf.
 ALTER TABLE pgmta.queue_def ATTACH PARTITION {target} FOR VALUES IN ({values});
 ALTER TABLE {target} DROP CONSTRAINT attach;
 COMMENT ON TABLE {target} IS {comment}
 
 -- name: detach
--- The leaf stands alone.
+-- Detach the leaf.
 ALTER TABLE pgmta.queue_def DETACH PARTITION {source}
 
 -- name: reattach
--- The leaf takes fewer values.
+-- Attach the leaf again for fewer values.
 ALTER TABLE pgmta.queue_def ATTACH PARTITION {source} FOR VALUES IN ({values});
 COMMENT ON TABLE {source} IS {comment}
 
 -- name: merge
--- Rows of a detached leaf into the default one.
+-- Move the rows of a detached leaf into the default one.
 INSERT INTO {target} ({columns}) SELECT {columns} FROM {source}
 
 -- name: drop
--- The empty leaf goes.
+-- Drop the empty leaf.
 DROP TABLE {source}

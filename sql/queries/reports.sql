@@ -5,7 +5,7 @@
 -- where the next page begins.
 WITH page AS MATERIALIZED (
     SELECT id, message_id,
-        -- a program's calendar is shorter than PostgreSQL's, and has no infinity
+        -- Python's calendar is shorter than PostgreSQL's, and has no infinity
         least(greatest(held_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00') AS held_at
     FROM queue
     WHERE status = 'REPORT'
@@ -70,7 +70,7 @@ WHERE sender = ANY (%(addresses)b::text[]) AND minute >= date_trunc('minute', no
 GROUP BY sender
 
 -- name: close
--- Rows go, or go on hold, and the log says so.
+-- Remove rows, or put them on hold, and note that in the log.
 SELECT FROM reports_close(
     %(ids)b::bigint[], %(bounced)b::bigint[], %(held)s::jsonb, %(who)s, %(delayed)b::bigint[],
     %(counted)b::text[], %(numbers)b::integer[], %(limit_of_one)s, %(limit_of_all)s,
@@ -78,7 +78,7 @@ SELECT FROM reports_close(
     %(senders)b::text[], %(sent_tos)b::text[], %(kinds)b::text[], %(classes)b::text[], %(reasons)b::text[])
 
 -- name: free
--- Those of these rows that are in REPORT still, and that no other transaction has locked.
+-- Of these rows those that are still in REPORT, and that no other transaction has locked.
 SELECT id FROM queue WHERE id = ANY (%(ids)b::bigint[]) AND status = 'REPORT' FOR UPDATE SKIP LOCKED
 
 -- name: delayed
@@ -120,5 +120,5 @@ WITH page AS MATERIALIZED (
 SELECT max(row_id), count(*) FROM page
 
 -- name: tidy_counts
--- Counts of more than an hour ago.
+-- Remove counts that are older than an hour.
 DELETE FROM report_counts WHERE minute < now() - interval '2 hours' AND minute > '-infinity'

@@ -14,7 +14,7 @@ WITH outcome AS MATERIALIZED (
 ){transcripts}, gone AS (
     DELETE FROM queue
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE status IS NULL))
-        -- an operator's hold and request stay
+        -- a hold or a request of an operator stays
         AND (id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered')) OR EXISTS (
             SELECT FROM outcome AS o
             WHERE o.id = queue.id AND o.token = queue.lease_token AND o.status IS NULL
@@ -58,7 +58,7 @@ WITH outcome AS MATERIALIZED (
         WHERE o.id = queue.id AND CASE WHEN o.success THEN o.report <> '' ELSE o.token = queue.lease_token END
         ORDER BY o.success DESC LIMIT 1)
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event <> 'delivered' OR report <> ''))
-        AND id <> ALL (ARRAY(SELECT id FROM gone))  -- also one whose status changed while this statement waited
+        AND id <> ALL (ARRAY(SELECT id FROM gone))  -- also a row whose status changed while this statement waited
         AND (SELECT true FROM outcome AS o WHERE o.id = queue.id
             AND (o.event <> 'delivered' AND o.token = queue.lease_token OR o.report <> '') LIMIT 1)
     RETURNING id
@@ -80,7 +80,7 @@ WITH changed AS (
 SELECT changed.id FROM logged LEFT JOIN changed ON true{after}
 
 -- name: log
--- Part of both: the attempts in the log, after their rows have changed. It notes which outcomes changed none.
+-- Part of settle and of delivered: the attempts in the log, after their rows have changed. It notes which outcomes changed no row.
 SELECT attempts_log(%(worker)s,
         %(ids)b::bigint[], %(message_ids)b::bigint[], %(tokens)b::bigint[], %(attempts)b::integer[],
         %(events)b::text[], %(senders)b::text[], %(recipients)b::text[], %(domains)b::text[],
@@ -92,7 +92,7 @@ SELECT attempts_log(%(worker)s,
         changed => ARRAY(SELECT id FROM changed)) AS rows
 
 -- name: transcripts
--- Part of settle if there are any: one for all rows of a transaction.
+-- Part of settle if there are transcripts: one for all rows of a transaction.
 , said AS (
     INSERT INTO transcripts (ended_at, message_id, lease_token, row_ids, traces, dialogue)
     SELECT ended_at, message_id, token, rows::bigint[], nullif(traces, '')::bigint[], dialogue

@@ -10,7 +10,7 @@ FROM (
 ) AS rights
 
 -- name: may
--- Part of both looks: the right to vacuum a table.
+-- Part of both questions about vacuum: whether the role has the right to vacuum a table.
 (pg_has_role(c.relowner, 'USAGE')
     OR (SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database())
     OR CASE WHEN current_setting('server_version_num')::integer >= 170000
@@ -22,7 +22,7 @@ FROM (
 VACUUM (SKIP_LOCKED, TRUNCATE off, INDEX_CLEANUP on) message_chunks
 
 -- name: shorten
--- The same, and give the empty end of the file back to the file system.
+-- Vacuum the chunks, and give the empty end of the file back to the file system.
 VACUUM (SKIP_LOCKED, TRUNCATE on, INDEX_CLEANUP on) message_chunks
 
 -- name: finish
@@ -48,5 +48,5 @@ WHERE n.oid = (SELECT relnamespace FROM pg_class WHERE oid = 'queue'::regclass) 
     AND {may}
 
 -- name: vacuum
--- The file keeps its size: its pages are soon used again.
+-- Vacuum without shortening the file, because its pages are soon used again.
 VACUUM (SKIP_LOCKED, TRUNCATE off) {table}

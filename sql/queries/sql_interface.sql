@@ -3,7 +3,7 @@
 SELECT ids, problems FROM pgmta.submit_mails(%(mails)s::jsonb, %(contents)s, %(call)s)
 
 -- name: submit_text
--- The same by one text, in the transaction of a program: every driver can read the answer.
+-- Put mails into the queue in the transaction of a program. The answer is one text, which every driver can read.
 SELECT pg_catalog.to_json(ids)::text, problems::text
 FROM pgmta.submit_mails(CAST(CAST(%(mails)s AS text) AS jsonb), wake => {wake})
 
@@ -16,7 +16,7 @@ SELECT pgmta.cancel(%(id)s::bigint, %(reason)s::text) AS stopped
 SELECT * FROM pgmta.status(%(ids)s::bigint[])
 
 -- name: states
--- The same for Python, which has no time beyond the year 9999: such a row does not wait for an attempt.
+-- The state of each recipient for Python, which has no time beyond the year 9999: such a row does not wait for an attempt.
 SELECT message_id, recipient, state, attempts,
     CASE WHEN next_attempt < '9999-01-01 00:00+00' THEN next_attempt END, at, code, reply
 FROM pgmta.status(%(ids)s::bigint[])

@@ -6,7 +6,7 @@ VALUES (%(name)s, %(password)s, %(scram)s, %(senders)s, %(networks)s::cidr[], %(
 ON CONFLICT (name) DO NOTHING RETURNING name
 
 -- name: password
--- Another password.
+-- Change a password.
 UPDATE users SET password = %(password)s, scram = %(scram)s WHERE name = %(name)s RETURNING name
 
 -- name: disable
@@ -14,7 +14,7 @@ UPDATE users SET password = %(password)s, scram = %(scram)s WHERE name = %(name)
 UPDATE users SET disabled = %(disabled)s WHERE name = %(name)s RETURNING name
 
 -- name: set
--- Other rights; null leaves one as it is.
+-- Change rights; null leaves one as it is.
 UPDATE users SET
     senders = coalesce(%(senders)s::text[], senders),
     networks = CASE WHEN %(any_network)s::boolean THEN NULL ELSE coalesce(%(networks)s::cidr[], networks) END,

@@ -1,5 +1,5 @@
 -- name: register
--- A worker of this process begins.
+-- Add a worker of this process.
 INSERT INTO workers (owner, name, action, condition, reach, priority)
 VALUES (%(owner)s, %(name)s, %(action)s, %(condition)s, %(reach)s, %(priority)s)
 ON CONFLICT (owner, name) DO UPDATE SET action = excluded.action, condition = excluded.condition,
@@ -7,7 +7,7 @@ ON CONFLICT (owner, name) DO UPDATE SET action = excluded.action, condition = ex
     in_flight = NULL
 
 -- name: beat
--- The process lives; `names`, `handled` and `in_flight` are its workers, the rows they have done so far, and those that
+-- Note a heartbeat; `names`, `handled` and `in_flight` are the workers of the process, the rows they have done so far, and those that
 -- they have leased now.
 UPDATE workers SET seen_at = now(), handled = done.handled, in_flight = done.in_flight
 FROM unnest(%(names)b::text[], %(handled)b::bigint[], %(in_flight)b::integer[]) AS done (name, handled, in_flight)
@@ -54,12 +54,12 @@ FROM generate_series(0, 9) AS level (priority) CROSS JOIN LATERAL (
 ) AS pick
 
 -- name: tested
--- The rows of these that a condition matches, and whether it fails on them instead.
+-- Of these rows those that a condition matches, and those on which it fails.
 SELECT id, error IS NOT NULL FROM queue_test(%(condition)s, %(ids)b::bigint[])
 
 
 -- name: leave
--- The process ends. Processes that have not been seen for a day are removed as well.
+-- Remove the process, which ends, and processes that have not been seen for a day.
 DELETE FROM workers WHERE owner = %(owner)s OR seen_at < now() - interval '1 day'
 
 
@@ -80,6 +80,6 @@ WHERE (rules.action, rules.condition, rules.reason, rules.quarantine, rules.hold
 SELECT condition_fault(%(condition)s)
 
 -- name: rules
--- Standing rules of operators: what their holds need.
+-- The standing rules of operators, with what their holds need.
 SELECT name, action, condition, reason, quarantine, hold_seconds, id FROM rules
 WHERE origin = 'operator' AND (expires_at IS NULL OR expires_at > now()) AND slow_at IS NULL ORDER BY name

@@ -57,7 +57,7 @@ COMMENT ON COLUMN users_version.secret IS
     'Key for what all processes of smtpd derive from a login name alike: salts of unknown users, units of failures.';
 COMMENT ON COLUMN users_version.one IS 'There is one row.';
 COMMENT ON CONSTRAINT users_version_one_check ON users_version IS 'One row.';
--- the random octets of both are PostgreSQL's strong ones
+-- gen_random_uuid() has PostgreSQL's strong random octets
 INSERT INTO users_version VALUES (1, sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
     || uuid_send(gen_random_uuid())));
 
@@ -213,7 +213,7 @@ CREATE FUNCTION login_seen(names text[], nets cidr[]) RETURNS void LANGUAGE sql 
     SELECT DISTINCT s.name, s.network FROM unnest(names, nets) AS s (name, network) ORDER BY 1, 2
     ON CONFLICT (name, network) DO UPDATE SET last_login = now()
         WHERE n.last_login < now() - interval '1 day';
-    -- a user has few networks; one who travels has the last ones
+    -- only the last ones are kept: a user has few networks, unless they travel
     DELETE FROM pgmta.user_networks AS n USING (
         SELECT m.name, m.network, row_number() OVER (PARTITION BY m.name ORDER BY m.last_login DESC) AS place
         FROM pgmta.user_networks AS m WHERE m.name = ANY (names)
@@ -249,7 +249,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('users_version', 'pgmta_reader', 'SELECT (version)'),
     ('user_networks', 'pgmta_operator', 'SELECT, DELETE'),
     ('user_networks', 'pgmta_reader', 'SELECT'),
-    -- an operator lets a user in at once whom failures locked out
+    -- for an operator who lets a user in at once whom failures locked out
     ('login_failures', 'pgmta_operator', 'SELECT, DELETE'),
     ('login_failures', 'pgmta_reader', 'SELECT'),
     ('recipients', 'pgmta_operator', 'SELECT, INSERT (address), DELETE'),

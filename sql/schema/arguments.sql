@@ -15,7 +15,7 @@ BEGIN
     IF address ~ '^\+[1-9][0-9]{6,14}$' COLLATE "C" THEN RETURN 'sms'; END IF;  -- E.164
     IF octet_length(address) > 254 OR length(address) - length(domain) > 65 THEN RETURN NULL; END IF;
     IF address !~ concat('^', atom, '(\.', atom, ')*@', names, '$') COLLATE "C" THEN
-        -- no dot-string and name, as nearly all are
+        -- nearly all local parts and domains match the pattern of a dot-string and a name; these do not
         IF address ~ '[^\u0001-\u007f]' COLLATE "C" THEN
             -- no control or format characters, nor any from outside the basic plane
             IF getdatabaseencoding() <> 'UTF8' OR address ~ ('[\u0080-\u009f\u00ad\u0600-\u0605\u061c\u06dd'
@@ -161,7 +161,7 @@ DECLARE
     value text COLLATE "C" := substring(header FROM '(?in)^message-id[ \t]*:([^\r]*(?:\r\n[ \t][^\r]*)*)' COLLATE "C");
 BEGIN
     value := btrim(regexp_replace(value, '\r\n[ \t]+', ' ', 'g'), E' \t\v\f');
-    -- a backslash is doubled; any other stands for an octet beyond ASCII
+    -- a backslash is doubled; a single one begins an octet beyond ASCII
     IF value !~ '^([ -[^-~\]]|\\\\)+$' COLLATE "C" THEN RETURN NULL; END IF;
     value := replace(value, '\\', '\');
     RETURN CASE WHEN length(value) <= 998 THEN value END;
@@ -247,7 +247,7 @@ BEGIN
     IF NOT isfinite(send_at) THEN
         PERFORM submit_refuse('send_at', 'it is infinite');
     ELSIF send_at > clock_timestamp() + interval '10 years' THEN
-        -- a slip in the year, or milliseconds taken for seconds; and far within every program's calendar
+        -- a later time is a slip in the year, or milliseconds taken for seconds, and may be beyond a program's calendar
         PERFORM submit_refuse('send_at', 'it is over 10 years ahead',
             'It is in the year ' || extract(year FROM send_at AT TIME ZONE 'UTC'));
     END IF;
@@ -290,7 +290,7 @@ END $$;
 COMMENT ON FUNCTION submit_refuse IS 'Raises the error of a bad argument, with its name as COLUMN.';
 
 CREATE FUNCTION submit_refuse_mailbox(argument text, address text, place text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE  -- variables, because CONTEXT shows a whole statement
+DECLARE  -- variables, because CONTEXT of an error shows a whole statement with its texts
     too_long boolean := octet_length(address) > 254;
     head text := left(address, 255);
     domain text := split_part(head, '@', -1);

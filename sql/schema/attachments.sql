@@ -102,7 +102,7 @@ $$;
 COMMENT ON FUNCTION submit_long_line IS 'Whether content with CRLF at its line ends has a line over 998 octets.';
 
 CREATE FUNCTION submit_eight_bit(type text, content bytea) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    -- behind pairs of backslashes, one with 2 or 3 begins such an octet
+    -- after pairs of backslashes, a backslash with 2 or 3 begins an octet beyond ASCII
     SELECT lower(type COLLATE "C") ~ '^message/' AND EXISTS (
         SELECT FROM generate_series(1, octet_length(content), 65536) AS place
         WHERE replace(encode(substring(content FROM place FOR 65536), 'escape'), '\\', '') ~ '\\[23]' COLLATE "C")

@@ -123,17 +123,17 @@ CREATE FUNCTION attempts_log(
     places smallint[] DEFAULT NULL, facts text[] DEFAULT NULL, times real[] DEFAULT NULL,
     -- of each attempt, in place of the first argument
     workers text[] DEFAULT NULL,
-    -- the answer to the first commit was lost with its connection
+    -- whether this is a repetition, because the answer to the first commit was lost with its connection
     again boolean DEFAULT false,
     -- the rows that the outcomes changed: those of the other attempts were late; null: all changed
     changed bigint[] DEFAULT NULL,
-    -- of each attempt: address|helo|protocol
+    -- of each attempt: address|helo|protocol of the client that handed the message over
     clients text[] DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     logged bigint;
-    late text[];  -- of each attempt
+    late text[];  -- the column late of each attempt
 BEGIN
     IF cardinality(changed) < cardinality(row_ids) THEN
         late := ARRAY(
@@ -141,7 +141,7 @@ BEGIN
                 WHEN EXISTS (SELECT FROM pgmta.queue AS q WHERE q.id = o.id) THEN 'moved on' ELSE 'gone' END
             FROM unnest(row_ids) WITH ORDINALITY AS o (id, number) ORDER BY number);
     END IF;
-    IF again THEN  -- leave out those in the log
+    IF again THEN  -- leave out attempts that are in the log already
         events := ARRAY(
             SELECT CASE WHEN EXISTS (
                 SELECT FROM pgmta.attempts AS a
@@ -246,7 +246,7 @@ BEGIN
         SET class = why, returned_at = now(), returned = left(words, 1020)
         WHERE a.message_id = message AND a.row_id = recipient_row AND a.ended_at = entry.ended_at
             AND a.lease_token = entry.lease_token AND (a.returned_at IS NULL
-                -- whatever came first, there is no such mailbox
+                -- this class wins over whatever came first, because there is no such mailbox
                 OR pgmta.returned_for_good(why, words) AND NOT pgmta.returned_for_good(a.class, a.returned));
     END IF;
     IF complaint THEN
@@ -346,7 +346,7 @@ FROM (
         WHERE ended_at >= date_trunc('hour', now()) - interval '1 day' AND lease_token <> 0
             AND event IN ('delivered', 'deferred', 'failed', 'unknown')
     ) AS a
-    -- of an attempt with two entries, its own counts; a count, because a join might read the whole log
+    -- of an attempt with two entries its own one counts; by count(), because a join might read the whole log
     WHERE CASE WHEN lost THEN (
         SELECT count(*) FROM attempts AS own
         WHERE own.message_id = a.message_id AND own.row_id = a.row_id AND own.lease_token = a.lease_token

@@ -250,7 +250,7 @@ COMMENT ON FUNCTION queue_delete IS
     'to the audit table. Returns the number of rows.';
 
 INSERT INTO rights (object, role, privileges) VALUES
-    -- at and role are the database's own words
+    -- without at and role, whose values only the database gives
     ('audit', 'pgmta_operator',
         'SELECT, INSERT (who, action, condition, details, rows, finished_at), UPDATE (rows, finished_at)'),
     ('audit', 'pgmta_reader', 'SELECT'),

@@ -122,7 +122,7 @@ BEGIN
         FROM submit_tail(attachments, '=_' || local_part, has_body, has_html, settings.message_size);
     END IF;
     octets := octet_length(params::text);
-    IF octets > 4194304 THEN  -- a worker has them in memory
+    IF octets > 4194304 THEN  -- 4 MB, because a worker has them in memory
         PERFORM submit_refuse(CASE WHEN template_id IS NULL THEN 'body' ELSE 'params' END, 'it is over 4 MB', NULL,
             'Attach what is so large.');
     END IF;
@@ -284,7 +284,7 @@ COMMENT ON FUNCTION submit_word IS
 
 CREATE FUNCTION composition_shown(template_id bigint, params jsonb) RETURNS jsonb STABLE LANGUAGE sql AS $$
     SELECT jsonb_build_array(
-        -- a row may be broken by hand
+        -- the row may have been broken by hand
         CASE WHEN jsonb_typeof(params) = 'object' THEN params - '{words,body,html,token}'::text[] ELSE '{}' END
             || CASE WHEN params ? 'body' THEN '{"body": ""}'::jsonb ELSE '{}' END
             || CASE WHEN params ? 'html' THEN '{"html": ""}'::jsonb ELSE '{}' END,

@@ -98,7 +98,7 @@ CREATE FUNCTION condition_may_call(function oid) RETURNS boolean
         WHEN pronamespace <> 'pg_catalog'::regnamespace OR prolang NOT IN (
             SELECT oid FROM pg_language WHERE lanname IN ('internal', 'sql')) THEN false
         WHEN proargtypes::oid[] && ARRAY['internal'::regtype::oid, 'cstring'::regtype::oid] THEN false
-        -- an immutable function sees its arguments alone; names of functions that say more than that
+        -- an immutable function sees only its arguments; these names are functions that tell more than that
         WHEN provolatile = 'i' THEN proname !~ '^(pg_|lo_|txid_|xml|ts_rewrite|querytree|satisfies_hash_partition|postgresql_fdw_validator)'
         WHEN provolatile = 's' THEN proname ~ ('^(now|(statement|transaction)_timestamp|age|date|date_(add|subtract|part|trunc)'
             '|extract|make_timestamptz|timestamp(tz)?|time(tz)?|timezone|to_(char|date|timestamp|number)|overlaps'
@@ -134,7 +134,7 @@ DECLARE
     bad record;
 BEGIN
     IF coalesce(condition, '') !~ '\S' THEN RETURN 'the condition is empty'; END IF;
-    -- First its names: the caller may be a function of the owner, and to analyse is not harmless. PostgreSQL reads each
+    -- First the names in it: the caller may be a function of the owner, and even to analyse a text may run code. PostgreSQL reads each
     -- text by the input function of its type, and that of an array, row or range evaluates the CHECK of a domain.
     SELECT string_agg(CASE WHEN literal THEN '''''' ELSE token END, '' ORDER BY place),
         coalesce(array_agg(t.word) FILTER (WHERE t.word IS NOT NULL), '{}')
@@ -153,7 +153,7 @@ BEGIN
     WHERE CASE
         WHEN literal THEN after_literal
         WHEN token = '.' THEN word_before IS DISTINCT FROM 'pg_catalog'
-        -- a number or a character of an operator
+        -- the token is a number, or a character of an operator
         WHEN word IS NULL THEN token !~ '^(\.?[0-9].*|[][()*/+,:<=>!~@#%^&|?`-])$'
         WHEN octet_length(word) > 63 THEN true  -- PostgreSQL would cut it to another name
         WHEN word = 'pg_catalog' THEN following IS DISTINCT FROM '.'
@@ -214,7 +214,7 @@ BEGIN
     RETURN NULL;
 EXCEPTION
     WHEN OTHERS THEN
-        -- what the server can't do now says nothing of the condition
+        -- an error by which the server can't work now says nothing about the condition
         IF SQLSTATE ~ '^(08|25|40|53|55|57|58|XX)' THEN RAISE; END IF;
         RETURN SQLERRM;
 END $$;
@@ -245,7 +245,7 @@ BEGIN
             E'SELECT array_agg(id) FILTER (WHERE (\n%s\n)) FROM pgmta.queue WHERE id = ANY ($1)', condition)
             INTO matching USING ids;
     EXCEPTION WHEN OTHERS THEN
-        -- what the server can't do now is about no row
+        -- an error by which the server can't work now is not about a row
         IF SQLSTATE ~ '^(08|25|40|53|57|58|55P03|XX001|XX002)' THEN RAISE; END IF;
         state := SQLSTATE;
     END;

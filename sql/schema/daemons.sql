@@ -71,7 +71,7 @@ CREATE FUNCTION database_clock_look(least_step interval, lease interval, OUT see
 DECLARE
     instant timestamptz;
 BEGIN
-    -- one session shortens the waits, and once
+    -- a lock, so that one session shortens the waits, and only once
     SELECT c.seen_at INTO instant FROM database_clock AS c FOR UPDATE SKIP LOCKED;
     seen := clock_timestamp();
     IF instant IS NULL THEN RETURN; END IF;

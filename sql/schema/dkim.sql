@@ -56,7 +56,7 @@ COMMENT ON TRIGGER dkim_keys_changed ON dkim_keys IS 'Every queued sees it withi
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('dkim_keys', 'pgmta_queued', 'SELECT'),
-    -- not the private part
+    -- all columns but the private key
     ('dkim_keys', 'pgmta_operator',
         'SELECT (domain, selector, type, public_key, active_from, created_at, unpublished), INSERT (domain, '
         'selector, type, private_key, public_key, active_from, unpublished), UPDATE (active_from, unpublished), '

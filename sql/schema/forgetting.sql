@@ -47,7 +47,7 @@ COMMENT ON COLUMN forget_columns.condition IS 'Which rows t are searched, in SQL
 COMMENT ON CONSTRAINT forget_columns_way_check ON forget_columns IS 'The five ways.';
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
-    -- rows of the person go otherwise
+    -- rows to the person are removed by another statement
     ('queue', '{last_reply,metadata,hold_reason,faults}', 'words', 'mailbox_key(t.recipient) <> %1$L AND mailbox_key(t.sender) <> %1$L'),
     ('queue', '{orcpt}', 'null', 'mailbox_key(t.recipient) <> %1$L AND mailbox_key(t.sender) <> %1$L'),
     -- others' addresses with it, as in VERP: to change them would change mail that waits
@@ -129,10 +129,10 @@ BEGIN
     END IF;
     SELECT * INTO called FROM forget_functions AS f WHERE f.name = relation;
     IF part NOT IN (SELECT forget_parts()) THEN
-        IF part <> relation AND called.names IS NOT NULL THEN RETURN '{}'; END IF;  -- it is gone meanwhile
+        IF part <> relation AND called.names IS NOT NULL THEN RETURN '{}'; END IF;  -- the table is gone meanwhile
         PERFORM submit_refuse('part', 'there is none of this name', NULL, 'forget_parts() names them.');
     END IF;
-    IF NOT dry THEN PERFORM prove_earlier(); END IF;  -- an earlier call may have left nothing to remove
+    IF NOT dry THEN PERFORM prove_earlier(); END IF;  -- an earlier call, whose commit may be unproven, may have removed all
     IF called.function IS NOT NULL THEN
         EXECUTE format('SELECT %I($1, $2, $3)', called.function) INTO removed USING key, part, dry;
     END IF;
@@ -180,7 +180,7 @@ DECLARE
     code integer;
     before text;
 BEGIN
-    FOR round IN 1..3 LOOP  -- of encodings within each other
+    FOR round IN 1..3 LOOP  -- for up to three encodings within each other
         before := words;
         EXIT WHEN words !~* '%[2-7]|\\[ux]|&#|&amp;#';
         words := replace(words, '&amp;', '&');
@@ -197,7 +197,7 @@ END $$;
 COMMENT ON FUNCTION forget_plain IS
     'Words with the characters of ASCII as they are, which URLs, HTML and JSON encode, also within each other.';
 
--- without a search_path it becomes a part of the query
+-- without SET search_path, so that the function becomes a part of the query
 CREATE FUNCTION forget_found(words text, pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT words ~* (pattern COLLATE "C") OR pgmta.forget_plain(words) ~* (pattern COLLATE "C")
 $$;
@@ -268,7 +268,7 @@ BEGIN
     SELECT string_agg(format(CASE WHEN f.way = 'null' THEN '%1$I = CASE WHEN NOT forget_found(t.%1$I, $1) THEN t.%1$I END'
         WHEN a.atttypid = 'jsonb'::regtype THEN '%1$I = forget_json(t.%1$I, $1, $2)'
         WHEN f.relation = 'audit' THEN '%1$I = forget_text(t.%1$I, $1, $2)'
-        -- what is instead may be longer, and a constraint has most characters
+        -- the replacement may be longer than the address, and a constraint limits the characters
         ELSE '%1$I = left(forget_text(t.%1$I, $1, $2), greatest(length(t.%1$I), 100))' END, n.name), ', ')
     INTO changes FROM forget_columns AS f, unnest(f.names) AS n (name)
     JOIN pg_attribute AS a ON a.attrelid = forget_words.relation::regclass AND a.attname = n.name

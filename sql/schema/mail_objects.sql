@@ -59,7 +59,7 @@ DECLARE
 BEGIN
     SELECT name, fault INTO bad, reason
     FROM jsonb_each(object) AS each (name, value), LATERAL (SELECT CASE
-        WHEN value = 'null' THEN NULL  -- as if it were missing
+        WHEN value = 'null' THEN NULL  -- as if the key were missing
         WHEN NOT keys ? name THEN 'there is no such key'
         WHEN keys ->> name = 'text' THEN CASE WHEN jsonb_typeof(value) <> 'string' THEN 'it is no text' END
         WHEN keys ->> name = 'boolean' THEN CASE WHEN jsonb_typeof(value) <> 'boolean' THEN 'it is neither true nor false' END

@@ -39,12 +39,12 @@ BEGIN
         PERFORM submit_refuse('wake', 'it is null');
     END IF;
     WHILE call IS NOT NULL LOOP
-        -- waits for an open transaction that has the call, and for no other
+        -- waits only for an open transaction that has the same call
         INSERT INTO submit_calls (call, login, fingerprint) VALUES (call, acting(), call_fingerprint(mails, contents))
         ON CONFLICT ON CONSTRAINT submit_calls_pkey DO NOTHING;
         EXIT WHEN FOUND;
         SELECT c.ids, c.problems INTO ids, problems FROM submit_called(call, call_fingerprint(mails, contents)) AS c;
-        IF ids IS NOT NULL THEN RETURN; END IF;  -- else it was removed meanwhile, because its time is over
+        IF ids IS NOT NULL THEN RETURN; END IF;  -- otherwise the call has expired meanwhile
     END LOOP;
     IF jsonb_array_length(mails) = 1 THEN
         ids := ARRAY[submit_lone_mail(mails)];
@@ -107,7 +107,7 @@ BEGIN
 EXCEPTION WHEN data_exception OR program_limit_exceeded OR unique_violation THEN
     GET STACKED DIAGNOSTICS argument = COLUMN_NAME, reason = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL,
         advice = PG_EXCEPTION_HINT;
-    IF argument = '' AND sqlstate = '23505' THEN RAISE; END IF;  -- of a table, and not of submit_refuse()
+    IF argument = '' AND sqlstate = '23505' THEN RAISE; END IF;  -- the error of a table, not of submit_refuse()
     problem := jsonb_build_object('argument', coalesce(nullif(argument, ''), 'mails'), 'code', sqlstate,
         'message', reason, 'detail', nullif(details, ''), 'hint', nullif(advice, ''));
 END $$;
@@ -115,6 +115,6 @@ COMMENT ON FUNCTION submit_tried IS 'Submits one mail, and returns its id, or th
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION submit_mails', 'pgmta_submit', 'EXECUTE'),
-    -- as of messages, for FOR UPDATE
+    -- FOR UPDATE needs this right, as for the table messages
     ('submit_calls', 'pgmta_queued', 'SELECT (call, called_at), UPDATE (called_at), DELETE'),
     ('submit_calls', 'pgmta_operator', 'SELECT');

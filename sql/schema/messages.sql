@@ -176,7 +176,7 @@ CREATE FUNCTION queue_put(
 #variable_conflict use_column
 DECLARE
     rows integer;
-    waits boolean[];  -- of each message, whether it is scheduled
+    waits boolean[];  -- for each message, whether it is scheduled
 BEGIN
     IF queue_put.chunks IS NOT NULL THEN
         PERFORM pgmta.chunks_present(ids, queue_put.chunks);
@@ -236,7 +236,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('messages', 'pgmta_reader',
         'SELECT (id, received_at, size, utf8, chunks, trace, tenant, message_id_header, '
         'envid, ret, requiretls, submitted_by, origin, tls_optional, template_id)'),
-    -- a message that is refused in the end takes its chunks away
+    -- for a message that is refused in the end, whose chunks are removed
     ('message_chunks', 'pgmta_smtpd', 'SELECT (message_id), INSERT (message_id, position, data), DELETE'),
     ('message_chunks', 'pgmta_queued', 'SELECT, INSERT (message_id, position, data), DELETE'),
     ('message_chunks', 'pgmta_queued', 'MAINTAIN'),

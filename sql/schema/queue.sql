@@ -181,7 +181,7 @@ COMMENT ON INDEX queue_domain_due IS 'Claims when much is due: destination by de
 -- urgent rows name: with the plain column the planner may take queue_domain_due for them.
 CREATE INDEX queue_urgent ON queue (lower(domain), priority, next_attempt) WHERE priority <= 3;
 COMMENT ON INDEX queue_urgent IS 'Claims of urgent rows, destination by destination, where many are due.';
--- on no column of a lease: that would end heap-only updates for all rows
+-- no condition on columns of a lease, because that would end heap-only updates for all rows
 CREATE INDEX queue_once ON queue (id) WHERE once;
 COMMENT ON INDEX queue_once IS 'Rows with once whose lease ran out.';
 CREATE INDEX queue_hold_until ON queue_hold (hold_until) WHERE hold_until IS NOT NULL;
@@ -268,20 +268,20 @@ COMMENT ON TRIGGER queue_message_changed ON queue IS 'The same for a row that ge
 CREATE FUNCTION queue_hold_stamp() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF OLD.held_under IS NOT NULL AND NEW.status <> 'HOLD' THEN
-        -- by unnest, because operators may write an array of any shape
+        -- by unnest(), because operators may write arrays of any shape
         NEW.exempt_from := ARRAY(SELECT unnest(OLD.exempt_from)) || OLD.held_under;
         NEW.held_under := NULL;
     END IF;
     IF NEW.status NOT IN ('HOLD', 'DELETE')
             AND pgmta.queue_malformed(NEW.sender, NEW.recipient, NEW.domain) THEN
-        -- stays, so that the others that the statement releases are released
+        -- the row stays on hold without an error, so that the other rows of the statement are released
         NEW.status := 'HOLD';
         NEW.held_at := now();
         NEW.held_by := coalesce(OLD.held_by, pgmta.acting());
         NEW.hold_reason := 'an address holds control characters: the row can only be deleted';
         NEW.hold_until := NULL;
     ELSIF OLD.status = 'REPORT' AND NEW.status <> 'DELETE' AND OLD.report_kind IN ('relayed', 'delivered') THEN
-        -- it was delivered: a hold and its release would send it a second time
+        -- the message was delivered: a hold and its release would send it a second time
         NEW.status := OLD.status;
         NEW.held_at := OLD.held_at;
         NEW.held_by := OLD.held_by;
@@ -293,7 +293,7 @@ BEGIN
         NEW.held_by := coalesce(NEW.held_by, pgmta.acting());
         IF NEW.status = 'REPORT' THEN
             NEW.hold_until := NULL;
-            -- queued says the kind with the status
+            -- queued sets the kind together with the status
             IF NEW.report_kind IS NOT DISTINCT FROM OLD.report_kind THEN NEW.report_kind := 'bounced'; END IF;
         END IF;
         IF NEW.status = 'HOLD' OR NEW.report_kind = 'bounced' THEN
@@ -377,14 +377,14 @@ COMMENT ON COLUMN rights.privileges IS 'As in GRANT, such as SELECT, UPDATE (hos
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION notify_channel', 'PUBLIC', 'EXECUTE'),
     ('FUNCTION acting', 'PUBLIC', 'EXECUTE'),
-    -- it watches the sequence of the rows
+    -- queued watches the sequence of the rows
     ('SEQUENCE queue_ids', 'pgmta_queued', 'SELECT'),
     ('SEQUENCE queue_ids', 'pgmta_operator', 'SELECT'),
     ('SEQUENCE queue_ids', 'pgmta_reader', 'SELECT'),
     ('SEQUENCE scheduled_ids', 'pgmta_operator', 'SELECT'),
     ('SEQUENCE scheduled_ids', 'pgmta_reader', 'SELECT'),
     ('SEQUENCE lease_tokens', 'pgmta_queued', 'USAGE'),
-    -- it vacuums them while mail flows
+    -- queued vacuums chunks while mail flows
     ('queue_def_def', 'pgmta_queued', 'MAINTAIN'),
     ('queue_report', 'pgmta_queued', 'MAINTAIN'),
     ('queue_scheduled', 'pgmta_queued', 'MAINTAIN'),
@@ -392,7 +392,7 @@ INSERT INTO rights (object, role, privileges) VALUES
         'SELECT, UPDATE (next_attempt, lease_since, lease_until, lease_token, attempts, status, lease_owner, '
         'last_reply, metadata, hold_reason, held_by, held_at, hold_until, report_kind, faults, begun, held_under, '
         'exempt_from), DELETE'),
-    -- rows go by status DELETE, which leaves a trace in the log
+    -- not DELETE: operators set the status DELETE, which leaves an entry in the log
     ('queue', 'pgmta_operator',
         'SELECT, UPDATE (next_attempt, priority, status, metadata, hold_reason, held_by, hold_until, held_under, '
         'exempt_from)'),

@@ -71,15 +71,15 @@ COMMENT ON COLUMN report_counts.number IS 'How many DSNs were queued in it.';
 SELECT days_make('reports', 7);
 
 CREATE FUNCTION reports_close(
-    -- rows that go, and those of them that an operator bounced, which the log does not know yet
+    -- rows to remove, and those of them that an operator bounced, which are not in the log yet
     ids bigint[], bounced bigint[],
-    -- rows that go on hold, as text, with their reasons
+    -- rows to put on hold, as text, with their reasons
     held jsonb, who text,
-    -- rows whose delay is reported
+    -- rows whose delay was reported
     delayed bigint[],
     -- DSNs by address, '' for all of them, and how many may be sent per hour
     counted text[], numbers integer[], limit_of_one integer, limit_of_all integer,
-    -- the log
+    -- entries for the log
     report_ids bigint[], message_ids bigint[], row_ids bigint[], recipients text[], senders text[],
     sent_tos text[], kinds text[], classes text[], reasons text[]
 ) RETURNS void LANGUAGE plpgsql

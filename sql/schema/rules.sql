@@ -127,7 +127,7 @@ BEGIN
                 ' AND (%L = ANY (exempt_from)) IS NOT TRUE AND (\n%s\n)',
                 condition, 'rule ' || rule.id, 'rule ' || rule.id, rule.condition) INTO rows;
         EXCEPTION WHEN OTHERS THEN
-            -- what the server can't do now is about no row
+            -- an error by which the server can't work now is not about a row
             IF SQLSTATE ~ '^(08|25|40|53|57|58|55P03|XX001|XX002)' THEN RAISE; END IF;
             rows := NULL;
         END;

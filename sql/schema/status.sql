@@ -25,7 +25,7 @@ RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
     WHEN attempts = 0 THEN 'held'
     WHEN logged = attempts THEN CASE
         WHEN event = 'failed' OR event = 'unknown' AND (once OR report_kind = 'unknown') THEN event ELSE 'held' END
-    -- the database refused the entry, or its day is over
+    -- the database refused the entry, or the partition of its day was dropped
     WHEN report_kind IN ('failed', 'unknown') THEN report_kind
     ELSE 'held' END;
 COMMENT ON FUNCTION row_state IS
@@ -33,7 +33,7 @@ COMMENT ON FUNCTION row_state IS
 
 CREATE FUNCTION log_state(event text) RETURNS text IMMUTABLE PARALLEL SAFE
 RETURN CASE event WHEN 'deleted' THEN 'cancelled'
-    WHEN 'deferred' THEN 'unknown'  -- its row went without a trace
+    WHEN 'deferred' THEN 'unknown'  -- the row was removed without an entry in the log
     ELSE event END;
 COMMENT ON FUNCTION log_state IS 'The state of a recipient whose row is gone, by its last event in the log.';
 
@@ -191,7 +191,7 @@ BEGIN
             'The id is the number that submit() returned, or that the client got with its 250.', 'no_data_found');
     END IF;
     stopped := withdraw(id, reason);
-    IF stopped = 0 THEN PERFORM prove_earlier(); END IF;  -- an earlier call may have stopped them
+    IF stopped = 0 THEN PERFORM prove_earlier(); END IF;  -- an earlier call, whose commit may be unproven, may have stopped them
     RETURN stopped;
 END $$;
 COMMENT ON FUNCTION cancel IS
@@ -217,7 +217,7 @@ BEGIN
                 IF NOT FOUND THEN RETURN 0; END IF;
             END IF;
             -- A row in REPORT has its outcome, and its sender gets a DSN.
-            -- Under a lease, also one that ran out: the next hop may have the mail
+            -- A row under a lease, even one that ran out: the next hop may have the mail.
             SELECT array_agg(found.id) FILTER (WHERE found.lease_until IS NOT NULL),
                 array_agg(found.id) FILTER (WHERE found.lease_until IS NULL)
             INTO flying, waiting
@@ -235,7 +235,7 @@ BEGIN
             GET DIAGNOSTICS stopped = ROW_COUNT;
             RETURN stopped;
         EXCEPTION WHEN serialization_failure OR deadlock_detected THEN
-            IF chance = chances THEN RAISE; END IF;  -- a row has moved to another partition meanwhile
+            IF chance = chances THEN RAISE; END IF;  -- raised if a row moved to another partition meanwhile
         END;
     END LOOP;
 END $$;

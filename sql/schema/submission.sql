@@ -90,7 +90,7 @@ BEGIN
     END IF;
     octets := octet_length(content);
     IF octets > 8096 THEN
-        -- read from its table once, not for each chunk
+        -- the content is read from TOAST once, not for each chunk
         chunks := ARRAY[submit_chunks(message_id, content || ''::bytea)];
         content := '';
     END IF;
@@ -138,14 +138,14 @@ DECLARE
     first_one idempotency_keys;
 BEGIN
     LOOP
-        -- waits for an open transaction that has the key, and for no other
+        -- waits only for an open transaction that has the same key
         INSERT INTO idempotency_keys (tenant, key, message_id, fingerprint, submitted_by)
         VALUES (submit_key.tenant, submit_key.key, submit_key.message_id, submit_key.fingerprint, acting())
         ON CONFLICT ON CONSTRAINT idempotency_keys_pkey DO NOTHING;
         IF FOUND THEN RETURN NULL; END IF;
         SELECT k.* INTO first_one FROM idempotency_keys AS k
         WHERE k.tenant = submit_key.tenant AND k.key = submit_key.key;
-        EXIT WHEN FOUND;  -- else it was removed meanwhile, because its time is over
+        EXIT WHEN FOUND;  -- otherwise the key has expired meanwhile
     END LOOP;
     IF first_one.submitted_by <> acting() THEN
         PERFORM submit_refuse('key', 'another login has used it', NULL,
@@ -161,7 +161,7 @@ COMMENT ON FUNCTION submit_key IS
     'Takes a key for a message; returns null, or the id of the message that had it first. Raises an error if that '
     'was another message, or belongs to another login.';
 
--- SQL, so that PostgreSQL puts it into the expression of the caller
+-- in SQL, so that PostgreSQL puts the function into the expression of the caller
 CREATE FUNCTION submit_missing(header text, hostname text) RETURNS text LANGUAGE sql AS $$
     SELECT concat(
         CASE WHEN header !~ '(?in)^date[ \t]*:' COLLATE "C" THEN
@@ -188,7 +188,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('submit_settings', 'pgmta_queued', 'SELECT, UPDATE (hostname)'),
     ('submit_settings', 'pgmta_operator', 'SELECT, UPDATE (hostname, message_size)'),
     ('submit_settings', 'pgmta_reader', 'SELECT'),
-    -- as of messages, for FOR UPDATE
+    -- FOR UPDATE needs this right, as for the table messages
     ('idempotency_keys', 'pgmta_queued', 'SELECT, UPDATE (created_at), DELETE'),
     ('idempotency_keys', 'pgmta_operator', 'SELECT'),
     ('FUNCTION submit', 'pgmta_submit', 'EXECUTE');

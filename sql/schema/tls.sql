@@ -71,7 +71,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('sts_policies', 'pgmta_operator', 'SELECT, DELETE'),
     ('sts_policies', 'pgmta_reader', 'SELECT'),
     ('broken_tls', 'pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE'),
-    -- an operator repairs a host's TLS, and wants it tried at once
+    -- for an operator who has repaired the TLS of a host, and wants it tried at once
     ('broken_tls', 'pgmta_operator', 'SELECT, DELETE'),
     ('broken_tls', 'pgmta_reader', 'SELECT'),
     ('tls_reports', 'pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE'),

@@ -51,7 +51,7 @@ COMMENT ON CONSTRAINT traces_wanted ON traces IS 'Lists by name.';
 SELECT days_make('transcripts', 7);
 
 INSERT INTO rights (object, role, privileges) VALUES
-    -- it writes again after a lost answer, if they are not there
+    -- SELECT, because queued writes again after a lost answer if the transcripts are missing
     ('transcripts', 'pgmta_queued', 'SELECT (ended_at, message_id, lease_token, row_ids), INSERT'),
     ('transcripts', 'pgmta_operator', 'SELECT'),
     ('transcripts', 'pgmta_reader', 'SELECT'),

@@ -1,6 +1,6 @@
 """The ratios of bench/peers: only of one round, and only of rounds in which both were right."""
 
-from bench.peer.cells import FULL, QUICK
+from bench.peer.cells import FULL_CELLS, QUICK_CELLS
 from bench.peers import ratios
 from bench.phases import Result
 
@@ -32,5 +32,5 @@ def test_a_round_that_lost_mail_says_nothing_about_speed() -> None:
 
 
 def test_cells_of_a_set_have_names_of_their_own() -> None:
-    for cells in (QUICK, FULL):
+    for cells in (QUICK_CELLS, FULL_CELLS):
         assert len({cell.label for cell in cells}) == len(cells)

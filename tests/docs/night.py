@@ -207,7 +207,7 @@ class Night:
             self.system.ask(f"UPDATE {table} SET seen_at = now() - interval '1 hour'")
 
     def _open_transaction(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(server_checks, "_LONG", 0.0)
+        patch.setattr(server_checks, "_LONG_TRANSACTION_S", 0.0)
         session = self._stack.enter_context(psycopg.connect(self.system.uri))
         session.execute("SELECT 1")
 

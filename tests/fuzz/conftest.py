@@ -81,7 +81,7 @@ def running(
             fail(self, error)
 
         patched.setattr(Connection, "fail", failed)
-        patched.setattr("smtpd.commands.tally.MAX_JUNK", 1000)
+        patched.setattr("smtpd.commands.tally.MAX_USELESS_COMMANDS", 1000)
         started, stop = threading.Event(), threading.Event()
 
         async def serve() -> None:

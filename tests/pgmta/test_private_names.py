@@ -22,7 +22,7 @@ from psycopg import waiting
 from psycopg._py_transformer import Transformer
 from psycopg.types.datetime import TimestamptzLoader
 
-from pgmta.postgres.embedded.programs import VERSION, _wheel, _wheel_bin
+from pgmta.postgres.embedded.programs import POSTGRES_VERSION, _wheel, _wheel_bin
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("pgmta", "queued", "smtpd")
@@ -75,7 +75,7 @@ def test_the_source_is_as_it_was_checked(
 
 
 def test_values_are_of_the_kind_that_is_used() -> None:
-    assert _wheel().POSTGRES_VERSIONS[VERSION] == _wheel_bin()
+    assert _wheel().POSTGRES_VERSIONS[POSTGRES_VERSION] == _wheel_bin()
     assert yaml.SafeLoader.bool_values == {
         "yes": True, "no": False, "true": True, "false": False, "on": True, "off": False
     }  # fmt: skip

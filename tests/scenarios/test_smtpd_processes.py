@@ -231,7 +231,7 @@ async def test_a_process_that_does_not_stop_is_killed(
     python.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ >> {pids}\necho ready\nexec sleep 600\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(keeper_module, "GRACE", 0.1)
+    monkeypatch.setattr(keeper_module, "GRACE_S", 0.1)
     keeper = Keeper(tmp_path / "smtpd.yaml", [])
     running = asyncio.create_task(keeper.run())
     for _ in range(4):  # the third would wait for ever

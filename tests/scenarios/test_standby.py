@@ -142,7 +142,7 @@ def test_no_client_gets_250_without_the_standby(pair: Pair, kind: str) -> None:
 def test_mail_is_refused_at_once_while_ids_wait_for_the_standby(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, wait: str
 ) -> None:
-    monkeypatch.setattr("pgmta.intake.ids._LEAST_IDS", 1)
+    monkeypatch.setattr("pgmta.intake.ids._MIN_IDS", 1)
     limits = {"slow_commit": "300ms", "late_commit": "300ms" if wait == "60s" else "60s"}
     with serving(pair.uri, ingest={"wait": wait}, limits=limits) as port, ExitStack() as stack:
 

@@ -32,11 +32,11 @@ def _short_pauses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     if "pauses" in request.fixturenames:
         return
     for module, pause in (
-        (smtpd.server.server, "_DELAY"),
+        (smtpd.server.server, "_REFUSAL_DELAY_S"),
         (smtpd.session.connection, "ERROR_PAUSE_S"),
         (smtpd.session.connection, "REFUSAL_DELAY_S"),
         (smtpd.session.auth_command, "FAILURE_DELAY_S"),
         (smtpd.session.auth_command, "BLOCKED_DELAY_S"),
     ):
         monkeypatch.setattr(module, pause, 0.05)
-    monkeypatch.setattr(smtpd.tls.server_handshake, "_SHUTDOWN", 1.0)
+    monkeypatch.setattr(smtpd.tls.server_handshake, "_SHUTDOWN_TIMEOUT_S", 1.0)

@@ -134,7 +134,7 @@ def test_a_migration_ends_who_waits_for_it_in_a_cycle_and_no_submission(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     next_version("LOCK TABLE messages; LOCK TABLE queue; COMMENT ON TABLE queue IS 'new'")
-    monkeypatch.setattr(migrate_module, "_TRIES", 1)
+    monkeypatch.setattr(migrate_module, "_MAX_TRIES", 1)
     done: list[str] = []
     late = make_conninfo(database, options="-c deadlock_timeout=60s")
     migration = threading.Thread(
@@ -161,7 +161,7 @@ def test_a_migration_that_may_end_nobody_names_the_right(
     server: str, next_version: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     role = "pgmta_test_migrator"
-    monkeypatch.setattr(migrate_module, "_TRIES", 1)
+    monkeypatch.setattr(migrate_module, "_MAX_TRIES", 1)
     errors: list[MigrationError] = []
 
     def lose() -> None:

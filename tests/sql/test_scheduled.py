@@ -18,7 +18,7 @@ from pgmta.action import Action
 from pgmta.mail.metadata import deadline_of
 from pgmta.postgres.link import Link
 from pgmta.store.admin.upkeep import DatabaseClock
-from pgmta.store.queue.arrivals import SCHEDULED
+from pgmta.store.queue.arrivals import MIN_SCHEDULED_ID
 from pgmta.store.queue.claim import SESSION, Claims
 from tests.sql.test_submit_values import MAIL
 from tests.support.rows import column, fetch, message, row
@@ -51,14 +51,14 @@ def next_row(db: psycopg.Connection) -> int:
 def test_a_scheduled_row_waits_apart_and_counts_from_its_time(db: psycopg.Connection) -> None:
     assert column(
         db, "SELECT start_value FROM pg_sequences WHERE sequencename = 'scheduled_ids'"
-    ) == [SCHEDULED]
+    ) == [MIN_SCHEDULED_ID]
     before = next_row(db)
     submit(db, "1 day", "a", "b")
     assert next_row(db) == before  # no worker is woken for them
     found = db.execute(
         "SELECT tableoid::regclass::text, status, ts = send_at, next_attempt = send_at,"
         " id >= %s FROM queue",
-        (SCHEDULED,),
+        (MIN_SCHEDULED_ID,),
     ).fetchall()
     assert found == [("queue_scheduled", "SCHEDULED", True, True, True)] * 2
     assert fetch(db, "SELECT received_at < now() FROM messages") == (True,)

@@ -210,10 +210,10 @@ def test_changes_of_many_rows_go_one_at_a_time(database: str, db: psycopg.Connec
 def test_migrate_names_the_session_that_it_waits_for(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrate_module, "_PATIENCE", "50ms")
+    monkeypatch.setattr(migrate_module, "_LOCK_TIMEOUT", "50ms")
     warnings: list[str] = []
     with psycopg.connect(database, application_name="shop") as stranger:
-        stranger.execute("SELECT pg_advisory_lock(%s)", (migrate_module._LOCK,))
+        stranger.execute("SELECT pg_advisory_lock(%s)", (migrate_module._ADVISORY_LOCK,))
         thread = threading.Thread(target=migrate, args=(database, warnings.append))
         thread.start()
         until(lambda: warnings != [], describe="a warning")

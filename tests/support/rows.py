@@ -10,7 +10,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from pgmta.model import Item
-from pgmta.store.changes.change import BATCH, OperatorChanges
+from pgmta.store.changes.change import DEFAULT_BATCH_ROWS, OperatorChanges
 from pgmta.store.changes.row_change import RowChange
 
 
@@ -84,7 +84,7 @@ def item(db: psycopg.Connection, row_id: int) -> Item:
     )
 
 
-async def operate(uri: str, change: RowChange, size: int = BATCH) -> int:
+async def operate(uri: str, change: RowChange, size: int = DEFAULT_BATCH_ROWS) -> int:
     """Run a change as queuectl does; return the number of rows."""
     changes = OperatorChanges(uri)
     try:

@@ -13,7 +13,7 @@ import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pgmta.postgres.embedded.programs import VERSION, Programs
+from pgmta.postgres.embedded.programs import POSTGRES_VERSION, Programs
 from pgmta.store.admin.migrate import migrate
 from tests.support.database import memory_folder
 from tests.support.waiting import until
@@ -92,7 +92,7 @@ class Pair:
     """A primary whose commits wait for the standby. The test's own sessions do not wait."""
 
     def __init__(self, folder: Path, release: int) -> None:
-        programs = Programs() if release == VERSION else _Debian(release)
+        programs = Programs() if release == POSTGRES_VERSION else _Debian(release)
         places = [folder / name for name in ("primary", "standby")]
         for place in places:
             place.mkdir()

@@ -81,9 +81,8 @@ class EmbeddedServer:
         self.sockets = self.data
         if len(str(self.data)) > _MAX_SOCKET_PATH_OCTETS - len(_SOCKET_NAME) - 1:
             digest = hashlib.sha256(str(self.data).encode()).hexdigest()[:12]
-            root = os.geteuid() == 0 and os.access(
-                _RUN, os.W_OK
-            )  # only root may make folders in /run
+            # only root may make folders in /run
+            root = os.geteuid() == 0 and os.access(_RUN, os.W_OK)
             folder = _RUN if root else Path(tempfile.gettempdir())
             self.sockets = folder / f"pgmta-{digest}"
 

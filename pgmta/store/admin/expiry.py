@@ -6,7 +6,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, queries
 
 _SQL = queries("expiry")
-_BATCH = 2000  # rows of a commit
+_ROWS_PER_COMMIT = 2000
 
 
 async def remove_batches(link: Link, statement: Statement, **ages: float) -> int:
@@ -16,7 +16,7 @@ async def remove_batches(link: Link, statement: Statement, **ages: float) -> int
     """
     removed = 0
     while True:
-        ((rows,),) = await link.run(statement, {**ages, "batch": _BATCH})
+        ((rows,),) = await link.run(statement, {**ages, "batch": _ROWS_PER_COMMIT})
         if not rows:
             return removed
         removed += rows

@@ -25,12 +25,12 @@ from pgmta.postgres.notify import NOTIFY
 from pgmta.store.admin.daemons import others
 from pgmta.store.schema import migrations, topics
 
-_LOCK = 0x70676D7461  # "pgmta"
-_MINIMUM = 150000
-_PATIENCE = "5s"
-_TRIES, _PAUSE = 30, 1.0  # of a migration that lost a race, and seconds between them
-# In the order of submit(), so that no submission is ended: what it reads before it writes messages,
-# messages, queue, the others.
+_ADVISORY_LOCK = 0x70676D7461  # "pgmta" in ASCII
+_MIN_SERVER_VERSION = 150000
+_LOCK_TIMEOUT = "5s"
+_MAX_TRIES, _RETRY_PAUSE_S = 30, 1.0  # of a migration that lost a race
+# Locked in the order of submit(), so that no deadlock ends a submission: tables that it reads
+# before it writes messages, then messages, queue and the others.
 _TABLES = """
 SELECT string_agg(format('%I.%I', nspname, relname), ', ' ORDER BY
     array_position(
@@ -44,7 +44,7 @@ _FUNCTION = re.compile(
     r"[^\s.(]+\.[^(]+\(\)) line"
 )
 """A function of others in the context of an error; ours have no schema there."""
-_LOOK = 0.1  # seconds between two looks: PostgreSQL looks after 1 s, and may end the migration
+_LOOK_INTERVAL_S = 0.1  # for a deadlock: PostgreSQL looks after 1 s, and may end the migration
 _CYCLE = """
 SELECT pid, coalesce(usename, 'of the server') FROM pg_stat_activity
 WHERE pid = ANY (pg_blocking_pids(%(pid)s)) AND %(pid)s = ANY (pg_blocking_pids(pid))
@@ -69,7 +69,7 @@ BEGIN
 END $$;
 SET LOCAL search_path = pgmta;
 """
-_RENEW = f"UPDATE rules_version SET version = version + 1; {NOTIFY}"  # noqa: S608 a constant
+_RENEW_CLAIMS = f"UPDATE rules_version SET version = version + 1; {NOTIFY}"  # noqa: S608 a constant
 """Empties each claim that was composed before a migration, and wakes idle workers."""
 _OBJECTS = """
 SELECT pg_describe_object(classid, objid, objsubid) FROM pg_depend
@@ -109,9 +109,9 @@ def migrate(
         with psycopg.connect(
             writable(uri), autocommit=True, application_name="pgmta migrate"
         ) as db:
-            # others may have functions in other schemas
+            # other users may have functions in other schemas
             fit(db, as_stored(db), "pg_catalog")
-            if db.info.server_version < _MINIMUM:
+            if db.info.server_version < _MIN_SERVER_VERSION:
                 version = db.info.parameter_status("server_version")
                 raise MigrationError(f"PostgreSQL 15 or newer is needed, this is {version}")
             db.add_notice_handler(lambda notice: warn(_words(notice)))
@@ -127,15 +127,15 @@ def _take_turn(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
 
     Any login may take it, so a session that never migrates may have it.
     """
-    db.execute("SELECT set_config('lock_timeout', %s, false)", (_PATIENCE,))
+    db.execute("SELECT set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
     try:
-        db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+        db.execute("SELECT pg_advisory_lock(%s)", (_ADVISORY_LOCK,))
     except psycopg.errors.LockNotAvailable:
-        holders = db.execute(_HOLDERS, (_LOCK,)).fetchall()
+        holders = db.execute(_HOLDERS, (_ADVISORY_LOCK,)).fetchall()
         names = ", ".join(f"pid {pid} (role {role}, {name})" for pid, role, name in holders)
         warn(f"waits for the lock of migrations, which this session has: {names or 'none by now'}")
         db.execute("SET lock_timeout = 0")
-        db.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+        db.execute("SELECT pg_advisory_lock(%s)", (_ADVISORY_LOCK,))
     db.execute("SET lock_timeout = 0")
 
 
@@ -162,7 +162,14 @@ def _apply(
     if pending and not while_daemons_run:
         _refuse_under_daemons(db, pending)
     for name in pending:
-        _run(db, cycles, name, [wanted[name], _RENEW], {name: sums[name]}, busy=while_daemons_run)
+        _run(
+            db,
+            cycles,
+            name,
+            [wanted[name], _RENEW_CLAIMS],
+            {name: sums[name]},
+            busy=while_daemons_run,
+        )
     return pending
 
 
@@ -177,7 +184,7 @@ def _known(db: psycopg.Connection) -> dict[str, str]:
         columns = db.execute(
             "SELECT count(*) FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid"
             " WHERE c.oid = to_regclass(%s) AND attname IN ('name', 'checksum', 'applied_at')"
-            # a view, or a policy of another role, would run its functions
+            # a view, or a policy of another role, would run functions of that role
             " AND relkind = 'r' AND pg_has_role(relowner, 'USAGE')",
             (table,),
         ).fetchone()
@@ -205,10 +212,10 @@ def _run(
     Daemons and operators lock tables in other orders, so it may lose a race. Then it takes the
     locks before it does anything. On a `busy` database it does so at once.
     """
-    for left in reversed(range(_TRIES)):
+    for left in reversed(range(_MAX_TRIES)):
         try:
             with db.transaction():
-                if busy or left < _TRIES - 1:
+                if busy or left < _MAX_TRIES - 1:
                     _lock_tables(db, cycles)
                 for text in texts:
                     db.execute(text.encode())
@@ -219,7 +226,7 @@ def _run(
                 raise
             if not left:
                 raise _lost(what, error, cycles) from error
-            time.sleep(_PAUSE)
+            time.sleep(_RETRY_PAUSE_S)
         except psycopg.Error as error:
             raise MigrationError(f"{what} is not applied: {_words(error.diag) or error}") from error
         else:
@@ -233,7 +240,7 @@ def _lock_tables(db: psycopg.Connection, cycles: _Cycles) -> None:
     """
     found = db.execute(_TABLES).fetchone()
     if found and found[0]:
-        db.execute("SELECT set_config('lock_timeout', %s, true)", (_PATIENCE,))
+        db.execute("SELECT set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
         with cycles.ended():
             db.execute(f"LOCK TABLE {found[0]} IN ACCESS EXCLUSIVE MODE".encode())
         db.execute("SELECT set_config('lock_timeout', '0', true)")
@@ -242,7 +249,7 @@ def _lock_tables(db: psycopg.Connection, cycles: _Cycles) -> None:
 def _lost(name: str, error: psycopg.Error, cycles: _Cycles) -> MigrationError:
     """Return the error of a migration that lost its last race, with the right that would help."""
     why = blockers.named(cycles.uri, error) if blockers.limited(error) else _words(error.diag)
-    text = f"{name} is not applied: {why or error}, {_TRIES} times"
+    text = f"{name} is not applied: {why or error}, {_MAX_TRIES} times"
     if cycles.refused:
         text += (
             f". It may not cancel statements of role {', '.join(sorted(cycles.refused))}. "
@@ -342,7 +349,7 @@ class _Cycles:
             psycopg.connect(self.uri, autocommit=True, application_name="pgmta migrate") as db,
         ):
             fit(db, path="pg_catalog")
-            while not done.wait(_LOOK):
+            while not done.wait(_LOOK_INTERVAL_S):
                 for pid, role in db.execute(_CYCLE, {"pid": self._pid}).fetchall():
                     self._cancel(db, pid, role)
 

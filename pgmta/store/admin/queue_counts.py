@@ -11,10 +11,10 @@ from pgmta.store.queries import queries
 from pgmta.store.queue.labels import next_hop_of
 
 _SQL = queries("queue_counts")
-_GROUPS = 1000
-_EXACT = 8 << 20  # octets of a partition that is read whole
-_OCTETS = 32 << 20  # octets that are read of all larger ones: about 90,000 rows
-_AGAIN = 48.0  # seconds that counts are young enough: another process has made them
+_MAX_GROUPS = 1000
+_MAX_WHOLE_OCTETS = 8 << 20  # of a partition that is read whole
+_SAMPLE_OCTETS = 32 << 20  # of all larger partitions together: about 90,000 rows
+_MAX_AGE_S = 48.0  # other processes count too, and counts of this age are young enough
 SETTINGS = {
     "statement_timeout": "40s",
     "lock_timeout": "1s",
@@ -68,20 +68,21 @@ class QueueCounts:
         The first of `hops` that has a row names its next hop; a row of none has its domain as next
         hop. `by_mail` says that more than the domain counts.
         """
-        fields = {"least": _AGAIN, "exact": _EXACT, "octets": _OCTETS}
+        fields = {"least": _MAX_AGE_S, "exact": _MAX_WHOLE_OCTETS, "octets": _SAMPLE_OCTETS}
         parts = await self._link.run(_SQL["parts"], fields)
         if not parts:
-            parts = [("QUEUED", 1.0)]  # it finds out whether the queue is empty, or it has no turn
+            # to find out whether the queue is empty, or another process counts
+            parts = [("QUEUED", 1.0)]
         hop = next_hop_of(hops)
         texts = [_part(*each, path=hop if by_mail else "domain") for each in parts]
         statement = _SQL["count"].fill(
             parts=b"\nUNION ALL\n".join(texts), next_hop="domain" if by_mail else hop
         )
         share = min(each[1] for each in parts)
-        # not by Link.run: the statement differs with the sizes, and is prepared in vain
+        # not by Link.run, which would prepare a statement that differs each time
         async with self._link.use() as connection:
             cursor = await connection.execute(
-                statement, {"least": _AGAIN, "most": _GROUPS, "share": share}, prepare=False
+                statement, {"least": _MAX_AGE_S, "most": _MAX_GROUPS, "share": share}, prepare=False
             )
             return bool(await cursor.fetchall())
 

@@ -16,7 +16,7 @@ from pgmta.store.accounts.logins import name_key
 from pgmta.store.queries import queries
 
 _SQL = queries("user_accounts")
-_SALT = 16  # octets
+_SALT_OCTETS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Secret:
     @classmethod
     def of_password(cls, password: str, *, scram: bool = True) -> Secret:
         """Return that of a password, with new salts. It takes some ten milliseconds."""
-        keys = scram_keys(password, secrets.token_bytes(_SALT)) if scram else None
-        return cls(hashed(prepared(password.encode()), secrets.token_bytes(_SALT)), keys)
+        keys = scram_keys(password, secrets.token_bytes(_SALT_OCTETS)) if scram else None
+        return cls(hashed(prepared(password.encode()), secrets.token_bytes(_SALT_OCTETS)), keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pgmta.store.queries import queries
 from pgmta.store.queue.conditions import rule_takes, takes
 
 _SQL = queries("workers")
-_OLDEST = 100  # rows per priority that are tested
+_TESTED_ROWS = 100  # the oldest of each priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Registry:
         self._link = link
         self._limited = limited or link
         self._owner = owner
-        self._judged: dict[str, bool] = {}  # by the text of a rule: whether it may be evaluated
+        self._judged: dict[str, bool] = {}  # whether a rule may be evaluated, by its text
 
     async def register(self, entries: list[WorkerEntry], rules: list[Rule]) -> None:
         """Announce the workers and their rules. Raises StoreUnavailable."""
@@ -103,7 +103,7 @@ class Registry:
             for kind, text, level, number in found
             if kind != "rule" or await self._may_evaluate(text)
         ]
-        overdue = await self._link.run(_SQL["overdue"], {"each": _OLDEST})
+        overdue = await self._link.run(_SQL["overdue"], {"each": _TESTED_ROWS})
         waiting = {row: (message, priority) for row, message, priority in overdue}
         for action, test in tests:
             if test is None:

@@ -12,8 +12,8 @@ from pgmta.store.changes.search import Wanted
 from pgmta.store.queries import bracketed, queries
 
 _SQL = queries("attempt_log")
-_KEY = ("message_id", "row_id", "lease_token", "event", "ended_at")
-_LATE = timedelta(seconds=60)  # for which an outcome may wait for its commit
+_LINE_KEY = ("message_id", "row_id", "lease_token", "event", "ended_at")
+_COMMIT_DELAY = timedelta(seconds=60)  # an outcome may wait so long for its commit
 
 
 def of_attempts(fields: Mapping[str, Sequence[str]]) -> Selection:
@@ -52,7 +52,8 @@ class AttemptLog(OperatorLink):
         super().__init__(uri, settings=OF_THE_LOG)
         self._horizon = 0
         self._looked: datetime
-        self._lost: tuple[datetime, datetime] | None = None  # the last look before, the first after
+        # Times of the last look before a lost connection, and of the first one after it.
+        self._lost: tuple[datetime, datetime] | None = None
         self._shown: dict[tuple[Any, ...], datetime] = {}
 
     def last(self, seconds: float, most: int | None) -> list[dict[str, Any]]:
@@ -61,7 +62,7 @@ class AttemptLog(OperatorLink):
         Those that are too old or too many count as returned: `fresh` leaves them out.
         """
         with self._db.transaction():
-            # beside a long transaction `fresh` would have them: both have to see the same
+            # both statements have to see the same rows, also beside a long transaction
             self._db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             params = {"seconds": seconds, "most": most}
             found = self._new(self._db.execute(self._last, params).fetchall())
@@ -73,10 +74,10 @@ class AttemptLog(OperatorLink):
 
         Raises psycopg.Error.
         """
-        since = (self._lost[0] if self._lost else self._looked) - _LATE
+        since = (self._lost[0] if self._lost else self._looked) - _COMMIT_DELAY
         params = {"since": since, "horizon": self._horizon}
         rows = self._new(self._db.execute(self._fresh, params).fetchall(), since)
-        if self._lost and self._looked > self._lost[1] + _LATE:
+        if self._lost and self._looked > self._lost[1] + _COMMIT_DELAY:
             self._lost = None
         return rows
 
@@ -97,12 +98,12 @@ class AttemptLog(OperatorLink):
     ) -> list[dict[str, Any]]:
         """Return the entries among `rows` that were not returned yet, the oldest first."""
         self._looked, self._horizon = rows[0]["looked_at"], rows[0]["horizon"]
-        kept = since or self._looked - _LATE
+        kept = since or self._looked - _COMMIT_DELAY
         self._shown = {key: ended for key, ended in self._shown.items() if ended > kept}
         found = []
         for row in reversed(rows):
             del row["looked_at"], row["horizon"]
-            key = tuple(row[name] for name in _KEY)
+            key = tuple(row[name] for name in _LINE_KEY)
             if row["ended_at"] is None or key in self._shown:
                 continue
             if row["ended_at"] > kept:

@@ -25,14 +25,13 @@ from pgmta.store.changes.row_change import RowChange
 from pgmta.store.changes.throttle import ChangePace
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.conditions import rule_holder, unless_exempt
-from pgmta.store.queue.guard import ALL, RECENT, Condition, Guard, about_a_row
+from pgmta.store.queue.guard import ALL_ROWS, RECENT_ROWS, Condition, Guard, about_a_row
 
-BATCH = 1000
-"""Rows of a batch, if the caller does not say."""
+DEFAULT_BATCH_ROWS = 1000
 
-_PAGE = 100_000  # rows that one statement finds for the batches of a command
-_TRIES = 20  # of a batch that lost a race, and of batches on which the condition fails
-_ROUND = 100_000  # rows that a worker's change takes at once, about; it need not count them
+_ROWS_PER_PAGE = 100_000  # that one statement finds for the batches of a command
+_MAX_TRIES = 20  # of a batch that lost a race, and of batches on which the condition fails
+_ROWS_PER_ROUND = 100_000  # of a worker's change, about; it need not count them
 
 _SQL = queries("change")
 
@@ -79,7 +78,7 @@ class OperatorChanges:
             )
 
     async def batches(
-        self, change: RowChange, size: int = BATCH, about: int = 0
+        self, change: RowChange, size: int = DEFAULT_BATCH_ROWS, about: int = 0
     ) -> AsyncIterator[int]:
         """Change batch after batch, each a commit, and yield the rows that each one changed.
 
@@ -109,7 +108,7 @@ class _Walk:
         self._size = size
         self._params = {"action": change.action, "who": change.who, "audit": audit}
         self._after = 0
-        self._ids: list[int] = []  # of the next batches
+        self._ids: list[int] = []  # ids of the rows of the next batches
         self._failures = 0
 
     async def step(self) -> _Batch:
@@ -120,14 +119,14 @@ class _Walk:
             except psycopg.Error as error:
                 self._failures += 1
                 self._ids = []
-                if not about_a_row(error) or self._failures > _TRIES:
+                if not about_a_row(error) or self._failures > _MAX_TRIES:
                     raise
 
     async def _plain(self) -> _Batch:
         where = bracketed(self._change.where)
         if not self._ids:
             query = _SQL["matching"].fill(takes=self._change.rows.takes).fill(where=where)
-            found = await self._link.run(query, {"after": self._after, "page": _PAGE})
+            found = await self._link.run(query, {"after": self._after, "page": _ROWS_PER_PAGE})
             self._ids = [row for (row,) in found]
         ids, self._ids = self._ids[: self._size], self._ids[self._size :]
         if not ids:
@@ -163,7 +162,7 @@ class _Walk:
     async def _run(self, where: str, params: dict[str, Any]) -> int:
         query = _SQL["command"].fill(takes=self._change.rows.takes)
         params = {**self._params, **params}
-        ((changed,),) = await self._link.run(query.fill(where=where), params, tries=_TRIES)
+        ((changed,),) = await self._link.run(query.fill(where=where), params, tries=_MAX_TRIES)
         return int(changed)
 
 
@@ -176,9 +175,11 @@ class WorkerChanges:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._guards: dict[tuple[str, Condition], Guard] = {}  # of conditions that have failed
+        self._guards: dict[tuple[str, Condition], Guard] = {}  # for conditions that have failed
 
-    async def batches(self, change: RowChange, size: int = BATCH) -> AsyncIterator[int]:
+    async def batches(
+        self, change: RowChange, size: int = DEFAULT_BATCH_ROWS
+    ) -> AsyncIterator[int]:
         """Do batch after batch until none is left, and yield the rows that each one changed.
 
         A row on which the condition fails is held by a hold and left by the other actions; the log
@@ -193,14 +194,14 @@ class WorkerChanges:
             change = replace(change, where=unless_exempt(change.holder, change.where))
         done = 0
         async for rows in _batches(
-            lambda: self._step(change, size), size, ChangePace(_ROUND / size)
+            lambda: self._step(change, size), size, ChangePace(_ROWS_PER_ROUND / size)
         ):
             done += rows
             yield rows
         if done and change.rows.releases:
             await self._link.run(NOTIFY)
 
-    async def run(self, change: RowChange, size: int = BATCH) -> int:
+    async def run(self, change: RowChange, size: int = DEFAULT_BATCH_ROWS) -> int:
         """Do batch after batch until none is left, and return the number of changed rows.
 
         Raises StoreUnavailable, psycopg.Error.
@@ -210,7 +211,7 @@ class WorkerChanges:
     async def _step(self, change: RowChange, size: int) -> _Batch:
         condition = Condition(change.owner, change.where)
         guard = self._guards.get((change.action, condition))
-        for again in (RECENT, ALL, None):
+        for again in (RECENT_ROWS, ALL_ROWS, None):
             try:
                 found, changed = await self._run(change, size, condition, guard)
                 return _Batch(found, changed, found >= size)

@@ -17,7 +17,7 @@ from pgmta.store.queue.guard import Condition
 from pgmta.store.queue.labels import next_hop_of
 from pgmta.store.queue.reading import Fault, reading
 
-COLUMNS = (
+COLUMN_FIELDS = (
     "status",
     "domain",
     "tenant",
@@ -34,11 +34,14 @@ COLUMNS = (
 """The columns of queue by which rows can be counted."""
 
 NEXT_HOP, AGE, LAST_CLASS = "next-hop", "age", "class"
-DERIVED = (NEXT_HOP, AGE, LAST_CLASS)
-"""Not columns of queue, and rows can be counted by them: next hop by the present routes, age in
-classes, and the answer class of the last attempt. The last one costs a look into the log a row."""
+DERIVED_FIELDS = (NEXT_HOP, AGE, LAST_CLASS)
+"""Values by which rows can be counted, and that are no columns of queue.
 
-LOGGED = (
+They are the next hop by the present routes, the age in classes, and the answer class of the last
+attempt, which costs a look into the log for each row.
+"""
+
+LOGGED_FIELDS = (
     "event",
     "class",
     "domain",
@@ -57,8 +60,8 @@ LOGGED = (
 UNDELIVERABLE = "undeliverable"
 """The hold_reason that `settle` writes (sql/queries/settle.sql); last_reply says more."""
 
-HEAD = 1 << 16
-"""Octets at the start of a message in which the header is searched."""
+HEAD_OCTETS = 1 << 16
+"""The start of a message, in which its header is searched."""
 
 _SQL = queries("listing")
 
@@ -103,7 +106,7 @@ class Listing(OperatorLink):
     def count_rows(
         self, where: str, by: str, hops: Sequence[NamedHop] = ()
     ) -> list[dict[str, Any]]:
-        """Count rows by one of COLUMNS, DERIVED or metadata.KEY, with the oldest time.
+        """Count rows by one of COLUMN_FIELDS, DERIVED_FIELDS or metadata.KEY, with the oldest time.
 
         The first of `hops` that has a row names its next hop. Raises ValueError for another `by`.
         """
@@ -112,16 +115,18 @@ class Listing(OperatorLink):
         if by == NEXT_HOP:
             column: str | bytes = next_hop_of(hops)
         else:
-            column = _SQL["last_class"] if by == LAST_CLASS else self._column(by, COLUMNS)
+            column = _SQL["last_class"] if by == LAST_CLASS else self._column(by, COLUMN_FIELDS)
         return self._read(_SQL["count"], where, {}, column=column)
 
     def count_attempts(self, where: str, by: str, since: float) -> list[dict[str, Any]]:
-        """Count the attempts of the last `since` seconds by one of LOGGED or metadata.KEY.
+        """Count the attempts of the last `since` seconds by one of LOGGED_FIELDS or metadata.KEY.
 
         The condition names columns of queue; of them the log has addresses, ids, metadata,
         attempts and last_reply. Raises ValueError for another `by`, psycopg.Error.
         """
-        query = _SQL["count_attempts"].fill(column=self._column(by, LOGGED), where=bracketed(where))
+        query = _SQL["count_attempts"].fill(
+            column=self._column(by, LOGGED_FIELDS), where=bracketed(where)
+        )
         return self._db.execute(query, {"since": since}).fetchall()
 
     def _column(self, by: str, columns: Sequence[str]) -> bytes:
@@ -159,7 +164,7 @@ class Listing(OperatorLink):
 
     def message(self, message_id: int) -> dict[str, Any] | None:
         """Return the message and the start of its content, None if it is not stored (any more)."""
-        params = {"id": message_id, "head": HEAD}
+        params = {"id": message_id, "head": HEAD_OCTETS}
         return self._db.execute(_SQL["message"], params).fetchone()
 
     def parameters(self, message_id: int) -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ class RowChange:
         length = self.release_after
         values = {
             "reason": self.reason,
-            # a standing rule by SQL may name any length
+            # a standing rule that was inserted by SQL may name any length
             "release_after": None if length is None else f"{min(length, MAX_DURATION_S)} s",
             "quarantine": self.quarantine,
             "priority": self.priority,

@@ -13,7 +13,7 @@ from pgmta.store.changes.listing import waits_for
 from pgmta.store.queries import bracketed, queries
 
 _SQL = queries("search")
-_ALL = Selection()
+_ALL_MAIL = Selection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Wanted:
     """Addresses or networks of the clients that handed mail over by SMTP."""
     rows: Sequence[tuple[int, int]] = ()
     """Pairs of the numbers of a message and of a row."""
-    more: Selection = _ALL
+    more: Selection = _ALL_MAIL
     """Further conditions, on columns of attempts: for the log alone."""
 
     def in_queue(self) -> str:
@@ -95,8 +95,8 @@ def _network(text: str) -> str:
 
 def _address(field: str, texts: Sequence[str]) -> Term | None:
     """Return the term of addresses as the index has them."""
-    words = [spelling for text in texts if "*" not in text for spelling in _spellings(text)]
-    return Term(field, words, [text for text in texts if "*" in text]) if texts else None
+    spellings = [spelling for text in texts if "*" not in text for spelling in _spellings(text)]
+    return Term(field, spellings, [text for text in texts if "*" in text]) if texts else None
 
 
 def _spellings(address: str) -> list[str]:

@@ -61,7 +61,7 @@ class TemplateTable(OperatorLink):
         A template that equals the last version of its name makes none.
         """
         stored: dict[int, tuple[int, bool]] = {}
-        # in one order, so that two operators wait for each other once
+        # sorted, so that two operators wait for each other and never deadlock
         order = sorted(
             range(len(templates)), key=lambda i: (templates[i].tenant, templates[i].name)
         )
@@ -92,7 +92,7 @@ class TemplateTable(OperatorLink):
                     "words": json.dumps(given.words),
                 },
             ).fetchone()
-            if row:  # else another operator has taken this version meanwhile
+            if row:  # otherwise another operator has taken this version meanwhile
                 details = {"tenant": given.tenant, "version": row["version"]}
                 self._audit(self._who, "template put", given.name, details, 1)
                 return int(row["version"]), True

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from pgmta.store.queries import queries
 
-LOOK = queries("arrivals")["look"]
+LOOK_QUESTION = queries("arrivals")["look"]
 """The question whose answers `Arrivals.see` takes."""
-SCHEDULED = 10**15
-"""Ids from this one on are of the sequence scheduled_ids, which the row watch leaves out."""
-_AGAIN = 16  # looks per move at which transactions count that no snapshot has shown while open
-_MOST = 10_000  # ids that are remembered
-_OVERFLOW = 0  # in place of more ids: no row has it
+MIN_SCHEDULED_ID = 10**15
+"""Ids from this one on come from the sequence scheduled_ids; the row watch leaves them out."""
+_LOOKS_PER_MOVE = 16  # at which transactions count that no snapshot has shown while open
+_MAX_IDS = 10_000  # in memory
+_OVERFLOW_ID = 0  # stands for more ids; no row has it
 
 
 class Arrivals:
@@ -29,11 +29,11 @@ class Arrivals:
     def __init__(self) -> None:
         self._next = 0  # the id of the next row; 0: before the first look
         self._snapshot = ""
-        self._missing: set[int] = set()  # rows that are not claimed, as far as known
-        self._early: set[int] = set()  # claimed before a look has shown them
-        self._open: set[int] = set()  # transactions that may have rows
-        self._above: int | None = None  # such transactions may be open from this number on
-        self._left = 0  # looks at which these count
+        self._missing: set[int] = set()  # ids of rows that are not claimed, as far as known
+        self._early: set[int] = set()  # ids of rows that were claimed before a look has shown them
+        self._open: set[int] = set()  # open transactions that may have inserted rows
+        self._above: int | None = None  # from this number on, transactions may be open unseen
+        self._left = 0  # number of looks at which these transactions still count
 
     @property
     def waiting(self) -> bool:
@@ -45,11 +45,11 @@ class Arrivals:
         for number in ids:
             if number < self._next:
                 self._missing.discard(number)
-            elif len(self._early) < _MOST and number < SCHEDULED:
+            elif len(self._early) < _MAX_IDS and number < MIN_SCHEDULED_ID:
                 self._early.add(number)
 
     def see(self, number: int, snapshot: str) -> bool:
-        """Take the answer to LOOK; return whether to claim now, as after the first look."""
+        """Take the answer to LOOK_QUESTION; return whether to claim now, as after a first look."""
         if not self._missing:
             self._open.clear()
             self._above = None
@@ -68,7 +68,7 @@ class Arrivals:
         if number != self._next and (missing := self._rows(number)):
             self._missing |= missing
             self._open |= shown
-            self._above, self._left = end, _AGAIN
+            self._above, self._left = end, _LOOKS_PER_MOVE
             news = True
         self._next, self._snapshot = number, snapshot
         self._early = {each for each in self._early if each >= number}
@@ -79,5 +79,5 @@ class Arrivals:
     def _rows(self, number: int) -> set[int]:
         """Return the rows since the last look that are not claimed."""
         ids = range(self._next, number)
-        known = self._next and 0 < len(ids) <= _MOST
-        return set(ids) - self._early if known else {_OVERFLOW}
+        known = self._next and 0 < len(ids) <= _MAX_IDS
+        return set(ids) - self._early if known else {_OVERFLOW_ID}

@@ -19,7 +19,7 @@ from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
 from pgmta.store.queue.conditions import partition_condition
 from pgmta.store.queue.costly import CostlyConditions, timed_out
-from pgmta.store.queue.guard import ALL, RECENT, about_a_row
+from pgmta.store.queue.guard import ALL_ROWS, RECENT_ROWS, about_a_row
 from pgmta.store.queue.labels import Labels
 from pgmta.store.queue.lease import LEASE, RowLeases
 from pgmta.store.queue.lost import take_lost
@@ -29,7 +29,7 @@ _SQL = queries("claim")
 
 SESSION = {
     # The plans must stay on the indexes, even if the statistics are of a queue that was empty a
-    # moment ago: else 584 ms per claim were measured instead of 2 (docs/decisions/claim.md).
+    # moment ago: otherwise a claim took 584 ms in place of 2 (docs/decisions/claim.md).
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
@@ -40,26 +40,26 @@ SESSION = {
 }
 """Run-time parameters for the connections that claim and settle."""
 
-ORDINARY = {"key": "queue.domain", "urgent": "", "seen": "seen"}
-"""Parts of the statements that claim any rows."""
-URGENT = {
+ORDINARY_PARTS = {"key": "queue.domain", "urgent": "", "seen": "seen"}
+"""The parts of a claim's statements that differ, for a claim of any rows."""
+URGENT_PARTS = {
     "key": "lower(queue.domain)",
     "urgent": " AND priority <= 3",
     "seen": _SQL["few"].decode(),
 }
 """Parts of those that claim urgent rows, a few of each domain."""
 
-_LIMIT = b"SELECT current_setting('statement_timeout')"
+_STATEMENT_TIMEOUT = b"SELECT current_setting('statement_timeout')"
 _SET_LIMIT = b"SELECT set_config('statement_timeout', %(limit)s, false)"
-_WINDOW = 64  # rows that a claim by time looks at beyond the rows that are wanted
-_WIDE = 2048  # rows of the window of a claim by domain that met few due rows
-_BACKLOG = 1.0  # seconds for which a backlog is assumed to last, after the window has shown it
-_STEPS = 512  # pairs of domain and priority that one statement by domain visits
-_FIRST = "", 1 << 14  # the place before the first domain, after all priorities of none
-_SIBLINGS = 100  # further recipients of the same messages that come with a claim, at most
+_EXTRA_WINDOW_ROWS = 64  # that a claim by time looks at beyond the rows that are wanted
+_WIDE_WINDOW_ROWS = 2048  # after a claim by domain that met few due rows
+_BACKLOG_S = 1.0  # for which a backlog is assumed to last, after the window has shown it
+_PAIRS_PER_STATEMENT = 512  # of domain and priority that one claim by domain visits
+_START = "", 1 << 14  # the cursor before the first domain
+_MAX_SIBLINGS = 100  # further recipients of the same messages that come with a claim
 
 
-# the columns of an answer: the claim, the row, its message
+# Where columns of an answer begin: the claim's own, those of the row, those of its message.
 _PRESENT, _ID, _MESSAGE, _SIZE = 4, 5, 6, 21
 
 type Place = tuple[str, int]
@@ -98,7 +98,7 @@ class Claims:
         lease: float,
         where: str | None = None,
         priority: int = 9,
-        siblings: int = _SIBLINGS,
+        siblings: int = _MAX_SIBLINGS,
         schema: Schema | None = None,
         urgent: int = -1,
         each: int = 0,
@@ -110,7 +110,7 @@ class Claims:
         self._schema = schema or Schema()
         name = f"worker {owner.partition('@')[0]}"
         self._rules = ClaimRules(link, name, where, self._schema, costly)
-        self._revision = -1  # of the rules in the statements
+        self._revision = -1  # number of the rules that the statements have
         self._statements: dict[str, Statement] = {}
         self._labelled: Sequence[Labelled] = ()
         self._limits: Sequence[RouteLimit] = ()
@@ -122,8 +122,8 @@ class Claims:
             "urgent": urgent,
         }
         self._each = each
-        self._cursor: Place | None = None  # of the last claim by domain; None: all seen
-        self._backlog_until = 0.0  # until then the window would show the same again
+        self._cursor: Place | None = None  # where the last claim by domain ended; None: all seen
+        self._backlog_until = 0.0  # time until which the window would show the same again
         self._lifted = ""  # the time limit of the connection, while it has none for one claim
         self.leases = RowLeases(link, owner, lease, self._schema)
         """The leases of the claimed rows."""
@@ -163,7 +163,7 @@ class Claims:
         size = {"inline": inline, "budget": budget, "overdue": overdue}
         rules = self._rules
         claim = Claim([], {})
-        for again in (RECENT, ALL, ALL, 0, None):
+        for again in (RECENT_ROWS, ALL_ROWS, ALL_ROWS, 0, None):
             try:
                 for _ in range(2):
                     if not rules.quiet or rules.version != rules.current:
@@ -172,7 +172,7 @@ class Claims:
                         self._compose()
                     await self._search(claim, limit, busy, size)
                     if claim.items or rules.version == rules.current:
-                        break  # else the rules changed, which empties a claim
+                        break  # otherwise the rules changed, which empties a claim
                 break
             except psycopg.Error as error:
                 if again:
@@ -183,10 +183,10 @@ class Claims:
                 if not timed_out(error):
                     raise
                 if not await rules.set_costly_aside():
-                    await self._lift_limit()  # the queue is large, or the server busy
+                    await self._lift_limit()  # because the queue is large, or the server busy
                     raise
         if self._lifted:
-            with suppress(StoreUnavailable):  # a connection that is made again has its limit
+            with suppress(StoreUnavailable):  # a new connection has the limit anyway
                 await self._link.run(_SET_LIMIT, {"limit": self._lifted})
             self._lifted = ""
         if rules.refused:
@@ -210,7 +210,7 @@ class Claims:
 
     async def _lift_limit(self) -> None:
         """Let the next claim take any time."""
-        ((self._lifted,),) = await self._link.run(_LIMIT)
+        ((self._lifted,),) = await self._link.run(_STATEMENT_TIMEOUT)
         await self._link.run(_SET_LIMIT, {"limit": "0"})
 
     async def _take_lost(self, error: psycopg.Error) -> bool:
@@ -229,32 +229,38 @@ class Claims:
         few = self._each  # no domain may come twice
         if self._cursor is None and began >= self._backlog_until:
             more, _ = await self._run(
-                claim, "claim_by_time", limit, busy, size, window=limit + _WINDOW, wide=False
+                claim,
+                "claim_by_time",
+                limit,
+                busy,
+                size,
+                window=limit + _EXTRA_WINDOW_ROWS,
+                wide=False,
             )
             if not more:
                 self.saw_all = self.saw_all if busy else began
                 return
-            self._backlog_until = time.monotonic() + _BACKLOG
+            self._backlog_until = time.monotonic() + _BACKLOG_S
             if few and claim.items:
                 return
-        cursor = self._cursor or _FIRST
-        whole = cursor == _FIRST  # whether this round began at the first domain
+        cursor = self._cursor or _START
+        whole = cursor == _START  # whether this round began at the first domain
         wide = not few  # whether the claim by time is still to come
         while len(claim.items) < limit:
             left = {**size, "budget": max(0, size["budget"] - claim.octets)}
             more, last = await self._run(
                 claim, "claim_by_domain", limit - len(claim.items), busy, left,
-                cursor=cursor[0], level=cursor[1], steps=_STEPS,
+                cursor=cursor[0], level=cursor[1], steps=_PAIRS_PER_STATEMENT,
             )  # fmt: skip
             if more:
                 cursor = last
             elif few and claim.items:
-                cursor = _FIRST
+                cursor = _START
             elif whole:
-                self._cursor = None  # every domain was asked, and nothing more is due
+                self._cursor = None  # every domain was visited, and nothing more is due
                 return
             else:
-                cursor, whole = _FIRST, True
+                cursor, whole = _START, True
             if few and claim.items:
                 break
             if wide and len(claim.items) < limit:
@@ -262,7 +268,7 @@ class Claims:
                 left = {**size, "budget": max(0, size["budget"] - claim.octets)}
                 more, _ = await self._run(
                     claim, "claim_by_time", limit - len(claim.items), busy, left,
-                    window=_WIDE, wide=True,
+                    window=_WIDE_WINDOW_ROWS, wide=True,
                 )  # fmt: skip
                 if not more:
                     self._cursor = None
@@ -295,14 +301,14 @@ class Claims:
             **size,
             **more,
         }
-        found = False, _FIRST
+        found = False, _START
         messages = claim.messages
         asked = time.monotonic()
         rows = await self._link.run(self._statements[name], params)
         self._clock.see(asked, time.monotonic(), rows[0][_PRESENT])
         for row in rows:
             rules.current = row[0]
-            found = row[1], (row[2], _FIRST[1] if row[3] is None else row[3])
+            found = row[1], (row[2], _START[1] if row[3] is None else row[3])
             number = row[_MESSAGE]
             if number is None:
                 break  # nothing was claimed
@@ -325,7 +331,7 @@ class Claims:
         near = bracketed(partition_condition(own.text if own else None))
         where = "true"
         if rules.guarded:
-            # rows that are not known yet wait for the next claim, which tries them first
+            # rows that no guard has tried yet wait for the next claim, which tries them first
             if own:
                 passing = guard.skipping_marked(own, failing="false", untried="false")
                 where = f"{near} AND {passing}"
@@ -341,7 +347,7 @@ class Claims:
             )
         labels = Labels(self._labelled, self._limits).parts()
         parts = {"where": where, "partition": near, "rules": excluded, **labels}
-        parts |= URGENT if self._each else ORDINARY
+        parts |= URGENT_PARTS if self._each else ORDINARY_PARTS
         for name in ("claim_by_time", "claim_by_domain"):
             result = _SQL["result"].fill(fits=_SQL["fits"])
             text = _SQL[name].fill(lease=LEASE, result=result, seen=parts["seen"])

@@ -18,7 +18,7 @@ from pgmta.store.queue.refused import refused
 from pgmta.store.schema import Schema
 
 _SQL = queries("claim_rules")
-_ASIDE = 60.0  # seconds for which a refused rule is passed over, before it is asked again
+_ASIDE_S = 60.0  # in which a refused rule is passed over, before it is tried again
 
 log = get("conditions")
 
@@ -57,7 +57,7 @@ class ClaimRules:
         self._name = name
         self._schema = schema
         self._costly = costly
-        self._aside: set[Condition] = set()  # rules that are passed over now
+        self._aside: set[Condition] = set()  # rules that are passed over for now
         self._aside_until = 0.0
 
     async def prepare(self) -> None:
@@ -109,7 +109,7 @@ class ClaimRules:
             return
         if not (refusal or about_a_row(error)):
             raise error
-        await self._learn()  # the rule may be gone
+        await self._learn()  # because the rule may be gone
         try:
             await self.guard.find(self._all, again)
         except psycopg.Error as other:
@@ -143,7 +143,7 @@ class ClaimRules:
                           reason=reason)  # fmt: skip
         self.refused.update(found)
         self._aside.update(found)
-        self._aside_until = time.monotonic() + _ASIDE
+        self._aside_until = time.monotonic() + _ASIDE_S
 
     def claimed(self) -> None:
         """Note a claim that succeeded while there are refused rules."""

@@ -25,14 +25,14 @@ _QUOTED = re.compile(
     | \$([A-Za-z_]\w*)?\$.*?\$\1\$""",
     re.VERBOSE | re.DOTALL,
 )
-_FORBIDDEN = (
+_FORBIDDEN_TOKENS = (
     ("--", "a comment is not allowed in a condition"),
     ("/*", "a comment is not allowed in a condition"),
     (";", "a condition is one expression, ';' is not allowed"),
 )
-_DOTTED = re.compile(r"[\w.@-]+")
+_DOTTED_NAME = re.compile(r"[\w.@-]+")
 _CALL = re.compile(r"([^\W\d][\w$]*)\"?\s*\(")
-_WORDS = (
+_FORBIDDEN_NAMES = (
     (r"\b(?:select|table|values)\b", "a subselect is not allowed in a condition"),
     (r"\b(?:[cx]min|[cx]max|ctid|tableoid)\b",
      "only the columns of queue may be named, no system columns"),
@@ -45,7 +45,7 @@ _COLUMNS = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = 'queue'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
-_NAME = re.compile(r'(?:queue\.)?"?(\w+)')  # of a column
+_COLUMN_NAME = re.compile(r'(?:queue\.)?"?(\w+)')  # of a column
 _PARTITION_KEY = re.compile(r"metadata\s*->>\s*'_partid'", re.IGNORECASE)
 _CASE = re.compile(
     r"(?<![\w.])(?P<column>sender|recipient)\s*(?:NOT\s+)?"
@@ -64,8 +64,7 @@ _LOGIC = re.compile(
 )
 
 
-LAST = 9
-"""The lowest priority."""
+LOWEST_PRIORITY = 9
 
 
 def all_of(first: str | None, second: str | None) -> str | None:
@@ -76,7 +75,7 @@ def all_of(first: str | None, second: str | None) -> str | None:
 
 def takes(condition: str | None, action: str, priority: int) -> str | None:
     """Return the condition of a worker with its priority, which counts for deliveries only."""
-    if action != "deliver" or priority >= LAST:
+    if action != "deliver" or priority >= LOWEST_PRIORITY:
         return condition
     limit = f"priority <= {priority}"
     return all_of(condition, limit) if condition else limit
@@ -214,27 +213,27 @@ async def _problem(connection: LinkConnection, condition: str) -> str | None:
         return "the condition is empty"
     if "\0" in condition:
         return "a condition can't contain NUL"
-    # Twice, in brackets of two kinds: an expression that closes the one leaves the other open.
+    # Planned twice, in brackets of two kinds: an expression that closes one leaves the other open.
     for head, tail in (("SELECT FROM queue WHERE (ARRAY[\n", "\n])[1]"),
                        ("SELECT FROM queue WHERE (\n", "\n)")):  # fmt: skip
-        # libpq blocks in it
+        # not by psycopg, because libpq blocks in this call
         text = f"{head}{condition}{tail}".encode()
         result = await asyncio.to_thread(connection.pgconn.prepare, b"", text)
         if result.status != pq.ExecStatus.COMMAND_OK:
             error = pg_errors.error_from_result(result)
             if blockers.limited(error):
-                raise error  # it is not about the text
+                raise error  # the error is not about the text
             at = _position(result) - len(head)
             syntax = _state(result) == pg_errors.SyntaxError.sqlstate
             if not syntax and (fault := _forbidden_words(condition)):
-                return fault  # rather than what PostgreSQL says about a part of it
+                return fault  # it says more than PostgreSQL's message about a part of the text
             reason = _words(result) + (f", at character {at}" if at > 0 else "")
             if _state(result) == pg_errors.UndefinedTable.sqlstate:
-                name = _DOTTED.match(condition[max(0, at - 1) :])
+                name = _DOTTED_NAME.match(condition[max(0, at - 1) :])
                 reason += f"; a text stands in quotes: '{name[0] if name else 'TEXT'}'"
             return reason + await _near(connection, result, condition[max(0, at - 1) :])
     bare = _QUOTED.sub("''", condition)
-    for token, reason in _FORBIDDEN:
+    for token, reason in _FORBIDDEN_TOKENS:
         if token in bare:
             return reason
     try:
@@ -248,7 +247,8 @@ async def _judge(connection: LinkConnection, condition: str) -> str | None:
         cursor = await connection.execute("SELECT condition_fault(%s)", [condition])
         ((fault,),) = await cursor.fetchall()
     except pg_errors.UndefinedFunction as error:
-        return str(error.diag.message_primary)  # an earlier schema, which the caller names
+        # the schema is an earlier one, which the caller reports
+        return str(error.diag.message_primary)
     return str(fault) if fault else None
 
 
@@ -268,7 +268,7 @@ def _without_texts(condition: str) -> str:
 def _forbidden_words(condition: str) -> str | None:
     """Return why a condition can't have a word that it has."""
     words = _without_texts(condition)
-    for pattern, reason in _WORDS:
+    for pattern, reason in _FORBIDDEN_NAMES:
         if re.search(pattern, words, re.IGNORECASE):
             return reason
     return None
@@ -280,7 +280,7 @@ def _position(result: PGresult) -> int:
 
 async def _near(connection: LinkConnection, result: PGresult, text: str) -> str:
     """Return advice on the column that `text` begins with, if the error is that there is none."""
-    name = _NAME.match(text)
+    name = _COLUMN_NAME.match(text)
     if _state(result) != pg_errors.UndefinedColumn.sqlstate or not name:
         return ""
     cursor = await connection.execute(_COLUMNS)
@@ -296,7 +296,7 @@ async def _inspect(connection: LinkConnection, condition: str) -> str | None:
     volatile = await (await connection.execute(_VOLATILE, [names])).fetchall()
     if volatile:
         return f"function {volatile[0][0]} is volatile, which a condition can't be"
-    # planning evaluates constants, such as 1/0, with the rights of the login
+    # the planner evaluates constants such as 1/0, with the rights of the role
     rows = f"SELECT id FROM pgmta.queue WHERE (\n{condition}\n)"  # noqa: S608 - planned only
     await connection.execute(f"EXPLAIN {rows}", prepare=False)
     return None

@@ -19,20 +19,20 @@ from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 from pgmta.store.queue.guard import Condition
 
-LIMITED = {"statement_timeout": "2s", "lock_timeout": "1s"}
-"""Run-time parameters for a connection that tries conditions: 2,000 rows usually take 20 ms."""
+TRYING_SETTINGS = {"statement_timeout": "2s", "lock_timeout": "1s"}
+"""For connections that try conditions: 2,000 rows usually take 20 ms."""
 
-CLAIMING = {"statement_timeout": "5s"}
-"""Those for connections that claim: then each standing rule is tried on its own."""
+CLAIMING_SETTINGS = {"statement_timeout": "5s"}
+"""For connections that claim. A claim that takes longer has each standing rule tried on its own."""
 
-SCANNING = {"statement_timeout": "60s"}
-"""Those for connections on which a condition may read the whole queue."""
+SCANNING_SETTINGS = {"statement_timeout": "60s"}
+"""For connections on which a condition may read the whole queue."""
 
-TOGETHER_S = 1.0
+MAX_TOGETHER_S = 1.0
 """What all conditions together may take beyond `true` when they are tried, in seconds."""
 
-_BLANK = 0  # stands for a row without values
-_TRIES = 2  # a host may have been busy with other work
+_BLANK_ROW_ID = 0  # stands for a row without values
+_MAX_TRIES = 2  # because a host may have been busy with other work
 
 _SQL = queries("costly")
 
@@ -47,7 +47,7 @@ def timed_out(error: BaseException) -> bool:
 
 
 class CostlyConditions:
-    """Tries conditions over a connection that has the settings LIMITED.
+    """Tries conditions over a connection that has TRYING_SETTINGS.
 
     Each method raises StoreUnavailable, also if the server is so slow that any condition takes too
     long, and psycopg.Error.
@@ -64,13 +64,14 @@ class CostlyConditions:
 
         A row on which the condition fails meets it.
         """
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             try:
                 return (await self._meeting(condition, ids))[0]
             except StoreUnavailable as error:
                 if not timed_out(error):
                     raise
-            await self._meeting("true", ids)  # if that is too slow as well, it is the server
+            # raises if this is too slow as well: then the server is slow
+            await self._meeting("true", ids)
         return None
 
     async def _meeting(self, condition: str, ids: Sequence[int]) -> tuple[list[int], float]:
@@ -87,25 +88,26 @@ class CostlyConditions:
                 raise
         except psycopg.Error:
             return 0.0  # it is refused, which others find
-        await self._meeting("true", ids)  # if that is too slow as well, it is the server
+        # raises if this is too slow as well: then the server is slow
+        await self._meeting("true", ids)
         return math.inf
 
     async def beyond[K](
         self, conditions: Mapping[K, str], ids: Sequence[int] | None = None
     ) -> AsyncIterator[K]:
-        """Yield the costliest conditions, until the others take at most TOGETHER_S together.
+        """Yield the costliest conditions, until the others take at most MAX_TOGETHER_S together.
 
         They are tried on these rows, or on those that are due.
         """
         if ids is None:
-            ids = [row for (row,) in await self.link.run(_SQL["due"])] or [_BLANK]
+            ids = [row for (row,) in await self.link.run(_SQL["due"])] or [_BLANK_ROW_ID]
         usual = await self._seconds("true", ids)
         times = {
             key: max(0.0, await self._seconds(condition, ids) - usual)
             for key, condition in conditions.items()
         }
         sure = set()
-        while sum(times.values()) > TOGETHER_S:
+        while sum(times.values()) > MAX_TOGETHER_S:
             worst = max(times, key=times.__getitem__)
             if worst in sure:
                 del times[worst]

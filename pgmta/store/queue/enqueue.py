@@ -32,8 +32,8 @@ from pgmta.store.schema import Schema, mismatch
 SESSION = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 """Run-time parameters for the connections that write messages."""
 
-_PATIENCE = 30.0  # seconds until what became of a commit is left open
-_LOOK = 0.25  # seconds between two looks
+_PROOF_TIMEOUT_S = 30.0  # afterwards what became of a commit is left open
+_LOOK_INTERVAL_S = 0.25
 
 _SQL = queries("enqueue")
 _PUT = {
@@ -44,7 +44,8 @@ _PUT = {
     for wake in (False, True)
 }
 """The statement with times of scheduled messages, and with a NOTIFY."""
-# COPY in binary form: a header, for each row the number of fields and each with its length, an end
+# COPY in binary form has a header, for each row the number of fields and each field with its
+# length, and a trailer.
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ROW = struct.Struct("!hiqiii")
 _COPY_END = struct.pack("!h", -1)
@@ -84,7 +85,7 @@ class Enqueue:
     async def commit(
         self,
         group: list[NewMessage],
-        patience: float = _PATIENCE,
+        patience: float = _PROOF_TIMEOUT_S,
         away: Callable[[StoreUnavailable], None] = lambda error: None,
         beside: Companion | None = None,
         *,
@@ -106,7 +107,8 @@ class Enqueue:
             self._schema.require()
         try:
             await self._insert(group, beside, wake)
-        except pg_errors.ProgramLimitExceeded:  # a session keeps old notifications
+        # the queue of NOTIFY is full: a session keeps old ones
+        except pg_errors.ProgramLimitExceeded:
             if not wake:
                 raise
             return await self.commit(group, patience, away, beside)
@@ -131,7 +133,7 @@ class Enqueue:
         """
         while True:
             try:
-                # first: what still works on it could commit after we have looked
+                # before the look, because a statement that still runs could commit after it
                 await self._link.end_backends(lost)
                 if await self._link.run(_SQL["known"], {"ids": [m.id for m in group]}):
                     until = min(until, time.monotonic() + self._link.proof_s)
@@ -141,7 +143,7 @@ class Enqueue:
                 if time.monotonic() >= until:
                     raise Undecided(str(error)) from error
                 away(error)
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_LOOK_INTERVAL_S)
                 continue
             try:
                 await self._insert(group, beside)
@@ -151,7 +153,7 @@ class Enqueue:
             except pg_errors.UniqueViolation as error:
                 if error.diag.table_name != "messages":
                     raise
-                # it is there after all: the next look proves it
+                # the message is there after all; the next look proves it
 
     async def _insert(
         self, group: list[NewMessage], beside: Companion | None, wake: bool = False

@@ -21,17 +21,17 @@ from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.store.queries import bracketed, queries
 
-RECENT = 20_000
-"""Rows before the last tried one that are tried again first, because one may be committed late."""
+RECENT_ROWS = 20_000
+"""So many rows before the last tried one are tried again first: some may be committed late."""
 
-ALL = 1 << 62
-"""Rows that are tried again if RECENT was not enough."""
+ALL_ROWS = 1 << 62
+"""If RECENT_ROWS was not enough, all rows are tried again."""
 
-BATCH = 5000
-"""Rows that one statement tries, at most."""
+MAX_BATCH_ROWS = 5000
+"""One statement tries so many."""
 
-_WHILE = 60.0  # seconds for which marked rows are passed over; then the plain statement is tried
-_NAMED = 20  # rows that each guard names in the log per minute; the others are counted
+_PASSED_OVER_S = 60.0  # for marked rows; then the plain statement is tried
+_MAX_NAMED_ROWS = 20  # in the log per minute, for each guard; the others are counted
 
 _SQL = queries("guard")
 
@@ -73,11 +73,12 @@ class Guard:
         self._link = link
         self._sql = {name: _SQL[name].fill(rows=rows) for name in ("mark", "unmark")}
         self._until = 0.0
-        self._tried: dict[str, int] = {}  # by the condition's key: the last row that was tried
+        # id of the last row that was tried, by the condition's key
+        self._tried: dict[str, int] = {}
         self._locked: dict[
             str, list[int]
         ] = {}  # by the key: rows that fail and can't be marked now
-        self._reviewed: dict[str, int] = {}  # by the key: where the next review begins
+        self._reviewed: dict[str, int] = {}  # row id where the next review begins, by the key
         self._minute = 0.0
         self._named = 0
 
@@ -100,7 +101,7 @@ class Guard:
         after = self._reviewed.get(condition.key, 0)
         params = {**self._params(condition), "after": after}
         ((last, marked),) = await self._link.run(self._sql["unmark"], params)
-        self._reviewed[condition.key] = last if marked == BATCH else 0
+        self._reviewed[condition.key] = last if marked == MAX_BATCH_ROWS else 0
 
     @property
     def active(self) -> bool:
@@ -132,15 +133,15 @@ class Guard:
         for condition in conditions:
             self._tried[condition.key] = max(0, self._tried.get(condition.key, 0) - again)
         await self._advance(conditions)
-        self._until = time.monotonic() + _WHILE
+        self._until = time.monotonic() + _PASSED_OVER_S
 
     async def _advance(self, conditions: Sequence[Condition]) -> None:
         """Try the conditions on rows that came after the last tried one."""
         known = {condition.key for condition in conditions}
         self._tried = {key: last for key, last in self._tried.items() if key in known}
         for condition in conditions:
-            tried = BATCH
-            while tried == BATCH:
+            tried = MAX_BATCH_ROWS
+            while tried == MAX_BATCH_ROWS:
                 last = self._tried.get(condition.key, 0)
                 ((newest, tried, _), *found) = await self._link.run(
                     self._sql["mark"], {**self._params(condition), "after": last}
@@ -149,10 +150,10 @@ class Guard:
                 marked = [row for row in found if row[1] is not None]
                 locked = [row for row, message, _ in found if message is None]
                 if locked:
-                    self._until = time.monotonic() + _WHILE
+                    self._until = time.monotonic() + _PASSED_OVER_S
                     self._locked.setdefault(condition.key, []).extend(locked)
                 if marked:
-                    self._until = time.monotonic() + _WHILE
+                    self._until = time.monotonic() + _PASSED_OVER_S
                     self._tell(condition, marked)
 
     def _params(self, condition: Condition) -> dict[str, Any]:
@@ -160,18 +161,18 @@ class Guard:
             "key": condition.key,
             "owner": condition.owner,
             "condition": condition.text,
-            "batch": BATCH,
+            "batch": MAX_BATCH_ROWS,
         }
 
     def _tell(self, condition: Condition, marked: list[tuple[Any, ...]]) -> None:
         now = time.monotonic()
         if now > self._minute + 60:
             self._minute, self._named = now, 0
-        for row, message, error in marked[: max(0, _NAMED - self._named)]:
+        for row, message, error in marked[: max(0, _MAX_NAMED_ROWS - self._named)]:
             log.warning("a condition fails", condition=condition.owner, row=row, message=message,
                         reason=error)  # fmt: skip
-        if self._named < _NAMED < self._named + len(marked):
+        if self._named < _MAX_NAMED_ROWS < self._named + len(marked):
             log.warning("a condition fails on further rows", condition=condition.owner,
-                        rows=len(marked) + self._named - _NAMED,
+                        rows=len(marked) + self._named - _MAX_NAMED_ROWS,
                         hint="queue.faults is not null")  # fmt: skip
         self._named += len(marked)

@@ -14,8 +14,8 @@ from pgmta.store.queries import queries
 from pgmta.store.queue.guard import about_a_row
 
 _SQL = queries("lost")
-_BATCH = 1000
-_REASON = 500  # characters
+_ROWS_PER_BATCH = 1000
+_MAX_REASON_CHARACTERS = 500
 
 log = get("worker")
 
@@ -37,11 +37,13 @@ async def take_lost(link: Link, who: str) -> bool:
             except psycopg.Error as error:
                 if not about_a_row(error):
                     raise
-                words = faults.one_line(error)
-                reason = f"lease ran out, but the database refuses to log that: {words}"[:_REASON]
+                message = faults.one_line(error)
+                reason = f"lease ran out, but the database refuses to log that: {message}"[
+                    :_MAX_REASON_CHARACTERS
+                ]
                 await link.run(_SQL["hold"], {**params, "reason": reason, "who": who})
                 log.error("a lost attempt can't be logged: the row is on hold", row=after,
-                          message=message_id, reason=words)  # fmt: skip
+                          message=message_id, reason=message)  # fmt: skip
                 found = True
         rows = await _next(link, after)
     return found
@@ -83,12 +85,14 @@ class FinalLeases:
             if len(ids) > 1:
                 each = [await self.settle([one]) for one in ids]
                 return sum(settled for settled, _ in each), sum(freed for _, freed in each)
-            words = faults.one_line(error)
-        reason = f"outcome unknown, but the database refuses to log that: {words}"[:_REASON]
+            message = faults.one_line(error)
+        reason = f"outcome unknown, but the database refuses to log that: {message}"[
+            :_MAX_REASON_CHARACTERS
+        ]
         held = await self._run("hold_final", id=ids[0], reason=reason)
         for (message_id,) in held:
             log.error("a lost attempt can't be logged: the row is on hold", row=ids[0],
-                      message=message_id, reason=words)  # fmt: skip
+                      message=message_id, reason=message)  # fmt: skip
         return len(held), 0
 
     async def _run(self, name: str, **params: Any) -> list[tuple[Any, ...]]:
@@ -96,5 +100,5 @@ class FinalLeases:
 
 
 async def _next(link: Link, after: int) -> list[tuple[int, int, int]]:
-    params = {"after": after, "batch": _BATCH}
+    params = {"after": after, "batch": _ROWS_PER_BATCH}
     return [(row[0], row[1], row[2]) for row in await link.run(_SQL["ran_out"], params)]

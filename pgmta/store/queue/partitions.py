@@ -75,7 +75,7 @@ def opened(uri: str) -> Iterator[Connection]:
     a statement.
     """
     try:
-        # statements of several commands can't be prepared
+        # a text with several statements can't be prepared
         with psycopg.connect(
             writable(uri), autocommit=True, row_factory=dict_row, prepare_threshold=None,
             application_name="pgmta queuectl partition",

@@ -11,7 +11,7 @@ import psycopg
 
 from pgmta.postgres.faults import about_statement
 from pgmta.store.queries import bracketed, queries
-from pgmta.store.queue.guard import BATCH, Condition, about_a_row
+from pgmta.store.queue.guard import MAX_BATCH_ROWS, Condition, about_a_row
 from pgmta.store.queue.refused import refused_now
 
 _SQL = queries("reading")
@@ -52,14 +52,14 @@ def failing(
     query = _SQL["failing"].fill(rows=rows)
     found: dict[int, tuple[int, str]] = {}
     total = after = 0
-    tried = BATCH
-    while tried == BATCH and time.monotonic() < until:
-        params = {"condition": condition, "after": after, "batch": BATCH}
+    tried = MAX_BATCH_ROWS
+    while tried == MAX_BATCH_ROWS and time.monotonic() < until:
+        params = {"condition": condition, "after": after, "batch": MAX_BATCH_ROWS}
         head, *bad = db.execute(query, params).fetchall()
         tried, after = head["message_id"], head["id"]
         total += tried
         found.update((row["id"], (row["message_id"], row["error"])) for row in bad)
-    return found, total, tried < BATCH
+    return found, total, tried < MAX_BATCH_ROWS
 
 
 def fault(owner: str, found: dict[int, tuple[int, str]]) -> Fault:
@@ -91,7 +91,7 @@ def reading[T](
     wrong = refused_now(db, conditions) if standing else {}
     faults = [Fault(condition.owner, 0, 0, 0, error) for condition, error in wrong.items()]
     texts = []
-    with db.transaction():  # in one snapshot: no further failing row can come between
+    with db.transaction():  # one snapshot, so that no further failing row comes in between
         db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         for number, condition in enumerate(conditions):
             if condition in wrong:
@@ -101,7 +101,7 @@ def reading[T](
             if found:
                 faults.append(fault(condition.owner, found))
             value = bool(matching) and matching[number]
-            # CASE even without such rows: in WHERE the parts of a condition have no order
+            # CASE even without such rows, because WHERE evaluates parts of a condition in any order
             texts.append(
                 f"CASE WHEN id = ANY ('{{{','.join(map(str, found))}}}'::bigint[]) THEN {value}"
                 f" ELSE {bracketed(condition.text)} END"

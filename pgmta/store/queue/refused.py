@@ -16,7 +16,7 @@ from pgmta.store.queries import queries
 from pgmta.store.queue.guard import Condition
 
 _SQL = queries("refused")
-_CONTROL = Condition("", "true")  # if it is refused, the reason is none of the conditions
+_CONTROL = Condition("", "true")  # if it is refused too, the conditions are not the reason
 
 
 async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition, str]:

@@ -20,12 +20,12 @@ from pgmta.postgres.role import require_temporary
 from pgmta.store.queries import queries
 from pgmta.store.queue.partitions import Connection, Partition, Values, table, takes, tree
 
-LOCK_TIMEOUT = 0.3
-"""Seconds for which a try to get the lock may stop mail. Between tries mail flows twice as long."""
+LOCK_TIMEOUT_S = 0.3
+"""A try to get the lock may stop mail for so long. Between tries mail flows twice as long."""
 
 _SQL = queries("repartition")
 _NAME = re.compile(r"queue_[a-z0-9_]{1,57}")
-_RACES = (pg_errors.LockNotAvailable, pg_errors.DeadlockDetected)
+_RACE_ERRORS = (pg_errors.LockNotAvailable, pg_errors.DeadlockDetected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Repartition:
         require_temporary(self._db)
         self._run("prepare")
         self._run("catch_up")
-        self._run("analyze")  # decides the plans of what follows under the lock
+        self._run("analyze")  # for the plans of the statements under the lock
 
         def switch() -> int:
             self._run("catch_up")
@@ -111,7 +111,7 @@ class Repartition:
                 self._run("detach")
             moved = self._run("take")
             copied = self._rows("copied", target=table(name))[0]["rows"]
-            if copied != moved:  # ids may not be unique; no leaf is better than a lost row
+            if copied != moved:  # ids need not be unique; better no leaf than a lost row
                 raise PartitionError(f"{copied} rows were copied of {moved}: nothing is changed")
             if left is not None:
                 self._run("reattach", values=_literals(left), comment=_comment(left))
@@ -136,20 +136,20 @@ class Repartition:
                 before()
                 try:
                     with self._db.transaction():
-                        self._timeout(LOCK_TIMEOUT)
+                        self._timeout(LOCK_TIMEOUT_S)
                         started = time.monotonic()
                         self._run("stop")
                         moved = switch()
                     break
-                except _RACES:
+                except _RACE_ERRORS:
                     if time.monotonic() > end:
                         raise
-                    time.sleep(2 * LOCK_TIMEOUT)
-        except _RACES as error:
+                    time.sleep(2 * LOCK_TIMEOUT_S)
+        except _RACE_ERRORS as error:
             raise PartitionError(
                 f"no lock on the queue within {self._wait:g} s; {self._blockers()}"
             ) from error
-        # the commit is still to come; it writes one record
+        # the commit follows, which writes one record only
         return Moved(name, moved, time.monotonic() - started, tries)
 
     def _begin(self, name: str = "") -> str:

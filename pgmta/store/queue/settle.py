@@ -27,17 +27,17 @@ from pgmta.store.queue.companion import SettleCompanion, settle_companions
 _SQL = queries("settle")
 _OFTEN_EMPTY = ("tenant", "message_id_header", "submitted_by", "metadata", "client")
 _ENHANCED = ENHANCED.match
-_WIDTH = 5  # facts of a connection in each of two arrays
-# the last one fills up
-_TIMES = attrgetter(
+_FACTS_PER_ARRAY = 5  # of a connection, in each of two arrays
+# the last value only fills the array up
+_TIMES_OF = attrgetter(
     "dns_seconds", "connect_seconds", "greeting_seconds", "tls_seconds", "tls_seconds"
 )
-_TEXTS = ("address", "tls_version", "tls_cipher", "tls_verified")
-_EMPTY = Texts()
-_NONE = Facts()
-_REASON = 1000  # characters
-# of an outcome that the log does not have
-_SET_ASIDE = {Event.FAIL: "failed", Event.DELIVERED: "unknown", Event.UNKNOWN: "unknown"}
+_TEXT_NAMES = ("address", "tls_version", "tls_cipher", "tls_verified")
+_NO_TEXTS = Texts()
+_NO_FACTS = Facts()
+_MAX_REASON_CHARACTERS = 1000
+# the end of a row whose outcome the log refuses
+_END_WITHOUT_LOG = {Event.FAIL: "failed", Event.DELIVERED: "unknown", Event.UNKNOWN: "unknown"}
 
 
 class Settlements:
@@ -56,14 +56,15 @@ class Settlements:
         AnswerLost, call `end` for its backend before. Raises psycopg.Error if PostgreSQL refuses
         one: none is written then.
         """
-        # all transactions lock rows in this order, or two settlements may wait for each other
+        # all transactions lock rows in this order, so that no two settlements deadlock
         outcomes = sorted(outcomes, key=lambda outcome: outcome.item.id)
-        keys = [id(o.facts) for o in outcomes]  # mostly of a few connections, each sent once
+        # the facts are mostly of few connections, and each is sent once
+        keys = [id(o.facts) for o in outcomes]
         shared = dict(zip(keys, outcomes, strict=True))
-        places = {key: _WIDTH * place for place, key in enumerate(shared)}
-        facts = [o.facts or _NONE for o in shared.values()]
+        places = {key: _FACTS_PER_ARRAY * place for place, key in enumerate(shared)}
+        facts = [o.facts or _NO_FACTS for o in shared.values()]
         texts = [[o.host for o in shared.values()]]
-        texts += [[getattr(f, name) for f in facts] for name in _TEXTS]
+        texts += [[getattr(f, name) for f in facts] for name in _TEXT_NAMES]
         values: dict[str, Any] = {
             "ids": Bigints([o.item.id for o in outcomes]),
             "tokens": Bigints([o.item.token for o in outcomes]),
@@ -83,12 +84,12 @@ class Settlements:
             "again": again,
             "places": Smallints(map(places.__getitem__, keys)),
             "facts": Texts(chain.from_iterable(zip(*texts, strict=True))),
-            "times": Reals(chain.from_iterable(map(_TIMES, facts))),
+            "times": Reals(chain.from_iterable(map(_TIMES_OF, facts))),
         }
         for name in _OFTEN_EMPTY:
             column = [getattr(o.item, name) or "" for o in outcomes]
-            values[name] = Texts(column) if any(column) else _EMPTY
-        values["events"] = values["classes"] = _EMPTY
+            values[name] = Texts(column) if any(column) else _NO_TEXTS
+        values["events"] = values["classes"] = _NO_TEXTS
         companions: list[SettleCompanion] = []
         for companion in settle_companions():
             if arrays := companion.arrays(outcomes):
@@ -103,9 +104,9 @@ class Settlements:
         else:
             statement = _delivered(tuple(companions))
         changed = {row[0] for row in await self._link.run(statement, values)}
-        changed.discard(None)  # the line of the log, if no row changed
+        changed.discard(None)  # stands for a line of the log without a changed row
         if again and len(changed) < len(outcomes):
-            await self._link.prove()  # of the others, which the first statement has changed
+            await self._link.prove()  # the first statement may have changed the other rows before
         return changed
 
     async def set_aside(self, outcome: Outcome, refusal: str) -> None:
@@ -123,7 +124,7 @@ class Settlements:
                 "token": outcome.item.token,
                 "delivered": outcome.event is Event.DELIVERED,
                 "reason": _stored(reason),
-                "kind": _SET_ASIDE.get(outcome.event),
+                "kind": _END_WITHOUT_LOG.get(outcome.event),
                 "reply": said,
                 "worker": self._worker,
             },
@@ -195,7 +196,7 @@ def _array(numbers: Iterable[int]) -> str:
 
 
 def _stored(text: str) -> str:
-    return printable(text.encode(errors="replace").decode())[:_REASON]
+    return printable(text.encode(errors="replace").decode())[:_MAX_REASON_CHARACTERS]
 
 
 def _status_after(outcome: Outcome) -> str | None:

@@ -14,10 +14,10 @@ from pgmta.store.queries import queries
 
 _SQL = queries("broken_tls")
 
-_FRESH = 30.0  # seconds for which an answer of the database counts, because other workers write too
-_TIME = 5.0  # seconds for the database, because a session waits meanwhile
-_MOST = 10_000  # hosts with one failure that are kept
-_REASON = 300  # characters of a reason that are kept
+_MAX_ANSWER_AGE_S = 30.0  # short, because other workers write too
+_ANSWER_TIMEOUT_S = 5.0  # because a session waits meanwhile
+_MAX_HOSTS = 10_000  # with one failure, in memory
+_MAX_REASON_CHARACTERS = 300
 
 
 class BrokenTlsHosts:
@@ -41,22 +41,22 @@ class BrokenTlsHosts:
         if minimum != self._minimum:
             self._minimum = minimum
             self._since = time.monotonic()
-            self._once: dict[str, float] = {}  # when hosts failed for the first time
+            self._once: dict[str, float] = {}  # hosts, and the time of their first failure
             self._until: dict[str, float] = {}
             self._read = float("-inf")
 
     async def known(self, host: str) -> bool:
         """Return whether the host's TLS failed a while ago."""
-        if time.monotonic() > self._read + _FRESH:
+        if time.monotonic() > self._read + _MAX_ANSWER_AGE_S:
             async with self._lock:
-                if time.monotonic() > self._read + _FRESH:
+                if time.monotonic() > self._read + _MAX_ANSWER_AGE_S:
                     await self._reread()
         return self._until.get(host, 0.0) > time.monotonic()
 
     async def _reread(self) -> None:
         minimum = self._minimum
         with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
-            async with asyncio.timeout(_TIME):
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 rows = await self._link.run(_SQL["all"], {"minimum": minimum})
             now = time.monotonic()
             if minimum == self._minimum:
@@ -81,17 +81,17 @@ class BrokenTlsHosts:
         if first is None or first < now - self._time:
             self._once.pop(host, None)  # the last one goes to the end
             self._once[host] = now
-            if len(self._once) > _MOST:
+            if len(self._once) > _MAX_HOSTS:
                 del self._once[next(iter(self._once))]
             return
         if begun < first:
             return
         del self._once[host]
         self._until[host] = now + self._time
-        params = {"host": host, "time": self._time, "reason": reason[:_REASON],
+        params = {"host": host, "time": self._time, "reason": reason[:_MAX_REASON_CHARACTERS],
                   "minimum": self._minimum}  # fmt: skip
         with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
-            async with asyncio.timeout(_TIME):
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                 await self._link.run(_SQL["remember"], params)
 
     async def expire(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 
-_AHEAD = 7  # days
+_DAYS_AHEAD = 7  # for which partitions are made
 
 _SQL = queries("days")
 
@@ -15,6 +15,6 @@ async def keep_days(link: Link, table: str, age: float) -> tuple[int, int]:
 
     Returns the numbers of both. Raises StoreUnavailable, psycopg.Error.
     """
-    ((made,),) = await link.run(_SQL["make"], {"table": table, "days": _AHEAD})
+    ((made,),) = await link.run(_SQL["make"], {"table": table, "days": _DAYS_AHEAD})
     ((dropped,),) = await link.run(_SQL["expire"], {"table": table, "age": age})
     return made, dropped

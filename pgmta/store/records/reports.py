@@ -20,12 +20,12 @@ from pgmta.report_row import ReportedMessage, ReportRow
 from pgmta.store.queries import queries
 from pgmta.store.queue.enqueue import Companion
 
-HEAD = 9
-"""Chunks of content that have its header."""
+HEADER_CHUNKS = 9
+"""The first chunks of content, which have the whole header."""
 
 _SQL = queries("reports")
-_MOVED, _LIMIT = "PM001", "PM002"
-_TIDIED = 1000  # rows of `delays` that one statement looks at
+_MOVED_CODE, _LIMIT_CODE = "PM001", "PM002"  # SQLSTATEs of the function that writes DSNs
+_ROWS_PER_TIDYING = 1000  # of `delays`, by one statement
 
 type Place = tuple[datetime, int]
 """Where a page ends: `held_at` and id of a row."""
@@ -33,12 +33,12 @@ type Place = tuple[datetime, int]
 
 def moved(error: BaseException) -> bool:
     """Return whether rows are not in REPORT any more, or are locked by another transaction."""
-    return isinstance(error, psycopg.Error) and error.sqlstate == _MOVED
+    return isinstance(error, psycopg.Error) and error.sqlstate == _MOVED_CODE
 
 
 def limited(error: BaseException) -> bool:
     """Return whether the DSNs of other processes have reached a limit meanwhile."""
-    return isinstance(error, psycopg.Error) and error.sqlstate == _LIMIT
+    return isinstance(error, psycopg.Error) and error.sqlstate == _LIMIT_CODE
 
 
 def counted(address: str) -> str:
@@ -261,7 +261,7 @@ class Reports:
     async def tidy(self) -> None:
         """Remove delays and counts that are over. Raises StoreUnavailable, psycopg.Error."""
         await self._link.run(_SQL["tidy_counts"])
-        after, number = 0, _TIDIED
-        while number == _TIDIED:
-            params = {"after": after, "batch": _TIDIED}
+        after, number = 0, _ROWS_PER_TIDYING
+        while number == _ROWS_PER_TIDYING:
+            params = {"after": after, "batch": _ROWS_PER_TIDYING}
             ((after, number),) = await self._link.run(_SQL["tidy_delays"], params)

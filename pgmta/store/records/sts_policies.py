@@ -32,7 +32,7 @@ class StsPolicies:
             return None
         *policy, unused = rows[0]
         if unused:
-            with suppress(StoreUnavailable):  # the policy counts in any case
+            with suppress(StoreUnavailable):  # the policy counts even if it can't be stored
                 await self._run("used", {"domain": domain})
         return _policy(*policy)
 

@@ -15,7 +15,7 @@ from pgmta.store.queries import queries
 
 _SQL = queries("tls_reports")
 
-_MOST = 20_000  # different results that wait to be written; further ones are not counted
+_MAX_RESULTS = 20_000  # different ones that wait to be written; further ones are not counted
 
 log = get("store")
 
@@ -32,7 +32,7 @@ class TlsReports:
 
     def count(self, result: TlsResult) -> None:
         """Count a session."""
-        if len(self._counts) < _MOST or result in self._counts:
+        if len(self._counts) < _MAX_RESULTS or result in self._counts:
             self._counts[result] += 1
 
     async def write_results(self) -> None:
@@ -56,7 +56,7 @@ class TlsReports:
         except StoreUnavailable:
             self._counts = counts + self._counts
         except psycopg.Error as error:
-            # one bad row would stop all later ones
+            # dropped, because one bad row would stop all later results
             log.warning("TLS results are lost", results=len(results), reason=faults.one_line(error))
 
     async def expire(self, age: float) -> int:

@@ -19,7 +19,7 @@ FIELDS = ("domain", "recipient", "sender", "tenant", "priority", "metadata")
 """The lists of texts that a trace may have."""
 
 _SQL = queries("traces")
-_LATE = timedelta(seconds=60)  # for which an outcome may wait for its commit
+_COMMIT_DELAY = timedelta(seconds=60)  # an outcome may wait so long for its commit
 
 log = get("traces")
 
@@ -45,7 +45,7 @@ class Trace:
         """Return whether attempts for the row are to be kept."""
         try:
             return self.selection.takes(item)
-        except (ValueError, RecursionError):  # metadata that can't be read
+        except (ValueError, RecursionError):  # raised for metadata that can't be read
             return False
 
 
@@ -119,7 +119,7 @@ class TraceOrders(OperatorLink):
     def fresh(self, number: int, since: datetime) -> list[dict[str, Any]]:
         """Return the transcripts of a trace that this object has not returned yet."""
         newest = max(self._shown.values(), default=since)
-        since = max(since, newest) - _LATE
+        since = max(since, newest) - _COMMIT_DELAY
         self._shown = {key: ended for key, ended in self._shown.items() if ended > since}
         rows = self._db.execute(_SQL["fresh"], {"id": number, "since": since}).fetchall()
         found = []

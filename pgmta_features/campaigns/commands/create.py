@@ -71,7 +71,7 @@ def _notes(config: Path, options: dict[str, Any], rated: list[str]) -> list[str]
 
     try:
         read = read_config(config, passwords=False)
-    except ConfigError:  # that is for those who may read all its files
+    except ConfigError:  # this user may not be able to read all files
         return []
     notes = [_unnamed(read, options["credential"], rated)]
     if options["scope"] and not read.tokens.unsubscribe_url:

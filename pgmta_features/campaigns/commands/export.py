@@ -49,7 +49,7 @@ def export(
         if output is not None:
             with output.open("wb") as file:
                 _write(file, lines)
-        elif sys.stdout.isatty():  # which would obey control characters
+        elif sys.stdout.isatty():  # a terminal would obey control characters
             for line in lines:
                 text = line.decode()
                 print_text((json_escaped(text) if as_json else text).rstrip("\n"))

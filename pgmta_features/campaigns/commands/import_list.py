@@ -21,7 +21,7 @@ from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import command, database_of
 
 _SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
-_SHOW = 1023  # rows between two looks at the clock, as a mask
+_PROGRESS_ROWS_MASK = 1023  # the clock is read once in 1,024 rows
 
 type Counts = Counter[str]
 
@@ -136,7 +136,7 @@ def _read(
                 problems.add(line, problem + more)
             elif row:
                 add(line, row)
-            if not number & _SHOW:
+            if not number & _PROGRESS_ROWS_MASK:
                 bar.show(given.position(number), number)
     work.end_rows()
     counts["rows"], counts["bad"] = number, bad

@@ -19,9 +19,9 @@ from pgmta_features.campaigns.commands.waits import reasons
 from pgmta_features.rates.rate import rate_text
 from queued.cli.options.queue_command import Column, Form, command, instant, print_rows
 
-_EVERY = 1.0  # seconds between two looks of `watch`
-_LINES = 10.0  # seconds between two lines, if there is no terminal
-_BAR = 30  # characters
+_LOOK_INTERVAL_S = 1.0  # of `watch`
+_LINE_INTERVAL_S = 10.0  # if there is no terminal
+_BAR_CHARACTERS = 30
 
 
 @command(name="list", rows=True)
@@ -100,12 +100,12 @@ def watch(config: Path, name: str, tenant: str) -> None:
             speed = (state.ended - first) / (now - begun) if now > begun else 0.0
             if terminal:
                 redraw_line(bar_of(state, speed))
-            elif now - shown >= _LINES or state.done:
+            elif now - shown >= _LINE_INTERVAL_S or state.done:
                 print_line(bar_of(state, speed))
                 shown = now
             if state.done or not state.jobs or state.halted_reason:
                 break
-            time.sleep(_EVERY)
+            time.sleep(_LOOK_INTERVAL_S)
             state = table.state(tenant, name)
         waits = reasons(state, table.obstacles(state.id), datetime.now(UTC))
     if state.halted_reason:
@@ -117,12 +117,12 @@ def watch(config: Path, name: str, tenant: str) -> None:
 def bar_of(state: CampaignState, speed: float) -> str:
     """Return a line with a bar, the rate in mails per second, and the time that is left."""
     share = state.ended / state.recipients if state.recipients else 1.0
-    filled = int(share * _BAR)
+    filled = int(share * _BAR_CHARACTERS)
     left = state.unsent + state.queued
     seconds = state.wait if state.rate and not speed else left / speed if speed else None
     rest = ", waits" if seconds is None else f", {age(max(seconds, 1.0))} left"
     return (
-        f"{state.name} [{'#' * filled}{'-' * (_BAR - filled)}] {share:4.0%} "
+        f"{state.name} [{'#' * filled}{'-' * (_BAR_CHARACTERS - filled)}] {share:4.0%} "
         f"{state.ended} of {state.recipients}, {speed:.0f}/s{rest if left else ''}; "
         f"sent {state.sent}, failed {state.errored}, unknown {state.unknown}"
     )

@@ -19,8 +19,8 @@ from queued.cli.options.queue_command import command
 from queued.cli.options.shown_parts import show_parts, view_options
 from queued.config import whole_model
 
-_EXAMPLE = TokenKey("example", bytes(32))  # no link of a preview unsubscribes anybody
-_NO_URL = "https://example.com"
+_EXAMPLE_KEY = TokenKey("example", bytes(32))  # no real key: links of a preview unsubscribe nobody
+_EXAMPLE_URL = "https://example.com"
 
 
 @command(json=True)
@@ -37,7 +37,7 @@ def preview(
     """
     with open_recipients(config, tenant, name) as campaign:
         found = campaign.recipient(number)
-        url = load(config, whole_model()).tokens.unsubscribe_url or _NO_URL
+        url = load(config, whole_model()).tokens.unsubscribe_url or _EXAMPLE_URL
         parts = composed(campaign, found.recipient, found.params, number, url)
     show_parts(parts, view=view, opened=opened, as_json=as_json)
     if is_number(found.recipient) and not as_json:
@@ -48,7 +48,7 @@ def composed(
     campaign: CampaignRecipients, recipient: str, words: dict[str, object], number: int, url: str
 ) -> Parts:
     """Return the parts of a recipient's mail, with an example of a token. Raises PgmtaError."""
-    ring = KeyRing(Purpose.UNSUBSCRIBE, [_EXAMPLE])
+    ring = KeyRing(Purpose.UNSUBSCRIBE, [_EXAMPLE_KEY])
     keys = KeyRings({Purpose.UNSUBSCRIBE: ring}, url)
     try:
         return parts_for(campaign.params(recipient, words, number), campaign.template, keys)

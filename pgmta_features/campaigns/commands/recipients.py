@@ -66,6 +66,6 @@ def compiled(campaign: CampaignTemplate) -> Template:
     """Return the compiled template of a campaign. Raises ConfigError."""
     try:
         return compile_template(campaign.source)
-    except TemplateError as error:  # a row that was made by hand, or another version of pgmta
+    except TemplateError as error:  # stored by hand, or by another version of pgmta
         name = f"template {campaign.row['template']} version {campaign.row['version']}"
         raise ConfigError([f"{name}: {error}"]) from None

@@ -20,8 +20,8 @@ from pgmta_features.campaigns.lists.row_check import words_of
 from queued.cli.options.queue_command import command, database_of, read_address
 from queued.cli.options.word_options import read_words, word_options
 
-_EVERY = 0.2  # seconds between two looks
-_WAITING = ("queued", "scheduled", "sending")
+_LOOK_INTERVAL_S = 0.2
+_WAITING_STATES = ("queued", "scheduled", "sending")
 
 
 @command(json=True)
@@ -88,14 +88,14 @@ def _outcome(
     while True:
         rows = sql_interface.status(db, [message])
         row = rows[0] if rows else {"state": "unknown", "attempts": 0, "code": None, "reply": None}
-        if row["state"] not in _WAITING:
+        if row["state"] not in _WAITING_STATES:
             break
         if time.monotonic() > end:
             sql_interface.cancel(db, message, "the test is over")
             raise PgmtaError(f"message {message} has no outcome within {timeout:g} s, and was "
                              "cancelled: `queuectl workers` shows whether queued runs, and "
                              "`queuectl explain` what it waits for")  # fmt: skip
-        time.sleep(_EVERY)
+        time.sleep(_LOOK_INTERVAL_S)
     if row["state"] in ("deferred", "held"):
         sql_interface.cancel(db, message, "the test is over")
     return {key: row[key] for key in ("state", "attempts", "code", "reply")}

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pgmta_features.campaigns.campaign_table import CampaignState, Obstacles
 from queued.cli.options.queue_command import instant
 
-_SOON = timedelta(seconds=2)  # the distance of two mails is no obstacle below it
+_SOON = timedelta(seconds=2)  # a shorter distance of two mails is no obstacle
 
 
 def reasons(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[str]:

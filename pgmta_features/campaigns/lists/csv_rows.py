@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TextIO
 
-CELL_LIMIT = 1 << 16
-"""Characters of a cell. A quote without its end swallows no more of the file."""
+MAX_CELL_CHARACTERS = 1 << 16
+"""A quote without its end swallows no more of the file."""
 
-ROW_LIMIT = 1 << 22
-"""Characters of a row, with its line ends."""
+MAX_ROW_CHARACTERS = 1 << 22
+"""For a row with its line ends."""
 
 _ENDS = ("\n", "\r")
-_AGAIN = 8  # characters that may be read again for each one of the file
+_REREAD_FACTOR = 8  # so many characters may be read again for each one of the file
 
 
 class CsvRow(NamedTuple):
@@ -30,7 +30,7 @@ class CsvRow(NamedTuple):
 
 
 class _TooLong(Exception):
-    """A row is over ROW_LIMIT."""
+    """A row is over MAX_ROW_CHARACTERS."""
 
 
 class _Lines:
@@ -44,8 +44,8 @@ class _Lines:
         self._again = deque[str]()
         self._taken: list[str] = []
         self._size = 0
-        self._credit = CELL_LIMIT  # characters that may be read again
-        self.number = 1  # of the line where the row begins
+        self._credit = MAX_CELL_CHARACTERS  # characters that may be read again
+        self.number = 1  # number of the line where the row begins
 
     def __iter__(self) -> _Lines:
         return self
@@ -54,12 +54,12 @@ class _Lines:
         if self._again:
             line = self._again.popleft()
         else:
-            line = self._readline(ROW_LIMIT)
+            line = self._readline(MAX_ROW_CHARACTERS)
             if not line:
                 raise StopIteration
-            self._credit += _AGAIN * len(line)
+            self._credit += _REREAD_FACTOR * len(line)
         self._size += len(line)
-        if self._size >= ROW_LIMIT:
+        if self._size >= MAX_ROW_CHARACTERS:
             if not self._taken:
                 self._skip(line)
                 self._taken.append("")
@@ -94,7 +94,7 @@ class _Lines:
     def _skip(self, part: str) -> None:
         """Read to the end of a line of which this is a part."""
         while part and not part.endswith(_ENDS):
-            part = self._readline(ROW_LIMIT)
+            part = self._readline(MAX_ROW_CHARACTERS)
 
 
 def read_rows(stream: TextIO, separator: str = ",") -> Iterator[CsvRow]:
@@ -103,7 +103,7 @@ def read_rows(stream: TextIO, separator: str = ",") -> Iterator[CsvRow]:
     Blank lines are left out. A row that is no CSV costs its first line alone: the others are read
     again, because a quote may be missing. Only the cells of one row are in memory.
     """
-    csv.field_size_limit(CELL_LIMIT)  # of the process
+    csv.field_size_limit(MAX_CELL_CHARACTERS)  # the module's limit holds for the whole process
     lines = _Lines(stream)
     reader = csv.reader(lines, delimiter=separator, strict=True)
     while True:
@@ -123,9 +123,9 @@ def read_rows(stream: TextIO, separator: str = ",") -> Iterator[CsvRow]:
 def _reason(error: Exception) -> str:
     text = str(error)
     if isinstance(error, _TooLong):
-        return f"the row is over {ROW_LIMIT} characters"
+        return f"the row is over {MAX_ROW_CHARACTERS} characters"
     if "field larger" in text:
-        return f"a cell is over {CELL_LIMIT} characters, or a quote has no end"
+        return f"a cell is over {MAX_CELL_CHARACTERS} characters, or a quote has no end"
     if "unexpected end" in text:
         return "a quote has no end"
     if "expected after" in text:

@@ -10,10 +10,10 @@ from typing import TextIO
 
 from pgmta.command import print_line, shorten
 
-SHOWN = 20
-"""Lines on stderr, if there is no file."""
+MAX_SHOWN_LINES = 20
+"""So many go to stderr, if there is no file for the list."""
 
-_LONGEST = 300  # characters of a reason
+_MAX_REASON_CHARACTERS = 300
 
 
 class ProblemList:
@@ -30,16 +30,16 @@ class ProblemList:
     def add(self, line: int, reason: str) -> None:
         """List a line."""
         self._number += 1
-        reason = shorten(reason, _LONGEST)
+        reason = shorten(reason, _MAX_REASON_CHARACTERS)
         if self._writer:
             self._writer.writerow((line, reason))
-        elif self._number <= SHOWN:
+        elif self._number <= MAX_SHOWN_LINES:
             print_line(f"{self._name}:{line}: {reason}", err=True)
 
     def end(self) -> None:
         """Say how many lines were not shown."""
-        if not self._writer and self._number > SHOWN:
-            more = self._number - SHOWN
+        if not self._writer and self._number > MAX_SHOWN_LINES:
+            more = self._number - MAX_SHOWN_LINES
             print_line(f"{self._name}: {more:,} more; --errors FILE has all", err=True)
 
 

@@ -48,7 +48,7 @@ def open_query(uri: str, query: str) -> Iterator[QueryRows]:
             db.execute(f"SET lock_timeout = {LOCK_TIMEOUT_S * 1000:.0f}".encode())
             columns = _columns(db, query)
             estimate = _estimate(db, query)
-            # the lines keep a comment at its end inside
+            # on lines of its own, so that a comment at its end does not hide the rest
             statement = f"COPY (\n{query}\n) TO STDOUT".encode()
             copy = stack.enter_context(stack.enter_context(db.cursor()).copy(statement))
         yield QueryRows(columns, _rows(uri, copy), estimate)

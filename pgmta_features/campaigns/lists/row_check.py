@@ -19,19 +19,19 @@ from pgmta.mail.text import UNSTORABLE
 RECIPIENT = "recipient"
 """The column with the mailbox, and the word that has it."""
 
-WORDS_LIMIT = 65_536
-"""Octets of the words of a recipient, as JSON: a worker feeds a thousand recipients at once."""
+MAX_WORDS_OCTETS = 65_536
+"""For the words of a recipient as JSON: a worker feeds a thousand recipients at once."""
 
-_OWN = frozenset((RECIPIENT, UNSUBSCRIBE))
+_OWN_WORDS = frozenset((RECIPIENT, UNSUBSCRIBE))
 _TO_JSON = JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 _BLANKS = " \t"
-_SHOWN = 10  # names of columns in an error
-_COMPARED = 1000  # names of columns that a hint is looked for in
+_MAX_SHOWN_NAMES = 10  # of columns, in an error
+_MAX_COMPARED_NAMES = 1000  # of columns, to find a hint
 
 
 def words_of(template: Template) -> list[str]:
     """Return the words of a template that a list has to give; pgmta gives the others."""
-    return sorted(template.words.keys() - _OWN)
+    return sorted(template.words.keys() - _OWN_WORDS)
 
 
 class RowCheck:
@@ -82,17 +82,19 @@ class RowCheck:
                 if reason := fault(place, text):
                     raise ValueError(f"{word} {reason}")
         params = _TO_JSON(words)
-        if len(params) > WORDS_LIMIT // 4 and len(params.encode()) > WORDS_LIMIT:
-            raise ValueError(f"the words are over {WORDS_LIMIT} octets")
+        if len(params) > MAX_WORDS_OCTETS // 4 and len(params.encode()) > MAX_WORDS_OCTETS:
+            raise ValueError(f"the words are over {MAX_WORDS_OCTETS} octets")
         return recipient, domain, params
 
 
 def _nearest(name: str, columns: Sequence[str]) -> str:
     """Return a hint: the column that may be meant, or which there are."""
     columns = [column[:64] for column in columns]
-    folded = {re.sub(r"[ .-]", "_", column.lower()): column for column in columns[:_COMPARED]}
+    folded = {
+        re.sub(r"[ .-]", "_", column.lower()): column for column in columns[:_MAX_COMPARED_NAMES]
+    }
     for near in get_close_matches(name, folded, 1, 0.5):
         return f"did you mean {folded[near]!r}?"
-    named = ", ".join(map(repr, columns[:_SHOWN]))
-    more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+    named = ", ".join(map(repr, columns[:_MAX_SHOWN_NAMES]))
+    more = f" and {len(columns) - _MAX_SHOWN_NAMES} more" if len(columns) > _MAX_SHOWN_NAMES else ""
     return f"it has {named}{more}"

@@ -48,7 +48,7 @@ def csv_list(path: Path | None, separator: str) -> Iterator[RecipientList]:
             except OSError as error:
                 raise ConfigError([f"{path}: {error.strerror}"]) from None
             length = path.stat().st_size if path.is_file() else None
-        # octets that are no UTF-8 become lone surrogates, which the check of a row names
+        # octets that are no UTF-8 become lone surrogates, which the check of a row reports
         text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
         stack.callback(text.detach)
         columns, rows = _of_stream(name, text, separator)

@@ -66,7 +66,7 @@ CREATE TABLE campaign_recipients (
         octet_length(recipient) <= 254 AND octet_length(domain) <= 255 AND pg_column_size(params) <= 200000),
     PRIMARY KEY (campaign_id, number)
 ) WITH (
-    -- each recipient changes twice, and the index of those in the queue with it
+    -- each recipient changes twice, and with it the index of recipients in the queue
     fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0
 );
 CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, state, number)
@@ -265,7 +265,7 @@ EXCEPTION WHEN unique_violation THEN
     RAISE EXCEPTION 'there is a campaign % already', to_json(name) USING ERRCODE = 'unique_violation',
         HINT = 'Choose another name, or delete that campaign.';
 WHEN check_violation OR not_null_violation THEN
-    -- not with the values of the row
+    -- without DETAIL, which would have the values of the row
     GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME, absent = COLUMN_NAME;
     PERFORM submit_refuse(coalesce(nullif(absent, ''), substr(broken, length('campaigns_') + 1)), CASE WHEN broken = '' THEN 'it is null'
         ELSE 'it does not fit' END, NULL, (SELECT obj_description(c.oid, 'pg_constraint') FROM pg_constraint AS c

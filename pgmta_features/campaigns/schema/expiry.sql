@@ -17,7 +17,7 @@ DECLARE
 BEGIN
     FOR campaign IN
         SELECT c.id FROM campaigns AS c
-        -- not those whose recipients are gone; by min(), because EXISTS may read the whole table
+        -- campaigns whose recipients are gone are left out; by min(), because EXISTS may read the whole table
         WHERE (SELECT min(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = c.id) > 0 AND campaign_over(c.id, age)
         ORDER BY c.id
     LOOP

@@ -51,9 +51,9 @@ DECLARE
 BEGIN
     fed := 0;
     more := false;
-    -- no transaction begins before a later commit, which waits for the disk for both
+    -- no attempt begins before a later commit, whose fsync makes this one durable too
     PERFORM set_config('synchronous_commit', 'off', true);
-    -- another worker that feeds it goes on alone: the room is counted under this lock
+    -- a worker that finds the credential locked leaves it to the other: what fits into the queue is counted under this lock
     SELECT c.* INTO campaign FROM credential_use AS u JOIN campaigns AS c ON c.id = u.campaign_id
     WHERE u.credential = campaign_feed.credential FOR UPDATE OF u SKIP LOCKED;
     IF campaign.id IS NULL THEN RETURN; END IF;
@@ -181,7 +181,7 @@ BEGIN
                     AND p.state = ANY (CASE job.status WHEN 'STOPPED' THEN '{queued,deferred}' ELSE '{queued}' END::text[])
                     AND p.state IN ('queued', 'deferred') OFFSET 0) AS r
             JOIN queue AS q ON q.message_id = r.message_id
-            -- in no order: so a batch ends with the last row that it takes
+            -- without ORDER BY: so a batch ends with the last row that it takes
             WHERE r.goes AND q.lease_token IS NULL AND q.status IN ('QUEUED', 'DEFERRED', 'HOLD')
             LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
         CONTINUE WHEN rows IS NULL;
@@ -228,7 +228,7 @@ BEGIN
             SELECT g.number, g.message_id, a.* FROM gone AS g LEFT JOIN LATERAL (
                 SELECT a.event, a.code, a.enhanced, a.class, a.started_at, a.ended_at, a.reply FROM attempts AS a
                 WHERE a.message_id = g.message_id AND a.event <> 'deferred'
-                -- a delivery is a fact, whatever came after it
+                -- a delivery is a fact, whatever outcome came after it
                 ORDER BY a.event = 'delivered' DESC, a.event = 'unknown' DESC, a.ended_at DESC LIMIT 1) AS a ON true
         ), told AS (
             UPDATE campaign_recipients AS r SET
@@ -315,7 +315,7 @@ BEGIN
             -- the share may also rise because answers are taken back by a retry
             SELECT coalesce((SELECT a.reason FROM campaign_alarms AS a WHERE a.campaign_id = c.id), campaign_excess(c.id)) AS reason
             OFFSET 0) AS found
-        -- those that run, and no sums of the others
+        -- only jobs that run, because sums of the others would cost time
         WHERE c.halted_at IS NULL AND c.id = ANY (ARRAY(SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.status <> 'LOGGED'))
             AND found.reason IS NOT NULL
         ORDER BY c.id FOR NO KEY UPDATE OF c SKIP LOCKED
@@ -325,7 +325,7 @@ BEGIN
         WHERE j.campaign_id = bad.id AND j.status IN ('READY', 'ENQUEUED', 'SENDING', 'SENT');
         halted := halted + 1;
     END LOOP;
-    -- what is halted now, or was done before this look
+    -- jobs that are halted now, or were done before this look
     DELETE FROM campaign_alarms AS a USING campaigns AS c WHERE c.id = a.campaign_id AND (c.halted_at IS NOT NULL
         OR NOT EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = c.id AND j.status <> 'LOGGED'));
     RETURN halted;
@@ -375,7 +375,7 @@ BEGIN
     FROM unnest(campaigns, numbers, mails, rows, states, campaign_outcomes.bounced, codes, sub_types, started, ended)
         AS o (campaign, number, mail, row_id, state, bounced, code, sub_type, started, ended)
     WHERE r.campaign_id = o.campaign AND r.number = o.number AND r.message_id = o.mail
-        -- a delivery is a fact, whatever was known before
+        -- a delivery is a fact, whatever outcome was known before
         AND (r.state IN ('queued', 'deferred') AND (o.state = 'sent' OR o.row_id = ANY (changed))
             OR r.state IN ('failed', 'unknown') AND o.state = 'sent');
     GET DIAGNOSTICS told = ROW_COUNT;

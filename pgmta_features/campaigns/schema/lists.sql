@@ -3,7 +3,7 @@
 CREATE FUNCTION campaign_import(campaign bigint) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
-    -- it may be stopped meanwhile, and not deleted
+    -- meanwhile the campaign may be stopped, and not deleted
     PERFORM FROM campaigns AS c WHERE c.id = campaign FOR KEY SHARE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no campaign %', campaign USING ERRCODE = 'no_data_found',
@@ -42,7 +42,7 @@ COMMENT ON FUNCTION campaign_other_kind IS 'What is wrong with a recipient of th
 
 CREATE FUNCTION campaign_add(campaign bigint, recipients text[], params jsonb[] DEFAULT NULL)
 RETURNS TABLE (place integer, recipient text, problem text) LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$  -- for the length of the lists
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$  -- a plan for each call, because lists differ in length
 #variable_conflict use_column
 DECLARE
     base integer := campaign_import(campaign);

@@ -17,9 +17,9 @@ BEGIN
         WHERE s.released_at IS NULL
         ORDER BY 3
     LOOP
-        -- who settles a row may wait for the suppression of this transaction, and so must not be waited for
+        -- locked rows are skipped: a transaction that settles one may wait for the suppression of this one
         PERFORM withdraw(found.message_id, 'suppressed', 'suppressed', skip_locked => true);
-        -- one in flight is settled by its outcome
+        -- a row in flight is settled by its outcome
         UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
         WHERE r.campaign_id = found.campaign_id AND r.number = found.number AND r.message_id = found.message_id
             AND r.state IN ('queued', 'deferred')
@@ -52,7 +52,7 @@ INSERT INTO link_recipients (function) VALUES ('campaign_recipient');
 CREATE FUNCTION campaign_bounced() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_hashjoin = on AS $$
 BEGIN
-    -- one call for all, because it suppresses in an order that all sessions have
+    -- one call for all, because it takes its locks in an order that all sessions have
     PERFORM suppressions_put(array_agg(r.recipient), array_agg(c.tenant), array_agg(''::text), array_agg('bounced'::text),
         array_agg('campaign ' || c.id))
     FROM after AS r JOIN before AS b USING (campaign_id, number) JOIN campaigns AS c ON c.id = r.campaign_id
@@ -112,7 +112,7 @@ BEGIN
         SELECT count(*) INTO number FROM campaign_recipients AS r
         WHERE r.campaign_id = campaign AND mailbox_key(r.recipient) = key;
     ELSE
-        -- the books stay: only unsent ones become invalid
+        -- counts of mail that was sent stay: only unsent recipients become invalid
         UPDATE campaign_recipients AS r SET recipient = '', domain = '', params = '{}',
             state = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'invalid' ELSE r.state END,
             error_code = CASE WHEN r.state IN ('unsent', 'queued', 'deferred') THEN 'suppressed' ELSE r.error_code END

@@ -15,7 +15,7 @@ from pgmta_features.lifecycle.accounts import insert_accounts
 from queued.cli.options.queue_command import command, database_of
 from queued.config import whole_model
 
-_PATIENCE = 30.0  # seconds for the mail
+_MAIL_TIMEOUT_S = 30.0
 _LINK = re.compile(r"http://\S+/activate\?token=[A-Za-z0-9_-]{86}")
 
 
@@ -35,11 +35,11 @@ def demo(config: Path) -> None:
 def _links(sink: Path, logins: list[str]) -> dict[str, str]:
     """Return the link in the mail of each login. Raises PgmtaError if it does not come."""
     found: dict[str, str] = {}
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _MAIL_TIMEOUT_S
     while len(found) < len(logins):
         if time.monotonic() > end:
             left = ", ".join(login for login in logins if login not in found)
-            raise PgmtaError(f"no mail for {left} in {sink} within {_PATIENCE:.0f} s")
+            raise PgmtaError(f"no mail for {left} in {sink} within {_MAIL_TIMEOUT_S:.0f} s")
         if sink.is_dir():
             for message in mailbox.Maildir(sink, create=False):
                 to = str(message["Delivered-To"] or "").strip("<>").partition("@")[0]

@@ -33,7 +33,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION accounts_made IS 'Makes the first token of an account.';
 
--- AFTER, because an insert that ON CONFLICT leaves out has no account
+-- AFTER, because an insert that ON CONFLICT leaves out makes no account
 CREATE TRIGGER accounts_made AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.status = 'provisioned')
     EXECUTE FUNCTION accounts_made();
 COMMENT ON TRIGGER accounts_made ON accounts IS 'The token is in the transaction of its account.';
@@ -44,7 +44,7 @@ BEGIN
     IF OLD.status = 'suspended' THEN
         NEW.suspended_at := NULL;
         NEW.unsuspended_at := epoch();
-        -- its owner never showed that the mailbox is theirs
+        -- nobody has shown that the mailbox is theirs
         IF NEW.status = 'active' AND NEW.activated_at IS NULL THEN NEW.status := 'provisioned'; END IF;
     ELSIF NEW.status = 'suspended' THEN
         NEW.suspended_at := epoch();

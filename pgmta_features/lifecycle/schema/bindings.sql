@@ -48,7 +48,7 @@ COMMENT ON FUNCTION accounts_check IS
 
 CREATE FUNCTION binding_role() RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    -- to own functions of a role takes more than to administer it, since PostgreSQL 16
+    -- since PostgreSQL 16, to give objects to a role takes more than the right to administer the role
     needs text[] := CASE WHEN current_setting('server_version_num')::integer < 160000 THEN '{USAGE}' ELSE '{USAGE,SET}' END;
 BEGIN
     IF to_regrole('pgmta_binding') IS NULL THEN
@@ -61,7 +61,7 @@ BEGIN
         END;
     END IF;
     IF NOT (SELECT bool_and(pg_has_role('pgmta_binding', need)) FROM unnest(needs) AS need) THEN
-        BEGIN  -- who made it may
+        BEGIN  -- a role that made pgmta_binding may do this
             EXECUTE 'GRANT pgmta_binding TO CURRENT_USER' || CASE WHEN needs <> '{USAGE}' THEN ' WITH INHERIT TRUE, SET TRUE' ELSE '' END;
         EXCEPTION WHEN insufficient_privilege THEN
             RETURN format('GRANT pgmta_binding TO %I;', current_user);
@@ -95,7 +95,7 @@ COMMENT ON FUNCTION binding_lacks IS
 CREATE FUNCTION bind(accounts regclass, activate regprocedure) RETURNS void LANGUAGE plpgsql
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 DECLARE
-    -- with the schema, whatever the search_path of the caller is
+    -- names have their schema, because the caller may have any search_path
     place text := (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c
         JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = bind.accounts);
     call text := (SELECT format('%I.%I', n.nspname, p.proname) FROM pg_proc AS p
@@ -106,11 +106,11 @@ DECLARE
     guard text := 'IF current_user OPERATOR(pg_catalog.<>) ''pgmta_binding'' THEN RAISE EXCEPTION '
         '''the functions about accounts lost their owner'' USING ERRCODE = ''insufficient_privilege'', '
         'HINT = ''Call lifecycle.bind() again.''; END IF;';
-    -- by the login: after SET ROLE the code could leave a prepared statement for what the login runs later
+    -- judged by session_user: after SET ROLE, code could leave a prepared statement that the login runs later
     refusal text := 'IF pgmta.sees_all_mail(role => SESSION_USER) THEN RAISE EXCEPTION ''code of an application does not run for a login '
         'that sees all mail'' USING ERRCODE = ''insufficient_privilege'', HINT = ''Log in as a member of pgmta_queued, '
         'pgmta_web or of the application.''; END IF;';
-    -- the collector looks then, with a login of its own
+    -- later the collector looks, with a login of its own
     later text := 'IF pgmta.sees_all_mail(role => SESSION_USER) THEN RETURN ''unknown''; END IF;';
     -- functions of the owner go on behind it, and a setting that was changed for the session outlives their own
     unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) path THEN RAISE EXCEPTION '
@@ -159,7 +159,7 @@ BEGIN
         BEGIN
             EXECUTE command;
         EXCEPTION WHEN insufficient_privilege THEN
-            NULL;  -- those of another owner
+            NULL;  -- the functions belong to another owner
         END;
     END LOOP;
     fault := array_to_string(binding_lacks(accounts, activate), ' ');
@@ -189,7 +189,7 @@ BEGIN
             concat_ws(' ', 'BEGIN', guard, 'RETURN', CASE WHEN made.many THEN 'QUERY' END,
                 '(' || format(made.query, place, call) || '); END'));
         EXECUTE format('ALTER FUNCTION lifecycle_bound.%I OWNER TO pgmta_binding', made.name);
-        -- the owner's own looks at the session before, and after
+        -- the owner's own function looks at the session before and after the code of the application
         EXECUTE format('CREATE OR REPLACE FUNCTION lifecycle.%I(%s) RETURNS %s %s LANGUAGE plpgsql AS %L', made.name,
             made.argument, made.type, made.kind,
             concat_ws(' ', 'DECLARE path text := pg_catalog.current_setting(''search_path'');',

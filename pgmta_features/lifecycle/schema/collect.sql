@@ -64,7 +64,7 @@ BEGIN
     expired := 0;
     spent := false;
     IF budget IS NOT NULL THEN
-        -- before the time: without locks, and without mail that is made in vain
+        -- these are judged before their time, without locks, so that no mail is made in vain
         SELECT extract(epoch FROM b.next_at - began) INTO wait FROM budgets AS b
         WHERE b.key = budget AND b.next_at > began;
         IF wait > 0.02 AND wait <= 60 THEN RETURN; END IF;
@@ -115,7 +115,7 @@ BEGIN
     ) AS e;
     granted := cardinality(found.places);
     IF wait IS NOT NULL THEN
-        granted := 0;  -- the time is far away, and others may expire until then
+        granted := 0;  -- the time is far away, and other tokens may expire until then
     ELSIF budget IS NOT NULL AND granted > 0 THEN
         -- a collector asks a little early, so the batch is ready at its time: a late one loses time
         PERFORM pg_sleep(extract(epoch FROM b.next_at - clock_timestamp())) FROM budgets AS b
@@ -153,7 +153,7 @@ BEGIN
     refused := found.faults;
     UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp()
     FROM jsonb_array_elements(refused) AS fault WHERE t.ctid = (fault ->> 2)::tid;
-    -- those beyond the budget wait on; the others are done, or do not fit
+    -- tokens beyond the budget go on waiting; the others are done, or do not fit
     DELETE FROM lifecycle.waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
     WHERE w.ctid = p.waits AND w.ctid <> ALL (coalesce(found.waits[granted + 1:], '{}'));
     INSERT INTO lifecycle.collections (collector, worker, reason, wanted, taken, refused, expired, began_at)
@@ -222,7 +222,7 @@ BEGIN
             ON a.id = t.account AND token_fits(t.action, a.status)
         WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND (a.id IS NOT NULL OR t.expires_at <= epoch())
         ORDER BY p.place;
-    -- one that does not fit comes back if its account does
+    -- a token that does not fit comes back when its account fits again
     DELETE FROM waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
     WHERE w.ctid = p.waits AND NOT EXISTS (
         SELECT FROM account_rows(ARRAY[(p.token).account]) AS a

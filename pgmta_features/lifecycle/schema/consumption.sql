@@ -42,7 +42,7 @@ BEGIN
     IF why IS NOT NULL THEN RETURN; END IF;
     UPDATE tokens AS t SET consumed_at = epoch() WHERE t.id = token.id;
     IF NOT FOUND THEN
-        why := 'expired';  -- just now
+        why := 'expired';  -- between the look and this statement
         RETURN;
     END IF;
     account := token.account;
@@ -97,7 +97,7 @@ BEGIN
     WHERE NOT EXISTS (
         SELECT FROM tokens AS t WHERE t.account = token_again.account AND t.action = wanted
             AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch()
-            AND abs(t.created_at - epoch()) < 60);  -- one from later is of a clock that was set back
+            AND abs(t.created_at - epoch()) < 60);  -- a later time is of a clock that was set back
     IF NOT FOUND THEN PERFORM pgmta.prove_earlier(); END IF;
 END $$;
 COMMENT ON FUNCTION token_again IS 'Makes a token for an account whose status fits, at most one per minute.';

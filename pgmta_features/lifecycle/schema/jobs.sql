@@ -42,7 +42,7 @@ BEGIN
             'queued.yaml makes mail of them (docs/programs/collectors.md).';
 END $$;
 COMMENT ON FUNCTION jobs_kept IS 'Refuses the statement by which mailroom takes tokens, and says what to do instead.';
--- that of the statement speaks also if there is no row; PostgreSQL needs the other one for it
+-- The trigger of the statement raises its error even without rows. PostgreSQL requires the INSTEAD OF trigger for that.
 CREATE TRIGGER jobs_kept BEFORE UPDATE ON jobs FOR EACH STATEMENT EXECUTE FUNCTION jobs_kept();
 COMMENT ON TRIGGER jobs_kept ON jobs IS 'Whoever moved the number would lose tokens whose commit comes late.';
 CREATE TRIGGER jobs_row_kept INSTEAD OF UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION jobs_kept();

@@ -24,7 +24,7 @@ CREATE TABLE tokens (
     CONSTRAINT tokens_recovery_code CHECK (code IS NOT NULL OR action = 'activation'),
     CONSTRAINT tokens_account_fkey FOREIGN KEY (account) REFERENCES accounts (id)
         ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED
-) WITH (fillfactor = 50);  -- a mark stays in its page: no index has its columns
+) WITH (fillfactor = 50);  -- an update of a mark stays in its page, because no index has its columns
 COMMENT ON TABLE tokens IS 'Tokens of accounts. Times without a time zone are seconds since 1970.';
 COMMENT ON COLUMN tokens.id IS 'Number of the token.';
 COMMENT ON COLUMN tokens.action IS 'What it is for.';
@@ -109,7 +109,7 @@ BEGIN
     DELETE FROM waiting_tokens WHERE priority = token_priority(NEW.action) AND token = NEW.id;
     PERFORM pgmta.withdraw(NEW.message_id, 'its token was consumed') WHERE NEW.message_id IS NOT NULL;
     IF NEW.action = 'password_recovery' THEN
-        -- earlier mail may be in other hands
+        -- others may have seen the mail of earlier tokens
         PERFORM tokens_end(NEW.account, '{password_recovery}', 'another recovery of its account was used');
     -- one statement may consume several tokens of an account
     ELSIF NOT account_activate(NEW.account) AND account_status(NEW.account) IS DISTINCT FROM 'active' THEN

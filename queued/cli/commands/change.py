@@ -24,24 +24,32 @@ from pgmta.command import (
     reporting,
 )
 from pgmta.errors import ConfigError
-from pgmta.store.changes.change import BATCH, OperatorChanges
+from pgmta.store.changes.change import DEFAULT_BATCH_ROWS, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.row_change import RowChange
 from queued.cli.options.filter_options import condition, filter_options
-from queued.cli.options.queue_command import CONFIG, database_of, parse_pairs, read_duration, who
+from queued.cli.options.queue_command import (
+    CONFIG_NAME,
+    database_of,
+    parse_pairs,
+    read_duration,
+    who,
+)
 
 EXIT_INTERRUPTED = 130
 
-_COMMON = (
+_COMMON_OPTIONS = (
     click.option("--all", "everything", is_flag=True, help="Every row, without a condition."),
     click.option("--dry-run", is_flag=True, help="Only print how many rows would change."),
     click.option("--yes", is_flag=True, help="Do not ask."),
     json_option,
 )
-_REASON = click.option("--reason", required=True, help="Why. The row keeps it.")
-_WHY = click.option("--reason", required=True, help="Why. The table audit keeps it.")
-_STAY = "more rows stay on hold: an address holds control characters, they can only be deleted"
+_REASON_FOR_ROW = click.option("--reason", required=True, help="Why. The row keeps it.")
+_REASON_FOR_AUDIT = click.option("--reason", required=True, help="Why. The table audit keeps it.")
+_STAY_ON_HOLD = (
+    "more rows stay on hold: an address holds control characters, they can only be deleted"
+)
 
 
 RELEASE_AFTER = click.option(
@@ -55,14 +63,14 @@ def _command(
 ) -> Callable[..., click.Command]:
     def decorate(function: Callable[..., Any]) -> click.Command:
         wrapped: Callable[..., Any] = reporting(function)
-        for option in reversed((*own, config_option(CONFIG), filters, *_COMMON)):
+        for option in reversed((*own, config_option(CONFIG_NAME), filters, *_COMMON_OPTIONS)):
             wrapped = option(wrapped)
         return click.command(name)(wrapped)
 
     return decorate
 
 
-@_command("hold", _REASON, RELEASE_AFTER,
+@_command("hold", _REASON_FOR_ROW, RELEASE_AFTER,
           click.option("--quarantine", metavar="ID",
                        help="Hold them in this quarantine, held rows too: metadata._quarantineid."),
           )  # fmt: skip
@@ -94,7 +102,7 @@ def bounce(reason: str, **options: Any) -> None:
     _run(Action.BOUNCE, options, reason=reason)
 
 
-@_command("delete", _WHY)
+@_command("delete", _REASON_FOR_AUDIT)
 def delete(reason: str, **options: Any) -> None:
     """Ask queued to delete rows. The attempts log keeps an entry for each."""
     _run(Action.DELETE, options, reason=reason)
@@ -150,7 +158,7 @@ def _run(action: Action, options: dict[str, Any], **values: Any) -> None:
 
 def _count(uri: str, change: RowChange) -> tuple[int, int]:
     """Return how many rows the change would change, and how many a release leaves on hold."""
-    # the part that can't fail first: the parts of a condition are evaluated in their order
+    # The part that can't fail comes first, because guards evaluate the parts in their order.
     where = f"{change.rows.takes} AND {change.where}"
     with closing(Listing(uri)) as listing:
         total = listing.matching(where, failing=change.rows.standing)
@@ -188,7 +196,9 @@ def _ask(action: str, total: int) -> None:
     click.confirm(f"{action} {total} rows?", abort=True, err=True)
 
 
-def apply_change(uri: str, change: RowChange, total: int, size: int = BATCH) -> tuple[int, bool]:
+def apply_change(
+    uri: str, change: RowChange, total: int, size: int = DEFAULT_BATCH_ROWS
+) -> tuple[int, bool]:
     """Run the change and show its progress; return rows done and whether Ctrl-C ended it.
 
     Ctrl-C lets the batch that runs commit, and no other batch begins.
@@ -228,7 +238,7 @@ def _report(action: str, total: int, done: int, stay: int, *, dry_run: bool, sto
     else:
         print_line(f"{action}: {done} rows")
     if stay:
-        print_line(f"{action}: {stay} {_STAY}", err=True)
+        print_line(f"{action}: {stay} {_STAY_ON_HOLD}", err=True)
 
 
 COMMANDS = (hold, release, retry, bounce, delete, set_values)

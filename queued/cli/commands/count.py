@@ -13,7 +13,13 @@ from pgmta.command import print_line
 from pgmta.config.types import hint, parse_duration
 from pgmta.errors import ConfigError
 from pgmta.model import NamedHop
-from pgmta.store.changes.listing import COLUMNS, DERIVED, LOGGED, NEXT_HOP, Listing
+from pgmta.store.changes.listing import (
+    COLUMN_FIELDS,
+    DERIVED_FIELDS,
+    LOGGED_FIELDS,
+    NEXT_HOP,
+    Listing,
+)
 from queued.cli.options.filter_options import condition, filter_options
 from queued.cli.options.queue_command import (
     Column,
@@ -24,7 +30,7 @@ from queued.cli.options.queue_command import (
     print_rows,
 )
 
-_OF_ROWS = ("status", "age", "priority", "hold_reason")
+_ROW_FILTERS = ("status", "age", "priority", "hold_reason")
 """Filters for values that the log has not."""
 
 
@@ -32,8 +38,10 @@ _OF_ROWS = ("status", "age", "priority", "hold_reason")
 @click.option(
     "--by",
     metavar="COLUMN",
-    help=f"{', '.join(COLUMNS)}, {', '.join(DERIVED)} (of the last attempt) or metadata.KEY; "
-    f"with --since {', '.join(LOGGED)} or metadata.KEY.  [default: status; with --since event]",
+    help=f"{', '.join(COLUMN_FIELDS)}, {', '.join(DERIVED_FIELDS)} "
+    "(of the last attempt) or metadata.KEY; "
+    f"with --since {', '.join(LOGGED_FIELDS)} or metadata.KEY.  "
+    "[default: status; with --since event]",
 )
 @click.option(
     "--since",
@@ -44,7 +52,7 @@ _OF_ROWS = ("status", "age", "priority", "hold_reason")
 def count(config: Path, by: str | None, since: str | None, form: Form, **filters: Any) -> None:
     """Count rows by a column; with --since attempts, also those of mail that left."""
     by = by or ("event" if since else "status")
-    columns = LOGGED if since else (*COLUMNS, *DERIVED)
+    columns = LOGGED_FIELDS if since else (*COLUMN_FIELDS, *DERIVED_FIELDS)
     if by not in columns and not by.startswith("metadata."):
         raise ConfigError([f"--by {by!r}: {hint(by, [*columns, 'metadata.KEY'])}"])
     seconds = _seconds(since, filters) if since else 0.0
@@ -73,7 +81,7 @@ def count(config: Path, by: str | None, since: str | None, form: Form, **filters
 
 def _next_hops(config: Path) -> Sequence[NamedHop]:
     """Return the next hops of the present routes. Raises ConfigError."""
-    # other counts need no routes, which take long to import
+    # here, because other counts need no routes, whose import takes long
     from queued.config import read_config
     from queued.routing.routes import Routes
 
@@ -85,7 +93,7 @@ def _seconds(since: str, filters: dict[str, Any]) -> float:
     """Return the seconds of --since. Raises ConfigError, also for a filter that needs rows."""
     problems = [
         f"--{name.replace('_', '-')} is about rows of the queue: --since counts attempts in the log"
-        for name in _OF_ROWS
+        for name in _ROW_FILTERS
         if filters[name]
     ]
     try:

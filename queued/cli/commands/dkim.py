@@ -26,11 +26,17 @@ from queued.cli.options.queue_command import (
     print_rows,
     who,
 )
-from queued.cli.options.shown_keys import UNPUBLISHED, ShownKey, check_keys, publish, shown_keys
+from queued.cli.options.shown_keys import (
+    UNPUBLISHED_STATE,
+    ShownKey,
+    check_keys,
+    publish,
+    shown_keys,
+)
 from queued.config import parse_instant, parse_selector, parse_signing_domain, read_config
 from queued.signing.signing_key import (
-    LEAST_BITS,
-    MOST_BITS,
+    MAX_BITS,
+    MIN_BITS,
     new_private,
     pem_of,
     public_of,
@@ -38,7 +44,7 @@ from queued.signing.signing_key import (
     zone_line,
 )
 
-_MODE = 0o600
+_KEY_FILE_MODE = 0o600
 
 
 @click.group()
@@ -60,7 +66,7 @@ def _argument(parse: Callable[[str], Any], name: str, text: str | None) -> Any:
 @click.argument("selector")
 @click.option("--type", "kind", type=click.Choice(["rsa", "ed25519"]), default="rsa",
               show_default=True, help="Type of the key.")  # fmt: skip
-@click.option("--bits", type=click.IntRange(LEAST_BITS, MOST_BITS),
+@click.option("--bits", type=click.IntRange(MIN_BITS, MAX_BITS),
               help="Size of an RSA key.  [default: 2048]")  # fmt: skip
 @click.option("--file", type=click.Path(path_type=Path), help="Write the key into this new file.")
 @click.option("--table", is_flag=True, help="Store the key in the table dkim_keys.")
@@ -127,7 +133,7 @@ def new(
 
 def _write(path: Path, text: str) -> None:
     try:
-        number = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, _MODE)
+        number = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, _KEY_FILE_MODE)
     except FileExistsError:
         raise PgmtaError(f"there is a file {path} already") from None
     except OSError as error:
@@ -225,7 +231,7 @@ def test(config: Path, domain: str | None, selector: str | None, as_json: bool) 
     found = _find(config, domain, selector)
     results = uvloop.run(check_keys(read_config(config, passwords=False), found))
     pairs = zip(found, results, strict=True)
-    seen = [(e, r) for e, r in pairs if e.state == UNPUBLISHED and not r.error]
+    seen = [(e, r) for e, r in pairs if e.state == UNPUBLISHED_STATE and not r.error]
     if seen:
         allowed = publish(config, [each for each, _ in seen])
         denied = "it signs nothing: this login may not change keys"

@@ -59,7 +59,7 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
     now = datetime.now(UTC)
     deliver = {w["name"]: w["takes"] for w in workers if w["action"] == Action.DELIVER}
     for row in rows:
-        verdict = [found.get(row["id"]) for found in says]  # "": matches; an error; or None
+        verdict = [found.get(row["id"]) for found in says]  # "": matches; None: not; or an error
         row["workers"] = sorted({w["name"] for w, hit in zip(workers, verdict, strict=False)
                                  if hit == "" and w["action"] == Action.DELIVER})  # fmt: skip
         row["rules"] = [r["name"] for r, hit in
@@ -100,7 +100,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         print_line(f"  waits for  {row['waits_for']}")
         if quarantine := quarantine_of(row):
             print_line(f"  quarantine {quarantine}")
-        if row["status"] != Status.REPORT:  # such a row needs none
+        if row["status"] != Status.REPORT:  # rows whose delivery has ended need no route
             print_line(f"  worker     {', '.join(row['workers']) or 'none that runs matches it'}")
         if row["rules"]:
             print_line(f"  held by    {', '.join(row['rules'])} (standing rule)")
@@ -158,7 +158,7 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
     wait = (row["next_attempt"] - now).total_seconds()
     if wait <= 0:
         return "its turn: it is due"
-    if status == Status.QUEUED and row["last_reply"]:  # no attempt failed
+    if status == Status.QUEUED and row["last_reply"]:  # put off, or released
         until = f"{instant(row['next_attempt'])}"
         return f"its time in {age(wait)}: put off until {until}, {row['last_reply']}"
     return f"its next attempt in {age(wait)}"
@@ -197,7 +197,7 @@ def _others(row: dict[str, Any], deliver: dict[str, str | None]) -> str:
     return f"none that runs takes it, with priority {row['priority']} ({each})"
 
 
-_TRIED = (*WAITING, Status.SENDING)
+_ATTEMPTED_STATUSES = (*WAITING, Status.SENDING)
 
 
 def add_retry_end(
@@ -208,7 +208,7 @@ def add_retry_end(
     No time is known if a file that `config` names can't be read; then a warning says so. Returns
     the routes, if they are known, and the address to which a staging system sends all mail.
     """
-    classes = {entry["row_id"]: entry["class"] for entry in history}  # the last one counts
+    classes = {entry["row_id"]: entry["class"] for entry in history}  # the last attempt counts
     settings: QueuedConfig | None = None
     routes: Routes | None = None
     try:
@@ -219,7 +219,7 @@ def add_retry_end(
             print_line(f"warning: it is unknown when rows are given up: {problem}", err=True)
     for row in rows:
         row["tried_until"] = None
-        if settings and routes and row["status"] in _TRIED:
+        if settings and routes and row["status"] in _ATTEMPTED_STATUSES:
             mail = mail_of(row)
             own = routes.retry(mail)
             answer_class = classes.get(row["id"]) or ""

@@ -117,7 +117,7 @@ def _named_rows(config: Path, addresses: Sequence[str]) -> list[tuple[int, int]]
 
     The hash is not checked: an operator may not be able to read the keys.
     """
-    # a search without --verp needs no routes, which take long to import
+    # here, because a search without --verp needs no routes, whose import takes long
     from queued.config import read_config
     from queued.routing.routes import return_addresses
 

@@ -21,10 +21,11 @@ from pgmta.store.changes.search import Wanted
 from queued.cli.options.filter_options import search_options
 from queued.cli.options.queue_command import Form, command, database_of, instant, read_duration
 
-_LOOK = 1.0  # seconds between two looks
-_PART = 10  # a look takes at most a tenth of the time, also beside long transactions
-_LINES = 10
-_BACK = 3600.0  # seconds
+_LOOK_INTERVAL_S = 1.0
+# a pause lasts so many times as long as a look, which long transactions slow down
+_PAUSE_FACTOR = 10
+_DEFAULT_LINES = 10
+_DEFAULT_SINCE_S = 3600.0
 
 
 @command(rows=True)
@@ -62,7 +63,7 @@ def logs(
     Values of one option are alternatives; different options must all match. --json prints a line
     per entry.
     """
-    seconds = read_duration(since, "--since") if since else _BACK
+    seconds = read_duration(since, "--since") if since else _DEFAULT_SINCE_S
     try:
         names = ("recipient", "domain", "sender", "tenant", "metadata")
         of_mail = {name: texts[name] for name in names}
@@ -75,12 +76,12 @@ def logs(
         wanted.in_log()
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    most = lines if lines is not None or since else _LINES
+    most = lines if lines is not None or since else _DEFAULT_LINES
     with closing(AttemptLog(database_of(config), wanted)) as log:
         printer = _Printer(form)
         printer.print_rows(log.last(seconds, most))
         if follow:
-            with suppress(KeyboardInterrupt):  # the way to end it
+            with suppress(KeyboardInterrupt):  # by which the user ends the command
                 _follow(log, printer)
 
 
@@ -119,7 +120,7 @@ def _line(row: dict[str, Any], *, whole: bool) -> str:
 def _follow(log: AttemptLog, printer: _Printer) -> None:
     """Print new entries until stdout is closed; a database that goes away is waited for."""
     away, took = False, 0.0
-    while not _closed(max(_LOOK, took * _PART)):
+    while not _closed(max(_LOOK_INTERVAL_S, took * _PAUSE_FACTOR)):
         began = time.monotonic()
         try:
             if away:

@@ -28,7 +28,7 @@ from pgmta.store.changes.overview import Overview
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.options.ceiling_lines import ceiling_lines
 from queued.cli.options.queue_command import command, instant, parse_pairs
-from queued.config import SMTP, read_config
+from queued.config import SMTP_TRANSPORTS, read_config
 from queued.delivery.smtp.smtp_parameters import parameters_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import SurveyedHost, survey
@@ -130,7 +130,7 @@ def route(
     routed = Routes(settings.routes, settings.routing).find(mail)
     asked = {"address": address, "redirect": redirect}
     found_ceiling = ceiling(settings.delivery, routed)
-    if routed.destination.transport not in SMTP:
+    if routed.destination.transport not in SMTP_TRANSPORTS:
         _show_other(asked, routed, found_ceiling, settings.environment, as_json=as_json)
         return
     with route_memory(settings.environment, settings.delivery.tls.minimum) as (memory, problem):

@@ -25,7 +25,7 @@ from queued.cli.commands.change import (
 )
 from queued.cli.options.filter_options import condition, filter_options
 from queued.cli.options.queue_command import (
-    SET_ASIDE,
+    SET_ASIDE_TEXT,
     Column,
     Cut,
     Form,
@@ -37,7 +37,7 @@ from queued.cli.options.queue_command import (
     who,
 )
 
-_TRIAL = 5.0  # seconds for which a new rule is tried on the rows that are there
+_TRIAL_S = 5.0  # in which a new rule is tried on the rows of the queue
 
 
 @click.group()
@@ -57,7 +57,7 @@ def list_rules(config: Path, form: Form) -> None:
     for each in rules:
         if each["slow_at"]:
             print_line(
-                f"warning: rule {each['name']} {SET_ASIDE}: add it with another one", err=True
+                f"warning: rule {each['name']} {SET_ASIDE_TEXT}: add it with another one", err=True
             )
     columns: dict[str, Column] = {
         "RULE": "name",
@@ -67,7 +67,8 @@ def list_rules(config: Path, form: Form) -> None:
         "ENDS IN": lambda rule: time_to(rule["expires_at"]) if rule["expires_at"] else "-",
         "HOLDS": "held",
         "REASON": Cut("reason", 30),
-        "WHERE": lambda rule: " ".join(rule["condition"].split()),  # whole: rules often begin alike
+        # never cut, because rules often begin alike
+        "WHERE": lambda rule: " ".join(rule["condition"].split()),
     }
     print_rows(rules, columns, form)
 
@@ -126,9 +127,9 @@ def add_rule(
 
 
 def _try(overview: Overview, name: str, chosen: str, *, force: bool) -> None:
-    fault, tried, whole = overview.failing(f"rule {name}", chosen, _TRIAL)
+    fault, tried, whole = overview.failing(f"rule {name}", chosen, _TRIAL_S)
     if not whole:
-        print_line(f"warning: tried on {tried} rows in {_TRIAL:.0f} s, not on all", err=True)
+        print_line(f"warning: tried on {tried} rows in {_TRIAL_S:.0f} s, not on all", err=True)
     if fault and not force:
         raise PgmtaError(
             f"{fault}; of {tried} rows tried. The rule would hold what it fails on."

@@ -17,7 +17,7 @@ from queued.cli.options.mail_options import mail_arguments, mail_options, print_
 from queued.cli.options.queue_command import command, parse_pairs
 from queued.cli.options.word_options import read_words, word_options
 
-_PARTS = {
+_OPTIONS_BY_PART = {
     "sender": "--sender", "from_": "--from", "subject": "--subject", "text": "--text",
     "html": "--html", "cc": "--cc", "bcc": "--bcc", "reply_to": "--reply-to",
     "header": "--header",
@@ -26,7 +26,8 @@ _ARGUMENTS = {
     "recipient": "--to", "body": "--text", "headers": "--header", "attachments": "--attach",
     "params": "--param", "send_at": "--at", "from_": "--from",
 }  # fmt: skip
-_ADDRESS = re.compile(r"<([^<>]*)>[ \t]*\Z")  # of a mailbox, as submit_mail() finds it
+# as submit_mail() of the database finds the address of a mailbox
+_ANGLE_ADDRESS = re.compile(r"<([^<>]*)>[ \t]*\Z")
 _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "--version"}
 
 
@@ -60,7 +61,7 @@ def send(
 
     A recipient may be a telephone number, such as +491701234567, which gets the text by SMS.
     """
-    parts = {name: options.pop(name) for name in _PARTS}
+    parts = {name: options.pop(name) for name in _OPTIONS_BY_PART}
     of_template = {name: options.pop(name) for name in _OF_TEMPLATE}
     to = tuple(map(_recipient, to))
     given = {**mail_arguments(options), "attachments": _attachments(attach, picture)}
@@ -71,8 +72,8 @@ def send(
     elif len(to) != 1:
         raise ConfigError(["--to: a template is for one recipient, so name one"])
     else:
-        words = read_words(of_template["param"], of_template["params_file"])
-        mail = TemplateMail(template=template, recipient=to[0], params=words,
+        values = read_words(of_template["param"], of_template["params_file"])
+        mail = TemplateMail(template=template, recipient=to[0], params=values,
                             version=of_template["version"], **given)  # fmt: skip
     try:
         print_submitted(config, mail, as_json=as_json)
@@ -92,7 +93,7 @@ def _recipient(text: str) -> str:
 
 def _refuse(options: dict[str, Any], when: str) -> None:
     """Refuse options that have no effect. Raises ConfigError."""
-    names = {**_PARTS, **_OF_TEMPLATE}
+    names = {**_OPTIONS_BY_PART, **_OF_TEMPLATE}
     for name, value in options.items():
         if value not in (None, ()):
             raise ConfigError([f"{names[name]}: it counts only {when}"])
@@ -103,7 +104,7 @@ def _mail(to: tuple[str, ...], parts: dict[str, Any], given: dict[str, Any]) -> 
     if sender is None:
         if not from_:
             raise ConfigError(["--from: it is missing, and --sender too"])
-        named = _ADDRESS.search(from_)
+        named = _ANGLE_ADDRESS.search(from_)
         sender = named[1] if named else from_
     subject = parts["subject"]
     if subject is None:

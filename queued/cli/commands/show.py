@@ -93,7 +93,7 @@ def show(config: Path, message_id: int, transcript: bool, params: bool, as_json:
 
 def _print_headers(headers: list[tuple[str, str]]) -> None:
     for name, value in headers:
-        if name.lower() in _SHOWN:
+        if name.lower() in _SHOWN_FIELDS:
             print_line(f"  {name}: {value}")
 
 
@@ -155,7 +155,7 @@ def print_reports(reports: MessageReports) -> None:
     print_rows(reports.notified, columns)
 
 
-_SHOWN = ("from", "to", "cc", "subject", "date", "message-id")
+_SHOWN_FIELDS = ("from", "to", "cc", "subject", "date", "message-id")
 
 
 def _make_content(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | None:
@@ -163,7 +163,7 @@ def _make_content(message: dict[str, Any], rows: list[dict[str, Any]]) -> str | 
     shown = message["composition"]
     if shown is not None:
         at = rows[0]["ts"] if rows else message["received_at"]
-        # composed mail alone needs these, which take long to import
+        # here, because only composed mail needs these, whose import takes long
         from pgmta.compose.composed_message import composed_header
         from pgmta.compose.mime import MessageIdentity
 
@@ -245,7 +245,7 @@ _RETURNED: dict[str, Column] = {
 }
 
 
-_SAID = (("confirmed_at", "delivered"), ("complained_at", "complained"))
+_EVENTS_LATER = (("confirmed_at", "delivered"), ("complained_at", "complained"))
 
 
 def print_history(history: list[dict[str, Any]]) -> None:
@@ -258,7 +258,7 @@ def print_history(history: list[dict[str, Any]]) -> None:
         print_rows(returned, _RETURNED)
     said = [
         (entry[column], entry["recipient"], word)
-        for column, word in _SAID
+        for column, word in _EVENTS_LATER
         for entry in history
         if entry[column]
     ]

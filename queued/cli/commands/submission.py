@@ -28,8 +28,8 @@ from queued.cli.options.queue_command import (
     print_rows,
 )
 
-_BARE = re.compile(rb"(?<!\r)\n")
-_FIELDS = ("to", "cc", "bcc")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+_RECIPIENT_FIELDS = ("to", "cc", "bcc")
 
 
 @command(name="send --raw", json=True)
@@ -60,7 +60,7 @@ def submit(
     header = header_block(content, len(content))
     recipients = list(recipient)
     if from_header:
-        recipients += _addresses(header, *_FIELDS)
+        recipients += _addresses(header, *_RECIPIENT_FIELDS)
         content = without_bcc(header) + content[len(header) :]
     if sender is None:
         sender = next(iter(_addresses(header, "from")), None)
@@ -68,7 +68,7 @@ def submit(
             raise ConfigError(["--sender: the file has no address in From, so name the sender"])
     if not recipients:
         raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
-    mail = RawMail(sender, recipients, _BARE.sub(b"\r\n", content), **mail_arguments(options))
+    mail = RawMail(sender, recipients, _BARE_LF.sub(b"\r\n", content), **mail_arguments(options))
     try:
         print_submitted(config, mail, as_json=as_json)
     except SubmissionError as error:

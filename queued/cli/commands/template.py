@@ -30,7 +30,7 @@ from queued.cli.options.queue_command import (
 )
 from queued.cli.options.shown_parts import show_parts, view_options
 from queued.cli.options.template_file import (
-    ENDINGS,
+    SUFFIXES,
     check_tenant,
     front_matter,
     read_template,
@@ -38,11 +38,11 @@ from queued.cli.options.template_file import (
 )
 from queued.cli.options.word_options import read_words, word_options
 
-_FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True,
+_FILES_ARGUMENT = click.argument("files", metavar="FILE...", nargs=-1, required=True,
                         type=click.Path(dir_okay=False, path_type=Path))  # fmt: skip
 _OF_FILES = click.option("--tenant", default="", help="Tenant of templates that name none.")
-_OF_NAME = click.option("--tenant", default="", help="Tenant of the template.")
-_VERSION = click.option("--version", type=int, help="Version.  [default: the last one]")
+_TENANT_OPTION = click.option("--tenant", default="", help="Tenant of the template.")
+_VERSION_OPTION = click.option("--version", type=int, help="Version.  [default: the last one]")
 
 
 @click.group()
@@ -51,7 +51,7 @@ def template() -> None:
 
 
 @command(template, rows=True)
-@_FILES
+@_FILES_ARGUMENT
 @_OF_FILES
 def put(config: Path, files: tuple[Path, ...], tenant: str, form: Form) -> None:
     """Store the templates in FILEs, all or none.
@@ -96,8 +96,8 @@ def list_templates(config: Path, tenant: str | None, form: Form) -> None:
 
 @command(template, json=True)
 @click.argument("name")
-@_VERSION
-@_OF_NAME
+@_VERSION_OPTION
+@_TENANT_OPTION
 def show(config: Path, name: str, version: int | None, tenant: str, as_json: bool) -> None:
     """Print a template, and the words with their places."""
     found = _stored(config, name, tenant, version)
@@ -120,8 +120,8 @@ def show(config: Path, name: str, version: int | None, tenant: str, as_json: boo
 @click.argument("which", metavar="NAME|FILE")
 @word_options
 @click.option("--to", help="Recipient, ADDRESS or NAME <ADDRESS>.  [default: none]")
-@_VERSION
-@_OF_NAME
+@_VERSION_OPTION
+@_TENANT_OPTION
 @view_options
 def render(
     config: Path,
@@ -139,7 +139,7 @@ def render(
 
     A template in a file needs no database. Date and Message-ID of the mail are examples.
     """
-    if which.endswith(ENDINGS) and (Path(which).exists() or not config.exists()):
+    if which.endswith(SUFFIXES) and (Path(which).exists() or not config.exists()):
         if version is not None:
             raise ConfigError([f"--version: it counts only with a name, and {which} is a file"])
         compiled = read_template(Path(which)).template
@@ -150,7 +150,7 @@ def render(
         source = _stored(config, which, tenant, version).source
         try:
             compiled = compile_template(source)
-        except TemplateError as error:  # another version of pgmta took it
+        except TemplateError as error:  # another version of pgmta has stored the template
             raise PgmtaError(f"template {which}: {error}") from None
     words = read_words(param, params_file)
     try:
@@ -161,7 +161,7 @@ def render(
 
 
 @command(template, json=True)
-@_FILES
+@_FILES_ARGUMENT
 @_OF_FILES
 def diff(config: Path, files: tuple[Path, ...], tenant: str, as_json: bool) -> None:
     """Compare the templates in FILEs with the last versions; exit 1 if one differs."""

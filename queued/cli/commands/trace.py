@@ -29,10 +29,10 @@ from queued.cli.options.queue_command import (
     who,
 )
 
-_LOOK = 1.0  # seconds between two looks for new transcripts
-_AWARE = 15.0  # seconds in which every worker has read a new trace, by a heartbeat every 10 s
-_LONGEST = 86400.0  # seconds
-_AFTER = 2.0  # seconds after its end in which outcomes of a trace may still come
+_LOOK_INTERVAL_S = 1.0  # for new transcripts
+_AWARE_S = 15.0  # by then a heartbeat, one every 10 s, has told every worker of a new trace
+_MAX_TRACE_S = 86400.0
+_LATE_OUTCOMES_S = 2.0  # so long after its end outcomes of a trace may still come
 
 
 @command(rows=True)
@@ -68,7 +68,7 @@ def trace(
         Trace.of(0, wanted)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    if not 0 < seconds <= _LONGEST:
+    if not 0 < seconds <= _MAX_TRACE_S:
         raise ConfigError([f"--for {length}: at most 1d"])
     if form == Form.CSV and not listed:
         raise ConfigError(["--csv is for --list"])
@@ -103,10 +103,10 @@ def _start(
 
 def _wait_for_workers(orders: TraceOrders, began: datetime) -> None:
     """Return when every worker knows the trace. Each reads the traces with its heartbeat."""
-    until = time.monotonic() + _AWARE
+    until = time.monotonic() + _AWARE_S
     workers, unaware = orders.unaware(began)
     while unaware and time.monotonic() < until:
-        time.sleep(_LOOK / 4)
+        time.sleep(_LOOK_INTERVAL_S / 4)
         workers, unaware = orders.unaware(began)
     if not workers:
         print_line("warning: no delivering worker runs", err=True)
@@ -121,11 +121,11 @@ def _follow(orders: TraceOrders, number: int, began: datetime, as_json: bool) ->
     over = 0.0
     while not over or time.monotonic() < over:
         if not over and not orders.lasts(number):
-            over = time.monotonic() + _AFTER
+            over = time.monotonic() + _LATE_OUTCOMES_S
         for row in orders.fresh(number, began):
             print_json(row) if as_json else _print(row)
         sys.stdout.flush()
-        time.sleep(_LOOK)
+        time.sleep(_LOOK_INTERVAL_S)
 
 
 def _print(row: dict[str, Any]) -> None:

@@ -35,12 +35,12 @@ from queued.cli.commands.token import make_keys
 from queued.cli.options.first_step import FirstStep
 from queued.config import QueuedConfig, whole_model
 
-USER = "me@example.org"
+DEMO_USER = "me@example.org"
 """The login name; it may send from this address only."""
 _NAMES = ("localhost", "pgmta.localhost")
 _ADDRESSES = ("127.0.0.1", "::1")
-_DAYS = 365
-_LEFT = timedelta(days=30)  # of the certificate; then there is a new one
+_CERTIFICATE_DAYS = 365
+_MIN_VALIDITY = timedelta(days=30)  # a certificate that ends sooner is replaced
 
 
 def make_certificate(directory: Path) -> Path:
@@ -56,18 +56,18 @@ def make_certificate(directory: Path) -> Path:
 
 
 def _password(directory: Path) -> Path:
-    """Return the file of the password of USER."""
+    """Return the file of the password of DEMO_USER."""
     return directory / "password"
 
 
 def make_user(directory: Path, uri: str) -> Path:
-    """Return the file of the password of USER, which is made if it is missing."""
+    """Return the file of the password of DEMO_USER, which is made if it is missing."""
     path = _password(directory)
     if not path.exists():
         _write(path, secrets.token_urlsafe(12).encode())
     secret = Secret.of_password(path.read_text(encoding="ascii"))
     with closing(UserAccounts(uri, "queuectl up")) as accounts:
-        accounts.add_user(USER, secret, Rights(senders=[USER]))
+        accounts.add_user(DEMO_USER, secret, Rights(senders=[DEMO_USER]))
     return path
 
 
@@ -87,7 +87,7 @@ def _lasts(path: Path) -> bool:
         until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     except (OSError, ValueError):
         return False
-    return until - _LEFT > datetime.now(UTC)
+    return until - _MIN_VALIDITY > datetime.now(UTC)
 
 
 def _made() -> bytes:
@@ -108,7 +108,7 @@ def _made() -> bytes:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=_DAYS))
+        .not_valid_after(now + timedelta(days=_CERTIFICATE_DAYS))
         .add_extension(
             x509.SubjectAlternativeName([*map(x509.DNSName, _NAMES), *addresses]), critical=False
         )
@@ -118,16 +118,16 @@ def _made() -> bytes:
     return certificate.public_bytes(Encoding.PEM) + private
 
 
-_SMTPD = Path("etc/dev/smtpd.yaml")
-_QUEUED = Path("etc/dev/queued.yaml")
-_SUBMISSION = 2587  # port in the configuration
+_SMTPD_CONFIG = Path("etc/dev/smtpd.yaml")
+_QUEUED_CONFIG = Path("etc/dev/queued.yaml")
+_SUBMISSION_PORT = 2587  # as etc/dev/smtpd.yaml has it
 _WEB = Path("etc/dev/web.yaml")
 _WEB_PORT = 2581  # in it
 _DATABASE = "database"
-_GRACE = 45.0  # seconds for the daemons to drain
-_LAST_LINES = 5  # of the log of a daemon that ended
-_READY = 300.0  # seconds for smtpd to greet, on a slow machine
-_TELL = 10.0  # seconds between two lines about it
+_GRACE_S = 45.0  # for the daemons to drain
+_SHOWN_LINES = 5  # of the log of a daemon that ended
+_READY_TIMEOUT_S = 300.0  # for smtpd to greet, on a slow machine
+_PROGRESS_INTERVAL_S = 10.0  # for lines that smtpd does not greet yet
 
 
 @click.command()
@@ -135,7 +135,7 @@ _TELL = 10.0  # seconds between two lines about it
     "--smtpd",
     "smtpd_config",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=_SMTPD,
+    default=_SMTPD_CONFIG,
     show_default=True,
     help="Configuration of smtpd.",
 )
@@ -143,7 +143,7 @@ _TELL = 10.0  # seconds between two lines about it
     "--queued",
     "queued_config",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=_QUEUED,
+    default=_QUEUED_CONFIG,
     show_default=True,
     help="Configuration of queued.",
 )
@@ -160,7 +160,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
     links in mail lead to `queued web`. The daemons log to files of their own, so that the
     terminal shows the mail that the sink gets.
     """
-    first, usual = smtpd_config == _SMTPD, queued_config == _QUEUED
+    first, usual = smtpd_config == _SMTPD_CONFIG, queued_config == _QUEUED_CONFIG
     web = first and usual
     steps: list[FirstStep] = list(loaded("first_steps")) if usual else []
     _ship(smtpd_config, queued_config, *([_WEB] if web else []))
@@ -170,7 +170,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
     environment = config.environment
     directory = environment.directory.resolve()
     with _only_one(directory, f", smtpd on port {port}, sink on port {sink_port}") as held:
-        optional = [*([_SUBMISSION] if first else []), *([_WEB_PORT] if web else [])]
+        optional = [*([_SUBMISSION_PORT] if first else []), *([_WEB_PORT] if web else [])]
         _check_ports(port, sink_port, page_port, *optional)
         named = configured(environment)
         if not named and not EmbeddedServer(directory).data.exists():
@@ -225,7 +225,7 @@ def _ship(*configs: Path) -> None:
     So other commands can name them, and their paths begin here.
     """
     for config in configs:
-        if config in (_SMTPD, _QUEUED, _WEB) and not config.exists():
+        if config in (_SMTPD_CONFIG, _QUEUED_CONFIG, _WEB) and not config.exists():
             make_parents(config.parent)
             shutil.copyfile(shipped("etc") / "dev" / config.name, config)
 
@@ -253,7 +253,7 @@ def _only_one(directory: Path, ports: str) -> Iterator[int]:
     own = hold(directory / "up.lock", "queuectl up", ports)
     held = open_own(directory / "up.children")
     try:
-        end, told = time.monotonic() + _GRACE, False
+        end, told = time.monotonic() + _GRACE_S, False
         while not locked(held):
             if time.monotonic() > end:
                 raise PgmtaError(f"processes of an earlier `queuectl up` on {directory} do not end")
@@ -288,7 +288,8 @@ class Children:
                 stderr=log,
                 env={**os.environ, **self.environment},
                 pass_fds=[self.lock],
-                start_new_session=True,  # Ctrl-C is ours: we stop them in order
+                # Ctrl-C stops this process, which stops its children in order
+                start_new_session=True,
             )  # fmt: skip
         self.running[name] = child
         return child
@@ -300,7 +301,7 @@ class Children:
     def last_words(self, name: str) -> str:
         """Return the end of a child's log."""
         lines = self.log(name).read_text(encoding="utf-8", errors="replace").splitlines()
-        return "".join(f"\n  {line}" for line in lines[-_LAST_LINES:])
+        return "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
 
 
 async def _run(
@@ -333,14 +334,15 @@ async def _run(
             stdout = (await begin(_DATABASE)).stdout
             if stdout:
                 place = await _line_of(stdout, signals.stop)
-        if place and not signals.stop.is_set():  # else the database has ended
+        if place and not signals.stop.is_set():  # without a line the database has ended
             await asyncio.to_thread(prepare)
             for name in names:
                 await begin(name)
             lines = [(_DATABASE, place), *lines]
             if await _greets(port, ended, signals.stop):
                 _welcome(lines, hints)
-        await first(signals.stop, signals.reload, ended)  # SIGHUP: the terminal is gone
+        # SIGHUP means that the terminal was closed
+        await first(signals.stop, signals.reload, ended)
         if signals.reload.is_set():
             signals.stop.set()
         return 0 if signals.stop.is_set() else EXIT_FAILURE
@@ -361,19 +363,20 @@ def _welcome(lines: list[tuple[str, str]], hints: list[str]) -> None:
 
 
 def _first_try(directory: Path) -> list[str]:
-    """Make the certificate of the default configuration; return what to say about it and USER."""
+    """Make the certificate of the default configuration; return what to say about it."""
     certificate, password = make_certificate(directory), _password(directory)
     authority, secret = shlex.quote(str(certificate)), shlex.quote(str(password))
-    options = f'--ssl-reqd --cacert {authority} --user "{USER}:$(cat {secret})" '
+    options = f'--ssl-reqd --cacert {authority} --user "{DEMO_USER}:$(cat {secret})" '
     return [
-        f"127.0.0.1:{_SUBMISSION}, takes mail of {USER} over TLS",
-        _hint(_SUBMISSION, "localhost", options),
+        f"127.0.0.1:{_SUBMISSION_PORT}, takes mail of {DEMO_USER} over TLS",
+        _hint(_SUBMISSION_PORT, "localhost", options),
     ]
 
 
 def _hint(port: int, host: str = "127.0.0.1", options: str = "") -> str:
     return (
-        f"printf 'From: {USER}\\nSubject: first mail\\n\\nIt works.\\n' | curl -sS --crlf {options}"
+        f"printf 'From: {DEMO_USER}\\nSubject: first mail\\n\\nIt works.\\n' | "
+        f"curl -sS --crlf {options}"
         f"smtp://{host}:{port} --mail-from me@example.org --mail-rcpt you@example.com -T -"
     )
 
@@ -396,9 +399,9 @@ async def _greets(port: int, ended: asyncio.Event, stop: asyncio.Event) -> bool:
     greets = asyncio.create_task(_greeting(port))
     greets.add_done_callback(lambda _: done.set())
     try:
-        while not await first(done, ended, stop, timeout=_TELL):
+        while not await first(done, ended, stop, timeout=_PROGRESS_INTERVAL_S):
             waited = time.monotonic() - began
-            if waited > _READY:
+            if waited > _READY_TIMEOUT_S:
                 raise PgmtaError(f"smtpd does not greet on port {port} after {waited:.0f} s")
             print_line(f"smtpd starts, and has not greeted on port {port} yet ({waited:.0f} s)")
         return greets.done() and greets.result().startswith(b"220")
@@ -422,7 +425,7 @@ async def _stop(child: asyncio.subprocess.Process | None) -> None:
         return
     child.terminate()
     try:
-        async with asyncio.timeout(_GRACE):
+        async with asyncio.timeout(_GRACE_S):
             await child.wait()
     except TimeoutError:
         child.kill()

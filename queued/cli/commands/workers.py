@@ -77,7 +77,7 @@ _COLUMNS: dict[str, Column] = {
     "MATCHES": "matches",
     "DUE": "due",
     "LAG": lambda entry: "-" if entry["lag"] is None else age(entry["lag"]),
-    # whole: many begin alike
+    # cut late, because many conditions begin alike
     "WHERE": Cut(lambda entry: " ".join((entry["takes"] or "every row").split()), 120),
 }
 

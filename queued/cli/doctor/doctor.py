@@ -61,7 +61,7 @@ def doctor(
 def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
     """Run all checks, and yield what they find; a check that finds nothing is ok."""
     settings: QueuedConfig | None = None
-    with suppress(ConfigError):  # the check of the file names the mistakes
+    with suppress(ConfigError):  # the check of that file names its mistakes
         settings = read_config(config, parsers(), passwords=False)
     examination: Examination | None = None
     own_login = True
@@ -71,11 +71,11 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
             examination = Examination(uri)
             own_login = examination.ask("delivers")[0]["delivers"]
         except (StoreUnavailable, ConfigError) as fault:
-            words = " ".join(str(fault).split())
-            # the words of a refused login have its remedy
+            text = " ".join(str(fault).split())
+            # the text of a refused login has its remedy
             there = isinstance(fault, LoginRefused)
             remedy = "start PostgreSQL (`queuectl database run`), or mend environment.database.uri"
-            yield error("database", words, "" if there else remedy)
+            yield error("database", text, "" if there else remedy)
     checks: dict[str, Check] = HostChecks(
         config, smtpd, _folders(settings), examination, own_login=own_login
     ).all()

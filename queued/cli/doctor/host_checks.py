@@ -14,9 +14,9 @@ import psycopg
 from pgmta.store.admin.examination import Examination
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
 
-_PATIENCE = 60.0  # seconds for `smtpd check`
-_LEAST_SHARE = 0.1
-_LEAST = 2 << 30  # octets
+_CHECK_TIMEOUT_S = 60.0  # for `smtpd check`
+_MIN_FREE_SHARE = 0.1
+_MIN_FREE_OCTETS = 2 << 30
 
 
 class HostChecks:
@@ -75,13 +75,13 @@ class HostChecks:
             )
             return
         except psycopg.Error:
-            pass  # a login may lack the right to make a temporary table
+            pass  # the login may lack the right to make a temporary table
         if not _runs_here(examination.backend):
             where = "the server runs on another host: how much room it has is not known here"
             yield unknown("server disk", where, "ask there: `df` of its data directory")
             return
         places = [Path(row["place"]) for row in examination.ask("places")]
-        with suppress(OSError):  # of another user
+        with suppress(OSError):  # raised if another user owns it
             places.append(Path(f"/proc/{examination.backend}/cwd").readlink())
         places = list(dict.fromkeys(places))
         for place in (*places, *(each / "pg_wal" for each in places)):
@@ -115,16 +115,16 @@ class HostChecks:
         try:
             done = subprocess.run(  # noqa: S603
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=_PATIENCE, check=False,
+                timeout=_CHECK_TIMEOUT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            yield unknown(name, f"`{program} check` took more than {_PATIENCE:.0f} s")
+            yield unknown(name, f"`{program} check` took more than {_CHECK_TIMEOUT_S:.0f} s")
             return
         remedy = f"mend the file; `{program} check -c {path}` looks again"
         for line in done.stderr.splitlines():
             text = line.strip()
             if "the database was not checked" in text:
-                continue  # doctor looks at the database itself
+                continue  # doctor itself looks at the database
             if text.startswith("warning: "):
                 yield warning(name, text.removeprefix("warning: "), remedy)
             elif text and done.returncode:
@@ -136,7 +136,7 @@ class HostChecks:
 def _room(check: str, folder: Path, room: os.statvfs_result) -> Iterator[Diagnosis]:
     """Judge the room that a file system has for a folder."""
     free, size = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
-    if free < _LEAST and free < _LEAST_SHARE * size:
+    if free < _MIN_FREE_OCTETS and free < _MIN_FREE_SHARE * size:
         yield error(
             check,
             f"{folder} has room for {free >> 20} MB: without room PostgreSQL takes no mail",

@@ -18,8 +18,14 @@ from pgmta.model import Item
 from pgmta.store.admin.examination import Examination
 from queued.cli.commands.route import RouteMemory
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
-from queued.cli.options.shown_keys import UNPUBLISHED, KeyCheck, ShownKey, check_keys, shown_keys
-from queued.config import SMTP, QueuedConfig
+from queued.cli.options.shown_keys import (
+    UNPUBLISHED_STATE,
+    KeyCheck,
+    ShownKey,
+    check_keys,
+    shown_keys,
+)
+from queued.config import SMTP_TRANSPORTS, QueuedConfig
 from queued.delivery.dns.dns import Questions
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import survey
@@ -27,11 +33,13 @@ from queued.delivery.tls.tls_policy import TlsMode
 from queued.routing.routes import Routes
 from queued.signing.signing_key import zone_line
 
-_SLOW = 2.0  # seconds for an answer of DNS
-_PATIENCE = 10.0  # seconds for all checks together; they run at one time
-_LOCAL = "`delivery.dns.servers: [127.0.0.1]` in queued.yaml, for a resolver such as unbound here"
+_SLOW_ANSWER_S = 2.0  # of name servers
+_TIMEOUT_S = 10.0  # for all checks together, which run at one time
+_LOCAL_RESOLVER_HINT = (
+    "`delivery.dns.servers: [127.0.0.1]` in queued.yaml, for a resolver such as unbound here"
+)
 
-_QUESTION = 4.0  # seconds for one question to all name servers
+_QUESTION_TIMEOUT_S = 4.0  # to all name servers
 
 type _AsyncCheck = Callable[[], AsyncIterator[Diagnosis]]
 
@@ -69,7 +77,7 @@ class InternetChecks:
     def _to_mx(self) -> bool:
         """Whether mail for the probed domain goes to its MX hosts."""
         destination = self._routes.find(self._mail()).destination
-        return destination.transport in SMTP and bool(destination.domain)
+        return destination.transport in SMTP_TRANSPORTS and bool(destination.domain)
 
     def _mail(self) -> Item:
         address = f"postmaster@{self._probe}"
@@ -85,7 +93,7 @@ class InternetChecks:
 
     async def _run_all(self) -> None:
         self._questions = Questions(self._config.delivery.dns)
-        self._deadline = asyncio.get_running_loop().time() + _PATIENCE
+        self._deadline = asyncio.get_running_loop().time() + _TIMEOUT_S
         await asyncio.gather(*(self._run(*each) for each in self._checks.items()))
 
     async def _run(self, name: str, check: _AsyncCheck) -> None:
@@ -95,7 +103,7 @@ class InternetChecks:
                 async for each in check():
                     found.append(each)  # noqa: PERF401 (kept when time is over)
         except TimeoutError:
-            found.append(unknown(name, f"no answer within {_PATIENCE:.0f} s", self._by_hand))
+            found.append(unknown(name, f"no answer within {_TIMEOUT_S:.0f} s", self._by_hand))
         except (psycopg.Error, PgmtaError) as fault:
             self._raised[name] = fault
 
@@ -130,7 +138,7 @@ class InternetChecks:
         if key.problem:
             remedy = f"mend its file, or its entry in signing.keys of queued.yaml; then {test}"
             yield error("DKIM", f"key {key.name}: {key.problem}", remedy)
-        elif shown.state == UNPUBLISHED:
+        elif shown.state == UNPUBLISHED_STATE:
             yield warning(
                 "DKIM", f"the key {key.name} signs nothing yet", f"{record}, then run {test}"
             )
@@ -141,7 +149,7 @@ class InternetChecks:
 
     async def _dns(self) -> AsyncIterator[Diagnosis]:
         """Ask the name servers for the hosts of the probed domain."""
-        remedy = f"{self._by_hand}; {_LOCAL}, then `systemctl reload queued`"
+        remedy = f"{self._by_hand}; {_LOCAL_RESOLVER_HINT}, then `systemctl reload queued`"
         began = time.monotonic()
         try:
             await self._questions.ask(self._probe, "MX")
@@ -150,14 +158,15 @@ class InternetChecks:
             yield error("DNS", silent, remedy)
             return
         took = time.monotonic() - began
-        if took > _SLOW:
+        if took > _SLOW_ANSWER_S:
             yield warning("DNS", f"an answer took {took:.1f} s ({self._servers})", remedy)
         wanted = self._routes.may_use_dane(TlsMode(self._config.delivery.tls.mode))
         if wanted and not await self._questions.validating():
             yield warning(
                 "DNS",
                 f"the name servers do not validate ({self._servers}): mail is sent without DANE",
-                f"{_LOCAL}; or `trust_ad: true` beside it, if the network to them is safe",
+                f"{_LOCAL_RESOLVER_HINT}; or `trust_ad: true` beside it, if the network to them is "
+                "safe",
             )
 
     async def _reverse_name(self) -> AsyncIterator[Diagnosis]:
@@ -207,7 +216,7 @@ class InternetChecks:
         except DeliveryError as fault:
             untried = fault.line
         except TimeoutError:
-            reason = "no answer"  # or untried
+            reason = "no answer"  # also if no address was tried
         else:
             answers = [each.answer.error for each in hosts if each.answer]
             untried = "" if answers else ", ".join({each.error for each in hosts})
@@ -227,6 +236,6 @@ class InternetChecks:
 def _hurried(config: QueuedConfig) -> QueuedConfig:
     """Return a copy whose questions to name servers end before the time of all checks does."""
     delivery = config.delivery
-    timeout = min(delivery.dns.timeout, _QUESTION)
+    timeout = min(delivery.dns.timeout, _QUESTION_TIMEOUT_S)
     dns = delivery.dns.model_copy(update={"timeout": timeout})
     return config.model_copy(update={"delivery": delivery.model_copy(update={"dns": dns})})

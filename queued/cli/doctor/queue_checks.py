@@ -15,9 +15,9 @@ from pgmta.store.schema import migrations, mismatch
 from queued.cli.commands.workers import look_at_workers
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 
-_LATE = 300.0  # seconds for which a row may be due
-_MANY = 20  # attempts that say something
-_HELD = 3600.0  # seconds since mail came that is on hold
+_LATE_S = 300.0  # a row that is due for longer is a finding
+_MIN_ATTEMPTS = 20  # fewer attempts say little
+_NEWLY_HELD_S = 3600.0  # mail that came and was put on hold in this time is a finding
 
 
 class QueueChecks:
@@ -97,7 +97,7 @@ class QueueChecks:
     def due_mail(self) -> Iterator[Diagnosis]:
         """Look how long mail waits beyond its time."""
         seconds = self._ask("oldest_due")[0]["seconds"]
-        if seconds is not None and seconds > _LATE:
+        if seconds is not None and seconds > _LATE_S:
             yield error(
                 "due mail",
                 f"a row is due for {age(seconds)}, and no worker has taken it",
@@ -106,7 +106,7 @@ class QueueChecks:
 
     def held(self) -> Iterator[Diagnosis]:
         """Look for mail that stays on hold until somebody releases it, by its reason."""
-        for row in self._ask("held", least=_HELD):
+        for row in self._ask("held", least=_NEWLY_HELD_S):
             many = "a row" if row["number"] == 1 else f"{row['number']} rows"
             yield warning(
                 "hold",
@@ -120,13 +120,13 @@ class QueueChecks:
     def outcomes(self) -> Iterator[Diagnosis]:
         """Look whether mail is delivered at all."""
         row = self._ask("outcomes")[0]
-        if row["attempts"] >= _MANY and row["delivered"] * 10 < row["attempts"]:
+        if row["attempts"] >= _MIN_ATTEMPTS and row["delivered"] * 10 < row["attempts"]:
             yield error(
                 "outcomes",
                 f"of {row['attempts']} attempts in half an hour {row['delivered']} delivered",
                 "`queuectl list --count --by class --since 30m`, then `queuectl route DOMAIN`",
             )
-        if row["unknown"] >= _MANY and row["unknown"] * 20 > row["attempts"]:
+        if row["unknown"] >= _MIN_ATTEMPTS and row["unknown"] * 20 > row["attempts"]:
             yield warning(
                 "outcomes",
                 f"{row['unknown']} attempts in half an hour ended as unknown: mail may come twice",

@@ -12,15 +12,15 @@ from pgmta.postgres import blockers
 from pgmta.store.admin.examination import Examination
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
 
-_LEAST_VERSION = 150000
-_CLOCK = 2.0  # seconds
-_FULL = 0.9  # of the connections
-_OLD = 1_000_000_000  # transactions, of about 2 * 10^9
-_KEPT = 1 << 30  # octets of WAL
-_BLOCKS = 2.0  # seconds for which a session may block others
-_LONG = 300.0  # seconds of a transaction
-_NOTIFICATIONS = 0.5  # of the queue of NOTIFY
-_DEAD = 200_000  # rows, and more than three times the others
+_MIN_VERSION = 150000  # as the parameter server_version_num has it
+_MAX_CLOCK_ERROR_S = 2.0
+_FULL_SHARE = 0.9  # of the connections
+_OLD_TRANSACTIONS = 1_000_000_000  # of about 2 * 10^9 that there are
+_KEPT_WAL_OCTETS = 1 << 30
+_BLOCKING_S = 2.0  # a session that blocks others for longer is a finding
+_LONG_TRANSACTION_S = 300.0
+_NOTIFY_QUEUE_SHARE = 0.5  # of the queue of NOTIFY
+_MIN_DEAD_ROWS = 200_000  # and more than three times the others
 
 
 class ServerChecks:
@@ -54,7 +54,7 @@ class ServerChecks:
 
     def version(self) -> Iterator[Diagnosis]:
         """Look at the version."""
-        if self._examination.version < _LEAST_VERSION:
+        if self._examination.version < _MIN_VERSION:
             number = self._examination.version // 10_000
             yield error("version", f"PostgreSQL {number} is too old", "upgrade to 15 or newer")
 
@@ -120,7 +120,7 @@ class ServerChecks:
     def connections(self) -> Iterator[Diagnosis]:
         """Look whether the connections run out."""
         ((used, most),) = (row.values() for row in self._ask("connections"))
-        if used >= _FULL * most:
+        if used >= _FULL_SHARE * most:
             yield warning(
                 "connections",
                 f"{used} of {most} connections are in use",
@@ -130,7 +130,7 @@ class ServerChecks:
     def locks(self) -> Iterator[Diagnosis]:
         """Look for sessions that keep others from tables or rows."""
         for row in self._examination.blockers():
-            if (row["seconds"] or 0.0) < _BLOCKS:
+            if (row["seconds"] or 0.0) < _BLOCKING_S:
                 continue
             waiting = f"{row['waiters']} sessions wait" if row["waiters"] else "others will wait"
             yield error(
@@ -148,14 +148,14 @@ class ServerChecks:
                 "this login does not see how long others' transactions last",
                 f"a superuser runs `GRANT pg_monitor TO {seen['login']};`",
             )
-        for row in self._ask("long_transactions", least=_LONG):
+        for row in self._ask("long_transactions", least=_LONG_TRANSACTION_S):
             yield warning(
                 "transactions",
                 f"a transaction of {row['login']} ({row['program'] or 'no name'}, {row['state']}) "
                 f"lasts {age(row['seconds'])}: rows that are gone stay in the tables",
                 f"end its program, or SELECT pg_terminate_backend({row['pid']});",
             )
-        for row in self._ask("prepared", least=_LONG):
+        for row in self._ask("prepared", least=_LONG_TRANSACTION_S):
             yield warning(
                 "transactions",
                 f"the prepared transaction {row['name']} waits for {age(row['seconds'])}",
@@ -165,7 +165,7 @@ class ServerChecks:
     def notifications(self) -> Iterator[Diagnosis]:
         """Look whether a session keeps notifications of others."""
         ((share,),) = (row.values() for row in self._ask("notifications"))
-        if share > _NOTIFICATIONS:
+        if share > _NOTIFY_QUEUE_SHARE:
             yield warning(
                 "notifications",
                 f"the queue of NOTIFY is {share:.0%} full: workers hear of mail late, and programs "
@@ -176,7 +176,7 @@ class ServerChecks:
     def slots(self) -> Iterator[Diagnosis]:
         """Look for replication slots without a reader."""
         for row in self._ask("slots"):
-            if row["octets"] >= _KEPT:
+            if row["octets"] >= _KEPT_WAL_OCTETS:
                 yield warning(
                     "replication slots",
                     f"the slot {row['name']} has no reader, and keeps {row['octets'] >> 20} MB",
@@ -204,7 +204,7 @@ class ServerChecks:
 
     def bloat(self) -> Iterator[Diagnosis]:
         """Look for tables that vacuum does not keep up with."""
-        for row in self._ask("bloat", least=_DEAD):
+        for row in self._ask("bloat", least=_MIN_DEAD_ROWS):
             yield warning(
                 "bloat",
                 f"the table {row['name']} has {row['dead']} dead rows beside {row['live']}, "
@@ -215,7 +215,7 @@ class ServerChecks:
     def transaction_age(self) -> Iterator[Diagnosis]:
         """Look how near the server is to the end of its transaction numbers."""
         number = self._ask("age")[0]["age"]
-        if number > _OLD:
+        if number > _OLD_TRANSACTIONS:
             yield error(
                 "transaction age",
                 f"the oldest row is {number / 1e6:.0f} million transactions old; at 2,000 million "
@@ -247,7 +247,7 @@ class ServerChecks:
         there = self._ask("clock")[0]["now"]
         after = time.time()
         apart = there - after if there > after else before - there
-        if apart > _CLOCK:
+        if apart > _MAX_CLOCK_ERROR_S:
             side = "ahead of" if there > after else "behind"
             yield warning(
                 "clock",

@@ -11,7 +11,7 @@ import click
 from pgmta.command import attached_option, config_option, reporting
 from pgmta.errors import ConfigError
 from pgmta.postgres.locate import configured
-from queued.cli.options.queue_command import CONFIG, place_to_make
+from queued.cli.options.queue_command import CONFIG_NAME, place_to_make
 
 
 @click.group()
@@ -20,7 +20,7 @@ def database() -> None:
 
 
 @database.command()
-@config_option(CONFIG, needed=False)
+@config_option(CONFIG_NAME, needed=False)
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
@@ -39,6 +39,6 @@ def run(config: Path, directory: Path | None, attached: bool) -> None:
         if configured(place):
             raise ConfigError([f"{config}: environment.database.uri names another PostgreSQL"])
         directory = place.directory
-    words = [str(directory.resolve()), *(["--attached"] if attached else [])]
-    # a new program, because what has read the file would stay in memory for nothing
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "pgmta.postgres.embedded", *words])  # noqa: S606
+    arguments = [str(directory.resolve()), *(["--attached"] if attached else [])]
+    # A new program, because the modules that read the file would stay in memory for nothing.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "pgmta.postgres.embedded", *arguments])  # noqa: S606

@@ -27,12 +27,12 @@ from pgmta.shipped import shipped
 from pgmta.store.admin.migrate import migrate as apply_migrations
 from queued.config import whole_model
 
-DATA = Path("/var/lib/pgmta")
+DATA_FOLDER = Path("/var/lib/pgmta")
 """The folder of an embedded PostgreSQL, if the files are those of an installation."""
 
-_GROUP = "pgmta"
-_MODE = 0o640  # the URI may have a password
-_LOCAL = ("127.0.0.0/8", "::1/128")
+_FILE_GROUP = "pgmta"
+_FILE_MODE = 0o640  # the URI may have a password
+_LOCAL_NETWORKS = ("127.0.0.0/8", "::1/128")
 
 
 @click.command()
@@ -90,20 +90,20 @@ def init(
     if asks and not domains:
         domains = _ask("Domains whose mail comes from anywhere (with blanks between; or none)")
     if asks and not networks:
-        networks = _ask("Networks that may send to any address", " ".join(_LOCAL))
+        networks = _ask("Networks that may send to any address", " ".join(_LOCAL_NETWORKS))
     environment: dict[str, Any] = {"hostname": hostname}
     if database:
         environment["database"] = {"uri": database}
     elif folder == SYSTEM_FOLDER:
-        environment["directory"] = str(DATA)
-    read_settings(environment, Environment)  # before a file is written
+        environment["directory"] = str(DATA_FOLDER)
+    read_settings(environment, Environment)  # raises for a mistake before a file is written
     for domain in domains:
         _valid("--domain", normalise_domain, domain.removeprefix("*."))
     for network in networks:
         _valid("--network", parse_network, network)
     _valid("--address", parse_listen_address, address)
     texts = {
-        "smtpd.yaml": _smtpd(environment, address, port, domains, networks or _LOCAL),
+        "smtpd.yaml": _smtpd(environment, address, port, domains, networks or _LOCAL_NETWORKS),
         "queued.yaml": _queued(environment),
         "shaping.yaml": _SHAPING,
     }
@@ -190,9 +190,9 @@ def _write(folder: Path, texts: dict[str, str], *, force: bool) -> None:
 def _lend(path: Path) -> None:
     """Let the group of the daemons read a file of root."""
     if os.geteuid() == 0:
-        with suppress(KeyError):  # no package has made it
-            os.chown(path, 0, grp.getgrnam(_GROUP).gr_gid)
-    path.chmod(_MODE)
+        with suppress(KeyError):  # raised if no package has made the group
+            os.chown(path, 0, grp.getgrnam(_FILE_GROUP).gr_gid)
+    path.chmod(_FILE_MODE)
 
 
 def _next_steps(folder: Path, *, embedded: bool, migrated: bool) -> None:

@@ -9,11 +9,11 @@ import click
 from pgmta.command import config_option, json_option, print_json, print_line, reporting
 from pgmta.postgres.locate import existing
 from pgmta.store.admin.migrate import migrate as apply_migrations
-from queued.cli.options.queue_command import CONFIG, place_to_make
+from queued.cli.options.queue_command import CONFIG_NAME, place_to_make
 
 
 @click.command()
-@config_option(CONFIG, needed=False)
+@config_option(CONFIG_NAME, needed=False)
 @click.option(
     "--while-daemons-run",
     is_flag=True,

@@ -17,7 +17,7 @@ from pgmta.store.queue.partitions import Values, check, opened, tree
 from pgmta.store.queue.repartition import Moved, Repartition
 from queued.cli.options.queue_command import Column, Form, command, database_of, print_rows
 
-_WORTH = 1000  # rows of one _partid in the default leaf from which a leaf is suggested
+_MIN_ROWS = 1000  # of one _partid in the default leaf, to suggest a leaf of its own
 
 _wait = click.option(
     "--wait",
@@ -132,7 +132,7 @@ def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
 @click.option(
     "--worth",
     type=click.IntRange(1),
-    default=_WORTH,
+    default=_MIN_ROWS,
     show_default=True,
     metavar="ROWS",
     help="Hint at values of _partid with at least this number of rows in the default partition.",

@@ -20,7 +20,7 @@ _RECIPIENT = click.option(
 )
 _TENANT = click.option("--tenant", multiple=True, help="For whom the mail is, * for any text.")
 _DOMAIN = click.option("--domain", multiple=True, help="Domain of the recipient, * for any text.")
-_OF_MAIL = (
+_MAIL_OPTIONS = (
     _SENDER,
     _RECIPIENT,
     _DOMAIN,
@@ -29,7 +29,7 @@ _OF_MAIL = (
         "--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds rows without K."
     ),
 )
-_OF_LOG = (
+_LOG_OPTIONS = (
     _RECIPIENT,
     _DOMAIN,
     _SENDER,
@@ -51,7 +51,7 @@ _OF_LOG = (
     ),
 )
 _PRIORITY = click.option("--priority", multiple=True, help="Priority: 3, '<=3', 2..5; 0 is first.")
-_OF_ROWS = (
+_ROW_OPTIONS = (
     click.option("--where", metavar="SQL", help="Condition on columns of queue."),
     click.option("--id", type=int, multiple=True, help="Message id."),
     click.option(
@@ -74,14 +74,14 @@ _OF_ROWS = (
 
 def mail_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose mail; the command gets them as keywords for `parse`."""
-    for option in reversed((*_OF_MAIL, _PRIORITY)):
+    for option in reversed((*_MAIL_OPTIONS, _PRIORITY)):
         command = option(command)
     return command
 
 
 def search_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options by which queue and log are searched, as keywords for `Wanted`."""
-    for option in reversed(_OF_LOG):
+    for option in reversed(_LOG_OPTIONS):
         command = option(command)
     return command
 
@@ -91,7 +91,7 @@ def filter_options(command: Callable[..., Any], *, priority: bool = True) -> Cal
 
     Without `priority` the command has an option of that name itself.
     """
-    for option in reversed((*_OF_MAIL, *([_PRIORITY] if priority else ()), *_OF_ROWS)):
+    for option in reversed((*_MAIL_OPTIONS, *([_PRIORITY] if priority else ()), *_ROW_OPTIONS)):
         command = option(command)
     return command
 

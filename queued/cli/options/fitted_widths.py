@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from pgmta.command import columns
 
-_GAP = 2  # blanks between two columns
-_SHORT = 10  # characters that a text keeps
+_GAP_CHARACTERS = 2  # between two columns
+_MIN_TEXT_CHARACTERS = 10  # that a text keeps
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*")
 
 
@@ -27,7 +27,9 @@ def fitted_widths(
     """
     texts = {n: (name, *(row[n] for row in rows)) for n, name in enumerate(header)}
     widths = {n: max(map(columns, each)) for n, each in texts.items()}
-    floor = {n: min(widths[n], max(_SHORT, len(name))) for n, name in enumerate(header)}
+    floor = {
+        n: min(widths[n], max(_MIN_TEXT_CHARACTERS, len(name))) for n, name in enumerate(header)
+    }
     for n in widths:
         if (
             (n == 0 and n not in least)
@@ -48,4 +50,4 @@ def fitted_widths(
 
 def _line(widths: Iterable[int]) -> int:
     each = list(widths)
-    return sum(each) + _GAP * (len(each) - 1)
+    return sum(each) + _GAP_CHARACTERS * (len(each) - 1)

@@ -70,7 +70,8 @@ class LazyGroup(ErrorLinesGroup):
         command = found.load()
         known = {option for each in command.params for option in each.opts}
         for flag, other in self._forms(cmd_name).items():
-            if flag not in known:  # for the help: `resolve_command` takes the flag
+            # only shown in the help, because `resolve_command` takes the flag
+            if flag not in known:
                 command.params.append(
                     click.Option([flag], is_flag=True, expose_value=False, help=other.line)
                 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pgmta.compose.parts import Parts
 
-# No script runs, and nothing is loaded: the frame inherits the policy of the page.
+# No script runs and nothing is loaded, because the frame inherits the policy of the page.
 _PAGE = """\
 <!DOCTYPE html>
 <html>

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 from pgmta.command import age, print_line, redraw_line
 
-_BAR = 30  # characters
-_REDRAWN = 0.1  # seconds between two pictures of a bar
-_LINES = 5.0  # seconds between two lines, if there is no terminal
+_BAR_CHARACTERS = 30
+_REDRAW_INTERVAL_S = 0.1
+_LINE_INTERVAL_S = 5.0  # if there is no terminal
 
 
 class ProgressBar:
@@ -28,7 +28,7 @@ class ProgressBar:
     def show(self, done: int, number: int) -> None:
         """Take in how far the work is: `done` of the length, and `number` things."""
         now = time.monotonic()
-        if now - self._shown < (_REDRAWN if self._terminal else _LINES):
+        if now - self._shown < (_REDRAW_INTERVAL_S if self._terminal else _LINE_INTERVAL_S):
             return
         self._shown = now
         text = self.text(done, number, now - self._begun)
@@ -44,9 +44,10 @@ class ProgressBar:
         if not self._length:
             return f"{self._label} {counted}"
         share = min(1.0, done / self._length)
-        filled = int(share * _BAR)
+        filled = int(share * _BAR_CHARACTERS)
         left = f", {age(seconds / share - seconds)} left" if share else ""
-        return f"{self._label} [{'#' * filled}{'-' * (_BAR - filled)}] {share:4.0%} {counted}{left}"
+        bar = "#" * filled + "-" * (_BAR_CHARACTERS - filled)
+        return f"{self._label} [{bar}] {share:4.0%} {counted}{left}"
 
     def end(self) -> None:
         """Take the bar away."""

@@ -42,18 +42,18 @@ from queued.cli.options.fitted_widths import fitted_widths
 if TYPE_CHECKING:
     from queued.config import QueuedConfig
 
-SET_ASIDE = "is set aside and counts no more, because its condition takes too long"
+SET_ASIDE_TEXT = "is set aside and counts no more, because its condition takes too long"
 """What became of a rule or order with `slow_at`."""
 
-CONFIG = "queued.yaml"
-"""The name of the configuration of every command."""
+CONFIG_NAME = "queued.yaml"
+"""The name of the configuration file of every command."""
 
 
 class _Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:  # click compares the dashes too
+        except click.NoSuchOption as error:  # because click's own hint compares the dashes too
             name = error.option_name.strip("-")
             near = [each for each in error.possibilities or ()
                     if get_close_matches(name, [each.strip("-")])]  # fmt: skip
@@ -75,12 +75,13 @@ def command(
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        wrapped = config_option(CONFIG, needed=needed)(reporting(function))
+        wrapped = config_option(CONFIG_NAME, needed=needed)(reporting(function))
         if json or rows:
             wrapped = json_option(wrapped) if json else _form_options(wrapped)
         made = (group or click).command(name, cls=_Command)(wrapped)
-        last = len(_FORMS) if rows else int(json)
-        made.params = made.params[last:] + made.params[:last][::-1]  # the last ones in the help
+        last = len(_FORM_OPTIONS) if rows else int(json)
+        # so that these options are the last ones in the help
+        made.params = made.params[last:] + made.params[:last][::-1]
         return made
 
     return decorate
@@ -92,7 +93,7 @@ def who() -> str:
 
 
 class _CommandEnvironment(DatabasePlace):
-    hostname: Any = None  # only daemons need it, and its default may ask name servers
+    hostname: Any = None  # not the default, which may ask name servers and which no command needs
 
 
 class _CommandFile(BaseModel):
@@ -110,7 +111,7 @@ def database_of(config: Path) -> str:
 def place_of(config: Path) -> DatabasePlace:
     """Return where the database of a queued.yaml is. Raises ConfigError."""
     read = load(config, _CommandFile)
-    if "environment" not in read.model_fields_set:  # it may be misspelt
+    if "environment" not in read.model_fields_set:  # the section may be misspelt
         return whole_config(config).environment
     return read.environment
 
@@ -167,8 +168,8 @@ def read_address(text: str) -> str:
         raise ConfigError([str(error)]) from None
 
 
-_NUMBER = int | float | None
-_SKEW = 60.0  # seconds by which the clocks of two hosts may differ
+_NUMBER_TYPES = int | float | None
+_MAX_CLOCK_SKEW_S = 60.0  # between two hosts
 
 
 class Form(StrEnum):
@@ -185,7 +186,7 @@ class Form(StrEnum):
         return self in (Form.JSON, Form.CSV)
 
 
-_FORMS = (
+_FORM_OPTIONS = (
     click.option("--wide", "form", flag_value="wide", help="Cut no column."),
     click.option("--json", "form", flag_value="json", help="Output for machines."),
     click.option("--csv", "form", flag_value="csv", help="The values of --json, a line per row."),
@@ -199,7 +200,7 @@ def _form_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, form: str | None, **options: Any) -> Any:
         return function(*args, form=Form(form or Form.TABLE), **options)
 
-    for option in _FORMS:
+    for option in _FORM_OPTIONS:
         wrapper = option(wrapper)
     return wrapper
 
@@ -244,7 +245,9 @@ def print_rows(
 
 def _print_fitted(columns: Mapping[str, Column], table: list[list[Any]], room: int) -> None:
     header = list(columns)
-    numbers = {n for n in range(len(header)) if all(isinstance(row[n], _NUMBER) for row in table)}
+    numbers = {
+        n for n in range(len(header)) if all(isinstance(row[n], _NUMBER_TYPES) for row in table)
+    }
     texts = [["" if value is None else printable(str(value)) for value in row] for row in table]
     least = [n for n, column in enumerate(columns.values()) if isinstance(column, Cut)]
     widths = fitted_widths(header, texts, room, numbers, least)
@@ -272,7 +275,7 @@ def instant(moment: datetime) -> str:
 def age_of(moment: datetime) -> str:
     """Return the age of something that happened then; - if it is still to come."""
     seconds = (datetime.now(UTC) - moment).total_seconds()
-    return "-" if seconds < -_SKEW else age(seconds)
+    return "-" if seconds < -_MAX_CLOCK_SKEW_S else age(seconds)
 
 
 def time_to(moment: datetime) -> str:

@@ -30,7 +30,7 @@ from queued.signing.signing_key import (
     verified,
 )
 
-UNPUBLISHED = "unpublished"
+UNPUBLISHED_STATE = "unpublished"
 """The state of a key of the table whose record no `queuectl dkim test` has seen in DNS."""
 
 
@@ -66,7 +66,7 @@ def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[S
                     "table",
                 )  # fmt: skip
                 if any(key.name == each.name for each in keys):
-                    continue  # that of the file signs
+                    continue  # the key of the file signs
                 key.pem = (table.private(key.domain, key.selector) or "").encode()
                 public[key.name] = row["public_key"]
                 if row["unpublished"]:
@@ -120,7 +120,7 @@ def _with_states(
         if key.problem:
             state = f"broken: {key.problem}"
         elif key.name in unpublished:
-            state = UNPUBLISHED
+            state = UNPUBLISHED_STATE
         elif key.active_from > now:
             state = "waits"
         else:
@@ -132,7 +132,7 @@ def _with_states(
 _OVERSIGN = frozenset((b"from", b"subject", b"date"))
 _SIGNATURE = re.compile(rb"\tb=([^;]*)\r\n\Z")
 _BLANK = re.compile(rb"\s+")
-_AT_ONCE = 20  # questions to the name servers
+_MAX_QUESTIONS = 20  # to name servers at one time
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ async def check_keys(
     Keys without an answer at the deadline, by the clock of the loop, are unanswered.
     """
     questions = Questions(config.delivery.dns)
-    slots = asyncio.Semaphore(_AT_ONCE)
+    slots = asyncio.Semaphore(_MAX_QUESTIONS)
 
     async def check(key: ShownKey) -> KeyCheck:
         try:

@@ -15,7 +15,7 @@ from pgmta.compose.parts import Parts
 from pgmta.errors import PgmtaError
 from queued.cli.options.mail_page import mail_page, open_page
 
-_MESSAGE_ID = "<0.0000000000000000@localhost>"  # of mail that is not sent
+_MESSAGE_ID = "<0.0000000000000000@localhost>"  # stands in mail that is only shown
 
 _SUBJECT = re.compile(r"(?m)^Subject:.*\r\n(?:[ \t].*\r\n)*")
 

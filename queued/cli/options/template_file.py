@@ -18,8 +18,8 @@ from pgmta.config.yaml_file import KeyLines
 from pgmta.errors import ConfigError, TemplateError
 from pgmta.store.changes.templates import NamedTemplate
 
-ENDINGS = (".txt", ".html")
-"""The ends of the names of template files."""
+SUFFIXES = (".txt", ".html")
+"""How the names of template files end."""
 
 _FENCE = "---"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -134,7 +134,7 @@ def read_template(path: Path, tenant: str = "") -> NamedTemplate:
 
 def _first(path: Path) -> Path:
     """Return the file with the front matter. Raises ConfigError for another ending."""
-    if path.suffix not in ENDINGS:
+    if path.suffix not in SUFFIXES:
         raise ConfigError([f"{path}: a template is NAME.txt, NAME.html or both"])
     text = path.with_suffix(".txt")
     return text if text.exists() else path
@@ -157,7 +157,7 @@ def _read(path: Path) -> _Content:
             raise ConfigError([f"{path}:{number}: a value that begins with {{{{ needs quotes"])
     start = ends[0] + 1
     while start < len(lines) - 1 and not lines[start].strip():
-        start += 1  # empty lines before the text
+        start += 1  # skips empty lines before the text
     front = "\n" + "\n".join(lines[1 : ends[0]]) + "\n"
     return _Content(path, front, "\n".join(lines[start:]), start + 1)
 
@@ -174,7 +174,7 @@ def _located(
     if content:
         return f"{content.path}:{content.line + error.line - 1}: {error.advice}"
     part, advice = error.part, error.advice
-    # a file without a sender has the mistake in the address of From
+    # if the file names no sender, the mistake is in the address of From
     if part == "sender" and ("sender",) not in lines and not error.hint:
         part, advice = "from", f"{advice}; write ADDRESS or NAME <ADDRESS>"
     key, _, name = part.partition(".")

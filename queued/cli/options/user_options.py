@@ -18,14 +18,14 @@ from pgmta.password import MAX_PASSWORD_OCTETS
 from pgmta.store.admin.user_accounts import Rights, Secret
 from queued.cli.options.queue_command import parse_pairs
 
-_SHORTEST = 8  # characters of a password
+_MIN_PASSWORD_CHARACTERS = 8
 
-_PASSWORD = (
+_PASSWORD_OPTIONS = (
     click.option("--stdin", is_flag=True, help="Read the password from standard input."),
     click.option("--generate", is_flag=True, help="Make a password, and print it."),
     click.option("--no-scram", is_flag=True, help="Store no keys for SCRAM-SHA-256."),
 )
-_RIGHTS = (
+_RIGHTS_OPTIONS = (
     click.option("--sender", multiple=True, metavar="ADDRESS",
                  help="May send from this address, or this domain (@example.org)."),
     click.option("--any-sender", is_flag=True, help="May send from any address."),
@@ -39,14 +39,14 @@ _RIGHTS = (
 
 def password_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where a password comes from."""
-    for option in reversed(_PASSWORD):
+    for option in reversed(_PASSWORD_OPTIONS):
         command = option(command)
     return command
 
 
 def rights_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options about what a user may."""
-    for option in reversed(_RIGHTS):
+    for option in reversed(_RIGHTS_OPTIONS):
         command = option(command)
     return command
 
@@ -72,11 +72,15 @@ def read_secret(options: dict[str, Any]) -> Given:
         raise ConfigError(["no terminal to ask for the password: give --stdin or --generate"])
     else:
         text = click.prompt("Password", hide_input=True, confirmation_prompt=True)
-    if len(text) < _SHORTEST or len(text.encode()) > MAX_PASSWORD_OCTETS or "\0" in text:
+    if (
+        len(text) < _MIN_PASSWORD_CHARACTERS
+        or len(text.encode()) > MAX_PASSWORD_OCTETS
+        or "\0" in text
+    ):
         raise ConfigError(
             [
-                f"a password needs {_SHORTEST} characters, at most {MAX_PASSWORD_OCTETS} octets, "
-                "and no NUL"
+                f"a password needs {_MIN_PASSWORD_CHARACTERS} characters, "
+                f"at most {MAX_PASSWORD_OCTETS} octets, and no NUL"
             ]
         )
     return Given(Secret.of_password(text, scram=not options["no_scram"]), text if generate else "")

@@ -21,12 +21,12 @@ from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.forbidden import Address, ForbiddenNetworks
 from queued.delivery.dns.unresponsive import Unresponsive
 
-_PATIENCE = 2.0  # seconds for the addresses of one family after those of the other have come
+_OTHER_FAMILY_S = 2.0  # for addresses of one family after those of the other have come
 
 
-_THREADS = 8  # look-ups under way, at most: one may hang for half a minute
-_KEPT = 30.0  # seconds for which addresses are kept: the system has no TTL for them
-_FAILURE = 2.0  # seconds for which a failure is kept
+_MAX_THREADS = 8  # one look-up may hang for half a minute
+_KEPT_S = 30.0  # for addresses: the system gives no TTL for them
+_FAILURE_KEPT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SystemNames:
     @property
     def full(self) -> bool:
         """Whether 8 look-ups are under way, so that no further one may begin."""
-        return len(self._under_way) >= _THREADS
+        return len(self._under_way) >= _MAX_THREADS
 
     async def addresses(self, name: str) -> tuple[str, ...]:
         """Return the addresses of a name, at least one. Raises DeliveryError."""
@@ -85,10 +85,10 @@ class SystemNames:
             found = self._ask(name)
             try:
                 loop.call_soon_threadsafe(end, found)
-            except RuntimeError:  # the loop has ended meanwhile
+            except RuntimeError:  # raised if the loop has ended meanwhile
                 return
 
-        # a daemon: the process does not wait for it at its end
+        # a daemon thread, for which the end of the process does not wait
         threading.Thread(target=ask, name=f"address of {name}", daemon=True).start()
         return future
 
@@ -98,9 +98,9 @@ class SystemNames:
             infos = socket.getaddrinfo(name, None, family=self._family, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            return _Found((), reason, time.monotonic() + _FAILURE)
+            return _Found((), reason, time.monotonic() + _FAILURE_KEPT_S)
         addresses = tuple(dict.fromkeys(str(info[4][0]) for info in infos))
-        return _Found(addresses, "it has none", time.monotonic() + _KEPT)
+        return _Found(addresses, "it has none", time.monotonic() + _KEPT_S)
 
 
 class Addresses:
@@ -160,7 +160,7 @@ class Addresses:
             _, pending = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             if pending:
                 some = any(_addresses(task.result()) for task in asked if task.done())
-                await asyncio.wait(pending, timeout=_PATIENCE if some else None)
+                await asyncio.wait(pending, timeout=_OTHER_FAMILY_S if some else None)
         finally:
             for task in asked:
                 task.cancel()

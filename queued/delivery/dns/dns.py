@@ -34,13 +34,13 @@ from queued.config import Dns
 from queued.delivery.dns.name_servers import NameServers
 from queued.delivery.dns.query_slots import QuerySlots
 
-_LONGEST = 3600.0  # seconds for which an answer is kept, at most
-_LONGEST_NEGATIVE = 300.0  # the same for a negative one: operators correct their zones
-_SHORTEST = 1.0  # seconds for which an answer is kept at least, for the mail that comes with it
-_FAILURE = 5.0  # seconds for which a failure is kept (RFC 9520 asks for one at least)
-_ENTRIES = 20_000  # answers kept, at most
-_OCTETS = 4 << 20  # of all answers kept, at most: in memory they take up to 15 times as much
-_EVERY = 60.0  # seconds between two questions of the check whether the name servers validate
+_MAX_KEPT_S = 3600.0  # for an answer
+_MAX_NEGATIVE_KEPT_S = 300.0  # short, because operators correct their zones
+_MIN_KEPT_S = 1.0  # for the mail that comes together
+_FAILURE_KEPT_S = 5.0  # RFC 9520, section 3.2, asks for at least one second
+_MAX_ANSWERS = 20_000  # in memory
+_MAX_OCTETS = 4 << 20  # of all answers in memory, where they take up to 15 times as much
+_VALIDATION_CHECK_INTERVAL_S = 60.0  # for the question whether the name servers validate
 _ROOT = "."
 
 # dnspython throws a whole answer away if the digest of one TLSA record has a wrong length. Such a
@@ -100,7 +100,7 @@ class Questions:
         self._probe = config.probe
         self._config = config
         self._servers = NameServers(config)
-        self._under_way.clear()  # who waits for these has their answers
+        self._under_way.clear()  # the callers that wait for these get their answers
         self._kept.clear()
         self._octets = 0
         self._checked = 0.0
@@ -175,11 +175,11 @@ class Questions:
             exists = False
         chain = response.resolve_chaining()
         records = tuple(chain.answer) if chain.answer else ()
-        longest = _LONGEST if records else _longest(response)
+        longest = _MAX_KEPT_S if records else _longest(response)
         answer = DnsAnswer(
             records,
             self._servers.trusted and bool(response.flags & dns.flags.AD),
-            time.monotonic() + max(_SHORTEST, min(chain.minimum_ttl, longest)),
+            time.monotonic() + max(_MIN_KEPT_S, min(chain.minimum_ttl, longest)),
             exists,
             chain.canonical_name.to_text(omit_final_dot=True).lower(),
         )
@@ -189,7 +189,7 @@ class Questions:
         self._forget(question)
         self._kept[question] = found, octets
         self._octets += octets
-        while len(self._kept) > _ENTRIES or self._octets > _OCTETS:
+        while len(self._kept) > _MAX_ANSWERS or self._octets > _MAX_OCTETS:
             self._forget(next(iter(self._kept)))
 
     def _forget(self, question: Question) -> None:
@@ -207,7 +207,7 @@ class Questions:
         if not self._servers.trusted:
             return self._validated(False, "not on loopback; delivery.dns.trust_ad is off")
         now = time.monotonic()
-        if self._validating is not None and now < self._checked + _EVERY:
+        if self._validating is not None and now < self._checked + _VALIDATION_CHECK_INTERVAL_S:
             return self._validating
         self._checked = now
         try:
@@ -242,7 +242,7 @@ def to_name(text: str) -> dns.name.Name:
 def _longest(negative: dns.message.Message) -> float:
     """Return the seconds for which a negative answer is kept, at most (RFC 2308, section 5)."""
     has_soa = any(each.rdtype == dns.rdatatype.SOA for each in negative.authority)
-    return _LONGEST_NEGATIVE if has_soa else _FAILURE
+    return _MAX_NEGATIVE_KEPT_S if has_soa else _FAILURE_KEPT_S
 
 
 def stage_of(kind: str) -> Stage:
@@ -251,7 +251,7 @@ def stage_of(kind: str) -> Stage:
 
 
 def _failure(reason: str) -> _Failure:
-    return _Failure(reason, time.monotonic() + _FAILURE)
+    return _Failure(reason, time.monotonic() + _FAILURE_KEPT_S)
 
 
 def _reason(error: Exception, timeout: float) -> str:

@@ -19,9 +19,9 @@ _EMBEDDING = {
 }
 """IPv6 networks whose addresses contain an IPv4 address, and the bit where that begins."""
 
-_TEREDO = IPv6Network("2001::/32")  # its last 32 bits are the complement (RFC 4380)
-_ISATAP = (0x00005EFE, 0x02005EFE)  # before the last 32 bits (RFC 5214)
-_BITS = 0xFFFFFFFF
+_TEREDO = IPv6Network("2001::/32")  # the last 32 bits are the complement of an address (RFC 4380)
+_ISATAP = (0x00005EFE, 0x02005EFE)  # these stand before the last 32 bits (RFC 5214)
+_LOW_32_BITS = 0xFFFFFFFF
 
 
 class ForbiddenNetworks:
@@ -52,9 +52,9 @@ def embedded(address: Address) -> list[Address]:
     found: list[Address] = [ipaddress.IPv6Address(number)]  # without a scope
     for network, start in _EMBEDDING.items():
         if address in network and number > 1:  # :: and ::1 have no IPv4 address in them
-            found.append(IPv4Address((number >> (96 - start)) & _BITS))
+            found.append(IPv4Address((number >> (96 - start)) & _LOW_32_BITS))
     if address in _TEREDO:
-        found.append(IPv4Address(~number & _BITS))
-    if (number >> 32) & _BITS in _ISATAP:
-        found.append(IPv4Address(number & _BITS))
+        found.append(IPv4Address(~number & _LOW_32_BITS))
+    if (number >> 32) & _LOW_32_BITS in _ISATAP:
+        found.append(IPv4Address(number & _LOW_32_BITS))
     return found

@@ -24,17 +24,17 @@ from queued.delivery.dns.forbidden import Address, embedded
 from queued.delivery.dns.hop import Hop, hops_in_order
 from queued.delivery.dns.unresponsive import Unresponsive
 
-# RFC 1123, section 2.1, with the underscore that some hosts have; no address is one
+# RFC 1123, section 2.1, with the underscore that some hosts have; an address does not match.
 _HOST_NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*(?!\d+$)[a-z0-9_-]{1,63}")
-_LONGEST = 253  # characters of a name (RFC 1035, section 2.3.4)
-_PATIENCE = 2.0  # seconds for the addresses of hosts of one preference, to find our own
-_LOOKED_AT = 10  # hosts of one preference whose addresses are looked up for it
-_RECORDS = 1000  # MX records of a domain that count
-_BEGINNINGS = 30  # hosts that may come first: to look for this host takes up to 2 s per host
+_MAX_NAME_CHARACTERS = 253  # RFC 1035, section 2.3.4
+_OWN_ADDRESSES_TIMEOUT_S = 2.0  # for the look whether hosts of one preference are this host
+_MAX_HOSTS_LOOKED_UP = 10  # of one preference, for that look
+_MAX_MX_RECORDS = 1000  # of a domain that count
+_MAX_BEGINNINGS = 30  # hosts that may come first: to look for this host takes up to 2 s for each
 
 
-# Not of any host: if the system binds to these, it binds to every address (ip_nonlocal_bind).
-_NOBODYS = ("240.0.0.1", "100::1")
+# No host has these: if the system binds to them, it binds to every address (ip_nonlocal_bind).
+_UNUSED_ADDRESSES = ("240.0.0.1", "100::1")
 
 
 class OwnHost:
@@ -42,7 +42,7 @@ class OwnHost:
 
     def __init__(self, hostname: str) -> None:
         self._hostname = hostname.rstrip(".").lower()
-        self._binds_all = any(_binds(address) for address in _NOBODYS)
+        self._binds_all = any(_binds(address) for address in _UNUSED_ADDRESSES)
 
     def has_name(self, name: str) -> bool:
         """Return whether a name, in lower case, is that of this host."""
@@ -178,7 +178,7 @@ class Hosts:
 
         Each attempt tries all of few hosts, so there the best one comes first.
         """
-        number = min(number, _BEGINNINGS)
+        number = min(number, _MAX_BEGINNINGS)
         return after % number if number > self._most else 0
 
     async def addresses(self, host: Host) -> list[str]:
@@ -257,9 +257,9 @@ class Hosts:
 
     async def _leads_here(self, names: list[str]) -> bool:
         """Return whether one of the hosts has an address of this host."""
-        asked = [asyncio.create_task(self._is_own(name)) for name in names[:_LOOKED_AT]]
+        asked = [asyncio.create_task(self._is_own(name)) for name in names[:_MAX_HOSTS_LOOKED_UP]]
         try:
-            done, _ = await asyncio.wait(asked, timeout=_PATIENCE)
+            done, _ = await asyncio.wait(asked, timeout=_OWN_ADDRESSES_TIMEOUT_S)
         finally:
             for task in asked:
                 task.cancel()
@@ -269,7 +269,7 @@ class Hosts:
         try:
             return any(map(self._own.has_address, await self._addresses.ask(name)))
         except DeliveryError:
-            return False  # the host is not used without an address
+            return False  # without an address the host is not used
 
 
 async def _from(found: AsyncIterator[Host], start: int) -> AsyncIterator[Host]:
@@ -303,8 +303,8 @@ def _records(answer: DnsAnswer, domain: str) -> list[tuple[int, str]]:
     found = [(each.preference, each.exchange) for each in answer.records if isinstance(each, MX)]
     if all(name == dns.name.root for _, name in found):
         raise _failed("5.1.10 domain accepts no mail (null MX)")
-    best: dict[str, int] = {}  # a host may be there twice
-    for preference, name in sorted(_named(found[:_RECORDS])):
+    best: dict[str, int] = {}  # a host may be in several records; the best preference counts
+    for preference, name in sorted(_named(found[:_MAX_MX_RECORDS])):
         best.setdefault(name, preference)
     if not best:
         shown = ", ".join(str(exchange)[:80] for _, exchange in found[:3])
@@ -314,7 +314,7 @@ def _records(answer: DnsAnswer, domain: str) -> list[tuple[int, str]]:
 
 def _named(found: list[tuple[int, dns.name.Name]]) -> Iterator[tuple[int, str]]:
     for preference, name in found:
-        # every octet as it is: a dot within a label would be an escape in the usual form
+        # octets as they are: to_text() would escape a dot within a label
         if all(b"." not in label for label in name.labels):
             text = b".".join(name.labels[:-1]).decode("latin-1")
             if valid := host_name(text):
@@ -324,7 +324,7 @@ def _named(found: list[tuple[int, dns.name.Name]]) -> Iterator[tuple[int, str]]:
 def host_name(text: str) -> str | None:
     """Return the name in lower case if it can be that of a host, None otherwise (pure)."""
     name = text.lower()
-    return name if len(name) <= _LONGEST and _HOST_NAME.fullmatch(name) else None
+    return name if len(name) <= _MAX_NAME_CHARACTERS and _HOST_NAME.fullmatch(name) else None
 
 
 def _failed(line: str) -> DeliveryError:

@@ -19,11 +19,11 @@ import dns.resolver
 from pgmta.config.types import is_address
 from queued.config import Dns
 
-_FILE = "/etc/resolv.conf"
-_PAYLOAD = 1232  # octets of a datagram, at most: larger ones are fragmented on their way
-_LARGEST = 16_384  # octets of an answer: 64 KB take 0.1 s to read, and one message may ask many
-_TRY = 2.0  # seconds for one name server before the next one is asked
-_LOOK = 5.0  # seconds between two looks at the file
+_RESOLV_CONF = "/etc/resolv.conf"
+_MAX_DATAGRAM_OCTETS = 1232  # larger ones are fragmented on their way
+_MAX_ANSWER_OCTETS = 16_384  # 64 KB take 0.1 s to read, and one message may need many answers
+_SERVER_TIMEOUT_S = 2.0  # before the next name server is asked
+_FILE_LOOK_INTERVAL_S = 5.0
 
 
 class _NameServer(dns.nameserver.Do53Nameserver):
@@ -59,8 +59,10 @@ class _NameServer(dns.nameserver.Do53Nameserver):
         try:
             writer.write(question)
             octets = int.from_bytes(await reader.readexactly(2))
-            if octets > _LARGEST:
-                raise dns.exception.FormError(f"answer of {octets} octets, over {_LARGEST}")  # type: ignore[no-untyped-call]
+            if octets > _MAX_ANSWER_OCTETS:
+                raise dns.exception.FormError(
+                    f"answer of {octets} octets, over {_MAX_ANSWER_OCTETS}"
+                )  # type: ignore[no-untyped-call]
             return await reader.readexactly(octets)
         finally:
             writer.transport.abort()
@@ -74,19 +76,19 @@ class NameServers:
     """
 
     def __init__(self, config: Dns) -> None:
-        self._file = None if config.servers else _FILE
+        self._file = None if config.servers else _RESOLV_CONF
         self._looked = time.monotonic()
         self._stamp = self._read_stamp()
         self.resolver = _resolver(config)
         self.trusted = config.trust_ad or _on_loopback(self.resolver)
         if self.trusted:
             self.resolver.flags = dns.flags.RD | dns.flags.AD
-        self.resolver.use_edns(0, dns.flags.DO if self.trusted else 0, _PAYLOAD)
+        self.resolver.use_edns(0, dns.flags.DO if self.trusted else 0, _MAX_DATAGRAM_OCTETS)
 
     def changed(self) -> bool:
         """Return whether the file has changed since it was read; it is looked at every 5 s."""
         now = time.monotonic()
-        if self._file is None or now < self._looked + _LOOK:
+        if self._file is None or now < self._looked + _FILE_LOOK_INTERVAL_S:
             return False
         self._looked = now
         return self._stamp != self._read_stamp()
@@ -101,7 +103,7 @@ class NameServers:
 
 def _resolver(config: Dns) -> dns.asyncresolver.Resolver:
     try:
-        resolver = dns.asyncresolver.Resolver(_FILE, configure=not config.servers)
+        resolver = dns.asyncresolver.Resolver(_RESOLV_CONF, configure=not config.servers)
     except dns.resolver.NoResolverConfiguration:
         resolver = dns.asyncresolver.Resolver(configure=False)
     if config.servers:
@@ -111,7 +113,7 @@ def _resolver(config: Dns) -> dns.asyncresolver.Resolver:
             _NameServer(each) if isinstance(each, str) and is_address(each) else each
             for each in resolver.nameservers
         ]
-    resolver.timeout = min(_TRY, config.timeout)
+    resolver.timeout = min(_SERVER_TIMEOUT_S, config.timeout)
     resolver.lifetime = config.timeout
     return resolver
 
@@ -124,5 +126,5 @@ def _on_loopback(resolver: dns.asyncresolver.Resolver) -> bool:
     ]
     try:
         return bool(servers) and all(ipaddress.ip_address(each).is_loopback for each in servers)
-    except ValueError:  # a URL
+    except ValueError:  # the server is a URL
         return False

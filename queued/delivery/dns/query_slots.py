@@ -7,18 +7,19 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-_MOST = 500  # questions under way: each has a socket
-_PATIENCE = 2.0  # seconds that a question has in any case
+_MAX_QUERIES = 500  # under way: each has a socket
+_MIN_QUERY_S = 2.0  # that a question has in any case
 
 
 class QuerySlots:
     """Admits questions; if others wait, the oldest ones have two seconds and no more."""
 
-    def __init__(self, most: int = _MOST, patience: float = _PATIENCE) -> None:
+    def __init__(self, most: int = _MAX_QUERIES, patience: float = _MIN_QUERY_S) -> None:
         self._free = asyncio.Semaphore(most)
         self._patience = patience
         self._waiting = 0
-        self._patient: OrderedDict[asyncio.Timeout, float] = OrderedDict()  # with their beginning
+        # questions that wait, and when each began
+        self._patient: OrderedDict[asyncio.Timeout, float] = OrderedDict()
 
     @asynccontextmanager
     async def slot(self, timeout: float) -> AsyncIterator[None]:

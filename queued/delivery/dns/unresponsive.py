@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-SLOW = 5.0
-"""Seconds after which a failure without a reply counts as no answer."""
+SLOW_S = 5.0
+"""A failure without a reply after this time counts as no answer."""
 
-_KEPT = 300.0  # seconds for which it is remembered
-_MOST = 10_000  # of them, at most
+_KEPT_S = 300.0
+_MAX_NAMES = 10_000  # of them, at most
 
 
 class Unresponsive:
@@ -23,8 +23,8 @@ class Unresponsive:
     def add(self, name: str) -> None:
         """Remember a host or address."""
         self._until.pop(name, None)  # the last one goes to the end
-        self._until[name] = time.monotonic() + _KEPT
-        if len(self._until) > _MOST:
+        self._until[name] = time.monotonic() + _KEPT_S
+        if len(self._until) > _MAX_NAMES:
             del self._until[next(iter(self._until))]
 
     def remove(self, name: str) -> None:

@@ -27,18 +27,18 @@ from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.open_connections import (
-    BY_OPERATOR,
-    IDLE,
+    ENDED_BY_OPERATOR,
+    IDLE_PHASE,
     ConnectionState,
     note_connection,
 )
 from queued.delivery.transport.result import Again, Result
-from queued.delivery.transport.transcript import CONTENT, ENTRIES, NOTE
+from queued.delivery.transport.transcript import CONTENT, MAX_ENTRIES, NOTE
 from queued.delivery.transport.transport import UNLIMITED, failed
 
-_OK = 2  # first digit of a positive reply
-_SMTP = 25  # a port at which LMTP is forbidden (RFC 2033, section 5)
-_DEFAULT = Delivery()
+_POSITIVE_DIGIT = 2  # the first of a positive reply
+_SMTP_PORT = 25  # at which LMTP is forbidden (RFC 2033, section 5)
+_DEFAULT_DELIVERY = Delivery()
 
 
 class ClientSession:
@@ -54,7 +54,7 @@ class ClientSession:
         connection: ClientProtocol,
         host: Host,
         facts: ConnectionFacts | None = None,
-        delivery: Delivery = _DEFAULT,
+        delivery: Delivery = _DEFAULT_DELIVERY,
         *,
         lmtp: bool = False,
     ) -> None:
@@ -70,7 +70,7 @@ class ClientSession:
         self.lmtp = lmtp
         self.extensions: dict[str, str] = {}
         self.transactions = 0
-        self._most_transactions = UNLIMITED  # that the host takes (MAILMAX of RFC 9422)
+        self._most_transactions = UNLIMITED  # the limit of the host (MAILMAX of RFC 9422)
         self.spent = False
         """Whether the connection had as many transactions as it may carry."""
         self.most_recipients = UNLIMITED
@@ -82,7 +82,7 @@ class ClientSession:
         self.unwelcome = False
         """Whether the server ended it with 421: it wants no further connection now."""
         self._loop = asyncio.get_running_loop()
-        self._limit = 0  # octets of a message; 0: none
+        self._limit = 0  # the largest message in octets; 0: no limit is known
         self._timeouts = connection.timeouts
         self.connect_limit: asyncio.Timeout | None = None
         """The time limit of the connect."""
@@ -121,7 +121,7 @@ class ClientSession:
         """
         connection = self.connection
         self.extensions = {}
-        if self.lmtp and self.host.port == _SMTP:
+        if self.lmtp and self.host.port == _SMTP_PORT:
             connection.quit()
             raise DeliveryError("5.3.5 LMTP is forbidden at port 25", Stage.LHLO)
         stage = Stage.LHLO if self.lmtp else Stage.EHLO
@@ -145,7 +145,7 @@ class ClientSession:
         if reply.code != 250:
             connection.quit()
             raise DeliveryError(reply.text, stage, code=reply.code)
-        if connection.closed:  # right after its reply
+        if connection.closed:  # the host closed right after its reply
             raise DeliveryError(connection.reason, stage)
 
     async def _hello(self, stage: Stage, hostname: str) -> Reply:
@@ -160,10 +160,10 @@ class ClientSession:
         if connection.gone:
             return None
         phase, since = connection.phase, connection.phase_since
-        if connection.closed:  # it says QUIT
+        if connection.closed:  # after QUIT
             envelope = None
         elif envelope is None and self.idle_since:
-            phase, since = IDLE, self.idle_since
+            phase, since = IDLE_PHASE, self.idle_since
         elif connection.past_dot:
             phase = Stage.END_OF_DATA
         elif connection.content or not connection.can_write.is_set():
@@ -176,9 +176,9 @@ class ClientSession:
     def end_by_operator(self) -> None:
         """Drop the connection; an envelope that it carries has the outcome of one that broke."""
         connection, limit = self.connection, self.connect_limit
-        connection.end_by_operator(BY_OPERATOR)
+        connection.end_by_operator(ENDED_BY_OPERATOR)
         if limit and not connection.made:
-            with suppress(RuntimeError):  # it has ended a moment ago
+            with suppress(RuntimeError):  # raised if the connection ended a moment ago
                 limit.reschedule(self._loop.time())
 
     # -- the seam: Channel --
@@ -221,10 +221,10 @@ class ClientSession:
         began = monotonic()
         connection = self.connection
         was_open = not connection.closed
-        # a host that gets the parameters of RFC 3461 notifies the sender
+        # a host that gets the parameters of RFC 3461 notifies the sender itself
         dsn = "DSN" in self.extensions and not envelope.bare
         if self.transactions == 1:
-            connection.said = deque(maxlen=ENTRIES)
+            connection.said = deque(maxlen=MAX_ENTRIES)
         try:
             results = await self._transact(envelope, dsn)
         except Exception as error:
@@ -260,10 +260,12 @@ class ClientSession:
         commands = [command, *(rcpt_command(item, dsn=dsn) for item in envelope.items)]
         exchange = pipelined if "PIPELINING" in self.extensions else lock_step
         replies, data = await exchange(connection, commands)
-        begun = replies[0].code // 100 == _OK
-        accepted = [i for i, reply in enumerate(replies[1:]) if reply.code // 100 == _OK]
+        begun = replies[0].code // 100 == _POSITIVE_DIGIT
+        accepted = [
+            i for i, reply in enumerate(replies[1:]) if reply.code // 100 == _POSITIVE_DIGIT
+        ]
         go_on = data is not None and data.code == 354
-        finals: list[Result] = []  # of the accepted recipients
+        finals: list[Result] = []  # results of the accepted recipients
         if go_on and begun and accepted and self.lmtp:
             number = len(accepted)
             said = await send_by_lmtp(connection, envelope, number, ascii_only=only)
@@ -299,12 +301,12 @@ class ClientSession:
         connection, facts = self.connection, self.facts
         self.idle_since = monotonic()
         seconds = self.idle_since - began
-        if connection.content:  # it ended before the final dot
+        if connection.content:  # the transaction ended before the final dot
             connection.said.append((monotonic(), CONTENT, connection.content))
         said = facts.dialogue, connection.said
         if envelope.bare:
             facts = replace(facts, success_kind=self._success)
-        connection.said = deque(maxlen=ENTRIES)
+        connection.said = deque(maxlen=MAX_ENTRIES)
         for result in results:
             result.facts, result.seconds, result.said = facts, seconds, said
         if self.transactions == 1:

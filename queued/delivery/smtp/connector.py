@@ -144,7 +144,7 @@ class Connector:
             why = error.line.partition(": ")[2]
             security.count(policy.report, error.result, session.host.name, facts.address, why)
             if policy.weaker():
-                session.add_note(error.line)  # otherwise it is the error of the attempt
+                session.add_note(error.line)  # without TLS the attempt goes on
             raise BrokenTls(error.line + policy.demand, error.result) from None
         facts.tls_version, facts.tls_cipher = found
         facts.tls_verified = policy.verified

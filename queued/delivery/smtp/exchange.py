@@ -11,24 +11,24 @@ from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Again, Result
 
-_OK = 2  # first digit of a positive reply
-_MORE = 3  # first digit of an intermediate reply
-_FAILED = 5  # first digit of a negative reply for good
-_REFUSED = (4, _FAILED)  # first digits of a negative reply
+_POSITIVE_DIGIT = 2  # the first of a positive reply
+_INTERMEDIATE_DIGIT = 3  # the first of an intermediate reply
+_PERMANENT_DIGIT = 5  # the first of a negative reply for good
+_NEGATIVE_DIGITS = (4, _PERMANENT_DIGIT)  # the first of a negative reply
 
-_ABOUT_THE_MAIL = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
+_MAIL_STAGES = (Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA)
 """Stages in which a 5xx concerns this mail; before them it concerns the host, and may pass."""
 
-_ABOUT_THE_SESSION = (500, 501, 502, 503, 504, 530, 538)
+_SESSION_CODES = (500, 501, 502, 503, 504, 530, 538)
 """Codes for commands that the host does not take in this order, without TLS, or without a login."""
 
-_HOST = (Stage.EHLO, Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA, Stage.RSET)
+_HOST_STAGES = (Stage.EHLO, Stage.MAIL, Stage.RCPT, Stage.DATA, Stage.END_OF_DATA, Stage.RSET)
 """Stages of failures that another host may not have; the others are failures of pgmta."""
 
-_TOO_MANY = {452: ("", "4.5.3"), 552: ("", "4.5.3", "5.5.3")}
+_TOO_MANY_RECIPIENTS = {452: ("", "4.5.3"), 552: ("", "4.5.3", "5.5.3")}
 """Replies to RCPT for too many recipients, with their enhanced codes (RFC 5321, 4.5.3.1.10)."""
 
-_PARAMETERS = (500, 501, 504, 555)
+_PARAMETER_CODES = (500, 501, 504, 555)
 """Codes for parameters that a host does not take (RFC 5321, section 4.2.4), or a line too long."""
 
 
@@ -45,10 +45,10 @@ async def pipelined(
     replies: list[Reply] = []
     stage = Stage.MAIL
     while len(replies) < len(commands):
-        # mostly they come together
+        # mostly all replies come together
         come = connection.replies
         reply = come.popleft() if come else await connection.reply(stage, waits)
-        if reply.code // 100 == _MORE:
+        if reply.code // 100 == _INTERMEDIATE_DIGIT:
             out_of_step(connection, reply, stage)
         replies.append(reply)
         if reply.code == 421:
@@ -56,7 +56,7 @@ async def pipelined(
         stage = Stage.RCPT
     come = connection.replies
     go = come.popleft() if come else await connection.reply(Stage.DATA, connection.timeouts.data)
-    if go.code != 354 and go.code // 100 not in _REFUSED:
+    if go.code != 354 and go.code // 100 not in _NEGATIVE_DIGITS:
         out_of_step(connection, go, Stage.DATA)
     return replies, go
 
@@ -73,19 +73,19 @@ async def lock_step(
     for command in commands:
         connection.write(f"{command}\r\n".encode(), 1)
         reply = await connection.reply(stage, connection.timeouts.command)
-        if reply.code // 100 == _MORE:
+        if reply.code // 100 == _INTERMEDIATE_DIGIT:
             out_of_step(connection, reply, stage)
         replies.append(reply)
         if reply.code == 421:
             return _hung_up(replies, commands)
-        if replies[0].code // 100 != _OK:
+        if replies[0].code // 100 != _POSITIVE_DIGIT:
             return replies, None
         stage = Stage.RCPT
-    if not any(reply.code // 100 == _OK for reply in replies[1:]):
+    if not any(reply.code // 100 == _POSITIVE_DIGIT for reply in replies[1:]):
         return replies, None
     connection.write(b"DATA\r\n", 1)
     go = await connection.reply(Stage.DATA, connection.timeouts.data)
-    if go.code != 354 and go.code // 100 not in _REFUSED:
+    if go.code != 354 and go.code // 100 not in _NEGATIVE_DIGITS:
         out_of_step(connection, go, Stage.DATA)
     return replies, go
 
@@ -98,7 +98,7 @@ async def reset(connection: ClientProtocol) -> None:
     if not connection.closed:
         connection.write(b"RSET\r\n", 1)
         reply = await leave(connection, Stage.RSET, connection.timeouts.command)
-        if reply and reply.code // 100 != _OK:
+        if reply and reply.code // 100 != _POSITIVE_DIGIT:
             out_of_step(connection, reply, Stage.RSET)
 
 
@@ -144,10 +144,10 @@ def result_of(reply: Reply, host: str, stage: Stage) -> Result:
     code = reply.code
     first = code // 100
     event = Event.DEFER
-    if stage is Stage.END_OF_DATA and first not in (4, _FAILED):
-        event = Event.DELIVERED if first == _OK else Event.UNKNOWN
-    elif first == _FAILED and stage in _ABOUT_THE_MAIL:
-        passes = code in _ABOUT_THE_SESSION and not reply.text.startswith("5.1.")
+    if stage is Stage.END_OF_DATA and first not in (4, _PERMANENT_DIGIT):
+        event = Event.DELIVERED if first == _POSITIVE_DIGIT else Event.UNKNOWN
+    elif first == _PERMANENT_DIGIT and stage in _MAIL_STAGES:
+        passes = code in _SESSION_CODES and not reply.text.startswith("5.1.")
         passes = passes or (code == 552 and reply.enhanced == "5.5.3")
         event = Event.DEFER if passes else Event.FAIL
     return Result(event, reply, host, stage)
@@ -169,7 +169,7 @@ def mark_again(results: list[Result], asked: Envelope | None = None) -> list[Aga
         event = result.event
         if taken and result.stage is Stage.RCPT and _too_many(result.reply):
             result.again = Again.NEXT
-        elif result.stage in _HOST and (
+        elif result.stage in _HOST_STAGES and (
             event is Event.DEFER or (event is Event.FAIL and result.stage is Stage.EHLO)
         ):
             result.again = Again.ELSEWHERE
@@ -179,7 +179,7 @@ def mark_again(results: list[Result], asked: Envelope | None = None) -> list[Aga
 
 
 def _too_many(reply: Reply) -> bool:
-    return reply.enhanced in _TOO_MANY.get(reply.code, ())
+    return reply.enhanced in _TOO_MANY_RECIPIENTS.get(reply.code, ())
 
 
 def _refuses_parameters(result: Result, envelope: Envelope, place: int) -> bool:
@@ -190,7 +190,9 @@ def _refuses_parameters(result: Result, envelope: Envelope, place: int) -> bool:
     }
     if not given.get(result.stage) or reply.text.startswith("5.1."):
         return False
-    return reply.code in _PARAMETERS or (reply.code // 100 == _FAILED and reply.enhanced == "5.5.4")
+    return reply.code in _PARAMETER_CODES or (
+        reply.code // 100 == _PERMANENT_DIGIT and reply.enhanced == "5.5.4"
+    )
 
 
 def hung_up(results: list[Result]) -> bool:

@@ -14,8 +14,8 @@ from queued.delivery.smtp.mail_commands import NO_EIGHTBIT
 from queued.delivery.smtp.protocol import ClientProtocol, waiting
 from queued.delivery.transport.envelope import Envelope
 
-_COPIED = 16384  # octets up to which one write of a copy is quicker than several writes
-_MORE = 3  # first digit of an intermediate reply
+_MAX_COPIED_OCTETS = 16384  # up to this size one write of a copy is quicker than several writes
+_INTERMEDIATE_DIGIT = 3  # the first of an intermediate reply
 _CRLF = b"\r\n"
 _DOTTED = b"\r\n."
 
@@ -32,7 +32,7 @@ async def send_content(
     content = envelope.content
     if not isinstance(content, bytes):
         last = [await _stream(connection, envelope, ascii_only)]
-    elif len(content) > _COPIED:
+    elif len(content) > _MAX_COPIED_OCTETS:
         stuffer = DotStuffer()
         last = [stuffer.feed(envelope.trace), stuffer.feed(content), stuffer.end()]
     else:
@@ -55,8 +55,8 @@ async def send_content(
             raise DeliveryError(connection.reason)
     except DeliveryError as error:
         reply = Reply(0, error.line)
-    if reply.code // 100 == _MORE:
-        connection.abort()  # it is open what the server waits for
+    if reply.code // 100 == _INTERMEDIATE_DIGIT:
+        connection.abort()  # because nobody knows what the server waits for
     connection.past_dot = False
     return reply
 
@@ -76,7 +76,7 @@ async def _stream(connection: ClientProtocol, envelope: Envelope, ascii_only: bo
             connection.write(stuffer.feed(part))
             await connection.drain()
     except BaseException:
-        connection.abort()  # without the dot nothing has happened
+        connection.abort()  # without the dot the server has no message
         raise
     return stuffer.end()
 
@@ -88,7 +88,7 @@ async def send_nothing(connection: ClientProtocol) -> None:
     """
     connection.write(b".\r\n", 1)
     reply = await leave(connection, Stage.END_OF_DATA, connection.timeouts.final)
-    if reply and reply.code // 100 == _MORE:
+    if reply and reply.code // 100 == _INTERMEDIATE_DIGIT:
         out_of_step(connection, reply, Stage.DATA)
 
 
@@ -104,7 +104,7 @@ async def send_by_lmtp(
     replies = [await send_content(connection, envelope, accepted, ascii_only=ascii_only)]
     connection.past_dot = True
     while len(replies) < accepted:
-        if replies[-1].code // 100 == _MORE:
+        if replies[-1].code // 100 == _INTERMEDIATE_DIGIT:
             connection.abort()
         try:
             reply = await connection.reply(Stage.END_OF_DATA, connection.timeouts.final)

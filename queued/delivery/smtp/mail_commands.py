@@ -23,7 +23,7 @@ section 4.5.3.1.3). Two addresses together mostly fit too.
 """
 
 _SHOWN = 200  # characters of an address in a reason
-_DIGITS = 20  # of a SIZE that counts (RFC 1870, section 4)
+_MAX_SIZE_DIGITS = 20  # RFC 1870, section 4
 _LIMIT = re.compile(r"[1-9]\d{0,5}", re.ASCII)  # RFC 9422, section 4
 
 # RFC 3461, section 4. The values may come by SQL, and no other text is an argument of a command.
@@ -72,7 +72,7 @@ def mail_command(
         if message.envid and _ENVID.fullmatch(message.envid):
             command += f" ENVID={message.envid}"
     if message.requiretls and "REQUIRETLS" in extensions:
-        command += " REQUIRETLS"  # only the null reverse-path goes to other hosts
+        command += " REQUIRETLS"  # only mail with the null reverse-path goes to hosts without it
     return command
 
 
@@ -128,7 +128,9 @@ def _malformed(address: str) -> str:
 def size_limit(value: str) -> int:
     """Return the SIZE that a server announces; 0, which means none, for any other text."""
     value = value.strip()
-    return int(value) if value.isascii() and value.isdigit() and len(value) <= _DIGITS else 0
+    return (
+        int(value) if value.isascii() and value.isdigit() and len(value) <= _MAX_SIZE_DIGITS else 0
+    )
 
 
 def limit(limits: str, name: str) -> int:

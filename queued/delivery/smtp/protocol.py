@@ -18,19 +18,19 @@ from typing import cast
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from queued.config import Timeouts
-from queued.delivery.transport.result import SHORT, stored
-from queued.delivery.transport.transcript import CONTENT, ENTRIES, NOTE, RECEIVED, SENT, Entry
+from queued.delivery.transport.result import MAX_SHORT_CHARACTERS, stored
+from queued.delivery.transport.transcript import CONTENT, MAX_ENTRIES, NOTE, RECEIVED, SENT, Entry
 
-_LINE = 4096  # octets of a reply line, at most (RFC 5321, section 4.5.3.1.5, asks for 512)
-_OCTETS = 32768  # octets of a reply, all its lines together, at most
-_LINES = 256  # lines of a reply, at most
-_QUOTED = 200  # characters of a reply that an error message repeats
+_MAX_LINE_OCTETS = 4096  # of a reply (RFC 5321, section 4.5.3.1.5, asks for 512)
+_MAX_REPLY_OCTETS = 32768  # all its lines together
+_MAX_REPLY_LINES = 256
+_QUOTED_CHARACTERS = 200  # of a reply, in an error message
 _CODES = {str(code): code for code in range(200, 600)}  # RFC 5321, section 4.2
-_KEPT = 8192  # octets of one read that go into the dialogue
+_KEPT_OCTETS = 8192  # of one read, in the dialogue
 _TOO_LONG = "timeout, the transaction took too long"
-_GOODBYE = 2.0  # seconds for the server's close_notify (RFC 8446, section 6.1)
-_MARGIN = 0.1  # seconds for the end of a transport after the timer that closes it
-_GRACE = 0.001  # seconds for a TCP that hands data over before it counts the acknowledgement
+_CLOSE_NOTIFY_TIMEOUT_S = 2.0  # for the server's close_notify (RFC 8446, section 6.1)
+_CLOSE_MARGIN_S = 0.1  # for the end of a transport after the timer that closes it
+_ACKNOWLEDGEMENT_S = 0.001  # for a TCP that hands data over before it counts the acknowledgement
 
 
 _answer = bytearray(4)
@@ -68,13 +68,14 @@ class ClientProtocol(asyncio.Protocol):
         """Why the connection has ended."""
         self.closed = False
         """Whether no command may be sent and no reply counts."""
-        self._ended = asyncio.Event()  # the transport is closed too
-        self._leaving: asyncio.TimerHandle | None = None  # until the reply to QUIT
-        self._owed = 1  # the greeting
+        self._ended = asyncio.Event()  # set when the transport is closed, too
+        self._leaving: asyncio.TimerHandle | None = None  # limits the wait for the reply to QUIT
+        self._owed = 1  # number of replies that are due: at first the greeting
         self._partial = b""  # an incomplete line
-        self._lines: list[str] = []  # of an incomplete reply
-        self._code = 0  # of an incomplete reply
-        self._octets = 0  # of an incomplete reply
+        # Of an incomplete reply:
+        self._lines: list[str] = []
+        self._code = 0
+        self._octets = 0
         self.replies: deque[Reply] = deque()
         """Replies that have come and were not taken."""
         self._waiter: asyncio.Future[None] | None = None
@@ -88,7 +89,7 @@ class ClientProtocol(asyncio.Protocol):
         """Whether a final dot has been written whose reply has not been taken."""
         self.premature = False
         """Whether a reply came while the final dot was still on its way."""
-        self.said: deque[Entry] = deque(maxlen=ENTRIES)
+        self.said: deque[Entry] = deque(maxlen=MAX_ENTRIES)
         """The dialogue of the set-up or of the transaction."""
         self.content = 0
         """Octets of content sent since the last command."""
@@ -118,9 +119,9 @@ class ClientProtocol(asyncio.Protocol):
         """Collect lines into replies (RFC 5321, section 4.2.1)."""
         if self.closed:
             if self._leaving and self._transport and b"\n" in data:
-                self._transport.close()  # whatever it is, it answers QUIT
+                self._transport.close()  # whatever came, it is the answer to QUIT
             return
-        self.said.append((monotonic(), RECEIVED, data[:_KEPT]))
+        self.said.append((monotonic(), RECEIVED, data[:_KEPT_OCTETS]))
         if self.past_dot and (
             waiting(self.descriptor, TIOCOUTQ)
             or (
@@ -141,8 +142,8 @@ class ClientProtocol(asyncio.Protocol):
         if start == len(data):
             return
         if not self._owed:
-            self._unasked(data[start : start + _LINE])
-        elif len(data) - start > _LINE:
+            self._unasked(data[start : start + _MAX_LINE_OCTETS])
+        elif len(data) - start > _MAX_LINE_OCTETS:
             self.violate("reply is too long")
         else:
             self._partial = data[start:]
@@ -150,7 +151,11 @@ class ClientProtocol(asyncio.Protocol):
     def _line(self, raw: bytes) -> bool:
         """Take a line of a reply; return False if it is none, and the connection is closed."""
         self._octets += len(raw) + 1
-        if len(raw) > _LINE or self._octets > _OCTETS or len(self._lines) >= _LINES:
+        if (
+            len(raw) > _MAX_LINE_OCTETS
+            or self._octets > _MAX_REPLY_OCTETS
+            or len(self._lines) >= _MAX_REPLY_LINES
+        ):
             self.violate("reply is too long")
             return False
         line = raw.rstrip(b"\r").decode("utf-8", "replace")
@@ -159,7 +164,7 @@ class ClientProtocol(asyncio.Protocol):
             self.violate(f"not an SMTP reply: {line[:100]!r}")
             return False
         if self._lines and code != self._code:
-            # some would go by the first code, some by the last
+            # some clients would go by the first code, some by the last
             self.violate(f"reply with two codes: {self._code} {line[:100]!r}")
             return False
         self._code = code
@@ -169,7 +174,7 @@ class ClientProtocol(asyncio.Protocol):
             self._octets = 0
             self._owed -= 1
             text = " ".join(self.lines)
-            if len(text) >= SHORT or not (text.isascii() and text.isprintable()):
+            if len(text) >= MAX_SHORT_CHARACTERS or not (text.isascii() and text.isprintable()):
                 text = stored(text)
             self.replies.append(Reply(code, text))
             if self._waiter and not self._waiter.done():
@@ -183,7 +188,7 @@ class ClientProtocol(asyncio.Protocol):
         lines leave the replies before them valid.
         """
         line = data.lstrip(b"\r\n").partition(b"\n")[0].rstrip(b"\r")
-        reason = f"reply without a command: {line.decode('utf-8', 'replace')[:_QUOTED]}"
+        reason = f"reply without a command: {line.decode('utf-8', 'replace')[:_QUOTED_CHARACTERS]}"
         if b"421".startswith(line[:3]):
             self._break(reason)
         else:
@@ -231,7 +236,7 @@ class ClientProtocol(asyncio.Protocol):
                 context,
                 server_hostname=hostname,
                 ssl_handshake_timeout=self.timeouts.tls,
-                ssl_shutdown_timeout=_GOODBYE,
+                ssl_shutdown_timeout=_CLOSE_NOTIFY_TIMEOUT_S,
             )
         except BaseException:
             self.abort()
@@ -287,7 +292,7 @@ class ClientProtocol(asyncio.Protocol):
         """Wait for the end of a connection after `quit`, for about `timeouts.quit` seconds."""
         if self._transport and not self._ended.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.timeouts.quit + _MARGIN):
+                async with asyncio.timeout(self.timeouts.quit + _CLOSE_MARGIN_S):
                     await self._ended.wait()
 
     def write(self, data: bytes, replies: int = 0) -> None:
@@ -335,7 +340,7 @@ class ClientProtocol(asyncio.Protocol):
         before it hands the reply over.
         """
         self.premature = False
-        await asyncio.sleep(_GRACE)
+        await asyncio.sleep(_ACKNOWLEDGEMENT_S)
         if self.closed or waiting(self.descriptor, TIOCOUTQ):
             return True
         if self._transport is None or self.descriptor < 0:
@@ -362,6 +367,6 @@ class ClientProtocol(asyncio.Protocol):
                 self._waiter = None
         if self.replies:
             return self.replies.popleft()
-        # after a dot it is open what the server has
+        # after the final dot nobody knows whether the server has the message
         unknown = stage is Stage.END_OF_DATA
         raise DeliveryError(self.reason, stage, retry_elsewhere=True, unknown=unknown)

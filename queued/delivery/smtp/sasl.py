@@ -18,10 +18,10 @@ from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.smtp_parameters import SmtpLogin
 from queued.delivery.transport.secret_parts import SecretParts
 
-_LEAST = 4096  # iterations of SCRAM (RFC 7677, section 4)
-_MOST = 1_000_000  # a server that asks for more keeps us busy
-_DIGITS = 7  # of a number of iterations
-_DONE, _MORE = 235, 334  # replies to AUTH
+_MIN_ITERATIONS = 4096  # of SCRAM (RFC 7677, section 4)
+_MAX_ITERATIONS = 1_000_000  # a server that asks for more would keep this process busy
+_MAX_ITERATIONS_DIGITS = 7  # of a number of iterations
+_DONE_CODE, _CHALLENGE_CODE = 235, 334  # replies to AUTH (RFC 4954, section 4)
 
 
 async def authenticate(session: ClientSession, login: SmtpLogin, *, clear: bool = False) -> None:
@@ -49,7 +49,7 @@ async def authenticate(session: ClientSession, login: SmtpLogin, *, clear: bool 
             raise ValueError("the server asks for more")
     except ValueError as error:
         connection.abort()
-        # not the cause, whose text may have a secret
+        # without the cause, whose text may have a secret
         raise DeliveryError(f"4.7.0 AUTH {found[0]}: {error}", Stage.AUTH) from None
 
 
@@ -84,12 +84,12 @@ class _Dialogue:
         connection = self._connection
         connection.write(f"{words}\r\n".encode(), 1)
         reply = await connection.reply(Stage.AUTH, connection.timeouts.command)
-        if reply.code == _MORE:
+        if reply.code == _CHALLENGE_CODE:
             try:
                 return b64decode(connection.lines[-1], validate=True)
             except ValueError:
                 raise ValueError("a challenge is not in base64") from None
-        if reply.code != _DONE:
+        if reply.code != _DONE_CODE:
             connection.quit()
             said = reply.text.removeprefix(reply.enhanced)
             text = f"{reply.enhanced} {SecretParts(self._secrets).hide(said.strip())}".strip()
@@ -128,8 +128,11 @@ async def _scram(dialogue: _Dialogue, login: SmtpLogin) -> None:
     whole, salt, count = fields.get("r", ""), fields.get("s", ""), fields.get("i", "")
     if not (whole.startswith(nonce) and len(whole) > len(nonce) and salt and count.isdecimal()):
         raise ValueError("a challenge is malformed")
-    if not _LEAST <= int(count[:_DIGITS]) <= _MOST or len(count) > _DIGITS:
-        raise ValueError(f"{count[:_DIGITS]} iterations are too few or too many")
+    if (
+        not _MIN_ITERATIONS <= int(count[:_MAX_ITERATIONS_DIGITS]) <= _MAX_ITERATIONS
+        or len(count) > _MAX_ITERATIONS_DIGITS
+    ):
+        raise ValueError(f"{count[:_MAX_ITERATIONS_DIGITS]} iterations are too few or too many")
     salted = await asyncio.to_thread(
         hashlib.pbkdf2_hmac, "sha256", password, b64decode(salt, validate=True), int(count)
     )
@@ -165,12 +168,12 @@ def prepared(text: str) -> str:
         " " if stringprep.in_table_c12(c) else c for c in text if not stringprep.in_table_b1(c)
     )
     mapped = unicodedata.normalize("NFKC", mapped)
-    if any(table(c) for c in mapped for table in _FORBIDDEN):
+    if any(table(c) for c in mapped for table in _FORBIDDEN_TABLES):
         raise ValueError("user name or password has a forbidden character")
     return mapped
 
 
-_FORBIDDEN = (
+_FORBIDDEN_TABLES = (
     stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3,
     stringprep.in_table_c4, stringprep.in_table_c5, stringprep.in_table_c6,
     stringprep.in_table_c7, stringprep.in_table_c8, stringprep.in_table_c9,

@@ -10,7 +10,8 @@ from queued.delivery.dns.hop import Hop
 from queued.delivery.tls.tls_policy import TlsDemand, TlsMode
 from queued.delivery.transport.destination import Destination, TlsWish
 
-_SECRET = secrets.token_bytes(16)  # so that a key of a destination is no test for passwords
+# With it nobody can try passwords on the key of a destination.
+_SECRET = secrets.token_bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class SmtpParameters:
     @property
     def key(self) -> str:
         """A text that differs between parameters and shows no password."""
-        # no part has a space or a comma in it
+        # no part of a host has a space or a comma in it
         hosts = ",".join(f"{h}*{h.weight}{'-' if h.fallback else ''}" for h in self.hops)
         login = self.login.key if self.login else ""
         return f"{hosts} {self.port or ''} {self.implicit} {self.tls or ''} {login}"

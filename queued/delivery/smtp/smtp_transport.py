@@ -15,7 +15,7 @@ from pgmta.model import Item
 from queued.config import Delivery
 from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.hosts import Host, Hosts
-from queued.delivery.dns.unresponsive import SLOW, Unresponsive
+from queued.delivery.dns.unresponsive import SLOW_S, Unresponsive
 from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.connector import Connector
 from queued.delivery.smtp.mail_commands import PLAIN_ARGUMENT, address_problem
@@ -26,12 +26,12 @@ from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.gate import Gate, HostClosed
 from queued.delivery.transport.result import internal
-from queued.delivery.transport.transcript import ENTRIES, NOTE, Entry
+from queued.delivery.transport.transcript import MAX_ENTRIES, NOTE, Entry
 
 log = get("delivery")
 
 
-_QUOTED = 200  # characters of each error that the error of all repeats
+_QUOTED_CHARACTERS = 200  # of each error, in the error of all addresses
 
 
 class Tries:
@@ -80,7 +80,7 @@ class Tries:
 
 def _facts_of(main: DeliveryError, errors: list[DeliveryError]) -> ConnectionFacts | None:
     """Return the facts of an error with the dialogues of all."""
-    said: deque[Entry] = deque(maxlen=ENTRIES)
+    said: deque[Entry] = deque(maxlen=MAX_ENTRIES)
     for error in errors:
         if isinstance(error.facts, ConnectionFacts):
             said.extend(error.facts.dialogue)
@@ -94,8 +94,12 @@ def _facts_of(main: DeliveryError, errors: list[DeliveryError]) -> ConnectionFac
 def _shown(place: str, error: DeliveryError) -> str:
     """Return an error with its place; texts of pgmta itself contain it already."""
     if error.code:
-        return f"{place} {error.stage}: {error.code} {error.line}"[:_QUOTED]
-    return error.line[:_QUOTED] if place in error.line else f"{place}: {error.line}"[:_QUOTED]
+        return f"{place} {error.stage}: {error.code} {error.line}"[:_QUOTED_CHARACTERS]
+    return (
+        error.line[:_QUOTED_CHARACTERS]
+        if place in error.line
+        else f"{place}: {error.line}"[:_QUOTED_CHARACTERS]
+    )
 
 
 class SmtpTransport:
@@ -127,7 +131,7 @@ class SmtpTransport:
         """Return the rows whose addresses can't be arguments of MAIL and RCPT, and why."""
         unfit: dict[int, str] = {}
         for item in items:
-            # mostly nothing in the addresses has to be looked at
+            # mostly the addresses need no change
             if (
                 PLAIN_ARGUMENT.fullmatch(item.sender + item.recipient)
                 and item.recipient
@@ -178,7 +182,7 @@ class SmtpTransport:
         gate = self._gate
         async for host in self.hosts_of(destination, tried, earlier, further):
             if gate.active and (reason := gate.find_host(destination, host.name)):
-                if not host.best:  # its mail usually goes to another host
+                if not host.best:  # another host usually takes its mail
                     further.append(host)
                     left = f"{host.name} is {reason.kind}, and no better host was tried"
                     break
@@ -190,7 +194,7 @@ class SmtpTransport:
         if tried and not tries:
             raise NoHostLeft(f"4.4.4 no other host for {destination}", Stage.MX)
         error = tries.error(f"4.4.4 {left}")
-        if further:  # the next attempt begins with one of them
+        if further:  # the next attempt begins with one of these hosts
             error.permanent = False
         raise error
 
@@ -229,7 +233,7 @@ class SmtpTransport:
                 took = time.monotonic() - begun
                 facts.count(problem.stage, took)
                 tries.add_failure(where, address, problem, took)
-                if took >= SLOW and not problem.code:
+                if took >= SLOW_S and not problem.code:
                     self._unresponsive.add(address)
                     silent += 1
             else:

@@ -13,7 +13,7 @@ from queued.delivery.tls.tls_policy import HostPolicy
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
 
-_PATIENCE = 60.0  # seconds for the answer of one host, all of its addresses together
+_HOST_TIMEOUT_S = 60.0  # all addresses of the host together
 
 
 @dataclass(slots=True)
@@ -71,15 +71,15 @@ async def _probe(smtp: SmtpTransport, destination: Destination, found: SurveyedH
         return
     found.answer = HostAnswer()
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_HOST_TIMEOUT_S):
             session = await smtp.open_at(destination, found.host)
     except DeliveryError as error:
         found.answer.error = error.line
         return
     except TimeoutError:
-        found.answer.error = f"no answer in {_PATIENCE:.0f} seconds"
+        found.answer.error = f"no answer in {_HOST_TIMEOUT_S:.0f} seconds"
         return
     session.close()
-    await session.wait_closed()  # the loop may end now
+    await session.wait_closed()  # because the event loop may end right afterwards
     found.answer.facts = session.facts
     found.answer.extensions = session.extensions

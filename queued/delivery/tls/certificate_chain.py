@@ -14,9 +14,9 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
-_SEQUENCE = 0x30
-_VERSION = 0xA0  # [0] EXPLICIT, absent in certificates of version 1
-_BEFORE_KEY = 5  # serialNumber, signature, issuer, validity, subject
+_SEQUENCE_TAG = 0x30  # of DER
+_VERSION_TAG = 0xA0  # [0] EXPLICIT, absent in certificates of version 1
+_ELEMENTS_BEFORE_KEY = 5  # serialNumber, signature, issuer, validity, subject
 
 
 def subject_public_key_info(certificate: bytes) -> bytes:
@@ -24,13 +24,13 @@ def subject_public_key_info(certificate: bytes) -> bytes:
 
     Raises ValueError if the octets are no certificate.
     """
-    _, start, _ = _element(certificate, 0, _SEQUENCE)  # Certificate
-    _, at, end = _element(certificate, start, _SEQUENCE)  # TBSCertificate
-    if certificate[at : at + 1] == bytes([_VERSION]):
+    _, start, _ = _element(certificate, 0, _SEQUENCE_TAG)  # Certificate
+    _, at, end = _element(certificate, start, _SEQUENCE_TAG)  # TBSCertificate
+    if certificate[at : at + 1] == bytes([_VERSION_TAG]):
         at = _element(certificate, at)[2]
-    for _ in range(_BEFORE_KEY):
+    for _ in range(_ELEMENTS_BEFORE_KEY):
         at = _element(certificate, at)[2]
-    first, _, after = _element(certificate, at, _SEQUENCE)
+    first, _, after = _element(certificate, at, _SEQUENCE_TAG)
     if after > end:
         raise ValueError("key is longer than its certificate")
     return certificate[first:after]
@@ -52,8 +52,8 @@ def _element(data: bytes, at: int, tag: int | None = None) -> tuple[int, int, in
     return at, content, content + length
 
 
-_LONGEST = 10  # certificates from host to anchor
-_ERRORS = (
+_MAX_CERTIFICATES = 10  # from host to anchor
+_CRYPTOGRAPHY_ERRORS = (
     ValueError,
     TypeError,
     InvalidSignature,
@@ -76,7 +76,7 @@ _UNTRUSTED = "certificate-not-trusted"
 Problem = tuple[str, str]
 """The result type of RFC 8460, section 4.3, and the reason; both empty if there is none."""
 
-_NONE: Problem = ("", "")
+_NO_PROBLEM: Problem = ("", "")
 
 
 def problem_of_chain(
@@ -88,20 +88,22 @@ def problem_of_chain(
     and every issuer the right to issue (RFC 5280, section 6.1).
     """
     try:
-        host, last, *others = map(_load, (chain[0], anchor, *chain[1:_LONGEST]))
-    except _ERRORS as error:
+        host, last, *others = map(_load, (chain[0], anchor, *chain[1:_MAX_CERTIFICATES]))
+    except _CRYPTOGRAPHY_ERRORS as error:
         return _UNTRUSTED, f"malformed: {error}"
     try:
         return (
-            _problem_of_host(host, names, now) or _problem_of_path(host, last, others, now) or _NONE
+            _problem_of_host(host, names, now)
+            or _problem_of_path(host, last, others, now)
+            or _NO_PROBLEM
         )
-    except _ERRORS as error:
+    except _CRYPTOGRAPHY_ERRORS as error:
         return _UNTRUSTED, f"{type(error).__name__}: {error}"
 
 
 def _load(certificate: bytes) -> x509.Certificate:
     with warnings.catch_warnings():
-        # a later version of the library refuses what this one warns of
+        # refused today, as later versions of the library will, and not with a warning only
         warnings.simplefilter("error", CryptographyDeprecationWarning)
         return x509.load_der_x509_certificate(certificate)
 
@@ -133,7 +135,7 @@ def _problem_of_path(
     """
     why: Problem | None = None
     seen, reached = [host, anchor], [host]
-    for depth in range(_LONGEST):
+    for depth in range(_MAX_CERTIFICATES):
         further: list[x509.Certificate] = []
         for below in reached:
             if (why := _problem_of_issue(below, anchor, now, depth)) is None:
@@ -159,7 +161,7 @@ def _problem_of_issue(
     """Return why `issuer` did not issue `below`, or may not."""
     try:
         below.verify_directly_issued_by(issuer)
-    except _ERRORS:
+    except _CRYPTOGRAPHY_ERRORS:
         return _UNTRUSTED, f"not issued by {issuer.subject.rfc4514_string()}"
     basic = _extension(issuer, x509.BasicConstraints)
     if basic is None or not basic.ca:

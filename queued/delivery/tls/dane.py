@@ -15,10 +15,11 @@ from queued.delivery.tls.tls_policy import Tlsa
 TRUST_ANCHOR, END_ENTITY = 2, 3
 """The certificate usages DANE-TA and DANE-EE. PKIX-TA and PKIX-EE are unusable in SMTP."""
 
-_CERTIFICATE, _KEY = 0, 1  # selectors
-_DIGESTS = {1: sha256, 2: sha512}  # matching types; 0 is the data itself
-_ANCHORS = 4  # trust anchors that are tried for one host: each may take a tenth of a second
-_CERTIFICATES = 16  # of a handshake that may be an anchor
+_CERTIFICATE_SELECTOR, _KEY_SELECTOR = 0, 1  # RFC 6698, section 2.1.2
+# by matching type (RFC 6698, section 2.1.3); 0 is the data itself
+_DIGESTS = {1: sha256, 2: sha512}
+_MAX_ANCHORS = 4  # that are tried for one host: each may take a tenth of a second
+_MAX_CERTIFICATES = 16  # of a handshake that may be an anchor
 
 
 class DaneError(Exception):
@@ -47,7 +48,10 @@ def usable(records: Iterable[Tlsa]) -> tuple[Tlsa, ...]:
 
 def _well_formed(record: Tlsa) -> bool:
     usage, selector, matching, data = record
-    if usage not in (TRUST_ANCHOR, END_ENTITY) or selector not in (_CERTIFICATE, _KEY):
+    if usage not in (TRUST_ANCHOR, END_ENTITY) or selector not in (
+        _CERTIFICATE_SELECTOR,
+        _KEY_SELECTOR,
+    ):
         return False
     if matching == 0:
         return bool(data)
@@ -56,12 +60,16 @@ def _well_formed(record: Tlsa) -> bool:
 
 def matches(record: Tlsa, certificate: bytes) -> bool:
     """Return whether the record names this DER certificate or its key (RFC 6698, section 2.1)."""
-    # cryptography takes 4 MB, which a queued without DANE saves
+    # here, because cryptography takes 4 MB, which a queued without DANE saves
     from queued.delivery.tls.certificate_chain import subject_public_key_info
 
     _, selector, matching, data = record
     try:
-        part = certificate if selector == _CERTIFICATE else subject_public_key_info(certificate)
+        part = (
+            certificate
+            if selector == _CERTIFICATE_SELECTOR
+            else subject_public_key_info(certificate)
+        )
     except ValueError:
         return False
     return data == (_DIGESTS[matching](part).digest() if matching else part)
@@ -99,14 +107,14 @@ def _anchors(records: Sequence[Tlsa], chain: Sequence[bytes]) -> dict[bytes, Tls
     """
     wanted = [record for record in records if record[0] == TRUST_ANCHOR]
     found: dict[bytes, Tlsa] = {}
-    for certificate in dict.fromkeys(chain[1:_CERTIFICATES]):
+    for certificate in dict.fromkeys(chain[1:_MAX_CERTIFICATES]):
         for record in wanted:
             if matches(record, certificate):
                 found.setdefault(certificate, record)
-    for record in wanted:  # the DNS has the certificate itself
-        if record[1:3] == (_CERTIFICATE, 0):
+    for record in wanted:  # such a record has the certificate itself
+        if record[1:3] == (_CERTIFICATE_SELECTOR, 0):
             found.setdefault(record[3], record)
-    return dict(islice(found.items(), _ANCHORS))
+    return dict(islice(found.items(), _MAX_ANCHORS))
 
 
 def shown(record: Tlsa) -> str:

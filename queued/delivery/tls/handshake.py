@@ -13,9 +13,10 @@ from queued.delivery.tls import dane
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.delivery.tls.tls_policy import HostPolicy, TlsMode
 
-_SHOWN = 200  # characters of a reason
-_EXPIRED, _OTHER_HOST, _OTHER_ADDRESS = 10, 62, 64  # verify codes of OpenSSL
-_UNTRUSTED = range(2, 80)  # the others that are about certificates
+_SHOWN_CHARACTERS = 200  # of a reason
+# Codes of X509_STORE_CTX_get_error(3) in OpenSSL:
+_EXPIRED, _OTHER_HOST, _OTHER_ADDRESS = 10, 62, 64
+_CERTIFICATE_CODES = range(2, 80)  # the others that are about certificates
 
 
 class BrokenTls(DeliveryError):
@@ -67,7 +68,7 @@ def server_name(policy: HostPolicy, host: str) -> str:
 
 def presented(session: Any) -> Sequence[bytes]:
     """Return the certificates that the host sent, its own first, in DER."""
-    # public since Python 3.13; before, the object below has it
+    # the method is public since Python 3.13; before, the object of _ssl has it
     public = hasattr(session, "get_unverified_chain")
     holder = session if public else getattr(session, "_sslobj", session)
     chain = holder.get_unverified_chain() or ()
@@ -80,12 +81,12 @@ def presented(session: Any) -> Sequence[bytes]:
 def _failure(error: OSError | ValueError) -> tuple[str, str]:
     """Return the result type for TLSRPT and the reason, as one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        why = printable(error.verify_message)[:_SHOWN]
+        why = printable(error.verify_message)[:_SHOWN_CHARACTERS]
         if error.verify_code == _EXPIRED:
             return "certificate-expired", why
         if error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
             return "certificate-host-mismatch", why
-        known = error.verify_code in _UNTRUSTED
+        known = error.verify_code in _CERTIFICATE_CODES
         return "certificate-not-trusted" if known else "validation-failure", why
     if isinstance(error, ssl.SSLError):
         why = (error.reason or str(error)).lower().replace("_", " ")
@@ -93,4 +94,4 @@ def _failure(error: OSError | ValueError) -> tuple[str, str]:
         why = error.strerror or str(error)
     else:
         why = str(error)
-    return "validation-failure", printable(why or "connection closed by peer")[:_SHOWN]
+    return "validation-failure", printable(why or "connection closed by peer")[:_SHOWN_CHARACTERS]

@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-LARGEST = 65_536
-"""Octets of a policy, at most (RFC 8461, section 3.3)."""
+MAX_POLICY_OCTETS = 65_536
+"""The largest policy (RFC 8461, section 3.3)."""
 
-LONGEST = 31_557_600
-"""Seconds for which a policy is kept, at most: a year (section 3.2)."""
+MAX_AGE_S = 31_557_600
+"""A policy is kept for a year at most (RFC 8461, section 3.2)."""
 
 _MODES = ("enforce", "testing", "none")
 _ID = re.compile(r"[A-Za-z0-9]{1,32}")
 _NAME = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
-_MOST = 200  # mx patterns of a policy that count
+_MAX_MX_PATTERNS = 200  # of a policy that count
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,9 @@ def parse_policy(text: str) -> FetchedPolicy:
         raise ValueError(f"max_age is no number of seconds: {max_age[:60]!r}")
     if not mx and mode != "none":
         raise ValueError("no mx")
-    return FetchedPolicy(mode, tuple(dict.fromkeys(mx[:_MOST])), min(int(max_age), LONGEST))
+    return FetchedPolicy(
+        mode, tuple(dict.fromkeys(mx[:_MAX_MX_PATTERNS])), min(int(max_age), MAX_AGE_S)
+    )
 
 
 def mx_matches(patterns: Sequence[str], host: str) -> bool:

@@ -18,8 +18,8 @@ from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.tls.tls_policy import HostPolicy, TlsDemand, TlsMode
 
-_REASON = 120  # characters of a reason in the reports
-_AUTHENTICATED = (TlsMode.VERIFY, TlsMode.DANE)
+_MAX_REASON_CHARACTERS = 120  # in the reports
+_AUTHENTICATED_MODES = (TlsMode.VERIFY, TlsMode.DANE)
 
 
 class Security:
@@ -58,7 +58,7 @@ class Security:
             try:
                 return replace(await self._policy(demand, host), testing=True)
             except DeliveryError:
-                pass  # counted where it was raised
+                pass  # the failure was counted where it was raised
         # implicit TLS has no plain text to return to
         least = TlsMode.ENCRYPT if demand.implicit else TlsMode.OPPORTUNISTIC
         return HostPolicy(least, (host.name,), report=("no-policy-found", demand.domain, ""))
@@ -70,8 +70,8 @@ class Security:
         if strict and mode is not TlsMode.DANE and not (mode is TlsMode.VERIFY and host.listed):
             # the sender's wish goes before the route, and MX have to be validated (RFC 8689, 4.2.1)
             mode = TlsMode.BEST
-        elif demand.login and not demand.mode and mode not in _AUTHENTICATED:
-            mode = TlsMode.BEST  # which verifies hosts that get a password
+        elif demand.login and not demand.mode and mode not in _AUTHENTICATED_MODES:
+            mode = TlsMode.BEST  # a host that gets a password has to be verified
         report = "no-policy-found", demand.domain, ""
         if demand.implicit and mode in (TlsMode.NONE, TlsMode.OPPORTUNISTIC):
             mode = TlsMode.ENCRYPT
@@ -185,5 +185,5 @@ class Security:
         """Count the result of a session for the reports to the domain (RFC 8460)."""
         policy_type, domain, policy = report
         if domain:
-            text = why[:_REASON]
+            text = why[:_MAX_REASON_CHARACTERS]
             self.memory.count(TlsResult(domain, policy_type, policy, result, host, address, text))

@@ -15,11 +15,11 @@ from queued.delivery.tls.mtasts import record_id
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.delivery.tls.tls_memory import TlsMemory
 
-_FRESH = 60.0  # seconds for which this process does not ask again
-_SHORTEST = 5.0  # seconds of the same for a policy that ends before
-_AGAIN = 300.0  # seconds without another fetch after a failed one (section 3.3)
-_STORE = 10.0  # seconds for the database: a server that hangs must not keep connections
-_ENTRIES = 10_000  # domains in memory
+_FRESH_S = 60.0  # in which this process does not ask again
+_MIN_FRESH_S = 5.0  # for a policy that ends sooner
+_RETRY_PAUSE_S = 300.0  # after a failed fetch (RFC 8461, section 3.3)
+_STORE_TIMEOUT_S = 10.0  # because a database that hangs must not keep connections
+_MAX_DOMAINS = 10_000  # in memory
 
 log = get("delivery")
 
@@ -57,11 +57,11 @@ class StsDomains:
     def _found(self, domain: str, task: asyncio.Task[StsPolicy | None]) -> None:
         self._under_way.pop(domain, None)
         if not task.cancelled():
-            task.exception()  # the tasks that asked may be gone, and asyncio would log it
+            task.exception()  # read, or asyncio would log it if the tasks that asked are gone
 
     async def _find(self, domain: str) -> StsPolicy | None:
         try:
-            async with asyncio.timeout(_STORE):
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
                 policy = await self._memory.find_policy(domain)
         except (StoreUnavailable, TimeoutError) as error:
             line = f"4.3.0 MTA-STS policy of {domain} can't be read: {str(error) or 'no answer'}"
@@ -69,10 +69,10 @@ class StsDomains:
         number = await self._announced(domain)
         if number and (policy is None or policy.id != number):
             policy = await self._newer(domain, number) or policy
-        # a max_age of 0 must not mean a fetch per connection
-        fresh = min(_FRESH, max(_SHORTEST, policy.left)) if policy else _FRESH
+        # with a max_age of 0 each connection would need a fetch
+        fresh = min(_FRESH_S, max(_MIN_FRESH_S, policy.left)) if policy else _FRESH_S
         self._known[domain] = policy, time.monotonic() + fresh
-        if len(self._known) > _ENTRIES:
+        if len(self._known) > _MAX_DOMAINS:
             self._known.popitem(last=False)
         return policy
 
@@ -95,8 +95,8 @@ class StsDomains:
         try:
             found = await self._fetcher.fetch(domain)
         except StsError as error:
-            self._failed[key] = time.monotonic() + _AGAIN
-            if len(self._failed) > _ENTRIES:
+            self._failed[key] = time.monotonic() + _RETRY_PAUSE_S
+            if len(self._failed) > _MAX_DOMAINS:
                 self._failed.popitem(last=False)
             log.warning("no MTA-STS policy", domain=domain, reason=str(error))
             self._memory.count(TlsResult(domain, "sts", number, error.result, reason=str(error)))
@@ -105,7 +105,7 @@ class StsDomains:
             domain, number, found.mode, found.mx, found.max_age, float(found.max_age)
         )
         try:
-            async with asyncio.timeout(_STORE):
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
                 await self._memory.keep_policy(policy)
         except (StoreUnavailable, TimeoutError) as error:
             log.warning("MTA-STS policy not kept", domain=domain, reason=str(error))

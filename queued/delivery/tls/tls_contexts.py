@@ -10,7 +10,7 @@ from functools import cached_property
 from queued.config import Tls
 from queued.delivery.tls.tls_policy import TlsMode
 
-_HOSTS = 1000  # hosts whose last session is kept; each takes some KB
+_MAX_HOSTS = 1000  # whose last session is kept; each takes some KB
 
 
 class ResumingContext(ssl.SSLContext):
@@ -33,7 +33,7 @@ class ResumingContext(ssl.SSLContext):
         if session is not None and session.has_ticket:
             self._sessions[name] = session
             self._sessions.move_to_end(name)
-            if len(self._sessions) > _HOSTS:
+            if len(self._sessions) > _MAX_HOSTS:
                 self._sessions.popitem(last=False)
 
     def forget(self, name: str) -> None:

@@ -37,7 +37,7 @@ class TlsDemand:
     optional: bool = False
 
 
-REQUIRED = (TlsMode.ENCRYPT, TlsMode.VERIFY, TlsMode.DANE)
+REQUIRED_MODES = (TlsMode.ENCRYPT, TlsMode.VERIFY, TlsMode.DANE)
 """Modes in which no mail leaves in plain text."""
 
 
@@ -65,7 +65,7 @@ class HostPolicy:
     @property
     def required(self) -> bool:
         """Whether no mail may leave in plain text."""
-        return self.mode in REQUIRED and not self.testing
+        return self.mode in REQUIRED_MODES and not self.testing
 
     @property
     def verified(self) -> str:
@@ -81,7 +81,9 @@ class HostPolicy:
         """The reason why TLS has to be so, for the end of an error's line; empty without one."""
         if self.requiretls:
             return " (asked for by REQUIRETLS of the message)"
-        if not self.required or self.source == "dane":  # the errors of DANE name it
+        if (
+            not self.required or self.source == "dane"
+        ):  # the text of an error of DANE names the policy already
             return ""
         if self.source == "sts":
             return f" (asked for by MTA-STS of {self.report[1]})"

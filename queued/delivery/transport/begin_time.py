@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 LEAD_S = 0.01
-"""Before its time at which mail comes to its destination, unless that has no connection."""
+"""Mail comes to its destination so long before its time, if a connection is open."""
 
-_EARLY_S = 0.001  # timers have whole milliseconds and may be early
-_HELD_S = LEAD_S + 0.01  # for which a connection waits for the time, at most
+_TIMER_SLACK_S = 0.001  # timers have whole milliseconds and may be early
+_MAX_HELD_S = LEAD_S + 0.01  # for which a connection waits for the time
 
 
 class BeginTime:
@@ -45,13 +45,13 @@ class BeginTime:
     def arrive(self) -> bool:
         """Note that a connection has the mail; return whether it may wait for the time."""
         self.arrived = now = time.monotonic()
-        return self.noted and not self.used and self.at - _HELD_S <= now <= self.until
+        return self.noted and not self.used and self.at - _MAX_HELD_S <= now <= self.until
 
     async def come(self) -> bool:
         """Wait for the time, and use it; return False if it is lost."""
         now = time.monotonic()
         if now < self.at:
-            await asyncio.sleep(self.at - now + _EARLY_S)
+            await asyncio.sleep(self.at - now + _TIMER_SLACK_S)
             now = time.monotonic()
         if self.used or now > self.until:
             return False

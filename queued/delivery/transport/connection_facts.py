@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from pgmta.errors import Stage
 from pgmta.model import Facts
-from queued.delivery.transport.transcript import ENTRIES, Entry
+from queued.delivery.transport.transcript import MAX_ENTRIES, Entry
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class ConnectionFacts(Facts):
     """
 
     dialogue: deque[Entry] = field(
-        default_factory=lambda: deque(maxlen=ENTRIES), repr=False, compare=False
+        default_factory=lambda: deque(maxlen=MAX_ENTRIES), repr=False, compare=False
     )
     success_kind: str = "relayed"
 

@@ -10,10 +10,10 @@ from weakref import WeakSet
 
 from queued.delivery.transport.envelope import Envelope
 
-BY_OPERATOR = "ended by operator"
+ENDED_BY_OPERATOR = "ended by operator"
 """The reason of a connection that an operator has ended, as attempts have it."""
 
-IDLE = "idle"
+IDLE_PHASE = "idle"
 """The phase of a connection that waits for its next envelope."""
 
 _numbers = count(1)

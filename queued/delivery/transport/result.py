@@ -15,10 +15,10 @@ from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.transcript import Said
 
-SHORT = 512
-"""Characters of printable ASCII that can be kept as they are, with any note."""
+MAX_SHORT_CHARACTERS = 512
+"""A text of printable ASCII up to this length is kept as it is, with any note."""
 
-_STORED = 1020  # octets of a reply's text that are kept: 1 KB with the code before it
+_MAX_STORED_OCTETS = 1020  # of a reply's text: 1 KB with the code before it
 
 
 def stored(text: str, note: str = "") -> str:
@@ -26,7 +26,7 @@ def stored(text: str, note: str = "") -> str:
 
     It has at most 1,020 octets of UTF-8, whole characters, the note at its end included.
     """
-    octets = _STORED - len(note)
+    octets = _MAX_STORED_OCTETS - len(note)
     text = printable(text[:octets].replace("\n", " "))
     if len(text) * 4 > octets:
         text = text.encode()[:octets].decode("utf-8", "ignore")
@@ -39,9 +39,9 @@ class Again(Enum):
     NEXT = "next"
     """No attempt was made: the recipient was too many for one transaction."""
     BARE = "bare"
-    """No attempt was made: the place refuses options, and gets the recipient without them."""
+    """No attempt was made: the host refuses options, and gets the recipient without them."""
     ELSEWHERE = "elsewhere"
-    """Another place of the destination may take the message (RFC 5321, section 5.1)."""
+    """Another host of the destination may take the message (RFC 5321, section 5.1)."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Result:
     stage: Stage = Stage.NONE
     again: Again | None = None
     facts: ConnectionFacts | None = field(default=None, compare=False)
-    seconds: float = 0.0  # of the transaction
+    seconds: float = 0.0  # that the transaction took
     said: Said | None = field(default=None, compare=False)
     wait: float | None = None
     hold: bool = False
@@ -75,7 +75,7 @@ class Result:
             event = Event.UNKNOWN
         reply = Reply(error.code, error.line)
         result = cls(event, reply, host or error.host, error.stage, hold=error.hold)
-        if isinstance(error.facts, ConnectionFacts):  # no transaction began
+        if isinstance(error.facts, ConnectionFacts):  # the error came before a transaction began
             result.facts = error.facts
             result.said = error.facts.dialogue, ()
         return result

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import unquote_plus
 
-HIDDEN = "(left out)"
+LEFT_OUT = "(left out)"
 
-_PART = 6
-"""Characters in a row that give a secret away. Providers show the last 4 of a key on purpose."""
+_PART_CHARACTERS = 6
+"""So many in a row give a secret away. Providers show the last 4 of a key on purpose."""
 
-_ROUNDS = 3  # of encodings within each other
+_MAX_NESTED_ENCODINGS = 3  # of encodings within each other
 _MAX_VIEWS = 40  # of a text, so that none takes long
 _OCTET = re.compile(r"[\\0]x([0-9A-Fa-f]{2})")
 _CHARACTER = re.compile(
@@ -52,7 +52,7 @@ class SecretParts:
 
     def hide(self, text: str) -> str:
         """Return the text, or that it was left out."""
-        return HIDDEN if self.are_in(text) else text
+        return LEFT_OUT if self.are_in(text) else text
 
     def are_in(self, text: str) -> bool:
         """Return whether a part of a secret is in a text."""
@@ -69,12 +69,12 @@ class SecretParts:
 
 def _views(text: str) -> Iterator[str]:
     """Yield a text as it is, and decoded."""
-    views = {text: 0}  # with the number of encodings that were taken off
+    views = {text: 0}  # each with the number of encodings that were taken off
     waiting = deque(views)
     while waiting:
         view = waiting.popleft()
         yield _plain(view)
-        for decoded in _decoded(view) if views[view] < _ROUNDS else ():
+        for decoded in _decoded(view) if views[view] < _MAX_NESTED_ENCODINGS else ():
             if decoded not in views and len(views) < _MAX_VIEWS:
                 views[decoded] = views[view] + 1
                 waiting.append(decoded)
@@ -89,7 +89,7 @@ def _decoded(text: str) -> Iterator[str]:
         yield unquote_plus(_QUOTED.sub(r"%\1", text))
     if "<" in text:
         yield _TAG.sub("", text)
-    # what is no encoding becomes noise
+    # text that has no such encoding becomes noise, which does no harm
     for runs, decode in ((_HEX, bytes.fromhex), (_BASE64, _octets_of)):
         octets = b" ".join(map(decode, runs.findall(text)))
         if octets:
@@ -115,8 +115,8 @@ def _plain(text: str) -> str:
 
 def _windows[T: (str, bytes)](whole: T) -> Iterator[T]:
     """Yield the parts of a text; all of it if it is short."""
-    for at in range(max(len(whole) - _PART, 0) + 1):
-        yield whole[at : at + _PART]
+    for at in range(max(len(whole) - _PART_CHARACTERS, 0) + 1):
+        yield whole[at : at + _PART_CHARACTERS]
 
 
 def _octet_forms(octets: bytes) -> Iterator[str]:

@@ -18,37 +18,38 @@ type Entry = tuple[float, str, bytes | int | str]
 type Said = tuple[Iterable[Entry], Iterable[Entry]]
 """The dialogues of a connection's set-up and of a transaction."""
 
-ENTRIES = 256
-"""Entries of a dialogue: older ones are forgotten, whatever a peer sends."""
+MAX_ENTRIES = 256
+"""Older entries of a dialogue are forgotten, whatever a peer sends."""
 
-LIMIT = 16384
-"""Octets of a transcript, at most."""
+MAX_TRANSCRIPT_OCTETS = 16384
 
-_PLAIN = 2  # notes of a connection that failed
-_LINE = 500  # characters of a line
-_START = 4096  # octets at the start of a transcript that are kept if it is too long
-# No other line may have a secret in it, nor the end of one: AUTH data has neither blank nor colon.
-_SHOWN = re.compile(
+_FAILED_CONNECTION_NOTES = 2  # more entries mean that the peer said something
+_MAX_LINE_CHARACTERS = 500
+_START_OCTETS = 4096  # of a transcript that is too long; the middle is left out
+# No other line may have a part of a secret in it. Data of AUTH has neither blank nor colon.
+_HARMLESS_COMMAND = re.compile(
     rb"(?:EHLO|HELO|LHLO) .*|(?:MAIL FROM|RCPT TO):.*|DATA|RSET|NOOP|QUIT|STARTTLS|\.", re.DOTALL
 )
 _AUTH = re.compile(rb"AUTH [A-Z0-9_-]{1,20}")
 _STATUS = re.compile(rb"[2-5]\d\d(?:[ -][245]\.\d{1,3}\.\d{1,3}\b)?")
-_HIDDEN = "(left out)"
+_LEFT_OUT = "(left out)"
 
 
 def transcript(said: Said) -> str:
-    """Return the text, at most LIMIT octets of UTF-8: a line for each line said, with its time.
+    """Return the text: a line for each line said, with its time.
+
+    It has at most MAX_TRANSCRIPT_OCTETS octets of UTF-8.
 
     `<` marks the lines of the next hop, `>` ours, `#` notes. Content and AUTH data are left out.
     The text is empty if a single connection failed: the reason has it all.
     """
     setup, transaction = said
     entries = [*setup, *transaction]
-    more = len(entries) > _PLAIN or any(kind != NOTE for _, kind, _ in entries)
+    more = len(entries) > _FAILED_CONNECTION_NOTES or any(kind != NOTE for _, kind, _ in entries)
     if not more:
         return ""
-    # a host that drips makes the start forgotten, and with it an AUTH whose secret it repeats
-    return _shortened([*_lines(entries, private=len([*setup]) >= ENTRIES)])
+    # with a host that sends octet by octet, an AUTH whose secret it repeats may be forgotten
+    return _shortened([*_lines(entries, private=len([*setup]) >= MAX_ENTRIES)])
 
 
 def _lines(said: list[Entry], *, private: bool) -> Iterator[str]:
@@ -64,48 +65,51 @@ def _lines(said: list[Entry], *, private: bool) -> Iterator[str]:
         elif kind == SENT:
             sent = what.removesuffix(b"\r\n").split(b"\r\n")
             lines = [_sent(line) for line in sent]
-            private = not _SHOWN.fullmatch(sent[-1])  # the host may repeat what it got
+            private = not _HARMLESS_COMMAND.fullmatch(sent[-1])  # the host may repeat what it got
         else:
             *whole, partial = (partial + what).split(b"\n")
             lines = [_received(line, private) for line in whole]
         at = datetime.fromtimestamp(moment + ahead, UTC).strftime("%H:%M:%S.%f")[:-3]
         mark = SENT if kind == CONTENT else kind
         for line in lines:
-            yield f"{at} {mark} {line if len(line) <= _LINE else line[:_LINE] + '…'}"
+            if len(line) > _MAX_LINE_CHARACTERS:
+                line = line[:_MAX_LINE_CHARACTERS] + "…"
+            yield f"{at} {mark} {line}"
     if partial:
-        yield f"# after that, without an end of line: {_received(partial, private)[:_LINE]}"
+        rest = _received(partial, private)[:_MAX_LINE_CHARACTERS]
+        yield f"# after that, without an end of line: {rest}"
 
 
 def _sent(line: bytes) -> str:
-    if _SHOWN.fullmatch(line):
+    if _HARMLESS_COMMAND.fullmatch(line):
         return printable(line.decode("utf-8", "replace"))
     if mechanism := _AUTH.match(line):
-        return f"{mechanism[0].decode()} {_HIDDEN}"
-    return _HIDDEN
+        return f"{mechanism[0].decode()} {_LEFT_OUT}"
+    return _LEFT_OUT
 
 
 def _received(line: bytes, private: bool) -> str:
     line = line.removesuffix(b"\r")
     if line.startswith(b"334"):  # a challenge (RFC 4954)
-        return f"334 {_HIDDEN}"
+        return f"334 {_LEFT_OUT}"
     if private:
         status = _STATUS.match(line)
-        return f"{status[0].decode()} {_HIDDEN}" if status else _HIDDEN
+        return f"{status[0].decode()} {_LEFT_OUT}" if status else _LEFT_OUT
     return printable(line.decode("utf-8", "replace"))
 
 
 def _shortened(lines: list[str]) -> str:
     """Return the lines as one text; if they are too long, without those in the middle."""
     sizes = [len(line.encode()) + 1 for line in lines]
-    if sum(sizes) <= LIMIT:
+    if sum(sizes) <= MAX_TRANSCRIPT_OCTETS:
         return "".join(f"{line}\n" for line in lines)
     first, size = 0, 0
-    while size + sizes[first] <= _START:
+    while size + sizes[first] <= _START_OCTETS:
         size += sizes[first]
         first += 1
     last = len(lines)
-    size += 40  # for the note
-    while size + sizes[last - 1] <= LIMIT:
+    size += 40  # octets of the note about what is left out
+    while size + sizes[last - 1] <= MAX_TRANSCRIPT_OCTETS:
         last -= 1
         size += sizes[last]
     note = f"# {last - first} lines are left out"

@@ -13,7 +13,7 @@ from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result, internal
 
 UNLIMITED = 1 << 30
-"""A number of recipients or transactions that no channel has."""
+"""Stands for no limit of recipients or transactions."""
 
 log = get("delivery")
 

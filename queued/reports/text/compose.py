@@ -16,8 +16,8 @@ from queued.reports.text.original import languages_of, returned_type
 from queued.reports.text.values import Dsn, Report
 
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,900}>")
-_SUBJECT = 500  # characters
-_ADDRESS = 900  # octets of an address, which may come by SQL
+_MAX_SUBJECT_CHARACTERS = 500
+_MAX_ADDRESS_OCTETS = 900  # in a field; by SQL an address may be longer
 
 
 def compose(
@@ -72,12 +72,12 @@ def _text_part(text: str, tag: str, boundary: str) -> tuple[str, bytes]:
     """Return the header and the octets of the text, which ends with CRLF."""
     encoding, octets = encode_text(text, b"--" + boundary.encode())
     if encoding == b"7bit":
-        return f"{_TEXT}us-ascii\r\nContent-Language: {tag}\r\n", octets
+        return f"{_TEXT_HEADER}us-ascii\r\nContent-Language: {tag}\r\n", octets
     field = f"Content-Transfer-Encoding: {encoding.decode()}\r\n"
-    return f"{_TEXT}utf-8\r\nContent-Language: {tag}\r\n{field}", octets
+    return f"{_TEXT_HEADER}utf-8\r\nContent-Language: {tag}\r\n{field}", octets
 
 
-_TEXT = "Content-Description: Notification\r\nContent-Type: text/plain; charset="
+_TEXT_HEADER = "Content-Description: Notification\r\nContent-Type: text/plain; charset="
 
 
 def _status_head(*, utf8: bool, wide: bool) -> str:
@@ -109,7 +109,7 @@ def _header(
     fields = [
         _from_field(report.origin),
         whole("To", f"<{_address(report.sent_to)}>"),
-        _subject_field(subject[:_SUBJECT]),
+        _subject_field(subject[:_MAX_SUBJECT_CHARACTERS]),
         f"Date: {date(now)}\r\n",
         f"Message-ID: {message_id_header}\r\n",
     ]
@@ -143,4 +143,8 @@ def _address(address: str) -> str:
     address = text_of(address, utf8=not address.isascii())
     if "<" in address or ">" in address:
         address = address.replace("<", "").replace(">", "")
-    return address.encode()[:_ADDRESS].decode("utf-8", "ignore") if len(address) > 200 else address
+    return (
+        address.encode()[:_MAX_ADDRESS_OCTETS].decode("utf-8", "ignore")
+        if len(address) > 200
+        else address
+    )

@@ -11,13 +11,13 @@ from pgmta.config.types import without_port
 from pgmta.mail.telephone import is_number
 from pgmta.mail.text import printable
 
-_LINE = 76  # octets after which a line is folded (RFC 5322, section 2.1.1)
-_LONGEST = 900  # octets of a line that can't be folded at a space; RFC 5322 allows 998
+_LINE_OCTETS = 76  # a longer line is folded (RFC 5322, section 2.1.1)
+_MAX_LINE_OCTETS = 900  # of a line that can't be folded at a space; RFC 5322 permits 998
 _XTEXT = re.compile(r"\+([0-9A-F]{2})")
 _EMBEDDED = re.compile(r"\\x\{([0-9A-Fa-f]{1,6})\}")
 _TYPE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _BLANKS = re.compile(r"\s+")
-_SPECIAL = frozenset("\\+=")  # not in utf-8-addr-xtext (RFC 6533, section 3)
+_ENCODED_IN_UTF8 = frozenset("\\+=")  # not in utf-8-addr-xtext (RFC 6533, section 3)
 
 
 def text_of(value: str, *, utf8: bool) -> str:
@@ -34,30 +34,30 @@ def folded(name: str, value: str) -> str:
     No octet of the value is lost when the field is unfolded, unless a word was cut. Spaces around
     the value go: a line of spaces alone may end the header for some readers (RFC 5322, 3.2.2).
     """
-    if len(name) + len(value) + 2 <= _LINE and value.isascii():
+    if len(name) + len(value) + 2 <= _LINE_OCTETS and value.isascii():
         return f"{name}: {value}\r\n"
     start = line = f"{name}:"
-    lines, room = [], len(line)
+    lines, used = [], len(line)
     for word in value.split():
         size = len(word.encode()) + 1
-        if room + size > _LINE and line not in ("", start):
+        if used + size > _LINE_OCTETS and line not in ("", start):
             lines.append(line)
-            line, room = "", 0
-        while size > _LONGEST:
-            cut = word.encode()[:_LONGEST].decode("utf-8", "ignore")
+            line, used = "", 0
+        while size > _MAX_LINE_OCTETS:
+            cut = word.encode()[:_MAX_LINE_OCTETS].decode("utf-8", "ignore")
             lines.append(f"{line} {cut}")
-            line, room, word = "", 0, word[len(cut) :]
+            line, used, word = "", 0, word[len(cut) :]
             size = len(word.encode()) + 1
         if word:
             line += " " + word
-            room += size
+            used += size
     return "\r\n".join((*lines, line) if line else lines) + "\r\n"
 
 
 def whole(name: str, value: str) -> str:
     """Return a field of an address with its CRLF: spaces of its value may have a meaning."""
     field = f"{name}: {value}\r\n"
-    short = len(field) * 4 <= _LONGEST or len(field.encode()) <= _LONGEST
+    short = len(field) * 4 <= _MAX_LINE_OCTETS or len(field.encode()) <= _MAX_LINE_OCTETS
     return field if short else folded(name, value)
 
 
@@ -101,7 +101,7 @@ def original_recipient(orcpt: str, *, utf8: bool) -> str:
 
 def _embedded(address: str) -> str:
     return "".join(
-        char if "!" <= char <= "~" and char not in _SPECIAL else f"\\x{{{ord(char):X}}}"
+        char if "!" <= char <= "~" and char not in _ENCODED_IN_UTF8 else f"\\x{{{ord(char):X}}}"
         for char in address
     )
 

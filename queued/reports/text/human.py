@@ -13,11 +13,11 @@ from queued.reports.text.fields import day, text_of
 from queued.reports.text.machine import has_code
 from queued.reports.text.values import Report
 
-LISTED = 30
-"""Recipients that the text names; the part for programs has them all."""
+MAX_NAMED_RECIPIENTS = 30
+"""The text names so many; the part for programs has all recipients."""
 
-_WIDTH = 76  # characters of a line
-_LONGEST = 300  # characters of an address in the text
+_LINE_CHARACTERS = 76
+_MAX_ADDRESS_CHARACTERS = 300
 
 
 def human_texts(report: Report, language: Language) -> tuple[str, str]:
@@ -29,7 +29,7 @@ def human_texts(report: Report, language: Language) -> tuple[str, str]:
         "recipient": _address(first.recipient) if first else "",
         "count": str(len(report.recipients)),
         "reason": _reason(first, language) if first else "",
-        "message_id": text_of(report.message_id or "", utf8=True)[:_LONGEST],
+        "message_id": text_of(report.message_id or "", utf8=True)[:_MAX_ADDRESS_CHARACTERS],
         "arrival": day(report.arrival) if report.arrival else "",
         "until": day(report.until) if report.until else "",
     }
@@ -39,8 +39,8 @@ def human_texts(report: Report, language: Language) -> tuple[str, str]:
 
 
 def _recipients(recipients: list[ReportRow], language: Language) -> str:
-    blocks = [_block(each, language) for each in recipients[:LISTED]]
-    if (more := len(recipients) - LISTED) > 0:
+    blocks = [_block(each, language) for each in recipients[:MAX_NAMED_RECIPIENTS]]
+    if (more := len(recipients) - MAX_NAMED_RECIPIENTS) > 0:
         blocks.append(language.phrases["more"].fill({"count": str(more)}))
     return "\n\n".join(blocks)
 
@@ -63,8 +63,8 @@ def _reason(row: ReportRow, language: Language) -> str:
 def _address(address: str) -> str:
     return (
         address
-        if address.isprintable() and len(address) <= _LONGEST
-        else printable(address[:_LONGEST])
+        if address.isprintable() and len(address) <= _MAX_ADDRESS_CHARACTERS
+        else printable(address[:_MAX_ADDRESS_CHARACTERS])
     )
 
 
@@ -74,11 +74,11 @@ def _wrapped(text: str) -> str:
     text = text_of(text, utf8=True)
     if not text.strip():
         return ""
-    if len(text) <= _WIDTH - 4:
+    if len(text) <= _LINE_CHARACTERS - 4:
         return f"    {text}"
     return textwrap.fill(
         text,
-        _WIDTH,
+        _LINE_CHARACTERS,
         initial_indent="    ",
         subsequent_indent="    ",
         break_on_hyphens=False,

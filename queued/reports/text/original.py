@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 from queued.reports.text.values import Original
 
-HEADER = 1 << 16
-"""Octets of a header that a DSN returns at most; a longer one ends after a whole field."""
+MAX_HEADER_OCTETS = 1 << 16
+"""A DSN returns so much of a header at most, up to the end of a field."""
 
 _LANGUAGE = re.compile(
     rb"^(accept|content)-language[ \t]*:([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)",
     re.IGNORECASE | re.MULTILINE,
 )
 _TAG = re.compile(r"([a-z]{1,8}(?:-[a-z0-9]{1,8})*)[ \t]*(?:;[ \t]*q=([01](?:\.\d{0,3})?))?", re.I)
-_TAGS = 8  # of one field
-_LONGEST_TAG = 35  # characters (RFC 5646, section 4.4.1)
+_MAX_TAGS = 8  # of one field
+_MAX_TAG_CHARACTERS = 35  # RFC 5646, section 4.4.1
 
 
-def header_of(octets: bytes, most: int = HEADER) -> bytes:
+def header_of(octets: bytes, most: int = MAX_HEADER_OCTETS) -> bytes:
     """Return the header of a message, given its first `most` octets or more.
 
     The empty line is not in it, the CRLF before it is.
@@ -55,9 +55,9 @@ def languages_of(header: bytes) -> Iterator[str]:
 def _tags(value: str) -> list[str]:
     """Return the language tags of a field, those with the highest quality first."""
     tags = []
-    for part in value.split(",")[:_TAGS]:
+    for part in value.split(",")[:_MAX_TAGS]:
         match = _TAG.fullmatch(part.strip())
-        if match and len(match[1]) <= _LONGEST_TAG and (quality := float(match[2] or 1)) > 0:
+        if match and len(match[1]) <= _MAX_TAG_CHARACTERS and (quality := float(match[2] or 1)) > 0:
             tags.append((-quality, match[1]))
     return [tag for _, tag in sorted(tags, key=lambda each: each[0])]
 

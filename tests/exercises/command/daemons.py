@@ -8,11 +8,11 @@ import click
 
 from pgmta.command import config_option, print_table, reporting
 from pgmta.postgres.operator import connect_operator
-from queued.cli.options.queue_command import CONFIG, database_of
+from queued.cli.options.queue_command import CONFIG_NAME, database_of
 
 
 @click.command()
-@config_option(CONFIG)
+@config_option(CONFIG_NAME)
 @reporting
 def daemons(config: Path) -> None:
     """Show the daemons that run."""

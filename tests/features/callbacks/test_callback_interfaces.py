@@ -15,7 +15,7 @@ from pgmta.config.types import FOLDER
 from pgmta_features.callbacks.events import EventReader
 from pgmta_features.callbacks.proof import CallbackRequest
 from pgmta_features.callbacks.settings import CallbackSettings, interface_files, shipped_callback
-from pgmta_features.providers.mail_words import ROW
+from pgmta_features.providers.mail_words import ROW_WORDS
 from tests.features.callbacks.provided import secret_file
 from tests.features.callbacks.test_callback_proofs import SENDGRID_KEY
 
@@ -124,7 +124,7 @@ def test_each_names_its_source(name: str, tmp_path: Path) -> None:
     assert "Not tried against the provider." in words
     assert yaml.safe_load(text) == shipped_callback(name)
     assert settings(tmp_path, name).hosts
-    assert "key" in ROW
+    assert "key" in ROW_WORDS
     assert name in {case[0] for case in CASES}
 
 

@@ -96,7 +96,8 @@ def test_the_vectors_of_sendgrid(tmp_path: Path) -> None:
 def test_the_vectors_of_twilio(
     tmp_path: Path, url: str, sign: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmta_features.callbacks.settings._LEAST", 5)  # their key is short
+    # their key is short
+    monkeypatch.setattr("pgmta_features.callbacks.settings._MIN_SECRET_OCTETS", 5)
     one = prover(tmp_path, [TWILIO_KEY], **shipped_callback("twilio")["proof"])
     body = urlencode(TWILIO_FORM).encode()
     assert one.proves(request(body, url, X_Twilio_Signature=sign), 0.0)
@@ -109,7 +110,7 @@ def test_the_vectors_of_twilio(
 def test_the_vector_of_twilio_with_a_name_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmta_features.callbacks.settings._LEAST", 5)
+    monkeypatch.setattr("pgmta_features.callbacks.settings._MIN_SECRET_OCTETS", 5)
     one = prover(tmp_path, [TWILIO_KEY], **shipped_callback("twilio")["proof"])
     body = b"Sid=CA123&SidAccount=AC123&Digits=5678&Digits=1234"
     sign = "IK+Dwps556ElfBT0I3Rgjkr1wJU="

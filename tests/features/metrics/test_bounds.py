@@ -9,7 +9,7 @@ from pgmta.metrics.exposition import page
 from pgmta.metrics.series import Values, add, dump, load
 from pgmta.store.admin.queue_counts import GroupCount, QueueCount
 from pgmta_features.metrics.queued_page import queue_values
-from pgmta_features.metrics.queued_series import QUEUED
+from pgmta_features.metrics.queued_series import QUEUED_SERIES
 from queued.process.next_hop_figures import OTHER, NextHopFigures
 from queued.process.queue_figures import QueueFigures
 from tests.features.metrics.scraping import Scrape
@@ -40,7 +40,7 @@ def large(most: int) -> Values:
 
 def test_many_destinations_make_a_bounded_page() -> None:
     began = time.process_time()
-    text = page(QUEUED, large(100))
+    text = page(QUEUED_SERIES, large(100))
     assert time.process_time() - began < 2  # bench figures are in docs/decisions/metrics.md
     assert len(text) < 100_000
     seen = Scrape.read(text.decode())
@@ -48,7 +48,7 @@ def test_many_destinations_make_a_bounded_page() -> None:
     assert seen.total(name) == HOPS * 3
     assert seen.total(name, next_hop=OTHER) == (HOPS - 100) * 3
     assert seen.total("pgmta_queue_next_hop_rows") == HOPS * 100
-    assert len(page(QUEUED, large(1000))) < 1_000_000  # the most that the file takes
+    assert len(page(QUEUED_SERIES, large(1000))) < 1_000_000  # the most that the file takes
 
 
 def test_a_large_next_hop_gets_the_place_of_a_small_one() -> None:

@@ -180,7 +180,7 @@ async def test_without_its_budget_mail_has_no_limit(stage: Stage) -> None:
 async def test_mail_waits_while_the_database_is_away(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget_line, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(budget_line, "_RETRY_PAUSE_S", 0.05)
     reservations = stage.reservations
     reservations.away = True
     stage.prepare_one(outgoing(1, CREDENTIAL))
@@ -334,7 +334,7 @@ async def test_mail_with_two_budgets_has_a_time_of_each(stage: Stage) -> None:
 async def test_lines_of_destinations_that_are_gone_are_forgotten(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmta_features.rates.rate_stage._KEPT_S", 0.0)
+    monkeypatch.setattr("pgmta_features.rates.rate_stage._EMPTY_LINE_S", 0.0)
     for number in range(3):
         stage.prepare_one(outgoing(number, f'{{"_budget": "credential:{number}"}}'))
     await stage.until(3)

@@ -15,7 +15,7 @@ from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.link import Link
 from pgmta_features.suspensions import duty as suspending
 from pgmta_features.suspensions.duty import RowTimes, SuspensionDuty
-from pgmta_features.suspensions.store import LOGGED, SUSPENDING, SuspensionTable
+from pgmta_features.suspensions.store import LOG_SETTINGS, SUSPENDING_SETTINGS, SuspensionTable
 from queued.config import QueuedConfig
 from queued.process.queued_process import QueuedProcess
 from tests.support.rows import column, fetch, message
@@ -37,8 +37,8 @@ class Duty:
     """The duty on a database with a suspension of an MX host."""
 
     def __init__(self, uri: str) -> None:
-        self.link = Link(uri, "test", SUSPENDING)
-        self.logged = Link(uri, "test log", LOGGED)
+        self.link = Link(uri, "test", SUSPENDING_SETTINGS)
+        self.logged = Link(uri, "test log", LOG_SETTINGS)
         tables = SuspensionTable(self.link), SuspensionTable(self.logged)
         times = RowTimes(
             cast(QueuedProcess, SimpleNamespace(config=QueuedConfig(), clock=DatabaseTime()))

@@ -137,7 +137,7 @@ def test_limit_of_a_host_costs_little() -> None:
 
 def test_pause_after_a_refused_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """One connection tries again when it is over, and growth goes on when that succeeds."""
-    monkeypatch.setattr(connection_pacing, "_PAUSE", 0.05)
+    monkeypatch.setattr(connection_pacing, "_FIRST_PAUSE_S", 0.05)
     limit = [1]
     hop = RawHop({"MAIL": lambda number: HANG if limit[0] == 1 else None})
     hop.says["greeting"] = lambda number: DROP if hop.open > limit[0] else None

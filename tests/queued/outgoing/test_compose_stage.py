@@ -59,7 +59,7 @@ class Stage(ComposeStage):
 async def test_a_claim_may_need_more_templates_than_are_kept(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(template_cache, "_MOST", most)
+    monkeypatch.setattr(template_cache, "_MAX_SOURCE_OCTETS", most)
     stage = Stage()
     for each in (1, 2, 3):
         assert stage.prepare(outgoing(each)) is None

@@ -21,7 +21,7 @@ FROM generate_series(1, %s) AS n, LATERAL (SELECT now() + n * %s::interval) AS t
 async def test_all_rows_that_are_near_move_in_batches(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduled, "_BATCH", 10)
+    monkeypatch.setattr(scheduled, "_ROWS_PER_COMMIT", 10)
     message(db, 1)
     db.execute(FILL.encode(), (25, "-1 s"))  # queued was away
     db.execute(FILL.encode(), (1, "1.5 s"))

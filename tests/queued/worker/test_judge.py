@@ -19,7 +19,7 @@ from pgmta.model import Item, Outcome, Reply
 from pgmta.states import TRANSITIONS, Event, Status, after
 from queued.config import Retry
 from queued.config.answer_index import Answer
-from queued.config.retry import GREYLISTED, Exponential
+from queued.config.retry import GREYLISTED_WAIT_S, Exponential
 from queued.delivery.smtp.exchange import result_of
 from queued.delivery.transport.result import (
     CUT_OFF,
@@ -301,18 +301,18 @@ def test_greylisted_mail_has_its_own_first_wait() -> None:
         return outcome.delay
 
     plain = Retry.model_validate({"jitter": 0})
-    assert wait(item()) == GREYLISTED  # never shorter: the host would refuse it again
+    assert wait(item()) == GREYLISTED_WAIT_S  # never shorter: the host would refuse it again
     assert wait(item(attempts=2), plain) == 300
     assert wait(item(attempts=3), plain) == 900
     seen = FirstAnswers()
-    assert wait(item(attempts=9), plain) == GREYLISTED  # also if the host was down before
+    assert wait(item(attempts=9), plain) == GREYLISTED_WAIT_S  # also if the host was down before
     # the usual wait leaves time for an attempt, the first one does not
     seen = FirstAnswers()
     assert wait(item(), Retry.model_validate({"jitter": 0, "expire": "2m"})) == 60
 
 
 def test_first_answers_are_forgotten_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queued.worker.verdict._KNOWN", 3)
+    monkeypatch.setattr("queued.worker.verdict._MAX_KNOWN_ROWS", 3)
     seen = FirstAnswers()
     assert [seen.first(row, "greylisted") for row in (1, 2, 1, 3, 4, 2, 1)] == [
         True, True, False, True, True, True, True,
@@ -398,7 +398,7 @@ def test_a_route_has_the_rest_from_the_section() -> None:
     assert (found.after(1), found.expire, found.attempts, found.unknown) == (30, 86400, 9, "hold")
     assert (found.of_class("spam").expire, found.of_class("spam").attempts) == (7200, 2)
     assert (found.first_wait("dns"), found.of_class("dns").after(3)) == (None, 9)
-    assert found.first_wait("greylisted") == GREYLISTED
+    assert found.first_wait("greylisted") == GREYLISTED_WAIT_S
     assert found.shortest == 9
     assert Retry.model_validate({}).over(base) == base
     only = Retry.model_validate({"classes": {"greylisted": {"first": None}}}).over(Retry())

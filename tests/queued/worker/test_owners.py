@@ -206,9 +206,9 @@ class Site:
 
 @asynccontextmanager
 async def site(uri: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
-    monkeypatch.setattr(leases, "_LOOK_S", 0.1)
+    monkeypatch.setattr(leases, "_MAX_LOOK_INTERVAL_S", 0.1)
     monkeypatch.setattr(service, "_RESTART_PAUSES_S", (0.05, 0.1))
-    monkeypatch.setattr(delivery_worker, "_ANSWER", 0.5)
+    monkeypatch.setattr(delivery_worker, "_CLAIM_END_TIMEOUT_S", 0.5)
     with NextHop(script) as hop:
         config = QueuedConfig.model_validate({
             "environment": {"hostname": "client.example"},

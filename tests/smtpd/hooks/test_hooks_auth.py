@@ -272,7 +272,7 @@ ODD = [
 
 @pytest.mark.slow
 def test_no_odd_answer_lets_a_client_in(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phases, "_EVERY", 0.0)  # every failure is logged
+    monkeypatch.setattr(phases, "_LOG_INTERVAL_S", 0.0)  # every failure is logged
 
     def attempt(lines: list[str]) -> None:
         with Client(port) as client:

@@ -96,8 +96,8 @@ def test_mistakes_of_a_file_stop_the_start(tmp_path: Path) -> None:
 
 
 def test_the_table(database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "_KNOWN", 0.2)
-    monkeypatch.setattr(table_module, "_UNKNOWN", 0.2)
+    monkeypatch.setattr(table_module, "_KNOWN_S", 0.2)
+    monkeypatch.setattr(table_module, "_UNKNOWN_S", 0.2)
     db.execute("INSERT INTO recipients VALUES ('one@example.org'), ('@sub.example.net')")
     with serving(database, relay=relaying({"table": True})) as port:
         with begun(port) as client:
@@ -214,7 +214,7 @@ def test_a_callout_asks_each_recipient_once(database: str, hop: Hop) -> None:
 def test_a_next_hop_that_is_away(
     database: str, hop: Hop, monkeypatch: pytest.MonkeyPatch, unavailable: str, expected: str
 ) -> None:
-    for name, seconds in (("_UNSURE", 0.2), ("_ANSWER_S", 2.0), ("KNOWN_S", 0.1)):
+    for name, seconds in (("_UNSURE_S", 0.2), ("_ANSWER_TIMEOUT_S", 2.0), ("KNOWN_S", 0.1)):
         monkeypatch.setattr(f"smtpd.recipients.callout.{name}", seconds)
     entry = {
         "domains": ["example.org"],

@@ -97,14 +97,14 @@ def test_the_gateway_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "eth0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\n"
         "eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\n"
     )
-    monkeypatch.setattr(module, "_ROUTES", routes)
-    monkeypatch.setattr(module, "_CONTAINERS", (tmp_path / "dockerenv",))
+    monkeypatch.setattr(module, "_ROUTES_FILE", routes)
+    monkeypatch.setattr(module, "_CONTAINER_FILES", (tmp_path / "dockerenv",))
     for name in ("container", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     assert container_gateway() == ""
     (tmp_path / "dockerenv").touch()
     assert container_gateway() == "172.17.0.1"
-    monkeypatch.setattr(module, "_ROUTES", tmp_path / "missing")
+    monkeypatch.setattr(module, "_ROUTES_FILE", tmp_path / "missing")
     assert container_gateway() == ""
 
 

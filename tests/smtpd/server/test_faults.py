@@ -251,7 +251,7 @@ def test_a_client_that_does_not_read_is_dropped(
     monkeypatch.setattr(Connection, "connection_made", small)
     monkeypatch.setattr(Connection, "connection_lost", note)
     monkeypatch.setattr(smtpd.session.closing, "LINGER_S", 0.5)
-    monkeypatch.setattr(smtpd.commands.tally, "MAX_JUNK", 10_000)
+    monkeypatch.setattr(smtpd.commands.tally, "MAX_USELESS_COMMANDS", 10_000)
     with serving(database, limits={"timeout": "1s"}) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.connect(("127.0.0.1", port))

@@ -42,12 +42,12 @@ def test_a_flood_has_a_few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     with capture_logs() as log:
         for _ in range(100):
             noted.note(replies.RELAY_DENIED, who, address="r@example.org", user="ann")
-        assert len(log) == module._MOST
+        assert len(log) == module._MAX_REFUSALS_PER_S
         now += 1
         noted.note(replies.RELAY_DENIED, who, address="r@example.org", user="ann")
         noted.note(replies.AUTH_FAILED, who, address="", user="")  # `login failed` says it
-    assert (log[-1]["left_out"], log[-1]["user"]) == (100 - module._MOST, "ann")
-    assert len(log) == module._MOST + 1
+    assert (log[-1]["left_out"], log[-1]["user"]) == (100 - module._MAX_REFUSALS_PER_S, "ann")
+    assert len(log) == module._MAX_REFUSALS_PER_S + 1
 
 
 def test_the_limit_that_keeps_a_user_out_is_in_the_log(database: str) -> None:

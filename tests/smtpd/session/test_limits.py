@@ -58,7 +58,7 @@ def test_sessions_with_much_to_do_take_turns(
         return real(self, argument)
 
     monkeypatch.setitem(Commands.METHODS, b"NOOP", noop)
-    monkeypatch.setattr(tally, "MAX_JUNK", 100_000)
+    monkeypatch.setattr(tally, "MAX_USELESS_COMMANDS", 100_000)
     number = 5000
     with (
         serving(database, relay=RELAY) as port,
@@ -120,7 +120,7 @@ def test_tally(waits: list[float], junk: int, errors: int) -> None:
     session = tally.Tally(Limits(errors=errors))
     now, consequences = 0.0, []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tally, "MAX_JUNK", junk)
+        patched.setattr(tally, "MAX_USELESS_COMMANDS", junk)
         for wait in waits:
             now += wait
             consequences.append(session.junk(now))
@@ -208,15 +208,15 @@ def test_content_without_end_is_ended(database: str) -> None:
     ("limits", "content_s", "wire", "drop"),
     [
         ({}, 1.0, BEGIN, b"x"),  # content, octet by octet
-        ({"timeout": "1s"}, watch.CONTENT_S, b"", b"N"),  # a command, octet by octet
-        ({"timeout": "1s"}, watch.CONTENT_S, b"N" * 70_000, b"N"),  # the rest of one, too long
+        ({"timeout": "1s"}, watch.MAX_CONTENT_S, b"", b"N"),  # a command, octet by octet
+        ({"timeout": "1s"}, watch.MAX_CONTENT_S, b"N" * 70_000, b"N"),  # the rest of one, too long
     ],
 )
 def test_dripping_keeps_no_place(
     database: str, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], content_s: float,
     wire: bytes, drop: bytes,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(watch, "CONTENT_S", content_s)
+    monkeypatch.setattr(watch, "MAX_CONTENT_S", content_s)
     with serving(database, relay=RELAY, limits=limits) as port, Client(port) as client:
         client.send(wire)
         began = time.monotonic()

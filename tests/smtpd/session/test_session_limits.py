@@ -103,9 +103,9 @@ def test_networks_that_are_quiet_are_forgotten() -> None:
 @pytest.mark.parametrize(
     ("bound", "begin", "drop"),
     [
-        ("HELLO_S", b"", b"NOOP\r\n"),
-        ("TRANSACTION_S", b"EHLO c\r\n" + MAIL, b"RCPT TO:<r@example.org>\r\n"),
-        ("CONTENT_PAUSE_S", b"EHLO c\r\n" + MESSAGE[:-3], b"x"),
+        ("HELLO_TIMEOUT_S", b"", b"NOOP\r\n"),
+        ("MAX_TRANSACTION_S", b"EHLO c\r\n" + MAIL, b"RCPT TO:<r@example.org>\r\n"),
+        ("MAX_CONTENT_PAUSE_S", b"EHLO c\r\n" + MESSAGE[:-3], b"x"),
     ],
     ids=["EHLO", "transaction", "content"],
 )  # fmt: skip
@@ -113,7 +113,7 @@ def test_a_slow_client_keeps_no_place(
     database: str, monkeypatch: pytest.MonkeyPatch, bound: str, begin: bytes, drop: bytes
 ) -> None:
     monkeypatch.setattr(watch, bound, 1.0)
-    monkeypatch.setattr(tally, "MAX_JUNK", 10_000)
+    monkeypatch.setattr(tally, "MAX_USELESS_COMMANDS", 10_000)
     began = time.monotonic()
     with (
         serving(database, relay=RELAY) as port,
@@ -150,7 +150,7 @@ def ended(
     now = 0.0
     pace, talk = Pace(Limits(), 0.0), cast(Any, Talk())
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(watch, "MIN_RATE", limit)
+        patched.setattr(watch, "MIN_OCTETS_PER_S", limit)
         while now < 1200:
             if pace.judge_client(talk, int(rate(now)), now, waiting=waiting(now)):
                 return now

@@ -73,7 +73,7 @@ def test_name_and_kind_of_key_choose(database: str, root: Certificate, tmp_path:
 def test_changed_files_are_read_again(
     database: str, root: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context_set, "_LOOK", 0.05)
+    monkeypatch.setattr(context_set, "_FILES_LOOK_INTERVAL_S", 0.05)
     old, new = root.issue("mx.example"), root.issue("mx.example")
     paths = [tmp_path / "mx.pem", tmp_path / "mx.key"]
 

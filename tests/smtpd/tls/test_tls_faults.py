@@ -106,7 +106,7 @@ def test_half_open_handshakes_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They count as connections, harm no other session, and have an end."""
-    monkeypatch.setattr(server_handshake, "_HANDSHAKE", 3.0)
+    monkeypatch.setattr(server_handshake, "_HANDSHAKE_TIMEOUT_S", 3.0)
     begin = hello()
     listen = [{"tls": "implicit"}]
     with (

@@ -11,7 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgmta_features.campaigns.lists import csv_rows
-from pgmta_features.campaigns.lists.csv_rows import CELL_LIMIT, ROW_LIMIT, CsvRow, read_rows
+from pgmta_features.campaigns.lists.csv_rows import (
+    MAX_CELL_CHARACTERS,
+    MAX_ROW_CHARACTERS,
+    CsvRow,
+    read_rows,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('\r\n",;\0 a'))
 ENDS = ("\n", "\r\n", "\r")
@@ -92,10 +97,10 @@ def test_a_quote_without_an_end_swallows_nothing() -> None:
 
 
 def test_rows_and_cells_that_are_too_long() -> None:
-    long = "x" * (CELL_LIMIT + 1)
-    endless = "y," * ROW_LIMIT
+    long = "x" * (MAX_CELL_CHARACTERS + 1)
+    endless = "y," * MAX_ROW_CHARACTERS
     many = '"' + "z\n" * 10 + '"'
-    assert len(many) < CELL_LIMIT
+    assert len(many) < MAX_CELL_CHARACTERS
     text = f"a,b\n{long},1\nc,d\n{endless}\ne,f\n{many},2\n"
     assert [(row.line, bool(row.problem)) for row in rows_of(text)] == [
         (1, False), (2, True), (3, False), (4, True), (5, False), (6, False),
@@ -103,7 +108,7 @@ def test_rows_and_cells_that_are_too_long() -> None:
 
 
 def test_a_row_of_many_lines_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_rows, "ROW_LIMIT", 100)
+    monkeypatch.setattr(csv_rows, "MAX_ROW_CHARACTERS", 100)
     found = rows_of('a,b\nc,"' + "line\n" * 50 + "e\nf,g\n")
     assert [row.cells for row in found if not row.problem] == [
         ["a", "b"], *[["line"]] * 49, ["e"], ["f", "g"],

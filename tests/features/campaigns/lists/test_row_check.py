@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import mailbox_key, parse_mailbox
-from pgmta_features.campaigns.lists.row_check import WORDS_LIMIT, RowCheck
+from pgmta_features.campaigns.lists.row_check import MAX_WORDS_OCTETS, RowCheck
 
 TEMPLATE = compile_template(TemplateSource(
     sender="", from_="{{shop}} <{{address}}>", subject="{{title}}",
@@ -23,7 +23,7 @@ GOOD = {"shop": "Shop", "address": "s@a.example", "title": "Hi", "text": "Dear\n
 COLUMNS = ("more", "kind", "link", "part", " recipient ", "text", "title", "address", "shop")
 HARD = st.sampled_from([
     "", ".", "..", "\0", "\ud800", "\r\n", "x\ty", "é", "a@b", "http://a", "x" * 256, "x" * 999,
-    "y" * WORDS_LIMIT, "ä" * (WORDS_LIMIT // 2), "\u2028", "\x7f",
+    "y" * MAX_WORDS_OCTETS, "ä" * (MAX_WORDS_OCTETS // 2), "\u2028", "\x7f",
 ])  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def test_a_row_is_taken_exactly_if_its_mail_can_be_composed(word: str, value: st
     try:
         TEMPLATE.check_words({**words, "recipient": "", "unsubscribe": ""})
         fits = len(json.dumps(words, ensure_ascii=False, separators=(",", ":")).encode())
-        expected = fits <= WORDS_LIMIT
+        expected = fits <= MAX_WORDS_OCTETS
     except (ValueError, UnicodeEncodeError):
         expected = False
     read, problem = outcome(row("r@B.example", words))

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from pgmta.postgres.link import Link
 from pgmta.store.admin.upkeep import ClockLook, DatabaseClock
-from queued.upkeep.clock import STEP, ClockDuty
+from queued.upkeep.clock import MIN_STEP_S, ClockDuty
 from tests.support.rows import fetch, message, row
 
 HOUR = 3600.0
@@ -30,7 +30,7 @@ async def test_a_step_back_shortens_waits_once(database: str, db: psycopg.Connec
     db.execute("UPDATE queue SET held_at = now() + interval '1 h' WHERE status = 'REPORT'")
     db.execute("UPDATE database_clock SET seen_at = now() + interval '1 h'")
     link = Link(database, "test")
-    clock = DatabaseClock(link, STEP, 60.0)
+    clock = DatabaseClock(link, MIN_STEP_S, 60.0)
     found = await clock.look()
     assert found.back is not None
     assert HOUR - 10 < found.back <= HOUR

@@ -96,7 +96,7 @@ async def test_the_short_form_names_next_hops_too(database: str, db: psycopg.Con
 async def test_many_groups_have_a_rest_and_large_partitions_a_sample(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_counts, "_GROUPS", 10)
+    monkeypatch.setattr(queue_counts, "_MAX_GROUPS", 10)
     message(db, 1)
     fill(db, *((f"d{n}.example", "", "QUEUED", "-1 min", 1 + n) for n in range(30)))
     link = Link(database, "test", SETTINGS)
@@ -106,7 +106,11 @@ async def test_many_groups_have_a_rest_and_large_partitions_a_sample(
     assert sum(each.rows for each in groups.values()) == 30 * 31 // 2
     assert groups[None, "QUEUED"].due == 20 * 21 // 2
     # the same again as estimates
-    for name, value in (("_EXACT", 8192), ("_OCTETS", 1 << 20), ("_AGAIN", 0.0)):
+    for name, value in (
+        ("_MAX_WHOLE_OCTETS", 8192),
+        ("_SAMPLE_OCTETS", 1 << 20),
+        ("_MAX_AGE_S", 0.0),
+    ):
         monkeypatch.setattr(queue_counts, name, value)
     fill(db, ("many.example", "", "QUEUED", "-1 min", 20_000), ("h", "", "HOLD", "0", 50))
     groups = await counted(link, Routes({"*": "mx"}))

@@ -56,7 +56,7 @@ def test_no_look_leaves_a_committed_row(looks: list[tuple[list[str], list[str]]]
 
     A row that is committed before a look is claimed after it.
     """
-    with patch.object(arrivals_module, "_AGAIN", 1000):
+    with patch.object(arrivals_module, "_LOOKS_PER_MOVE", 1000):
         follow(looks, dice)
 
 

@@ -335,7 +335,7 @@ def test_queued_check_asks_the_database(database: str, server: str, tmp_path: Pa
 async def test_marked_rows_are_all_reviewed_in_turn(
     db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "BATCH", 4)
+    monkeypatch.setattr(guard, "MAX_BATCH_ROWS", 4)
     message(db, 1)
     bad = [row(db, 1, metadata={"n": "alpha"}) for _ in range(10)]
     claims = Claims(link, "w@h", 60, CAST)

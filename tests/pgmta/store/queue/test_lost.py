@@ -168,8 +168,8 @@ async def test_a_row_that_cannot_be_logged_is_held_and_a_locked_one_is_left(
 async def test_the_duty_goes_through_all_rows_in_parts(
     db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(final_leases, "_PAGE", 3)
-    monkeypatch.setattr(final_leases, "_BATCH", 2)
+    monkeypatch.setattr(final_leases, "_ROWS_PER_LOOK", 3)
+    monkeypatch.setattr(final_leases, "_ROWS_PER_SETTLE", 2)
     duty = FinalLeaseDuty(FinalLeases(link, "upkeep"))
     for number in range(1, 6):
         message(db, number)

@@ -11,7 +11,7 @@ import pytest
 
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
-from pgmta.store.queue.claim import ORDINARY, SESSION, URGENT, Claims
+from pgmta.store.queue.claim import ORDINARY_PARTS, SESSION, URGENT_PARTS, Claims
 from pgmta.store.queue.labels import Labels
 from pgmta.store.queue.lease import LEASE
 from tests.support.rows import fetch, message
@@ -32,9 +32,9 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "parts", "index"),
     [
-        ("claim_by_time", ORDINARY, "priority_timezone_idx"),
-        ("claim_by_domain", ORDINARY, "queue_def_def_domain_priority_next_attempt"),
-        ("claim_by_domain", URGENT, "lower_priority_next_attempt"),
+        ("claim_by_time", ORDINARY_PARTS, "priority_timezone_idx"),
+        ("claim_by_domain", ORDINARY_PARTS, "queue_def_def_domain_priority_next_attempt"),
+        ("claim_by_domain", URGENT_PARTS, "lower_priority_next_attempt"),
     ],
 )
 async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(

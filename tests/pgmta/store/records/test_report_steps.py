@@ -38,7 +38,7 @@ async def test_a_connection_that_breaks_at_the_commit_neither_loses_nor_doubles(
         raise AnswerLost("lost", (backend[0], backend[1]))
 
     monkeypatch.setattr(Link, "run_together", breaking)
-    monkeypatch.setattr("queued.upkeep.reports._PAGE", 20)
+    monkeypatch.setattr("queued.upkeep.reports._ROWS_PER_LOOK", 20)
     async with duty(database):
         await ends(db)
     assert sorted(to for to, _ in dsns(db)) == sorted(f"s{n}@a.example" for n in range(1, 201))
@@ -70,7 +70,7 @@ async def test_a_process_that_dies_at_any_step_neither_loses_nor_doubles(
     monkeypatch.setattr(Link, "run", dying(Link.run))
     monkeypatch.setattr(Enqueue, "chunks", dying(Enqueue.chunks))
     monkeypatch.setattr(Link, "run_together", dying(Link.run_together))
-    monkeypatch.setattr("queued.reports.writer.LARGE", 20_000)
+    monkeypatch.setattr("queued.reports.writer.MAX_IN_MEMORY_OCTETS", 20_000)
     number = deaths = 0
     for step in itertools.count(1):
         for chunks in (0, 0, 2, 4):  # in the row, in chunks, and as a stream
@@ -141,8 +141,8 @@ async def test_a_dsn_of_many_recipients_and_one_with_large_content(
 async def test_a_content_that_is_gone_or_refused_stops_no_other(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.reports.writer.LARGE", 20_000)
-    monkeypatch.setattr("queued.reports.writer._PARTS", 1)
+    monkeypatch.setattr("queued.reports.writer.MAX_IN_MEMORY_OCTETS", 20_000)
+    monkeypatch.setattr("queued.reports.writer._CHUNKS_PER_PART", 1)
     db.execute("SELECT setval('message_ids', 1000)")
     for number in range(1, 13):
         message(db, number, chunks=(4, 2)[number % 2])  # a stream, or from memory
@@ -183,7 +183,7 @@ async def test_a_content_that_is_gone_or_refused_stops_no_other(
 async def test_a_database_that_is_read_only_or_away_is_waited_for(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.upkeep.reports._AGAIN", 0.1)
+    monkeypatch.setattr("queued.upkeep.reports._MAX_RETRY_PAUSE_S", 0.1)
     db.execute("SELECT setval('message_ids', 1000)")
     failed = asyncio.Event()
     run = ReportDuty._report

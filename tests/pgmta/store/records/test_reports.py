@@ -172,7 +172,7 @@ async def test_two_processes_report_each_message_once_and_keep_to_the_limits(
 async def test_a_refused_dsn_puts_its_rows_on_hold_and_locked_rows_wait(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.reports.round._LEFT", 0.2)
+    monkeypatch.setattr("queued.reports.round._LEFT_OUT_S", 0.2)
     db.execute("SELECT setval('message_ids', 1000)")
     for n in range(1, 41):
         ended(db, n, sender=f"s{n}@a.example")
@@ -324,8 +324,8 @@ async def test_a_long_delay_is_reported_once_for_each_time(
 async def test_a_message_is_due_by_its_first_delay_with_all_its_rows(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.upkeep.reports._PAGE", 3)
-    monkeypatch.setattr("queued.upkeep.reports._ROWS", 25)
+    monkeypatch.setattr("queued.upkeep.reports._ROWS_PER_LOOK", 3)
+    monkeypatch.setattr("queued.upkeep.reports._MAX_BATCH_ROWS", 25)
     db.execute("SELECT setval('message_ids', 1000)")
     delay = "INSERT INTO delays VALUES (%s, '4 h', %s, now() - make_interval(secs => %s))"
     numbers = {1: 10, 2: 25, 3: 10, 4: 1}  # of rows; the last message is not due
@@ -348,7 +348,7 @@ async def test_a_message_is_due_by_its_first_delay_with_all_its_rows(
 async def test_messages_that_are_left_are_forgotten(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.reports.round._LEFT", 0.0)
+    monkeypatch.setattr("queued.reports.round._LEFT_OUT_S", 0.0)
     async with duty(database) as work:
         for number in range(1000):
             work._round._leave(number)

@@ -9,7 +9,7 @@ import psycopg
 from cryptography import x509
 
 from pgmta.password import matches
-from queued.cli.commands.up import USER, make_certificate, make_user
+from queued.cli.commands.up import DEMO_USER, make_certificate, make_user
 
 
 def test_the_certificate_stays_until_it_is_about_to_expire(tmp_path: Path) -> None:
@@ -29,5 +29,5 @@ def test_the_user_keeps_the_password(tmp_path: Path, database: str, db: psycopg.
         path = make_user(tmp_path, database)
         assert path.stat().st_mode & 0o777 == 0o600
         [(name, known)] = db.execute("SELECT name, password FROM users").fetchall()
-        assert name == USER
+        assert name == DEMO_USER
         assert matches(known, path.read_bytes())

@@ -198,7 +198,12 @@ def test_faults_of_the_whole_server(
 ) -> None:
     """No test may do these to a server that others use: limits and answers are changed."""
     db.execute(LIVING.encode())
-    for name, limit in (("_LONG", 0.0), ("_FULL", 0.0), ("_OLD", 0), ("_LEAST_VERSION", 10**9)):
+    for name, limit in (
+        ("_LONG_TRANSACTION_S", 0.0),
+        ("_FULL_SHARE", 0.0),
+        ("_OLD_TRANSACTIONS", 0),
+        ("_MIN_VERSION", 10**9),
+    ):
         monkeypatch.setattr(server_checks, name, limit)
     hour_later = SimpleNamespace(time=lambda: time.time() + 3600)
     monkeypatch.setattr(server_checks, "time", hour_later)
@@ -230,7 +235,7 @@ def test_faults_of_the_whole_server(
 def test_bloat_is_what_vacuum_left(
     patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_checks, "_DEAD", 10)
+    monkeypatch.setattr(server_checks, "_MIN_DEAD_ROWS", 10)
     db.execute("CREATE TABLE pgmta.ballast (n integer) WITH (autovacuum_enabled = off)")
     db.execute("INSERT INTO pgmta.ballast SELECT generate_series(1, 100)")
     db.execute("DELETE FROM pgmta.ballast")
@@ -286,7 +291,7 @@ def test_a_session_that_blocks_others_is_named(
     patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named by each way to ask, and whatever needs no lock is still examined."""
-    monkeypatch.setattr(server_checks, "_BLOCKS", 0.0)
+    monkeypatch.setattr(server_checks, "_BLOCKING_S", 0.0)
     monkeypatch.setattr(operator, "LOCK_TIMEOUT_S", 0.5)
     db.execute(LIVING.encode())
     with psycopg.connect(make_conninfo(patient.uri, application_name="psql")) as other:
@@ -307,7 +312,7 @@ def test_a_session_that_blocks_others_is_named(
 def test_a_session_that_has_a_row_is_named_while_another_waits(
     patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_checks, "_BLOCKS", 0.0)
+    monkeypatch.setattr(server_checks, "_BLOCKING_S", 0.0)
     db.execute(f"{LIVING}; {DUE}; {ROW}".encode())
     with psycopg.connect(patient.uri) as holder, psycopg.connect(patient.uri) as waiter:
         holder.execute("SELECT FROM queue FOR UPDATE")

@@ -113,13 +113,13 @@ async def test_failures_are_kept_for_seconds(
 async def test_number_and_octets_of_kept_answers_are_bounded(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions_module, "_OCTETS", 10_000)
+    monkeypatch.setattr(questions_module, "_MAX_OCTETS", 10_000)
     questions = asking(name_server)
     for n in range(5):
         name_server.zone[f"{n}.example"] = dict(ZONE["large.example"])
         assert len((await questions.ask(f"{n}.example", "MX")).records) == 200
     assert sum(octets for _, octets in questions._kept.values()) == questions._octets <= 10_000
-    monkeypatch.setattr(questions_module, "_ENTRIES", 3)
+    monkeypatch.setattr(questions_module, "_MAX_ANSWERS", 3)
     for n in range(9):
         await questions.ask(f"none{n}.example", "A")
     assert len(questions._kept) == 3
@@ -209,7 +209,7 @@ async def test_other_name_servers_of_the_system(
 ) -> None:
     """The file may come after the start, and changes with the network."""
     file = tmp_path / "resolv.conf"
-    monkeypatch.setattr("queued.delivery.dns.name_servers._FILE", str(file))
+    monkeypatch.setattr("queued.delivery.dns.name_servers._RESOLV_CONF", str(file))
     questions = Questions(Dns.model_validate({"timeout": "100ms"}))
     assert "no name server" in (await fails(questions, "a.example")).line
     for servers in (["192.0.2.1", "192.0.2.2"], ["127.0.0.1"]):
@@ -217,12 +217,12 @@ async def test_other_name_servers_of_the_system(
         before = questions._servers
         await fails(questions, f"{servers[0]}.a.example")
         assert questions._servers is before, "not for each question"
-        monkeypatch.setattr("queued.delivery.dns.name_servers._LOOK", 0.0)
+        monkeypatch.setattr("queued.delivery.dns.name_servers._FILE_LOOK_INTERVAL_S", 0.0)
         await fails(questions, f"{servers[0]}.b.example")
         asked = questions._servers.resolver.nameservers
         assert [cast(Nameserver, each).answer_nameserver() for each in asked] == servers
         assert questions._servers.trusted is (servers == ["127.0.0.1"])
-        monkeypatch.setattr("queued.delivery.dns.name_servers._LOOK", 5.0)
+        monkeypatch.setattr("queued.delivery.dns.name_servers._FILE_LOOK_INTERVAL_S", 5.0)
 
 
 async def test_name_server_that_is_not_there() -> None:

@@ -223,7 +223,7 @@ async def test_this_host_and_those_after_it_are_left_out(name_server: NameServer
 async def test_equal_host_without_answer_does_not_delay_others(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts_module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(hosts_module, "_OWN_ADDRESSES_TIMEOUT_S", 0.05)
     name_server.zone["slow.example"] = {"MX": ["1 a.example.", "1 silent.example."]}
     found = hosts_of(name_server)
     assert set(await names(found, "slow.example")) == {"a.example", "silent.example"}
@@ -232,7 +232,7 @@ async def test_equal_host_without_answer_does_not_delay_others(
 async def test_mail_does_not_go_round_if_the_address_of_this_host_comes_late(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts_module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(hosts_module, "_OWN_ADDRESSES_TIMEOUT_S", 0.05)
     name_server.zone["late.example"] = {"A": Says([OWN_ADDRESS], delay=1.0)}
     name_server.zone["round.example"] = {"MX": ["1 late.example."]}
     found = hosts_of(name_server)
@@ -288,7 +288,7 @@ async def test_addresses_of_both_families_or_of_one(name_server: NameServer) -> 
 async def test_family_without_answer_does_not_delay_the_other(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.delivery.dns.addresses._PATIENCE", 0.05)
+    monkeypatch.setattr("queued.delivery.dns.addresses._OTHER_FAMILY_S", 0.05)
     assert await addresses(hosts_of(name_server), "half.example") == ["192.0.2.8"]
 
 
@@ -296,7 +296,7 @@ async def test_family_without_addresses_does_not_end_the_wait_for_the_other(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else mail to a host without IPv6 and with slow name servers would fail for good."""
-    monkeypatch.setattr("queued.delivery.dns.addresses._PATIENCE", 0.01)
+    monkeypatch.setattr("queued.delivery.dns.addresses._OTHER_FAMILY_S", 0.01)
     assert await addresses(hosts_of(name_server), "late.example") == ["192.0.2.8"]
     with pytest.raises(DeliveryError, match=r"^4\.4\.3 A of silent\.example") as caught:
         await addresses(hosts_of(name_server, timeout="1s"), "silent.example")

@@ -165,7 +165,7 @@ def test_hosts_that_were_tried_are_left_out(name_server: NameServer) -> None:
 def test_hosts_that_did_not_answer_are_tried_after_the_others(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smtp_transport, "SLOW", 0.1)
+    monkeypatch.setattr(smtp_transport, "SLOW_S", 0.1)
 
     async def act(trial: Trial) -> None:
         assert (await trial.open()).host.name == "b.example"

@@ -194,7 +194,7 @@ async def test_slow_web_servers_do_not_keep_the_policies_of_others_away(
             await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr(sts_fetch, "_PATIENCE", 0.1)
+    monkeypatch.setattr(sts_fetch, "_MIN_FETCH_S", 0.1)
     fetcher = PolicyFetcher(cast(Any, None), addresses, 443)
     slow = [asyncio.create_task(fetcher.fetch(f"{number}.example")) for number in range(100)]
     await let_others_run()

@@ -18,8 +18,8 @@ from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import (
     CONTENT,
-    ENTRIES,
-    LIMIT,
+    MAX_ENTRIES,
+    MAX_TRANSCRIPT_OCTETS,
     NOTE,
     RECEIVED,
     SENT,
@@ -70,7 +70,7 @@ def test_secrets_and_control_characters_stay_out() -> None:
 
 def test_a_secret_stays_out_if_the_host_drips_it() -> None:
     now = time.monotonic()
-    setup = deque([(now, SENT, b"AUTH PLAIN AHNob3AAc2VjcmV0\r\n")], maxlen=ENTRIES)
+    setup = deque([(now, SENT, b"AUTH PLAIN AHNob3AAc2VjcmV0\r\n")], maxlen=MAX_ENTRIES)
     setup.extend((now, RECEIVED, bytes([octet])) for octet in b"535 " + b"x" * 300 + b" secret\r\n")
     assert text(setup=tuple(setup)) == ["< (left out)"]
 
@@ -96,7 +96,7 @@ def test_a_long_dialogue_keeps_its_start_and_its_end() -> None:
     said += [(RECEIVED, f"250 {'ü' * 3000} {n}\r\n".encode()) for n in range(200)]
     now = time.monotonic()
     whole = transcript(((), [(now, *each) for each in [*said, (RECEIVED, b"550 no\r\n")]]))
-    assert LIMIT - 1100 < len(whole.encode()) <= LIMIT
+    assert MAX_TRANSCRIPT_OCTETS - 1100 < len(whole.encode()) <= MAX_TRANSCRIPT_OCTETS
     lines = whole.splitlines()
     assert lines[1].endswith("> EHLO x")
     assert lines[-1].endswith("< 550 no")

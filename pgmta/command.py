@@ -263,7 +263,7 @@ def columns(text: str) -> int:
     """Return how many columns of a terminal the text takes: 2 for 漢, none for a combining mark."""
     if _NARROW_TEXT.fullmatch(text):
         return len(text)
-    from rich.cells import cell_len  # its tables take 30 ms
+    from rich.cells import cell_len  # here, because its import takes 30 ms
 
     return cell_len(text)
 

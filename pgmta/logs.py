@@ -132,7 +132,7 @@ class _LibraryLines(logging.Handler):
         try:
             log = _structlog().get_logger(part=record.name)
             log.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
-        except Exception:  # such as a message that does not fit its arguments
+        except Exception:  # for example if a message does not fit its arguments
             self.handleError(record)
 
 

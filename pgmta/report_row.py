@@ -79,6 +79,6 @@ class ReportedMessage:
     ret: str | None
     received_at: datetime
     requiretls: bool = False
-    composition: str | None = None  # of composed mail, as composition_shown() has it
+    composition: str | None = None  # the parts of composed mail, as composition_shown() gives them
     content: bytes = b""
     torn: bool = False

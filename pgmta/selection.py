@@ -170,7 +170,7 @@ def _terms(field: str, texts: Sequence[str]) -> Iterator[Term]:
         yield Term.of(field, list(map(domain_as_stored, texts)))
     elif field == "sender":
         whole = [text for text in texts if text[:2] == "*@" and text[2:] and "*" not in text[1:]]
-        if whole:  # these domains are found in each spelling
+        if whole:  # whole domains are found in each spelling
             yield Term("sender_domain", (domain_as_stored(text[2:]) for text in whole))
         if others := [text for text in texts if text not in whole]:
             yield Term.of(field, others)

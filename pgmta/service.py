@@ -141,7 +141,7 @@ def report_error(part: str, task: asyncio.Task[Any], stop: asyncio.Event | None 
     def ended(task: asyncio.Task[Any]) -> None:
         if task.cancelled() or not (error := task.exception()):
             return
-        if not isinstance(error, FormerDatabase):  # which the command prints, before it ends
+        if not isinstance(error, FormerDatabase):  # the command itself prints the reason, and ends
             log.critical("a part of the process failed", part=part, exc_info=error)
         if stop:
             stop.set()

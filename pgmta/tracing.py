@@ -159,13 +159,14 @@ def tracing() -> Tracing | None:
     """Return the part that makes spans; None as long as the program has no tracer provider."""
     if _known:
         return _known[0]
-    trace = sys.modules.get("opentelemetry.trace")  # who has set a provider has imported it
+    # a program that has set a provider has imported it
+    trace = sys.modules.get("opentelemetry.trace")
     if not trace:
         return None
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         return None
-    from importlib.metadata import version  # which takes longer to import than all else here
+    from importlib.metadata import version  # here, because it takes longer to import than all else
 
     tracer = provider.get_tracer("pgmta", version("pgmta"))
     off = isinstance(tracer, trace.NoOpTracer)  # for example with OTEL_SDK_DISABLED

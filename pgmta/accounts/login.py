@@ -35,7 +35,8 @@ class Login:
     def addresses(self) -> tuple[str, ...]:
         """The senders; without any the name alone, if it is an address."""
         given: Any = self.senders or ()  # a hook may have made it
-        named = (self.user,) if self.user.find("@") > 0 else ()  # not `any` or a whole domain
+        # an entry that is neither `any` nor a whole domain
+        named = (self.user,) if self.user.find("@") > 0 else ()
         return ((given,) if isinstance(given, str) else tuple(given)) or named
 
     def may_send_from(self, mailbox: str, domain: str) -> bool:

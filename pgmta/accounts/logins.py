@@ -293,7 +293,8 @@ class Logins:
         if now >= self._told + _LOG_INTERVAL_S:
             self._told = now
             limit = next((unit for unit in units if self.throttle.blocked([unit])), units[-1])
-            key = "user" if limit.startswith("user ") else "address"  # which sets the others too
+            # the key `address` sets the other limits too
+            key = "user" if limit.startswith("user ") else "address"
             log.info("login refused", user=user, client=client, reason="too many failed logins",
                      limit=f"auth.failures.{key}")  # fmt: skip
         raise TooManyFailures("too many failed logins")

@@ -198,7 +198,8 @@ class Notes:
         if not self._task or self._task.done():
             loop = asyncio.get_running_loop()
             apart = copy_context()
-            apart.run(unbind_contextvars, "session", "listener")  # its lines are about all sessions
+            # the lines of this task are about all sessions
+            apart.run(unbind_contextvars, "session", "listener")
             self._task = loop.create_task(self._run(), context=apart)
 
     async def _run(self) -> None:

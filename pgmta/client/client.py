@@ -99,7 +99,8 @@ class Client:
             while begun:
                 await note()
         finally:
-            for parcel in begun:  # this task is cancelled
+            # nobody waits for these, because the task of the caller is cancelled
+            for parcel in begun:
                 parcel.future.cancel()
         return batch.results()
 

@@ -45,9 +45,11 @@ class Gatherer:
         session = session_of(patience)
         self._links = [resources.link(f"mails {n}", session) for n in range(connections)]
         self._waiting: deque[Parcel[Any]] = deque()
-        self._locked: set[Parcel[Any]] = set()  # they wait for a lock of another transaction
-        self._idle: list[asyncio.Future[None]] = []  # of the tasks; the last one was busy last
-        self._roused = False  # a task is about to take what waits
+        # parcels that wait for a lock of another transaction
+        self._locked: set[Parcel[Any]] = set()
+        # one of each idle task; the last one was busy last
+        self._idle: list[asyncio.Future[None]] = []
+        self._roused = False  # whether a task is about to take what waits
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -120,7 +122,7 @@ class Gatherer:
             waiting.popleft()
             if parcel.since < overdue:
                 parcel.fail(StoreUnavailable(_LOCKED if parcel.alone else _BEHIND))
-            elif not parcel.future.done():  # else its caller has gone
+            elif not parcel.future.done():  # not if the caller of the parcel has gone
                 group.append(parcel)
                 if parcel.alone:
                     break

@@ -56,7 +56,7 @@ class Mailer:
             raise NotBegun(CLOSED_REASON)
         if timeout is not None and not isinstance(timeout, int | float):
             raise TypeError(f"timeout: give seconds or None, and not {type(timeout).__name__}")
-        if timeout is not None and isnan(timeout):  # it would end the event loop
+        if timeout is not None and isnan(timeout):  # such a timeout would end the event loop
             raise ValueError("timeout: give seconds or None, and not nan")
         return await self._looks.wait(message_ids(ids), timeout)
 

@@ -50,7 +50,8 @@ class Parcel[F: Waiting]:
     def answer(self, found: Found) -> None:
         """Answer the caller, unless it has gone or has its answer."""
         if not self.future.done():
-            with suppress(futures.InvalidStateError):  # its thread cancels it right now
+            # raised if the thread of the caller cancels the future right now
+            with suppress(futures.InvalidStateError):
                 self.future.set_result(found)
 
     def fail(self, error: Exception) -> None:

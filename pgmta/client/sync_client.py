@@ -50,7 +50,8 @@ class SyncClient:
 
     def leave_to_parent(self) -> None:
         """Begin again in the child of a fork: loop, thread and connections are the parent's."""
-        _abandoned.append((self._mailer, self._thread))  # their connections stay open
+        # whose connections the parent of this process still uses
+        _abandoned.append((self._mailer, self._thread))
         self._begin()
 
     def send(self, mail: SubmittedMail) -> int:

@@ -64,7 +64,7 @@ class Mistakes:
     def __init__(self, path: Path | str) -> None:
         self.path = path
         self._problems: list[tuple[str, int, str]] = []  # file, line, text
-        self._keys: set[str] = set()  # those with a mistake
+        self._keys: set[str] = set()  # keys with a mistake so far
 
     def add(self, line: int | None, key: str, reason: str, file: Path | None = None) -> None:
         """Note a mistake; `file` is that of the key if another file has included it."""
@@ -101,7 +101,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], KeyLines, Mistakes]:
     are merged, and other values replaced. Raises ConfigError.
     """
     try:
-        with path.open("rb") as file:  # also a pipe: -c <(program)
+        with path.open("rb") as file:  # the path may be a pipe, as in `-c <(program)`
             text, identity = _bounded(file), _same(os.fstat(file.fileno()))
     except (OSError, ValueError) as error:
         raise ConfigError([f"{path}: {_reason(error)}"]) from None

@@ -46,7 +46,7 @@ class HttpServer(web.Server):
         self._unit_of = unit_of
         self._open: dict[ServerConnection, None] = {}  # the oldest first
         self._counts: Counter[Network] = Counter()
-        # also those of an earlier site, while requests are under way
+        # with routes of an earlier site, while its requests are under way
         self._routes: WeakKeyDictionary[web.AbstractRoute, Route] = WeakKeyDictionary()
         self._listening: list[asyncio.Server] = []
         self._sweeping: asyncio.TimerHandle | None = None

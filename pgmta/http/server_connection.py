@@ -81,7 +81,8 @@ class ServerConnection(RequestHandler):
         self._until = 0.0
         self._serving = False
         self._admitted = False
-        self._wire: asyncio.Transport | None = None  # aiohttp forgets its own before it is closed
+        # kept, because aiohttp forgets the transport before it is closed
+        self._wire: asyncio.Transport | None = None
         self.peer = ""
         """The address of the other side."""
         self.unit: Network | None = None
@@ -117,7 +118,8 @@ class ServerConnection(RequestHandler):
             self._allowed = self._owner.site.limits.max_body
         self._octets += len(data)
         self._look_ahead(data)
-        if self._octets > _MAX_HEADER_OCTETS + self._allowed:  # also of requests that wait
+        # the octets include requests that wait for their turn
+        if self._octets > _MAX_HEADER_OCTETS + self._allowed:
             self.force_close()
             return
         super().data_received(data)

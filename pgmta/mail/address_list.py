@@ -57,7 +57,7 @@ def address_spans(value: bytes) -> tuple[list[AddressSpan], bool]:
     spans: list[AddressSpan] = []
     whole = True
     element: list[_Token] = []
-    inside = False  # of angle brackets
+    inside = False  # whether the token is within angle brackets
 
     def end() -> None:
         nonlocal whole

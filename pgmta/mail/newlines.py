@@ -70,7 +70,7 @@ class NewlineGuard:
 
     def _bare(self, octets: bytes) -> bool:
         window = (b"\r" if self.cr else b"-") + octets
-        self.cr = octets.endswith(b"\r")  # its LF may come with the next octets
+        self.cr = octets.endswith(b"\r")  # the LF of this CR may come with the next octets
         return _has_bare(window[:-1] if self.cr else window)
 
 

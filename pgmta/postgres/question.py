@@ -66,7 +66,7 @@ class Question:
 
     def _readable(self) -> None:
         try:
-            # libuv reports an error only once, and the server's last octets may stand before it
+            # libuv reports an error only once, and the last octets of the server may be unread
             while not self._read() and self._connection.broken:
                 pass
         except Exception as error:

@@ -2,7 +2,7 @@
 
 CREATE FUNCTION callbacks_note(
     hosts text[], tenants text[],
-    -- of each event
+    -- arrays with a value for each event
     messages bigint[], rows bigint[], kinds text[], codes text[], sub_types text[], words text[], ats timestamptz[]
 ) RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     -- a plan that was made while the partition of a day was small would later read all of it

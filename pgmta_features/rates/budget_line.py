@@ -135,7 +135,7 @@ class BudgetLine:
         self._late = 0.0  # lateness that was granted last
         self._vain = False  # whether too little lateness is granted to use any time
         self._used, self._lost = 0, Counter[Late]()  # times that the database does not know of
-        self._period = 0, Counter[Late]()  # the same since the last line
+        self._period = 0, Counter[Late]()  # used and lost times since the last line in the log
         self._said = -math.inf
 
     @property

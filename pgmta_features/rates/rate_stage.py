@@ -53,7 +53,7 @@ class RateStage(OutgoingStage):
         self._rows: dict[RatedRow, None] = {}  # rows in a line, or with a timer
         self._loads: Counter[Budget] = Counter()  # rows by their first budget
         self._clock = DatabaseTime()
-        self._commits = RecentTimes()  # of the begin of rows with `once`
+        self._commits = RecentTimes()  # durations of commits that mark rows with `once`
         self._draining = False
         self._forgot_at = -math.inf  # time when lines were last forgotten
         self._guard = context.guard

@@ -58,7 +58,7 @@ DECLARE
     distance double precision;
 BEGIN
     IF budget.month <> this_month THEN
-        -- a clock that goes back to an earlier month gives no second sum
+        -- a clock that goes back to an earlier month does not give its sum a second time
         budget.month_used := CASE WHEN this_month > budget.month THEN 0 ELSE budget.month_used END;
         budget.month := greatest(this_month, budget.month);
     END IF;
@@ -90,7 +90,7 @@ BEGIN
         number := 0;
         RETURN;
     ELSIF NOT together THEN
-        -- of a burst all fit, however the distance is rounded
+        -- all times of a burst fit, however the distance is rounded
         number := least(number, 1 + floor(extract(epoch FROM present + ahead - first) / distance + 0.01)::integer);
     END IF;
     budget.late := greatest(budget.late, wished);
@@ -152,7 +152,7 @@ RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalo
         VALUES (budget_set.key, budget_set.rate, budget_set.month_most, budget_set.note)
         ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, month_most = excluded.month_most,
             note = coalesce(excluded.note, b.note), changed_at = now(), changed_by = SESSION_USER,
-            -- those of a second may be reserved; one at a former rate may be far away
+            -- times within a second may be reserved; a time by a former rate may be far away
             next_at = CASE WHEN b.rate = excluded.rate THEN b.next_at
                 ELSE least(b.next_at, clock_timestamp() + make_interval(secs => 1 + 1 / excluded.rate)) END
         WHERE (b.rate, b.month_most, b.note)

@@ -37,7 +37,7 @@ from .suppression_table import (
 )
 
 _ADDRESSES_PER_COMMIT = 2000
-_MAX_SHOWN = 20  # bad lines that are named
+_MAX_SHOWN_LINES = 20  # of bad lines
 
 _TENANT_OPTION = click.option(
     "--tenant", default="", help="Tenant of the mail; default: mail of none."
@@ -179,7 +179,7 @@ def import_suppressions(
         for each in read_suppressions(file, default):
             if isinstance(each, BadLine):
                 outcomes["bad"] += 1
-                if outcomes["bad"] <= _MAX_SHOWN:
+                if outcomes["bad"] <= _MAX_SHOWN_LINES:
                     print_line(f"{name}:{each.line}: {each.reason}", err=True)
                 continue
             batch.append(each)
@@ -189,8 +189,8 @@ def import_suppressions(
         if batch:
             outcomes.update(table.put(batch))
         table.note_import(name, outcomes)
-    if outcomes["bad"] > _MAX_SHOWN:
-        print_line(f"{name}: {outcomes['bad'] - _MAX_SHOWN} more bad lines", err=True)
+    if outcomes["bad"] > _MAX_SHOWN_LINES:
+        print_line(f"{name}: {outcomes['bad'] - _MAX_SHOWN_LINES} more bad lines", err=True)
     if as_json:
         print_json(dict(outcomes))
     else:

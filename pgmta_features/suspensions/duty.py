@@ -178,7 +178,8 @@ class SuspensionDuty:
             await self._table.expire(self._who)
             work = await self._table.look()
         if work.ended:
-            await asyncio.sleep(KNOWN_S)  # else workers that don't know it put the rows off again
+            # or workers that don't know the end yet would put the rows off again
+            await asyncio.sleep(KNOWN_S)
         for number in work.ended:
             rows, after = 0, 0
             while (freed := await self._table.free(number, after, FREED_ROWS)).number:
@@ -204,7 +205,7 @@ class SuspensionDuty:
                         rows = await self._table.put_off(task.suspension, waits, overdue)
                         done += rows
                     if not (rows or await self._table.counts(task.suspension)):
-                        return  # it has ended
+                        return  # the suspension has ended
                     await asyncio.sleep(time.monotonic() - began)  # the mail that flows comes first
                     if time.monotonic() > self._looked + EVERY_S:
                         await self._give_back()

@@ -8,7 +8,7 @@ from pgmta.model import Reply
 from queued.config.answer_index import Answer, AnswerIndex, CompiledRule
 from queued.config.answer_text import MAX_SEARCHED_CHARACTERS, plain_words
 
-_MAX_KEPT = 2048  # answers, and lists of rules
+_MAX_CACHED = 2048  # answers, and lists of rules
 
 _STAGES = {
     Stage.NONE: AnswerClass.OTHER,
@@ -50,7 +50,7 @@ class AnswerRules:
         answer = self._known.get(key)
         if answer is None:
             answer = self._read(reply.code, text, host, stage)
-            if len(self._known) >= _MAX_KEPT:
+            if len(self._known) >= _MAX_CACHED:
                 self._known.clear()
             self._known[key] = answer
         return answer
@@ -69,7 +69,7 @@ class AnswerRules:
         rules = self._lists.get(key)
         if rules is None:
             rules = self._index.candidates(providers, code, enhanced, stage)
-            if len(self._lists) >= _MAX_KEPT:
+            if len(self._lists) >= _MAX_CACHED:
                 self._lists.clear()
             self._lists[key] = rules
         return rules

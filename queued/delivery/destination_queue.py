@@ -221,7 +221,7 @@ class DestinationQueue:
             self.backlog.feed_idle()  # an idle connection may carry the mail that this one leaves
             if not welcome or self.backlog.startable() <= len(self._connecting):
                 return
-            # until it is closed the host counts the connection
+            # the host counts the connection until it is closed
             await channel.wait_closed()
             replaced = True
 

@@ -167,7 +167,8 @@ class Claimer:
             try:
                 await self._context.gate.look_at(fresh)
             except (StoreUnavailable, psycopg.Error):
-                self._context.dispatch.end(fresh, NOT_BEGUN)  # it is not known which may go
+                # because nobody knows which of these rows may go
+                self._context.dispatch.end(fresh, NOT_BEGUN)
                 raise
         self.returned = self._context.dispatch.dispatch(fresh, claim.messages, self._reserved)
 

@@ -30,7 +30,8 @@ class Spans:
 
     def claimed(self, claim: Claim, age: float) -> None:
         """Take a claim that began `age` seconds ago: note at its rows what their spans need."""
-        contexts: dict[str, SpanContext | None] = {}  # by metadata, which many rows share
+        # contexts by their metadata, which many rows share
+        contexts: dict[str, SpanContext | None] = {}
         for item in claim.items:
             if not item.metadata or TRACE_KEY not in item.metadata:
                 continue

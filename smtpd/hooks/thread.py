@@ -193,7 +193,7 @@ class HookPool:
         while call := self._queue.get():
             call.loop = loop
             call.task = task = loop.create_task(call.perform())
-            if call.over:  # from now on `cancel` finds the task
+            if call.over:  # checked again, because from now on `cancel` finds the task
                 task.cancel()
             try:
                 loop.run_until_complete(task)

@@ -48,7 +48,7 @@ def shut_out(config: SmtpdConfig) -> str:
         os.__file__,
         uvloop.__file__,
         __file__,
-    ):  # one of Python, one of a library, one of smtpd
+    ):  # a file of Python, one of a library, and one of smtpd
         if os.access(module, os.R_OK):
             continue
         closed = [str(path) for path in Path(module).parents if not os.access(path, os.X_OK)]

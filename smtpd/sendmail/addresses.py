@@ -71,7 +71,7 @@ class _List:
             self.addresses += self._tokens
         else:
             route = self._angle.lstrip(_BLANKS)
-            if route.startswith("@"):  # which is obsolete (RFC 5322, section 4.4)
+            if route.startswith("@"):  # a source route is obsolete (RFC 5322, section 4.4)
                 route = route.partition(":")[2]
             inner = _List(route).addresses if route.strip(_BLANKS) else [""]
             if len(inner) != 1:

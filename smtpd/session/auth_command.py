@@ -75,7 +75,7 @@ class AuthCommand:
         self._asked: asyncio.Task[None] | None = None  # in which hooks are asked
         self._take: Take | None = None  # receives the client's answer to the question of a hook
         self._next: Callable[[bytes], None] = self._plain  # takes the next response
-        self._mechanism = ""  # of the AUTH under way
+        self._mechanism = ""  # the mechanism of the AUTH under way
         self._name = b""
         self._scram: ScramExchange | None = None
         self._login: Login | None = (
@@ -326,7 +326,7 @@ class Renewal:
     def __init__(self, logins: Logins) -> None:
         self._logins = logins
         self._login: Login | None = None
-        self._verified_version = 0  # of the table of users, when the user was last verified
+        self._verified_version = 0  # version of the table of users when the user was last verified
 
     def needed(self, login: Login) -> bool:
         """Return whether the user may have changed."""

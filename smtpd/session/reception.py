@@ -55,7 +55,7 @@ class Reception:
         self.began = math.inf
         """When the content under way began, by the loop's clock; inf without any."""
         self._hooked = ""  # the 250 that a hook gave for the message under way
-        self._span: Span | None = None  # of the message whose commit is under way
+        self._span: Span | None = None  # the span of the message whose commit is under way
         self._log_template: Sequence[str] = ()
         self._log_template_login: Login | None = None
 

@@ -32,6 +32,7 @@ def decode_words(value: str) -> str:
     return "".join(
         text if isinstance(text, str)
         else decode_text(text, charset) if charset
-        else text.decode("raw-unicode-escape", "replace")  # as decode_header encodes what it leaves
+        # decode_header encodes the text that it leaves in this way
+        else text.decode("raw-unicode-escape", "replace")
         for text, charset in found
     )  # fmt: skip

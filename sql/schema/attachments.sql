@@ -116,7 +116,7 @@ CREATE FUNCTION submit_file_name(name text) RETURNS text LANGUAGE sql IMMUTABLE 
         ELSE (
             SELECT string_agg(concat(E';\r\n filename*', number, '*=', CASE WHEN number = 0 THEN 'utf-8''''' END,
                 submit_percent(substr(name, number * 5 + 1, 5))), '' ORDER BY number)
-            -- of a character there are at most 12 octets
+            -- one character takes at most 12 octets
             FROM generate_series(0, (length(name) - 1) / 5) AS number
         ) END
 $$;

@@ -114,14 +114,14 @@ SELECT days_make('attempts', 7);
 -- By arrays, because a worker writes many outcomes at once. An array is empty if no attempt has a value.
 CREATE FUNCTION attempts_log(
     worker text,
-    -- of each attempt
+    -- arrays with a value for each attempt
     row_ids bigint[], message_ids bigint[], tokens bigint[], numbers integer[], events text[],
     senders text[], recipients text[], domains text[], codes smallint[], enhanced text[], replies text[],
     commands text[], classes text[], started timestamptz[], ended timestamptz[], seconds real[],
     tenants text[], message_id_headers text[], logins text[], metadata text[],
     -- the attempts over one connection share these: the place of an attempt is before its values in both
     places smallint[] DEFAULT NULL, facts text[] DEFAULT NULL, times real[] DEFAULT NULL,
-    -- of each attempt, in place of the first argument
+    -- the worker of each attempt, in place of the first argument
     workers text[] DEFAULT NULL,
     -- whether this is a repetition, because the answer to the first commit was lost with its connection
     again boolean DEFAULT false,

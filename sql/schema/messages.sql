@@ -156,21 +156,21 @@ COMMENT ON TRIGGER messages_truncated ON messages IS 'The same for TRUNCATE.';
 -- array is null, all have the default of the column. Callers may be any role, and SET search_path took 48 µs, so all
 -- names have their schema, and there are no operators.
 CREATE FUNCTION queue_put(
-    -- of each message
+    -- arrays with a value for each message
     ids bigint[], sizes bigint[], traces text[], bodies bytea[], message_id_headers text[], origins text[],
     senders text[], sender_domains text[], priorities smallint[],
-    -- of each row: the number of its message from 1, and the recipient
+    -- arrays with a value for each row: the number of its message from 1, and the recipient
     numbers integer[], recipients text[], domains text[],
-    -- more of each message
+    -- more arrays with a value for each message
     utf8 boolean[] DEFAULT NULL, chunks integer[] DEFAULT NULL, tenants text[] DEFAULT NULL,
     on_failed text[] DEFAULT NULL, once boolean[] DEFAULT NULL, logins text[] DEFAULT NULL,
     envids text[] DEFAULT NULL, rets text[] DEFAULT NULL, requiretls boolean[] DEFAULT NULL,
     tls_optional boolean[] DEFAULT NULL,
     -- more of each row; a hold is its reason
     metadata text[] DEFAULT NULL, holds text[] DEFAULT NULL, notifies text[] DEFAULT NULL, orcpts text[] DEFAULT NULL,
-    -- of each message, null for one that is not scheduled; a time that is over counts as none
+    -- the time of each message, null for one that is not scheduled; a past time counts as none
     send_ats timestamptz[] DEFAULT NULL,
-    -- of each message, if it is composed
+    -- arrays with a value for each message, if it is composed
     template_ids bigint[] DEFAULT NULL, params jsonb[] DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column

@@ -332,7 +332,7 @@ DECLARE
     large bigint[];
 BEGIN
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RETURN NULL;  -- it can't see a row that came meanwhile, so upkeep removes the body later
+        RETURN NULL;  -- the trigger can't see a row that came meanwhile, so upkeep removes the body later
     END IF;
     SELECT array_agg(DISTINCT message_id) INTO ids FROM gone;
     -- Locks in id order: of two transactions that delete the last two rows of a message, the

@@ -126,7 +126,7 @@ BEGIN
         PERFORM submit_refuse('ids', 'there are over 100000', NULL, 'Ask for them in several calls.');
     END IF;
     wanted := ARRAY(SELECT DISTINCT id FROM unnest(ids) AS id WHERE id IS NOT NULL ORDER BY id);
-    PERFORM FROM attempts WHERE false;  -- its lock keeps all days: none is dropped from here on
+    PERFORM FROM attempts WHERE false;  -- the lock of this statement keeps all days of the log: none is dropped from here on
     IF cardinality(wanted) <= few THEN
         RETURN QUERY SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
         FROM message_status AS s WHERE s.message_id = ANY (wanted) ORDER BY s.message_id, s.row_id;

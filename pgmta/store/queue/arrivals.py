@@ -33,7 +33,7 @@ class Arrivals:
         self._early: set[int] = set()  # ids of rows that were claimed before a look has shown them
         self._open: set[int] = set()  # open transactions that may have inserted rows
         self._above: int | None = None  # from this number on, transactions may be open unseen
-        self._left = 0  # number of looks at which these transactions still count
+        self._left = 0  # number of looks at which transactions above `_above` still count
 
     @property
     def waiting(self) -> bool:

@@ -87,7 +87,7 @@ class CostlyConditions:
             if not timed_out(error):
                 raise
         except psycopg.Error:
-            return 0.0  # it is refused, which others find
+            return 0.0  # the condition is refused; other checks report that
         # raises if this is too slow as well: then the server is slow
         await self._meeting("true", ids)
         return math.inf

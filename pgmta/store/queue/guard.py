@@ -77,7 +77,7 @@ class Guard:
         self._tried: dict[str, int] = {}
         self._locked: dict[
             str, list[int]
-        ] = {}  # by the key: rows that fail and can't be marked now
+        ] = {}  # rows that fail and can't be marked now, by the condition's key
         self._reviewed: dict[str, int] = {}  # row id where the next review begins, by the key
         self._minute = 0.0
         self._named = 0

@@ -16,7 +16,7 @@ BEGIN
                     AND coalesce(d.visible_at, '-infinity') <= clock_timestamp() AND d.halted_at IS NULL))
         ORDER BY j.id LIMIT 1 FOR UPDATE OF j SKIP LOCKED
     LOOP
-        -- who feeds or frees it may wait for a job that is locked here, also for one that is no longer READY: a later round
+        -- a transaction that feeds or frees the credential may wait for a job that is locked here, also for one that is no longer READY: a later round
         PERFORM FROM credential_use AS u WHERE u.credential = job.credential FOR NO KEY UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM credential_use AS u WHERE u.credential = job.credential);
         INSERT INTO credential_use AS u (credential, campaign_id) VALUES (job.credential, job.campaign)
@@ -359,7 +359,7 @@ COMMENT ON FUNCTION campaign_may_begin IS
     'Which of these rows may begin a transaction: not those of stopped jobs and suppressed addresses.';
 
 CREATE FUNCTION campaign_outcomes(
-    -- of each outcome
+    -- arrays with a value for each outcome
     campaigns bigint[], numbers integer[], mails bigint[], rows bigint[], states text[], bounced boolean[], codes text[],
     sub_types text[], started timestamptz[], ended timestamptz[],
     changed bigint[]

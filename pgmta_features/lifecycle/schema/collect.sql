@@ -28,10 +28,10 @@ DECLARE
     level smallint;
     picked picked_token[] := '{}';
 BEGIN
-    -- one at a time, because the index has no order over several
+    -- one priority at a time, because the index has no order over several
     FOREACH level IN ARRAY levels LOOP
         EXIT WHEN cardinality(picked) >= most;
-        -- both rows or neither: who consumes a token has locked it, and waits for the other row
+        -- lock both rows or neither: a transaction that consumes a token has locked one, and waits for the other
         -- + 0: an order by w.token would also be one by t.id, and a plan read all tokens for it
         picked := picked || ARRAY(
             SELECT ROW(t.ctid, w.ctid, t)::picked_token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token + 0

@@ -22,7 +22,7 @@ It is printable ASCII in which no character quotes, and not too long for a comma
 section 4.5.3.1.3). Two addresses together mostly fit too.
 """
 
-_SHOWN = 200  # characters of an address in a reason
+_SHOWN_CHARACTERS = 200  # of an address, in a reason
 _MAX_SIZE_DIGITS = 20  # RFC 1870, section 4
 _LIMIT = re.compile(r"[1-9]\d{0,5}", re.ASCII)  # RFC 9422, section 4
 
@@ -113,7 +113,7 @@ def address_problem(item: Item) -> str:
         try:
             normalise_domain(item.domain)
         except AddressError as error:
-            return f"5.1.2 domain is malformed: {printable(str(error))[:_SHOWN]}"
+            return f"5.1.2 domain is malformed: {printable(str(error))[:_SHOWN_CHARACTERS]}"
     return ""
 
 
@@ -121,7 +121,7 @@ def _malformed(address: str) -> str:
     try:
         parse_mailbox(address, utf8=True)
     except AddressError as error:
-        return printable(str(error))[:_SHOWN]
+        return printable(str(error))[:_SHOWN_CHARACTERS]
     return ""
 
 

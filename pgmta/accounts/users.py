@@ -34,9 +34,10 @@ _THREADS = 2  # that check passwords; each takes 19 MB
 _VERSION_AGE_S = 0.5  # afterwards smtpd asks whether a user has changed
 _ANSWER_TIMEOUT_S = 5.0  # for the database, because a client waits meanwhile
 _MAX_USERS, _MAX_ABSENT = 10_000, 2_000  # names in memory: of users, and of nobody
-# Of a user, in memory: a client with an old password tries it again and again.
+# So many are remembered of a user, because a client with an old password tries it again and again.
 _MAX_WRONG_PASSWORDS = 8
-# The parameters of pgmta.password: the password of an unknown user takes as long to check.
+# An unknown user's password is checked against it, with the parameters of pgmta.password, so that
+# the time of the check does not say whether there is such a user.
 _NOBODY_HASH = "$argon2id$v=19$m=19456,t=2,p=1$"
 _MAX_WAITING_PASSWORDS = 500  # for a thread; separately of own networks and of others
 _BUSY = "too many logins wait for their password to be checked"

@@ -23,7 +23,7 @@ _MAX_CONNECTIONS = 2
 _PATIENCE_S = 5.0  # a part, whose client waits, lets older messages go first for so long
 # In the WAL the commit of a message comes after those of its chunks. Its fsync makes all of them
 # durable, so the commits of the chunks need none.
-_SETTINGS = {"synchronous_commit": "off"}
+_COMMIT_SETTINGS = {"synchronous_commit": "off"}
 _BEFORE_ALL_IDS = -1  # the number of a whole message in the queue of parts
 # While small messages are committed too, a write is followed by a pause of so many times its own
 # duration. A write without a whole message may be for messages that never come to an end.
@@ -71,7 +71,9 @@ class ChunkWriter:
     """
 
     def __init__(self, resources: Resources) -> None:
-        self._links = [resources.link(f"chunks {n}", _SETTINGS) for n in range(_MAX_CONNECTIONS)]
+        self._links = [
+            resources.link(f"chunks {n}", _COMMIT_SETTINGS) for n in range(_MAX_CONNECTIONS)
+        ]
         self._waiting: AgingQueue[Part] = AgingQueue(_PATIENCE_S)
         self._writing: set[Content] = set()  # a content has one part under way at most
         self._work = asyncio.Event()

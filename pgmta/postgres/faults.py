@@ -9,7 +9,7 @@ import psycopg
 # Classes of SQLSTATE that concern the server, a connection or a transaction. Of the others, some
 # blame the text of a statement, or the schema it was written for. The rest blame its values, as do
 # the codes that operators' functions choose for RAISE.
-_SERVER_CLASSES = frozenset((
+_SERVER_STATE_CLASSES = frozenset((
     "00", "01", "02", "03", "08", "0B", "0F", "0L", "0P", "0Z", "10", "24", "25", "26", "28",
     "34", "3B", "3D", "40", "53", "55", "57", "58", "72", "F0", "HV", "XX",
 ))  # fmt: skip
@@ -44,7 +44,7 @@ def outage(error: BaseException) -> bool:
         )
     if error.diag.severity_nonlocalized in _FATAL_SEVERITIES:
         return True
-    return error.sqlstate[:2] in _SERVER_CLASSES and not locked(error)
+    return error.sqlstate[:2] in _SERVER_STATE_CLASSES and not locked(error)
 
 
 def refuses_login(error: BaseException) -> bool:

@@ -59,8 +59,7 @@ class CallbackRoutes:
         self._site = site
         self._notes = CallbackNotes(site.resources)
         self._providers: dict[str, _Provider] = {}
-        # octets of the bodies that are being read of the bodies that are being read
-        self._under_way = 0
+        self._octets_under_way = 0  # of the bodies that are being read
 
     def routes(self) -> Sequence[Route]:
         """Use the settings and keys that are configured now; return the route."""
@@ -117,15 +116,15 @@ class CallbackRoutes:
         def count(octets: int) -> None:
             # counted as octets come, because to announce a large body costs a stranger nothing
             nonlocal taken
-            if self._under_way + octets > _MAX_BODY_OCTETS:
+            if self._octets_under_way + octets > _MAX_BODY_OCTETS:
                 raise HttpError(503, "Too much is read at the same time.", {"Retry-After": "5"})
             taken += octets
-            self._under_way += octets
+            self._octets_under_way += octets
 
         try:
             return await read_octets(request, count)
         finally:
-            self._under_way -= taken
+            self._octets_under_way -= taken
 
     def _unproven(self, name: str, client: str) -> HttpError:
         log.info("a callback is not proven", callback=name, client=client)

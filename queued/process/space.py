@@ -25,7 +25,7 @@ _LONG_REST_FACTOR = 20
 _QUIET_S = 60.0  # after so long with less than a step the file is shortened
 _MAX_UNSHORTENED_S = 3600.0  # afterwards the file is shortened in any case
 _LOOK_INTERVAL_S = 1.0  # for dead rows
-_MIN_CLAIMED_ROWS = 500  # a look after fewer is not worth its cost
+_MIN_CLAIMED_ROWS = 500  # between two looks for dead rows; one after fewer costs too much
 _REFUSED_PAUSE_S = 600.0  # before the next try, if the role may not vacuum
 
 log = get("upkeep")

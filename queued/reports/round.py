@@ -38,7 +38,7 @@ from queued.reports.writer import (
 )
 
 _MAX_ORIGINAL_OCTETS = 8 << 20  # in memory at once, unless one original has more
-_MAX_TRIES = 5  # of a batch that other processes have brought to a limit
+_MAX_TRIES = 5  # to write a batch of DSNs: those of other processes may use up a limit meanwhile
 _LEFT_OUT_S = 5.0  # for a message whose rows are locked, or can't be held
 _DSNS_WITHOUT_PAUSE = 20  # so many are composed before other tasks have their turn
 _LOG_INTERVAL_S = 60.0  # for lines about the limits

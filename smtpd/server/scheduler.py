@@ -17,7 +17,7 @@ _SCARCE_PAUSE_S = 0.01  # between two turns of content, while memory is used up
 _TIMER_RESOLUTION_S = 0.001  # a shorter pause is added to the next one
 _MAX_ROUND_S = 0.003  # for content in one round of the event loop
 _BULK_WORK_S = 5e-5  # counts as work for others, in place of all the time for a large input
-_FLOOD_S = 0.5  # for which content is read in turns after it took too long
+_FLOOD_S = 0.5  # after a round that took too long, content is read in turns for this time
 
 
 type Turn = Callable[[], None]

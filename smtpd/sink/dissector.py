@@ -9,7 +9,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_MAX_PROCESSES = 2  # processes
+_MAX_PROCESSES = 2  # that take mails apart at the same time
 _TIMEOUT_S = 20.0  # the process itself has 5 s of CPU
 _KEPT_MAILS = 16  # in memory
 

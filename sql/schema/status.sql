@@ -207,7 +207,7 @@ DECLARE
     flying bigint[];
     waiting bigint[];
     stopped integer;
-    -- after SET ROLE the login too: a role may be a group of operators
+    -- with the login if SET ROLE has changed the role, because a role may be a group of operators
     who text := concat_ws(' as ', nullif(session_user, acting()), acting());
 BEGIN
     FOR chance IN 1 .. chances LOOP

@@ -33,7 +33,7 @@ _SYSTEM_USER = "pgserver"
 _MALLOC_VARIABLES = {"MALLOC_TRIM_THRESHOLD_": str(4 << 20), "MALLOC_MMAP_THRESHOLD_": str(4 << 20)}
 
 _UNQUOTED = re.compile(r'["$`]')  # pg_ctl and initdb put paths between " for a shell
-_LIBPQ = re.compile(r"PG([A-Z]+|CONNECT_TIMEOUT)")
+_LIBPQ_VARIABLE = re.compile(r"PG([A-Z]+|CONNECT_TIMEOUT)")
 
 COPIES = Path("/var/cache/pgmta")
 """The folder of copies of the programs, for a user who can't reach those of the wheel.
@@ -41,7 +41,7 @@ COPIES = Path("/var/cache/pgmta")
 Only root writes it; it may be removed if no embedded server runs.
 """
 
-_LEFT_OUT = "include"
+_HEADERS_FOLDER = "include"  # headers for C, which no copy of the programs needs
 _FOLDER_MODE, _PROGRAM_MODE, _FILE_MODE = 0o755, 0o755, 0o644  # set whatever the umask is
 
 
@@ -73,7 +73,7 @@ def forget_variables() -> None:
 
     They are about another server. A connection string can't outdo each of them.
     """
-    for name in [name for name in os.environ if _LIBPQ.fullmatch(name)]:
+    for name in [name for name in os.environ if _LIBPQ_VARIABLE.fullmatch(name)]:
         del os.environ[name]
 
 
@@ -231,7 +231,7 @@ def _copy(programs: Path, target: Path) -> None:
         shutil.rmtree(new)
     for part in _parts(programs):
         target_part = new / part.relative_to(_root(programs))
-        shutil.copytree(part, target_part, ignore=shutil.ignore_patterns(_LEFT_OUT))
+        shutil.copytree(part, target_part, ignore=shutil.ignore_patterns(_HEADERS_FOLDER))
     for folder, _, names in os.walk(new):
         os.chmod(folder, _FOLDER_MODE)
         for path in (Path(folder, name) for name in names):
@@ -245,7 +245,7 @@ def _digest(programs: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(path for part in _parts(programs) for path in part.rglob("*")):
         name = path.relative_to(_root(programs))
-        if path.is_file() and _LEFT_OUT not in name.parts:
+        if path.is_file() and _HEADERS_FOLDER not in name.parts:
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
             digest.update(f"{content} {name}\n".encode())

@@ -31,7 +31,7 @@ DEFAULT_BATCH_ROWS = 1000
 
 _ROWS_PER_PAGE = 100_000  # that one statement finds for the batches of a command
 _MAX_TRIES = 20  # of a batch that lost a race, and of batches on which the condition fails
-_ROWS_PER_ROUND = 100_000  # of a worker's change, about; it need not count them
+_ROWS_PER_ROUND = 100_000  # a worker's change counts as so large, to set its pace
 
 _SQL = queries("change")
 

@@ -83,7 +83,7 @@ BEGIN
         FROM (
             SELECT r.number, r.recipient FROM campaign_recipients AS r
             WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
-                -- a retry takes each once, and leaves mail on hold to the operator who may release it
+                -- a retry takes each recipient once, and none whose mail is on hold, because an operator may release that
                 AND (r.state = 'unsent' OR coalesce(r.message_id, 0) < job.again_from
                     AND coalesce((SELECT false FROM queue AS q WHERE q.message_id = r.message_id LIMIT 1), true))
             ORDER BY r.number LIMIT room) AS p;

@@ -11,7 +11,7 @@ from queued.config import Tls
 from queued.delivery.dns.dns import Questions, tlsa_records
 from queued.delivery.dns.hosts import Host
 from queued.delivery.tls import dane
-from queued.delivery.tls.mtasts import mx_matches
+from queued.delivery.tls.mta_sts import mx_matches
 from queued.delivery.tls.sts_domains import StsDomains
 from queued.delivery.tls.sts_fetch import FindAddresses, PolicyFetcher
 from queued.delivery.tls.tls_contexts import TlsContexts

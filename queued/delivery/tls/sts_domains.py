@@ -11,7 +11,7 @@ from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import StsPolicy, TlsResult
 from queued.delivery.dns.dns import Questions, texts
-from queued.delivery.tls.mtasts import record_id
+from queued.delivery.tls.mta_sts import record_id
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.delivery.tls.tls_memory import TlsMemory
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pgmta.errors import DeliveryError
 from pgmta.mail.text import printable
 from queued.delivery.dns.query_slots import QuerySlots
-from queued.delivery.tls.mtasts import MAX_POLICY_OCTETS, FetchedPolicy, parse_policy
+from queued.delivery.tls.mta_sts import MAX_POLICY_OCTETS, FetchedPolicy, parse_policy
 
 if TYPE_CHECKING:
     from pgmta.http.answer_reader import HttpAnswer

@@ -16,7 +16,7 @@ from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
 from queued.config import QueuedConfig
-from queued.delivery.tls.mtasts import FetchedPolicy
+from queued.delivery.tls.mta_sts import FetchedPolicy
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duties import DUTIES

@@ -18,7 +18,7 @@ from pgmta.model import StsPolicy, TlsResult
 from queued.config import Tls
 from queued.delivery.dns.dns import DnsAnswer
 from queued.delivery.tls import sts_fetch
-from queued.delivery.tls.mtasts import FetchedPolicy, mx_matches, parse_policy, record_id
+from queued.delivery.tls.mta_sts import FetchedPolicy, mx_matches, parse_policy, record_id
 from queued.delivery.tls.sts_domains import StsDomains
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.delivery.tls.tls_contexts import TlsContexts

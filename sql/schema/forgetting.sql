@@ -36,6 +36,7 @@ CREATE TABLE forget_columns (
     way text NOT NULL CHECK (way IN ('row', 'words', 'null', 'named', 'waits')),
     condition text NOT NULL
 );
+ALTER TABLE forget_columns REPLICA IDENTITY FULL;
 COMMENT ON TABLE forget_columns IS
     'The columns in which forget() searches for the address among other words; features add theirs.';
 COMMENT ON COLUMN forget_columns.relation IS 'The table.';

@@ -4,6 +4,6 @@ SELECT pgmta.callbacks_note(%(hosts)b::text[], %(tenants)b::text[], %(messages)b
     %(kinds)b::text[], %(codes)b::text[], %(sub_types)b::text[], %(words)b::text[], %(ats)b::timestamptz[])
 
 -- name: notable
--- Whether the login may do that.
+-- Whether the role may note events.
 SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.callbacks_note(text[], text[], bigint[], bigint[], text[],'
     'text[], text[], text[], timestamptz[])'), 'EXECUTE'), false)

@@ -87,8 +87,8 @@ class CollectorLoop:
                     raise
                 pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
                 self._pause = min(2 * self._pause, _MAX_PAUSE_S)
-                words = faults.one_line(error)
-                self._log.warning("connects again", reason=words, seconds=round(pause, 2))
+                reason = faults.one_line(error)
+                self._log.warning("connects again", reason=reason, seconds=round(pause, 2))
                 await asyncio.sleep(pause)
 
     async def _session(self) -> None:

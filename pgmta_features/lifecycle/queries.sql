@@ -11,7 +11,7 @@ SELECT lifecycle.token_failed(%(secret)s)
 SELECT lifecycle.token_locked(%(secret)s)
 
 -- name: there
--- Whether the schema lifecycle is there, and the login may consume.
+-- Whether the schema lifecycle is there, and the role may consume tokens.
 SELECT coalesce(has_function_privilege(to_regprocedure('lifecycle.token_consume(bytea, text)'), 'EXECUTE'), false)
 
 -- name: accounts

@@ -151,13 +151,13 @@ class RateStage(OutgoingStage):
         self._rows[row] = None
         self._loads[row.budgets[0]] += 1
         self.context.timed.load += 1
-        self.context.room -= row.outgoing.room
+        self.context.free_octets -= row.outgoing.content_octets
 
     def _remove(self, row: RatedRow) -> None:
         budget = row.budgets[0]
         del self._rows[row]
         self.context.timed.load -= 1
-        self.context.room += row.outgoing.room
+        self.context.free_octets += row.outgoing.content_octets
         self._loads[budget] = load = self._loads[budget] - 1
         if not load:
             del self._loads[budget]
@@ -306,7 +306,7 @@ class RateStage(OutgoingStage):
 
     def _came_back(self, row: RatedRow) -> None:
         """Take a row that came to a connection long before its time, or too late for it."""
-        self.context.room += row.outgoing.room
+        self.context.free_octets += row.outgoing.content_octets
         if self._draining:
             self._hand_back(row)
             return

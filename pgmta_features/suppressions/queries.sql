@@ -39,5 +39,5 @@ SELECT link_complaint(%(list)s, %(number)s)
 SELECT pgmta.unsubscribe(%(list)s, %(number)s)
 
 -- name: unsubscribable
--- Whether the login may do that.
+-- Whether the role may unsubscribe recipients.
 SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.unsubscribe(bigint, integer)'), 'EXECUTE'), false)

@@ -20,12 +20,12 @@ def plain_words(text: str) -> tuple[str, str]:
     The text is in lower case with single spaces. The enhanced code is left out wherever a line of
     the reply began with it; hosts write it in brackets, too, or with a # before it.
     """
-    words = " ".join(text.lower().split())
-    found = _ENHANCED.match(words)
+    normal = " ".join(text.lower().split())
+    found = _ENHANCED.match(normal)
     if not found:
-        return words, ""
+        return normal, ""
     enhanced = found[1]
-    return words[found.end() :].replace(f" {enhanced} ", " "), enhanced
+    return normal[found.end() :].replace(f" {enhanced} ", " "), enhanced
 
 
 def parse_reply(text: str) -> Reply:

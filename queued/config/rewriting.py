@@ -76,25 +76,27 @@ def _map_or_template(value: Any) -> Any:
 
 
 def _names(value: Any) -> Any:
-    words = listed(value)
-    for word in words:
-        if not (isinstance(word, str) and _NAME.fullmatch(word)):
-            raise ValueError(f"{word!r} is no field name; write for example X-Host or X-Internal-*")
-    return words
+    entries = listed(value)
+    for entry in entries:
+        if not (isinstance(entry, str) and _NAME.fullmatch(entry)):
+            raise ValueError(
+                f"{entry!r} is no field name; write for example X-Host or X-Internal-*"
+            )
+    return entries
 
 
-def _host(word: Any) -> str:
+def _host(entry: Any) -> str:
     try:
-        return str(ipaddress.ip_network(str(word)))
+        return str(ipaddress.ip_network(str(entry)))
     except ValueError:
         pass
-    if isinstance(word, str) and "/" not in word and not re.fullmatch(r"[\d.:]+", word):
-        return parse_pattern(word)
-    return str(parse_network(word))  # whose error says why it is no network
+    if isinstance(entry, str) and "/" not in entry and not re.fullmatch(r"[\d.:]+", entry):
+        return parse_pattern(entry)
+    return str(parse_network(entry))  # whose error says why it is no network
 
 
 def _hosts(value: Any) -> Any:
-    return [_host(word) for word in listed(value)]
+    return [_host(entry) for entry in listed(value)]
 
 
 class ShapingRewrite(Section):

@@ -139,7 +139,7 @@ class Backlog:
                 taken.append(self.waiting.pop())
             else:
                 part = envelope.split([*range(len(envelope.items) - rows, len(envelope.items))])
-                envelope.room, part.room = part.room, 0
+                envelope.content_octets, part.content_octets = part.content_octets, 0
                 self.envelopes.add(part)
                 taken.append(part)
             rows -= len(taken[-1].items)

@@ -60,10 +60,10 @@ class _HostAttempt:
             self.said = [self.said[n] for n in left]
             self._finish(envelope, results)
 
-    def note(self, words: str = "") -> None:
-        """Keep the last replies, which the next ones replace, or else these words."""
+    def note(self, text: str = "") -> None:
+        """Keep the last replies, which the next ones replace, or else this text."""
         for result, said in zip(self.last, self.said, strict=True):
-            said.append(words or f"{result.host} {result.reply}")
+            said.append(text or f"{result.host} {result.reply}")
 
 
 class OtherHosts:

@@ -52,7 +52,7 @@ class Outgoing(NamedTuple):
         return self.labels or {item.domain for item in self.items}
 
     @property
-    def room(self) -> int:
+    def content_octets(self) -> int:
         """The octets that the content takes from the worker's memory."""
         return len(self.content) if isinstance(self.content, bytes) else 0
 

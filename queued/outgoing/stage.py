@@ -110,18 +110,18 @@ class StageContext:
     timed: TimedMail = field(default_factory=TimedMail)
     load: int = 0
     """Rows that wait in a stage."""
-    room: int
+    free_octets: int
     """Octets of content that may come with the next claim; negative if there are too many."""
 
     def begin_wait(self, outgoing: Outgoing) -> None:
         """Count a message that a stage has taken."""
         self.load += len(outgoing.items)
-        self.room -= outgoing.room
+        self.free_octets -= outgoing.content_octets
 
     def end_wait(self, outgoing: Outgoing) -> None:
         """Count a message no more, because it goes on or ends."""
         self.load -= len(outgoing.items)
-        self.room += outgoing.room
+        self.free_octets += outgoing.content_octets
 
 
 class OutgoingStage:

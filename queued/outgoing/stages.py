@@ -141,7 +141,7 @@ class Stages:
                 return
             for envelope in _envelopes(outgoing, self._most, self.context):
                 self._put(outgoing.destination, envelope)
-                self.context.room -= envelope.room
+                self.context.free_octets -= envelope.content_octets
         except Exception as error:
             log.error("no envelope", message=outgoing.message.id,
                       rows=[item.id for item in items], exc_info=error)  # fmt: skip
@@ -186,7 +186,7 @@ def _envelopes(outgoing: Outgoing, most: int, context: StageContext) -> list[Env
             guard=context.guard,
             started=outgoing.started,
             urgent=urgent,
-            room=len(content) if isinstance(content, bytes) else 0,
+            content_octets=len(content) if isinstance(content, bytes) else 0,
             labels=outgoing.labels,
             deadline=deadline,
             begin=outgoing.begin,

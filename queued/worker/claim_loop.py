@@ -200,7 +200,9 @@ class ClaimLoop(Claimer):
             woken |= self._woken.is_set()
             self._woken.clear()
             began = time.monotonic()
-            found = await self.claim(want, busy, max(0, self._context.dispatch.stages.context.room))
+            found = await self.claim(
+                want, busy, max(0, self._context.dispatch.stages.context.free_octets)
+            )
             if found >= want:
                 continue
             vain = woken and not found

@@ -68,7 +68,9 @@ class Dispatch:
         self._spans = spans
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
-        context = StageContext(means=means, guard=leases, dispatcher=self, room=_MEMORY_OCTETS)
+        context = StageContext(
+            means=means, guard=leases, dispatcher=self, free_octets=_MEMORY_OCTETS
+        )
         self.stages = Stages(context, self._put)
         """The stages, and in their context the room for content."""
         self.left_out = LeftOut(self._queues, self.stages)
@@ -282,14 +284,14 @@ class Dispatch:
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
         """Settle the results of an envelope."""
-        self.stages.context.room += envelope.room
+        self.stages.context.free_octets += envelope.content_octets
         delivered = self._conclude(envelope.items, results, envelope.started)
         if delivered and self._space and envelope.size > CHUNK_OCTETS:
             self._space.freed(envelope.items[0].message_id, envelope.size)
 
     def dropped(self, envelope: Envelope) -> None:
         """End the attempts of rows whose envelope an error has dropped."""
-        self.stages.context.room += envelope.room
+        self.stages.context.free_octets += envelope.content_octets
         self.end_unowned(envelope.items, _INTERNAL_ERROR, envelope.started)
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
@@ -305,7 +307,7 @@ class Dispatch:
         self.stages.drain()
         for queue in list(self._queues.values()):
             for envelope in queue.drain():
-                self.stages.context.room += envelope.room
+                self.stages.context.free_octets += envelope.content_octets
                 self.end(envelope.items, NOT_BEGUN)
 
     async def wait(self) -> None:

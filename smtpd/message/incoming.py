@@ -170,7 +170,7 @@ class IncomingMessage:
         return self.content.octets + len(self._head)
 
     @property
-    def room(self) -> int:
+    def octets_left(self) -> int:
         """The octets that may still come before smtpd hangs up."""
         return _EXCESS_FACTOR * self._limits.message_size - self.size
 

@@ -483,7 +483,7 @@ class Connection(asyncio.Protocol):
             self.suspend(message.store())
         elif message.whole and self._server.memory.over and message.size > MAX_HOOK_OCTETS:
             message.give_up()
-        elif message.room < 0:
+        elif message.octets_left < 0:
             self.refuse(replies.TOO_LARGE.format(self._server.config.limits.message_size))
 
     @property

@@ -92,7 +92,7 @@ class Reception:
             message.give_up(replies.IN_CHUNKS)
         message.wire_form.begin_chunk(size, last=last)
         connection.begin_content(message)
-        if size > message.room:
+        if size > message.octets_left:
             too_large = replies.TOO_LARGE.format(self._server.config.limits.message_size)
             connection.refuse(message.refusal or too_large)
             return

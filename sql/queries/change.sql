@@ -56,7 +56,7 @@ SELECT (SELECT count(*) FROM found),
 
 -- name: remove
 -- One batch of a worker's deletion: the rows go at once, each with a last entry in the log. cancel() has
--- left its login and reason in rows that were in flight. The log has `unknown` too for an attempt whose worker died.
+-- left its role and reason in rows that were in flight. The log has `unknown` too for an attempt whose worker died.
 {found}, logged AS MATERIALIZED (
     SELECT rows_log(ARRAY(SELECT id FROM found WHERE NOT cancelled), 'deleted', %(who)s,
             coalesce(%(details)s::jsonb ->> 'reason', ''))

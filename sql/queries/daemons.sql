@@ -13,7 +13,7 @@ VALUES (%(process)s, %(program)s, %(host)s, %(pid)s, %(version)s, %(schema)s)
 ON CONFLICT (process) DO UPDATE SET seen_at = now()
 
 -- name: owner
--- Whether the login may do all that the owner of the schema may.
+-- Whether the role may do all that the owner of the schema may.
 SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'pgmta'
 
 -- name: missing_rights

@@ -49,15 +49,15 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 ORDER BY xact_start LIMIT 5
 
 -- name: sees_all
--- Whether this login sees what others do.
+-- Whether this role sees what others do.
 SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees, quote_ident(current_user) AS login
 
 -- name: delivers
--- Whether this login may be that of a queued, which has the rights of its role.
+-- Whether this role has the rights of pgmta_queued, so that a queued may use it.
 SELECT coalesce(pg_has_role(to_regrole('pgmta_queued'), 'USAGE'), false) AS delivers
 
 -- name: places
--- Where the server has its files, as far as this login may know: the data directory, and tablespaces of pgmta.
+-- Where the server has its files, as far as this role may know: the data directory, and tablespaces of pgmta.
 SELECT setting AS place FROM pg_settings WHERE name = 'data_directory'
 UNION SELECT pg_tablespace_location(reltablespace) FROM pg_class
 WHERE relnamespace = to_regnamespace('pgmta') AND reltablespace <> 0 ORDER BY 1

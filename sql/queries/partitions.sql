@@ -25,7 +25,7 @@ WHERE metadata ->> '_partid' IS NOT NULL
 GROUP BY 1 HAVING count(*) >= {least} ORDER BY 2 DESC, 1 LIMIT 10
 
 -- name: readable
--- Whether this login may read a leaf.
+-- Whether this role may read a leaf.
 SELECT has_table_privilege({leaf}, 'SELECT') AS readable
 
 -- name: log_default

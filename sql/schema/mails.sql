@@ -92,7 +92,7 @@ BEGIN
     problems := first_one.problems;
 END $$;
 COMMENT ON FUNCTION submit_called IS
-    'The answer of the first call with this UUID. Raises an error if that was of another login, or with other mails.';
+    'The answer of the first call with this UUID. Raises an error if that was of another role, or with other mails.';
 
 CREATE FUNCTION submit_tried(mail jsonb, contents bytea[], OUT id bigint, OUT problem jsonb)
 LANGUAGE plpgsql AS $$

@@ -65,7 +65,7 @@ COMMENT ON COLUMN queue_states.code IS 'Reply code of the last attempt; null if 
 COMMENT ON COLUMN queue_states.reply IS 'Text of the last reply, or what went wrong.';
 COMMENT ON COLUMN queue_states.submitted_by IS 'As messages.submitted_by.';
 
--- DISTINCT ON keeps a condition on any column but the ids above the check of the login. Else EXPLAIN ANALYZE
+-- DISTINCT ON keeps a condition on any column but the ids above the check of the role. Otherwise EXPLAIN ANALYZE
 -- would count the rows of others that match it.
 CREATE VIEW message_status WITH (security_barrier) AS
 SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply, row_id
@@ -92,7 +92,7 @@ FROM (
 WHERE NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id);
 COMMENT ON VIEW message_status IS
     'Each recipient of each message with its state, also of mail that has left the queue. Name message_id in the '
-    'condition, or call status(ids): without it the whole log is read. A login that only submits sees its own mail.';
+    'condition, or call status(ids): without it the whole log is read. A role that only submits sees its own mail.';
 COMMENT ON COLUMN message_status.message_id IS 'The message id, as submit() or the 250 gave it.';
 COMMENT ON COLUMN message_status.recipient IS 'Forward-path.';
 COMMENT ON COLUMN message_status.state IS
@@ -169,7 +169,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION status IS
     'The state of each recipient of these messages, in the order of ids and rows, all at one moment. An unknown id '
-    'has no row, nor has one of another login.';
+    'has no row, nor has one of another role.';
 
 CREATE FUNCTION cancel(id bigint, reason text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
@@ -196,7 +196,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION cancel IS
     'Removes the recipients of a message that wait or are on hold, and returns how many. One in flight is removed '
-    'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A login that only submits '
+    'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A role that only submits '
     'has its own mail.';
 
 CREATE FUNCTION withdraw(id bigint, reason text, event text DEFAULT 'cancelled', skip_locked boolean DEFAULT false)

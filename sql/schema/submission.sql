@@ -159,7 +159,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_key IS
     'Takes a key for a message; returns null, or the id of the message that had it first. Raises an error if that '
-    'was another message, or belongs to another login.';
+    'was another message, or belongs to another role.';
 
 -- in SQL, so that PostgreSQL puts the function into the expression of the caller
 CREATE FUNCTION submit_missing(header text, hostname text) RETURNS text LANGUAGE sql AS $$

@@ -43,8 +43,10 @@ class RecordingDispatcher:
         return self.is_jammed
 
 
-def stage_context(dispatcher: RecordingDispatcher, room: int = 0, **means: object) -> StageContext:
+def stage_context(
+    dispatcher: RecordingDispatcher, free_octets: int = 0, **means: object
+) -> StageContext:
     """The context of a stage, with some of the means of a worker."""
     every = {"contents": None, "transports": None, **means}
     found = Means(**cast(Any, every))
-    return StageContext(means=found, guard=ALWAYS, dispatcher=dispatcher, room=room)
+    return StageContext(means=found, guard=ALWAYS, dispatcher=dispatcher, free_octets=free_octets)

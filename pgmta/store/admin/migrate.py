@@ -260,13 +260,13 @@ def _lost(name: str, error: psycopg.Error, cycles: _Cycles) -> MigrationError:
 
 def _words(notice: psycopg.errors.Diagnostic) -> str:
     texts = (notice.message_primary, notice.message_detail, notice.message_hint)
-    words = ". ".join(text for text in texts if text)
+    summary = ". ".join(text for text in texts if text)
     if foreign := _FUNCTION.search(notice.context or ""):
-        words += (
+        summary += (
             f". The function {foreign[1]} says so, as of an event trigger: it needs SECURITY "
             "DEFINER and a search_path of its own"
         )
-    return words
+    return summary
 
 
 def _refuse_foreign_schema(db: psycopg.Connection, *, migrated: bool) -> None:

@@ -267,9 +267,9 @@ def _without_texts(condition: str) -> str:
 
 def _forbidden_words(condition: str) -> str | None:
     """Return why a condition can't have a word that it has."""
-    words = _without_texts(condition)
+    without_texts = _without_texts(condition)
     for pattern, reason in _FORBIDDEN_NAMES:
-        if re.search(pattern, words, re.IGNORECASE):
+        if re.search(pattern, without_texts, re.IGNORECASE):
             return reason
     return None
 
@@ -291,8 +291,8 @@ async def _inspect(connection: LinkConnection, condition: str) -> str | None:
     """Look for what a condition that PostgreSQL analyses can't have, and let it be planned."""
     if fault := _forbidden_words(condition):
         return fault
-    words = _without_texts(condition)
-    names = [name.lower() for name in _CALL.findall(words)]
+    without_texts = _without_texts(condition)
+    names = [name.lower() for name in _CALL.findall(without_texts)]
     volatile = await (await connection.execute(_VOLATILE, [names])).fetchall()
     if volatile:
         return f"function {volatile[0][0]} is volatile, which a condition can't be"

@@ -62,8 +62,8 @@ class Condition:
     @property
     def key(self) -> str:
         """The key of the condition in `queue.faults`."""
-        words = f"{self.owner}\0{self.text}".encode()
-        return hashlib.sha256(words).hexdigest()[:12]
+        identity = f"{self.owner}\0{self.text}".encode()
+        return hashlib.sha256(identity).hexdigest()[:12]
 
 
 class Guard:

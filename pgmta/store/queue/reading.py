@@ -34,8 +34,8 @@ class Fault:
         if not self.rows:
             return f"{self.owner} is passed over, its condition is refused: {self.error}"
         rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
-        place = f"row {self.row} of message {self.message}"
-        return f"{self.owner} fails on {rows}, such as {place}: {self.error}"
+        where = f"row {self.row} of message {self.message}"
+        return f"{self.owner} fails on {rows}, such as {where}: {self.error}"
 
 
 def failing(

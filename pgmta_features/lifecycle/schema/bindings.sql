@@ -17,7 +17,7 @@ COMMENT ON FUNCTION account_named IS
 CREATE FUNCTION account_status(account bigint) RETURNS text STABLE
 RETURN (SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account);
 COMMENT ON FUNCTION account_status IS
-    'The status of an account; null if there is none; unknown if an application is bound and the login sees all mail.';
+    'The status of an account; null if there is none; unknown if an application is bound and the role sees all mail.';
 
 CREATE FUNCTION account_lock(account bigint) RETURNS text LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp AS $$
@@ -44,7 +44,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION accounts_check IS
     'Raises the error that each question about an account would meet, for example because an application is bound and the '
-    'login sees all mail.';
+    'role sees all mail.';
 
 CREATE FUNCTION binding_role() RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

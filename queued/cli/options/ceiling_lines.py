@@ -21,12 +21,12 @@ def ceiling_lines(
     if not limited:
         shown = ", no ".join((f"{shown} connections", *keys))
     yield "ceiling", shown
-    words = f"each worker: {most} connections, by {found['connections_by']}"
+    line = f"each worker: {most} connections, by {found['connections_by']}"
     if workers is not None:
         number = sum(workers.values())
         both = _counted(number, "worker"), _counted(len(workers), "process", "es")
-        words += f"; {most * number} over {' in '.join(both)}" if number else "; none delivers now"
-    yield "", words
+        line += f"; {most * number} over {' in '.join(both)}" if number else "; none delivers now"
+    yield "", line
     for key in limited:
         yield "", f"the {key}: by {found[f'{key}_by']}, over all workers and processes"
 

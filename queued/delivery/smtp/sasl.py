@@ -67,11 +67,11 @@ class _Dialogue:
 
         Raises DeliveryError if the server refuses, ValueError for a challenge that is none.
         """
-        words = f"AUTH {self._mechanism}"
+        line = f"AUTH {self._mechanism}"
         if response is not None:
             self._secrets.append(_base64(response))
-            words += f" {_base64(response)}"
-        return await self._say(words)
+            line += f" {_base64(response)}"
+        return await self._say(line)
 
     async def respond(self, response: bytes) -> bytes:
         """Return the challenge after this response. Raises errors as `begin`."""
@@ -80,9 +80,9 @@ class _Dialogue:
         self._secrets.append(_base64(response))
         return await self._say(_base64(response))
 
-    async def _say(self, words: str) -> bytes:
+    async def _say(self, line: str) -> bytes:
         connection = self._connection
-        connection.write(f"{words}\r\n".encode(), 1)
+        connection.write(f"{line}\r\n".encode(), 1)
         reply = await connection.reply(Stage.AUTH, connection.timeouts.command)
         if reply.code == _CHALLENGE_CODE:
             try:

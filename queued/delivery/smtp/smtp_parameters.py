@@ -26,8 +26,8 @@ class SmtpLogin:
     @property
     def key(self) -> str:
         """A text that differs between logins and does not show the password."""
-        words = "\0".join((self.name, self.user, self.password, *self.mechanisms)).encode()
-        return f"{self.name}:{hashlib.blake2s(words, key=_SECRET, digest_size=12).hexdigest()}"
+        identity = "\0".join((self.name, self.user, self.password, *self.mechanisms)).encode()
+        return f"{self.name}:{hashlib.blake2s(identity, key=_SECRET, digest_size=12).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Envelope:
     streams anew each time it is iterated. `utf8` says whether the host has to know SMTPUTF8; None:
     `look_at_header` finds it. The channel asks `guard` right before the place can have
     the message. If a lease may be lost, the channel ends instead. `urgent` mail goes before other
-    mail of its destination. The attempt counts from `started`. `room` are the octets that the
+    mail of its destination. The attempt counts from `started`. `content_octets` are those that the
     content takes from the worker's memory. A `bare` one goes without options, because a place
     refused them. `labels` are those of the items, if any mail has labels. No transaction begins
     after the `deadline`, a time of the monotonic clock. An envelope with a rate begins at `begin`,
@@ -50,7 +50,7 @@ class Envelope:
     guard: LeaseGuard = field(repr=False)
     started: datetime
     urgent: bool = False
-    room: int = 0
+    content_octets: int = 0
     bare: bool = False
     labels: set[str] | None = None
     deadline: float | None = None
@@ -89,6 +89,6 @@ class Envelope:
         """Move the items with these places into a new envelope, and return it."""
         moved = set(places)
         rest = replace(self, items=[self.items[place] for place in places])
-        self.room = 0  # the last part frees it
+        self.content_octets = 0  # the last part frees it
         self.items = [item for place, item in enumerate(self.items) if place not in moved]
         return rest

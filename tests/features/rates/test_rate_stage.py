@@ -105,7 +105,7 @@ class Stage(RateStage):
         self.dispatcher = RecordingDispatcher()
         self.results = self.dispatcher.ended
         self.reservations = reservations
-        context = stage_context(self.dispatcher, room=1000)
+        context = stage_context(self.dispatcher, free_octets=1000)
         context.guard = Guard()
         super().__init__(context)
         self._reservations = reservations
@@ -165,7 +165,7 @@ async def test_each_row_has_its_own_time(stage: Stage) -> None:
     assert times[2] - times[0] == pytest.approx(2 * step, abs=0.03)
     assert await stage.begin(2).come()
     assert not await stage.begin(2).come(), "no time is used twice"
-    assert stage.context.room == 1000
+    assert stage.context.free_octets == 1000
     assert stage.context.timed.load == 0
 
 

@@ -44,7 +44,16 @@ def envelope(number: int, recipients: int = 1, size: int = 20) -> Envelope:
     ]
     message = Message(number, size, False, "", 0, None)
     return Envelope(
-        items, message, "s@a.example", b"X-Trace: y\r\n", size, False, CONTENT, ALWAYS, NOW, room=9
+        items,
+        message,
+        "s@a.example",
+        b"X-Trace: y\r\n",
+        size,
+        False,
+        CONTENT,
+        ALWAYS,
+        NOW,
+        content_octets=9,
     )
 
 
@@ -103,7 +112,7 @@ class Trial:
         )
 
     def report(self, envelope: Envelope, results: list[Result]) -> None:
-        self.room += envelope.room
+        self.room += envelope.content_octets
         for item, result in zip(envelope.items, results, strict=True):
             assert item.id not in self.results, "reported twice"
             self.results[item.id] = result

@@ -73,7 +73,7 @@ class Site:
             Always(),
             cast(Any, self),
         )
-        self.room = self.dispatch.stages.context.room
+        self.room = self.dispatch.stages.context.free_octets
 
     def put_outcome(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -157,7 +157,7 @@ async def test_drain_hands_back_what_waits_for_a_signature(site: Site) -> None:
     await site.until(outcomes=39)
     assert {outcome.event for outcome in site.outcomes} == {Event.HAND_BACK}
     assert sorted(outcome.item.id for outcome in site.outcomes) == list(range(1, 40))
-    assert site.dispatch.stages.context.room == site.room
+    assert site.dispatch.stages.context.free_octets == site.room
     site.free.set()
     site.dispatch.dispatch([item(50, 50)], {50: message(50)})
     await site.until(outcomes=40)
@@ -178,8 +178,8 @@ async def test_rows_of_one_message_may_match_different_rules(
     found = {tuple(i.id for i in each.items): signed
              for each, signed in zip(site.sent, site.signed, strict=True)}  # fmt: skip
     assert found == {(1, 3): False, (2, 4): True}
-    used = site.room - site.dispatch.stages.context.room
-    assert sum(envelope.room for envelope in site.sent) == used
+    used = site.room - site.dispatch.stages.context.free_octets
+    assert sum(envelope.content_octets for envelope in site.sent) == used
     site.signers.close()
 
 

@@ -67,7 +67,7 @@ async def test_group_that_can_not_be_built_is_deferred_alone(
         bad.trace = cast(Any, None)
     else:
         bad.utf8 = cast(Any, Unknown())
-    room = dispatch.stages.context.room
+    room = dispatch.stages.context.free_octets
     items = [item(1, 2), item(2, 1), item(3, 2, "t@a.example"), item(4, 1), item(5, 1)]
     dispatch.dispatch(items, {1: good, 2: bad})
     assert [[i.id for i in envelope.items] for envelope in envelopes] == [[2, 4], [5]]
@@ -77,7 +77,7 @@ async def test_group_that_can_not_be_built_is_deferred_alone(
     ]
     assert found[0].reply.text.startswith("internal error: ")
     assert found[0].delay > 1
-    assert room - dispatch.stages.context.room == 20
+    assert room - dispatch.stages.context.free_octets == 20
 
 
 async def test_rows_share_an_envelope_if_they_have_the_same_deadline(
@@ -148,14 +148,14 @@ async def test_an_error_of_a_destination_ends_only_the_rows_that_it_did_not_take
     monkeypatch.setattr(DestinationQueue, "put_envelope", put)
     monkeypatch.setattr(DestinationQueue, "rows", lambda _: taken)
     message = Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)
-    room = dispatch.stages.context.room
+    room = dispatch.stages.context.free_octets
     dispatch.dispatch([item(number, 1) for number in range(4)], {1: message})  # two envelopes
     assert [each.id for each in taken] == [0, 1]
     assert [(each.item.id, each.event) for each in outcomes.found] == [
         (2, Event.DEFER),
         (3, Event.DEFER),
     ]
-    assert room - dispatch.stages.context.room == 10
+    assert room - dispatch.stages.context.free_octets == 10
 
 
 async def test_one_next_hop_gets_its_share_of_reserved_slots(

@@ -13,12 +13,13 @@ import uvloop
 
 from bench.helper import listen, run, say
 from bench.null_hop import NullChannel, NullTransport
-from pgmta.config.environment import Environment, Log
+from pgmta.config.environment import Log
 from pgmta.config.types import HostPort
 from pgmta.logs import configure
 from pgmta.postgres.notify import listen as listen_for_mail
 from pgmta.service import tune_memory
 from queued.config import QueuedConfig, Worker
+from queued.config.queued_config import QueuedEnvironment
 from queued.delivery.transports import TRANSPORTS, TransportKind
 from queued.process.queued_process import QueuedProcess
 from queued.worker.delivery_worker import DeliveryWorker
@@ -40,7 +41,7 @@ async def consume(uri: str, worker: Worker, stopped: asyncio.Event) -> list[str]
     """Work mail off until the event; return the problems."""
     began = time.monotonic()
     routes: dict[str, HostPort | Literal["mx"]] = {"*": HostPort("127.0.0.1", 25)}
-    config = QueuedConfig(environment=Environment(hostname=HOSTNAME), routes=routes)
+    config = QueuedConfig(environment=QueuedEnvironment(hostname=HOSTNAME), routes=routes)
     process = QueuedProcess(config, uri)
     consumer = DeliveryWorker(process, worker)
     beside = [

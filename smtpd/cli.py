@@ -78,7 +78,7 @@ def check(config: Path, at_start: bool, any_login: bool) -> None:
     """
     settings = load(config, SmtpdConfig)
     _check_system(settings, config)
-    warnings = _warnings(settings)
+    warnings = risks(settings, container_gateway())
     warnings += _check_certificates(settings, config)
     warnings += uvloop.run(_check_hooks(settings, config))
     if not any_login and (not at_start or settings.uses_auth):
@@ -90,14 +90,6 @@ def check(config: Path, at_start: bool, any_login: bool) -> None:
     for warning in warnings:
         print_line(f"warning: {placed(config, warning)}", err=True)
     print_line(f"{config}: ok")
-
-
-def _warnings(settings: SmtpdConfig) -> list[str]:
-    """Return what an operator should know, and what the file alone says."""
-    warnings = risks(settings, container_gateway())
-    if settings.environment.database.where:
-        warnings.append("environment.database.where: is ignored: only queued uses it")
-    return warnings
 
 
 def _check_system(settings: SmtpdConfig, path: Path) -> None:
@@ -112,7 +104,7 @@ def _check_system(settings: SmtpdConfig, path: Path) -> None:
 
 def _check_here(settings: SmtpdConfig, path: Path) -> list[str]:
     """Load what names no module, and return the warnings."""
-    found = _warnings(settings)
+    found = risks(settings, container_gateway())
     if settings.uses_tls:
         found += _check_certificates(settings, path)
     return [placed(path, text) for text in found]

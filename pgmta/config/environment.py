@@ -39,7 +39,7 @@ def check_uri(uri: str) -> str:
 
 
 class Database(Section):
-    """Name the PostgreSQL that holds the queue, and choose the rows of this configuration."""
+    """Name the PostgreSQL that holds the queue."""
 
     uri: str | None = Field(
         default=None,
@@ -47,16 +47,21 @@ class Database(Section):
         "environment.directory",
         repr=False,
     )
-    where: str | None = Field(
-        default=None,
-        description="SQL condition on columns of queue that chooses this worker's rows; "
-        "absent: every row",
-    )
 
     @field_validator("uri")
     @classmethod
     def _readable(cls, uri: str | None) -> str | None:
         return uri if uri is None else check_uri(uri)
+
+
+class QueueDatabase(Database):
+    """Choose the rows of this configuration too."""
+
+    where: str | None = Field(
+        default=None,
+        description="SQL condition on columns of queue that chooses this configuration's rows; "
+        "absent: every row",
+    )
 
 
 class DatabasePlace(Section):

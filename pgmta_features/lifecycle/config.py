@@ -174,13 +174,10 @@ def collectors_of(config: QueuedConfig) -> list[Collector]:
 
 
 class LifecycleRetention(Section):
-    """How long tokens and collections are kept."""
+    """How long tokens are kept."""
 
     tokens: Annotated[Period, at_least("1h")] = Field(
         default=30 * 86400.0, description="tokens of the schema lifecycle, after they expired"
-    )
-    collections: Annotated[Period, at_least("1d")] = Field(
-        default=90 * 86400.0, description="batches of collectors are deleted at this age"
     )
 
 

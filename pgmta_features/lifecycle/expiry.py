@@ -11,13 +11,14 @@ from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
 from queued.upkeep.expiry import EXPIRY_INTERVAL_S, log_removed
 
+COLLECTION_AGE_S = 90 * 86400.0  # of a batch of a collector
 _SQL = feature_queries("lifecycle")
 
 
 async def _expire(process: QueuedProcess) -> None:
     kept = process.config.section(LifecycleRetention)
     removed = await remove_batches(
-        process.link, _SQL["expire"], age=kept.tokens, collections=kept.collections
+        process.link, _SQL["expire"], age=kept.tokens, collections=COLLECTION_AGE_S
     )
     log_removed("tokens and collections", removed)
 

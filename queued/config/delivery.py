@@ -42,17 +42,38 @@ class Dns(Section):
     )
 
 
+DATA_S = 120.0  # for 354, as the RFC says
+BLOCK_S = 180.0  # for the next part of the content to go out, as the RFC says
+QUIT_S = 2.0  # for the reply to QUIT, which changes nothing
+
+
 class Timeouts(Section):
     """How long to wait for the next hop (RFC 5321, section 4.5.3.2)."""
 
     connect: Period = Field(default=30.0, description="for a connection, each address")
     greeting: Period = Field(default=300.0, description="for 220")
-    command: Period = Field(default=300.0, description="for the replies to EHLO, MAIL, RCPT")
-    data: Period = Field(default=120.0, description="for 354")
-    block: Period = Field(default=180.0, description="for the next part of the content to go out")
+    command: Period = Field(
+        default=300.0,
+        description="for the replies to EHLO, MAIL, RCPT; for those to DATA and QUIT, and for each "
+        "part of the content, at most 2 minutes, 2 seconds and 3 minutes",
+    )
     final: Period = Field(default=600.0, description="for the reply to the final dot")
-    quit: Duration = Field(default=2.0, description="for the reply to QUIT")
     tls: Period = Field(default=30.0, description="for the TLS handshake")
+
+    @property
+    def data(self) -> float:
+        """Seconds for 354."""
+        return min(DATA_S, self.command)
+
+    @property
+    def block(self) -> float:
+        """Seconds for the next part of the content to go out."""
+        return min(BLOCK_S, self.command)
+
+    @property
+    def quit(self) -> float:
+        """Seconds for the reply to QUIT."""
+        return min(QUIT_S, self.command)
 
 
 class Tls(Section):
@@ -73,11 +94,6 @@ class Tls(Section):
         "verify and MTA-STS; null: the system's",
     )
     sts: bool = Field(default=True, description="mode best: obey MTA-STS policies")
-    remember: Period = Field(
-        default=3600.0,
-        description="a host whose handshake failed twice within this time gets plain text for as "
-        "long, unless a policy asks for TLS",
-    )
     sts_port: Whole = Field(
         default=443, ge=1, le=65535, description="port of MTA-STS policies, for tests"
     )
@@ -124,9 +140,6 @@ class Delivery(Section):
     recipients: Whole = Field(
         default=100, ge=1, le=10_000, description="at most, in one transaction"
     )
-    transaction: Period = Field(
-        default=1800.0, description="a transaction that has not come to its final dot ends after it"
-    )
     inline: Size = Field(
         default=1 << 17, description="content up to this size comes with the claim of its row"
     )
@@ -145,7 +158,6 @@ class Delivery(Section):
     hosts: Whole = Field(
         default=5, ge=1, le=100, description="at most, tried for one message before its next retry"
     )
-    addresses: Whole = Field(default=4, ge=1, le=100, description="at most, tried of one host")
     literals: bool = Field(
         default=False, description="deliver mail for user@[192.0.2.1]; it fails otherwise"
     )

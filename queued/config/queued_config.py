@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PrivateAttr, Strict, field_validator
 
 from pgmta.action import Action
-from pgmta.config.environment import Environment, Log, environment_field
+from pgmta.config.environment import Environment, Log, QueueDatabase, environment_field
 from pgmta.config.joined import JoinedFile, joined
 from pgmta.config.loader import Problem, load, load_lines, mistakes
 from pgmta.config.token_keys import TokenKeys
-from pgmta.config.types import Duration, Period, Section, Whole, at_least, is_address
+from pgmta.config.types import Duration, Period, Section, at_least, is_address
 from pgmta.config.urls import parse_public_url
 from pgmta.features import loaded
 from queued.config.answer_index import AnswerIndex, shipped_index
@@ -52,7 +52,7 @@ class Process(Section):
 
 
 class Retention(Section):
-    """How long logs, bodies without a row, old templates and old tokens are kept."""
+    """How long logs and old tokens are kept."""
 
     attempts: Annotated[Period, at_least("1d")] = Field(
         default=90 * 86400.0,
@@ -61,17 +61,6 @@ class Retention(Section):
     transcripts: Annotated[Period, at_least("1d")] = Field(
         default=14 * 86400.0,
         description="day partitions of transcripts are dropped at this age",
-    )
-    orphans: Annotated[Period, at_least("10m")] = Field(
-        default=86400.0, description="bodies without a row are deleted at this age"
-    )
-    keys: Annotated[Period, at_least("1m")] = Field(
-        default=86400.0, description="keys of submissions by SQL expire"
-    )
-    templates: Annotated[Period, at_least("1d")] = Field(
-        default=365 * 86400.0,
-        description="versions of templates that were replaced so long ago are deleted, unless "
-        "something refers to them",
     )
 
 
@@ -88,9 +77,6 @@ class Urgent(Section):
         le=0.9,
         description="reserved for it: slots beside workers[].concurrency, as a share of these, "
         "rounded up; and connections of delivery.connections, rounded down",
-    )
-    bound: Whole = Field(
-        default=5, ge=1, le=10_000, description="reserved slots that rows of one next hop may use"
     )
 
     def slots(self, concurrency: int) -> int:
@@ -129,10 +115,16 @@ class QueuedTokens(TokenKeys):
     )
 
 
+class QueuedEnvironment(Environment):
+    """Describe the host, the folder and the rows of the process."""
+
+    database: QueueDatabase = Field(default=QueueDatabase())
+
+
 class QueuedConfig(JoinedFile):
     """The whole of queued.yaml."""
 
-    environment: Environment = environment_field()
+    environment: QueuedEnvironment = environment_field()
     process: Process = Field(default=Process())
     workers: list[Worker] = Field(
         default=[Worker()], min_length=1, description="what this configuration runs"

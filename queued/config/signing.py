@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from pgmta.config.types import FOLDER, Period, Section, Whole, checked, each_by, hint
+from pgmta.config.types import FOLDER, Period, Section, checked, each_by, hint
 from pgmta.mail.address import mailbox_key, normalise_domain
 from pgmta.model import TRUSTED, Origin
 from pgmta.selection import Selection, Term
@@ -174,7 +174,6 @@ class Signing(Section):
     expire: Period | None = Field(
         default=None, description="signatures end after this time (x=); null: never"
     )
-    threads: Whole = Field(default=2, ge=1, le=16, description="that compute signatures")
 
     @field_validator("keys")
     @classmethod

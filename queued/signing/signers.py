@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # A thread that has signed waits for its turn up to this long (sys.setswitchinterval). With Python's
 # usual 5 ms a busy event loop would leave 200 signatures per second.
+THREADS = 2  # that sign
 _SWITCH_INTERVAL_S = 0.0005
 _USUAL_SWITCH_INTERVAL_S = sys.getswitchinterval()
 _SMALL_OCTETS = 32_768  # a smaller content is hashed at once, in the thread of the event loop
@@ -88,7 +89,7 @@ class Signers:
         self.keyring = keyring
         """The keys."""
         self._pool: ThreadPoolExecutor | None = None
-        self.threads = 0
+        self.threads = THREADS
         """Threads that sign."""
         self.configure(config)
 
@@ -105,10 +106,8 @@ class Signers:
         self._expire = config.expire
         self._named: set[str] = set()
         self.keyring.configure(config)
-        if self.threads != config.threads:
-            self.close()
-            self._pool = ThreadPoolExecutor(config.threads, "signing")
-            self.threads = config.threads
+        if not self._pool:
+            self._pool = ThreadPoolExecutor(self.threads, "signing")
         sys.setswitchinterval(_SWITCH_INTERVAL_S if self.on else _USUAL_SWITCH_INTERVAL_S)
 
     def sign(self, group: list[SigningJob], done: Callable[[list[SigningJob]], None]) -> None:

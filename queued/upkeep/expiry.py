@@ -10,6 +10,7 @@ from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
 
 EXPIRY_INTERVAL_S = 3600.0
+TEMPLATE_AGE_S = 365 * 86400.0  # of a replaced version that no mail and no campaign has
 
 log = get("upkeep")
 
@@ -21,8 +22,7 @@ def log_removed(what: str, rows: int) -> None:
 
 
 async def _expire(process: QueuedProcess) -> None:
-    expiry, kept = Expiry(process.link), process.config.retention
-    log_removed("templates", await expiry.templates(kept.templates))
+    log_removed("templates", await Expiry(process.link).templates(TEMPLATE_AGE_S))
 
 
 DUTY = Duty("expiry", EXPIRY_INTERVAL_S, lambda process: partial(_expire, process))

@@ -8,6 +8,7 @@ from pgmta.logs import get
 from pgmta.store.admin.upkeep import Upkeep
 from queued.upkeep.duty import Duty
 
+KEY_AGE_S = 86400.0  # of a submission by SQL
 _ROWS_PER_COMMIT = 5000
 _CALLS_KEPT_S = 3600.0
 """submit_mails() keeps the answer of a call for so long. A client repeats it for much less."""
@@ -33,7 +34,5 @@ async def expire_keys(upkeep: Upkeep, hostname: str, age: float) -> None:
 DUTY = Duty(
     "keys",
     600.0,
-    lambda process: partial(
-        expire_keys, process.upkeep, process.host, process.config.retention.keys
-    ),
+    lambda process: partial(expire_keys, process.upkeep, process.host, KEY_AGE_S),
 )

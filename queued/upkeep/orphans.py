@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from pgmta.logs import get
+from pgmta.store.admin.upkeep import ORPHAN_AGE_S
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
 
@@ -15,9 +16,8 @@ log = get("upkeep")
 
 async def _remove_orphans(process: QueuedProcess) -> None:
     """Remove old orphans."""
-    age = process.config.retention.orphans
     removed = 0
-    while rows := await process.upkeep.orphans(age, _CHUNKS_PER_COMMIT):
+    while rows := await process.upkeep.orphans(ORPHAN_AGE_S, _CHUNKS_PER_COMMIT):
         removed += rows
     if removed:
         log.info("removed orphaned bodies", rows=removed)

@@ -27,6 +27,7 @@ from queued.process.queued_process import QueuedProcess, WorkerMail
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
 from queued.worker.leases import Leases
+from queued.worker.left_out import MAX_URGENT
 from queued.worker.observer import Observer
 from queued.worker.settler import Settler
 from queued.worker.spans import Spans
@@ -110,7 +111,7 @@ class DeliveryWorker:
             # with an owner of its own: after an outage no loop may give back rows of the other
             urgent = Claims(
                 link("urgent"), f"{owner}:urgent", lease, where, worker.priority,
-                urgent=level, each=config.urgent.bound, schema=schema, costly=process.costly,
+                urgent=level, each=MAX_URGENT, schema=schema, costly=process.costly,
                 clock=process.clock,
             )  # fmt: skip
             self.loops.append(UrgentLoop(slots, claims, context, urgent))

@@ -87,7 +87,6 @@ class Dispatch:
         self._judge.configure(config, self._routes, AnswerRules(config.answering))
         self.left_out.forget_places()
         self.left_out.pause = min(_MAX_LEFT_OUT_S, self._judge.shortest / 2)
-        self.left_out.bound = config.urgent.bound
         self.stages.configure(config, self.left_out.admit)
         reserved = config.urgent.connections(config.delivery.connections)
         self._limits = config.delivery, reserved

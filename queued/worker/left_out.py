@@ -13,6 +13,8 @@ from queued.delivery.transport.result import NOT_BEGUN, Result, postponed
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stages import Stages
 
+MAX_URGENT = 5
+"""Reserved slots that mail of one next hop may use."""
 _MAX_DOMAINS = 1000  # of a crowded next hop that claims leave out
 
 _FIRST_CONNECTION_S = 2.0  # for a destination, before it hands back mail
@@ -37,12 +39,11 @@ class LeftOut:
     of them (pgmta/store/queue/labels.py), so that a dead next hop does not stop the others.
 
     `queues` are those of the destinations with mail, by their keys. `stages` have the mail before
-    it comes to them. `bound` is `urgent.bound`. A destination that could not be reached is left
+    it comes to them. A destination that could not be reached is left
     out for `pause` seconds.
     """
 
     def __init__(self, queues: Mapping[str, DestinationQueue], stages: Stages) -> None:
-        self.bound = 1
         self.pause = 0.0
         self._stages = stages
         self._queues = queues
@@ -111,7 +112,7 @@ class LeftOut:
             return postponed(down.until - now, f"next hop can't be reached: {down.result.reply}")
         if outgoing.reserved:
             queue = self._queues.get(key)
-            if queue is None or queue.backlog.urgent_load < self.bound:
+            if queue is None or queue.backlog.urgent_load < MAX_URGENT:
                 return outgoing
             known = self._crowded.setdefault(key, set())
             if len(known) < _MAX_DOMAINS:
@@ -158,9 +159,9 @@ class LeftOut:
     def crowded(self, free: int) -> list[str]:
         """Return domains that get no reserved slot for now, if `free` of these are free.
 
-        A next hop gets at most `urgent.bound` of them, and at most half of those that are left.
+        A next hop gets at most MAX_URGENT of them, and at most half of those that are left.
         """
-        most = min(self.bound, free)
+        most = min(MAX_URGENT, free)
         full = {
             key: queue for key, queue in self._queues.items() if queue.backlog.urgent_load >= most
         }

@@ -25,9 +25,7 @@ from tests.support.database import fresh_database
 from tests.support.system import Row, System
 from tests.support.waiting import free_port, take_time, until
 
-TIMES = dict.fromkeys(
-    ("connect", "greeting", "command", "data", "block", "final", "tls", "quit"), "5s"
-)
+TIMES = dict.fromkeys(("connect", "greeting", "command", "final", "tls"), "5s")
 """Time limits of all cases. A host that hangs costs this much."""
 
 WITHIN = 60.0

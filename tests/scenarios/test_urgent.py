@@ -87,7 +87,7 @@ def test_urgent_mail_of_one_slow_next_hop_leaves_room_for_others(system: System)
         routes={"*": hop.target, "slow.example": slow.target, "*.slow.example": slow.target},
         workers=[{"concurrency": PLACES, "batch": 10}],
         delivery={"connections": 4},
-        urgent={"share": 0.5, "bound": 4},
+        urgent={"share": 0.5},
     )
     slow.wait(lambda: len(slow.kept) == 4)
     urgent = put(system, "urgent", "hop.example", 40, 0) | put(system, "u", "y.example", 40, 1)

@@ -35,7 +35,7 @@ SELECT * FROM (SELECT sum(settled + not_settled + not_claimed + gone + moved_on)
     WHERE event IN ('delivered', 'deferred', 'failed', 'unknown')) AS a
 WHERE counted IS DISTINCT FROM attempts
 """
-_TIMEOUTS = dict.fromkeys(("connect", "greeting", "command", "data", "block", "final"), "3s")
+_TIMEOUTS = dict.fromkeys(("connect", "greeting", "command", "final"), "3s")
 # For the small disk; and so that commits may be made to wait for a standby.
 _SETTINGS = {
     "max_wal_size": "128MB",

@@ -33,6 +33,8 @@ class Look:
     condition: Statement
 
 
+ORPHAN_AGE_S = 86400.0
+"""Bodies without a row are deleted at this age."""
 REQUESTS = Look(_SQL["requests"])
 SCHEDULED = Look(_SQL["scheduled"])
 REPORTS = Look(_SQL["reports"])

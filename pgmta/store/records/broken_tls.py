@@ -14,6 +14,8 @@ from pgmta.store.queries import queries
 
 _SQL = queries("broken_tls")
 
+REMEMBER_S = 3600.0
+"""A host that failed twice within this time gets plain text for as long."""
 _MAX_ANSWER_AGE_S = 30.0  # short, because other workers write too
 _ANSWER_TIMEOUT_S = 5.0  # because a session waits meanwhile
 _MAX_HOSTS = 10_000  # with one failure, in memory

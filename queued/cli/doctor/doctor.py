@@ -82,9 +82,7 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
     try:
         if settings and examination:
             checks |= ServerChecks(examination).all()
-            checks |= QueueChecks(
-                examination, uri, settings.retention.orphans, smtpd=smtpd.exists()
-            ).all()
+            checks |= QueueChecks(examination, uri, smtpd=smtpd.exists()).all()
             checks |= _of_features(examination)
         if settings and probe:
             checks |= InternetChecks(config, settings, examination, probe).all()

@@ -8,6 +8,7 @@ from contextlib import closing
 
 from pgmta.command import age
 from pgmta.store.admin.examination import Examination
+from pgmta.store.admin.upkeep import ORPHAN_AGE_S
 from pgmta.store.changes.overview import Overview
 from pgmta.store.queue import partitions
 from pgmta.store.queue.reading import Fault
@@ -23,10 +24,9 @@ _NEWLY_HELD_S = 3600.0  # mail that came and was put on hold in this time is a f
 class QueueChecks:
     """Checks over one connection. Each method raises psycopg.Error, PgmtaError."""
 
-    def __init__(self, examination: Examination, uri: str, orphans: float, *, smtpd: bool) -> None:
+    def __init__(self, examination: Examination, uri: str, *, smtpd: bool) -> None:
         self._ask = examination.ask
         self._uri = uri
-        self._orphans = orphans
         self._needed = ("smtpd", "queued") if smtpd else ("queued",)
 
     def all(self) -> dict[str, Check]:
@@ -135,7 +135,7 @@ class QueueChecks:
 
     def orphans(self) -> Iterator[Diagnosis]:
         """Look for bodies that no queued removes."""
-        number = self._ask("orphans", age=self._orphans)[0]["number"]
+        number = self._ask("orphans", age=ORPHAN_AGE_S)[0]["number"]
         if number:
             many = "1000 or more" if number >= 1000 else str(number)
             yield warning(

@@ -30,7 +30,7 @@ from pgmta.command import (
     reporting,
     shorten,
 )
-from pgmta.config.environment import DatabasePlace, environment_field
+from pgmta.config.environment import DatabasePlace, QueueDatabase, environment_field
 from pgmta.config.loader import load
 from pgmta.config.types import parse_duration
 from pgmta.errors import AddressError, ConfigError
@@ -93,6 +93,7 @@ def who() -> str:
 
 
 class _CommandEnvironment(DatabasePlace):
+    database: QueueDatabase = QueueDatabase()
     hostname: Any = None  # not the default, which may ask name servers and which no command needs
 
 

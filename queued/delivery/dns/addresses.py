@@ -21,6 +21,8 @@ from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.forbidden import Address, ForbiddenNetworks
 from queued.delivery.dns.unresponsive import Unresponsive
 
+MAX_ADDRESSES = 4
+"""Of a host, that are tried."""
 _OTHER_FAMILY_S = 2.0  # for addresses of one family after those of the other have come
 
 
@@ -115,14 +117,13 @@ class Addresses:
         self._questions = questions
         self._unresponsive = unresponsive
         self._kinds = ("AAAA", "A") if delivery.ipv6 else ("A",)
-        self._most = delivery.addresses
         self._forbidden = ForbiddenNetworks(delivery.forbidden, delivery.allowed)
         self._system = (
             None if delivery.dns.servers else SystemNames(delivery.dns.timeout, delivery.ipv6)
         )
 
     async def find_addresses(self, name: str, *, listed: bool) -> list[str]:
-        """Return at most `delivery.addresses` addresses of a host, at least one.
+        """Return at most MAX_ADDRESSES addresses of a host, at least one.
 
         IPv6 and IPv4 take turns. Those that did not answer a moment ago come last. A host that is
         `listed` in a route may have any address. Raises DeliveryError: it is permanent if DNS knows
@@ -133,7 +134,7 @@ class Addresses:
             found = self._allowed(name, found)
         ordered = in_turns(found)
         ordered.sort(key=self._unresponsive.__contains__)
-        return ordered[: self._most]
+        return ordered[:MAX_ADDRESSES]
 
     async def _find(self, name: str, listed: bool) -> list[Address]:
         """Return all addresses of the host, at least one. Raises DeliveryError."""

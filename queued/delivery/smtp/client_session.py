@@ -36,6 +36,8 @@ from queued.delivery.transport.result import Again, Result
 from queued.delivery.transport.transcript import CONTENT, MAX_ENTRIES, NOTE
 from queued.delivery.transport.transport import UNLIMITED, failed
 
+TRANSACTION_S = 1800.0
+"""A transaction that has not come to its final dot ends after this time."""
 _POSITIVE_DIGIT = 2  # the first of a positive reply
 _SMTP_PORT = 25  # at which LMTP is forbidden (RFC 2033, section 5)
 _DEFAULT_DELIVERY = Delivery()
@@ -252,7 +254,7 @@ class ClientSession:
         are out of step with commands, or if the message can't go to this host at all.
         """
         host, connection = self.name, self.connection
-        connection.deadline = self._loop.time() + self._delivery.transaction
+        connection.deadline = self._loop.time() + TRANSACTION_S
         only = self._ascii_only
         if envelope.utf8 is None:
             await envelope.look_at_header()

@@ -56,7 +56,7 @@ def test_a_folder_and_a_name_add_a_feature(bare_database: str, tmp_path: Path) -
         assert done.returncode == 2
         assert reason in done.stderr
 
-    place = configure(notes={"text": "written"}, retention={"notes": "2d", "orphans": "2d"})
+    place = configure(notes={"text": "written"}, retention={"notes": "2d", "attempts": "2d"})
     command = [sys.executable, "-m", "queued", "run", *place]
     with (
         psycopg.connect(bare_database, autocommit=True) as db,

@@ -34,7 +34,7 @@ from tests.support.waiting import eventually
 
 NOW = datetime.now(UTC)
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
-SLOW = Timeouts(command=0.2, data=0.2, final=0.2, greeting=0.2)
+SLOW = Timeouts(command=0.2, final=0.2, greeting=0.2)
 
 
 def envelope(number: int, recipients: int = 1, size: int = 20) -> Envelope:

@@ -38,10 +38,10 @@ class Site:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
         self.keys = Keys(folder)
+        monkeypatch.setattr("queued.signing.signers.THREADS", 1)
         routes = {"*": "127.0.0.1:1", "c.example": "127.0.0.1:2"}
         signing = {
             "keys": [self.keys.entry("e", changes.pop("kind", "rsa"))],
-            "threads": 1,
             **changes,
         }
         config = QueuedConfig.model_validate({"routes": routes, "signing": signing})

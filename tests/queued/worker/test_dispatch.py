@@ -161,10 +161,11 @@ async def test_an_error_of_a_destination_ends_only_the_rows_that_it_did_not_take
 async def test_one_next_hop_gets_its_share_of_reserved_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("queued.worker.left_out.MAX_URGENT", 3)
     outcomes = Outcomes()
     found = outcomes.found
     config = QueuedConfig.model_validate(
-        {"routes": {"*": "127.0.0.1:1", "other.example": "127.0.0.1:2"}, "urgent": {"bound": 3}}
+        {"routes": {"*": "127.0.0.1:1", "other.example": "127.0.0.1:2"}}
     )
 
     def opens_none(queue: DestinationQueue) -> None:

@@ -281,11 +281,10 @@ listen:
 
 def test_check_loads_the_hooks(folder: Path) -> None:
     path = folder / "smtpd.yaml"
-    path.write_text("hooks: [site_hooks:Unused]\nenvironment: {database: {where: 'true'}}\n")
+    path.write_text("hooks: [site_hooks:Unused]\n")
     result = CliRunner().invoke(main, ["check", "-c", str(path)])
     assert (result.exit_code, result.stdout) == (0, f"{path}: ok\n")
     assert result.stderr.splitlines() == [
-        f"warning: {path}:2: environment.database.where: is ignored: only queued uses it",
         f"warning: {path}: site_hooks:Unused: smtpd does not use auth_callback (write "
         "authenticator), handle_PROXY (write handle_CONNECT)",
         f"warning: {path}: the database was not checked: the embedded PostgreSQL does not run",

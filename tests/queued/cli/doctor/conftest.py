@@ -42,7 +42,7 @@ class Doctor:
         """The same by the checks of the database alone, which take no further process."""
         examination = Examination(self.uri)
         checks = ServerChecks(examination).all()
-        checks |= QueueChecks(examination, self.uri, 86400.0, smtpd=True).all()
+        checks |= QueueChecks(examination, self.uri, smtpd=True).all()
         found: dict[str, list[dict[str, str]]] = {}
         with closing(examination):
             for name, check in checks.items():

@@ -34,7 +34,7 @@ NOW = datetime.now(UTC)
 CONTENT = b"Subject: x\r\n\r\nbody\r\n"
 LARGE = b"x" * 98 + b"\r\n"  # one of many lines
 LINES = 60_000
-QUICK = Timeouts(command=0.3, data=0.3, final=0.3, greeting=0.3, block=0.3)
+QUICK = Timeouts(command=0.3, final=0.3, greeting=0.3)
 both = pytest.mark.parametrize("ehlo", [PIPED, LOCK_STEP], ids=["piped", "lock-step"])
 
 
@@ -304,7 +304,7 @@ def test_only_the_hop_s_word_after_the_whole_message_ends_its_row(
     }
     mail = envelope(*(f"r{n}@b.example" for n in range(number)))
     hop = RawHop({**says}, ehlo)
-    impatient = Timeouts(command=0.05, data=0.05, final=0.05, greeting=0.05, block=0.05)
+    impatient = Timeouts(command=0.05, final=0.05, greeting=0.05)
     found = outcomes(hop, mail, impatient)
     for accepted, content in hop.messages:
         assert content == b"X-Trace: y\r\n" + CONTENT or not accepted

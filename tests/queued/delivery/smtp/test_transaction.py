@@ -227,13 +227,14 @@ class Dripping(asyncio.Protocol):
             await take_time_async(0.02)
 
 
-def test_one_octet_at_a_time_ends_with_the_transaction() -> None:
+def test_one_octet_at_a_time_ends_with_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queued.delivery.smtp.client_session.TRANSACTION_S", 1.0)
+
     async def main() -> Result:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(Dripping, "127.0.0.1", 0)
         async with server:
-            delivery = Delivery(transaction=1.0)
-            session = ClientSession(ClientProtocol(Timeouts()), Host("hop", 2525), None, delivery)
+            session = ClientSession(ClientProtocol(Timeouts()), Host("hop", 2525))
             port = server.sockets[0].getsockname()[1]
             await loop.create_connection(lambda: session.connection, "127.0.0.1", port)
             await session.open("client.example")
@@ -247,17 +248,24 @@ def test_one_octet_at_a_time_ends_with_the_transaction() -> None:
     assert result.event is Event.DEFER
 
 
-def test_limit_of_a_transaction_does_not_cut_off_the_reply_to_the_dot() -> None:
+def test_limit_of_a_transaction_does_not_cut_off_the_reply_to_the_dot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("queued.delivery.smtp.client_session.TRANSACTION_S", 0.1)
     hop = RawHop({"dot": HANG})
-    delivery = Delivery(transaction=0.1, timeouts=Timeouts(final=0.5))
+    delivery = Delivery(timeouts=Timeouts(final=0.5))
     began = time.monotonic()
     (result,) = run(attempt(hop, envelope(), delivery))
     assert time.monotonic() - began >= 0.5
     assert result.event is Event.UNKNOWN
 
 
-@pytest.mark.parametrize(("answer", "patience"), [(b"221 Bye\r\n", 3600.0), (HANG, 0.5)])
-def test_quit_waits_a_moment_for_its_answer(answer: bytes, patience: float) -> None:
+@pytest.mark.parametrize(("answer", "patience"), [(b"221 Bye\r\n", 300.0), (HANG, 0.5)])
+def test_quit_waits_a_moment_for_its_answer(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes, patience: float
+) -> None:
+    monkeypatch.setattr("queued.config.delivery.QUIT_S", patience)
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 x\r\n")
         await reader.readline()
@@ -271,7 +279,7 @@ def test_quit_waits_a_moment_for_its_answer(answer: bytes, patience: float) -> N
     async def main() -> float:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
-            session = ClientSession(ClientProtocol(Timeouts(quit=patience)), Host("hop", 2525))
+            session = ClientSession(ClientProtocol(Timeouts()), Host("hop", 2525))
             port = server.sockets[0].getsockname()[1]
             loop = asyncio.get_running_loop()
             await loop.create_connection(lambda: session.connection, "127.0.0.1", port)

@@ -98,7 +98,7 @@ class Message:
     chunks: int
     body: bytes | None
     message_id_header: str | None = None
-    submitted_by: str | None = None  # login of an SQL session
+    submitted_by: str | None = None  # role of an SQL session
     envid: str | None = None  # parameters of MAIL (RFC 3461)
     ret: str | None = None
     requiretls: bool = False  # the parameter of MAIL (RFC 8689)

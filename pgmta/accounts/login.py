@@ -34,7 +34,7 @@ class Login:
     @property
     def addresses(self) -> tuple[str, ...]:
         """The senders; without any the name alone, if it is an address."""
-        given: Any = self.senders or ()  # a hook may have made it
+        given: Any = self.senders or ()  # any value, because a hook may have made the login
         # an entry that is neither `any` nor a whole domain
         named = (self.user,) if self.user.find("@") > 0 else ()
         return ((given,) if isinstance(given, str) else tuple(given)) or named

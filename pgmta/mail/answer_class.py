@@ -31,4 +31,4 @@ class AnswerClass(StrEnum):
     LOOP = "loop"  # the mail goes in a circle, or passed too many hosts
     UNDECIDED = "undecided"  # a provider answered a request with neither yes nor no
     EXPIRED = "expired"  # the age, the deadline or the number of attempts is too high
-    OTHER = "other"  # nothing of this
+    OTHER = "other"  # none of the classes above

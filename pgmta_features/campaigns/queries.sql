@@ -105,15 +105,15 @@ SELECT place, recipient, first FROM (
 WHERE place > first AND place > 0
 
 -- name: duplicates
--- The same by place.
+-- The rows of mailboxes that came before, by the place of the row.
 SELECT place, recipient, first FROM pg_temp.imported_twice ORDER BY place
 
 -- name: index
--- For the batches of `store`.
+-- An index for the batches of `store`.
 CREATE INDEX ON pg_temp.imported_list (place)
 
 -- name: analyze
--- So that PostgreSQL uses it.
+-- Statistics, so that PostgreSQL uses the index.
 ANALYZE pg_temp.imported_list, pg_temp.imported_twice
 
 -- name: store

@@ -22,7 +22,7 @@ WHERE s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
 ORDER BY s.at DESC, s.address LIMIT %(limit)s
 
 -- name: export
--- The same without a limit, and without those that had to be forgotten.
+-- All suppressions that hold, without those that had to be forgotten.
 SELECT s.address, s.tenant, s.scope, s.reason, s.source, s.at, s.until
 FROM suppressions AS s
 WHERE s.released_at IS NULL AND (s.until IS NULL OR s.until > now()) AND s.address NOT LIKE 'hmac:%%'

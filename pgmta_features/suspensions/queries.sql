@@ -62,7 +62,7 @@ SELECT EXISTS (SELECT FROM suspensions WHERE id = %(suspension)s AND slow_at IS 
 UPDATE suspensions SET applied_at = now() WHERE id = %(suspension)s
 
 -- name: applied_domains
--- The same for the mail of some domains of it.
+-- The mail of some domains of a suspension is put off.
 UPDATE suspension_domains SET applied_at = now()
 WHERE suspension_id = %(suspension)s AND domain = ANY (%(domains)s::text[])
 

@@ -69,7 +69,7 @@ class AddressMap:
     def endless(self, key: str) -> bool:
         """Return whether the addresses that a key is for would be changed without end."""
         local, _, domain = _key(key).rpartition("@")
-        # keys of this form match nothing else
+        # NUL stands for any local part or label: no other key matches it
         address = local or "\0", domain.replace("*", "\0")
         for _ in range(len(self._targets) + 1):
             new = self._step(*address)

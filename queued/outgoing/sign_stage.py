@@ -185,7 +185,7 @@ class SignStage(OutgoingStage):
             return
         try:
             self.signers.sign(group, self._signed)
-        except Exception as error:  # no thread can start
+        except Exception as error:  # raised if no thread can start
             self._busy -= 1
             for job in group:
                 self._fail(job, error)

@@ -70,7 +70,7 @@ WITH outcome AS MATERIALIZED (
 SELECT changed.id FROM logged LEFT JOIN changed ON true{after}
 
 -- name: delivered
--- The same if all were delivered, and nothing else is to be written, which is mostly so: half of the cost of a
+-- The outcomes of attempts that all delivered, without anything else to write, which is mostly so: half of the cost of a
 -- statement is its set-up, and this one is smaller.
 WITH changed AS (
     DELETE FROM queue WHERE id = ANY (%(ids)b::bigint[]) RETURNING id

@@ -143,7 +143,7 @@ CREATE FUNCTION tokens_end(account bigint, actions token_action[], why text) RET
 DECLARE
     mails bigint[];
 BEGIN
-    -- waits for a collector that has one of them; the next statement sees its mail
+    -- This statement waits for a collector that has locked such a token; the next one sees its mail.
     DELETE FROM waiting_tokens AS w USING tokens AS t
     WHERE t.account = tokens_end.account AND t.action = ANY (actions) AND w.token = t.id
         AND w.priority = token_priority(t.action);
@@ -179,7 +179,7 @@ DECLARE
     state text := account_status(account_changed.account);
     mails bigint[];
 BEGIN
-    -- waits for a collector that has one of them; the next statement sees its mail
+    -- This statement waits for a collector that has locked such a token; the next one sees its mail.
     DELETE FROM waiting_tokens AS w USING tokens AS t
     WHERE t.account = account_changed.account AND w.token = t.id AND w.priority = token_priority(t.action)
         AND NOT token_fits(t.action, state);

@@ -22,7 +22,7 @@ class Unresponsive:
 
     def add(self, name: str) -> None:
         """Remember a host or address."""
-        self._until.pop(name, None)  # the last one goes to the end
+        self._until.pop(name, None)  # inserted again, so that it is the last one
         self._until[name] = time.monotonic() + _KEPT_S
         if len(self._until) > _MAX_NAMES:
             del self._until[next(iter(self._until))]

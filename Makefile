@@ -18,7 +18,7 @@ test: writable $(VENV)/.dev  ## most tests, on the embedded PostgreSQL, or on UR
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest -m "not slow and not needs" $(ARGS)
 
 test-all: writable $(VENV)/.dev  ## all tests, with longer runs of the fuzzers and of random faults
-	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest --fuzz-seconds 20 --faults-seconds 25 \
+	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest --hypothesis-profile thorough --fuzz-seconds 20 --faults-seconds 25 \
 		--submission-rounds 6 --bounce-kills 8 --bounce-messages 400 $(ARGS)
 
 lint: writable $(VENV)/.dev  ## ruff, codespell, mypy --strict, import contracts

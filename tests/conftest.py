@@ -29,6 +29,7 @@ NEEDS = "needs the packages"
 
 # how long an example takes is the machine's affair
 settings.register_profile("pgmta", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("pgmta"), max_examples=300)
 settings.load_profile("pgmta")
 
 

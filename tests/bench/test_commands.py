@@ -15,6 +15,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_has_the_name_of_the_command(name: str) -> None:
     assert run(f"bench/{name}", "--help").stdout.startswith(f"Usage: bench/{name} [OPTIONS]\n")

@@ -38,7 +38,7 @@ def with_dependents(name: str) -> set[str]:
     return gone
 
 
-@pytest.fixture(params=[*FEATURES, "all"])
+@pytest.fixture(params=[*(pytest.param(n, marks=pytest.mark.slow) for n in FEATURES), "all"])
 def gone(request: pytest.FixtureRequest) -> set[str]:
     """The features that are removed."""
     return set(FEATURES) if request.param == "all" else with_dependents(request.param)

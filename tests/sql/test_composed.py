@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import yaml
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
@@ -211,7 +211,6 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=150)
 @given(
     to=mailbox, subject=text, body=st.none() | text, html=st.none() | text, name=text,
     headers=st.dictionaries(
@@ -255,7 +254,6 @@ def test_what_is_taken_can_be_composed(
         assert file.get_filename() == name
 
 
-@settings(max_examples=100)
 @given(st.lists(values, min_size=1, max_size=40))
 def test_sql_takes_no_word_that_python_refuses(
     template_db: psycopg.Connection, words: list[str]
@@ -271,7 +269,6 @@ def test_sql_takes_no_word_that_python_refuses(
                 assert taken or fault(place, word), (place, word)
 
 
-@settings(max_examples=100)
 @given(st.dictionaries(st.one_of(text, st.sampled_from(["X-A", "List-Id", "Arc-Seal"])), text))
 def test_sql_takes_no_field_that_python_refuses(
     template_db: psycopg.Connection, headers: dict[str, str]

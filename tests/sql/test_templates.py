@@ -6,7 +6,7 @@ import threading
 
 import psycopg
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg import errors as pg_errors
 
@@ -70,7 +70,6 @@ def test_bad_rows_are_refused(db: psycopg.Connection) -> None:
         db.execute(insert, ("a", 1, "", "{}", ""))
 
 
-@settings(max_examples=200)
 @given(
     st.one_of(
         st.text(st.sampled_from("aZ9._@+- \nä"), max_size=6),

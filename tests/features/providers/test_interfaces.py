@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmta.states import Event
@@ -259,7 +259,6 @@ def test_each_answer(name: str) -> None:
     recipient=st.text(min_size=1, max_size=20),
     name=st.sampled_from(interface_names()),
 )
-@settings(max_examples=200, deadline=None)
 def test_hostile_values_stay_values(
     providers: dict[str, Provider], text: str, recipient: str, name: str
 ) -> None:

@@ -166,7 +166,7 @@ calls = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rate=st.sampled_from([1.0, 2.0, 7.0, 20.0, 50.0, 333.0, 10 / 60, 0.5]),
     burst=st.sampled_from([1, 5]),

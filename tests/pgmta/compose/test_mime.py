@@ -45,7 +45,6 @@ def test_email_reads_it_back(given: dict[str, Any], attachments: list[Attachment
 
 
 @given(params(), files(inline=True))
-@settings(max_examples=300)
 def test_lines(given: dict[str, Any], attachments: list[Attachment]) -> None:
     content = composed(given, attachments)
     assert content == composed(given, attachments)
@@ -78,7 +77,6 @@ LINES = st.sampled_from(
 
 
 @given(st.lists(st.one_of(ANY, LINES), min_size=9, max_size=9))
-@settings(max_examples=500)
 def test_no_value_adds_a_line(values: list[str]) -> None:
     """Parts that were not checked raise an error, or have just their own fields."""
     name, address, subject, field, value, other, body, html, structured = values

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from tests.pgmta.compose.test_mime import composed
 from tests.support.composing import Attachment, Read, expected, files, params
@@ -42,7 +42,6 @@ def node() -> Iterator[Callable[[bytes], dict[str, Any]]]:
 
 @pytest.mark.needs("nodejs", "postal-mime")
 @given(given=params(), attachments=files(inline=True))
-@settings(max_examples=500)
 def test_postal_mime(
     node: Callable[[bytes], dict[str, Any]], given: dict[str, Any], attachments: list[Attachment]
 ) -> None:

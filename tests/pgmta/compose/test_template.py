@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import html5lib
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgmta.compose.mime import MessageIdentity, compose_head
@@ -111,7 +111,6 @@ PAGES = st.sampled_from(
 
 
 @given(page=PAGES | SOUP | st.tuples(SOUP, PAGES).map("".join), data=st.data())
-@settings(max_examples=600)
 @example(page="<textarea>{{w}}</textarea>", data=None)
 def test_no_value_changes_the_tokens_of_html(page: str, data: st.DataObject | None) -> None:
     number = page.count("{{w}}")

@@ -33,7 +33,7 @@ def lone_dots(stream: bytes) -> int:
     return re.split(rb"\r\n|\r|\n", stream.replace(b"\0", b"")).count(b".")
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(octets | lines, cuts, cuts)
 @example(b"a\r\n\0.\r\n", [], [])
 @example(b"a\r\0\n.\r\n", [], [])

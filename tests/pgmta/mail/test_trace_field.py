@@ -14,7 +14,7 @@ PROTOCOLS = ("SMTP", "ESMTP", "LMTPA", "UTF8SMTPSA (TLSv1.3 TLS_AES_256_GCM_SHA3
 DATE = "17;\r\n\tFri, 27 Nov 2026 00:00:00 +0000\r\n"
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.text(max_size=300),
     st.ip_addresses().map(str),

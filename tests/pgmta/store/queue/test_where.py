@@ -10,7 +10,6 @@ from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.postgres.link import Link
-from pgmta.store import queries
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.conditions import check_conditions, partition_condition
 from tests.support.rows import column, message, row
@@ -152,36 +151,3 @@ async def test_a_condition_is_not_checked_against_a_database_that_is_away() -> N
         await check_conditions(
             "postgresql://postgres@127.0.0.1:1/x?connect_timeout=1", {"here": "true"}
         )
-
-
-def test_every_file_of_queries_has_its_twin_in_python() -> None:
-    files = {path.stem for path in (ROOT / "sql" / "queries").glob("*.sql")}
-    twins = {path.stem: path for path in (ROOT / "pgmta" / "store").rglob("*.py")}
-    without = {
-        "__init__",
-        "queries",
-        "installation",
-        "migrate",
-        "conditions",
-        "filters",
-        "labels",
-        "schema",
-        "throttle",
-        "companion",
-        "row_change",
-        "cycles",
-    }
-    assert set(twins) - without == files
-    for name in files:
-        twin = twins[name].read_text(encoding="utf-8")
-        for statement, text in queries.queries(name).items():
-            assert f'"{statement}"' in twin, f"{name}.sql: no code runs {statement}"
-            assert text.startswith(b"-- "), f"{name}.sql: {statement} does not say what it does"
-    outside = [
-        path
-        for package in ("pgmta", "queued", "smtpd")
-        for path in (ROOT / package).rglob("*.py")
-        if "_SQL[" in path.read_text(encoding="utf-8")
-        and (ROOT / "pgmta" / "store") not in path.parents
-    ]
-    assert outside == []

@@ -1,1 +1,0 @@
-"""A command that shows the daemons that run."""

@@ -1,1 +1,0 @@
-"""A duty that counts the rows of the queue in the log."""

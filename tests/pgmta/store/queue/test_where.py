@@ -1,4 +1,4 @@
-"""environment.database.where, and the shape of the SQL folder."""
+"""environment.database.where: which conditions are taken, and what they choose."""
 
 from __future__ import annotations
 

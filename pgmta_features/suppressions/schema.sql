@@ -51,6 +51,10 @@ BEGIN
     SELECT get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1),
         bit_or(set_bit(0::bit(2048), get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3), 1))
     FROM added AS a, LATERAL (SELECT sha256(convert_to(a.address, 'UTF8')) AS hash OFFSET 0) AS h
+    -- a conflict locks the row even if it changes nothing, and a statement that adds and changes comes here twice
+    WHERE coalesce((
+        SELECT get_bit(s.bits, get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3)) = 0 FROM suppression_sieve AS s
+        WHERE s.part = get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1)), true)
     GROUP BY 1 ORDER BY 1  -- two sessions take the same order
     ON CONFLICT ON CONSTRAINT suppression_sieve_pkey DO UPDATE SET bits = s.bits | excluded.bits
     WHERE s.bits | excluded.bits <> s.bits;

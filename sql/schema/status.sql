@@ -190,7 +190,7 @@ BEGIN
         PERFORM submit_refuse('id', 'there is no message with this id that this login may cancel', NULL,
             'The id is the number that submit() returned, or that the client got with its 250.', 'no_data_found');
     END IF;
-    stopped := withdraw(id, reason);
+    stopped := withdraw(ARRAY[id], reason);
     IF stopped = 0 THEN PERFORM prove_earlier(); END IF;  -- an earlier call, whose commit may be unproven, may have stopped them
     RETURN stopped;
 END $$;
@@ -199,11 +199,12 @@ COMMENT ON FUNCTION cancel IS
     'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A role that only submits '
     'has its own mail.';
 
-CREATE FUNCTION withdraw(id bigint, reason text, event text DEFAULT 'cancelled', skip_locked boolean DEFAULT false)
+CREATE FUNCTION withdraw(ids bigint[], reason text, event text DEFAULT 'cancelled', skip_locked boolean DEFAULT false)
 RETURNS integer LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     chances integer :=
         CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 10 ELSE 1 END;
+    messages bigint[] := ids;
     flying bigint[];
     waiting bigint[];
     stopped integer;
@@ -213,8 +214,9 @@ BEGIN
     FOR chance IN 1 .. chances LOOP
         BEGIN
             IF skip_locked THEN
-                PERFORM FROM queue AS q WHERE q.message_id = withdraw.id FOR UPDATE SKIP LOCKED;
-                IF NOT FOUND THEN RETURN 0; END IF;
+                messages := ARRAY(SELECT q.message_id FROM queue AS q WHERE q.message_id = ANY (ids)
+                    ORDER BY q.id FOR UPDATE SKIP LOCKED);
+                IF messages = '{}' THEN RETURN 0; END IF;
             END IF;
             -- A row in REPORT has its outcome, and its sender gets a DSN.
             -- A row under a lease, even one that ran out: the next hop may have the mail.
@@ -223,7 +225,7 @@ BEGIN
             INTO flying, waiting
             FROM (
                 SELECT q.id, q.lease_until FROM queue AS q
-                WHERE q.message_id = withdraw.id AND q.status NOT IN ('DELETE', 'REPORT') ORDER BY q.id FOR UPDATE
+                WHERE q.message_id = ANY (messages) AND q.status NOT IN ('DELETE', 'REPORT') ORDER BY q.id FOR UPDATE
             ) AS found;
             -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
             -- of the first statement would clear what the second one sets.
@@ -240,8 +242,8 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION withdraw IS
-    'The common part of cancel() and of triggers that withdraw mail: it asks for no right to the message. With skip_locked it '
-    'leaves a message whose rows are all locked as it is.';
+    'The common part of cancel() and of triggers that withdraw mail: it asks for no right to the messages. With skip_locked '
+    'it leaves messages whose rows are all locked as they are.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION sees_all_mail', 'PUBLIC', 'EXECUTE'),

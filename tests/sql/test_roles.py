@@ -333,7 +333,7 @@ FORBIDDEN = {
         "SELECT name FROM users",
         "SELECT * FROM message_status",
         "SELECT cancel(1)",
-        "SELECT withdraw(1, 'x')",
+        "SELECT withdraw('{1}', 'x')",
         "SELECT budget_set('k', 1)",
         "SELECT nextval('message_ids')",
     ],

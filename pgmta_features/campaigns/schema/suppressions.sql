@@ -5,26 +5,30 @@ CREATE INDEX campaign_recipients_waiting ON campaign_recipients (mailbox_key(rec
 COMMENT ON INDEX campaign_recipients_waiting IS 'A suppression finds the mail that waits for its address.';
 
 CREATE FUNCTION campaign_suppressed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
-    found record;
+    campaigns bigint[];
+    numbers integer[];
+    mails bigint[];
 BEGIN
-    FOR found IN
+    SELECT array_agg(f.campaign_id), array_agg(f.number), array_agg(f.message_id) INTO campaigns, numbers, mails
+    FROM (
         SELECT DISTINCT r.campaign_id, r.number, r.message_id
         FROM added AS s
         JOIN campaign_recipients AS r ON mailbox_key(r.recipient) = s.address AND r.state IN ('queued', 'deferred')
         JOIN campaigns AS c ON c.id = r.campaign_id AND s.tenant IN (c.tenant, '*') AND s.scope IN (c.scope, '')
-        WHERE s.released_at IS NULL
-        ORDER BY 3
-    LOOP
-        -- locked rows are skipped: a transaction that settles one may wait for the suppression of this one
-        PERFORM withdraw(found.message_id, 'suppressed', 'suppressed', skip_locked => true);
-        -- a row in flight is settled by its outcome
-        UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
-        WHERE r.campaign_id = found.campaign_id AND r.number = found.number AND r.message_id = found.message_id
-            AND r.state IN ('queued', 'deferred')
-            AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = found.message_id);
-    END LOOP;
+        WHERE s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
+    ) AS f;
+    IF mails IS NULL THEN RETURN NULL; END IF;
+    -- locked rows are skipped: a transaction that settles one may wait for the suppression of this one
+    PERFORM withdraw(mails, 'suppressed', 'suppressed', skip_locked => true);
+    -- a row in flight is settled by its outcome
+    UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
+    FROM unnest(campaigns, numbers, mails) AS f (campaign_id, number, message_id)
+    WHERE r.campaign_id = f.campaign_id AND r.number = f.number AND r.message_id = f.message_id
+        AND r.state IN ('queued', 'deferred')
+        AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = f.message_id);
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION campaign_suppressed IS

@@ -107,7 +107,7 @@ CREATE FUNCTION tokens_consumed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFI
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM waiting_tokens WHERE priority = token_priority(NEW.action) AND token = NEW.id;
-    PERFORM pgmta.withdraw(NEW.message_id, 'its token was consumed') WHERE NEW.message_id IS NOT NULL;
+    PERFORM pgmta.withdraw(ARRAY[NEW.message_id], 'its token was consumed') WHERE NEW.message_id IS NOT NULL;
     IF NEW.action = 'password_recovery' THEN
         -- others may have seen the mail of earlier tokens
         PERFORM tokens_end(NEW.account, '{password_recovery}', 'another recovery of its account was used');
@@ -128,7 +128,7 @@ CREATE FUNCTION tokens_deleted() RETURNS trigger LANGUAGE plpgsql SECURITY DEFIN
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM waiting_tokens WHERE priority = token_priority(OLD.action) AND token = OLD.id;
-    PERFORM pgmta.withdraw(OLD.message_id, 'its token was deleted') WHERE OLD.message_id IS NOT NULL;
+    PERFORM pgmta.withdraw(ARRAY[OLD.message_id], 'its token was deleted') WHERE OLD.message_id IS NOT NULL;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION tokens_deleted IS 'Withdraws mail that is not sent yet.';
@@ -154,7 +154,7 @@ BEGIN
         RETURNING t.message_id
     )
     SELECT array_agg(message_id ORDER BY message_id) INTO mails FROM ended WHERE message_id IS NOT NULL;
-    PERFORM pgmta.withdraw(id, why) FROM unnest(mails) AS mail (id);
+    PERFORM pgmta.withdraw(mails, why);
 END $$;
 COMMENT ON FUNCTION tokens_end IS
     'Lets the tokens of an account expire that were not consumed, and withdraws mail that is not sent yet.';
@@ -186,8 +186,7 @@ BEGIN
     SELECT array_agg(t.message_id ORDER BY t.message_id) INTO mails FROM tokens AS t
     WHERE t.account = account_changed.account AND t.consumed_at IS NULL AND t.message_id IS NOT NULL
         AND NOT token_fits(t.action, state);
-    PERFORM pgmta.withdraw(id, 'its account is ' || coalesce(state, 'deleted'))
-    FROM unnest(mails) AS mail (id);
+    PERFORM pgmta.withdraw(mails, 'its account is ' || coalesce(state, 'deleted'));
     INSERT INTO waiting_tokens (priority, token)
     SELECT token_priority(t.action), t.id FROM tokens AS t
     WHERE t.account = account_changed.account AND t.consumed_at IS NULL AND t.collected_at IS NULL

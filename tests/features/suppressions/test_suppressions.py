@@ -136,6 +136,28 @@ def test_bounces_of_two_campaigns_at_once_take_one_order(
     assert len(campaign.reasons()) == len(names)
 
 
+def test_suppressions_of_one_address_for_two_tenants_do_not_wait_for_each_other(
+    db: psycopg.Connection, database: str
+) -> None:
+    db.execute("SELECT suppress('joe@b.example')")
+    with psycopg.connect(database) as other:
+        other.execute("SELECT suppress('joe@b.example', 'acme')")
+        db.execute("SET lock_timeout = '10s'; SELECT suppress('joe@b.example', '*')")
+
+
+def test_a_suppression_that_is_over_withdraws_nothing(
+    db: psycopg.Connection, campaign: Campaign
+) -> None:
+    campaign.add("joe@b.example")
+    campaign.start()
+    db.execute("SELECT suppress('joe@b.example', at => '2020-01-01', until => '2020-01-02')")
+    campaign.feed()
+    db.execute("UPDATE suppressions SET source = 'changed'")
+    assert campaign.states() == {"joe@b.example": "queued"}
+    db.execute("UPDATE suppressions SET until = NULL")
+    assert campaign.states() == {"joe@b.example": "invalid"}
+
+
 def test_another_scope_or_tenant_stays(db: psycopg.Connection, campaign: Campaign) -> None:
     ads = Campaign(db, "ads", "ads")
     for each in (campaign, ads):

@@ -85,13 +85,11 @@ class HookRunner:
             self._loop.call_soon(self._finish, call, HookOverload(refusal))
             return call
         self._count += 1
-        self._open[call] = None
+        self._watch(call)
         if pooled:
             self._pool.put_call(call)
         else:
             self._thread.put_call(call)
-        if not self._look_handle:
-            self._look_handle = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
         return call
 
     def pause(self, call: HookCall) -> None:
@@ -102,7 +100,12 @@ class HookRunner:
         """Give a call that was paused its whole time again."""
         if not call.over:
             call.deadline = self._loop.time() + self._time_s
-            self._open[call] = None
+            self._watch(call)
+
+    def _watch(self, call: HookCall) -> None:
+        self._open[call] = None
+        if not self._look_handle:
+            self._look_handle = self._loop.call_later(_LOOK_INTERVAL_S, self._look)
 
     async def stop(self, grace: float) -> None:
         """Wait for open calls as long as `grace` seconds, then cancel them and end the threads."""

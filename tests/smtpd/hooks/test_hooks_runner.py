@@ -143,6 +143,19 @@ async def test_a_hook_that_never_answers_is_cancelled_after_its_time() -> None:
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
 
 
+async def test_a_call_that_waited_for_the_client_has_its_time_afterwards() -> None:
+    never, cancelled = endless()
+    async with running(time=1.0) as runner:
+        waiting, call = begin(runner, never)
+        assert call
+        runner.pause(call)
+        await eventually(lambda: not runner._look_handle)
+        runner.go_on(call)
+        with pytest.raises(HookTimeout):
+            await asyncio.wait_for(waiting, PATIENCE)
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)
+
+
 async def test_a_session_that_ends_cancels_its_hook() -> None:
     never, cancelled = endless()
     async with running() as runner:

@@ -48,64 +48,38 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """What a feature adds. A name that begins with a dot is in the feature's own package.
+    """What a feature adds. docs/develop/architecture.md says of each field where the core uses it.
 
-    `needs` are the features without which it can't be. `schema` are files of SQL in its folder,
-    in the order in which a new database runs them, after the core's tables and before its roles.
-    `commands` are commands of queuectl by name. `looks` are each a Look, which an idle process asks
-    for duties and loops. `duties` are each a Duty, or a list of them.
-    `loops` are functions by their names in the log: each takes the QueuedProcess and returns work
-    that lasts until it is cancelled. `servers` are coroutines by the daemon that they serve beside:
-    `queued` gives them its QueuedProcess, Presence and workers, `web` its Site and HttpServer. They
-    return a SideServer once it answers, or None, and raise ConfigError.
-    `sections` are models by their keys in queued.yaml, and `fixed` those of them that a running
-    process does not take from a changed file. `more_keys` are models with further keys of the
-    core's sections, by the names of these. In all three, a key such as `web/callbacks` stands in
-    web.yaml. `config_checks` are functions that return the mistakes of
-    a QueuedConfig. `settling` and `beginning` are each a SettleCompanion or a BeginCompanion.
-    `routes` are each a WebPart: what `queued web` serves for the feature. `named_loops` are each a
-    NamedLoops: loops that `--worker` chooses by their names. `database_checks` are coroutines that
-    look, before a process begins, whether the database has what a QueuedConfig needs.
-    `doctor_checks` are functions that return checks of `queuectl doctor` by name.
-    `first_steps` are each a FirstStep of `queuectl up`. `more_schemas` are schemas of the database
-    beside pgmta that the feature may have; a table `rights` in each has the rights of our roles.
-    `stages` are stages of outgoing mail, each by the name of the core's stage before which it
-    stands; that of '' stands after all. `explainers` are each an Explainer, which says for what
-    mail waits; of several reasons that of the first one is shown.
-    `transports` are each a TransportKind, by the names that routes give them.
-    `route_keys` are models of a route in shaping.yaml with further keys, each a ShapingRoute, and
-    `route_limits` are each a ShownLimit, which says what these keys limit.
-    `process_parts` are functions that get each new QueuedProcess, and add keepers to its gate, and
-    readers to its orders. `waits_for` is the name of a statement in its queries.sql: an expression
-    of a row `q` of queue, for what it waits, which lists show; null if for nothing of the feature.
+    A place that begins with a dot is in the feature's own package. The comment behind a field names
+    what its places have, if that is a type.
     """
 
     needs: tuple[str, ...] = ()
     schema: tuple[str, ...] = ()
+    more_schemas: tuple[str, ...] = ()
     commands: Mapping[str, Command] = field(default_factory=dict)
-    looks: tuple[Place, ...] = ()
-    duties: tuple[Place, ...] = ()
-    loops: Mapping[str, Place] = field(default_factory=dict)
-    servers: Mapping[str, Place] = field(default_factory=dict)
-    sections: Mapping[str, Place] = field(default_factory=dict)
+    sections: Mapping[str, Place] = field(default_factory=dict)  # Section
+    more_keys: Mapping[str, Place] = field(default_factory=dict)  # Section
     fixed: tuple[str, ...] = ()
-    more_keys: Mapping[str, Place] = field(default_factory=dict)
     config_checks: tuple[Place, ...] = ()
-    routes: tuple[Place, ...] = ()
-    process_parts: tuple[Place, ...] = ()
-    named_loops: tuple[Place, ...] = ()
     database_checks: tuple[Place, ...] = ()
     doctor_checks: tuple[Place, ...] = ()
-    first_steps: tuple[Place, ...] = ()
-    more_schemas: tuple[str, ...] = ()
-    settling: tuple[Place, ...] = ()
-    beginning: tuple[Place, ...] = ()
-    stages: Mapping[str, Place] = field(default_factory=dict)
-    explainers: tuple[Place, ...] = ()
+    looks: tuple[Place, ...] = ()  # Look
+    duties: tuple[Place, ...] = ()  # Duty, or a list of them
+    loops: Mapping[str, Place] = field(default_factory=dict)
+    named_loops: tuple[Place, ...] = ()  # NamedLoops
+    process_parts: tuple[Place, ...] = ()
+    stages: Mapping[str, Place] = field(default_factory=dict)  # OutgoingStage
+    transports: Mapping[str, Place] = field(default_factory=dict)  # TransportKind
+    route_keys: tuple[Place, ...] = ()  # ShapingRoute
+    route_limits: tuple[Place, ...] = ()  # ShownLimit
+    beginning: tuple[Place, ...] = ()  # BeginCompanion
+    settling: tuple[Place, ...] = ()  # SettleCompanion
+    explainers: tuple[Place, ...] = ()  # Explainer
     waits_for: str = ""
-    transports: Mapping[str, Place] = field(default_factory=dict)
-    route_keys: tuple[Place, ...] = ()
-    route_limits: tuple[Place, ...] = ()
+    routes: tuple[Place, ...] = ()  # WebPart
+    servers: Mapping[str, Place] = field(default_factory=dict)  # returns a SideServer or None
+    first_steps: tuple[Place, ...] = ()  # FirstStep
 
 
 class SideServer(Protocol):

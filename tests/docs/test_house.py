@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
+from dataclasses import fields
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from pgmta.features import Feature
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("pgmta", "pgmta_features", "queued", "smtpd")
@@ -71,3 +75,10 @@ def test_modules_import_each_other_in_one_direction() -> None:
     known = {name: path for package in PACKAGES for name, path in modules(package).items()}
     order = TopologicalSorter({name: imported(path, known) for name, path in known.items()})
     order.prepare()
+
+
+def test_architecture_has_every_field_of_a_feature() -> None:
+    page = (ROOT / "docs" / "develop" / "architecture.md").read_text(encoding="utf-8")
+    section = page.partition("### The fields of a feature")[2].partition("\n\nA feature names")[0]
+    named = [word for row in re.findall(r"^\| (`.*?) \|", section, re.M) for word in row.split(", ")]
+    assert named == [f"`{each.name}`" for each in fields(Feature)]

@@ -33,15 +33,15 @@ To remove a feature, remove its folder and its name here, and those that need it
 SCHEMA = "pgmta"
 """The schema of the core in the database, which features extend."""
 
-type Place = str
+type ImportPath = str
 """An object in a module, as `module:object`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command of queuectl: its place, its line in the help, and the heading over it."""
+    """A command of queuectl: its path, its line in the help, and the heading over it."""
 
-    place: Place
+    path: ImportPath
     line: str
     task: str = "More"
 
@@ -50,36 +50,36 @@ class Command:
 class Feature:
     """What a feature adds. docs/develop/architecture.md says of each field where the core uses it.
 
-    A place that begins with a dot is in the feature's own package. The comment behind a field names
-    what its places have, if that is a type.
+    A path that begins with a dot is in the feature's own package. The comment behind a field names
+    what its paths lead to, if that is a type.
     """
 
     needs: tuple[str, ...] = ()
     schema: tuple[str, ...] = ()
     more_schemas: tuple[str, ...] = ()
     commands: Mapping[str, Command] = field(default_factory=dict)
-    sections: Mapping[str, Place] = field(default_factory=dict)  # Section
-    more_keys: Mapping[str, Place] = field(default_factory=dict)  # Section
+    sections: Mapping[str, ImportPath] = field(default_factory=dict)  # Section
+    more_keys: Mapping[str, ImportPath] = field(default_factory=dict)  # Section
     fixed: tuple[str, ...] = ()
-    config_checks: tuple[Place, ...] = ()
-    database_checks: tuple[Place, ...] = ()
-    doctor_checks: tuple[Place, ...] = ()
-    looks: tuple[Place, ...] = ()  # Look
-    duties: tuple[Place, ...] = ()  # Duty, or a list of them
-    loops: Mapping[str, Place] = field(default_factory=dict)
-    named_loops: tuple[Place, ...] = ()  # NamedLoops
-    process_parts: tuple[Place, ...] = ()
-    stages: Mapping[str, Place] = field(default_factory=dict)  # OutgoingStage
-    transports: Mapping[str, Place] = field(default_factory=dict)  # TransportKind
-    route_keys: tuple[Place, ...] = ()  # ShapingRoute
-    route_limits: tuple[Place, ...] = ()  # ShownLimit
-    beginning: tuple[Place, ...] = ()  # BeginCompanion
-    settling: tuple[Place, ...] = ()  # SettleCompanion
-    explainers: tuple[Place, ...] = ()  # Explainer
+    config_checks: tuple[ImportPath, ...] = ()
+    database_checks: tuple[ImportPath, ...] = ()
+    doctor_checks: tuple[ImportPath, ...] = ()
+    looks: tuple[ImportPath, ...] = ()  # Look
+    duties: tuple[ImportPath, ...] = ()  # Duty, or a list of them
+    loops: Mapping[str, ImportPath] = field(default_factory=dict)
+    named_loops: tuple[ImportPath, ...] = ()  # NamedLoops
+    process_parts: tuple[ImportPath, ...] = ()
+    stages: Mapping[str, ImportPath] = field(default_factory=dict)  # OutgoingStage
+    transports: Mapping[str, ImportPath] = field(default_factory=dict)  # TransportKind
+    route_keys: tuple[ImportPath, ...] = ()  # ShapingRoute
+    route_limits: tuple[ImportPath, ...] = ()  # ShownLimit
+    beginning: tuple[ImportPath, ...] = ()  # BeginCompanion
+    settling: tuple[ImportPath, ...] = ()  # SettleCompanion
+    explainers: tuple[ImportPath, ...] = ()  # Explainer
     waits_for: str = ""
-    routes: tuple[Place, ...] = ()  # WebPart
-    servers: Mapping[str, Place] = field(default_factory=dict)  # returns a SideServer or None
-    first_steps: tuple[Place, ...] = ()  # FirstStep
+    routes: tuple[ImportPath, ...] = ()  # WebPart
+    servers: Mapping[str, ImportPath] = field(default_factory=dict)  # returns a SideServer or None
+    first_steps: tuple[ImportPath, ...] = ()  # FirstStep
 
 
 class SideServer(Protocol):
@@ -107,26 +107,26 @@ def features() -> dict[str, Feature]:
     return known
 
 
-def places(kind: str) -> Iterator[tuple[str, Place]]:
-    """Yield the places of one field of all features, with their names if it is a mapping."""
+def import_paths(kind: str) -> Iterator[tuple[str, ImportPath]]:
+    """Yield the paths of one field of all features, with their names if it is a mapping."""
     for name, feature in features().items():
         given = getattr(feature, kind)
         items = given.items() if isinstance(given, Mapping) else (("", each) for each in given)
-        for key, place in items:
-            text = place.place if isinstance(place, Command) else place
+        for key, path in items:
+            text = path.path if isinstance(path, Command) else path
             yield key, f"pgmta_features.{name}{text}" if text.startswith(".") else text
 
 
-def load(place: Place) -> Any:
-    """Return the object at a place; its module is imported if nobody has done so before."""
-    module, _, name = place.partition(":")
+def load(path: ImportPath) -> Any:
+    """Return the object at a path; its module is imported if nobody has done so before."""
+    module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def loaded(kind: str) -> Iterator[Any]:
     """Yield the objects of one field of all features; those of a list one by one."""
-    for _, place in places(kind):
-        found = load(place)
+    for _, path in import_paths(kind):
+        found = load(path)
         yield from found if isinstance(found, list) else [found]
 
 
@@ -142,5 +142,5 @@ def more_schemas() -> list[str]:
 
 async def begin_servers(daemon: str, *parts: Any) -> list[SideServer]:
     """Return the servers of features beside a daemon, whose parts they get. Raises ConfigError."""
-    begun = [await load(place)(*parts) for name, place in places("servers") if name == daemon]
+    begun = [await load(path)(*parts) for name, path in import_paths("servers") if name == daemon]
     return [server for server in begun if server]

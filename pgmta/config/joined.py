@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, create_model
 
 from pgmta.config.types import Section
-from pgmta.features import features, load, places
+from pgmta.features import features, import_paths, load
 
 
 class JoinedFile(Section):
@@ -28,18 +28,18 @@ class JoinedFile(Section):
 def joined[F: JoinedFile](model: type[F], file: str = "") -> type[F]:
     """Return the model of a file with the sections and the keys of the features.
 
-    `file` is the word before the keys of these, as in `web/callbacks`; '' for queued.yaml. A place
-    has a model, or the type and the field of a key that is no mapping of its own.
+    `file` is the word before the keys of these, as in `web/callbacks`; '' for queued.yaml. A path
+    leads to a model, or the type and the field of a key that is no mapping of its own.
     """
     fields: dict[str, Any] = {}
-    for key, place in places("more_keys"):
+    for key, path in import_paths("more_keys"):
         if name := _in_file(key, file):
             now: Any = fields[name][0] if name in fields else model.model_fields[name].annotation
-            more: Any = create_model(now.__name__, __base__=(load(place), now), __doc__=now.__doc__)
+            more: Any = create_model(now.__name__, __base__=(load(path), now), __doc__=now.__doc__)
             fields[name] = (more, Field(default=more()))
-    for key, place in places("sections"):
+    for key, path in import_paths("sections"):
         if name := _in_file(key, file):
-            found = load(place)
+            found = load(path)
             fields[name] = found if isinstance(found, tuple) else (found, Field(default=found()))
     return create_model(model.__name__, __base__=model, __doc__=model.__doc__, **fields)
 

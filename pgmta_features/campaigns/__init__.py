@@ -17,7 +17,7 @@ FEATURE = Feature(
     ),
     commands={
         "campaign": Command(
-            place=".commands.campaign:campaign",
+            path=".commands.campaign:campaign",
             line="Send one message to many recipients, at the rate of a credential.",
             task="Programs and people",
         )

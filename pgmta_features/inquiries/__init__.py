@@ -9,12 +9,12 @@ FEATURE = Feature(
     schema=("schema.sql",),
     commands={
         "inspect": Command(
-            place=".inspect_command:inspect",
+            path=".inspect_command:inspect",
             line="Show a destination: its connections, what each waits for, limits and ceilings.",
             task="Next hops",
         ),
         "inspect --disconnect": Command(
-            place=".disconnect_command:disconnect",
+            path=".disconnect_command:disconnect",
             line="End connections to next hops, which `queuectl inspect` lists with their ids.",
             task="Next hops",
         ),

@@ -11,7 +11,7 @@ FEATURE = Feature(
     more_schemas=("lifecycle",),
     commands={
         "lifecycle": Command(
-            place=".commands.lifecycle:lifecycle",
+            path=".commands.lifecycle:lifecycle",
             line="Install or remove the schema `lifecycle`: accounts, tokens and the mail about "
             "them.",
             task="Programs and people",

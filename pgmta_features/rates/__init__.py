@@ -10,7 +10,7 @@ FEATURE = Feature(
     schema=("schema.sql",),
     commands={
         "budget": Command(
-            place=".command:budget",
+            path=".command:budget",
             line="List and set budgets: what may be sent per second and month, over all processes.",
             task="Next hops",
         )

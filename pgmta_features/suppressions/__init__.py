@@ -10,7 +10,7 @@ FEATURE = Feature(
     schema=("schema.sql",),
     commands={
         "suppression": Command(
-            place=".command:suppression",
+            path=".command:suppression",
             line="Add, release and list addresses that get no mail of campaigns.",
             task="Programs and people",
         )

@@ -9,17 +9,17 @@ FEATURE = Feature(
     schema=("schema.sql",),
     commands={
         "suspend": Command(
-            place=".command:suspend",
+            path=".command:suspend",
             line="Stop attempts for mail until `queuectl resume`, or for a time.",
             task="Next hops",
         ),
         "suspend --list": Command(
-            place=".command:suspensions",
+            path=".command:suspensions",
             line="List the suspensions, with the rows that came due and were put off for each.",
             task="Next hops",
         ),
         "resume": Command(
-            place=".command:resume",
+            path=".command:resume",
             line="End suspensions: their mail becomes due within a minute, "
             "unless it meets another one.",
             task="Next hops",

@@ -5,7 +5,7 @@ from pgmta.features import Command, Feature
 FEATURE = Feature(
     commands={
         "top": Command(
-            place=".command:top",
+            path=".command:top",
             line="Show rates, the queue by next hop, failing and slow hosts, and workers, until q.",
             task="Next hops",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pgmta.features import features, places
+from pgmta.features import features, import_paths
 from queued.cli.options.lazy_group import LazyCommand, LazyGroup
 
 COMMANDS: dict[str, LazyCommand] = {
@@ -156,7 +156,9 @@ def all_commands() -> dict[str, LazyCommand]:
     """Return the commands of the core and of the features."""
     lines = {name: each.line for feature in features().values()
              for name, each in feature.commands.items()}  # fmt: skip
-    return COMMANDS | {name: LazyCommand(place, lines[name]) for name, place in places("commands")}
+    return COMMANDS | {
+        name: LazyCommand(path, lines[name]) for name, path in import_paths("commands")
+    }
 
 
 def all_tasks() -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pgmta.config.joined import fixed_sections
 from pgmta.errors import ConfigError
-from pgmta.features import begin_servers, load, loaded, places
+from pgmta.features import begin_servers, import_paths, load, loaded
 from pgmta.logs import get
 from pgmta.postgres.notify import listen
 from pgmta.service import Part, ServiceManager, Signals, first, start_part, tune_memory
@@ -133,7 +133,7 @@ class Daemon:
             ("heartbeat", partial(repeat, "heartbeat", presence.do, presence.pause)),
             ("turns", partial(repeat, "turns", turns.ask_places, turns.pause)),
             *((duty.name, partial(duty.run, process)) for duty in all_duties()),
-            *((name, partial(load(place), process)) for name, place in places("loops")),
+            *((name, partial(load(path), process)) for name, path in import_paths("loops")),
             *self._named,
         ]
 

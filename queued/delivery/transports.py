@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pgmta.features import Place, load, places
+from pgmta.features import ImportPath, import_paths, load
 from queued.config import Delivery
 from queued.config.queued_config import Parsers
 from queued.delivery.smtp.smtp_transport import SmtpTransport
@@ -46,12 +46,12 @@ def parsers() -> Parsers:
     Those of features load the whole transport at the first route that names it: a queued without
     such a route saves its memory, and with one the first mail does not wait.
     """
-    of_features = {name: partial(_parse, place) for name, place in places("transports")}
+    of_features = {name: partial(_parse, path) for name, path in import_paths("transports")}
     return {name: kind.parse for name, kind in TRANSPORTS.items()} | of_features
 
 
-def _parse(place: Place, given: Any) -> Any:
-    kind: TransportKind = load(place)
+def _parse(path: ImportPath, given: Any) -> Any:
+    kind: TransportKind = load(path)
     return kind.parse(given) if kind.parse else given
 
 
@@ -83,7 +83,7 @@ class Transports:
 
     def find_transport(self, name: str) -> Transport:
         """Return the transport of this name; it is made at its first use."""
-        kind: TransportKind = TRANSPORTS.get(name) or load(dict(places("transports"))[name])
+        kind: TransportKind = TRANSPORTS.get(name) or load(dict(import_paths("transports"))[name])
         found = self._made.get(kind)
         if found is None:
             found = kind.make(self._hostname, self._delivery, self._memory, self._gate)

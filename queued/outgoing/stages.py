@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 
 from stringzilla import find
 
-from pgmta.features import load, places
+from pgmta.features import import_paths, load
 from pgmta.logs import get
 from pgmta.model import Item
 from queued.config import QueuedConfig
@@ -47,16 +47,16 @@ def _with_features(
 ) -> tuple[list[type[OutgoingStage]], list[type[OutgoingStage]]]:
     """Return the stages with those of features. Raises ValueError if one names no stage."""
     found = [*stages], [*last]
-    for name, place in places("stages"):
+    for name, path in import_paths("stages"):
         for each in found:
             names = [stage.__name__ for stage in each]
             if name in names:
-                each.insert(names.index(name), load(place))
+                each.insert(names.index(name), load(path))
                 break
         else:
             if name:
-                raise ValueError(f"{place} stands before {name}, which is no stage")
-            found[1].append(load(place))
+                raise ValueError(f"{path} stands before {name}, which is no stage")
+            found[1].append(load(path))
     return found
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class LazyCommand(NamedTuple):
-    """The place of a command, as `module:attribute`, and its line in the help of the group."""
+    """The path of a command, as `module:attribute`, and its line in the help of the group."""
 
-    place: str
+    path: str
     line: str
 
     def load(self) -> click.Command:
@@ -28,7 +28,7 @@ class LazyCommand(NamedTuple):
         The garbage collector rests meanwhile, and skips the imported objects later, at the end of
         the process too. That takes a fifth off the time of a short command.
         """
-        module, _, attribute = self.place.partition(":")
+        module, _, attribute = self.path.partition(":")
         if module not in sys.modules:
             gc.disable()
             try:

@@ -4,7 +4,7 @@ from pgmta.features import Command, Feature
 
 FEATURE = Feature(
     schema=("schema.sql",),
-    commands={"notes": Command(place=".command:notes", line="List the notes.")},
+    commands={"notes": Command(path=".command:notes", line="List the notes.")},
     duties=(".work:DUTY",),
     loops={"notes": ".work:begin"},
     sections={"notes": ".config:Notes", "web/notes": ".config:NotesPage"},

@@ -121,9 +121,10 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             for problem in error.problems:
                 print_text(f"{ERROR}{problem}", err=True)
             sys.exit(EXIT_USAGE)
-        except psycopg.errors.UndefinedTable:
-            print_line("error: the database has no queue yet: run `queuectl migrate`", err=True)
         except (PgmtaError, psycopg.Error) as error:
+            if _lacks_the_queue(error):
+                print_line("error: the database has no queue yet: run `queuectl migrate`", err=True)
+                sys.exit(EXIT_FAILURE)
             # PostgreSQL appends the statement to an error within a function
             message = (
                 _STATEMENT_PART.split(str(error))[0] if isinstance(error, psycopg.Error) else error
@@ -143,6 +144,13 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
         sys.exit(EXIT_FAILURE)
 
     return wrapper
+
+
+def _lacks_the_queue(error: Exception) -> bool:
+    """Say whether a statement of ours, not one within a function, names what is not there."""
+    errors = psycopg.errors
+    lacks = (errors.UndefinedTable, errors.UndefinedFunction, errors.InvalidSchemaName)
+    return isinstance(error, lacks) and not error.diag.context
 
 
 def _end_quietly() -> NoReturn:

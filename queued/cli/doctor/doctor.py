@@ -80,7 +80,9 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
         config, smtpd, _folders(settings), examination, own_login=own_login
     ).all()
     try:
-        if settings and examination:
+        if settings and examination and not _has_queue(examination):
+            yield error("schema", "the database has no queue yet", "run `queuectl migrate`")
+        elif settings and examination:
             checks |= ServerChecks(examination).all()
             checks |= QueueChecks(examination, uri, smtpd=smtpd.exists()).all()
             checks |= _of_features(examination)
@@ -93,6 +95,16 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
     finally:
         if examination:
             examination.close()
+
+
+def _has_queue(examination: Examination) -> bool:
+    try:
+        examination.ask("schema")
+    except psycopg.errors.UndefinedTable:
+        return False
+    except (psycopg.Error, PgmtaError):  # the check of the schema says so
+        return True
+    return True
 
 
 def _of_features(examination: Examination) -> dict[str, Check]:

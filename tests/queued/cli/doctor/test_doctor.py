@@ -23,6 +23,7 @@ from queued.cli.doctor import host_checks, server_checks
 from queued.cli.queuectl import main
 from tests.queued.cli.doctor.conftest import Doctor
 from tests.support.certificates import Certificate
+from tests.support.database import fresh_database
 from tests.support.waiting import until
 
 LIVING = """
@@ -401,3 +402,18 @@ def test_the_output_for_people(patient: Doctor, db: psycopg.Connection) -> None:
     assert not any(line.startswith("ok") for line in lines)
     every = CliRunner().invoke(main, ["doctor", "-c", str(config), "--no-network", "--all"]).stdout
     assert "ok       bloat: nothing wrong" in every.splitlines()
+
+
+def test_a_database_without_a_queue_is_named(server: str, tmp_path: Path) -> None:
+    config = tmp_path / "queued.yaml"
+    with fresh_database(server) as uri:
+        config.write_text(yaml.safe_dump({"environment": {"database": {"uri": uri}}}))
+        for words in (
+            "forget ann@b.example", "campaign create x --template y --credential z",
+            "send --from a@b.example --to c@b.example --subject x --text x", "list",
+        ):  # fmt: skip
+            result = CliRunner().invoke(main, [*words.split(), "-c", str(config)])
+            assert "the database has no queue yet: run `queuectl migrate`\n" in result.output, words
+        wrong = Doctor(tmp_path, uri).wrong("--no-network")
+    assert [each["remedy"] for each in wrong["schema"]] == ["run `queuectl migrate`"]
+    assert "days" not in wrong

@@ -14,8 +14,9 @@ CREATE FUNCTION mails_judged(mails jsonb) RETURNS TABLE (
     FROM (
         SELECT place, mail, subject, coalesce(from_pair, jsonb_build_array('', sender)) AS from_pair, to_pairs, cc_pairs,
             reply_to_pairs, sender_domain, bad,
-            CASE WHEN firsts IS NULL THEN recipients ELSE ARRAY(SELECT recipients[n] FROM unnest(firsts) AS n) END AS recipients,
-            CASE WHEN firsts IS NULL THEN domains ELSE ARRAY(SELECT domains[n] FROM unnest(firsts) AS n) END AS domains,
+            -- PostgreSQL looks for a text in an array from its beginning, and more are refused
+            CASE WHEN cardinality(firsts) <= 1000 THEN ARRAY(SELECT recipients[n] FROM unnest(firsts) AS n) ELSE recipients END AS recipients,
+            CASE WHEN cardinality(firsts) <= 1000 THEN ARRAY(SELECT domains[n] FROM unnest(firsts) AS n) ELSE domains END AS domains,
             CASE WHEN sender IS NULL THEN 'no sender'
                 WHEN sender_domain IS NULL THEN 'sender'
                 WHEN coalesce(mail ->> 'from', sender) = '' THEN 'from'

@@ -9,6 +9,7 @@ CREATE FUNCTION callbacks_note(
     SET enable_seqscan = off AS $$
 DECLARE
     event record;
+    taker text;
     outcomes text[] := array_fill('unknown'::text, ARRAY[cardinality(messages)]);
 BEGIN
     FOR event IN
@@ -63,11 +64,10 @@ BEGIN
             WHERE a.message_id = event.message AND a.row_id = event.row_id AND a.ended_at = event.ended_at
                 AND a.lease_token = event.lease_token AND NOT EXISTS (SELECT FROM queue AS q WHERE q.id = event.row_id);
         END IF;
-        -- without the feature campaigns there is nothing to write
-        IF event.kind <> 'complained' AND to_regclass('campaign_recipients') IS NOT NULL THEN
-            PERFORM callback_books(event.message, campaign_path(event.metadata), event.kind, event.code, event.sub_type,
-                event.at);
-        END IF;
+        FOR taker IN SELECT f.function FROM event_functions AS f LOOP
+            EXECUTE format('SELECT %I($1, $2, $3, $4, $5, $6)', taker)
+            USING event.message, event.metadata, event.kind, event.code, event.sub_type, event.at;
+        END LOOP;
     END LOOP;
     RETURN outcomes;
 END $$;
@@ -76,23 +76,6 @@ COMMENT ON FUNCTION callbacks_note IS
     'to have gone to one of the hosts, and be of one of the tenants (null: of any). Returns of each event: new; known (it '
     'was noted before); early (the attempt is not in the log yet); or unknown (the log has none). A proof of the caller '
     'comes first.';
-
-CREATE FUNCTION callback_books(message bigint, path bigint[], kind text, code text, sub_type text, at timestamptz) RETURNS void
-LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
-BEGIN
-    IF kind = 'delivered' THEN
-        UPDATE campaign_recipients AS r SET state = 'sent', answered_at = at, error_code = NULL, error_sub_type = NULL
-        WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message AND r.state = 'unknown';
-    ELSE
-        UPDATE campaign_recipients AS r SET state = 'failed', answered_at = at,
-            error_code = left(coalesce(nullif(code, ''), kind), 100), error_sub_type = left(nullif(sub_type, ''), 100)
-        WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message
-            AND r.state IN ('sent', 'failed', 'unknown');
-    END IF;
-END $$;
-COMMENT ON FUNCTION callback_books IS
-    'Writes the outcome of a recipient of a campaign that a callback reports: a failure has the last word, and a delivery '
-    'settles an unknown outcome. Mail that was sent again is not touched.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION callbacks_note', 'pgmta_web', 'EXECUTE');

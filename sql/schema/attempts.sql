@@ -223,6 +223,11 @@ CREATE FUNCTION returned_for_good(class text, returned text) RETURNS boolean IMM
 RETURN coalesce(is_hard_bounce(class) AND returned !~ '^4[0-9][0-9] ', false);
 COMMENT ON FUNCTION returned_for_good IS 'Whether mail came back because there is no such mailbox, by no passing failure.';
 
+CREATE TABLE event_functions (function text PRIMARY KEY);
+COMMENT ON TABLE event_functions IS 'Functions of features that take what a provider says later of mail.';
+COMMENT ON COLUMN event_functions.function IS
+    'Of message, metadata of the row, kind (delivered, bounced, failed or complained), code, sub type and time of an event.';
+
 CREATE FUNCTION attempt_returned(
     message bigint, recipient_row bigint, day date, why text, words text, complaint boolean DEFAULT false,
     OUT sender text, OUT recipient text

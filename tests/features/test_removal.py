@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import yaml
 
-from pgmta.features import FEATURES, features
+from pgmta.features import FEATURES, features, load
 from tests.scenarios.conftest import installation
 from tests.support.copies import PACKAGES, Copy
 from tests.support.database import fresh_database
@@ -36,6 +36,19 @@ def with_dependents(name: str) -> set[str]:
         if gone.intersection(feature.needs):
             gone.add(other)
     return gone
+
+
+def keys_of(names: set[str], file: str) -> list[tuple[str, str]]:
+    """Return section and key of what features add to a file; the key of a whole section is ''."""
+    found = []
+    for name in names:
+        feature = features()[name]
+        found += [(each, "") for each in feature.sections]
+        for section, path in feature.more_keys.items():
+            model = load(f"pgmta_features.{name}{path}")
+            found += [(section, key) for key in model.model_fields]
+    parted = [(*each.rpartition("/")[::2], key) for each, key in found]
+    return [(section, key) for at, section, key in parted if at == file]
 
 
 @pytest.fixture(params=[*(pytest.param(n, marks=pytest.mark.slow) for n in FEATURES), "all"])
@@ -75,15 +88,17 @@ def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path
             assert there == (name not in gone), command
 
     for file, words in {"": ("queued", "check"), "web": ("queued", "web", "--check")}.items():
-        keys = [key for name in gone for key in features()[name].sections]
-        sections = [name for at, _, name in (key.rpartition("/") for key in keys) if at == file]
-        if not sections:
+        own = keys_of(gone, file)
+        if not own:
             continue
-        config.write_text(yaml.safe_dump(settings | {name: {} for name in sections}))
+        given: dict[str, dict[str, None]] = {}
+        for section, key in own:
+            given.setdefault(section, {}).update({key: None} if key else {})
+        config.write_text(yaml.safe_dump(settings | given))
         done = copy.run("-m", *words, "-c", str(config))
         assert done.returncode != 0
-        for name in sections:
-            assert f"{name}: unknown key" in done.stderr
+        for section, key in own:
+            assert f"{section}{key and '.'}{key}: unknown key" in done.stderr
 
     for name in gone:
         for transport in features()[name].transports:

@@ -338,6 +338,26 @@ RETURN CASE WHEN metadata ->> '_campaign' ~ '^[0-9]{1,18}[.][0-9]{1,9}[.][0-9]{1
     THEN string_to_array(metadata ->> '_campaign', '.')::bigint[] END;
 COMMENT ON FUNCTION campaign_path IS 'Campaign, number of the recipient and job of a row, from its metadata; null for other mail.';
 
+CREATE FUNCTION campaign_event(message bigint, metadata jsonb, kind text, code text, sub_type text, at timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    path CONSTANT bigint[] := campaign_path(metadata);
+BEGIN
+    IF kind = 'delivered' THEN
+        UPDATE campaign_recipients AS r SET state = 'sent', answered_at = at, error_code = NULL, error_sub_type = NULL
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message AND r.state = 'unknown';
+    ELSIF kind <> 'complained' THEN
+        UPDATE campaign_recipients AS r SET state = 'failed', answered_at = at,
+            error_code = left(coalesce(nullif(code, ''), kind), 100), error_sub_type = left(nullif(sub_type, ''), 100)
+        WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.message_id = message
+            AND r.state IN ('sent', 'failed', 'unknown');
+    END IF;
+END $$;
+COMMENT ON FUNCTION campaign_event IS
+    'Writes the outcome of a recipient of a campaign that a callback reports: a failure has the last word, and a delivery '
+    'settles an unknown outcome. Mail that was sent again is not touched.';
+INSERT INTO event_functions (function) VALUES ('campaign_event');
+
 CREATE FUNCTION campaign_may_begin(ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN

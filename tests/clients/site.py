@@ -105,6 +105,6 @@ def site(system: System, folder: Path) -> Iterator[Site]:
             {"port": ports["lmtp"], "role": "relay", "protocol": "lmtp"},
             {"port": ports["proxied"], "role": "submission", "proxy": ["127.0.0.0/8"]},
         ],
-        maildrop={"directory": str(folder / "maildrop"), "every": "1s"},
+        maildrop={"directory": str(folder / "maildrop")},
     )
     yield Site(system, daemon, folder, authority.path, internal, **ports)

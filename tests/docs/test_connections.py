@@ -10,7 +10,7 @@ import psycopg
 
 from pgmta.postgres.resources import Resources
 from pgmta.service import Signals
-from queued.config import QueuedConfig
+from queued.config import whole_model
 from queued.daemon.daemon import Daemon
 from smtpd.config import SmtpdConfig
 from smtpd.server.server import Server
@@ -54,7 +54,7 @@ async def smtpd(uri: str, db: psycopg.Connection, **config: Any) -> int:
 
 
 async def queued(uri: str, db: psycopg.Connection, *workers: dict[str, str]) -> int:
-    config = QueuedConfig.model_validate(ENVIRONMENT | {"workers": workers})
+    config = whole_model().model_validate(ENVIRONMENT | {"workers": workers})
     signals = Signals()
     daemon = Daemon(config, uri, lambda: config, signals)
     running = asyncio.create_task(daemon.run())

@@ -19,7 +19,7 @@ from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.postgres.notify import NOTIFY
 from pgmta.service import Signals
 from queued.cli.queuectl import main
-from queued.config import QueuedConfig
+from queued.config import whole_model
 from queued.daemon.daemon import Daemon
 from tests.support.nexthop import Do, NextHop, Transaction
 from tests.support.waiting import until
@@ -158,7 +158,7 @@ async def test_from_submission_to_the_next_hop(database: str, tmp_path: Path, in
     path = tmp_path / "queued.yaml"
     path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
     with NextHop(Script()) as hop:
-        config = QueuedConfig.model_validate(
+        config = whole_model().model_validate(
             {
                 "routes": {"*": hop.target}, "delivery": {"inline": inline},
                 "retry": {"intervals": ["0.2s"]}, "bounces": {"gather": "0s"},

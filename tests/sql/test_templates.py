@@ -39,7 +39,7 @@ def test_a_version_never_changes(database: str, db: psycopg.Connection) -> None:
         "UPDATE templates SET subject = 'other'",
         "UPDATE templates SET subject = subject WHERE false",
         "DELETE FROM templates WHERE version = 1",
-        "TRUNCATE templates",
+        "TRUNCATE templates CASCADE",
     ):
         with pytest.raises(
             pg_errors.ObjectNotInPrerequisiteState, match="never changed or removed"

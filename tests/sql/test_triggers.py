@@ -28,6 +28,16 @@ JOB = (
     " SELECT id, 1, 1, 0 FROM campaigns;"
 )
 
+WAITING = " UPDATE campaign_recipients SET state = 'queued', message_id = 9;"
+ATTEMPT = (
+    "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
+    " sender, recipient, domain, worker, host, command, enhanced, reply) VALUES (now(), 1, 1, 1, 1,"
+    " 250, 'delivered', 's@a.example', 'a@b.example', 'b.example', 'w', 'h', 'end', '2.0.0', 'ok');"
+)
+RETURNED = (
+    " UPDATE attempts SET class = 'unknown_user', returned_at = now(), returned = '550 5.1.1 x';"
+)
+
 WITNESSES = {
     "queue_sender_domain": (
         INSERT + "(1, 's@A.example', 'r@b.example', 'b.example') RETURNING sender_domain",
@@ -125,6 +135,28 @@ WITNESSES = {
     "campaign_bounced": (
         CAMPAIGN
         + " UPDATE campaign_recipients SET bounced = true; SELECT count(*) FROM suppressions",
+        "1",
+    ),
+    "suppressions_added_withdraw": (
+        CAMPAIGN + WAITING + " INSERT INTO suppressions (address, reason) VALUES"
+        " ('a@b.example', 'operator'); SELECT state FROM campaign_recipients",
+        "invalid",
+    ),
+    "suppressions_changed_withdraw": (
+        CAMPAIGN + WAITING + " INSERT INTO suppressions (address, reason) VALUES"
+        " ('c@b.example', 'operator'); UPDATE suppressions SET address = 'a@b.example';"
+        " SELECT state FROM campaign_recipients",
+        "invalid",
+    ),
+    "returned_campaign": (
+        CAMPAIGN + ATTEMPT + " UPDATE attempts SET metadata = jsonb_build_object('_campaign',"
+        " (SELECT id || '.1.1' FROM campaigns));"
+        + RETURNED
+        + " SELECT bounced FROM campaign_recipients",
+        "True",
+    ),
+    "returned_suppress": (
+        ATTEMPT + RETURNED + " SELECT count(*) FROM suppressions",
         "1",
     ),
     "suspensions_valid": (

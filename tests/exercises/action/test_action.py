@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from pgmta.action import ROW_ACTIONS
 from pgmta.service import Signals
-from queued.config import QueuedConfig
+from queued.config import whole_model
 from queued.daemon.daemon import Daemon
 from tests.exercises.action.expedite import NAME, ROWS
 from tests.support.rows import fetch, message, row
@@ -33,7 +33,7 @@ async def test_a_worker_does_an_action_that_is_listed(
         row(db, 1, recipient=f"r@{domain}", domain=domain)
     monkeypatch.setitem(ROW_ACTIONS, NAME, ROWS)
     worker = {"name": "first", "action": NAME, "where": "domain = 'b.example'", "every": "50ms"}
-    config = QueuedConfig.model_validate({"workers": [worker]})
+    config = whole_model().model_validate({"workers": [worker]})
     signals = Signals()
     uri = make_conninfo(database, options="-c role=pgmta_queued")
     with capture_logs() as logs:

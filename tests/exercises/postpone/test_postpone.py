@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from pgmta.postgres.notify import NOTIFY
 from pgmta.service import Signals
 from queued.cli.queuectl import main
-from queued.config import QueuedConfig
+from queued.config import whole_model
 from queued.daemon.daemon import Daemon
 from queued.outgoing.stages import STAGES
 from tests.exercises.postpone.slow_sender import SENDER, SlowSender
@@ -66,7 +66,7 @@ async def test_rows_of_one_sender_are_put_off(
     path = tmp_path / "queued.yaml"
     path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
     with NextHop() as hop:
-        config = QueuedConfig.model_validate({"routes": {"*": hop.target}})
+        config = whole_model().model_validate({"routes": {"*": hop.target}})
         signals = Signals()
         running = asyncio.create_task(Daemon(config, database, lambda: config, signals).run())
         await asyncio.to_thread(follow, database, path)

@@ -274,7 +274,8 @@ def test_two_campaigns_whose_addresses_bounce_at_once(
     hop = system.hop(at("RCPT", "550 5.1.1 no such user"))
     for _ in range(2):
         system.queued(hop, **sections(tmp_path, "https://mail.example"))
-    until(lambda: fetch(campaign.db, "SELECT count(*) FROM campaigns WHERE halted_at IS NULL")
+    # one may withdraw all mail of the other, which then has no bounce that halts it
+    until(lambda: fetch(campaign.db, "SELECT count(*) FROM campaign_jobs WHERE status <> 'LOGGED'")
           == (0,))  # fmt: skip
     system.wait_empty()
     until(lambda: "queued" not in {*campaign.states().values(), *other.states().values()})

@@ -1,4 +1,4 @@
-"""Columns of a group of rows as PostgreSQL arrays, in binary form.
+"""Columns of a group of rows, or the rows themselves, as PostgreSQL arrays in binary form.
 
 psycopg determines the type of a list element by element. With a type that is known beforehand, an
 array takes a third of that time. The statements of smtpd and queued have a dozen such parameters.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from psycopg import AsyncConnection
 from psycopg.abc import AdaptContext
 from psycopg.adapt import Dumper
+from psycopg.errors import FeatureNotSupported
 from psycopg.pq import Format
 
 from pgmta.postgres.link_connection import LinkConnection
@@ -27,7 +28,11 @@ _NULL = _LENGTH.pack(-1)
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # of a timestamptz in binary form
 _MICROSECOND = timedelta(microseconds=1)
 _EMPTY = struct.Struct("!iiI")
-_TEXT_OID, _TIMESTAMPTZ_OID = 25, 1184  # in pg_type
+_TEXT_OID, TIMESTAMPTZ_OID, JSONB_OID = 25, 1184, 3802  # in pg_type
+_MEMBER, _INSTANT = struct.Struct("!Ii"), struct.Struct("!Iiq")  # type and length, and a value
+_PACKED_TEXTS = [_MEMBER.pack(_TEXT_OID, length) for length in range(_PACKED_LENGTHS)]
+NULL_TEXT = _MEMBER.pack(_TEXT_OID, -1)
+_JSONB_VERSION = b"\1"
 
 
 class _Array[T](list[T]):
@@ -72,17 +77,11 @@ class Booleans(_Array[bool]):
 class Instants(_Array[datetime]):
     """A timestamptz[] without nulls, of times with their zone."""
 
-    oid, element, size, code = 1185, _TIMESTAMPTZ_OID, 8, "iq"
+    oid, element, size, code = 1185, TIMESTAMPTZ_OID, 8, "iq"
 
 
 class Texts(_Array[str]):
     """A text[] without nulls; `?` stands for characters that the database's encoding lacks."""
-
-    oid, element = 1009, _TEXT_OID
-
-
-class AddressTexts(_Array[str]):
-    """The same, but PostgreSQL refuses the statement for such a character: mail goes to them."""
 
     oid, element = 1009, _TEXT_OID
 
@@ -99,6 +98,50 @@ class Bytes(_Array[bytes]):
     oid, element = 1001, 17
 
 
+class Composites[T](list[T]):
+    """An array of a composite type of the schema, whose oid each connection has learned."""
+
+    name: ClassVar[str]
+
+    def written(self, octets: Callable[[str], bytes]) -> list[bytes]:
+        """Return each value: the number of its members, and of each its type, length and octets.
+
+        `octets` writes a text with `?` for characters that the database's encoding lacks.
+        """
+        raise NotImplementedError
+
+
+COMPOSITES = ("new_message", "new_row")
+"""Names of the types: another database has other oids."""
+
+
+def null(oid: int) -> bytes:
+    """Return a member of this type without a value."""
+    return _MEMBER.pack(oid, -1)
+
+
+def text(octets: bytes) -> bytes:
+    """Return a member of type text."""
+    length = len(octets)
+    if length < _PACKED_LENGTHS:
+        return _PACKED_TEXTS[length] + octets
+    return _MEMBER.pack(_TEXT_OID, length) + octets
+
+
+def jsonb(octets: bytes) -> bytes:
+    """Return a member of type jsonb."""
+    return _MEMBER.pack(JSONB_OID, len(octets) + 1) + _JSONB_VERSION + octets
+
+
+def instant(when: datetime) -> bytes:
+    """Return a member of type timestamptz."""
+    return _INSTANT.pack(TIMESTAMPTZ_OID, 8, _microseconds(when))
+
+
+def _microseconds(when: datetime) -> int:
+    return (when - _EPOCH) // _MICROSECOND
+
+
 def _fitting(codec: str) -> Callable[[str], bytes]:
     def encode(text: str) -> bytes:
         return text.encode(codec, "replace").decode(codec).encode()
@@ -113,7 +156,7 @@ class _ArrayDumper(Dumper):
     def __init__(self, cls: type, context: AdaptContext | None = None) -> None:
         super().__init__(cls, context)
         codec = self.connection.codec if isinstance(self.connection, LinkConnection) else ""
-        self._octets = str.encode if cls is AddressTexts or not codec else _fitting(codec)
+        self._octets = _fitting(codec) if codec else str.encode
 
     def dump(self, obj: Any) -> bytes:
         length, kind = len(obj), self.cls
@@ -122,7 +165,7 @@ class _ArrayDumper(Dumper):
         header = _HEADER.pack(1, kind is OptionalTexts, kind.element, length, 1)
         if kind.size:
             if kind is Instants:
-                obj = [(when - _EPOCH) // _MICROSECOND for when in obj]
+                obj = list(map(_microseconds, obj))
             flat = [kind.size] * (2 * length)
             flat[1::2] = obj
             return header + struct.pack("!" + kind.code * length, *flat)
@@ -142,10 +185,26 @@ class _ArrayDumper(Dumper):
         return b"".join(parts)
 
 
-_DUMPERS = {
+class _CompositesDumper(_ArrayDumper):
+    def dump(self, obj: Composites[Any]) -> bytes:
+        known = cast(LinkConnection, self.connection).composites
+        if obj.name not in known:
+            # the schema was not there when the connection was made: the link makes a new one
+            raise FeatureNotSupported(f"the database has no type pgmta.{obj.name}")
+        values = obj.written(self._octets)
+        if not values:
+            return _EMPTY.pack(0, 0, known[obj.name])
+        parts = [_HEADER.pack(1, 0, known[obj.name], len(values), 1)] * (2 * len(values) + 1)
+        parts[1::2] = map(_LENGTH.pack, map(len, values))
+        parts[2::2] = values
+        return b"".join(parts)
+
+
+_DUMPERS: dict[type, type[Dumper]] = {
     kind: type(f"{kind.__name__}Dumper", (_ArrayDumper,), {"oid": kind.oid})
     for kind in _Array.__subclasses__()
 }
+_DUMPERS[Composites] = _CompositesDumper
 
 
 def register(connection: AsyncConnection[Any]) -> None:

@@ -91,5 +91,9 @@ def rolled_back(error: BaseException) -> bool:
 
 
 def stale(error: BaseException) -> bool:
-    """Return whether a new connection may help: the prepared statement is out of date."""
-    return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] == "0A"
+    """Return whether a new connection may help: what it has prepared or learned is out of date.
+
+    42804 comes for the oid of a composite type, which a restored schema has no more.
+    """
+    state = (isinstance(error, psycopg.Error) and error.sqlstate) or ""
+    return state[:2] == "0A" or state == "42804"

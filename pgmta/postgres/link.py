@@ -39,7 +39,11 @@ _PROOF_TIMEOUT_S = 30.0  # afterwards a commit that did not wait for its standby
 _BLOCKERS_TIMEOUT_S = 2.0  # for the question which session blocks
 _MAX_LOOKS, _LOOK_INTERVAL_S = 10, 0.02  # at whether a process of the server has ended
 _PID = "SELECT pg_catalog.pg_backend_pid()"
-_SESSION_START = "SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())"
+_SESSION_START = """
+SELECT backend_start, (SELECT jsonb_object_agg(typname, oid::bigint) FROM pg_type
+    WHERE typnamespace = to_regnamespace('pgmta') AND typname = ANY (%s))
+FROM pg_stat_get_activity(pg_backend_pid())
+"""
 _END_SESSION = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE (pid, backend_start) = (%(pid)s, %(began)s)
@@ -288,8 +292,9 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         except psycopg.errors.InsufficientPrivilege as error:
             raise unfit(error) from error
         await connection.execute(LOOK_IN_PGMTA, prepare=False)
-        cursor = await connection.execute(_SESSION_START, prepare=False)
-        ((began,),) = await cursor.fetchall()
+        cursor = await connection.execute(_SESSION_START, [list(binary.COMPOSITES)], prepare=False)
+        ((began, composites),) = await cursor.fetchall()
+        connection.composites = composites or {}
         connection.backend = (pid, began)
     except BaseException:
         await connection.close()

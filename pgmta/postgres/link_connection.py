@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import psycopg
@@ -32,6 +32,8 @@ class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     backend: Backend
     codec = ""
     """Python's name of an encoding that lacks characters, if the database has one."""
+    composites: Mapping[str, int] = {}
+    """The oids of composite types of the schema, by name; the database may not have it yet."""
     doubtful = False
     """Whether a commit may not have waited for its standby: its user has to call `prove`."""
 

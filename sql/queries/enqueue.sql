@@ -7,21 +7,9 @@ SELECT ARRAY(SELECT nextval('message_ids') FROM generate_series(1, %(number)s)),
 
 -- name: put
 -- A group of messages and all their rows, in one commit. The whole group fails if one id exists already,
--- because the caller is repeating a group that did commit then. Most groups have no value for the last arrays:
--- they are null. `more` is `scheduled` if some message is scheduled, and else nothing. `columns` is
+-- because the caller is repeating a group that did commit then. `columns` is
 -- `wake` if the transaction has its own NOTIFY, and else nothing: an answer without columns is the cheapest to read.
-SELECT {columns} FROM queue_put(
-    %(ids)b::bigint[], %(sizes)b::bigint[], %(traces)b::text[], %(bodies)b::bytea[],
-    %(message_id_headers)b::text[], %(origins)b::text[], %(senders)b::text[], %(sender_domains)b::text[],
-    %(priorities)b::smallint[], %(numbers)b::integer[], %(recipients)b::text[], %(domains)b::text[],
-    %(utf8)b::boolean[], %(chunks)b::integer[], %(tenants)b::text[],
-    %(on_failed)b::text[], %(once)b::boolean[], %(logins)b::text[],
-    %(envids)b::text[], %(rets)b::text[], %(requiretls)b::boolean[], %(tls_optional)b::boolean[],
-    %(metadata)b::text[], %(holds)b::text[], %(notifies)b::text[], %(orcpts)b::text[]{more})
-
--- name: scheduled
--- Part of put: the times of scheduled messages.
-, send_ats => %(send_ats)b::timestamptz[]
+SELECT {columns} FROM queue_put(%(messages)b, %(rows)b)
 
 -- name: wake
 -- Part of put: the workers are notified at the commit.

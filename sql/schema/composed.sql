@@ -90,7 +90,8 @@ DECLARE
     local_part text := concat(message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16));
     tail bytea := '';
     octets bigint;
-    chunks integer[];
+    chunks integer;
+    rows integer;
     settings submit_settings;
 BEGIN
     IF num_nulls(sender, attachments, priority, metadata, tenant, on_failed, once, wake) > 0 THEN
@@ -132,22 +133,19 @@ BEGIN
             format('It has %s.', octets));
     END IF;
     IF octet_length(tail) > 8096 THEN
-        chunks := ARRAY[submit_chunks(message_id, tail)];
+        chunks := submit_chunks(message_id, tail);
         tail := '';
     END IF;
-    PERFORM queue_put(ARRAY[message_id], ARRAY[octets], ARRAY[submit_trace(settings.hostname, message_id)],
-        ARRAY[tail], ARRAY[concat('<', local_part, '@', coalesce(settings.hostname, 'localhost'), '>')], '{sql}',
-        ARRAY[sender], ARRAY[sender_domain], ARRAY[priority::smallint], array_fill(1, ARRAY[cardinality(recipients)]),
-        recipients, domains,
-        CASE WHEN composed_utf8(sender, recipients, params) THEN '{t}'::boolean[] END,
-        chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
-        ARRAY[on_failed], CASE WHEN once THEN '{t}'::boolean[] END,
-        ARRAY[acting()], rets => '{HDRS}',
-        tls_optional => CASE WHEN params ? 'headers' AND submit_no_tls(params -> 'headers')
-            THEN '{t}'::boolean[] END,
-        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
-        template_ids => CASE WHEN template_id IS NOT NULL THEN ARRAY[template_id] END, params => ARRAY[params],
-        send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
+    rows := queue_put(
+        ARRAY[new_message(id => message_id, size => octets, priority => priority::smallint,
+            trace => submit_trace(settings.hostname, message_id), body => tail, sender => sender,
+            sender_domain => sender_domain, on_failed => on_failed,
+            message_id_header => concat('<', local_part, '@', coalesce(settings.hostname, 'localhost'), '>'), origin => 'sql',
+            utf8 => composed_utf8(sender, recipients, params), chunks => chunks, tenant => tenant, once => once,
+            submitted_by => acting(), ret => 'HDRS',
+            tls_optional => params ? 'headers' AND submit_no_tls(params -> 'headers'), send_at => scheduled,
+            template_id => template_id, params => params)],
+        lone_rows(recipients, domains, metadata));
     IF wake AND scheduled IS NULL THEN PERFORM pgmta.notify_channel('pgmta_queue'); END IF;
     RETURN message_id;
 END $$;

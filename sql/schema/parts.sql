@@ -191,6 +191,21 @@ $$;
 COMMENT ON FUNCTION is_common IS
     'Whether a mail has only common keys, each with a value of its type; null or false of others.';
 
+CREATE FUNCTION composed_message_id(id bigint, hostname text) RETURNS text LANGUAGE sql AS $$
+    SELECT concat('<', id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@', coalesce(hostname, 'localhost'), '>')
+$$;
+COMMENT ON FUNCTION composed_message_id IS 'The Message-ID of composed mail without attachments.';
+
+CREATE FUNCTION parts_message(
+    id bigint, mail jsonb, sender text, sender_domain text, octets bigint, utf8 boolean, params jsonb, hostname text
+) RETURNS new_message LANGUAGE sql
+RETURN new_message(id => id, size => octets, priority => coalesce((mail ->> 'priority')::smallint, '5'),
+    trace => submit_trace(hostname, id), body => '', sender => sender, sender_domain => sender_domain,
+    on_failed => coalesce(mail ->> 'on_failed', 'remove'), message_id_header => composed_message_id(id, hostname),
+    origin => 'sql', utf8 => utf8, tenant => mail ->> 'tenant', once => (mail ->> 'once')::boolean,
+    submitted_by => acting(), ret => 'HDRS', params => params);
+COMMENT ON FUNCTION parts_message IS 'A mail for queue_put that common_judged() has found good.';
+
 CREATE FUNCTION submit_lone_mail(mails jsonb) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     judged record;
@@ -201,13 +216,10 @@ BEGIN
     IF NOT FOUND THEN RETURN NULL; END IF;
     message_id := nextval('message_ids');
     -- an assignment, because PERFORM runs a query, which takes longer
-    rows := queue_put(ARRAY[message_id], ARRAY[judged.octets], ARRAY[submit_trace(judged.hostname, message_id)],
-        ARRAY[''::bytea], ARRAY[composed_message_id(message_id, judged.hostname)], '{sql}', ARRAY[judged.sender],
-        ARRAY[judged.sender_domain], ARRAY[coalesce((judged.mail ->> 'priority')::smallint, '5')],
-        array_fill(1, ARRAY[cardinality(judged.domains)]), judged.recipients, judged.domains, utf8 => ARRAY[judged.utf8],
-        tenants => ARRAY[judged.mail ->> 'tenant'], on_failed => ARRAY[coalesce(judged.mail ->> 'on_failed', 'remove')],
-        once => ARRAY[(judged.mail ->> 'once')::boolean], logins => ARRAY[acting()], rets => '{HDRS}',
-        metadata => array_fill(judged.mail ->> 'metadata', ARRAY[cardinality(judged.domains)]), params => ARRAY[judged.params]);
+    rows := queue_put(
+        ARRAY[parts_message(message_id, judged.mail, judged.sender, judged.sender_domain, judged.octets, judged.utf8,
+            judged.params, judged.hostname)],
+        lone_rows(judged.recipients, judged.domains, judged.mail -> 'metadata'));
     RETURN message_id;
 END $$;
 COMMENT ON FUNCTION submit_lone_mail IS
@@ -233,28 +245,11 @@ BEGIN
         SELECT *, CASE WHEN good THEN nextval('message_ids') END AS id FROM common_judged(mails)
     ), numbered AS MATERIALIZED (
         SELECT *, row_number() OVER ()::integer AS number FROM judged WHERE good
-    ), each_message AS (
-        SELECT count(*)::integer AS number, array_agg(id) AS ids, array_agg(octets) AS sizes,
-            array_agg(submit_trace(hostname, id)) AS traces, array_agg(composed_message_id(id, hostname)) AS message_ids,
-            array_agg(sender) AS senders, array_agg(sender_domain) AS sender_domains,
-            array_agg(coalesce((mail ->> 'priority')::smallint, '5')) AS priorities, array_agg(mail ->> 'tenant') AS tenants,
-            array_agg(coalesce(mail ->> 'on_failed', 'remove')) AS on_failed, array_agg((mail ->> 'once')::boolean) AS once,
-            array_agg(utf8) AS utf8, array_agg(params) AS params
-        FROM numbered
-    ), each_row AS (
-        SELECT array_agg(number) AS numbers, array_agg(recipient) AS recipients, array_agg(domain) AS domains,
-            array_agg(metadata) AS metadata
-        FROM (
-            SELECT number, mail ->> 'metadata' AS metadata, unnest(recipients) AS recipient, unnest(domains) AS domain FROM numbered
-        ) AS each
     )
     SELECT (SELECT array_agg(id ORDER BY place) FROM judged), (
-        SELECT queue_put(m.ids, m.sizes, m.traces, array_fill(''::bytea, ARRAY[number]), m.message_ids,
-            array_fill('sql'::text, ARRAY[number]), m.senders, m.sender_domains, m.priorities, r.numbers, r.recipients,
-            r.domains, utf8 => m.utf8, tenants => m.tenants, on_failed => m.on_failed, once => m.once,
-            logins => array_fill(acting()::text, ARRAY[number]), rets => array_fill('HDRS'::text, ARRAY[number]),
-            metadata => r.metadata, params => m.params)
-        FROM each_message AS m, each_row AS r WHERE number > 0)
+        SELECT queue_put(array_agg(parts_message(id, mail, sender, sender_domain, octets, utf8, params, hostname)), ARRAY(
+            SELECT new_row(number, r, d, mail -> 'metadata') FROM numbered, unnest(recipients, domains) AS each (r, d)))
+        FROM numbered HAVING count(*) > 0)
     INTO ids, rows;
     RETURN ids;
 END $$;
@@ -267,8 +262,3 @@ CREATE FUNCTION composed_utf8(sender text, recipients text[], params jsonb) RETU
         ~ '[^\u0001-\u007f]' COLLATE "C"
 $$;
 COMMENT ON FUNCTION composed_utf8 IS 'Whether composed mail has an address beyond ASCII.';
-
-CREATE FUNCTION composed_message_id(id bigint, hostname text) RETURNS text LANGUAGE sql AS $$
-    SELECT concat('<', id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@', coalesce(hostname, 'localhost'), '>')
-$$;
-COMMENT ON FUNCTION composed_message_id IS 'The Message-ID of composed mail without attachments.';

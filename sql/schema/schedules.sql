@@ -7,20 +7,6 @@ COMMENT ON SEQUENCE scheduled_ids IS 'queue.id of rows that come in as SCHEDULED
 CREATE FUNCTION schedule_ahead() RETURNS interval IMMUTABLE PARALLEL SAFE RETURN interval '2 seconds';
 COMMENT ON FUNCTION schedule_ahead IS 'How long before its send_at a row gets among those that claims look at.';
 
-CREATE FUNCTION schedule_times(INOUT send_ats timestamptz[], OUT scheduled boolean[]) LANGUAGE plpgsql
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    present timestamptz := clock_timestamp();
-BEGIN
-    SELECT array_agg(CASE WHEN at > present THEN at END ORDER BY n),
-        array_agg(coalesce(at > present + schedule_ahead(), false) ORDER BY n)
-    INTO send_ats, scheduled
-    FROM unnest(schedule_times.send_ats) WITH ORDINALITY AS given (at, n);
-END $$;
-COMMENT ON FUNCTION schedule_times IS
-    'Part of queue_put: of the times those in the future, and which of them wait in SCHEDULED. The others are so near '
-    'that their rows are QUEUED at once.';
-
 CREATE FUNCTION schedule_due(batch integer) RETURNS bigint LANGUAGE plpgsql
     -- A plan that was made for an empty partition would later read, or sort, the whole of it.
     SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$

@@ -55,7 +55,7 @@ DECLARE
     -- The collation of an argument is the caller's, who may compare addresses without case.
     sender_domain text := nullif(mailbox_domain(sender COLLATE "C"), 'sms');
     domains text[] := ARRAY[mailbox_domain(recipients[1] COLLATE "C")];
-    chunks integer[];
+    chunks integer;
     octets integer;
     rows integer;
 BEGIN
@@ -91,19 +91,17 @@ BEGIN
     octets := octet_length(content);
     IF octets > 8096 THEN
         -- the content is read from TOAST once, not for each chunk
-        chunks := ARRAY[submit_chunks(message_id, content || ''::bytea)];
+        chunks := submit_chunks(message_id, content || ''::bytea);
         content := '';
     END IF;
-    rows := queue_put(ARRAY[message_id], ARRAY[octets], ARRAY[submit_trace(settings.hostname, message_id)],
-        ARRAY[content], ARRAY[message_id_header], '{sql}', ARRAY[sender], ARRAY[sender_domain],
-        ARRAY[priority::smallint], array_fill(1, ARRAY[cardinality(recipients)]), recipients, domains,
-        CASE WHEN concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C"
-            THEN '{t}'::boolean[] END,
-        chunks, CASE WHEN tenant <> '' COLLATE "C" THEN ARRAY[tenant] END,
-        ARRAY[on_failed], CASE WHEN once THEN '{t}'::boolean[] END,
-        ARRAY[acting()], tls_optional => CASE WHEN submit_tls_optional(header) THEN '{t}'::boolean[] END,
-        metadata => CASE WHEN metadata <> '{}' THEN array_fill(metadata::text, ARRAY[cardinality(recipients)]) END,
-        send_ats => CASE WHEN scheduled IS NOT NULL THEN ARRAY[scheduled] END);
+    rows := queue_put(
+        ARRAY[new_message(id => message_id, size => octets, priority => priority::smallint,
+            trace => submit_trace(settings.hostname, message_id), body => content, sender => sender,
+            sender_domain => sender_domain, on_failed => on_failed, message_id_header => message_id_header, origin => 'sql',
+            utf8 => concat(sender, array_to_string(recipients, '')) ~ '[^\u0001-\u007f]' COLLATE "C", chunks => chunks,
+            tenant => tenant, once => once, submitted_by => acting(), tls_optional => submit_tls_optional(header),
+            send_at => scheduled)],
+        lone_rows(recipients, domains, metadata));
     IF wake AND scheduled IS NULL THEN PERFORM pgmta.notify_channel('pgmta_queue'); END IF;
     RETURN message_id;
 END $$;

@@ -259,8 +259,14 @@ def test_what_a_role_puts_into_its_search_path_does_nothing_as_the_owner(
             $$ BEGIN RAISE 'captured'; END $$;
         CREATE FUNCTION traps.now() RETURNS timestamptz LANGUAGE plpgsql AS
             $$ BEGIN RAISE 'captured'; END $$;
-        CREATE FUNCTION traps.generate_subscripts(anyarray, integer) RETURNS SETOF integer
+        CREATE FUNCTION traps.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'captured'; END $$;
+        CREATE FUNCTION traps.unnest(anyarray) RETURNS SETOF anyelement
             LANGUAGE plpgsql AS $$ BEGIN RAISE 'captured'; END $$;
+        CREATE FUNCTION traps.later(timestamptz, timestamptz) RETURNS boolean LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'captured'; END $$;
+        CREATE OPERATOR traps.> (FUNCTION = traps.later, LEFTARG = timestamptz,
+            RIGHTARG = timestamptz);
         CREATE OPERATOR traps.= (FUNCTION = traps.spy, LEFTARG = text, RIGHTARG = text);
         CREATE OPERATOR traps.<> (FUNCTION = traps.spy, LEFTARG = text, RIGHTARG = text);
         CREATE OPERATOR traps.~ (FUNCTION = traps.spy, LEFTARG = text, RIGHTARG = text);
@@ -268,11 +274,16 @@ def test_what_a_role_puts_into_its_search_path_does_nothing_as_the_owner(
         SET ROLE {role}; SET search_path = traps, pg_catalog
     """.encode()
     )
-    for domain, hold in (("'{NULL}'", "NULL"), ("'{b.example}'", "'{why}'")):
-        db.execute(
-            "SELECT pgmta.queue_put(ARRAY[pg_catalog.nextval('pgmta.message_ids')], '{1}', '{x}',"
-            f" '{{x}}', '{{NULL}}', '{{sql}}', '{{a@b.example}}', {domain}, '{{5}}', '{{1}}',"
-            f" '{{c@d.example}}', '{{d.example}}', chunks => '{{0}}', holds => {hold})".encode()
+    for domain, hold in (("NULL", "NULL"), ("'b.example'", "'why'")):
+        message = (
+            "pg_catalog.nextval('pgmta.message_ids'), 1, 5, NULL, 0, 'x', 'x', 'a@b.example',"
+            f" {domain}, NULL, NULL, 'sql', NULL, NULL, NULL, NULL, NULL, NULL, NULL,"
+            " pg_catalog.now(), NULL, NULL"
         )
+        db.execute(
+            f"SELECT pgmta.queue_put(ARRAY[ROW({message})::pgmta.new_message],"
+            f" ARRAY[ROW(1, 'c@d.example', 'd.example', NULL, {hold}, NULL, NULL)::pgmta.new_row])"
+            .encode()
+        )  # fmt: skip
     with pytest.raises(pg_errors.RaiseException, match="captured"):
         db.execute("SELECT 'a'::pg_catalog.text = 'b'")

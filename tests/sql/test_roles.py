@@ -225,7 +225,7 @@ async def test_reader_sees_all_but_the_bodies(database: str, db: psycopg.Connect
 FORBIDDEN = {
     "pgmta_submit": [
         "SELECT id FROM queue",
-        f"SELECT queue_put({', '.join(['NULL'] * 12)})",
+        "SELECT queue_put(NULL, NULL)",
         "SELECT id FROM messages",
         "SELECT message_id FROM attempts",
         "SELECT nextval('message_ids')",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from psycopg import errors as pg_errors
@@ -16,14 +15,15 @@ from pgmta.errors import AnswerLost, Backend, SchemaMismatch, StoreUnavailable, 
 from pgmta.mail.address import domain_of
 from pgmta.model import CHUNK_OCTETS, NewMessage, Options
 from pgmta.postgres.binary import (
-    AddressTexts,
+    JSONB_OID,
+    NULL_TEXT,
+    TIMESTAMPTZ_OID,
     Bigints,
-    Booleans,
-    Bytes,
-    Integers,
-    OptionalTexts,
-    Smallints,
-    Texts,
+    Composites,
+    instant,
+    jsonb,
+    null,
+    text,
 )
 from pgmta.postgres.link import Link
 from pgmta.store.queries import Statement, queries
@@ -36,14 +36,8 @@ _PROOF_TIMEOUT_S = 30.0  # afterwards what became of a commit is left open
 _LOOK_INTERVAL_S = 0.25
 
 _SQL = queries("enqueue")
-_PUT = {
-    (scheduled, wake): _SQL["put"].fill(
-        more=_SQL["scheduled"] if scheduled else "", columns=_SQL["wake"] if wake else ""
-    )
-    for scheduled in (False, True)
-    for wake in (False, True)
-}
-"""The statement with times of scheduled messages, and with a NOTIFY."""
+_PUT = {wake: _SQL["put"].fill(columns=_SQL["wake"] if wake else "") for wake in (False, True)}
+"""The statement without and with a NOTIFY."""
 # COPY in binary form has a header, for each row the number of fields and each field with its
 # length, and a trailer.
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -158,33 +152,7 @@ class Enqueue:
     async def _insert(
         self, group: list[NewMessage], beside: Companion | None, wake: bool = False
     ) -> None:
-        recipients = [recipient for m in group for recipient in m.recipients]
-        values: dict[str, object] = {
-            "ids": Bigints(map(attrgetter("id"), group)),
-            "sizes": Bigints(map(attrgetter("size"), group)),
-            "traces": Texts(map(attrgetter("trace"), group)),
-            "bodies": Bytes(map(attrgetter("body"), group)),
-            "message_id_headers": OptionalTexts(map(attrgetter("message_id_header"), group)),
-            "origins": OptionalTexts(map(attrgetter("origin"), group)),
-            "senders": AddressTexts(map(attrgetter("sender"), group)),
-            "sender_domains": Texts(
-                [domain_of(m.sender) if m.sender_domain is None else m.sender_domain for m in group]
-            ),
-            "priorities": Smallints(map(attrgetter("priority"), group)),
-            "numbers": Integers([n for n, m in enumerate(group, 1) for _ in m.recipients]),
-            "recipients": AddressTexts([address for address, _ in recipients]),
-            "domains": Texts([domain for _, domain in recipients]),
-            "metadata": _of_rows(group, [m.metadata for m in group]),
-            "utf8": Booleans(m.utf8 for m in group) if any(m.utf8 for m in group) else None,
-            "on_failed": Texts(map(attrgetter("on_failed"), group)),
-            "chunks": Integers(m.chunks for m in group) if any(m.chunks for m in group) else None,
-            "holds": _of_rows(group, [m.holds for m in group]),
-            **(_more(group) if any(m.options for m in group) else _NO_OPTIONS),
-        }
-        scheduled = values["tenants"] and any(m.options and m.options.send_at for m in group)
-        if scheduled:
-            values["send_ats"] = [m.options.send_at if m.options else None for m in group]
-        put = _PUT[bool(scheduled), wake]
+        put, values = _PUT[wake], {"messages": _Messages(group), "rows": _Rows(group)}
         if beside:
             companion = (beside.statement, beside.params)
             await self._link.run_together([(put, values), companion])
@@ -218,33 +186,82 @@ def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryvie
             yield chunk
 
 
-def _of_rows(
-    group: list[NewMessage], values: Sequence[Sequence[str | None] | None]
-) -> OptionalTexts | None:
-    """Return the values of all rows, None if no message has any."""
-    if not any(values):
-        return None
-    each = zip(group, values, strict=True)
-    return OptionalTexts(v for m, of in each for v in of or [None] * len(m.recipients))
+class _Messages(Composites[NewMessage]):
+    """The messages of a group, as the type new_message has them."""
+
+    name = "new_message"
+
+    def written(self, octets: Callable[[str], bytes]) -> list[bytes]:
+        return [
+            b"".join((
+                _MESSAGE.pack(22, 20, 8, m.id, 20, 8, m.size, 21, 2, m.priority, 16, 1, m.utf8,
+                    23, 4, m.chunks),
+                text(octets(m.trace)),
+                _OCTETS.pack(17, len(m.body)),
+                m.body,
+                text(m.sender.encode()),  # refused if the database's encoding lacks a character
+                text(octets(domain_of(m.sender) if m.sender_domain is None else m.sender_domain)),
+                text(octets(m.on_failed)),
+                _text_or_null(m.message_id_header, octets),
+                _text_or_null(m.origin, octets),
+                _options(m.options, octets) if m.options else _NO_OPTIONS,
+            ))
+            for m in self
+        ]  # fmt: skip
 
 
-def _more(group: list[NewMessage]) -> dict[str, object]:
-    """Return the parameters for options."""
-    options = [m.options or Options() for m in group]
-    return {
-        "tenants": Texts(o.tenant for o in options),
-        "once": Booleans(o.once for o in options),
-        "logins": OptionalTexts(o.submitted_by for o in options),
-        "envids": OptionalTexts(o.envid for o in options),
-        "rets": OptionalTexts(o.ret for o in options),
-        "requiretls": Booleans(o.requiretls for o in options),
-        "tls_optional": Booleans(o.tls_optional for o in options),
-        "notifies": _of_rows(group, [o.notify for o in options]),
-        "orcpts": _of_rows(group, [o.orcpt for o in options]),
-    }
+class _Rows(Composites[NewMessage]):
+    """The rows of a group of messages, as the type new_row has them."""
+
+    name = "new_row"
+
+    def written(self, octets: Callable[[str], bytes]) -> list[bytes]:
+        rows = []
+        for number, m in enumerate(self, 1):
+            first = _ROW.pack(7, 23, 4, number)
+            notify, orcpt = (m.options.notify, m.options.orcpt) if m.options else (None, None)
+            rare = (m.holds, notify, orcpt) if m.holds or notify or orcpt else ()
+            for n, (address, domain) in enumerate(m.recipients):
+                rows.append(b"".join((
+                    first,
+                    text(address.encode()),  # as the sender
+                    text(octets(domain)),
+                    jsonb(octets(m.metadata[n])) if m.metadata else _NO_METADATA,
+                    *[_text_or_null(each[n], octets) if each else NULL_TEXT for each in rare],
+                    b"" if rare else _NOTHING_RARE,
+                )))  # fmt: skip
+        return rows
 
 
-_NO_OPTIONS = dict.fromkeys(_more([]))
+def _text_or_null(value: str | None, octets: Callable[[str], bytes]) -> bytes:
+    return NULL_TEXT if value is None else text(octets(value))
+
+
+def _options(options: Options, octets: Callable[[str], bytes]) -> bytes:
+    """Return the last members of a message; the template and its words are null."""
+    return b"".join((
+        text(octets(options.tenant)),
+        _BOOLEAN.pack(16, 1, options.once),
+        _text_or_null(options.submitted_by, octets),
+        _text_or_null(options.envid, octets),
+        _text_or_null(options.ret, octets),
+        _BOOLEAN.pack(16, 1, options.requiretls),
+        _BOOLEAN.pack(16, 1, options.tls_optional),
+        null(TIMESTAMPTZ_OID) if options.send_at is None else instant(options.send_at),
+        null(20),
+        _NO_METADATA,
+    ))  # fmt: skip
+
+
+# A composite begins with the number of its members. Each member has its type, as pg_type numbers
+# it, its length and its octets.
+_MESSAGE = struct.Struct("!iIiqIiqIihIi?Iii")  # up to the chunks
+_ROW = struct.Struct("!iIii")  # up to the number of its message
+_OCTETS = struct.Struct("!Ii")
+_BOOLEAN = struct.Struct("!Ii?")
+_NO_METADATA = null(JSONB_OID)
+_NOTHING_RARE = 3 * NULL_TEXT
+_NO_OPTIONS = _options(Options(), str.encode)
 
 
 def chunk_count(octets: int) -> int:

@@ -103,19 +103,14 @@ BEGIN
                     || CASE WHEN campaign.scope <> '' OR template.words ? 'unsubscribe' THEN jsonb_build_object('unsubscribe',
                         jsonb_build_object('campaign', campaign.id, 'number', r.number)) ELSE '{}' END AS params
             )
-            SELECT array_agg(message_id) AS mails, array_agg(recipient) AS recipients, array_agg(domain) AS domains,
-                array_agg(params) AS params, array_agg(octet_length(params::text)) AS sizes,
-                array_agg(submit_trace(hostname, message_id)) AS traces,
-                array_agg(concat('<', message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@',
-                    coalesce(hostname, 'localhost'), '>')) AS headers,
-                array_agg((campaign_metadata(campaign, rate IS NOT NULL) || jsonb_build_object('_campaign',
-                    concat_ws('.', campaign.id, number, job.id)))::text) AS metadata,
-                array_agg(concat(recipient, campaign.sender) ~ '[^\u0001-\u007f]' COLLATE "C") AS utf8
+            SELECT array_agg(campaign_message(campaign, message_id, recipient, params, hostname)) AS mails,
+                array_agg(recipient) AS recipients, array_agg(domain) AS domains,
+                array_agg(campaign_metadata(campaign, rate IS NOT NULL) || jsonb_build_object('_campaign',
+                    concat_ws('.', campaign.id, number, job.id))) AS metadata
             INTO found FROM marked WHERE message_id IS NOT NULL;
             IF found.mails IS NOT NULL THEN
-                PERFORM campaign_put(campaign, found.mails, found.recipients, found.domains, found.params, found.sizes, found.traces,
-                    found.headers, found.metadata, found.utf8);
-                fed := fed + cardinality(found.mails);
+                fed := fed + queue_put(found.mails, ARRAY(SELECT new_row(n::integer, r, d, m)
+                    FROM unnest(found.recipients, found.domains, found.metadata) WITH ORDINALITY AS each (r, d, m, n)));
             END IF;
         END IF;
         UPDATE campaign_jobs AS j SET fed_at = now(), fed_by = worker,
@@ -140,22 +135,14 @@ RETURN jsonb_strip_nulls(jsonb_build_object('campaign', campaign.name, 'credenti
         THEN to_char(campaign.deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') END));
 COMMENT ON FUNCTION campaign_metadata IS 'The metadata that all mail of a campaign has.';
 
-CREATE FUNCTION campaign_put(
-    campaign campaigns, mails bigint[], recipients text[], domains text[], params jsonb[], sizes integer[], traces text[],
-    headers text[], metadata text[], utf8 boolean[]
-) RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    number integer := cardinality(mails);
-BEGIN
-    PERFORM queue_put(mails, sizes, traces, array_fill(''::bytea, ARRAY[number]), headers, array_fill('sql'::text, ARRAY[number]),
-        array_fill(campaign.sender, ARRAY[number]), array_fill(mailbox_domain(campaign.sender COLLATE "C"), ARRAY[number]),
-        array_fill(campaign.priority, ARRAY[number]), ARRAY(SELECT generate_series(1, number)), recipients, domains,
-        utf8 => utf8, tenants => array_fill(campaign.tenant, ARRAY[number]),
-        on_failed => array_fill('remove'::text, ARRAY[number]), once => array_fill(true, ARRAY[number]),
-        logins => array_fill(campaign.created_by, ARRAY[number]), rets => array_fill('HDRS'::text, ARRAY[number]),
-        metadata => metadata, template_ids => array_fill(campaign.template_id, ARRAY[number]), params => params);
-END $$;
-COMMENT ON FUNCTION campaign_put IS 'Puts mail of a campaign into the queue: one message a recipient.';
+CREATE FUNCTION campaign_message(campaign campaigns, id bigint, recipient text, params jsonb, hostname text) RETURNS new_message
+LANGUAGE sql RETURN new_message(id => id, size => octet_length(params::text), priority => (campaign).priority,
+    trace => submit_trace(hostname, id), body => '', sender => (campaign).sender,
+    sender_domain => mailbox_domain((campaign).sender COLLATE "C"), on_failed => 'remove',
+    message_id_header => composed_message_id(id, hostname), origin => 'sql',
+    utf8 => concat(recipient, (campaign).sender) ~ '[^\u0001-\u007f]' COLLATE "C", tenant => (campaign).tenant, once => true,
+    submitted_by => (campaign).created_by, ret => 'HDRS', template_id => (campaign).template_id, params => params);
+COMMENT ON FUNCTION campaign_message IS 'A message of a campaign for queue_put; it has one recipient.';
 
 CREATE FUNCTION campaign_withdraw(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off

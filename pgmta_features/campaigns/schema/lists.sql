@@ -125,12 +125,8 @@ BEGIN
         -- no recipient has this number, so the link of a test unsubscribes none
         || CASE WHEN owner.scope <> '' OR template.words ? 'unsubscribe'
             THEN jsonb_build_object('unsubscribe', jsonb_build_object('campaign', campaign, 'number', 0)) ELSE '{}' END;
-    PERFORM campaign_put(owner, ARRAY[message_id], ARRAY[recipient], ARRAY[domain], ARRAY[composed],
-        ARRAY[octet_length(composed::text)], ARRAY[submit_trace(hostname, message_id)],
-        ARRAY[concat('<', message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@',
-            coalesce(hostname, 'localhost'), '>')],
-        ARRAY[campaign_metadata(owner, EXISTS (SELECT FROM budgets AS b WHERE b.key = 'credential:' || owner.credential))::text],
-        ARRAY[concat(recipient, owner.sender) ~ '[^\u0001-\u007f]' COLLATE "C"]);
+    PERFORM queue_put(ARRAY[campaign_message(owner, message_id, recipient, composed, hostname)], ARRAY[new_row(1, recipient, domain,
+        campaign_metadata(owner, EXISTS (SELECT FROM budgets AS b WHERE b.key = 'credential:' || owner.credential)))]);
     PERFORM pgmta.notify_channel('pgmta_queue');
     RETURN message_id;
 END $$;

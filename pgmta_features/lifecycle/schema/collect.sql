@@ -82,7 +82,6 @@ BEGIN
         array_agg(e.domain ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS domains,
         array_agg(e.template_id ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS template_ids,
         array_agg(e.sender ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS senders,
-        array_agg(mailbox_domain(e.sender COLLATE "C") ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS sender_domains,
         array_agg(e.priority ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS priorities,
         array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS metadata,
         array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS params,
@@ -93,7 +92,7 @@ BEGIN
         SELECT p.place, p.at, p.waits, t.id AS token, a.email, mailbox_domain(a.email COLLATE "C") AS domain,
             o.template_id, o.sender, o.priority,
             jsonb_build_object('_deadline', to_char(to_timestamp(t.expires_at) AT TIME ZONE 'UTC',
-                'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::text AS metadata,
+                'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
             jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', a.email)), 'words', w.words,
                 'token', jsonb_build_object('purpose', o.purpose, 'secret', encode(t.secret, 'hex'), 'key', o.key,
                     'url', o.url, 'code', CASE t.action WHEN 'password_recovery' THEN t.code END)) AS params,
@@ -131,21 +130,18 @@ BEGIN
         WHERE b.key = budget AND b.month_used >= b.month_most AND b.month >= date_trunc('month', began AT TIME ZONE 'UTC'));
     IF granted > 0 THEN
         mails := ARRAY(SELECT nextval('message_ids') FROM generate_series(1, granted));
-        PERFORM queue_put(mails, ARRAY(SELECT octet_length(p::text) FROM unnest(found.params[:granted]) AS p),
-            ARRAY(SELECT submit_trace(hostname, m) FROM unnest(mails) AS m),
-            array_fill(''::bytea, ARRAY[granted]),
-            ARRAY(SELECT concat('<', m, '.', right(replace(gen_random_uuid()::text, '-', ''), 16), '@',
-                coalesce(hostname, 'localhost'), '>') FROM unnest(mails) AS m),
-            array_fill('sql'::text, ARRAY[granted]), found.senders[:granted], found.sender_domains[:granted],
-            found.priorities[:granted], ARRAY(SELECT generate_series(1, granted)), found.emails[:granted],
-            found.domains[:granted],
-            utf8 => ARRAY(SELECT concat(email, sender) ~ '[^\u0001-\u007f]' COLLATE "C"
-                FROM unnest(found.emails[:granted], found.senders[:granted]) AS pair (email, sender)),
-            tenants => array_fill(coalesce(options ->> 'tenant', ''), ARRAY[granted]),
-            on_failed => array_fill('remove'::text, ARRAY[granted]),
-            logins => array_fill(pgmta.acting()::text, ARRAY[granted]),
-            rets => array_fill('HDRS'::text, ARRAY[granted]), metadata => found.metadata[:granted],
-            template_ids => found.template_ids[:granted], params => found.params[:granted]);
+        PERFORM queue_put(
+            ARRAY(SELECT new_message(id => id, size => octet_length(params::text), priority => priority,
+                trace => submit_trace(hostname, id), body => '', sender => sender,
+                sender_domain => mailbox_domain(sender COLLATE "C"), on_failed => 'remove',
+                message_id_header => composed_message_id(id, hostname), origin => 'sql',
+                utf8 => concat(email, sender) ~ '[^\u0001-\u007f]' COLLATE "C", tenant => options ->> 'tenant',
+                submitted_by => pgmta.acting(), ret => 'HDRS', template_id => template_id, params => params)
+            FROM unnest(mails, found.senders[:granted], found.priorities[:granted], found.emails[:granted],
+                found.template_ids[:granted], found.params[:granted]) AS m (id, sender, priority, email, template_id, params)),
+            ARRAY(SELECT new_row(number::integer, email, domain, metadata)
+            FROM unnest(found.emails[:granted], found.domains[:granted], found.metadata[:granted]) WITH ORDINALITY
+                AS r (email, domain, metadata, number)));
         UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp(), message_id = m.mail
         FROM unnest(found.places[:granted], mails) AS m (at, mail) WHERE t.ctid = m.at;
         taken := granted;

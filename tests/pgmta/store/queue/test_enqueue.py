@@ -9,16 +9,18 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
+from pgmta.errors import StoreUnavailable
 from pgmta.model import CHUNK_OCTETS, NewMessage, Options, Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
+from pgmta.store.admin.migrate import migrate
 from pgmta.store.admin.upkeep import Upkeep
 from pgmta.store.queries import Statement
 from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Companion, Enqueue
 from pgmta.store.queue.settle import Settlements
-from tests.support.database import PrivateServer
+from tests.support.database import PrivateServer, fresh_database
 from tests.support.rows import column, fetch
 from tests.support.waiting import until
 
@@ -321,3 +323,22 @@ async def test_options_reach_their_columns(db: psycopg.Connection, link: Link) -
         (301, "acme", "remove", True, "NEVER", "rfc822;x", "QUEUED", None),
         (301, "acme", "remove", True, None, None, "HOLD", "why"),
     ]
+
+
+async def test_types_of_another_schema_are_learned_again(server: str) -> None:
+    """A link connects before there is a schema, and the schema is restored: its oids are others."""
+    with fresh_database(server) as uri, psycopg.connect(uri, autocommit=True) as db:
+        link = Link(uri, "test")
+        await link.run("SELECT")
+        migrate(uri)
+        await Enqueue(link).commit(group(300))
+        db.execute("DROP SCHEMA pgmta CASCADE")
+        migrate(uri)
+        with pytest.raises(StoreUnavailable):  # smtpd tries again
+            await Enqueue(link).commit(group(300))
+        await Enqueue(link).commit(group(300))
+        db.execute("DROP SCHEMA pgmta CASCADE")
+        migrate(uri)
+        await Enqueue(link).commit(group(300), wake=True)  # prepared for the new types
+        await link.close()
+        assert column(db, "SELECT id FROM pgmta.messages ORDER BY id") == [300, 301, 302]

@@ -195,7 +195,7 @@ def test_smtp_on_standard_input(system: System) -> None:
 def test_smtpd_stops_meanwhile_and_nothing_is_lost_or_doubled(system: System) -> None:
     """Eight callers send while smtpd stops and starts; a restarted smtpd takes waiting mail."""
     folder = system.folder / "maildrop"
-    smtpd = system.smtpd(maildrop={"directory": str(folder), "every": "100ms"})
+    smtpd = system.smtpd(maildrop={"directory": str(folder)})
     sendmail = Sendmail(system.folder, smtpd.port)
     failed: list[bytes] = []
 

@@ -8,6 +8,9 @@ from functools import lru_cache
 
 from pgmta.config.types import Network
 
+NETWORK_FACTOR = 4
+"""A network may have this many times the connections, and the failed logins, of an address."""
+
 # By version of IP. An IPv6 host has at least a /64, which counts as one address.
 _ADDRESS_PREFIX_BITS = {4: 32, 6: 64}
 _NETWORK_PREFIX_BITS = {4: 24, 6: 48}

@@ -14,7 +14,7 @@ from functools import lru_cache
 import psycopg
 from structlog.contextvars import unbind_contextvars
 
-from pgmta.accounts.networks import Networks, address_of, network_of
+from pgmta.accounts.networks import NETWORK_FACTOR, Networks, address_of, network_of
 from pgmta.config.authentication import Failures
 from pgmta.config.types import Network
 from pgmta.errors import StoreUnavailable
@@ -23,8 +23,6 @@ from pgmta.store.accounts.logins import LoginStore
 
 PERIOD_S = 600.0
 """All failures of a unit are forgotten after this time."""
-NETWORK_FACTOR = 4
-"""A network may have this many times the failures of an address."""
 _MAX_UNITS = 20_000  # whose failures are known; a unit is a user, an address or a network
 _CACHED_CLIENTS = 4096  # whose units need not be computed again
 _WRITE_INTERVAL_S = 1.0

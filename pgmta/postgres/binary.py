@@ -24,7 +24,6 @@ _HEADER = struct.Struct("!iiIii")
 _LENGTH = struct.Struct("!i")
 _PACKED_LENGTHS = 256  # elements of fewer octets need no packing of their length
 _PACKED_LENGTH = [_LENGTH.pack(length) for length in range(_PACKED_LENGTHS)]
-_NULL = _LENGTH.pack(-1)
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # of a timestamptz in binary form
 _MICROSECOND = timedelta(microseconds=1)
 _EMPTY = struct.Struct("!iiI")
@@ -82,12 +81,6 @@ class Instants(_Array[datetime]):
 
 class Texts(_Array[str]):
     """A text[] without nulls; `?` stands for characters that the database's encoding lacks."""
-
-    oid, element = 1009, _TEXT_OID
-
-
-class OptionalTexts(_Array[str | None]):
-    """The same as Texts, with nulls."""
 
     oid, element = 1009, _TEXT_OID
 
@@ -162,7 +155,7 @@ class _ArrayDumper(Dumper):
         length, kind = len(obj), self.cls
         if not length:
             return _EMPTY.pack(0, 0, kind.element)
-        header = _HEADER.pack(1, kind is OptionalTexts, kind.element, length, 1)
+        header = _HEADER.pack(1, 0, kind.element, length, 1)
         if kind.size:
             if kind is Instants:
                 obj = list(map(_microseconds, obj))
@@ -170,17 +163,10 @@ class _ArrayDumper(Dumper):
             flat[1::2] = obj
             return header + struct.pack("!" + kind.code * length, *flat)
         parts = [header] * (2 * length + 1)
-        if kind is OptionalTexts:
-            octets = [b"" if text is None else self._octets(text) for text in obj]
-            parts[1::2] = [
-                _NULL if text is None else _LENGTH.pack(len(each))
-                for text, each in zip(obj, octets, strict=True)
-            ]
-        else:
-            octets = list(map(self._octets, obj)) if kind.element == _TEXT_OID else obj
-            sizes = list(map(len, octets))
-            pack = _PACKED_LENGTH.__getitem__ if max(sizes) < _PACKED_LENGTHS else _LENGTH.pack
-            parts[1::2] = list(map(pack, sizes))
+        octets = list(map(self._octets, obj)) if kind.element == _TEXT_OID else obj
+        sizes = list(map(len, octets))
+        pack = _PACKED_LENGTH.__getitem__ if max(sizes) < _PACKED_LENGTHS else _LENGTH.pack
+        parts[1::2] = list(map(pack, sizes))
         parts[2::2] = octets
         return b"".join(parts)
 

@@ -21,7 +21,7 @@ from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.conditions import all_of
 from pgmta.store.queue.costly import TRYING_SETTINGS, CostlyConditions
-from pgmta.store.records.broken_tls import REMEMBER_S, BrokenTlsHosts
+from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.dkim_keys import DkimKeys
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
@@ -49,7 +49,7 @@ class SharedTlsMemory:
     def __init__(self, resources: Resources, config: Tls) -> None:
         link = resources.link("tls")
         self._reports = TlsReports(link)
-        self._broken = broken = BrokenTlsHosts(link, REMEMBER_S, config.minimum)
+        self._broken = broken = BrokenTlsHosts(link, config.minimum)
         policies = StsPolicies(link)
         self.memory = TlsMemory(
             policies.find,
@@ -63,7 +63,7 @@ class SharedTlsMemory:
 
     def configure(self, config: Tls) -> None:
         """Keep broken hosts as these settings say, and forget those of other ones."""
-        self._broken.configure(REMEMBER_S, config.minimum)
+        self._broken.configure(config.minimum)
 
     async def write_results(self) -> None:
         """Write the results since the last time. Those that can't be written now are kept."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pgmta.logs import get
 from pgmta.model import StsPolicy
-from pgmta.store.records.broken_tls import REMEMBER_S, BrokenTlsHosts
+from pgmta.store.records.broken_tls import BrokenTlsHosts
 from pgmta.store.records.sts_policies import StsPolicies
 from pgmta.store.records.tls_reports import TlsReports
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
@@ -59,7 +59,7 @@ def _make(process: QueuedProcess) -> Work:
     link, tls = process.link, process.config.delivery.tls
     return StsPolicyDuty(
         StsPolicies(link),
-        BrokenTlsHosts(link, REMEMBER_S, tls.minimum),
+        BrokenTlsHosts(link, tls.minimum),
         TlsReports(link),
         lambda: process.smtp.security.fetcher,
     ).do

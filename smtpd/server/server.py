@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pgmta.accounts.logins import Logins
 from pgmta.accounts.network_limits import Bound, Excess, NetworkLimits
+from pgmta.accounts.networks import NETWORK_FACTOR
 from pgmta.daemon_role import SMTPD
 from pgmta.intake.committer import Committer
 from pgmta.intake.metadata_rules import MetadataRules
@@ -26,8 +27,6 @@ from smtpd.server.memory import Memory
 from smtpd.server.scheduler import Scheduler
 from smtpd.server.session_figures import SessionFigures
 
-NETWORK_FACTOR = 4
-"""A network may have so many times the connections of an address."""
 MAX_TURNED_AWAY = 1000
 """So many connections over the limits may wait for their refusal."""
 _REFUSAL_DELAY_S = 1.0

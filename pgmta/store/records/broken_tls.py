@@ -28,14 +28,14 @@ class BrokenTlsHosts:
     Without the database the memory counts: a handshake that fails again costs a connection.
     """
 
-    def __init__(self, link: Link, remember: float, minimum: str) -> None:
+    def __init__(self, link: Link, minimum: str, remember: float = REMEMBER_S) -> None:
         self._link = link
         self._lock = asyncio.Lock()
         self._minimum = ""
-        self.configure(remember, minimum)
+        self.configure(minimum, remember)
 
-    def configure(self, remember: float, minimum: str) -> None:
-        """Keep hosts for this number of seconds; `minimum` is the lowest version of TLS.
+    def configure(self, minimum: str, remember: float = REMEMBER_S) -> None:
+        """Keep hosts for `remember` seconds; `minimum` is the lowest version of TLS.
 
         A host that failed with another lowest version may well work with this one.
         """

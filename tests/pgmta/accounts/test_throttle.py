@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pgmta.accounts import users
 from pgmta.accounts.login import AuthUnavailable
-from pgmta.accounts.throttle import NETWORK_FACTOR, PERIOD_S, Notes, Throttle
+from pgmta.accounts.networks import NETWORK_FACTOR
+from pgmta.accounts.throttle import PERIOD_S, Notes, Throttle
 from pgmta.config.authentication import Failures
 from tests.support.waiting import let_others_run
 

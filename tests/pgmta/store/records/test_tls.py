@@ -24,7 +24,7 @@ from queued.upkeep.sts_policies import RESULTS, StsPolicyDuty
 from tests.sql.test_surface import linked, one
 from tests.support.waiting import PATIENCE
 
-TLS = (60.0, "TLSv1.2")
+TLS = ("TLSv1.2", 60.0)
 MX = "mx.b.example:25"
 POLICY = StsPolicy("b.example", "1", "enforce", ("mx.b.example", "*.c.example"), 86400, 86400.0)
 
@@ -136,7 +136,7 @@ async def test_only_a_second_failure_makes_a_host_broken(database: str) -> None:
         hosts.worked(MX)
         await hosts.failed(MX, "reset", time.monotonic())
         assert not await hosts.known(MX), "TLS worked in between"
-        hosts.configure(1e-9, "TLSv1.2")
+        hosts.configure("TLSv1.2", 1e-9)
         await hosts.failed(MX, "reset", time.monotonic())
         assert not await hosts.known(MX), "the first failure is long ago"
         hosts.configure(*TLS)
@@ -147,13 +147,13 @@ async def test_only_a_second_failure_makes_a_host_broken(database: str) -> None:
 async def test_broken_hosts_count_for_the_lowest_version_of_tls_they_failed_with(
     database: str,
 ) -> None:
-    other = 60.0, "TLSv1.3"
+    other = "TLSv1.3", 60.0
     async with linked(database, role="pgmta_queued") as link:
         hosts = BrokenTlsHosts(link, *other)
         await fail_twice(hosts, MX)
         await hosts.failed("a:25", "reset", time.monotonic())
         assert await hosts.known(MX)
-        hosts.configure(30.0, "TLSv1.3")
+        hosts.configure("TLSv1.3", 30.0)
         assert await hosts.known(MX)
         begun = time.monotonic()
         hosts.configure(*TLS)

@@ -28,7 +28,7 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # of a timestamptz in binary form
 _MICROSECOND = timedelta(microseconds=1)
 _EMPTY = struct.Struct("!iiI")
 _TEXT_OID, TIMESTAMPTZ_OID, JSONB_OID = 25, 1184, 3802  # in pg_type
-_MEMBER, _INSTANT = struct.Struct("!Ii"), struct.Struct("!Iiq")  # type and length, and a value
+_MEMBER, _INSTANT = struct.Struct("!Ii"), struct.Struct("!Iiq")  # type, length (and value)
 _PACKED_TEXTS = [_MEMBER.pack(_TEXT_OID, length) for length in range(_PACKED_LENGTHS)]
 NULL_TEXT = _MEMBER.pack(_TEXT_OID, -1)
 _JSONB_VERSION = b"\1"

@@ -42,7 +42,7 @@ class Question:
     async def run(self, query: bytes) -> None:
         """Ask until cancelled. Raises psycopg.Error."""
         await self._connection.execute(f"PREPARE {_STATEMENT_NAME} AS ".encode() + query)
-        # the first time in the usual way, which raises the usual errors
+        # the first time by psycopg's execute(), which raises its errors; _tick() sends the others
         cursor = await self._connection.execute(f"EXECUTE {_STATEMENT_NAME}".encode())
         if row := await cursor.fetchone():
             self._answered(tuple(str(value).encode() for value in row))

@@ -10,8 +10,8 @@ from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
 
 _RECIPIENTS_PER_COMMIT = 1000  # of a job
-_MAX_FEW_RECIPIENTS = 2000  # so many in the queue are compared with it in each round
-_ROUNDS_PER_COMPARISON = 30  # of more recipients
+_MAX_FEW_RECIPIENTS = 2000  # with at most so many in the queue, each round reconciles
+_ROUNDS_PER_COMPARISON = 30  # with more in it, only the last of so many rounds does
 # an end may read each deferred recipient, so the next comes after 20 times its time
 _REST_FACTOR = 20
 

@@ -5,7 +5,7 @@ campaign_outcomes(%(of_campaigns)b::bigint[], %(of_numbers)b::integer[], %(of_ma
     %(of_started)b::timestamptz[], %(of_ended)b::timestamptz[], ARRAY(SELECT id FROM changed))
 
 -- name: may_begin
--- Part of begin: the job of a row may be stopped, its recipient suppressed.
+-- Part of begin: a row whose job was stopped, or whose recipient was suppressed, may not begin.
 id = ANY (campaign_may_begin(%(ids)b::bigint[]))
 
 -- name: due

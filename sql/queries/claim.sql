@@ -2,9 +2,9 @@
 -- Lease due rows in the order of priority and time, from a window at the front of the queue. While
 -- little is due, the window shows all of it. If `more` is true, the window did not
 -- reach the end, and only claim_by_domain is fair. With `wide` that is not asked of a claim that got all it
--- wanted, which reads no more of the window than it needs. The braces take the worker's condition
--- and what excludes the rows that standing rules hold; others the labels of rows (labels.py). If the rules changed since the caller read them, nothing is
--- claimed; `version` is theirs.
+-- wanted, which reads no more of the window than it needs. The braces take the worker's condition,
+-- what excludes the rows that standing rules hold, and the labels of rows (pgmta/store/queue/labels.py).
+-- If the rules changed since the caller read them, nothing is claimed; `version` is theirs.
 -- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index, and the sum keeps the plan off queue_domain_due
 -- (docs/decisions/claim.md).
 WITH seen AS MATERIALIZED (

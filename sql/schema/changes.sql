@@ -56,7 +56,7 @@ DECLARE
     changed bigint;
 BEGIN
     IF cardinality(ids) = 0 THEN RETURN 0; END IF;
-    -- By a subselect: to estimate an array that the planner knows costs more than to plan without.
+    -- ARRAY(SELECT …) hides the ids from the planner: to estimate known ones costs more than to plan without them.
     CASE action
     WHEN 'hold' THEN
         UPDATE pgmta.queue AS q

@@ -5,6 +5,7 @@
     PgmtaError
     ├── ConfigError        a configuration file is wrong; stops the start
     │   └── FormerDatabase the database that it names has the schema of another commit
+    ├── FeatureError       the features in use do not fit together
     ├── AddressError       a mailbox does not follow RFC 5321
     ├── TemplateError      a template is refused
     ├── SubmissionError    an argument of a mail is refused; nothing of that mail was stored
@@ -52,6 +53,10 @@ class FormerDatabase(ConfigError):
             "before the first release: deliver its mail with the commit that made it, then give "
             "pgmta a new database"
         ])  # fmt: skip
+
+
+class FeatureError(PgmtaError):
+    """A feature lacks another one that it needs, or gives a name that is given already."""
 
 
 class AddressError(PgmtaError):

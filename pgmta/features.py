@@ -7,11 +7,13 @@ them, so `queuectl --help`, a short command and smtpd load none of a feature's c
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
+
+from pgmta.errors import FeatureError
 
 FEATURES: tuple[str, ...] = (
     "top",
@@ -60,9 +62,7 @@ class Feature:
     commands: Mapping[str, Command] = field(default_factory=dict)
     sections: Mapping[str, ImportPath] = field(default_factory=dict)  # Section
     more_keys: Mapping[str, ImportPath] = field(default_factory=dict)  # Section
-    fixed: tuple[str, ...] = ()
     config_checks: tuple[ImportPath, ...] = ()
-    database_checks: tuple[ImportPath, ...] = ()
     doctor_checks: tuple[ImportPath, ...] = ()
     looks: tuple[ImportPath, ...] = ()  # Look
     duties: tuple[ImportPath, ...] = ()  # Duty, or a list of them
@@ -72,7 +72,6 @@ class Feature:
     stages: Mapping[str, ImportPath] = field(default_factory=dict)  # OutgoingStage
     transports: Mapping[str, ImportPath] = field(default_factory=dict)  # TransportKind
     route_keys: tuple[ImportPath, ...] = ()  # ShapingRoute
-    route_limits: tuple[ImportPath, ...] = ()  # ShownLimit
     beginning: tuple[ImportPath, ...] = ()  # BeginCompanion
     settling: tuple[ImportPath, ...] = ()  # SettleCompanion
     explainers: tuple[ImportPath, ...] = ()  # Explainer
@@ -96,25 +95,61 @@ class SideServer(Protocol):
 def features() -> dict[str, Feature]:
     """Return the features by name, each after those that it needs.
 
-    Raises ValueError if one stands before a feature that it needs.
+    Raises FeatureError if one has no folder, or does not stand behind those that it needs.
     """
     known: dict[str, Feature] = {}
     for name in FEATURES:
-        feature = importlib.import_module(f"pgmta_features.{name}").FEATURE
-        if missing := [other for other in feature.needs if other not in known]:
-            raise ValueError(f"feature {name} needs {', '.join(missing)} before it in FEATURES")
+        if not folder(name).is_dir():
+            raise FeatureError(
+                f"feature {name} has no folder pgmta_features/{name}: "
+                "remove its name from FEATURES in pgmta/features.py, or bring the folder back"
+            )
+        feature: Feature = importlib.import_module(f"pgmta_features.{name}").FEATURE
+        if missing := ", ".join(other for other in feature.needs if other not in known):
+            raise FeatureError(
+                f"feature {name} needs {missing}, which FEATURES in pgmta/features.py does not "
+                f"have before it: remove {name} too, or put {missing} before it"
+            )
         known[name] = feature
     return known
 
 
-def import_paths(kind: str) -> Iterator[tuple[str, ImportPath]]:
-    """Yield the paths of one field of all features, with their names if it is a mapping."""
-    for name, feature in features().items():
-        given = getattr(feature, kind)
+def import_paths(kind: str) -> Iterator[tuple[str, str, ImportPath]]:
+    """Yield the paths of one field: the feature, the name if the field is a mapping, the path."""
+    for feature, fields in features().items():
+        given = getattr(fields, kind)
         items = given.items() if isinstance(given, Mapping) else (("", each) for each in given)
-        for key, path in items:
+        for name, path in items:
             text = path.path if isinstance(path, Command) else path
-            yield key, f"pgmta_features.{name}{text}" if text.startswith(".") else text
+            yield feature, name, f"pgmta_features.{feature}{text}" if text[0] == "." else text
+
+
+class Givers:
+    """Remembers who gave each of some names, which have to differ; `core` are those of the core."""
+
+    def __init__(self, core: Iterable[str]) -> None:
+        self._givers = dict.fromkeys(core, "the core")
+
+    def note(self, feature: str, name: str, what: str) -> None:
+        """Note a name of a feature. Raises FeatureError if it is given already."""
+        giver = f"feature {feature}"
+        if (other := self._givers.setdefault(name, giver)) != giver:
+            raise FeatureError(
+                f"{other} and {giver} both have the {what} {name!r}: rename one, or remove {giver}"
+            )
+
+
+def named_paths(kind: str, core: Iterable[str], what: str) -> dict[str, ImportPath]:
+    """Return the paths of one field by their names; no two of them, or of `core`, may be equal.
+
+    `what` has such a name, for the error. Raises FeatureError.
+    """
+    givers = Givers(core)
+    found = {}
+    for feature, name, path in import_paths(kind):
+        givers.note(feature, name, what)
+        found[name] = path
+    return found
 
 
 def load(path: ImportPath) -> Any:
@@ -125,7 +160,7 @@ def load(path: ImportPath) -> Any:
 
 def loaded(kind: str) -> Iterator[Any]:
     """Yield the objects of one field of all features; those of a list one by one."""
-    for _, path in import_paths(kind):
+    for _, _, path in import_paths(kind):
         found = load(path)
         yield from found if isinstance(found, list) else [found]
 
@@ -142,5 +177,6 @@ def more_schemas() -> list[str]:
 
 async def begin_servers(daemon: str, *parts: Any) -> list[SideServer]:
     """Return the servers of features beside a daemon, whose parts they get. Raises ConfigError."""
-    begun = [await load(path)(*parts) for name, path in import_paths("servers") if name == daemon]
+    paths = (path for _, name, path in import_paths("servers") if name == daemon)
+    begun = [await load(path)(*parts) for path in paths]
     return [server for server in begun if server]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import psycopg.conninfo
 from pydantic import Field, field_validator
@@ -78,6 +78,8 @@ class DatabasePlace(Section):
 class Environment(DatabasePlace):
     """Describe the host and the folder of the process."""
 
+    needs_restart: ClassVar[bool] = True
+
     hostname: str = Field(
         default_factory=socket.getfqdn,
         description="name in 220, EHLO and Received; default: this host's full name",
@@ -100,6 +102,8 @@ def environment_field() -> Any:
 
 class Log(Section):
     """Choose what the process logs to stderr."""
+
+    needs_restart: ClassVar[bool] = True
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from inspect import get_annotations
+from typing import Any, get_args
 
 from pydantic import Field, create_model
 
 from pgmta.config.types import Section
-from pgmta.features import features, import_paths, load
+from pgmta.features import Givers, import_paths, load, named_paths
 
 
 class JoinedFile(Section):
@@ -30,24 +32,52 @@ def joined[F: JoinedFile](model: type[F], file: str = "") -> type[F]:
 
     `file` is the word before the keys of these, as in `web/callbacks`; '' for queued.yaml. A path
     leads to a model, or the type and the field of a key that is no mapping of its own.
+
+    Raises FeatureError if two give the same section or key.
     """
-    fields: dict[str, Any] = {}
-    for key, path in import_paths("more_keys"):
+    more_keys: dict[str, list[tuple[str, type[Section]]]] = {}
+    for feature, key, path in import_paths("more_keys"):
         if name := _in_file(key, file):
-            now: Any = fields[name][0] if name in fields else model.model_fields[name].annotation
-            more: Any = create_model(now.__name__, __base__=(load(path), now), __doc__=now.__doc__)
-            fields[name] = (more, Field(default=more()))
-    for key, path in import_paths("sections"):
+            more_keys.setdefault(name, []).append((feature, load(path)))
+    fields: dict[str, Any] = {}
+    for name, parts in more_keys.items():
+        section: Any = model.model_fields[name].annotation
+        more = extended(section, parts, f"key of section {name}")
+        fields[name] = (more, Field(default=more()))
+    core = (f"{file}/{name}" if file else name for name in model.model_fields)
+    for key, path in named_paths("sections", core, "section").items():
         if name := _in_file(key, file):
             found = load(path)
             fields[name] = found if isinstance(found, tuple) else (found, Field(default=found()))
     return create_model(model.__name__, __base__=model, __doc__=model.__doc__, **fields)
 
 
-def fixed_sections(file: str = "") -> list[str]:
-    """Return the features' sections that a running process does not take from a changed file."""
-    keys = (key for feature in features().values() for key in feature.fixed)
-    return [name for key in keys if (name := _in_file(key, file))]
+def extended[S: Section](
+    model: type[S], parts: Iterable[tuple[str, type[Section]]], what: str
+) -> type[S]:
+    """Return a model with the keys of others, each with the feature that gives them.
+
+    `what` each of them is, for the error. Raises FeatureError if two give the same key.
+    """
+    givers = Givers(model.model_fields)
+    bases: list[type[Section]] = [model]
+    for feature, more in parts:
+        own = (get_annotations(each) for each in more.__mro__ if not issubclass(model, each))
+        for key in set().union(*own).intersection(more.model_fields):
+            givers.note(feature, key, what)
+        bases.insert(0, more)
+    made: Any = create_model(model.__name__, __base__=tuple(bases), __doc__=model.__doc__)
+    return made  # type: ignore[no-any-return]
+
+
+def lasting_sections(model: type[JoinedFile]) -> list[str]:
+    """Return the sections that a running process does not take from a changed file."""
+    return [
+        name
+        for name, field in model.model_fields.items()
+        for each in (field.annotation, *get_args(field.annotation))
+        if isinstance(each, type) and issubclass(each, Section) and each.needs_restart
+    ]
 
 
 def _in_file(key: str, file: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
@@ -18,6 +18,8 @@ def _parse_listener(value: Any) -> HostPort:
 
 class MetricsPage(Section):
     """Choose where the figures and the health of a daemon are served. They have no login."""
+
+    needs_restart: ClassVar[bool] = True
 
     listen: Annotated[HostPort, BeforeValidator(_parse_listener)] | None = Field(
         default=None,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -64,6 +64,8 @@ class Section(BaseModel):
     """Hold a mapping of the file. Unknown keys are mistakes; values do not change later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    needs_restart: ClassVar[bool] = False
+    """Whether queued and `queued web` keep it as it is when their file is read again."""
 
 
 def listed(value: Any) -> list[Any]:

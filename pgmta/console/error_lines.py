@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from pgmta.console.journal import marked_words
+from pgmta.errors import FeatureError
 
 
 class ErrorLines(click.Command):
@@ -33,6 +34,9 @@ class ErrorLines(click.Command):
             else:
                 _show(error)
             sys.exit(error.exit_code)
+        except FeatureError as error:
+            click.echo(marked_words(f"error: {error}"), err=True)
+            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 

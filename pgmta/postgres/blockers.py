@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final
 
 import psycopg
@@ -16,7 +17,7 @@ from pgmta.postgres.fit_session import check_pooler, writable
 ASKING_SETTINGS: Final = {"statement_timeout": "2s", "lock_timeout": "1s"}
 """Run-time parameters of a session that asks."""
 
-BLOCKERS: Final[bytes] = """
+_QUERY = """
 WITH waiting AS (
     SELECT l.pid, extract(epoch FROM clock_timestamp() - min(l.waitstart))::float8 AS seconds
     FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
@@ -43,15 +44,19 @@ SELECT b.pid, b.waiters, coalesce(a.usename, a.backend_type, '') AS login,
     coalesce(extract(epoch FROM clock_timestamp() - a.xact_start)::float8, b.seconds) AS seconds
 FROM blocking AS b LEFT JOIN pg_stat_activity AS a USING (pid)
 ORDER BY b.waiters DESC, seconds DESC NULLS LAST, b.pid LIMIT 5
-""".replace("{schemas}", f"{{{','.join([SCHEMA, *more_schemas()])}}}").encode()
-"""Asks who blocks whom: sessions for which others wait, and that do not wait themselves.
-
-A session that keeps a table of pgmta to itself is there also while nobody waits for it. The process
-0 stands for prepared transactions. `seconds` is the age of the transaction or, if this login may
-not see that, how long another session waits; it may be NULL.
 """
-
 _TOOK_TOO_LONG = frozenset(("55P03", "57014"))  # lock_not_available, query_canceled
+
+
+@cache
+def query() -> bytes:
+    """Return the query who blocks whom: sessions for which others wait, and that wait for nobody.
+
+    A session that keeps a table of pgmta to itself is there also while nobody waits for it. The
+    process 0 stands for prepared transactions. `seconds` is the age of the transaction or, if this
+    login may not see that, how long another session waits; it may be NULL.
+    """
+    return _QUERY.replace("{schemas}", f"{{{','.join([SCHEMA, *more_schemas()])}}}").encode()
 
 
 def limited(error: BaseException) -> bool:
@@ -102,5 +107,5 @@ def named(uri: str, error: psycopg.Error) -> str:
         for name, value in ASKING_SETTINGS.items():
             db.execute("SELECT pg_catalog.set_config(%s, %s, false)", (name, value))
         db.execute("SET search_path = pg_catalog, pg_temp")
-        blocker = sentence(db.execute(BLOCKERS).fetchall())
+        blocker = sentence(db.execute(query()).fetchall())
     return ": ".join(part for part in (faults.one_line(error), blocker) if part)

@@ -220,7 +220,7 @@ class Link:
         try:
             async with asyncio.timeout(_BLOCKERS_TIMEOUT_S):
                 cursor = connection.cursor(row_factory=dict_row)
-                await cursor.execute(blockers.BLOCKERS, prepare=False)
+                await cursor.execute(blockers.query(), prepare=False)
                 blocker = blockers.sentence(await cursor.fetchall())
         except (psycopg.Error, TimeoutError):
             return False

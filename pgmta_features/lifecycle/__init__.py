@@ -20,13 +20,11 @@ FEATURE = Feature(
     duties=(".expiry:DUTY",),
     named_loops=(".collectors:COLLECTORS",),
     sections={"collectors": ".config:COLLECTORS"},
-    fixed=("collectors",),
     more_keys={
         "retention": ".config:LifecycleRetention",
         "web/public": ".return_pages:ReturnPages",
     },
     config_checks=(".config:problems",),
-    database_checks=(".check:check_collectors",),
     doctor_checks=(".account_checks:checks",),
     first_steps=(".first_step:STEP",),
     routes=(".pages:PAGES",),

@@ -9,6 +9,7 @@ from functools import partial
 from pgmta.compose.token import KeyRings
 from pgmta.metrics.series import MoreFigures, Series, Values
 from pgmta.service import Part
+from pgmta_features.lifecycle.check import check_collectors
 from pgmta_features.lifecycle.collections import SESSION
 from pgmta_features.lifecycle.collector_loop import OUTCOMES, CollectorLoop
 from pgmta_features.lifecycle.config import Collector, collectors_of
@@ -67,4 +68,4 @@ def _names(config: QueuedConfig) -> list[str]:
     return [collector.name for collector in collectors_of(config)]
 
 
-COLLECTORS = NamedLoops("collector", _names, _begin)
+COLLECTORS = NamedLoops("collector", _names, _begin, check_collectors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
@@ -83,6 +83,8 @@ class CollectorBudget(Section):
 
 class Collector(Section):
     """One collector: it makes mail of tokens, in batches."""
+
+    needs_restart: ClassVar[bool] = True
 
     name: Annotated[str, _pattern(_NAME, "name of letters, digits and . _ -")] = Field(
         default="collector", description="unique name, in logs and in lifecycle.collections"

@@ -11,5 +11,4 @@ FEATURE = Feature(
         "metrics": "pgmta.config.metrics:MetricsPage",
         "web/metrics": "pgmta.config.metrics:MetricsPage",
     },
-    fixed=("metrics", "web/metrics"),
 )

@@ -20,5 +20,4 @@ FEATURE = Feature(
     route_keys=(".config:RatedRoute",),
     doctor_checks=(".doctor_check:checks",),
     explainers=(".explainer:EXPLAINER",),
-    route_limits=(".route_rate:SHOWN",),
 )

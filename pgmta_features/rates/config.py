@@ -10,10 +10,10 @@ from pydantic import BeforeValidator, Field
 
 from pgmta.config.types import Whole
 from pgmta.model import RouteLimit
-from queued.config import ShapingRoute
+from queued.config import ShapingRoute, ShownLimit
 
 from .rate import Rate
-from .route_rate import RouteRate
+from .route_rate import SHOWN, RouteRate
 
 _SHARED_BY = ("destination", "sender_domain", "tenant", "route")
 
@@ -52,6 +52,11 @@ class RatedRoute(ShapingRoute):
             self.mail, f"rate {self.name}", by, route=self.name, rate=self.rate, burst=self.burst
         )
         return *super().limits, rate
+
+    @classmethod
+    def shown_limits(cls) -> tuple[ShownLimit, ...]:
+        """How commands show the limits: the rate, too."""
+        return *super().shown_limits(), SHOWN
 
     def wrong_keys(self) -> Iterator[tuple[str, str]]:
         """Yield keys that do not fit together, and the reasons."""

@@ -11,8 +11,7 @@ from typing import Any
 from pgmta.mail.address import domain_of
 from pgmta.mail.metadata import values_of
 from pgmta.model import RouteLimit
-from queued.routing.ceiling import ShownLimit
-from queued.routing.routes import Routed
+from queued.config import ShownLimit
 
 from .rate import rate_text
 from .reservations import Budget
@@ -73,21 +72,20 @@ def budget_key(route: str, value: str) -> str:
     return f"route:{route}:{sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
-def _rate(routed: Routed) -> RouteRate | None:
-    return next((each for each in routed.limits if isinstance(each, RouteRate)), None)
+def _rate(limits: Sequence[RouteLimit]) -> RouteRate | None:
+    return next((each for each in limits if isinstance(each, RouteRate)), None)
 
 
-def _text(routed: Routed) -> str | None:
-    return rate.shown if (rate := _rate(routed)) else None
+def _text(limits: Sequence[RouteLimit]) -> str | None:
+    return rate.shown if (rate := _rate(limits)) else None
 
 
-def _facts(routed: Routed) -> dict[str, Any]:
-    rate = _rate(routed)
+def _facts(limits: Sequence[RouteLimit]) -> dict[str, Any]:
+    rate = _rate(limits)
     return {
         "rate": rate.rate if rate else None,
         "burst": rate.burst if rate else None,
         "per": rate.by or None if rate else None,
-        "rate_by": f"{routed.key}.rate of shaping.yaml" if rate else None,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pgmta.features import features, import_paths
+from pgmta.features import features, named_paths
 from queued.cli.options.lazy_group import LazyCommand, LazyGroup
 
 COMMANDS: dict[str, LazyCommand] = {
@@ -153,11 +153,15 @@ TASKS: dict[str, tuple[str, ...]] = {
 
 
 def all_commands() -> dict[str, LazyCommand]:
-    """Return the commands of the core and of the features."""
+    """Return the commands of the core and of the features.
+
+    Raises FeatureError if two of them have one name.
+    """
     lines = {name: each.line for feature in features().values()
              for name, each in feature.commands.items()}  # fmt: skip
     return COMMANDS | {
-        name: LazyCommand(path, lines[name]) for name, path in import_paths("commands")
+        name: LazyCommand(path, lines[name])
+        for name, path in named_paths("commands", COMMANDS, "command").items()
     }
 
 
@@ -170,7 +174,7 @@ def all_tasks() -> dict[str, tuple[str, ...]]:
     return found
 
 
-@click.group(cls=LazyGroup, lazy=all_commands(), tasks=all_tasks())
+@click.group(cls=LazyGroup, lazy=all_commands, tasks=all_tasks)
 @click.version_option(  # not version_option(), because its module imports psycopg
     package_name="pgmta", prog_name="queuectl", message="%(prog)s (pgmta) %(version)s"
 )

@@ -21,6 +21,8 @@ from queued.config.shaping import (
     ShapingHost,
     ShapingLogin,
     ShapingRoute,
+    ShownLimit,
+    whole_route,
     whole_shaping,
 )
 from queued.config.shaping_secrets import ShapingVerp
@@ -57,6 +59,7 @@ __all__ = [
     "ShapingRewrite",
     "ShapingRoute",
     "ShapingVerp",
+    "ShownLimit",
     "Signing",
     "SigningKeyFile",
     "SigningRule",
@@ -75,5 +78,6 @@ __all__ = [
     "shipped_texts",
     "split_named",
     "whole_model",
+    "whole_route",
     "whole_shaping",
 ]

@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, PrivateAttr, Strict, field_validator
 
@@ -33,6 +33,8 @@ from queued.config.worker import Worker
 class Process(Section):
     """The times that hold for every worker of the process."""
 
+    needs_restart: ClassVar[bool] = True
+
     lease: Annotated[Period, at_least("3s")] = Field(
         default=60.0, description="other workers take over a dead worker's rows after this"
     )
@@ -54,6 +56,8 @@ class Process(Section):
 class Retention(Section):
     """How long logs and old tokens are kept."""
 
+    needs_restart: ClassVar[bool] = True
+
     attempts: Annotated[Period, at_least("1d")] = Field(
         default=90 * 86400.0,
         description="day partitions of attempts are dropped at this age",
@@ -66,6 +70,8 @@ class Retention(Section):
 
 class Urgent(Section):
     """Slots and connections that are reserved for mail which must not wait behind other mail."""
+
+    needs_restart: ClassVar[bool] = True
 
     priority: Annotated[int, Strict(), Field(ge=0, le=3)] | None = Field(
         default=1,

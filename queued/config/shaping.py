@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -22,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from pgmta.config.joined import extended
 from pgmta.config.loader import Problem
 from pgmta.config.types import (
     Section,
@@ -32,7 +34,7 @@ from pgmta.config.types import (
     parse_host_port,
 )
 from pgmta.config.yaml_file import dotted
-from pgmta.features import loaded
+from pgmta.features import import_paths, load
 from pgmta.model import RouteLimit
 from pgmta.selection import Selection
 from queued.config.mail_conditions import MailConditions, Patterns, domain_term
@@ -138,6 +140,19 @@ def _targets(value: Any, info: ValidationInfo) -> Any:
     return listed(value)
 
 
+@dataclass(frozen=True, slots=True)
+class ShownLimit:
+    """How commands show what a key of a feature limits.
+
+    `text` returns what the limits of a route say of it, None if they say nothing. `facts` returns
+    that for machines: the value named `key`, and others, all None without a limit.
+    """
+
+    key: str
+    text: Callable[[Sequence[RouteLimit]], str | None]
+    facts: Callable[[Sequence[RouteLimit]], dict[str, Any]]
+
+
 class ShapingRoute(MailConditions):
     """A route. All of its conditions have to be met; one without conditions is for all mail."""
 
@@ -198,6 +213,11 @@ class ShapingRoute(MailConditions):
     @property
     def limits(self) -> tuple[RouteLimit, ...]:
         """What its mail waits for beside a connection, by keys of features."""
+        return ()
+
+    @classmethod
+    def shown_limits(cls) -> tuple[ShownLimit, ...]:
+        """How commands show these limits."""
         return ()
 
     def wrong_keys(self) -> Iterator[tuple[str, str]]:
@@ -329,10 +349,19 @@ class Shaping(Section):
 
 
 @cache
+def whole_route() -> type[ShapingRoute]:
+    """Return ShapingRoute with the keys of the features.
+
+    Raises FeatureError if two give the same key.
+    """
+    parts = [(feature, load(path)) for feature, _, path in import_paths("route_keys")]
+    return extended(ShapingRoute, parts, "key of routes")
+
+
+@cache
 def whole_shaping() -> type[Shaping]:
     """Return Shaping whose routes have the keys of the features."""
-    bases = (*reversed([*loaded("route_keys")]), ShapingRoute)
-    route: Any = create_model("ShapingRoute", __base__=bases, __doc__=ShapingRoute.__doc__)
+    route: Any = whole_route()
     routes: Any = (list[route], Shaping.model_fields["routes"])
     return create_model("Shaping", __base__=Shaping, __doc__=Shaping.__doc__, routes=routes)
 

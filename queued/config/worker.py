@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -23,6 +23,8 @@ def _action(value: Any) -> Any:
 
 class Worker(Section):
     """One worker: an action, and the condition that chooses its rows."""
+
+    needs_restart: ClassVar[bool] = True
 
     name: str = Field(default="deliver", description="unique name, in leases, logs and audit")
     action: Annotated[str, BeforeValidator(_action)] = Field(

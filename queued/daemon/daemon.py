@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pgmta.config.joined import fixed_sections
+from pgmta.config.joined import lasting_sections
 from pgmta.errors import ConfigError
 from pgmta.features import begin_servers, import_paths, load, loaded
 from pgmta.logs import get
@@ -23,16 +23,6 @@ from queued.upkeep.reports import ReportDuty
 from queued.worker.kinds import make_worker
 from queued.worker.row_watch import RowWatch
 from queued.worker.turns import TurnKeeper
-
-_FIXED_SECTIONS = (
-    "environment",
-    "process",
-    "workers",
-    "urgent",
-    "retention",
-    "log",
-)
-"""Sections that a running process does not take from a changed file."""
 
 _READY_TEXT = "delivers mail"
 
@@ -133,7 +123,7 @@ class Daemon:
             ("heartbeat", partial(repeat, "heartbeat", presence.do, presence.pause)),
             ("turns", partial(repeat, "turns", turns.ask_places, turns.pause)),
             *((duty.name, partial(duty.run, process)) for duty in all_duties()),
-            *((name, partial(load(path), process)) for name, path in import_paths("loops")),
+            *((name, partial(load(path), process)) for _, name, path in import_paths("loops")),
             *self._named,
         ]
 
@@ -164,9 +154,9 @@ class Daemon:
 
     def _configure(self, config: QueuedConfig) -> None:
         now = self.process.config
-        fixed = [*_FIXED_SECTIONS, *fixed_sections()]
-        changed = [name for name in fixed if getattr(config, name) != getattr(now, name)]
-        kept: dict[str, Any] = {name: getattr(now, name) for name in fixed}
+        lasting = lasting_sections(type(config))
+        changed = [name for name in lasting if getattr(config, name) != getattr(now, name)]
+        kept: dict[str, Any] = {name: getattr(now, name) for name in lasting}
         # a reload does not begin staging, because mail under way would still go to its recipients
         staging = {name: getattr(now.delivery, name) for name in STAGING_KEYS}
         kept["delivery"] = config.delivery.model_copy(update=staging)

@@ -71,8 +71,8 @@ def check(config: Path, any_login: bool) -> None:
     async def analyse(_: Link, uri: str) -> None:
         await _check(config, uri, conditions, settings)
         if not any_login:
-            for each in loaded("database_checks"):
-                await each(config, uri, settings)
+            for each in loaded("named_loops"):
+                await each.check(config, uri, settings)
 
     reason = asyncio.run(
         QUEUED.unchecked(config, settings.environment, analyse, any_login=any_login)
@@ -168,8 +168,8 @@ async def _run(
         try:
             if conditions:
                 await _check(path, uri, conditions, settings)
-            for check in loaded("database_checks"):
-                await check(path, uri, settings)
+            for each in loaded("named_loops"):
+                await each.check(path, uri, settings)
             break
         except psycopg.errors.UndefinedTable:
             waiting.tell(SchemaMismatch(NO_QUEUE))

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pgmta.features import ImportPath, import_paths, load
+from pgmta.features import ImportPath, load, named_paths
 from queued.config import Delivery
 from queued.config.queued_config import Parsers
 from queued.delivery.smtp.smtp_transport import SmtpTransport
@@ -46,8 +46,13 @@ def parsers() -> Parsers:
     Those of features load the whole transport at the first route that names it: a queued without
     such a route saves its memory, and with one the first mail does not wait.
     """
-    of_features = {name: partial(_parse, path) for name, path in import_paths("transports")}
+    of_features = {name: partial(_parse, path) for name, path in _paths().items()}
     return {name: kind.parse for name, kind in TRANSPORTS.items()} | of_features
+
+
+def _paths() -> dict[str, ImportPath]:
+    """Return the paths of the transports of features by their names. Raises FeatureError."""
+    return named_paths("transports", TRANSPORTS, "transport")
 
 
 def _parse(path: ImportPath, given: Any) -> Any:
@@ -83,7 +88,7 @@ class Transports:
 
     def find_transport(self, name: str) -> Transport:
         """Return the transport of this name; it is made at its first use."""
-        kind: TransportKind = TRANSPORTS.get(name) or load(dict(import_paths("transports"))[name])
+        kind: TransportKind = TRANSPORTS.get(name) or load(_paths()[name])
         found = self._made.get(kind)
         if found is None:
             found = kind.make(self._hostname, self._delivery, self._memory, self._gate)

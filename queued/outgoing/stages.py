@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 
 from stringzilla import find
 
+from pgmta.errors import FeatureError
 from pgmta.features import import_paths, load
 from pgmta.logs import get
 from pgmta.model import Item
@@ -45,9 +46,9 @@ log = get("worker")
 def _with_features(
     stages: list[type[OutgoingStage]], last: list[type[OutgoingStage]]
 ) -> tuple[list[type[OutgoingStage]], list[type[OutgoingStage]]]:
-    """Return the stages with those of features. Raises ValueError if one names no stage."""
+    """Return the stages with those of features. Raises FeatureError if one names no stage."""
     found = [*stages], [*last]
-    for name, path in import_paths("stages"):
+    for _, name, path in import_paths("stages"):
         for each in found:
             names = [stage.__name__ for stage in each]
             if name in names:
@@ -55,7 +56,7 @@ def _with_features(
                 break
         else:
             if name:
-                raise ValueError(f"{path} stands before {name}, which is no stage")
+                raise FeatureError(f"{path} should go before {name}, which is no stage")
             found[1].append(load(path))
     return found
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from pgmta.service import Part
 from queued.config import QueuedConfig
@@ -15,8 +16,11 @@ class NamedLoops:
     """Loops that `queued run --worker NAME` chooses by their names, as workers.
 
     `kind` is the word for one of them. `begin` gets the names that were chosen, none for all.
+    `check` gets the path of queued.yaml, the URI of the database, and the configuration; it raises
+    ConfigError, StoreUnavailable or psycopg.Error if the database does not fit the loops.
     """
 
     kind: str
     names: Callable[[QueuedConfig], list[str]]
     begin: Callable[[QueuedProcess, Collection[str]], list[Part]]
+    check: Callable[[Path, str, QueuedConfig], Awaitable[None]]

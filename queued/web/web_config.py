@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -27,6 +27,8 @@ from pgmta.config.urls import parse_public_url
 
 class WebListener(Section):
     """One address and port. TLS is the affair of a proxy."""
+
+    needs_restart: ClassVar[bool] = True
 
     address: Annotated[str, AfterValidator(parse_listen_address)] = Field(
         default="127.0.0.1", description="IP address; 0.0.0.0 or :: for all"

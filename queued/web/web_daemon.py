@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from pgmta.config.joined import fixed_sections
+from pgmta.config.joined import lasting_sections
 from pgmta.daemon_role import WEB
 from pgmta.errors import ConfigError
 from pgmta.features import begin_servers
@@ -101,13 +101,13 @@ class WebDaemon:
         except Exception as error:  # a defect, because of which no request may be refused
             log.critical("configuration kept as it was", exc_info=error)
             return
-        fixed = [*_FIXED_SECTIONS, *fixed_sections("web")]
+        lasting = lasting_sections(type(config))
         now = self._site.config
-        changed = [name for name in fixed if getattr(config, name) != getattr(now, name)]
+        changed = [name for name in lasting if getattr(config, name) != getattr(now, name)]
         if changed:
             problems = [f"{name}: needs a restart" for name in changed]
             log.warning("configuration kept in part", problems=problems)
-        config = config.model_copy(update={name: getattr(now, name) for name in fixed})
+        config = config.model_copy(update={name: getattr(now, name) for name in lasting})
         for warning in warnings_about(config):
             log.warning("configuration", reason=warning)
         self._site.configure(config)

@@ -75,8 +75,8 @@ class Examination(OperatorLink):
         return self._db.info.backend_pid
 
     def blockers(self) -> list[dict[str, Any]]:
-        """Return the sessions that block others (`blockers.BLOCKERS`). Raises psycopg.Error."""
-        return self._db.execute(blockers.BLOCKERS).fetchall()
+        """Return the sessions that block others (`blockers.query`). Raises psycopg.Error."""
+        return self._db.execute(blockers.query()).fetchall()
 
     @property
     def version(self) -> int:

@@ -20,7 +20,7 @@ _LAZY = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=_LAZY)
+@click.group(cls=LazyGroup, lazy=lambda: _LAZY)
 def lifecycle() -> None:
     """Install or remove the schema `lifecycle`: accounts, tokens and the mail about them."""
 

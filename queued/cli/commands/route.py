@@ -28,7 +28,7 @@ from pgmta.store.changes.overview import Overview
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.options.ceiling_lines import ceiling_lines
 from queued.cli.options.queue_command import command, instant, parse_pairs
-from queued.config import SMTP_TRANSPORTS, read_config
+from queued.config import SMTP_TRANSPORTS, read_config, whole_route
 from queued.delivery.smtp.smtp_parameters import parameters_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import SurveyedHost, survey
@@ -36,7 +36,7 @@ from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transports import parsers
-from queued.routing.ceiling import ceiling, shown_limits
+from queued.routing.ceiling import ceiling
 from queued.routing.routes import Routed, Routes
 
 
@@ -218,7 +218,7 @@ def _routed(routed: Routed) -> dict[str, Any]:
         "implicit_tls": parameters.implicit,
         "tls": str(parameters.tls) if parameters.tls else None,
         "login": login and {"name": login.name, "user": login.user},
-        **{each.key: each.text(routed) for each in shown_limits()},
+        **{each.key: each.text(routed.limits) for each in whole_route().shown_limits()},
         "rewrite": rewriting.entry.shown if (rewriting := routed.rewriting) else None,
     }
 
@@ -300,7 +300,7 @@ def _route_lines(
     yield "tls", shown["tls"]
     if login := shown["login"]:
         yield "login", f"{login['name']}, as {login['user']}"
-    for each in shown_limits():
+    for each in whole_route().shown_limits():
         yield each.key, shown[each.key]
     for key, value in (shown["rewrite"] or {}).items():
         yield "rewrite", f"{key}: {_words(value)}"

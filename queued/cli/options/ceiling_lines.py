@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from queued.routing.ceiling import shown_limits
+from queued.config import whole_route
 
 
 def ceiling_lines(
@@ -16,7 +16,7 @@ def ceiling_lines(
     `workers` deliver now, by their processes, or it is not known.
     """
     most, shown = found["connections"], found["shown"]
-    keys = [each.key for each in shown_limits()]
+    keys = [each.key for each in whole_route().shown_limits()]
     limited = [key for key in keys if found[key] is not None]
     if not limited:
         shown = ", no ".join((f"{shown} connections", *keys))

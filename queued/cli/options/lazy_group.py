@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -45,19 +46,25 @@ class LazyGroup(ErrorLinesGroup):
     """Imports a command when it is asked for; its help needs none of them.
 
     A command `list --count` is a form of `list` with options of its own: the flag chooses it.
-    `tasks` are the headings of the help, each with the names of its commands.
+    `lazy` returns the commands, and `tasks` the headings of the help, each with the names of its
+    commands; the group asks for them when it runs.
     """
 
     def __init__(
         self,
         *args: Any,
-        lazy: Mapping[str, LazyCommand],
-        tasks: Mapping[str, Sequence[str]] = {},
+        lazy: Callable[[], Mapping[str, LazyCommand]],
+        tasks: Callable[[], Mapping[str, Sequence[str]]] = dict,
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
-        self.lazy = lazy
+        self._lazy = lazy
         self._tasks = tasks
+
+    @cached_property
+    def lazy(self) -> Mapping[str, LazyCommand]:
+        """The commands, and further forms of them. Raises FeatureError."""
+        return self._lazy()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in order."""
@@ -122,7 +129,7 @@ class LazyGroup(ErrorLinesGroup):
         lines = {name: each.line for name, each in self.lazy.items() if " " not in name} | others
         sections = {
             task: [(name, lines.pop(name)) for name in names if name in lines]
-            for task, names in self._tasks.items()
+            for task, names in self._tasks().items()
         }
         for task, rows in [
             *sections.items(),

@@ -8,7 +8,6 @@ FEATURE = Feature(
     duties=(".work:DUTY",),
     loops={"notes": ".work:begin"},
     sections={"notes": ".config:Notes", "web/notes": ".config:NotesPage"},
-    fixed=("notes",),
     more_keys={"retention": ".config:NotesRetention"},
     config_checks=(".config:problems",),
     routes=(".page:PAGE",),

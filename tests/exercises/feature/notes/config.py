@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from pgmta.config.loader import Problem
@@ -11,6 +13,8 @@ from queued.config import QueuedConfig
 
 class Notes(Section):
     """Say what is noted."""
+
+    needs_restart: ClassVar[bool] = True
 
     text: str = Field(default="a note", description="what the duty writes")
 

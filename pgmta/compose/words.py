@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 from html import escape
 from typing import NamedTuple
 from urllib.parse import quote
@@ -146,10 +147,6 @@ def _field_fault(value: str, limit: int = MAX_FIELD_CHARACTERS) -> str:
     return f"is over {limit} characters" if len(value) > limit else ""
 
 
-def _name_fault(value: str) -> str:
-    return _field_fault(value, MAX_NAME_CHARACTERS)
-
-
 def _address_fault(value: str) -> str:
     try:
         parse_mailbox(value)
@@ -179,7 +176,7 @@ def _atom_fault(value: str) -> str:
 _FAULTS: Mapping[WordPlace, Callable[[str], str]] = {
     WordPlace.TEXT: _text_fault,
     WordPlace.FIELD: _field_fault,
-    WordPlace.NAME: _name_fault,
+    WordPlace.NAME: partial(_field_fault, limit=MAX_NAME_CHARACTERS),
     WordPlace.ADDRESS: _address_fault,
     WordPlace.URL: _url_fault,
     WordPlace.URL_PART: _url_part_fault,

@@ -17,8 +17,8 @@ from pgmta.errors import StoreUnavailable, Undecided
 from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.intake.ids import Ids
-from pgmta.intake.intake_figures import IntakeFigures
 from pgmta.logs import get
+from pgmta.metrics.series import NUMBERS, SECONDS, Histogram
 from pgmta.model import CHUNK_OCTETS, PART_OCTETS, NewMessage
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
@@ -45,6 +45,31 @@ _MAX_COMMIT_S = 420.0
 A client waits ten minutes for the reply to the final dot (RFC 5321, section 4.5.3.2.6). Two of them
 may have passed until its content was stored.
 """
+
+
+class IntakeFigures:
+    """Counts groups that are durable, once each."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.recipients = 0
+        self.octets = 0
+        self.refused = 0
+        """Messages that could not be stored, because PostgreSQL was away or refused them."""
+        self.seconds = Histogram(SECONDS)
+        """How long the commit of a group took."""
+        self.sizes = Histogram(NUMBERS)
+        """Messages of a group."""
+
+    def count_group(self, group: Sequence[Content], seconds: float) -> None:
+        """Count a group that is committed."""
+        self.seconds.observe(seconds)
+        self.sizes.observe(len(group))
+        self.messages += len(group)
+        for content in group:
+            if message := content.message:
+                self.recipients += len(message.recipients)
+                self.octets += message.size
 
 
 class Committer:

@@ -128,11 +128,7 @@ def jsonb(octets: bytes) -> bytes:
 
 def instant(when: datetime) -> bytes:
     """Return a member of type timestamptz."""
-    return _INSTANT.pack(TIMESTAMPTZ_OID, 8, _microseconds(when))
-
-
-def _microseconds(when: datetime) -> int:
-    return (when - _EPOCH) // _MICROSECOND
+    return _INSTANT.pack(TIMESTAMPTZ_OID, 8, (when - _EPOCH) // _MICROSECOND)
 
 
 def _fitting(codec: str) -> Callable[[str], bytes]:
@@ -158,7 +154,7 @@ class _ArrayDumper(Dumper):
         header = _HEADER.pack(1, 0, kind.element, length, 1)
         if kind.size:
             if kind is Instants:
-                obj = list(map(_microseconds, obj))
+                obj = [(when - _EPOCH) // _MICROSECOND for when in obj]
             flat = [kind.size] * (2 * length)
             flat[1::2] = obj
             return header + struct.pack("!" + kind.code * length, *flat)

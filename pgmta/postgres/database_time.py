@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 
@@ -17,20 +18,14 @@ class DatabaseTime:
     """
 
     def __init__(self) -> None:
-        self._low, self._high = float("-inf"), float("inf")
+        self._low, self._high = -math.inf, math.inf
         self._seen = 0.0
+        self.known = False
+        """Whether there was an answer."""
+        self.ahead = 0.0
+        """The seconds by which the monotonic clock is ahead, about."""
         self.trip_s = 0.0
         """The mean time of an answer."""
-
-    @property
-    def known(self) -> bool:
-        """Whether there was an answer."""
-        return self._high < float("inf")
-
-    @property
-    def ahead(self) -> float:
-        """The seconds by which the monotonic clock is ahead, about."""
-        return (self._low + self._high) / 2
 
     def see(self, asked: float, answered: float, present: float) -> None:
         """Learn that the database's clock said `present` between two times of ours."""
@@ -41,6 +36,7 @@ class DatabaseTime:
         else:
             self._low = max(self._low - wider, low)
             self._high = min(self._high + wider, high)
+        self.known, self.ahead = True, (self._low + self._high) / 2
         trip = answered - asked
         self.trip_s += (trip - self.trip_s) * (_LATEST_SHARE if self._seen else 1.0)
         self._seen = answered

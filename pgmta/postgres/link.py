@@ -105,7 +105,8 @@ class Link:
     @property
     def connected(self) -> bool:
         """Whether a statement can be sent at once."""
-        return self._connection is not None and not self._connection.broken
+        connection = self._connection
+        return connection is not None and not (connection.closed or self._hang_up.poll(0))
 
     @property
     def busy(self) -> bool:

@@ -204,7 +204,7 @@ class RateStage(OutgoingStage):
             self._lose(row, Late.DATABASE, now - row.at)
         elif row.have < len(row.budgets):
             self._later(row, row.at - self._lead(row), self._next)
-        elif not self.context.dispatcher.connected(row.outgoing.destination):
+        elif not self.context.dispatcher.connected(row.outgoing.routed.destination):
             self._later(row, now, self._go_on)
         else:
             self._later(row, row.at - self._lead(row), self._near)
@@ -226,7 +226,7 @@ class RateStage(OutgoingStage):
         row.timer = None
         if not row.once or row.until == math.inf:
             self._go_on(row)
-        elif self.context.dispatcher.jammed(row.outgoing.destination):
+        elif self.context.dispatcher.jammed(row.outgoing.routed.destination):
             self._lose(row, Late.NEXT_HOP, time.monotonic() + self._lead(row) - row.at)
         else:
             self._start(row, self._note(row))

@@ -134,7 +134,7 @@ class Daemon:
             return []
         watch = RowWatch(self.process.resources, interval, self._loops, self.process.schema)
         for loop in self._loops:
-            loop.claimed = watch.claimed
+            loop.claimed = watch.arrivals.claimed
         return [watch]
 
     def _reload(self) -> bool:

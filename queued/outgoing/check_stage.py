@@ -78,7 +78,7 @@ class CheckStage(OutgoingStage):
 
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message with the rows that can be sent."""
-        name = outgoing.destination.transport
+        name = outgoing.routed.destination.transport
         transport = self.context.means.transports.find_transport(name)
         items = outgoing.items
         unfit = transport.find_unfit(items)

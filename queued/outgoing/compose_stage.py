@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass, field
 
@@ -10,9 +11,9 @@ import psycopg
 
 from pgmta.compose.composed_message import Composition, parts_for, read_composition
 from pgmta.compose.mime import MessageIdentity, compose_head, tail_end
-from pgmta.compose.template import Template
+from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.compose.token import KeyRings, UnknownKey
-from pgmta.errors import DeliveryError, Stage, StoreUnavailable
+from pgmta.errors import DeliveryError, Stage, StoreUnavailable, TemplateError
 from pgmta.logs import get
 from pgmta.model import Message, Reply
 from pgmta.postgres import faults
@@ -21,15 +22,56 @@ from queued.config import QueuedConfig
 from queued.delivery.transport.result import Result, internal
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import Prepare, Prepared, QueueStage, StageContext, Waiting
-from queued.outgoing.template_cache import TemplateCache
 
 _EMPTY_LINE = b"\r\n\r\n"
 _TAIL_OCTETS = 200  # more than the end of a tail has
+_MAX_SOURCE_OCTETS = 64 << 20  # of all templates in memory, about
 
 log = get("worker")
 
 type Found = dict[int | None, Template | str | None]
 """Templates by id, or why they can't be used."""
+
+
+class TemplateCache:
+    """Compiled templates by their id: those that were used last, up to 64 MB of their sources.
+
+    Versions never change, so nothing here grows old.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, tuple[Template | str, int]] = OrderedDict()
+        self._size = 0
+
+    def find(self, template_id: int) -> Template | str | None:
+        """Return a template, or why it can't be used; None if it has to be read."""
+        kept = self._kept.get(template_id)
+        if kept is None:
+            return None
+        self._kept.move_to_end(template_id)
+        return kept[0]
+
+    def add(self, template_id: int, source: TemplateSource | None) -> Template | str:
+        """Keep a template that was read, None if it is not in the database.
+
+        Return what `find` does from then on, while it is kept.
+        """
+        compiled: Template | str = "there is no such template"
+        size = 100
+        if source:
+            size += sum(map(len, (source.subject, source.body or "", source.html or "")))
+            try:
+                compiled = compile_template(source)
+            except TemplateError as error:  # the row was not written by a command of ours
+                compiled = str(error)
+        # because two readers may have read it at one time
+        _, before = self._kept.pop(template_id, ("", 0))
+        self._kept[template_id] = compiled, size
+        self._size += size - before
+        while self._size > _MAX_SOURCE_OCTETS and len(self._kept) > 1:
+            _, (_, gone) = self._kept.popitem(last=False)
+            self._size -= gone
+        return compiled
 
 
 @dataclass(slots=True, eq=False)

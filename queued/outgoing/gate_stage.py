@@ -20,7 +20,7 @@ class GateStage(OutgoingStage):
         gate = self.context.means.gate
         if not gate.active:
             return outgoing
-        found = gate.find_rows(outgoing.items, outgoing.destination)
+        found = gate.find_rows(outgoing.items, outgoing.routed.destination)
         if not found:
             return outgoing
         for place, reason in found.items():

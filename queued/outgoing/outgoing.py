@@ -11,7 +11,6 @@ from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.model import CHUNK_OCTETS, PART_OCTETS, Item, Message
 from pgmta.store.queue.contents import Contents
 from queued.delivery.transport.begin_time import BeginTime
-from queued.delivery.transport.destination import Destination
 from queued.routing.routes import Routed
 
 
@@ -40,11 +39,6 @@ class Outgoing(NamedTuple):
     labels: set[str] | None = None
     reserved: bool = False
     begin: BeginTime | None = None
-
-    @property
-    def destination(self) -> Destination:
-        """The destination of its route."""
-        return self.routed.destination
 
     @property
     def names(self) -> set[str]:

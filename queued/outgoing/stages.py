@@ -141,7 +141,7 @@ class Stages:
                 self.context.dispatcher.end(outgoing.items, NOT_BEGUN, started)
                 return
             for envelope in _envelopes(outgoing, self._most, self.context):
-                self._put(outgoing.destination, envelope)
+                self._put(outgoing.routed.destination, envelope)
                 self.context.free_octets -= envelope.content_octets
         except Exception as error:
             log.error("no envelope", message=outgoing.message.id,

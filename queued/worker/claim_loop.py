@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -63,14 +63,18 @@ class Claimer:
         """Octets up to which content comes with a claim."""
         self.returned = 0
         """Rows of the last claim that found no room at their next hop."""
-        self.claimed: Callable[[list[Item]], None] | None = None
-        """Gets the rows of each claim."""
+        self.claimed: Callable[[Iterable[int]], None] | None = None
+        """Gets the ids of the rows of each claim."""
         self.claims = claims
         """The statements."""
         self.schedule = context.schedule
         """The turns of the worker."""
         self.waits_since = math.inf
         """When its wait for mail began, by the monotonic clock; infinite while it claims."""
+        self._woken = asyncio.Event()
+        self._delayed = DelayedWake(context.schedule, self._woken)
+        self.wake = self._delayed.notify
+        """Takes a notification of mail; returns the pause before further ones, 0.0 in our turn."""
         self.due = DueTimer(claims, context.poll, self.wake)
         """Wakes the loop for rows whose next attempt is due."""
         self._context = context
@@ -78,9 +82,7 @@ class Claimer:
         self._left_out = context.dispatch.left_out
         self._reserved = reserved
         self._limit: asyncio.Timeout | None = None  # time limit of the claim under way
-        self._woken = asyncio.Event()
         self._freed = context.leases.watch()
-        self._delayed = DelayedWake(context.schedule, self._woken)
         self._stopping = False
         self._fresh: list[Item] = []  # rows that are claimed and not dispatched yet
 
@@ -91,13 +93,6 @@ class Claimer:
     def rows(self) -> list[Item]:
         """Return the rows that are claimed, and have not come to the stages yet."""
         return self._fresh
-
-    def wake(self) -> float:
-        """Take a notification of mail; return the pause before further ones, 0.0 in our turn."""
-        if self.schedule.shared:
-            return self._delayed.notify()
-        self._woken.set()
-        return 0.0
 
     def stop(self) -> None:
         """Claim nothing more; `run` returns when a claim under way has ended."""
@@ -160,7 +155,7 @@ class Claimer:
     async def _dispatch(self, claim: Claim, claimed: float) -> None:
         self._fresh = fresh = self._leases.add_claimed(claim.items, claimed, self._reserved)
         if self.claimed:
-            self.claimed(claim.items)
+            self.claimed([item.id for item in claim.items])
         if spans := self._context.spans:
             spans.claimed(claim, time.monotonic() - claimed)
         if self._context.gate.active:

@@ -115,7 +115,6 @@ class DeliveryWorker:
                 clock=process.clock,
             )  # fmt: skip
             self.loops.append(UrgentLoop(slots, claims, context, urgent))
-        self._settler.next_hop = self._dispatch.next_hop
         self._leases.owners += [self._settler.rows, *(loop.rows for loop in self.loops)]
         self._leases.lost = self._dispatch.end_lost
         self._set_claims(config)

@@ -80,6 +80,7 @@ class Dispatch:
     def configure(self, config: QueuedConfig) -> None:
         """Use new routes, limits and intervals from now on."""
         self._routes = Routes(config.routes, config.routing)
+        self._settler.next_hop = self._routes.next_hop
         self.labelled = self._routes.labelled
         """The mail that claims know by labels, because more than its domain counts."""
         self.route_limits = self._routes.limits
@@ -106,10 +107,6 @@ class Dispatch:
         """Return the rows that the stages and the destinations have."""
         found = [item for queue in self._queues.values() for item in queue.rows()]
         return found + list(self.stages.rows())
-
-    def next_hop(self, item: Item) -> str:
-        """Return the name of the next hop of a row, for figures."""
-        return self._routes.next_hop(item)
 
     def dispatch(
         self, items: list[Item], messages: dict[int, Message], reserved: bool = False

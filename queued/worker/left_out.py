@@ -103,7 +103,7 @@ class LeftOut:
         destination could not be reached a moment ago waits until it is tried again: that is no
         attempt.
         """
-        destination = outgoing.destination
+        destination = outgoing.routed.destination
         key = destination.key
         down, now = self._down.get(key), time.monotonic()
         if down and down.until > now:  # nobody knew that the domain goes there

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import psycopg
 
 from pgmta.logs import get
-from pgmta.model import Item
 from pgmta.postgres import faults
 from pgmta.postgres.question import Question
 from pgmta.postgres.resources import Resources
@@ -44,15 +43,12 @@ class RowWatch:
         self._interval = interval
         self._loops = loops
         self._schema = schema
-        self._arrivals = Arrivals()
+        self.arrivals = Arrivals()
+        """The rows that no loop has claimed."""
         self._row: tuple[bytes, ...] = ()
         self._looked = self._news = time.monotonic()
         self._told = 0.0  # time of the last notification
         self._again = False  # whether the last look came too early
-
-    def claimed(self, items: Sequence[Item]) -> None:
-        """Note rows that a loop has claimed."""
-        self._arrivals.claimed(item.id for item in items)
 
     def notified(self) -> float:
         """Take a notification of mail, whose rows are no news; return that more are welcome."""
@@ -85,7 +81,7 @@ class RowWatch:
             return turn
         now = time.monotonic()
         interval = self._interval
-        if not self._again and (now > self._news + _NEWS_S or not self._arrivals.waiting):
+        if not self._again and (now > self._news + _NEWS_S or not self.arrivals.waiting):
             interval = min(
                 max(interval, (now - self._news) / _QUIET_INTERVALS), interval * _MAX_INTERVALS
             )
@@ -101,7 +97,7 @@ class RowWatch:
         if self._again:  # a claim is about to take most of these rows
             return
         self._row = row
-        if self._arrivals.see(int(row[0]), row[1].decode()):
+        if self.arrivals.see(int(row[0]), row[1].decode()):
             self._news = self._looked
             for loop in self._loops:
                 if not loop.schedule.pause:

@@ -110,11 +110,14 @@ class DelayedWake:
         self._woken = woken
         self._timer: asyncio.TimerHandle | None = None
         self._again = False
+        self.at_once_at = 0.0
+        """When it last set `woken` at once, by the monotonic clock."""
 
     def notify(self) -> float:
         """Take a notification of mail; return the pause in seconds, 0.0 in our turn."""
         pause = self._schedule.pause
         if not pause:
+            self.at_once_at = time.monotonic()
             self._woken.set()
         elif self._timer:
             self._again = True

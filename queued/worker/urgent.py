@@ -28,14 +28,6 @@ class UrgentLoop(Claimer):
         super().__init__(context, claims, reserved=True)
         self._slots = slots
         self._ordinary = ordinary
-        self._woken_at = 0.0
-
-    def wake(self) -> float:
-        """Take a notification of mail; return the pause before further ones, 0.0 in our turn."""
-        pause = super().wake()
-        if not pause:
-            self._woken_at = time.monotonic()
-        return pause
 
     async def run(self) -> None:
         """Work until stopped."""
@@ -44,7 +36,8 @@ class UrgentLoop(Claimer):
             since = self.waits_since = time.monotonic()
             if notified := await self._notified(busy):
                 # the ordinary loop may have begun its claim since it was woken with this one
-                since = self._woken_at if self._woken_at > since else time.monotonic()
+                woken = self._delayed.at_once_at
+                since = woken if woken > since else time.monotonic()
             self.waits_since = math.inf
             await asyncio.sleep(_HEAD_START_S)
             busy = []

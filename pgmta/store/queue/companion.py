@@ -31,7 +31,8 @@ class SettleCompanion:
 
     `arrays` returns the parameters of its SQL for some outcomes, none if they don't concern it.
     The expression `after` is evaluated once the rows have changed and the log is written; it must
-    not be null. A `column` is for outcomes that are no deliveries.
+    not be null. A `column` is for outcomes that are no deliveries; a companion without `after` is
+    not asked about a batch of deliveries.
     """
 
     arrays: Callable[[Sequence[Outcome]], dict[str, Any]]

@@ -90,12 +90,15 @@ class Settlements:
             column = [getattr(o.item, name) or "" for o in outcomes]
             values[name] = Texts(column) if any(column) else _NO_TEXTS
         values["events"] = values["classes"] = _NO_TEXTS
+        moves = again or any(
+            o.event is not Event.DELIVERED or o.report or o.dialogue for o in outcomes
+        )
         companions: list[SettleCompanion] = []
         for companion in settle_companions():
-            if arrays := companion.arrays(outcomes):
+            if (moves or companion.after) and (arrays := companion.arrays(outcomes)):
                 values |= arrays
                 companions.append(companion)
-        if again or any(o.event is not Event.DELIVERED or o.report or o.dialogue for o in outcomes):
+        if moves:
             said = any(o.dialogue for o in outcomes)
             statement = _settle(tuple(companions), said=said)
             values |= _moves(outcomes)

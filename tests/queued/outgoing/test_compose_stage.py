@@ -13,7 +13,7 @@ from pgmta.compose.template import TemplateSource
 from pgmta.model import Item, Message
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
-from queued.outgoing import template_cache
+from queued.outgoing import compose_stage
 from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.outgoing import Outgoing
 from queued.routing.routes import Routed
@@ -59,7 +59,7 @@ class Stage(ComposeStage):
 async def test_a_claim_may_need_more_templates_than_are_kept(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(template_cache, "_MAX_SOURCE_OCTETS", most)
+    monkeypatch.setattr(compose_stage, "_MAX_SOURCE_OCTETS", most)
     stage = Stage()
     for each in (1, 2, 3):
         assert stage.prepare(outgoing(each)) is None

@@ -31,6 +31,7 @@ lint: writable $(VENV)/.dev  ## ruff, codespell, mypy --strict, import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/codespell *.md docs etc examples packaging bench pgmta pgmta_features queued smtpd sql scripts
 	@$(BIN)/mypy
+	@$(BIN)/mypy --scripts-are-modules scripts/reference scripts/site scripts/test-packages packaging/shared_files.py
 	@$(BIN)/lint-imports --no-cache
 
 bench: writable $(VENV)/.dev  ## pgmta and Postfix in turn, 3 minutes: rates, CPU per message, ratios

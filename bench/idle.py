@@ -65,7 +65,7 @@ class Relay:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.product.migrate()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self.start["queuectl migrate"] = _seconds(after) - _seconds(before)
+        self.start["queuectl database migrate"] = _seconds(after) - _seconds(before)
         more: dict[str, Any] = {}
         if self._tls:
             certificate, key = make_certificate(self.directory, "pgmta")

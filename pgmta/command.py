@@ -123,7 +123,8 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             sys.exit(EXIT_USAGE)
         except (PgmtaError, psycopg.Error) as error:
             if _lacks_the_queue(error):
-                print_line("error: the database has no queue yet: run `queuectl migrate`", err=True)
+                reason = "the database has no queue yet: run `queuectl database migrate`"
+                print_line(f"error: {reason}", err=True)
                 sys.exit(EXIT_FAILURE)
             # PostgreSQL appends the statement to an error within a function
             message = (

@@ -23,7 +23,7 @@ from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.schema import Schema
 
 _CHECK_TIMEOUT_S = 3.0  # for PostgreSQL to answer
-NO_QUEUE = "the database has no queue yet: run `queuectl migrate`"
+NO_QUEUE = "the database has no queue yet: run `queuectl database migrate`"
 _URI_KEY = ("environment", "database", "uri")
 
 

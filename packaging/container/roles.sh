@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs once, in the new database of compose.yaml: an owner for `queuectl migrate`, and a login for each
+# Runs once, in the new database of compose.yaml: an owner for `queuectl database migrate`, and a login for each
 # daemon, with the rights of its group alone (docs/operate/rights.md).
 set -eu
 psql -v ON_ERROR_STOP=1 -U "$POSTGRES_USER" -d "$POSTGRES_DB" \

@@ -271,7 +271,7 @@ async def explained(link: Link, error: Exception) -> Exception:
     """Return the error of a database that has no such function, or of a login without its role."""
     if isinstance(error, pg_errors.UndefinedFunction | pg_errors.InvalidSchemaName):
         return SchemaMismatch(
-            f"the database lacks what this version calls: run `queuectl migrate` ({error})"
+            f"the database lacks what this version calls: run `queuectl database migrate` ({error})"
         )
     if isinstance(error, pg_errors.InsufficientPrivilege):
         with suppress(StoreUnavailable, psycopg.Error):

@@ -72,7 +72,7 @@ def mismatch(known: Sequence[str], there: set[str]) -> str:
             "start the version that brought it"
         )
     if missing := sorted(set(known) - there):
-        return f"the database lacks migration {missing[0]}: run `queuectl migrate`"
+        return f"the database lacks migration {missing[0]}: run `queuectl database migrate`"
     return ""
 
 

@@ -100,7 +100,7 @@ def _state(db: psycopg.Connection) -> tuple[bool, bool]:
     """Return whether the schema is installed, and whether there is one. Raises MigrationError."""
     ((installed, taken, owner),) = db.execute(_STATE).fetchall()
     if owner is None:
-        raise MigrationError("the database has no queue yet: run `queuectl migrate`")
+        raise MigrationError("the database has no queue yet: run `queuectl database migrate`")
     if not owner:
         raise MigrationError("the login does not own the schema pgmta: log in as its owner")
     return installed, taken

@@ -10,7 +10,7 @@ FEATURE = Feature(
     commands={
         "suspend": Command(
             path=".command:suspend",
-            line="Stop attempts for mail until `queuectl resume`, or for a time.",
+            line="Stop attempts for mail until `queuectl suspend --end`, or for a time.",
             task="Next hops",
         ),
         "suspend --list": Command(
@@ -18,8 +18,8 @@ FEATURE = Feature(
             line="List the suspensions, with the rows that came due and were put off for each.",
             task="Next hops",
         ),
-        "resume": Command(
-            path=".command:resume",
+        "suspend --end": Command(
+            path=".command:end",
             line="End suspensions: their mail becomes due within a minute, "
             "unless it meets another one.",
             task="Next hops",

@@ -1,4 +1,4 @@
-"""`queuectl suspend`, `suspend --list` and `resume`: mail that waits without a hold."""
+"""`queuectl suspend`, `suspend --list` and `suspend --end`: mail that waits without a hold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KEY_FILTERS = ("domain", "sender", "tenant")  # one of these alone is the key o
 @mail_options
 @click.option("--where", metavar="SQL", help="Condition on columns of queue.")
 @click.option("--reason", required=True, help="Why, for other operators.")
-@click.option("--tag", default="", help="A name by which `queuectl resume --tag` ends several.")
+@click.option("--tag", default="", help="A name by which `suspend --end --tag` ends several.")
 @click.option("--for", "length", metavar="DURATION", help="End by itself after this time.")
 @click.option("--until", metavar="TIME", help="End by itself then: 2026-12-01T08:00+01:00.")
 def suspend(
@@ -55,7 +55,7 @@ def suspend(
     until: str | None,
     **mail: Any,
 ) -> None:
-    """Stop attempts for mail until `queuectl resume`, or for a time.
+    """Stop attempts for mail until `queuectl suspend --end`, or for a time.
 
     Nothing goes on hold.
 
@@ -70,8 +70,8 @@ def suspend(
     with closing(SuspensionOrders(uri)) as orders:
         number = orders.suspend(kind, value, reason, ends, tag, who())
     print_line(f"suspension {number}: {kind} {' '.join(value.split())}")
-    end = f"at {instant(ends)}, or " if ends else ""
-    print_line(f"its mail waits from now on; it ends {end}by `queuectl resume {number}`")
+    until = f"at {instant(ends)}, or " if ends else ""
+    print_line(f"its mail waits from now on; it ends {until}by `queuectl suspend --end {number}`")
 
 
 def _key(
@@ -115,11 +115,11 @@ def _end(length: str | None, until: str | None) -> datetime | None:
     return end
 
 
-@command()
+@command(name="suspend --end")
 @click.argument("numbers", metavar="[ID]...", type=int, nargs=-1)
 @click.option("--tag", help="All suspensions with this tag.")
 @click.option("--all", "everything", is_flag=True, help="All suspensions.")
-def resume(config: Path, numbers: tuple[int, ...], tag: str | None, everything: bool) -> None:
+def end(config: Path, numbers: tuple[int, ...], tag: str | None, everything: bool) -> None:
     """End suspensions: their mail becomes due within a minute, unless it meets another one."""
     if bool(numbers) + bool(tag) + everything != 1:
         raise ConfigError(["name suspensions by ID, by --tag or by --all"])
@@ -154,7 +154,7 @@ def suspensions(config: Path, form: Form) -> None:
         leaving = orders.leaving()
     for each in found:
         if each["slow_at"]:
-            print_line(f"warning: suspension {each['id']} {SET_ASIDE_TEXT}: resume it", err=True)
+            print_line(f"warning: suspension {each['id']} {SET_ASIDE_TEXT}: end it", err=True)
     columns: dict[str, Column] = {
         "ID": "id",
         "BY": "kind",

@@ -76,7 +76,7 @@ def _reason(row: Row) -> str:
 def _lines(row: Row) -> Iterator[tuple[str, str]]:
     """Yield when the suspension ends, and who made it."""
     if each := row["suspension"]:
-        by = f"`queuectl resume {each['id']}`"
+        by = f"`queuectl suspend --end {each['id']}`"
         until = f"until {instant(each['until'])} or {by}" if each["until"] else f"until {by}"
         yield "suspended", f"{until}; by {each['created_by']}"
 

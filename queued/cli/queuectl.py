@@ -18,7 +18,7 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "database": LazyCommand(
         "queued.cli.installation.database:database",
-        "Run the embedded PostgreSQL, for one host without a PostgreSQL of its own.",
+        "Bring the schema up to date, change partitions, and run the embedded PostgreSQL.",
     ),
     "delete": LazyCommand(
         "queued.cli.commands.change:delete",
@@ -71,14 +71,6 @@ COMMANDS: dict[str, LazyCommand] = {
     "logs": LazyCommand(
         "queued.cli.commands.follow_log:logs",
         "Follow the log: each attempt as it ends, until Ctrl-C.",
-    ),
-    "migrate": LazyCommand(
-        "queued.cli.installation.migration:migrate",
-        "Bring the schema up to date.",
-    ),
-    "partition": LazyCommand(
-        "queued.cli.installation.partition:partition",
-        "Show, check and change the partitions of the queue.",
     ),
     "release": LazyCommand(
         "queued.cli.commands.change:release",
@@ -147,7 +139,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     ),
     "Next hops": ("workers", "route"),
     "Programs and people": ("template", "token", "forget"),
-    "Installation": ("init", "database", "migrate", "partition", "user", "dkim", "doctor", "up"),
+    "Installation": ("init", "database", "user", "dkim", "doctor", "up"),
 }  # fmt: skip
 """The headings of the help. Under each, commands of features follow these of the core."""
 

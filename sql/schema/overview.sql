@@ -83,7 +83,7 @@ BEGIN
     ELSIF leaf NOT IN (SELECT relid FROM pg_partition_tree('pgmta.queue')) THEN
         RAISE EXCEPTION '% is no partition of queue', leaf USING ERRCODE = 'invalid_parameter_value';
     ELSIF NOT has_table_privilege(leaf, 'SELECT') THEN
-        RETURN;  -- the view has another owner, which `queuectl partition check` reports
+        RETURN;  -- the view has another owner, which `queuectl database partition check` reports
     ELSIF exact THEN
         EXECUTE format('SELECT count(*), min(ts) FROM %s', leaf) INTO rows, oldest;
     ELSE

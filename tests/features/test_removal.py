@@ -73,7 +73,7 @@ def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path
     config = tmp_path / "queued.yaml"
     settings = {"environment": {"database": {"uri": bare_database}, "directory": str(tmp_path)}}
     config.write_text(yaml.safe_dump(settings))
-    done = copy.queuectl("migrate", "-c", str(config))
+    done = copy.queuectl("database", "migrate", "-c", str(config))
     assert done.returncode == 0, done.stderr
     with psycopg.connect(bare_database) as db:
         assert db.execute("SELECT count(*) FROM pgmta.queue").fetchone() == (0,)
@@ -125,7 +125,7 @@ def test_mail_goes_without_any_feature(bare_database: str, tmp_path: Path) -> No
         done = copy.queuectl(*words, "-c", str(config))
         assert done.returncode == 0, done.stderr
 
-    queuectl("migrate")
+    queuectl("database", "migrate")
     for system in installation(tmp_path, bare_database):
         system.environment |= environment_of(copy.folder)
         hop = system.hop()

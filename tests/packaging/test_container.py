@@ -214,7 +214,7 @@ def with_compose(host: Host) -> None:
     assert host.send("composed")
     until(lambda: caught(host.volume("sink")) == ["composed"])
     assert "ID" in start("queuectl", "list").wait()
-    refused = host.start(["queuectl", "migrate"], "tools", given("queuectl"))
+    refused = host.start(["queuectl", "database", "migrate"], "tools", given("queuectl"))
     assert refused.ended() == 1, "an operator is no owner"
     for each in daemons:
         each.stop()

@@ -53,7 +53,7 @@ smtpd check
 queued check
 printf 'routes: {"*": "127.0.0.1:2526"}\\n' >> /etc/pgmta/queued.yaml
 database
-$as_pgmta queuectl migrate
+$as_pgmta queuectl database migrate
 start smtpd
 within greets
 mail waits
@@ -74,7 +74,7 @@ for command in smtpd queued queuectl quarantine-retention; do
 done
 grep -q 2526 /etc/pgmta/queued.yaml
 database
-$as_pgmta queuectl migrate
+$as_pgmta queuectl database migrate
 $as_pgmta smtpd sink --maildir /var/lib/pgmta/sink & sink=$!
 start smtpd
 start queued

@@ -162,10 +162,10 @@ def works_in(empty: Path, commands: Path) -> None:
         place = empty / f"{command}.yaml"
         assert f"error: there is no {place} (PGMTA_CONFIG): give -c FILE\n" in stderr
         place.write_text("")
-    _, stderr = run([commands / "queuectl", "migrate"], empty, status=1)
+    _, stderr = run([commands / "queuectl", "database", "migrate"], empty, status=1)
     assert f"`queuectl database run --directory {empty}/var`" in stderr
     with with_database(empty, commands):
-        stdout, _ = run([commands / "queuectl", "migrate"], empty)
+        stdout, _ = run([commands / "queuectl", "database", "migrate"], empty)
         assert stdout.split() == [word for name in migrations() for word in ("applied", name)]
         for command in ("smtpd", "queued"):
             stdout, _ = run([commands / command, "check", "-c", f"{command}.yaml"], empty)

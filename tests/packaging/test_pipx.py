@@ -49,7 +49,7 @@ caught() { [ "$(find sink/new -type f 2>/dev/null | wc -l)" = $1 ]; }
 database() { queuectl database run >database.log 2>&1 & database=$!
 within grep -q '^PostgreSQL in' database.log; }
 database
-queuectl migrate
+queuectl database migrate
 smtpd run 2>>smtpd.log & smtpd=$!
 within mail waits
 queuectl list | grep -q b@b.example
@@ -59,7 +59,7 @@ for command in smtpd queued queuectl sendmail mailq quarantine-retention; do
     [ "$($command --version)" = "$command (pgmta) {version}" ]
 done
 database
-queuectl migrate
+queuectl database migrate
 smtpd sink --maildir sink & sink=$!
 smtpd run 2>>smtpd.log & smtpd=$!
 queued run 2>>queued.log & queued=$!

@@ -159,7 +159,7 @@ def test_its_owner_starts_it_again_and_the_next_owner_takes_over(
 
     server = EmbeddedServer(folder)
     owners.append(owner := Owner(folder))
-    queuectl(folder, "migrate")
+    queuectl(folder, "database", "migrate")
     smtpd = system.smtpd(**here(folder), processes=2)
     system.queued(hop, **here(folder))
     probe(system, smtpd, hop, "first")
@@ -233,7 +233,7 @@ def test_it_comes_back_after_a_full_disk(system: System, folder: Path, owners: l
         pytest.skip("this machine permits no mount")
     try:
         owners.append(owner := Owner(folder))
-        queuectl(folder, "migrate")
+        queuectl(folder, "database", "migrate")
         hop = system.hop()
         smtpd = system.smtpd(**here(folder))
         system.queued(hop, **here(folder))

@@ -94,10 +94,10 @@ def test_commands_refuse_it(former: str, tmp_path: Path) -> None:
         (smtpd, ["check"]),
         (queuectl, ["status", "1"]),
         (queuectl, ["list"]),
-        (queuectl, ["migrate"]),
+        (queuectl, ["database", "migrate"]),
         (queuectl, ["rule", "add", "x", "--where", "true", "--reason", "r"]),
         (queuectl, ["rule", "list"]),
-        (queuectl, ["partition", "list"]),
+        (queuectl, ["database", "partition", "list"]),
     ):
         result = CliRunner().invoke(command, [*words, "-c", str(config)])
         assert (result.output, result.exit_code) == (f"error: {REASON}\n", 2), words

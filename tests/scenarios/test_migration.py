@@ -178,7 +178,8 @@ def test_daemons_that_start_on_a_new_database_wait(unmade: System, where: str | 
     unmade.expected.add(MISMATCH)
     smtpd = unmade.smtpd()
     queued = unmade.queued(hop, ready=False, workers=[{"name": "w", "where": where}])
-    assert "run `queuectl migrate`" in queued.wait_log("waiting for the database")["reason"]
+    waiting = queued.wait_log("waiting for the database")
+    assert "run `queuectl database migrate`" in waiting["reason"]
     with smtpd.connect() as client:
         assert client.send("a@b.example", ["z@hop.example"], MAIL) == REFUSED
         migrate_module.migrate(unmade.uri)

@@ -48,7 +48,8 @@ def test_mail_goes_on(system: System, db: psycopg.Connection, tmp_path: Path, wh
     for name in ("carl", "dora"):
         system.enqueue(f"{name}@b.example", status="HOLD", metadata='{"_partid": "7"}')
     for words in (
-        "partition add queue_seven --partid 7,8", "partition split queue_seven --partid 8 --into x",
+        "database partition add queue_seven --partid 7,8",
+        "database partition split queue_seven --partid 8 --into x",
         "release --recipient carl@b.example --yes", "delete --all --reason r --yes",
     ):  # fmt: skip
         result = CliRunner().invoke(queuectl, [*words.split(), "-c", str(config)])

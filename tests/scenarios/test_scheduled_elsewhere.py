@@ -76,7 +76,7 @@ def test_partitions_may_change_while_mail_is_scheduled(watched: System) -> None:
     for name, ahead in (("near", "4 s"), ("far", "6 s"), ("later", "1 day")):
         submit(watched, ahead, name, more=""", metadata => '{"_partid": "x"}'""")
     for words in (["add", "queue_def_x", "--partid", "x"], ["drop", "queue_def_x"]):
-        done = CliRunner().invoke(main, ["partition", *words, "-c", config])
+        done = CliRunner().invoke(main, ["database", "partition", *words, "-c", config])
         assert done.exit_code == 0, done.output
         until(lambda: watched.ask("SELECT 1 FROM queue WHERE status = 'SCHEDULED'"))
     until(lambda: len(lateness(watched)) == 2)

@@ -107,7 +107,8 @@ def test_mail_goes_out_and_commands_work(odd: str, system: System, tmp_path: Pat
     assert "delivered" in row.values(), row
     for words in (
         f"show {row['message_id']}", f"explain {row['message_id']}", f"status {row['message_id']}",
-        "list", "workers", "list --count", "partition check", "partition add seven --partid 7",
+        "list", "workers", "list --count", "database partition check",
+        "database partition add seven --partid 7",
         "suspend --domain c.example --reason r", "suspend --list", "rule list",
         "delete --domain b.example --reason r --yes",
     ):  # fmt: skip

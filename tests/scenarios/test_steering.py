@@ -28,7 +28,7 @@ def command(system: System) -> Any:
     path.write_text(yaml.safe_dump({"environment": {"database": {"uri": system.uri}}}))
 
     def run(*words: str, tool: Any = queuectl) -> Result:
-        name = 0 if tool is retention else 2 if words[0] in ("rule", "partition") else 1
+        name = 0 if tool is retention else {"rule": 2, "database": 3}.get(words[0], 1)
         return CliRunner().invoke(tool, [*words[:name], "-c", str(path), *words[name:]])
 
     return run
@@ -38,7 +38,7 @@ def command(system: System) -> Any:
 def test_each_process_delivers_its_own_partitions_only(
     system: System, command: Any, db: psycopg.Connection
 ) -> None:
-    made = command("partition", "add", "123", "--partid", "1,2,3")
+    made = command("database", "partition", "add", "123", "--partid", "1,2,3")
     assert made.exit_code == 0, made.output
     hop = system.hop()
     for number in range(30):

@@ -51,7 +51,7 @@ def stored(db: psycopg.Connection) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("table", ["messages", "queue", "attempts", "message_chunks"])
 def test_each_insert_stands_once(table: str) -> None:
-    """The advice of `queuectl partition check` names one for an operator, for all columns."""
+    """The advice of `queuectl database partition check` names one, for all columns."""
     texts = [file.read_text(encoding="utf-8") for file in PRODUCT if file.is_file()]
     insert = rf"(?i)insert\s+into\s+(?:\w+\.)?{table}\b(?!\s+SELECT \*)"
     found = [hit for text in texts for hit in re.findall(insert, text)]

@@ -171,7 +171,7 @@ def test_a_database_from_before_the_baseline_is_refused_in_one_line(
         before = dump(uri)
         config.write_text(yaml.safe_dump({"environment": {"database": {"uri": uri}}}))
         for options in ([], ["--while-daemons-run"]):
-            result = CliRunner().invoke(main, ["migrate", "-c", str(config), *options])
+            result = CliRunner().invoke(main, ["database", "migrate", "-c", str(config), *options])
             assert result.exit_code == 2
             assert result.output == f"error: {FormerDatabase()}\n"
         if schema == "pgmta":

@@ -247,7 +247,7 @@ def test_commands_of_a_login_that_only_submits(
         assert "neither in the queue nor in the log" in result.stderr
         db.execute(f"GRANT pgmta_reader TO {login}".encode())
         rule = ["rule", "add", "x", "--domain", "x.example", "--reason", "x"]
-        for words in (rule, ["partition", "add", "queue_def_x", "--partid", "x"]):
+        for words in (rule, ["database", "partition", "add", "queue_def_x", "--partid", "x"]):
             result = CliRunner().invoke(main, [*words, "-c", str(config)])
             assert result.exit_code == 1, words
             refused, hint = result.stderr.splitlines()

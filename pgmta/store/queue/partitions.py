@@ -78,7 +78,7 @@ def opened(uri: str) -> Iterator[Connection]:
         # a text with several statements can't be prepared
         with psycopg.connect(
             writable(uri), autocommit=True, row_factory=dict_row, prepare_threshold=None,
-            application_name="pgmta queuectl partition",
+            application_name="pgmta queuectl database partition",
         ) as db:  # fmt: skip
             prepare(db)
             yield db
@@ -141,7 +141,7 @@ def check(db: Connection, least: int | None) -> list[Finding]:
                 continue
             for row in run(db, "deserving", leaf=table(leaf.name), least=sql.Literal(least)):
                 text = f"{row['rows']} rows have _partid {quoted([row['value']])}: worth a leaf"
-                found.append(Finding("hint", leaf.name, text, "queuectl partition add"))
+                found.append(Finding("hint", leaf.name, text, "queuectl database partition add"))
     if run(db, "log_exists"):
         (log,) = run(db, "log_default")
         if log["rows"]:

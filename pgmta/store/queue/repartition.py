@@ -170,7 +170,7 @@ class Repartition:
         leaves = [leaf for leaf in tree(self._db) if leaf.parent == "queue_def"]
         if not leaves:
             raise PartitionError(
-                "there is no queue_def with partitions: see queuectl partition check"
+                "there is no queue_def with partitions: see queuectl database partition check"
             )
         return leaves
 
@@ -178,7 +178,7 @@ class Repartition:
         for leaf in self._leaves():
             if leaf.default and leaf.rows is not None:
                 return leaf
-        raise PartitionError("queue_def has no default leaf: see queuectl partition check")
+        raise PartitionError("queue_def has no default leaf: see queuectl database partition check")
 
     def _leaf(self, name: str) -> Partition:
         name = full_name(name)

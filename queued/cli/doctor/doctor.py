@@ -81,7 +81,8 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
     ).all()
     try:
         if settings and examination and not _has_queue(examination):
-            yield error("schema", "the database has no queue yet", "run `queuectl migrate`")
+            remedy = "run `queuectl database migrate`"
+            yield error("schema", "the database has no queue yet", remedy)
         elif settings and examination:
             checks |= ServerChecks(examination).all()
             checks |= QueueChecks(examination, uri, smtpd=smtpd.exists()).all()

@@ -47,14 +47,15 @@ class QueueChecks:
         known = list(migrations())
         there = {row["name"] for row in self._ask("schema")}
         if reason := mismatch(known, there):
-            yield error("schema", reason, "run `queuectl migrate`, or the version that fits")
+            remedy = "run `queuectl database migrate`, or the version that fits"
+            yield error("schema", reason, remedy)
         for row in self._ask("daemons"):
             if row["alive"] and row["schema"] not in there:
                 yield error(
                     "schema",
                     f"{row['program']} {row['version']} on {row['host']} (pid {row['pid']}) knows "
                     f"{row['schema']}, which the database does not have",
-                    "run `queuectl migrate`, or restart that process",
+                    "run `queuectl database migrate`, or restart that process",
                 )
 
     def daemons(self) -> Iterator[Diagnosis]:

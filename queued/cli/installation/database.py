@@ -1,4 +1,4 @@
-"""The commands `queuectl database`: the embedded PostgreSQL."""
+"""The commands `queuectl database`: schema, partitions and the embedded PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,12 +11,24 @@ import click
 from pgmta.command import attached_option, config_option, reporting
 from pgmta.errors import ConfigError
 from pgmta.postgres.locate import configured
+from queued.cli.options.lazy_group import LazyCommand, LazyGroup
 from queued.cli.options.queue_command import CONFIG_NAME, place_to_make
 
+_LAZY = {
+    "migrate": LazyCommand(
+        "queued.cli.installation.migration:migrate",
+        "Bring the schema up to date.",
+    ),
+    "partition": LazyCommand(
+        "queued.cli.installation.partition:partition",
+        "Show, check and change the partitions of the queue.",
+    ),
+}
 
-@click.group()
+
+@click.group(cls=LazyGroup, lazy=lambda: _LAZY)
 def database() -> None:
-    """Run the embedded PostgreSQL, for one host without a PostgreSQL of its own."""
+    """Bring the schema up to date, change partitions, and run the embedded PostgreSQL."""
 
 
 @database.command()
@@ -31,8 +43,8 @@ def database() -> None:
 def run(config: Path, directory: Path | None, attached: bool) -> None:
     """Run the embedded PostgreSQL until SIGTERM or SIGINT, and start it again if it dies.
 
-    The first start makes it. One line says where it listens; daemons and commands find it by their
-    files.
+    It is for one host without a PostgreSQL of its own. The first start makes it. One line says
+    where it listens; daemons and commands find it by their files.
     """
     if directory is None:
         place = place_to_make(config)

@@ -201,5 +201,5 @@ def _next_steps(folder: Path, *, embedded: bool, migrated: bool) -> None:
     if embedded and not migrated:
         print_line(f"next: queuectl database run{option} (or the unit pgmta-database)")
     if not migrated:
-        print_line(f"next: queuectl migrate{option}")
+        print_line(f"next: queuectl database migrate{option}")
     print_line(f"next: smtpd check{smtpd}; queued check{option}")

@@ -1,4 +1,4 @@
-"""The command `queuectl migrate`."""
+"""The command `queuectl database migrate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`queuectl partition`: show, check and change the partitions of the queue while mail flows."""
+"""`queuectl database partition`: show, check and change partitions while mail flows."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ async def test_a_daemon_with_its_own_role_puts_mail_in(
     (tmp_path / "1.eml").write_bytes(b"Subject: x\r\n\r\nx\r\n")
     mail = "SELECT count(*) FROM queue WHERE sender = 'c@a.example'"
     await eventually(lambda: fetch(db, mail) == (1,))
-    (line,) = others(db, "0")  # as `queuectl migrate` names it
+    (line,) = others(db, "0")  # as `queuectl database migrate` names it
     assert line.startswith("collector on c.example, pid ")
     daemon.terminate()
     assert await daemon.wait() == 0

@@ -44,7 +44,7 @@ def test_a_folder_and_a_name_add_a_feature(bare_database: str, tmp_path: Path) -
         config.write_text(yaml.safe_dump({"environment": database} | more))
         return ["-c", str(config)]
 
-    done = copy.queuectl("migrate", *configure())
+    done = copy.queuectl("database", "migrate", *configure())
     assert done.returncode == 0, done.stderr
     assert "List the notes." in copy.queuectl("--help").stdout
 

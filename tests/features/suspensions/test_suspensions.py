@@ -110,13 +110,13 @@ def test_each_key_stops_new_attempts_within_a_second_over_four_processes(
     told = command("explain", str(waiting[0]["message_id"])).stdout
     assert f"waits for  the end of suspension 1 ({kind} " in told
     assert "tag t): the provider is broken" in told
-    assert "`queuectl resume 1`" in told
+    assert "`queuectl suspend --end 1`" in told
     assert "suspension 1 (" in command("show", str(waiting[0]["message_id"])).stdout
     for words in (["list", "--limit", "1"], ["find", "--recipient", waiting[0]["recipient"]]):
         assert "waits for the end of suspension 1" in command(*words).stdout
     (listed,) = json.loads(command("suspend", "--list", "--json").stdout)
     assert (listed["kind"], listed["rows"]) == (kind, len(waiting))
-    command("resume", "--tag", "t")
+    command("suspend", "--end", "--tag", "t")
     system.wait_empty()
     assert len({a["recipient"] for a in system.attempts()}) == 2 * flood.number
     audit = system.ask("SELECT action, rows, details FROM audit ORDER BY id")
@@ -158,7 +158,7 @@ def test_an_mx_host_stops_before_mail_and_by_what_the_log_knows(
         hop.wait_kept(2)
         assert hop.connections == connections + 1
         assert system.events("b@new.example") == []
-        command("resume", "1")
+        command("suspend", "--end", "1")
         system.wait_empty()
 
 
@@ -216,7 +216,7 @@ def test_overlapping_suspensions_and_ends_by_time(
     system.wait_queue(lambda rows: [row["suspension"] for row in rows] == [2, 3, 3])
     (ended,) = system.ask("SELECT who FROM audit WHERE action = 'resume'")
     assert ended["who"].startswith("upkeep@")
-    command("resume", "--all")
+    command("suspend", "--end", "--all")
     system.wait_empty()
     assert len(system.attempts()) == 5
 
@@ -249,7 +249,7 @@ def test_a_worker_that_dies_while_it_puts_off_leaves_nothing_behind(
     until(lambda: db.execute("SELECT FROM queue WHERE suspension IS NULL").rowcount == 0, 120)
     assert 0 < some < marked(db)
     assert len(hop.transactions) == began
-    command("resume", "1")
+    command("suspend", "--end", "1")
     until(lambda: db.execute("SELECT FROM queue WHERE suspension IS NOT NULL").rowcount == 0, 60)
     assert db.execute("SELECT FROM queue WHERE next_attempt > now()").rowcount == 0
 

@@ -290,7 +290,8 @@ async def test_a_login_without_the_role_and_a_database_without_the_schema(
     words = "`GRANT pgmta_submit TO no_program;`"
     with fresh_database(server) as empty:
         for uri, kind, match in (
-            (stranger, LoginRefused, words), (empty, SchemaMismatch, "run `queuectl migrate`")
+            (stranger, LoginRefused, words),
+            (empty, SchemaMismatch, "run `queuectl database migrate`"),
         ):  # fmt: skip
             async with Client(uri, patience=60) as client:
                 with pytest.raises(kind, match=match):

@@ -14,14 +14,15 @@ from psycopg.conninfo import make_conninfo
 from pgmta.postgres import operator
 from queued.cli.queuectl import main
 
-FREE = ("trace --list", "migrate", "lifecycle install", "campaign list")
+FREE = ("trace --list", "database migrate", "lifecycle install", "campaign list")
 """Commands that need no row of the queue, and so end as ever."""
 NAMING = (
     "list", "list --count", "show 7", "explain 7", "find --recipient bob@b.example", "workers",
     "status 7",
     "delete --all --yes --reason x", "hold --all --yes --reason x", "retry --all --yes",
-    "release --all --yes", "bounce --all --yes --reason x", "suspend --list", "partition list",
-    "partition check", "send --from a@a.example --subject x --text x --to bob@b.example",
+    "release --all --yes", "bounce --all --yes --reason x", "suspend --list",
+    "database partition list", "database partition check",
+    "send --from a@a.example --subject x --text x --to bob@b.example",
     "rule add odd --where 'priority > 3' --reason x",
 )  # fmt: skip
 

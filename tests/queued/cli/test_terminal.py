@@ -103,7 +103,8 @@ def test_an_error_of_postgresql_keeps_its_hint_and_not_its_statement(
 def test_usage_errors_are_printable() -> None:
     for arguments in (
         [HOSTILE], [f"--{HOSTILE}"], ["list", f"--{HOSTILE}"], ["list", "--status", HOSTILE],
-        ["partition", HOSTILE], ["partition", "add", "x", "--partid", f'"{HOSTILE}'],
+        ["database", "partition", HOSTILE],
+        ["database", "partition", "add", "x", "--partid", f'"{HOSTILE}'],
     ):  # fmt: skip
         output = run(main, *arguments)
         assert "rror" in output
@@ -163,7 +164,7 @@ def test_every_command_on_rows_of_a_hostile_peer(
         ["show", "1"], ["explain", "1"], ["list"], ["list", "--count", "--by", "sender"],
         ["list", "--count", "--by", f"metadata.{HOSTILE}"],
         ["list", "--count", "--by", "metadata.a"], ["workers"],
-        ["rule", "list"], ["partition", "list"], ["partition", "check"],
+        ["rule", "list"], ["database", "partition", "list"], ["database", "partition", "check"],
         ["hold", "--all", "--dry-run", "--reason", HOSTILE], ["list", "--where", "\x1b[2J"],
         ["list", "--age", HOSTILE], ["list", "--count", "--by", HOSTILE],
     ):  # fmt: skip

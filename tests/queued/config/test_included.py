@@ -156,7 +156,7 @@ def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, expected)
     with monkeypatch.context() as patch:
         patch.setattr("queued.cli.options.queue_command.existing", unreachable)
-        done = CliRunner().invoke(queuectl, ["migrate"])
+        done = CliRunner().invoke(queuectl, ["database", "migrate"])
     assert "etc/queued.yaml does not exist: the defaults hold" in done.stderr
     assert f"PostgreSQL in {tmp_path}/var\n" in done.stderr
     text = "environment: {database: {uri: 'postgresql://postgres@127.0.0.1:1/x'}}\n"
@@ -171,7 +171,7 @@ def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PGMTA_CONFIG", str(system / "queued.yaml"))
     assert check("queued").stdout == f"{system}/queued.yaml: ok\n"
     monkeypatch.setenv("PGMTA_CONFIG", "none")
-    for words in (["list"], ["migrate"]):
+    for words in (["list"], ["database", "migrate"]):
         done = CliRunner().invoke(queuectl, words)
         assert done.exit_code == 2
         assert "error: there is no none (PGMTA_CONFIG): give -c FILE\n" in done.stderr

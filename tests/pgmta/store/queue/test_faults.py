@@ -44,7 +44,7 @@ def command(database: str, tmp_path: Path) -> Any:
     path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
 
     def run(*words: str) -> Result:
-        name = 2 if words[0] in ("rule", "partition") else 1
+        name = {"rule": 2, "database": 3}.get(words[0], 1)
         return CliRunner().invoke(queuectl, [*words[:name], "-c", str(path), *words[name:]])
 
     return run
@@ -235,7 +235,7 @@ def test_extreme_values_stop_neither_claims_nor_commands(
     both = [row(db, 1, **values), row(db, 1)]
     for words in (
         ("workers",), ("list",), ("list", "--count"), ("explain", "1"), ("show", "1"),
-        ("partition", "list", "--exact"), ("retry", "--all", "--yes"),
+        ("database", "partition", "list", "--exact"), ("retry", "--all", "--yes"),
     ):  # fmt: skip
         out = command(*words)
         assert out.exit_code == 0, (words, out.output)
@@ -321,7 +321,7 @@ def test_queued_check_asks_the_database(database: str, server: str, tmp_path: Pa
     assert wrong.stderr == f"{place}{reason}\n"
     for uri, reason in (
         ("postgresql://postgres@127.0.0.1:1/x", "connection"),
-        (server, "run `queuectl migrate`"),
+        (server, "run `queuectl database migrate`"),
         (None, "the embedded PostgreSQL does not run"),
     ):
         away = check(uri, "domian = 'x'")

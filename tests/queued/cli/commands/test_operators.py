@@ -255,7 +255,8 @@ def test_roles_list_partitions_and_retention_says_at_once_that_it_may_not(
     row(db, 1, ts="2020-01-01")
     if role != "pgmta_queued":
         for more in ([], ["--exact"]):
-            done = CliRunner().invoke(main, ["partition", "list", "-c", str(path), *more])
+            words = ["database", "partition", "list", "-c", str(path), *more]
+            done = CliRunner().invoke(main, words)
             assert done.exit_code == 0, done.output
             assert "2020-01-01" in done.stdout
     done = CliRunner().invoke(retention, ["suspects", "--older", "30d", "-c", str(path)])

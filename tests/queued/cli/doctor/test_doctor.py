@@ -81,7 +81,7 @@ PLANTED = {
         DROP_A_DAY, "days", "the log attempts",
     ),
     "a migration is missing": (
-        "DELETE FROM schema_migrations", "schema", "queuectl migrate",
+        "DELETE FROM schema_migrations", "schema", "queuectl database migrate",
     ),
     "the database is newer": (
         "INSERT INTO schema_migrations VALUES ('9999_later.sql', '')", "schema", "9999_later",
@@ -413,7 +413,8 @@ def test_a_database_without_a_queue_is_named(server: str, tmp_path: Path) -> Non
             "send --from a@b.example --to c@b.example --subject x --text x", "list",
         ):  # fmt: skip
             result = CliRunner().invoke(main, [*words.split(), "-c", str(config)])
-            assert "the database has no queue yet: run `queuectl migrate`\n" in result.output, words
+            reason = "the database has no queue yet: run `queuectl database migrate`\n"
+            assert reason in result.output, words
         wrong = Doctor(tmp_path, uri).wrong("--no-network")
-    assert [each["remedy"] for each in wrong["schema"]] == ["run `queuectl migrate`"]
+    assert [each["remedy"] for each in wrong["schema"]] == ["run `queuectl database migrate`"]
     assert "days" not in wrong

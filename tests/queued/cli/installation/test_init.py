@@ -99,7 +99,7 @@ def test_daemons_start_with_them(folder: Path) -> None:
         assert owner.stdout
         with owner.stdout as stdout:
             assert stdout.readline().startswith(b"PostgreSQL in ")
-        assert CliRunner().invoke(main, ["migrate", *files]).exit_code == 0
+        assert CliRunner().invoke(main, ["database", "migrate", *files]).exit_code == 0
         for name in ("smtpd", "queued"):
             words = [sys.executable, "-m", name, "run", "-c", str(folder / f"{name}.yaml")]
             daemons.append(subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL))

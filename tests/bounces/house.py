@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import smtplib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -16,13 +16,12 @@ from psycopg.types.json import Jsonb
 
 from queued.cli.queuectl import main as queuectl
 from tests.bounces.case import Case, Mail
-from tests.bounces.hosts import Hosts, Kept
+from tests.bounces.hosts import Kept
 from tests.support.daemons import Config, Queued, Smtpd, merge
 from tests.support.database import fresh_database
 from tests.support.system import System
 from tests.support.waiting import PATIENCE, free_port, until
 
-TRACE = "Received: by test\r\n"
 _BASE: Config = {
     "retry": {"intervals": ["300ms"], "jitter": 0, "expire": "1h"},
     "bounces": {"gather": "20s", "delay": []},
@@ -43,7 +42,6 @@ class Group:
         self.smtpd: Smtpd
 
     def start(self) -> None:
-        """Start the daemons."""
         self.smtpd = self.system.smtpd(**self._front())
         self.queued = self.system.queued(**self._config(self.system.folder))
 
@@ -68,7 +66,7 @@ class Group:
             for name, host in case.hosts.items():
                 domain = f"{name}.{case.domain_label}.test"
                 protocol = "lmtp" if host.lmtp else "smtp"
-                to = [f"127.0.0.1:{host.port}"]
+                to = [host.hop.target]
                 routes.append({"domain": domain, "to": to, "transport": protocol, "tls": "none"})
         (folder / "shaping.yaml").write_text(yaml.safe_dump({"routes": routes}))
         return {**config, "shaping": "shaping.yaml"}
@@ -80,7 +78,6 @@ class Group:
         self.ids[case.name] = [self._send(case, mail) for mail in case.mail]
 
     def content(self, case: Case, mail: Mail) -> bytes:
-        """The content of a message."""
         lines = b"0123456789abcdef" * 4 + b"\r\n"
         return case.content + lines * (mail.octets // len(lines))
 
@@ -196,8 +193,9 @@ def groups(cases: list[Case]) -> dict[str, list[Case]]:
 @contextmanager
 def running(folder: Path, server: str, template: str, cases: list[Case]) -> Iterator[Group]:
     """Run a group, with the mail of its cases under way; no daemon may log an error."""
-    hosts = Hosts([host for case in cases for host in case.hosts.values()])
-    with closing(hosts), fresh_database(server, template) as uri:
+    with ExitStack() as stack, fresh_database(server, template) as uri:
+        for host in (host for case in cases for host in case.hosts.values()):
+            stack.enter_context(host.start())
         group = Group(folder, uri, cases)
         try:
             group.start()

@@ -55,7 +55,6 @@ class Block(NamedTuple):
 
 
 def blocks() -> list[Block]:
-    """Return all blocks of commands."""
     found = []
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for page in pages:
@@ -95,7 +94,6 @@ def test_marks_have_a_reason_or_a_test() -> None:
 
 
 def write_files(folder: Path, uri: str, name_server: str, key: dict[str, str]) -> None:
-    """Write queued.yaml and smtpd.yaml."""
     base = {"database": {"uri": uri}, "hostname": "mx.example.org"}
     files = {
         "queued": {

@@ -45,7 +45,6 @@ class Running:
 
     @property
     def connections(self) -> int:
-        """Connections that it has."""
         return len(self.server._members)
 
     def idle(self) -> None:

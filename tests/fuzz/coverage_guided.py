@@ -34,7 +34,6 @@ def check(stage: Stage, script: bytes) -> None:
 
 
 def main() -> None:
-    """Fuzz for some seconds."""
     seconds, folder = int(sys.argv[1]), Path(sys.argv[2])
     corpus = folder / "corpus"
     corpus.mkdir(exist_ok=True)

@@ -125,7 +125,6 @@ class Client:
         self.wire.receive(octets)
 
     def hear(self) -> None:
-        """Take the replies."""
         data = bytes(self.wire.out)
         self.wire.out.clear()
         if not self._tls:
@@ -213,7 +212,6 @@ class Stage:
         return self.do(number, steps)
 
     def do(self, listener: int, steps: list[bytes | str]) -> Heard:
-        """Do the steps."""
         self.store.begin()
         heard = self.loop.run_until_complete(self._do(self.listeners[listener], steps))
         self._judge(heard)

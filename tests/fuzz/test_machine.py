@@ -77,7 +77,6 @@ class Session:
         return (self.hear().splitlines() or [b""])[-1]
 
     def drain(self) -> None:
-        """Take what has come meanwhile."""
         if self.over:
             return
         self.socket.settimeout(0.02)

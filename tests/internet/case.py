@@ -96,7 +96,6 @@ class Case:
 
     @property
     def domain(self) -> str:
-        """The domain of the recipients."""
         return f"{self.name.replace('_', '-')}.test"
 
     @property

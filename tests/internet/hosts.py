@@ -86,7 +86,6 @@ class ScriptedHost:
             self._full.append(client)
 
     async def stop(self) -> None:
-        """Close everything."""
         if self._server:
             self._server.close()
         for sock in self._full:
@@ -160,7 +159,6 @@ class Dialogue:
         self._begun = 0
 
     async def run(self) -> None:
-        """Speak until QUIT."""
         await self._answer("connect", f"220 {self._host.fqdn} ESMTP")
         while True:
             line = (await self._reader.readuntil(b"\r\n"))[:-2].decode("utf-8", "replace")
@@ -334,8 +332,6 @@ class Hosts:
         self._thread.do(exchange())
 
     def stop(self) -> None:
-        """End the hosts."""
-
         async def end() -> None:
             for case in self.hosts.values():
                 for host in case.values():

@@ -69,7 +69,6 @@ class Internet:
     # -- the parts --
 
     def port_of(self, case: Case) -> int:
-        """Return delivery.port of the case."""
         wanted = case.settings.get("delivery", {}).get("port")
         return self._other_port if wanted == "other" else self.port
 

@@ -78,8 +78,6 @@ class PolicyServer:
         await writer.drain()
 
     def stop(self) -> None:
-        """End the server."""
-
         async def end() -> None:
             self._server.close()
 

@@ -207,11 +207,9 @@ stub-zone:
         return bool(answer.answer) and bool(answer.flags & dns.flags.AD) is secure
 
     def log(self) -> str:
-        """Return what the daemons said."""
         return "\n".join(path.read_text() for path in sorted(self._folder.glob("*.log")))
 
     def stop(self) -> None:
-        """End the daemons."""
         self._stack.close()
 
 

@@ -145,7 +145,6 @@ login:
 
 @contextmanager
 def exim(place: Path, authority: Authority, next_hop: int) -> Iterator[int]:
-    """Run Exim; return its port."""
     pem = place / "exim.pem"
     pem.write_bytes(authority.issue(["localhost"]).path.read_bytes())
     pem.chmod(0o644)  # Exim reads it as another user

@@ -25,13 +25,11 @@ pytestmark = pytest.mark.needs("root")
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """A CA."""
     return Authority(tmp_path / "ca")
 
 
 @pytest.fixture
 def mailboxes(place: Path) -> Iterator[Dovecot]:
-    """A Dovecot."""
     with dovecot(place / "dovecot") as running:
         yield running
 

@@ -13,7 +13,7 @@ import pytest
 from pgmta.model import CHUNK_OCTETS, PART_OCTETS
 from tests.support.daemons import Smtpd
 from tests.support.nexthop import Transaction
-from tests.support.submit import post, queue_id
+from tests.support.submit import queue_id
 from tests.support.system import System
 
 MESSAGES = 300
@@ -156,22 +156,3 @@ def test_all_mail_arrives_once_and_unchanged(system: System) -> None:
         outcomes[attempt["recipient"]].append(attempt["event"])
         assert attempt["message_id"] == ids[attempt["recipient"]]
     assert dict(outcomes) == {recipient: ["delivered"] for recipient in ids}
-
-
-def test_smtplib_and_a_session_with_refusals(system: System) -> None:
-    hop = system.hop()
-    smtpd = system.smtpd(relay={"networks": [], "domains": ["ours.example"]})
-    system.queued(hop)
-    post(smtpd.port, "a@example.org", ["one@ours.example"], b"Subject: 1\r\n\r\n.dot\r\n")
-    with smtpd.connect() as client:
-        assert client.command("EHLO client.example").code == 250
-        assert client.command("MAIL FROM:<a@example.org>").code == 250
-        assert client.command("RCPT TO:<x@theirs.example>").code == 550
-        assert client.command("RCPT TO:<two@OURS.example>").code == 250
-        assert client.command("DATA").code == 354
-        smuggled = b"Subject: 2\r\n\r\nx\n.\r\nMAIL FROM:<evil@example.org>\r\n"
-        assert client.finish(smuggled).code == 550
-        queue_id(client.send("a@example.org", ["two@OURS.example"], b"Subject: 3\r\n\r\nx\r\n"))
-    hop.wait_kept(2)
-    system.wait_empty()
-    assert hop.deliveries() == {"one@ours.example": 1, "two@OURS.example": 1}

@@ -6,28 +6,9 @@ import time
 
 import pytest
 
-from tests.support.nexthop import Do, Transaction, holding_at
+from tests.support.nexthop import Do, Transaction
 from tests.support.system import System
 from tests.support.waiting import SLACK, until
-
-
-@pytest.mark.slow
-def test_two_workers_share_the_queue(system: System) -> None:
-    hop = system.hop(holding_at("end of data"))
-    for name in ("one", "two"):
-        system.queued(hop, workers=[{"name": name, "concurrency": 20, "batch": 5}])
-    people: list[str] = []
-    for n in range(150):
-        more = [f"x{n}.{i}@d{i % 2}.example" for i in range(n % 4 + 1)]
-        people += more
-        system.enqueue(*more)
-    system.wait_queue(lambda rows: len({row["lease_owner"] for row in rows} - {None, ""}) == 2)
-    hop.release()
-    system.wait_empty()
-    assert hop.deliveries() == dict.fromkeys(people, 1)
-    attempts = system.attempts()
-    assert [a["event"] for a in attempts] == ["delivered"] * len(people)
-    assert {a["worker"].partition("@")[0] for a in attempts} == {"one", "two"}
 
 
 @pytest.mark.slow

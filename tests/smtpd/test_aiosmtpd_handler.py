@@ -30,7 +30,6 @@ from pgmta.model import PART_OCTETS
 from smtpd.aiosmtpd_handler import AiosmtpdHandler
 from smtpd.message.incoming import IncomingMessage
 from tests.smtpd.hooks.test_hooks_aiosmtpd import CONTENT, MAIL, differences, flat, speak
-from tests.support.certificates import Certificate
 from tests.support.daemons import ROOT
 from tests.support.rows import column
 from tests.support.serving import serving
@@ -127,9 +126,11 @@ def authenticate(_: Any, __: Any, ___: Any, ____: str, data: Any) -> AuthResult:
     return AuthResult(success=True, auth_data=login)
 
 
-def test_users_of_the_controller(database: str, db: psycopg.Connection, tmp_path: Path) -> None:
+def test_users_of_the_controller(
+    database: str, db: psycopg.Connection, files: dict[str, str]
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*Certificate.root().issue("mx.example").files(tmp_path))
+    context.load_cert_chain(files["certificate"], files["key"])
     handler = AiosmtpdHandler(database, {**HOST, "relay": {"networks": []}})
     trust = ssl.create_default_context()
     trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE

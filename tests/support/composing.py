@@ -129,7 +129,6 @@ def addresses(*, utf8: bool = True) -> st.SearchStrategy[str]:
 
 
 def mailboxes(*, utf8: bool = True) -> st.SearchStrategy[list[str]]:
-    """Pairs of name and address."""
     return st.builds(lambda a, b: [a, b], field_texts(), addresses(utf8=utf8))
 
 

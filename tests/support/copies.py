@@ -44,12 +44,10 @@ class Copy:
         """Variables with which Python runs the copy."""
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run Python with these arguments."""
         return subprocess.run(
             [sys.executable, *args], env=self.environment, cwd=self.folder, capture_output=True,
             text=True, timeout=120,
         )  # fmt: skip
 
     def queuectl(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run queuectl."""
         return self.run("-c", "from queued.cli.queuectl import main; main()", *words)

@@ -98,7 +98,6 @@ class CuttingProxy:
         self._abort(*self._writers)
 
     async def end(self) -> None:
-        """End all connections."""
         for task in self._tasks:
             task.cancel()
         self._abort(*self._writers)

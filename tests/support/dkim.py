@@ -20,7 +20,6 @@ class Keys:
         self.private: dict[str, Private] = {}
 
     def make(self, selector: str, kind: str = "ed25519", domain: str = DOMAIN) -> Path:
-        """A new key; its file."""
         path = self.folder / f"{domain}.{selector}.pem"
         key = new_private(kind, 2048)
         path.write_text(pem_of(key))

@@ -38,7 +38,6 @@ class FarHost:
         self._listeners: list[socket.socket] = []
 
     def __enter__(self) -> Self:
-        """Make it."""
         _ip("netns", "add", self._name)
         _ip("link", "add", self._link, "type", "veth", "peer", "name", "net", "netns", self._name)
         _ip("address", "add", f"{self._near}/30", "dev", self._link)
@@ -54,7 +53,6 @@ class FarHost:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove it."""
         for each in self._listeners:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -64,7 +62,6 @@ class FarHost:
 
     @property
     def address(self) -> str:
-        """Where this host reaches it."""
         return self._far
 
     def cut(self) -> None:
@@ -72,7 +69,6 @@ class FarHost:
         _ip("link", "set", self._link, "down")
 
     def mend(self) -> None:
-        """Let packets through again."""
         _ip("link", "set", self._link, "up")
 
     def pass_on(self, host: str, port: int) -> tuple[str, int]:

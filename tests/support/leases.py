@@ -17,7 +17,6 @@ class Always(Leases):
         super().__init__(RowLeases(cast(Any, None), "w", 60.0))
 
     def valid(self, items: list[Item]) -> bool:
-        """Say yes."""
         return True
 
     async def begin(self, items: list[Item]) -> bool:

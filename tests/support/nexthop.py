@@ -88,7 +88,8 @@ def at(point: str, line: str = "", *, drop: bool = False, times: int = 10**9) ->
 class NextHop:
     """Serves in a thread on 127.0.0.1; `script` may be exchanged at any time.
 
-    With `tls` it announces STARTTLS first, and `extensions` only under TLS.
+    With `tls` it announces STARTTLS first, and `extensions` only under TLS. With `lmtp` it speaks
+    LMTP, and its script is asked at 'end of data' for each recipient.
     """
 
     def __init__(
@@ -96,8 +97,11 @@ class NextHop:
         script: Script = as_usual,
         extensions: tuple[str, ...] = EXTENSIONS,
         tls: ssl.SSLContext | None = None,
+        *,
+        lmtp: bool = False,
     ) -> None:
         self.tls = tls
+        self.hello = "LHLO" if lmtp else "EHLO"
         self.port = free_port()
         self.script = script
         self.extensions = extensions
@@ -129,7 +133,6 @@ class NextHop:
 
     @property
     def target(self) -> str:
-        """For routes."""
         return f"127.0.0.1:{self.port}"
 
     # -- what tests do --
@@ -242,7 +245,6 @@ class _Dialogue:
         self._plain = hop.tls is not None
 
     async def run(self) -> None:
-        """Speak until QUIT."""
         await self._answer("connect", "", "220 hop.example ESMTP")
         while True:
             line = (await self._reader.readuntil(b"\r\n"))[:-2].decode()
@@ -257,9 +259,10 @@ class _Dialogue:
 
     async def _command(self, verb: str, line: str) -> None:
         hop = self._hop
-        if verb == "EHLO":
+        if verb == hop.hello:
             lines = ["hop.example", *(("STARTTLS",) if self._plain else hop.extensions)]
-            await self._answer(verb, line, "\r\n".join([*(f"250-{x}" for x in lines), "250 HELP"]))
+            usual = "\r\n".join([*(f"250-{x}" for x in lines), "250 HELP"])
+            await self._answer("EHLO", line, usual)
         elif line == "STARTTLS" and hop.tls:
             if await self._answer(verb, line, "220 2.0.0 Go on"):
                 await self._writer.start_tls(hop.tls)
@@ -305,7 +308,8 @@ class _Dialogue:
         assert end + len(_END) == len(wire), "pipelined past the final dot"
         transaction.content = unstuff(bytes(wire[2 : end + 2]))
         self._transaction = None
-        await self._answer("end of data", "", "250 2.0.0 Ok", transaction)
+        for recipient in transaction.recipients if self._hop.hello == "LHLO" else [""]:
+            await self._answer("end of data", recipient, "250 2.0.0 Ok", transaction)
         if do := self._hop.script("idle", "", transaction):
             await self._perform(do)
 

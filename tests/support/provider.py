@@ -48,18 +48,15 @@ class Provider:
 
     @property
     def url(self) -> str:
-        """For routes."""
         host = "https://localhost" if self.tls else "http://127.0.0.1"
         return f"{host}:{self._server.port}/v1/send"
 
     @property
     def got(self) -> list[Got]:
-        """The requests."""
         return list(self._server.got)
 
     @property
     def documents(self) -> list[Any]:
-        """The bodies of the requests."""
         return [json.loads(each.body) for each in self.got]
 
     def release(self) -> None:

@@ -21,7 +21,6 @@ WAITING = "SELECT count(*) FROM queue WHERE status = 'REPORT'"
 
 
 def config(**bounces: Any) -> QueuedConfig:
-    """Return a configuration."""
     return QueuedConfig.model_validate(
         {"environment": {"hostname": "mx.example.net"}, "bounces": {"gather": "0s", **bounces}}
     )

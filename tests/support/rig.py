@@ -96,7 +96,6 @@ class Rig:
 
     @property
     def daemons(self) -> list[Smtpd | Queued]:
-        """All that run."""
         return [self.smtpd, *self.workers]
 
     # -- for faults --
@@ -264,7 +263,6 @@ class Rig:
         return found
 
     def clean(self) -> None:
-        """End everything."""
         for daemon in self.daemons:
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 os.killpg(daemon.pid, signal.SIGCONT)

@@ -84,7 +84,6 @@ class Client:
         self.socket.close()
 
     def over(self, secured: socket.socket) -> None:
-        """Go on over TLS."""
         self._lines.close()
         self.socket = secured
         self._lines = secured.makefile("rb")

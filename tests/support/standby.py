@@ -58,7 +58,6 @@ class Node:
         self.uri = make_conninfo(host=self.host, user="postgres", dbname="pgmta")
 
     def run(self, command: str, *arguments: str) -> None:
-        """Run a program of PostgreSQL."""
         self._programs.run_program(command, *arguments)
 
     def control(self, *arguments: str) -> None:
@@ -66,7 +65,6 @@ class Node:
         self.run("pg_ctl", "-D", str(self.data), "-s", *arguments)
 
     def start(self) -> None:
-        """Return when it takes connections."""
         self.control("-w", "-l", f"{self.folder}/log", "-o", f"-k {self.folder}", "start")
 
     def crash(self) -> None:
@@ -84,7 +82,6 @@ class Node:
         psutil.wait_procs(processes)
 
     def process(self) -> psutil.Process:
-        """Return its postmaster."""
         return psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
 
 
@@ -139,7 +136,6 @@ class Pair:
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -195,7 +191,6 @@ class Pair:
         return self.db
 
     def close(self) -> None:
-        """End both servers."""
         self.thaw()
         self.db.close()
         for node in (self.primary, self.standby):

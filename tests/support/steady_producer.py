@@ -102,7 +102,6 @@ class SteadyProducer:
 
 
 async def main(uri: str, share: str, rate: str, journal: str) -> None:
-    """Run the producer."""
     await SteadyProducer(uri, int(share), float(rate), Path(journal)).run()
 
 

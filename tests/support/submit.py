@@ -19,7 +19,6 @@ def stuff(content: bytes) -> bytes:
 
 
 def unstuff(wire: bytes) -> bytes:
-    """Remove the transparency dots."""
     return _LINE_DOT.sub(b"", wire)
 
 
@@ -58,11 +57,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close without QUIT."""
         self.socket.close()
 
     def write(self, data: bytes) -> None:
-        """Send octets as they are."""
         self.socket.sendall(data)
 
     def reply(self) -> Reply:

@@ -60,7 +60,6 @@ class System:
         extensions: tuple[str, ...] = EXTENSIONS,
         tls: ssl.SSLContext | None = None,
     ) -> NextHop:
-        """Start a next hop."""
         return self._stack.enter_context(NextHop(script, extensions, tls))
 
     def stop(self) -> None:
@@ -77,7 +76,6 @@ class System:
         self._stack.close()
 
     def faults(self) -> list[Row]:
-        """Unexpected errors in the logs."""
         found = [entry for daemon in self.daemons for entry in daemon.faults()]
         return [entry for entry in found if entry["event"] not in self.expected]
 
@@ -96,11 +94,9 @@ class System:
         )
 
     def queue(self) -> list[Row]:
-        """All rows, in order."""
         return self.ask(_QUEUE)
 
     def rows(self) -> dict[str, Row]:
-        """The queue by recipient."""
         return {row["recipient"]: row for row in self.queue()}
 
     def attempts(self, recipient: str | None = None) -> list[Row]:

@@ -41,7 +41,6 @@ class _Page(BaseHTTPRequestHandler):
 
 @contextmanager
 def application() -> Iterator[Application]:
-    """Run it."""
     with Application() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()

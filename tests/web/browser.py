@@ -43,7 +43,6 @@ class Browser:
         return dict(self._driver.execute_cdp_cmd(name, fields) or {})
 
     def open(self, url: str) -> None:
-        """Follow a link."""
         self._driver.get(url)
 
     def press(self, *keys: str) -> None:
@@ -80,7 +79,6 @@ class Browser:
 
     @property
     def windows(self) -> int:
-        """How many windows there are."""
         return len(self._driver.window_handles)
 
     @property
@@ -90,12 +88,10 @@ class Browser:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return str(self._driver.current_url)
 
     @property
     def title(self) -> str:
-        """The title of the page."""
         return str(self._driver.title)
 
     @property

@@ -32,7 +32,6 @@ TITLES = {
 
 @pytest.fixture
 def app() -> Iterator[Application]:
-    """The application."""
     with application() as server:
         yield server
 
@@ -47,7 +46,6 @@ def web(as_web: str, tmp_path: Path, app: Application) -> Iterator[Web]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A window."""
     with browsing(tmp_path_factory.mktemp("profile")) as window:
         yield window
 

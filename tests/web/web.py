@@ -34,7 +34,6 @@ class Answer(NamedTuple):
 
     @property
     def members(self) -> Any:
-        """The JSON of the body."""
         return json.loads(self.body)
 
 

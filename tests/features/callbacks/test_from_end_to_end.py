@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 
 from queued.cli.queuectl import main
@@ -20,15 +18,6 @@ from tests.support.provider import OK, Provider
 from tests.support.system import System
 from tests.support.waiting import until
 from tests.web.web import serving
-
-
-@pytest.fixture
-def system(database: str, tmp_path: Path) -> Iterator[System]:
-    system = System(tmp_path, database)
-    yield system
-    system.stop()
-    assert system.faults() == []
-    system.clean()
 
 
 def test_later_words(system: System, for_web: str, campaign: Campaign, tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ def make_campaign(
 
 
 def add_recipients(db: psycopg.Connection, campaign: int, number: int) -> None:
-    """Add recipients to a campaign."""
     db.execute(
         "INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params)"
         " SELECT %s, n, 'r' || n || '@h.example', 'h.example', jsonb_build_object('name', 'N' || n)"

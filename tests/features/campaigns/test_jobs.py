@@ -35,7 +35,6 @@ def call(db: psycopg.Connection, function: str, *values: object) -> int:
 
 
 def feed(db: psycopg.Connection, credential: str = CREDENTIAL) -> int:
-    """Feed once; return how much."""
     while call(db, "campaign_take"):
         pass
     ((fed,),) = db.execute("SELECT fed FROM campaign_feed(%s, 'w')", (credential,)).fetchall()

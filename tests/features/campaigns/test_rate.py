@@ -58,7 +58,6 @@ def test_no_second_has_more_than_the_rate(
     wait_mail(clock, rate * 10)
     assert clock.most(SENDER, WINDOW) <= rate
     until(lambda: books(db, campaign) == {"sent": rate * 10})
-    system.stop()
 
 
 def test_a_worker_that_was_stopped_makes_no_burst(system: System, db: psycopg.Connection) -> None:
@@ -75,7 +74,6 @@ def test_a_worker_that_was_stopped_makes_no_burst(system: System, db: psycopg.Co
     # a transaction that was open at the stop may come late, one for each connection
     assert clock.most(SENDER, WINDOW) <= 50 + 5
     until(lambda: done(db, campaign, 400))
-    system.stop()
 
 
 def test_a_stop_of_all_workers_makes_no_burst(system: System, db: psycopg.Connection) -> None:
@@ -97,7 +95,6 @@ def test_a_stop_of_all_workers_makes_no_burst(system: System, db: psycopg.Connec
     assert sum(went_on <= at < went_on + 0.5 for at in clock.times[SENDER]) <= 25 + hop.open
     assert clock.most(SENDER, WINDOW) <= 50 + hop.open
     until(lambda: done(db, campaign, 500), 60)
-    system.stop()
 
 
 def test_workers_that_end_and_begin_exceed_it_at_no_time(
@@ -134,7 +131,6 @@ def test_a_higher_rate_counts_beside_the_times_that_are_reserved(
         db.execute("SELECT budget_set('credential:ses-1', %s)", (rate,))
     wait_mail(clock, 100)
     assert clock.most(SENDER, WINDOW) <= 66
-    system.stop()
 
 
 @pytest.mark.needs("faketime", "root")
@@ -201,4 +197,3 @@ def test_one_of_two_campaigns_has_the_credential(system: System, db: psycopg.Con
     beside = [at for at in clock.times["c@a.example"] if b[0] <= at < b[-1]]
     assert len(beside) / (b[-1] - b[0]) >= 0.3 * 50  # bench/rates measures it
     until(lambda: {*statuses(db, first), *statuses(db, second)} == {"LOGGED"})
-    system.stop()

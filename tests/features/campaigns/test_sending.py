@@ -35,7 +35,6 @@ def test_each_recipient_gets_one_mail(system: System, db: psycopg.Connection) ->
     assert set(got.values()) == {1}
     assert len(got) == 1000
     assert b"Subject: Hello N" in (hop.kept[0].content or b"")
-    system.stop()
 
 
 def test_nothing_begins_a_second_after_a_stop(system: System, db: psycopg.Connection) -> None:
@@ -52,7 +51,6 @@ def test_nothing_begins_a_second_after_a_stop(system: System, db: psycopg.Connec
     assert len(hop.transactions) == begun
     found = books(db, campaign)
     assert found == {"sent": len(hop.kept), "unsent": 20_000 - len(hop.kept)}
-    system.stop()
 
 
 def test_a_row_that_is_taken_out_while_its_worker_dies_is_unknown(
@@ -71,7 +69,6 @@ def test_a_row_that_is_taken_out_while_its_worker_dies_is_unknown(
     until(lambda: is_done(db, campaign))
     assert books(db, campaign) == {"unknown": 1}
     assert system.events("r1@h.example").count("unknown") == 1
-    system.stop()
 
 
 @pytest.mark.slow
@@ -112,4 +109,3 @@ def test_books_are_exact_while_workers_are_killed(system: System, db: psycopg.Co
     }
     assert sent <= set(got)
     assert set(got) <= sent | unknown
-    system.stop()

@@ -130,7 +130,6 @@ def test_a_campaign(system: System, db: psycopg.Connection, tmp_path: Path) -> N
     times.sort()
     for n, at in enumerate(times[:-RATE]):
         assert times[n + RATE] - at > 0.95
-    system.stop()
 
 
 def test_single_numbers(system: System, tmp_path: Path) -> None:
@@ -163,7 +162,6 @@ def test_single_numbers(system: System, tmp_path: Path) -> None:
     (row,) = system.attempts("+491701234569")
     assert "no route takes telephone numbers" in row["reply"]
     assert hop.connections == 0
-    system.stop()
 
 
 def test_what_can_not_be_sent(system: System, db: psycopg.Connection, tmp_path: Path) -> None:
@@ -187,7 +185,6 @@ def test_what_can_not_be_sent(system: System, db: psycopg.Connection, tmp_path: 
         assert "list.csv:2: +491701234567: the template has no plain text" in output
         assert "list.csv:3: 'tel:+491701234567' is no telephone number; write it" in output
         assert not provider.documents
-    system.stop()
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,6 @@ class Hops:
         return self._thread.do(self._stack.enter_async_context(serving(hop)))
 
     def http(self, server: ScriptedServer) -> ScriptedServer:
-        """Start an HTTP server."""
         return self._thread.do(self._stack.enter_async_context(serving_http(server)))
 
     def silent(self) -> int:
@@ -79,7 +78,6 @@ class Hops:
         return int(listener.getsockname()[1])
 
     def end(self) -> None:
-        """Stop all."""
         self._plain.close()
         self._thread.do(self._stack.aclose())
         self._thread.end()

@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgmta_features.lifecycle.installation import install
 from tests.features.lifecycle.tokens import put_templates
+from tests.scenarios.conftest import installation
 from tests.support.database import fresh_database, owned_template
 from tests.support.rows import fetch
 from tests.support.system import System
@@ -43,10 +44,7 @@ def accounts(database: str, db: psycopg.Connection) -> psycopg.Connection:
 
 @pytest.fixture
 def system(accounts: psycopg.Connection, database: str, tmp_path: Path) -> Iterator[System]:
-    """Daemons on that database."""
-    system = System(tmp_path, database)
-    yield system
-    system.clean()
+    yield from installation(tmp_path, database)
 
 
 @pytest.fixture

@@ -20,8 +20,6 @@ from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import until
 
-_TOKEN = re.compile(rb"[A-Za-z0-9_-]{86}")
-
 
 def ring(purpose: Purpose) -> KeyRing:
     return KeyRing(purpose, [TokenKey("k1", bytes.fromhex(KEYS[purpose]))])
@@ -41,13 +39,10 @@ def refuses_bob(point: str, line: str, transaction: Transaction | None) -> Do | 
     return None
 
 
-def test_links_arrive_and_are_nowhere_else(
-    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
-) -> None:
-    hop = system.hop(refuses_bob)
-    daemon = system.queued(hop, **settings(tmp_path, timeout="100ms"))
+def test_links_arrive(accounts: psycopg.Connection, system: System, tmp_path: Path) -> None:
+    hop = system.hop()
+    system.queued(hop, **settings(tmp_path, timeout="100ms"))
     add_accounts(accounts, 1, "ann")
-    add_accounts(accounts, 1, "bob")
     add_accounts(accounts, 1, "eve", status="active")
     accounts.execute("SELECT recover('eve1')")
     hop.wait_kept(2)
@@ -62,20 +57,11 @@ def test_links_arrive_and_are_nowhere_else(
     why = "SELECT why FROM token_consume(%s, 'activation')"
     assert fetch(accounts, why, secret) == (None,)
     assert fetch(accounts, why, secret) == ("consumed",)
-    until(lambda: fetch(accounts, "SELECT count(*) FROM pgmta.transcripts") == (1,))
-    dump = subprocess.run([tool("pg_dump"), database], capture_output=True, check=True).stdout
-    assert b"bob1@b.example" in dump
-    log = daemon.story().encode()
-    for text in (dump, log):
-        for found in _TOKEN.findall(text):
-            for purpose in Purpose:
-                assert ring(purpose).verify(found.decode(), "") is None
-                assert ring(purpose).verify(found.decode(), code) is None
-        assert token_in(by_name["ann1"], "/activate").encode() not in text
-        assert recover.encode() not in text
 
 
-def test_no_log_of_the_server_has_a_token(private_server: PrivateServer, tmp_path: Path) -> None:
+def test_no_dump_log_or_file_of_the_server_has_a_token(
+    private_server: PrivateServer, tmp_path: Path
+) -> None:
     """The write-ahead log has each octet that was ever stored, and the server's log each error."""
     uri = private_server.uri
     install(uri)

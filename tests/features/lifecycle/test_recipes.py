@@ -136,15 +136,6 @@ def test_an_application_runs_the_recipes_with_the_rights_of_the_page(
         root.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 
-def test_three_random_accounts(accounts: psycopg.Connection, database: str) -> None:
-    insert = (
-        "INSERT INTO accounts (email, login) VALUES ('user' || md5(random()::text) || '@fake.mail',"
-        " 'user' || substr(md5(random()::text), 1, 20));"
-    )
-    psql(database, *[insert] * 3)
-    assert psql(database, "SELECT count(*) FROM tokens WHERE action = 'activation'") == "3"
-
-
 def test_names_of_the_first_version(accounts: psycopg.Connection, database: str) -> None:
     psql(database, NEW)
     assert psql(database, "SELECT * FROM user_action_queue") == "user_action_queue|0"

@@ -31,14 +31,12 @@ class Scrape:
 
     @classmethod
     def of(cls, port: int) -> Scrape:
-        """Scrape a daemon."""
         code, text = get(port, "/metrics")
         assert code == 200, text
         return cls.read(text)
 
     @classmethod
     def read(cls, text: str) -> Scrape:
-        """Read a page."""
         samples = {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in text_string_to_metric_families(text)

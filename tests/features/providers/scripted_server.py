@@ -105,6 +105,5 @@ async def serving(
 
 
 def said(status: str, body: bytes = b"", *fields: str) -> list[bytes]:
-    """Return a whole answer."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields]
     return ["\r\n".join(lines).encode() + b"\r\n\r\n" + body]

@@ -205,19 +205,3 @@ async def test_a_kept_connection_with_tls_never_waits_in_vain(
                 assert result.event is Event.DELIVERED
             channel.abort()
     assert server.connections == 1
-
-
-async def test_the_last_octet_waits_for_a_reader_with_tls(
-    tmp_path: Path, authority: Certificate
-) -> None:
-    server = ScriptedServer(lambda _: [HANG], early=True)
-    with serving_names(NAMES) as names:
-        way = transport(tmp_path, authority, names)
-        async with serving(server, authority.issue("api.example").server(tmp_path)):
-            url = f"https://api.example:{server.port}/v1"
-            to = destination(url, private=True, json=None, body="{{message}}")
-            channel = await way.open(to)
-            big = envelope(content=b"Subject: x\r\n\r\n" + b"x" * 8_000_000)
-            with pytest.raises(DeliveryError, match="timeout while the request was sent"):
-                await channel.send(big)
-            assert not channel.in_doubt

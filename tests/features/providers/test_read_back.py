@@ -45,10 +45,6 @@ def wanted(name: str, given: dict[str, Any], attachments: list[Attachment]) -> S
                 body, html or None, sorted(read.headers), cids)  # fmt: skip
 
 
-def _legible(value: str) -> str:
-    return str(make_header(decode_header(value))) if "=?" in value else value
-
-
 @pytest.fixture(scope="module", params=PARTS)
 def provider(request: pytest.FixtureRequest) -> Iterator[Provider]:
     with Provider(request.param, OK) as made:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from bench.helper import Helper
-from tests.features.campaigns.campaigns import books, make_campaign
-from tests.features.rates.mail_clock import MailClock
+from tests.features.campaigns.campaigns import make_campaign
 from tests.support.nexthop import Do, Transaction
 from tests.support.rows import column, fetch
 from tests.support.system import System
@@ -20,43 +13,6 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
-SENDER = "shop@a.example"
-
-
-@contextmanager
-def far(uri: str, folder: Path, round_trip: float) -> Iterator[str]:
-    """Give the URI of a database that is so many seconds away."""
-    parts = conninfo_to_dict(uri)
-    upstream = [str(parts["host"]), str(parts.get("port") or 5432)]
-    config = {
-        "addresses": ["127.0.0.1"],
-        "namespace": "",
-        "upstream": upstream,
-        "delay": round_trip / 2,
-    }
-    proxy = Helper("delay_line", config, folder / "delay_line.log")
-    try:
-        port = proxy.wait("ready")["ports"][0]
-        yield make_conninfo(uri, host="127.0.0.1", port=port)
-    finally:
-        proxy.close()
-
-
-@pytest.mark.parametrize("round_trip", [0.008, 0.05])
-def test_few_times_are_lost_far_from_the_database(
-    system: System, db: psycopg.Connection, tmp_path: Path, round_trip: float
-) -> None:
-    clock = MailClock()
-    hop = system.hop(clock)
-    with far(system.uri, tmp_path, round_trip) as uri:
-        near, system.uri = system.uri, uri
-        system.queued(hop)
-        system.uri = near
-        campaign = make_campaign(db, 200)
-        db.execute("SELECT campaign_start(%s, 40)", (campaign,))
-        until(lambda: books(db, campaign) == {"sent": 200}, 60)
-        assert clock.most(SENDER) <= 40
-        system.stop()
 
 
 def test_a_killed_worker_leaves_as_unknown_what_it_had_begun(

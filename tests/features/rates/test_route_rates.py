@@ -68,7 +68,6 @@ def test_a_burst_goes_at_once_after_a_pause(
     times = clock.times["x@a.example"]
     assert times[9] - times[0] < 1
     assert times[12] - times[9] > 2.9
-    system.stop()
 
 
 def test_workers_that_stop_and_restart_never_exceed_it(
@@ -96,7 +95,6 @@ def test_workers_that_stop_and_restart_never_exceed_it(
     later(4)
     # a transaction that was open when the process stopped may come late
     assert clock.most("x@a.example") <= 51
-    system.stop()
 
 
 def test_a_rate_holds_no_connection_that_other_mail_needs(
@@ -116,4 +114,3 @@ def test_a_rate_holds_no_connection_that_other_mail_needs(
         assert clock.times["x@c.example"][-1] - before < 1
     assert clock.most("x@a.example") <= 2
     assert hop.open <= 2
-    system.stop()

@@ -52,7 +52,6 @@ class Campaign:
         )
 
     def start(self) -> None:
-        """Let it begin."""
         self.db.execute("SELECT campaign_start(%s)", (self.id,))
 
     def feed(self) -> None:
@@ -63,7 +62,6 @@ class Campaign:
         )
 
     def states(self) -> dict[str, str]:
-        """The state of each recipient."""
         rows = self.db.execute(
             "SELECT recipient, state FROM campaign_recipients WHERE campaign_id = %s", (self.id,)
         )

@@ -10,7 +10,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.features.suppressions.campaign import Campaign
-from tests.support.system import System
 from tests.web.web import Web, serving
 
 
@@ -18,16 +17,6 @@ from tests.web.web import Web, serving
 def campaign(db: psycopg.Connection) -> Campaign:
     """A campaign of the scope news, without recipients."""
     return Campaign(db)
-
-
-@pytest.fixture
-def system(database: str, tmp_path: Path) -> Iterator[System]:
-    """Daemons on the database."""
-    system = System(tmp_path, database)
-    yield system
-    system.stop()
-    assert system.faults() == []
-    system.clean()
 
 
 @pytest.fixture

@@ -181,16 +181,6 @@ def test_hard_bounce_suppresses_in_the_same_commit(
     assert campaign.suppressed("joe@b.example", "ann@b.example", scope="ads") == [True, False]
 
 
-def test_feed_leaves_suppressed_ones_out(db: psycopg.Connection, campaign: Campaign) -> None:
-    campaign.add("joe@b.example", "ann@b.example")
-    db.execute("SELECT suppress('JOE@b.example')")
-    campaign.start()
-    campaign.feed()
-    assert campaign.states() == {"joe@b.example": "invalid", "ann@b.example": "queued"}
-    (made,) = fetch(db, "SELECT params -> 'unsubscribe' FROM messages")
-    assert made == {"campaign": campaign.id, "number": 2}
-
-
 @pytest.mark.parametrize("role", ["pgmta_web", "pgmta_submit", "pgmta_smtpd", "pgmta_reader"])
 def test_other_roles_change_nothing(db: psycopg.Connection, role: str) -> None:
     db.execute(f"SET ROLE {role}".encode())

@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.needs("chromium", "chromium-driver", "axe-core"), pyte
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A window."""
     with browsing(tmp_path_factory.mktemp("profile")) as window:
         yield window
 

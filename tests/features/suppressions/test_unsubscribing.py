@@ -7,10 +7,9 @@ import subprocess
 from email import message_from_bytes
 from email.policy import default
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import psycopg
-import pytest
 
 from pgmta.compose.token import KeyRing, Purpose, TokenKey, recipient_octets
 from pgmta.features import folder
@@ -18,7 +17,7 @@ from pgmta.postgres.embedded.programs import tool
 from queued.web.pages import page_texts
 from tests.features.suppressions.campaign import UNSUBSCRIBE, Campaign, sections, token
 from tests.support.dkim import Keys
-from tests.support.nexthop import Do, Transaction, as_usual, at, holding_at
+from tests.support.nexthop import Do, Transaction, as_usual, holding_at
 from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import until
@@ -211,38 +210,6 @@ def test_mail_waits_without_a_url(system: System, campaign: Campaign, tmp_path: 
     assert b"https://mail.example/unsubscribe?token=" in (hop.kept[0].content or b"")
 
 
-@pytest.mark.parametrize("deferred", [False, True])
-def test_suppressed_before_its_time_is_not_sent(
-    system: System, web: Web, campaign: Campaign, tmp_path: Path, deferred: bool
-) -> None:
-    """As it waits for a worker, and as it is deferred."""
-
-    def later(point: str, line: str, transaction: Transaction | None) -> Do | None:
-        return Do(line="450 4.2.0 later") if deferred and point == "RCPT" else None
-
-    hop = system.hop(later)
-    sleeping = [] if deferred else [{"name": "none", "where": "false"}]
-    settings = sections(tmp_path, web.url) | ({"workers": sleeping} if sleeping else {})
-    daemon = system.queued(hop, retry={"intervals": ["1s"]}, **settings)
-    campaign.add("ann@b.example", "bob@b.example")
-    campaign.start()
-    wanted = "deferred" if deferred else "queued"
-    until(lambda: set(campaign.states().values()) == {wanted})
-    body = urlencode({"List-Unsubscribe": "One-Click"})
-    assert click(web, token(campaign.id, 1), body).status == 200
-    if deferred:
-        seen = len([t for t in hop.transactions if t])
-        until(lambda: len(hop.transactions) > seen + 1)
-    else:
-        daemon.stop()
-        system.queued(hop, **sections(tmp_path, web.url))
-        hop.wait_kept(1)
-    assert campaign.states()["ann@b.example"] == "invalid"
-    assert "suppressed" in system.events("ann@b.example")
-    if not deferred:
-        assert [kept.recipients for kept in hop.kept] == [["bob@b.example"]]
-
-
 def test_suppressed_while_it_waits_for_a_connection(
     system: System, web: Web, campaign: Campaign, tmp_path: Path
 ) -> None:
@@ -260,33 +227,3 @@ def test_suppressed_while_it_waits_for_a_connection(
     until(lambda: campaign.states() == {"ann@b.example": "invalid", "bob@b.example": "sent"})
     assert [kept.recipients for kept in hop.kept] == [["bob@b.example"]]
     system.wait_empty()
-
-
-def test_two_campaigns_whose_addresses_bounce_at_once(
-    system: System, campaign: Campaign, tmp_path: Path
-) -> None:
-    """Each outcome suppresses in its commit, and withdraws mail that the other may be settling."""
-    other = Campaign(campaign.db, "other")
-    names = [f"r{number}@b.example" for number in range(300)]
-    for each in (campaign, other):
-        each.add(*names)
-        each.start()
-    hop = system.hop(at("RCPT", "550 5.1.1 no such user"))
-    for _ in range(2):
-        system.queued(hop, **sections(tmp_path, "https://mail.example"))
-    # one may withdraw all mail of the other, which then has no bounce that halts it
-    until(lambda: fetch(campaign.db, "SELECT count(*) FROM campaign_jobs WHERE status <> 'LOGGED'")
-          == (0,))  # fmt: skip
-    system.wait_empty()
-    until(lambda: "queued" not in {*campaign.states().values(), *other.states().values()})
-    failed = {
-        name
-        for each in (campaign, other)
-        for name, state in each.states().items()
-        if state == "failed"
-    }
-    assert len(failed) > 10
-    assert campaign.reasons() == sorted(f"{name} bounced" for name in failed)
-    assert {*campaign.states().values(), *other.states().values()} <= {
-        "failed", "invalid", "unsent",
-    }  # fmt: skip

@@ -61,7 +61,6 @@ class Terminal:
         return self._tmux("capture-pane", "-p")
 
     def save_picture(self, path: Path) -> None:
-        """Write the screen as SVG."""
         console = Console(record=True, width=80, file=io.StringIO())
         console.print(Text.from_ansi(self._tmux("capture-pane", "-p", "-e")))
         drawn = console.export_svg(title="queuectl top")
@@ -75,7 +74,6 @@ class Terminal:
         return self._tmux("display-message", "-p", f"#{{{what}}}").strip()
 
     def process(self) -> psutil.Process:
-        """Return queuectl."""
         shell = psutil.Process(int(self.ask("pane_pid")))
         [found] = [each for each in shell.children() if RUN in each.cmdline()]
         return found

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import select
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -369,26 +367,3 @@ def test_a_client_that_goes_away_leaves_nothing(database: str, db: psycopg.Conne
             client.reply()
             speak(client, ["EHLO c > 250", MAIL, "RCPT TO:<r@example.org> > 250"])
     assert stored(db) == []
-
-
-def test_many_sessions_with_a_hook(database: str, db: psycopg.Connection) -> None:
-    def send(port: int, number: int) -> None:
-        with Client(port) as client:
-            lines = ["EHLO c"]
-            for mail in range(10):
-                to = f"r{number}.{mail}@example.org"
-                lines += ["MAIL FROM:<s@a.example>", f"RCPT TO:<{to}>", "DATA", "x", "."]
-            client.send("\r\n".join([*lines, "QUIT", ""]).encode())
-            replies.extend(client.rest()[2:-1])
-
-    replies: list[Any] = []
-    with serving(database, **SCRIPT) as port:
-        threads = [threading.Thread(target=send, args=(port, number)) for number in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert [reply[:3] for reply in replies].count("250") == 600
-    assert len(replies) == 800
-    (count,) = db.execute("SELECT count(DISTINCT recipient) FROM queue").fetchone() or (0,)
-    assert count == 200

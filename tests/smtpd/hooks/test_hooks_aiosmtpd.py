@@ -89,7 +89,6 @@ def hooked(database: str, handler: Any) -> Iterator[int]:
 
 
 def speak(port: int, lines: list[str]) -> list[tuple[str, str]]:
-    """Each line and its reply."""
     with Client(port) as client:
         return [("", client.reply()), *((line, client.say(line)) for line in lines)]
 

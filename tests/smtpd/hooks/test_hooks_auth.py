@@ -109,17 +109,6 @@ NEEDED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def root() -> Certificate:
-    return Certificate.root()
-
-
-@pytest.fixture(scope="module")
-def files(root: Certificate, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    certificate, key = root.issue("mx.example").files(tmp_path_factory.mktemp("tls"))
-    return {"certificate": str(certificate), "key": str(key)}
-
-
 @contextmanager
 def controlling(handler: Any, files: dict[str, str] | None, **options: Any) -> Iterator[int]:
     """The port of aiosmtpd's Controller."""
@@ -187,7 +176,6 @@ def compare(
     stock: tuple[Callable[[Any], Any], Any], ours: tuple[Callable[[Any], Any], Any],
     dialogues: list[list[str]], root: Certificate,
 ) -> set[tuple[str, str]]:  # fmt: skip
-    """Pairs of replies that differ."""
     said = []
     for serve, handler in (stock, ours):
         with serve(handler) as port, ThreadPoolExecutor(16) as pool:

@@ -15,7 +15,7 @@ import pytest
 from smtpd.config.hooks import HookLimits
 from smtpd.hooks.call import HookCall, HookTimeout
 from smtpd.hooks.runner import HookOverload, HookRunner
-from tests.support.waiting import PATIENCE, SLACK, eventually, let_others_run, take_time_async
+from tests.support.waiting import PATIENCE, eventually, let_others_run, take_time_async
 
 
 class Session:
@@ -70,12 +70,6 @@ async def sleep(server: Any, session: Any, envelope: Any, seconds: float) -> str
 async def block(server: Any, session: Any, envelope: Any, event: threading.Event) -> str:
     event.wait(PATIENCE)
     return "250 blocked"
-
-
-async def spin(server: Any, session: Any, envelope: Any, event: threading.Event) -> str:
-    while not event.is_set():
-        pass
-    return "250 span"
 
 
 async def test_hooks_run_in_one_thread_and_loop_of_their_own() -> None:
@@ -165,27 +159,6 @@ async def test_a_session_that_ends_cancels_its_hook() -> None:
         call.abandon()
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
         assert not future.done()
-
-
-@pytest.mark.parametrize("method", [block, spin])
-async def test_a_blocked_thread_holds_up_nothing_and_serves_again(method: Any) -> None:
-    event = threading.Event()
-    async with running() as runner:
-        first, _ = await ask(runner, thread)
-        blocked = begin(runner, method, event)[0]
-        began = time.monotonic()
-        second, _ = await ask(runner, thread)
-        assert second != first
-        assert time.monotonic() - began < SLACK
-        assert [await ask(runner, thread) for _ in range(50)] == [(second, True)] * 50
-        assert not blocked.done()
-        event.set()
-
-        async def in_thread(wanted: int) -> bool:
-            return bool((await ask(runner, thread))[0] == wanted)
-
-        assert (await asyncio.wait_for(blocked, PATIENCE)).startswith("250")
-        await eventually(lambda: in_thread(first))
 
 
 async def test_too_many_open_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

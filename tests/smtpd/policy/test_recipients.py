@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
 from pgmta.config.loader import load
@@ -20,8 +18,9 @@ from smtpd.recipients import table as table_module
 from smtpd.recipients.callout import verdict_of
 from smtpd.recipients.recipient_file import check
 from smtpd.recipients.recipient_verdict import Remembered, Verdict
+from tests.support.nexthop import Do, NextHop, Transaction, at, hanging_at
 from tests.support.serving import Client, serving
-from tests.support.waiting import free_port, until
+from tests.support.waiting import until
 
 STRANGER = "127.0.0.5"
 
@@ -131,88 +130,51 @@ def test_smtpd_asks_and_cannot_list(database: str, db: psycopg.Connection) -> No
             db.execute("INSERT INTO recipients (address) VALUES (%s)", [wrong])
 
 
-class Hop:
-    """A next hop that knows some recipients, and counts questions."""
-
-    def __init__(self, port: int) -> None:
-        self.asked: list[str] = []
-        self.senders: set[str] = set()
-        self.connections = 0
-        self.reply = ""
-        self.hold = threading.Event()
-        self.hold.set()
-        self.port = port
-        self._controller: Controller | None = None
-
-    async def handle_EHLO(
-        self, server: Any, session: Any, envelope: Envelope, name: str, responses: list[str]
-    ) -> list[str]:
-        self.connections += 1
-        session.host_name = name
-        return responses
-
-    async def handle_MAIL(
-        self, server: Any, session: Any, envelope: Envelope, address: str, options: list[str]
-    ) -> str:
-        self.senders.add(address)
-        envelope.mail_from = address
-        return "250 2.1.0 Ok"
-
-    async def handle_RCPT(
-        self, server: Any, session: Any, envelope: Envelope, address: str, options: list[str]
-    ) -> str:
-        self.asked.append(address)
-        await server.loop.run_in_executor(None, self.hold.wait)
-        if self.reply:
-            return self.reply
-        if not address.startswith("good"):
-            return "550 5.1.1 Unknown user"
-        envelope.rcpt_tos.append(address)
-        return "250 2.1.5 Ok"
-
-    def __enter__(self) -> Hop:
-        self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
-        self._controller.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._controller
-        self._controller.stop()
+def knows(point: str, line: str, _: Transaction | None) -> Do | None:
+    """A next hop that knows some recipients, and says so once it is released."""
+    if point != "RCPT":
+        return None
+    good = line.startswith("RCPT TO:<good")
+    return Do(hold=True, line="" if good else "550 5.1.1 Unknown user")
 
 
 @pytest.fixture
-def hop() -> Hop:
-    return Hop(free_port())
+def hop() -> Iterator[NextHop]:
+    with NextHop(knows) as hop:
+        yield hop
 
 
-def test_a_callout_asks_each_recipient_once(database: str, hop: Hop) -> None:
+def asked(hop: NextHop) -> list[str]:
+    return [line[9:].split(">")[0] for line in hop.commands if line.startswith("RCPT TO:<")]
+
+
+def test_a_callout_asks_each_recipient_once(database: str, hop: NextHop) -> None:
     entry = {"callout": f"127.0.0.1:{hop.port}"}
-    with hop, serving(database, relay=relaying(entry)) as port, ExitStack() as stack:
+    with serving(database, relay=relaying(entry)) as port, ExitStack() as stack:
         clients = [stack.enter_context(begun(port)) for _ in range(5)]
-        hop.hold.clear()
         for client in clients:
             client.send(b"RCPT TO:<good@example.org>\r\nRCPT TO:<bad@example.org>\r\nDATA\r\n.\r\n")
-        until(lambda: hop.asked)
+        until(lambda: asked(hop))
         with begun(port) as other:  # a slow next hop slows no other domain and no other command
             assert answers(other, "r@elsewhere.example") == ["550 5.7.1"]
-        hop.hold.set()
+        hop.release()
         for client in clients:
             assert [client.reply()[:9] for _ in range(4)][:3] == [GOOD, BAD, "354 End d"]
-        assert sorted(hop.asked) == ["bad@example.org", "good@example.org"]
-        assert hop.senders == {"<>"} or hop.senders == {""}
+        assert sorted(asked(hop)) == ["bad@example.org", "good@example.org"]
+        assert all(each.sender == "" for each in hop.transactions)
         with begun(port, "127.0.0.1") as client:
             many = [f"good{n}@sub.example.net" for n in range(20)]
             assert answers(client, *many) == [GOOD] * 20
             assert hop.connections <= 4
             assert answers(client, "good/Case@example.org") == [GOOD]
-            assert hop.asked[-1] == "good/Case@example.org"
+            assert asked(hop)[-1] == "good/Case@example.org"
 
 
 @pytest.mark.parametrize(
     ("unavailable", "expected"), [("defer", LATER), ("accept", GOOD)], ids=["defer", "accept"]
 )
 def test_a_next_hop_that_is_away(
-    database: str, hop: Hop, monkeypatch: pytest.MonkeyPatch, unavailable: str, expected: str
+    database: str, hop: NextHop, monkeypatch: pytest.MonkeyPatch, unavailable: str, expected: str
 ) -> None:
     for name, seconds in (("_UNSURE_S", 0.2), ("_ANSWER_TIMEOUT_S", 2.0), ("KNOWN_S", 0.1)):
         monkeypatch.setattr(f"smtpd.recipients.callout.{name}", seconds)
@@ -221,22 +183,23 @@ def test_a_next_hop_that_is_away(
         "callout": {"hosts": [f"127.0.0.1:{hop.port}"], "unavailable": unavailable},
     }
     with serving(database, relay=relaying(entry)) as port, begun(port, "127.0.0.1") as client:
-        with hop:
-            assert answers(client, "good@example.org", "bad@example.org") == [GOOD, BAD]
-            hop.reply = "550 5.7.1 We do not like your network"
-            assert answers(client, "policy@example.org") == [expected]
-            hop.reply = "450 4.7.1 Greylisted"
-            assert answers(client, "grey@example.org") == [expected]
-            hop.reply = ""
-            hop.hold.clear()
-            assert answers(client, "slow@example.org") == [expected]
-            hop.hold.set()
+        hop.release()
+        assert answers(client, "good@example.org", "bad@example.org") == [GOOD, BAD]
+        for script, name in (
+            (at("RCPT", "550 5.7.1 We do not like your network"), "policy"),
+            (at("RCPT", "450 4.7.1 Greylisted"), "grey"),
+            (hanging_at("RCPT"), "slow"),
+        ):
+            hop.script = script
+            assert answers(client, f"{name}@example.org") == [expected]
+        hop.stop()
         # a known recipient stays known, and a refusal counts for its time
         found = answers(client, "good@example.org", "bad@example.org", "good2@example.org")
         assert found == [GOOD, BAD, expected]
         assert answers(client, "any@x.example.net") == [GOOD]  # no entry has this domain
-        with hop:
-            until(lambda: answers(client, "bad2@example.org") == [BAD])
+        hop.script = knows
+        hop.start()
+        until(lambda: answers(client, "bad2@example.org") == [BAD])
 
 
 def test_unknown_recipients_end_a_session(
@@ -255,14 +218,11 @@ def test_unknown_recipients_end_a_session(
             assert answers(client, *["two@example.org"] * 50, "one@example.org")[-1] == GOOD
 
 
-def test_hooks_are_asked_about_known_recipients_only(database: str, hop: Hop) -> None:
+def test_hooks_are_asked_about_known_recipients_only(database: str, hop: NextHop) -> None:
     entry = {"callout": f"127.0.0.1:{hop.port}"}
     hooks = [f"{__name__}:Customers"]
-    with (
-        hop,
-        serving(database, relay=relaying(entry), hooks=hooks) as port,
-        begun(port) as client,
-    ):
+    hop.release()
+    with serving(database, relay=relaying(entry), hooks=hooks) as port, begun(port) as client:
         found = answers(client, "good@example.org", "bad@example.org", "good.no@example.org")
         assert found == [GOOD, BAD, "550 5.2.1"]
         client.send(b"DATA\r\n.\r\n")

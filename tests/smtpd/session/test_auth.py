@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -108,8 +108,6 @@ def test_scram_tells_nothing_of_users(port: int) -> None:
             client.say("EHLO c")
             assert scram(client, name, "wrong one").startswith(WRONG), name
             first = client.say(f"AUTH SCRAM-SHA-256 {encoded(f'n,,n={name},r=abc')}")
-            from base64 import b64decode
-
             said = dict(part.split("=", 1) for part in b64decode(first[4:]).decode().split(","))
             replies.append((said["s"], said["i"]))
             assert client.say("*").startswith("501")
@@ -181,10 +179,7 @@ def test_auth_comes_after_ehlo_and_outside_of_a_transaction(port: int) -> None:
         assert log_in(client, "ann@a.example", "Geheim, 42").startswith(GOOD)
 
 
-def test_passwords_need_tls(users: str, tmp_path: Path) -> None:
-    root = Certificate.root()
-    certificate, key = root.issue("mx.example").files(tmp_path)
-    files = {"certificate": str(certificate), "key": str(key)}
+def test_passwords_need_tls(users: str, root: Certificate, files: dict[str, str]) -> None:
     listen = [{"auth": "offered"}]
     with serving(users, listen=listen, certificates=[files]) as port, Client(port) as client:
         client.reply()

@@ -214,21 +214,6 @@ def test_a_client_that_goes_away_in_its_data_leaves_nothing(
     assert stored(db) == []
 
 
-@pytest.mark.parametrize(
-    "end", ["\n.\n", "\r.\r", "\n.\r\n", "\r\n.\n", "\r\n.\r", "\r.\r\n", "\n.\r"]
-)
-def test_no_end_of_data_but_the_real_one(client: Client, db: psycopg.Connection, end: str) -> None:
-    smuggled = f"x{end}MAIL FROM:<evil@a.example>\r\nRCPT TO:<evil@example.org>\r\nDATA\r\ny\r\n"
-    client.send(b"EHLO c\r\n" + transaction("a", smuggled).encode() + b"NOOP\r\nQUIT\r\n")
-    replies = client.rest()
-    # CRLF.LF loses its dot as any line does, so that nothing is left of the trick
-    verdict = "250" if end.startswith("\r\n") else "550"
-    assert [reply[:3] for reply in replies] == ["250", "250", "250", "354", verdict, "250", "221"]
-    assert all("evil" not in address for _, recipients, _ in stored(db) for address in recipients)
-    assert len(stored(db)) == (verdict == "250")
-    assert all(b"\n.\n" not in body and b"\r.\r" not in body for _, _, body in stored(db))
-
-
 def test_strict_servers_take_no_bare_newline_and_limits_of_connections_hold(
     database: str, db: psycopg.Connection
 ) -> None:

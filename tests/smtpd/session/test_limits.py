@@ -6,7 +6,6 @@ import itertools
 import socket
 import time
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import psycopg
 import pytest
@@ -18,10 +17,9 @@ from smtpd.commands.commands import Commands
 from smtpd.commands.tally import Consequence
 from smtpd.config import Limits
 from smtpd.server.server import Server
-from smtpd.session import watch
 from smtpd.session.connection import TURN_COMMANDS
 from tests.support.serving import Client, serving
-from tests.support.waiting import PATIENCE, SLACK, until
+from tests.support.waiting import PATIENCE, until
 
 STRANGER = "127.0.0.5"
 RELAY = {"networks": ["127.0.0.1"], "domains": ["example.org"]}
@@ -31,20 +29,6 @@ BEGIN = b"EHLO c\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<r@example.org>\r\nDATA\r
 def codes(client: Client) -> list[str]:
     """The codes of all replies until the server closes."""
     return [reply[:3] for reply in client.rest()]
-
-
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> list[Server]:
-    """The server that `serving` makes."""
-    made: list[Server] = []
-    real = Server.__init__
-
-    def init(self: Server, *args: Any) -> None:
-        real(self, *args)
-        made.append(self)
-
-    monkeypatch.setattr(Server, "__init__", init)
-    return made
 
 
 def test_sessions_with_much_to_do_take_turns(
@@ -202,32 +186,6 @@ def test_content_without_end_is_ended(database: str) -> None:
             for _ in range(200):
                 client.send(b"x" * 9998 + b"\r\n")
         assert codes(client) == ["220", "250", "250", "250", "354", "552"]
-
-
-@pytest.mark.parametrize(
-    ("limits", "content_s", "wire", "drop"),
-    [
-        ({}, 1.0, BEGIN, b"x"),  # content, octet by octet
-        ({"timeout": "1s"}, watch.MAX_CONTENT_S, b"", b"N"),  # a command, octet by octet
-        ({"timeout": "1s"}, watch.MAX_CONTENT_S, b"N" * 70_000, b"N"),  # the rest of one, too long
-    ],
-)
-def test_dripping_keeps_no_place(
-    database: str, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], content_s: float,
-    wire: bytes, drop: bytes,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(watch, "MAX_CONTENT_S", content_s)
-    with serving(database, relay=RELAY, limits=limits) as port, Client(port) as client:
-        client.send(wire)
-        began = time.monotonic()
-        client.socket.settimeout(0.2)
-        replies = b""
-        while b"421 4.4.2" not in replies:
-            assert time.monotonic() < began + SLACK
-            with suppress(TimeoutError):
-                replies += client.socket.recv(1000)
-            with suppress(ConnectionError):  # the reply may be on its way, and the session closed
-                client.send(drop)
 
 
 def test_a_line_without_end(database: str) -> None:

@@ -112,17 +112,6 @@ SUBMISSION: dict[str, list[str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def root() -> Certificate:
-    return Certificate.root()
-
-
-@pytest.fixture(scope="module")
-def files(root: Certificate, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    certificate, key = root.issue("mx.example").files(tmp_path_factory.mktemp("protocol"))
-    return {"certificate": str(certificate), "key": str(key)}
-
-
 @pytest.fixture
 def logins(monkeypatch: pytest.MonkeyPatch) -> None:
     """AUTH that needs no password."""

@@ -244,18 +244,16 @@ def test_xclient_names_the_user(database: str, db: psycopg.Connection) -> None:
 
 @pytest.mark.parametrize("order", ["tls", "xclient"])
 def test_a_certificate_of_the_proxy_is_not_the_clients(
-    database: str, tmp_path: Path, order: str
+    database: str, tmp_path: Path, root: Certificate, files: dict[str, str], order: str
 ) -> None:
     """And TLS goes on after XCLIENT, where mail needs it."""
-    root = Certificate.root()
-    certificate, key = root.issue("mx.example").files(tmp_path)
     own, own_key = root.issue("proxy.example").files(tmp_path)
     authorities = tmp_path / "authorities.pem"
     authorities.write_text(ssl.DER_cert_to_PEM_cert(root.der))
     clients = {"authorities": str(authorities), "names": ["proxy.example"]}
     tls = "required" if order == "tls" else "offered"
     listen = [{"tls": tls, "xclient": ["127.0.0.1"], "client_certificates": clients,
-               "certificates": [{"certificate": str(certificate), "key": str(key)}]}]  # fmt: skip
+               "certificates": [files]}]  # fmt: skip
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=root.der)
     context.load_cert_chain(own, own_key)

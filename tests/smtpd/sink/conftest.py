@@ -18,6 +18,5 @@ def said(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sink(tmp_path: Path, said: Path) -> Iterator[Sink]:
-    """A sink with its page."""
     with Sink(tmp_path / "var" / "sink").running(said) as sink:
         yield sink

@@ -23,7 +23,6 @@ TABS = ("html", "text", "links", "attachments", "header", "source")
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    """A window with JavaScript."""
     with browsing(tmp_path / "profile", scripts=True) as window:
         window.resize(DESK)
         yield window

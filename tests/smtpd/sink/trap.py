@@ -55,7 +55,6 @@ class Trap:
         """Whether a connection came to the port `bare`."""
 
     def forget(self) -> None:
-        """Begin again."""
         self.paths.clear()
         self.referrers.clear()
         self.touched = False
@@ -88,7 +87,6 @@ class Trap:
 
     @contextmanager
     def running(self) -> Iterator[Trap]:
-        """Serve."""
         threads = [
             threading.Thread(target=self._serve, args=(each,), daemon=True)
             for each in self._servers

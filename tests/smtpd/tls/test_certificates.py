@@ -27,11 +27,6 @@ from tests.support.waiting import until
 STRANGERS = {"networks": [], "domains": ["example.org"]}
 
 
-@pytest.fixture(scope="module")
-def root() -> Certificate:
-    return Certificate.root()
-
-
 def entry(certificate: Certificate, folder: Path) -> dict[str, str]:
     path, key = certificate.files(folder)
     return {"certificate": str(path), "key": str(key)}

@@ -9,24 +9,12 @@ from functools import partial
 from typing import Any
 
 import psycopg
-import pytest
 
 from tests.support.certificates import Certificate
 from tests.support.serving import Client, serving
 
 RELAY = {"networks": ["127.0.0.1"], "domains": ["example.org"]}
 MAIL = ("MAIL FROM:<a@b.example>", "RCPT TO:<r@example.org>", "DATA")
-
-
-@pytest.fixture(scope="module")
-def root() -> Certificate:
-    return Certificate.root()
-
-
-@pytest.fixture(scope="module")
-def files(root: Certificate, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    certificate, key = root.issue("mx.example").files(tmp_path_factory.mktemp("tls"))
-    return {"certificate": str(certificate), "key": str(key)}
 
 
 def context(root: Certificate) -> ssl.SSLContext:

@@ -8,7 +8,6 @@ import struct
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,20 +30,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str
     folder, root = tmp_path_factory.mktemp("tls"), Certificate.root()
     files = [root.issue(name).files(folder) for name in NAMES]
     return [{"certificate": str(path), "key": str(key)} for path, key in files]
-
-
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> list[Server]:
-    """The server that `serving` makes."""
-    made: list[Server] = []
-    real = Server.__init__
-
-    def init(self: Server, *args: Any) -> None:
-        real(self, *args)
-        made.append(self)
-
-    monkeypatch.setattr(Server, "__init__", init)
-    return made
 
 
 def hello(name: str = NAMES[0]) -> bytes:

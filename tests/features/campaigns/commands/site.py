@@ -33,24 +33,20 @@ class Site:
         put_template(db, "hello", HELLO)
 
     def configure(self, more: dict[str, Any]) -> None:
-        """Write queued.yaml."""
         config = {"environment": {"database": {"uri": self.uri}}, **more}
         self.path.write_text(yaml.safe_dump(config))
 
     def create(self, name: str = "news", *options: str) -> dict[str, Any]:
-        """Make a campaign."""
         given = ["--template", "hello", "--credential", "ses-1", "--json", *options]
         found: dict[str, Any] = json.loads(self.said("create", name, *given))
         return found
 
     def file(self, content: str | bytes, name: str = "list.csv") -> str:
-        """Write a list."""
         path = self.folder / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return str(path)
 
     def run(self, command: str, *words: str) -> Result:
-        """Run a command."""
         return CliRunner().invoke(main, ["campaign", command, "-c", str(self.path), *words])
 
     def said(self, command: str, *words: str) -> str:

@@ -52,6 +52,8 @@ def test_campaigns_that_are_refused(site: Site) -> None:
         assert "Traceback" not in found.stderr
     again = site.run("create", "news", "--template", "hello", "--credential", "c")
     assert 'there is a campaign "news" already' in again.stderr
+    odd = site.run("create", "a b", "--template", "hello", "--credential", "c")
+    assert odd.stderr.startswith("error: name: it does not fit; A letter, then up to 63 letters")
     assert column(site.db, "SELECT name FROM campaigns") == ["news"]
 
 

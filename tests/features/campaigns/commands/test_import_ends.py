@@ -10,9 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
-import pytest
 
-from queued.cli.options.progress_bar import ProgressBar
 from tests.features.campaigns.commands.site import Site
 from tests.support.rows import column
 from tests.support.waiting import until
@@ -90,24 +88,3 @@ def test_a_terminal_has_a_bar(site: Site) -> None:
     bar = r"reading \[#*-*\] +\d+% [\d,]+ recipients, [\d,]+/s, (now|\d+\w) left"
     assert re.search(bar, text), text[:2000]
     assert text.count("\r\x1b[K") >= 2
-
-
-@pytest.mark.parametrize(
-    ("length", "done", "number", "seconds", "text"),
-    [
-        (
-            100,
-            25,
-            5000,
-            10.0,
-            "reading [#######-----------------------]  25% 5,000 mails, 500/s, 30s left",
-        ),
-        (None, 9, 9, 2.0, "reading 9 mails, 4/s"),
-        (10, 20, 20, 1.0, f"reading [{'#' * 30}] 100% 20 mails, 20/s, now left"),
-        (10, 0, 0, 0.0, f"reading [{'-' * 30}]   0% 0 mails, 0/s"),
-    ],
-)
-def test_the_line_of_a_bar(
-    length: int | None, done: int, number: int, seconds: float, text: str
-) -> None:
-    assert ProgressBar("reading", length, "mails").text(done, number, seconds) == text

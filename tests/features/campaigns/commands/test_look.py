@@ -126,13 +126,3 @@ def test_a_tenant_without_the_campaign(site: Site) -> None:
     assert refused.stderr == (
         "error: there is no campaign news of tenant shop; `queuectl campaign list` has all\n"
     )
-
-
-def test_names_that_do_not_fit(site: Site) -> None:
-    for name, credential, said in (
-        ("a b", "ses-1", "name: it does not fit; A letter, then up to 63 letters"),
-        ("ok", "ses 1", "credential: it does not fit; 1 to 64 letters"),
-    ):
-        refused = site.run("create", name, "--template", "hello", "--credential", credential)
-        assert refused.exit_code == 1
-        assert refused.stderr.startswith(f"error: {said}")

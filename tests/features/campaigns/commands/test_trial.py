@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 import yaml
 from click.testing import Result
 
@@ -22,15 +20,6 @@ from tests.support.system import System
 from tests.support.waiting import until
 
 LOGIN = (*EXTENSIONS, "AUTH PLAIN")
-
-
-@pytest.fixture
-def system(database: str, tmp_path: Path) -> Iterator[System]:
-    """Daemons on the database."""
-    system = System(tmp_path, database)
-    yield system
-    system.stop()
-    system.clean()
 
 
 def queued(system: System, hop: NextHop, authority: Authority) -> None:

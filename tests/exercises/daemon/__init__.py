@@ -1,1 +1,0 @@
-"""A daemon with a separate role, which puts mail in."""

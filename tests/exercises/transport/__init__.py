@@ -1,1 +1,0 @@
-"""A transport that posts mail as JSON to a web server."""

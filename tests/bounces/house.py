@@ -158,18 +158,24 @@ class Group:
 
     def wait(self, case: Case, rows: list[str], dsns: int) -> list[Kept]:
         """Wait until the queue and the senders have what they should; return the DSNs."""
-        senders = case.hosts["a"].kept
+        sender = case.hosts["a"]
 
         def there() -> bool:
-            return len(senders) >= dsns and len(self.rows(case)) == len(rows) and self._ended(case)
+            return (
+                len(sender.kept) >= dsns and len(self.rows(case)) == len(rows) and self._ended(case)
+            )
 
         try:
             until(there, PATIENCE)
         except AssertionError:
             found = "\n".join([*self.rows(case), *self.attempts(case), *self.reports(case)])
-            print(b"\n=====\n".join(kept.content for kept in senders).decode("utf-8", "replace"))
-            raise AssertionError(f"{len(senders)} DSNs, expected {dsns}; rows:\n{found}") from None
-        return senders
+            print(
+                b"\n=====\n".join(kept.content for kept in sender.kept).decode("utf-8", "replace")
+            )
+            raise AssertionError(
+                f"{len(sender.kept)} DSNs, expected {dsns}; rows:\n{found}"
+            ) from None
+        return sender.kept
 
     def _ended(self, case: Case) -> bool:
         moving = ("QUEUED", "SENDING", "DEFERRED", "REPORT")

@@ -99,9 +99,7 @@ def test_a_dialogue_may_end_at_any_octet(running: Running, reset: bool) -> None:
             one.sendall(before[:cut])
             end(one)
         for cut in range(len(after) + 1):
-            with Client(port) as client:
-                client.reply()
-                client.say("EHLO c")
+            with Client(port).hello() as client:
                 client.say("STARTTLS")
                 secured = context.wrap_socket(client.socket)
                 client.over(secured)

@@ -83,6 +83,12 @@ class Client:
         self._lines.close()
         self.socket.close()
 
+    def hello(self) -> Self:
+        """Read the greeting, and say EHLO."""
+        assert self.reply()[:3] == "220"
+        assert self.say("EHLO c")[:3] == "250"
+        return self
+
     def over(self, secured: socket.socket) -> None:
         self._lines.close()
         self.socket = secured

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import smtplib
 import socket
-from types import TracebackType
 from typing import Self
 
 from tests.support.waiting import PATIENCE
@@ -48,12 +47,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -124,15 +124,6 @@ async def test_a_reload_loses_no_count_of_connections() -> None:
     assert server.admit(second)
 
 
-@pytest.mark.parametrize("host", [b"xn--a", b"[::1", b"a:99999"])
-def test_the_host_of_a_target_is_not_read(tmp_path: Path, host: bytes) -> None:
-    with serving(tmp_path, NOWHERE) as web:
-        request = (
-            b"GET http://" + host + b"/healthy HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
-        assert raw(web, request).split(b" ", 2)[1] in (b"200", b"400")
-
-
 def test_a_body_that_stays_away_behind_another_request(tmp_path: Path) -> None:
     with (
         serving(tmp_path, NOWHERE, limits={"request": "1s"}) as web,
@@ -181,37 +172,34 @@ def test_requests_that_wait_for_the_database_are_bounded(
         assert taken < 300  # what the buffers of the system have
 
 
-@pytest.mark.parametrize(
-    "octets",
-    [
-        b"GET /healthy HTTP/1.1\r\n" + b"X: " + b"x" * 50_000,
-        b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n",
-        b"GET /healthy HTTP/1.1\r\n" + b"X: x\r\n" * 100 + b"\r\n",
-        b"\x16\x03\x01 token=geheim\r\n\r\n",
-        b"GET /activate?token=geheim HTTP/9\r\n\r\n",
-    ],
-    ids=["header", "line", "fields", "TLS", "version"],
-)
-def test_what_is_no_request(tmp_path: Path, octets: bytes) -> None:
-    with serving(tmp_path, NOWHERE) as web:
-        answer = raw(web, octets)
-        if answer:
-            assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
-            assert b"application/problem+json" in answer
-        assert b"geheim" not in answer
-        assert "geheim" not in web.story()
-        assert web.ask("GET", "/healthy").status == 200
-
-
-def test_a_body_that_is_too_long(web: Web) -> None:
+def test_what_is_no_request(tmp_path: Path) -> None:
+    """Also a target whose host is none, which is not read."""
     head = b"POST /v1/tokens/verify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     chunked, chunk = b"Transfer-Encoding: chunked\r\n\r\n", b"1000\r\n" + b" " * 4096 + b"\r\n"
-    for more in (b"Content-Length: 1000000\r\n\r\n", chunked + chunk * 3):
-        assert raw(web, head + more).startswith(b"HTTP/1.1 413 ")
-    assert raw(web, head + chunked + b"zz\r\n").startswith(b"HTTP/1.0 400 ")
-    with socket.create_connection(("127.0.0.1", web.port)) as client:
-        client.sendall(head + chunked + chunk)  # and it goes away
-    assert web.ask("GET", "/healthy").status == 200
+    with serving(tmp_path, NOWHERE) as web:
+        for octets in (
+            b"GET /healthy HTTP/1.1\r\n" + b"X: " + b"x" * 50_000,
+            b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n",
+            b"GET /healthy HTTP/1.1\r\n" + b"X: x\r\n" * 100 + b"\r\n",
+            b"\x16\x03\x01 token=geheim\r\n\r\n",
+            b"GET /activate?token=geheim HTTP/9\r\n\r\n",
+        ):
+            answer = raw(web, octets)
+            if answer:
+                assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 ")), octets[:50]
+                assert b"application/problem+json" in answer
+            assert b"geheim" not in answer
+        for host in (b"xn--a", b"[::1", b"a:99999"):
+            request = b"GET http://" + host + b"/healthy HTTP/1.1\r\nHost: x\r\n"
+            status = raw(web, request + b"Connection: close\r\n\r\n").split(b" ", 2)[1]
+            assert status in (b"200", b"400"), host
+        for more in (b"Content-Length: 1000000\r\n\r\n", chunked + chunk * 3):  # too long
+            assert raw(web, head + more).startswith(b"HTTP/1.1 413 ")
+        assert raw(web, head + chunked + b"zz\r\n").startswith(b"HTTP/1.0 400 ")
+        with socket.create_connection(("127.0.0.1", web.port)) as client:
+            client.sendall(head + chunked + chunk)  # and it goes away
+        assert web.ask("GET", "/healthy").status == 200
+        assert "geheim" not in web.story()
 
 
 # -- pages --
@@ -234,19 +222,27 @@ def test_looking_at_a_link_changes_nothing(web: Web, accounts: psycopg.Connectio
     assert column(accounts, STATUS) == ["active"]
 
 
-def test_header_fields_protect_browsers(web: Web, as_web: str, tmp_path: Path) -> None:
-    paths = ["/activate?token=" + forged(), "/recover", "/style.css", "/healthy", "/none"]
-    for path in paths:
-        fields = web.ask("GET", path, Accept="text/html").headers
-        assert fields["content-security-policy"] == (
-            "default-src 'none'; style-src 'self'; base-uri 'none'; "
-            "form-action 'self' http://localhost:9; frame-ancestors 'none'"
-        )
-        assert fields["x-content-type-options"] == "nosniff"
-        assert fields["referrer-policy"] == "no-referrer"
-        assert fields["cache-control"] == "no-store"
-        assert fields["server"] == "pgmta"
-        assert "strict-transport-security" not in fields
+def test_fields_of_answers(tmp_path: Path) -> None:
+    """They protect browsers; the language is that with the most weight."""
+    link = f"/activate?token={forged()}"
+    with serving(tmp_path, NOWHERE) as web:
+        for path in (link, "/recover", "/style.css", "/healthy", "/none"):
+            fields = web.ask("GET", path, Accept="text/html").headers
+            assert fields["content-security-policy"] == (
+                "default-src 'none'; style-src 'self'; base-uri 'none'; "
+                "form-action 'self' http://localhost:9; frame-ancestors 'none'"
+            )
+            assert fields["x-content-type-options"] == "nosniff"
+            assert fields["referrer-policy"] == "no-referrer"
+            assert fields["cache-control"] == "no-store"
+            assert fields["server"] == "pgmta"
+            assert "strict-transport-security" not in fields
+        for wanted, language in [
+            ("fr-CH, de;q=0.5", "fr"), ("nl, de;q=0.2, es;q=0.8", "es"), ("ja", "en"), ("", "en"),
+            ("de;q=0, *", "en"),
+        ]:  # fmt: skip
+            fields = web.ask("GET", link, Accept_Language=wanted).headers
+            assert fields["content-language"] == language
 
 
 def test_urls_come_from_the_configuration(
@@ -266,16 +262,6 @@ def test_urls_come_from_the_configuration(
         answer = web.post("/mail/recover?next=https://evil", token, code, Host="evil")
         assert answer.status == 303
         assert answer.headers["location"].startswith(f"{RETURN}&proof=")
-
-
-def test_languages_by_weight(web: Web) -> None:
-    path = "/activate?token=" + forged()
-    for wanted, language in [
-        ("fr-CH, de;q=0.5", "fr"), ("nl, de;q=0.2, es;q=0.8", "es"), ("ja", "en"), ("", "en"),
-        ("de;q=0, *", "en"),
-    ]:  # fmt: skip
-        fields = web.ask("GET", path, Accept_Language=wanted).headers
-        assert fields["content-language"] == language
 
 
 def test_a_proof_goes_beside_other_parameters() -> None:

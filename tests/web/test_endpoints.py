@@ -61,14 +61,6 @@ def test_an_activation(web: Web, accounts: psycopg.Connection) -> None:
     assert (log["why"], log["client"]) == ("consumed", "127.0.0.1")
 
 
-def test_a_recovery_gives_a_proof_that_works_once(web: Web, accounts: psycopg.Connection) -> None:
-    add_accounts(accounts, 1)
-    secret, code = recover(accounts, "u1")
-    found = web.call("consume", RECOVER, RINGS[RECOVER].sign(secret, code), code)
-    take = f"SELECT login FROM proof_take('{found.members['proof']}')"
-    assert [column(accounts, take), column(accounts, take)] == [["u1"], []]
-
-
 def test_refusals_have_equal_octets(
     as_web: str, accounts: psycopg.Connection, tmp_path: Path
 ) -> None:
@@ -116,12 +108,16 @@ def test_the_sixth_code_is_refused_also_if_it_is_right(
         answers = [web.call("consume", RECOVER, token, bad) for _ in range(wrong)]
         assert {answer.status for answer in answers} == {422}
         assert web.call("verify", RECOVER, token, code).status == status
-        assert web.call("consume", RECOVER, token, code).status == status
+        found = web.call("consume", RECOVER, token, code)
+        assert found.status == status
+        if status == 200:
+            take = f"SELECT login FROM proof_take('{found.members['proof']}')"
+            assert [column(accounts, take), column(accounts, take)] == [[login], []]
 
 
 def test_forgeries_ask_no_database(tmp_path: Path) -> None:
     with serving(tmp_path, NOWHERE, limits=UNLIMITED) as web, web.connect() as client:
-        for _ in range(10_000):
+        for _ in range(500):
             body = json.dumps({"purpose": "activate", "token": forged()})
             client.request("POST", "/v1/tokens/consume", body, {"Content-Type": "application/json"})
             answer = client.getresponse()
@@ -230,25 +226,22 @@ def test_a_rotation_keeps_old_links(web: Web, tmp_path: Path) -> None:
     assert web.ask("GET", "/healthy").status == 200
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "kind", "status"),
-    [
-        ("GET", "/v1/tokens/consume", "", "application/json", 405),
-        ("POST", "/v1/tokens/consume", "{}", "text/plain", 415),
-        ("POST", "/v1/tokens/consume", "{", "application/json", 400),
-        ("POST", "/v1/tokens/consume", '{"purpose": "x", "token": "x"}', "application/json", 400),
-        ("POST", "/v1/tokens/consume", '{"token": "geheim"}', "application/json", 400),
-        ("POST", "/v1/tokens/consume", " " * 9000, "application/json", 413),
-        ("GET", "/v1/other", None, "application/json", 404),
-    ],
-)
-def test_errors_are_problems(
-    web: Web, method: str, path: str, body: str | None, kind: str, status: int
-) -> None:
-    answer = web.ask(method, path, body, Content_Type=kind, Accept="application/json")
-    assert answer.status == answer.members["status"] == status
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert b"geheim" not in answer.body
+def test_errors_are_problems(tmp_path: Path) -> None:
+    consume, as_json = "/v1/tokens/consume", "application/json"
+    with serving(tmp_path, NOWHERE) as web:
+        for method, path, body, kind, status in (
+            ("GET", consume, "", as_json, 405),
+            ("POST", consume, "{}", "text/plain", 415),
+            ("POST", consume, "{", as_json, 400),
+            ("POST", consume, '{"purpose": "x", "token": "x"}', as_json, 400),
+            ("POST", consume, '{"token": "geheim"}', as_json, 400),
+            ("POST", consume, " " * 9000, as_json, 413),
+            ("GET", "/v1/other", None, as_json, 404),
+        ):
+            answer = web.ask(method, path, body, Content_Type=kind, Accept=as_json)
+            assert answer.status == answer.members["status"] == status, (path, body)
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert b"geheim" not in answer.body
 
 
 async def test_who_asks_meanwhile_waits_for_the_same_answer() -> None:

@@ -14,7 +14,6 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.slow
 
 
-
 def test_a_killed_worker_leaves_as_unknown_what_it_had_begun(
     system: System, db: psycopg.Connection
 ) -> None:

@@ -263,9 +263,7 @@ def test_no_odd_answer_lets_a_client_in(database: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(phases, "_LOG_INTERVAL_S", 0.0)  # every failure is logged
 
     def attempt(lines: list[str]) -> None:
-        with Client(port) as client:
-            client.reply()
-            client.say("EHLO c")
+        with Client(port).hello() as client:
             for line, expected in zip(lines[::2], lines[1::2], strict=True):
                 reply = client.say(line)
                 assert reply.startswith(expected), (line, reply)
@@ -309,9 +307,7 @@ def test_users_of_hooks_are_in_the_rows(database: str, db: psycopg.Connection) -
 
 def _begins(port: int, last: str) -> bool:
     """Leave in an exchange, and return whether it had begun."""
-    with Client(port) as client:
-        client.reply()
-        client.say("EHLO c")
+    with Client(port).hello() as client:
         if last == "MQ==" and client.say("AUTH TWICE")[:3] != "334":
             return False
         return client.say(last)[:3] == "334"
@@ -327,9 +323,7 @@ def test_clients_that_leave_in_an_exchange_keep_no_call(
         for last in ("AUTH TWICE", "MQ==", "AUTH CRAM-MD5", "AUTH TWICE", "MQ=="):
             until(partial(_begins, port, last))
         until(partial(_begins, port, "AUTH TWICE"))
-        with Client(port) as client:
-            client.reply()
-            client.say("EHLO c")
+        with Client(port).hello() as client:
             until(lambda: client.say("AUTH TWICE")[:3] == "334")
             assert client.say("MQ==")[:3] == "334"
             assert client.say("Mg==")[:3] == "235"
@@ -357,9 +351,7 @@ def test_the_authenticator_of_the_documentation(
             (WRONG, "535"),
             (OTHER, "535"),
         ):
-            with Client(port) as client:
-                client.reply()
-                client.say("EHLO c")
+            with Client(port).hello() as client:
                 assert client.say(line)[:3] == expected
 
 

@@ -165,9 +165,7 @@ def test_messages_of_every_size(
         "limits": {"memory": "1MB"},
     }
     long = b"To: " + b",\r\n ".join(b"user%d@example.org" % n for n in range(5000)) + b"\r\n"
-    with serving(database, **config) as port, Client(port) as client:
-        assert client.reply()[:3] == "220"
-        assert client.say("EHLO c")[:3] == "250"
+    with serving(database, **config) as port, Client(port).hello() as client:
         assert client.say("AUTH")[:3] == "235"
         sent = [
             top + b"From: " + author + b"\r\nBcc: secret@b.example\r\n\r\n"

@@ -34,9 +34,7 @@ def relaying(*recipients: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def begun(port: int, source: str = STRANGER) -> Iterator[Client]:
     """A client in a transaction."""
-    with Client(port, source) as client:
-        assert client.reply()[:3] == "220"
-        assert client.say("EHLO c")[:3] == "250"
+    with Client(port, source).hello() as client:
         assert client.say("MAIL FROM:<a@b.example>")[:3] == "250"
         yield client
 

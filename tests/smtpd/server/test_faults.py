@@ -327,9 +327,7 @@ def test_a_look_at_a_changed_user_that_fails_ends_its_session(
     monkeypatch.setattr(Renewal, "_holds", holds)
     add_user(database, "ann", "right one")
     listen = [{"auth": "offered", "auth_without_tls": True}]
-    with serving(database, listen=listen) as port, Client(port) as client:
-        assert client.reply()[:3] == "220"
-        assert client.say("EHLO c")[:3] == "250"
+    with serving(database, listen=listen) as port, Client(port).hello() as client:
         assert log_in(client, "ann", "right one")[:3] == "235"
         client.send(b"MAIL FROM:<a@b.example>\r\n")
         assert client.rest() == ["451 4.3.0 Internal error, try again later"]

@@ -59,8 +59,7 @@ def test_the_limit_that_keeps_a_user_out_is_in_the_log(database: str) -> None:
         serving(database, listen=listen, auth=limits) as port,
         Client(port) as client,
     ):
-        client.reply()
-        client.say("EHLO c")
+        client.hello()
         replies = [log_in(client, "ann", word)[:3] for word in ("a", "b", "c")]
     assert replies == ["535", "535", "454"]
     (line,) = [line for line in log if line["event"] == "login refused"]

@@ -51,9 +51,7 @@ def port(users: str) -> Iterator[int]:
 
 @pytest.fixture
 def client(port: int) -> Iterator[Client]:
-    with Client(port) as client:
-        client.reply()
-        client.say("EHLO c")
+    with Client(port).hello() as client:
         yield client
 
 
@@ -67,9 +65,7 @@ def test_mechanisms(client: Client, port: int) -> None:
         f"AUTH PLAIN {plain('u' + chr(0x308) + 'MIT', 'pa' + chr(0x308) + 'ssw\u00f6rt')}",
         f"AUTH PLAIN {plain('emoji', chr(0x1f600) * 3)}",
     ]):  # fmt: skip
-        with Client(port, f"127.0.1.{number + 1}") as other:
-            other.reply()
-            other.say("EHLO c")
+        with Client(port, f"127.0.1.{number + 1}").hello() as other:
             *first, last = command.split(" > ")
             assert all(other.say(line).startswith("334") for line in first), command
             assert other.say(last).startswith(GOOD), command
@@ -88,9 +84,7 @@ def test_wrong_ones_get_one_reply_after_one_time(port: int) -> None:
         ("office", "password"), ("ann@a.example\n", "x"), ("\ufffe", "x"), ("a" * 300, "x"),
         ("emoji", "x" * 2000),
     ]):  # fmt: skip
-        with Client(port, f"127.0.2.{number + 1}") as client:
-            client.reply()
-            client.say("EHLO c")
+        with Client(port, f"127.0.2.{number + 1}").hello() as client:
             began = time.monotonic()
             assert log_in(client, name, password) == (
                 "535 5.7.8 Authentication credentials invalid"
@@ -103,9 +97,7 @@ def test_wrong_ones_get_one_reply_after_one_time(port: int) -> None:
 def test_scram_tells_nothing_of_users(port: int) -> None:
     replies = []
     for number, name in enumerate(["ann@a.example", "nobody", "nobody", "emoji", "other"]):
-        with Client(port, f"127.0.3.{number + 1}") as client:
-            client.reply()
-            client.say("EHLO c")
+        with Client(port, f"127.0.3.{number + 1}").hello() as client:
             assert scram(client, name, "wrong one").startswith(WRONG), name
             first = client.say(f"AUTH SCRAM-SHA-256 {encoded(f'n,,n={name},r=abc')}")
             said = dict(part.split("=", 1) for part in b64decode(first[4:]).decode().split(","))
@@ -181,9 +173,10 @@ def test_auth_comes_after_ehlo_and_outside_of_a_transaction(port: int) -> None:
 
 def test_passwords_need_tls(users: str, root: Certificate, files: dict[str, str]) -> None:
     listen = [{"auth": "offered"}]
-    with serving(users, listen=listen, certificates=[files]) as port, Client(port) as client:
-        client.reply()
-        client.say("EHLO c")
+    with (
+        serving(users, listen=listen, certificates=[files]) as port,
+        Client(port).hello() as client,
+    ):
         assert log_in(client, "ann@a.example", "Geheim, 42").startswith("538 5.7.11")
         assert client.say("STARTTLS").startswith("220")
         secure(client, root)
@@ -203,15 +196,12 @@ def test_a_pipelined_exchange_and_an_early_end(port: int) -> None:
         with Client(port) as client:
             client.send(text[:cut])
     with Client(port) as client:  # beside all these
-        client.reply()
-        client.say("EHLO c")
+        client.hello()
         assert log_in(client, "ann@a.example", "Geheim, 42").startswith(GOOD)
 
 
 def test_a_session_ends_after_some_failures(port: int) -> None:
-    with Client(port, "127.0.4.1") as client:
-        client.reply()
-        client.say("EHLO c")
+    with Client(port, "127.0.4.1").hello() as client:
         for _ in range(5):
             assert log_in(client, "ann@a.example", "no").startswith(WRONG)
         assert client.rest() == ["421 4.7.0 mx.example Too many failed logins, closing connection"]
@@ -228,9 +218,7 @@ def test_a_user_who_is_attacked_gets_in_from_his_own_network(
     home, away = "127.0.9.1", "127.0.8.1"
 
     def tried(port: int, source: str, name: str, password: str) -> str:
-        with Client(port, source) as client:
-            client.reply()
-            client.say("EHLO c")
+        with Client(port, source).hello() as client:
             return log_in(client, name, password)
 
     with (
@@ -280,9 +268,7 @@ def test_preparing_what_a_client_sends_takes_no_time() -> None:
 
 def test_the_database_is_away(database: str, db: psycopg.Connection) -> None:
     add_user(database, "ann", "right one")
-    with serving(database, **NO_TRUST) as port, Client(port) as client:
-        client.reply()
-        client.say("EHLO c")
+    with serving(database, **NO_TRUST) as port, Client(port).hello() as client:
         db.execute("ALTER FUNCTION login_verifier RENAME TO other")
         assert log_in(client, "ann", "right one").startswith(LATER)
         db.execute("ALTER FUNCTION other RENAME TO login_verifier")
@@ -306,9 +292,7 @@ def test_a_response_too_long_to_be_kept_ends_auth(
         skipped.set()
 
     monkeypatch.setattr(Connection, "_skip", note)
-    with serving(users, hooks=hooks, **NO_TRUST) as port, Client(port) as client:
-        client.reply()
-        client.say("EHLO c")
+    with serving(users, hooks=hooks, **NO_TRUST) as port, Client(port).hello() as client:
         assert client.say(begin).startswith("334")
         client.send(b"A" * 70_000)
         assert skipped.wait(PATIENCE)  # the end of the line comes in another read

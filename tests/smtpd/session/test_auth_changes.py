@@ -40,16 +40,13 @@ def test_changes_of_a_user_count_within_a_second(
     add_user(database, "ann", "first one", any_sender=True)
     with accounts(database) as operator, serving(database, **NO_TRUST) as port:
         open_session = Client(port)
-        open_session.reply()
-        open_session.say("EHLO c")
+        open_session.hello()
         assert log_in(open_session, "ann", "first one").startswith(GOOD)
         assert open_session.say(MAIL).startswith("250")
         assert open_session.say("RSET").startswith("250")
 
         def tried(password: str) -> str:
-            with Client(port) as client:
-                client.reply()
-                client.say("EHLO c")
+            with Client(port).hello() as client:
                 return log_in(client, "ann", password)
 
         assert tried("first one").startswith(GOOD)
@@ -82,9 +79,7 @@ def test_rows_that_no_program_of_ours_has_written_harm_their_user_alone(
 ) -> None:
     add_user(database, "ann", "right one")
     add_user(database, "bob", "right one")
-    with serving(database, **NO_TRUST) as port, Client(port) as session:
-        session.reply()
-        session.say("EHLO c")
+    with serving(database, **NO_TRUST) as port, Client(port).hello() as session:
         assert log_in(session, "ann", "right one").startswith(GOOD)
         for number, change in enumerate([
             "senders = '{NULL}'", "senders = '{{a@b.example},{b@b.example}}'",
@@ -96,16 +91,12 @@ def test_rows_that_no_program_of_ours_has_written_harm_their_user_alone(
             db.execute("UPDATE users SET senders = NULL, networks = NULL WHERE name = 'ann'")
             db.execute(f"UPDATE users SET {change} WHERE name = 'ann'")
             clock.ahead += 0.6
-            with Client(port, f"127.0.5.{number + 1}") as client:
-                client.reply()
-                client.say("EHLO c")
+            with Client(port, f"127.0.5.{number + 1}").hello() as client:
                 assert log_in(client, "ann", "right one")[:3] in ("454", "535"), change
             if not number:
                 assert session.say(MAIL)[:3] in ("421", "451")
         db.execute("UPDATE users SET scram = 'SCRAM-SHA-256$9999:=$=:=' WHERE name = 'ann'")
-        with Client(port, "127.0.5.99") as client:
-            client.reply()
-            client.say("EHLO c")
+        with Client(port, "127.0.5.99").hello() as client:
             assert scram(client, "ann", "right one").startswith(LATER)
             assert log_in(client, "bob", "right one").startswith(GOOD)
 
@@ -126,8 +117,7 @@ def test_a_password_that_is_checked_during_passwd(
     command = f"AUTH PLAIN {plain('ann', 'first one')}\r\n".encode()
     with serving(database, **NO_TRUST) as port, Client(port) as before, Client(port) as after:
         for client in (before, after):
-            client.reply()
-            client.say("EHLO c")
+            client.hello()
         before.send(command)
         assert begun.acquire(timeout=60)
         with accounts(database) as operator:

@@ -61,16 +61,14 @@ def test_one_name_finds_all_lines_of_a_session(
         Client(port) as client,
         Client(port, "127.0.0.2") as other,
     ):
-        client.reply()
-        client.say("EHLO c")
+        client.hello()
         assert log_in(client, "ann@b.example", "wrong one")[:3] == "535"
         assert log_in(client, "ann@b.example", "right one")[:3] == "235"
         assert client.say("MAIL FROM:<a@elsewhere.example>")[:3] == "553"
         number = send(client, "a@b.example", "r@c.example", "s@c.example")
         client.send(b"WHAT\r\n" * 6)
         client.rest()
-        other.reply()
-        other.say("EHLO c")
+        other.hello()
         second = send(other)
     first, last = accepted(until_lines(capfd, 2))
     session = first.pop("session")
@@ -111,8 +109,7 @@ def test_a_failed_handshake_names_session_and_listener(
         serving(database, certificates=[files], relay=relay) as port,
         Client(port) as client,
     ):
-        client.reply()
-        client.say("EHLO c")
+        client.hello()
         client.say("MAIL FROM:<a@b.example>")
         assert client.say("RCPT TO:<r@elsewhere.example>")[:3] == "550"
         assert client.say("STARTTLS")[:3] == "220"
@@ -167,9 +164,7 @@ def test_no_line_before_the_commit_and_one_for_a_client_that_has_gone(
 
 def test_the_line_can_be_switched_off(database: str, capfd: pytest.CaptureFixture[str]) -> None:
     for log in ({"accepted": False}, {"level": "warning"}):
-        with serving(database, log=log) as port, Client(port) as client:
-            client.reply()
-            client.say("EHLO c")
+        with serving(database, log=log) as port, Client(port).hello() as client:
             send(client)
     assert "accepted" not in capfd.readouterr().err
 

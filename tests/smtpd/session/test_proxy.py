@@ -163,9 +163,7 @@ def test_xclient_names_the_client(database: str, db: psycopg.Connection) -> None
             ("192.0.2.7", "250"), ("192.0.2.8", "550"), ("IPV6:2001:db8::7", "250"),
             ("[UNAVAILABLE]", "550"), ("127.0.0.1", "250"),
         ):  # fmt: skip
-            with Client(port) as client:
-                assert client.reply()[:3] == "220"
-                client.say("EHLO c")
+            with Client(port).hello() as client:
                 assert client.say(f"xclient ADDR={address} NAME=[UNAVAILABLE] PORT=1")[:3] == "220"
                 assert client.say("MAIL FROM:<a@b.example>")[:3] == "503"  # no EHLO
                 assert "XCLIENT" not in client.say("EHLO c")
@@ -190,9 +188,7 @@ def test_commands_behind_xclient_wait_for_the_hooks(
 ) -> None:
     listen = [{"xclient": ["127.0.0.1"], "early": "allow"}]
     hooks = ["tests.smtpd.handlers.beyond:Watcher"]
-    with serving(database, listen=listen, hooks=hooks) as port, Client(port) as client:
-        assert client.reply()[:3] == "220"
-        client.say("EHLO c")
+    with serving(database, listen=listen, hooks=hooks) as port, Client(port).hello() as client:
         client.send(f"XCLIENT ADDR={address}{user}\r\nEHLO c\r\nQUIT\r\n".encode())
         assert [reply[:3] for reply in client.rest()] == codes
 

@@ -47,14 +47,14 @@ def test_hostile_mail_shows_its_source(sink: Sink, what: str) -> None:
         assert client.reply()[:3] == "220"
 
 
-@pytest.mark.parametrize("what", ODD)
-def test_odd_mail_is_shown_soon(sink: Sink, what: str) -> None:
-    began = time.monotonic()
-    answer = sink.ask(f"/m/{sink.put(ODD[what])}")
-    assert time.monotonic() - began < SLACK
-    assert answer.status == 200
-    assert "can't be taken apart" not in answer.text
-    assert len(answer.body) < 8 << 20
+def test_odd_mail_is_shown_soon(sink: Sink) -> None:
+    for what, content in ODD.items():
+        began = time.monotonic()
+        answer = sink.ask(f"/m/{sink.put(content)}")
+        assert time.monotonic() - began < SLACK, what
+        assert answer.status == 200, what
+        assert "can't be taken apart" not in answer.text, what
+        assert len(answer.body) < 8 << 20, what
 
 
 def test_a_long_subject_stops_nobody(sink: Sink) -> None:

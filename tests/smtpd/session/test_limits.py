@@ -267,8 +267,7 @@ def test_replies_hold_nothing_that_controls_a_terminal(database: str) -> None:
     assert [line[:3] for line in lines if line[3:4] == b" "][2:] == [b"555", b"553", b"553", b"221"]
 
 
-@pytest.mark.parametrize("memory", ["64MB", "1MB"])
-@pytest.mark.parametrize("size", [10, 300_000, 3_000_000])
+@pytest.mark.parametrize(("size", "memory"), [(10, "64MB"), (300_000, "64MB"), (3_000_000, "1MB")])
 def test_a_session_that_always_takes_turns_gets_its_replies(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, size: int, memory: str
 ) -> None:

@@ -108,14 +108,6 @@ def test_the_gateway_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert container_gateway() == ""
 
 
-def test_warnings_do_not_stop_the_start(tmp_path: Path) -> None:
-    path = tmp_path / "smtpd.yaml"
-    path.write_text("relay: {networks: [0.0.0.0/0]}\n")
-    result = CliRunner().invoke(main, ["check", "-c", str(path)])
-    assert result.exit_code == 0
-    assert f"warning: {path}:1: relay.networks: 0.0.0.0/0: " in result.stderr
-
-
 @pytest.mark.parametrize("hooks", [False, True])
 def test_warnings_come_at_the_start(hooks: bool, tmp_path: Path) -> None:
     path = tmp_path / "smtpd.yaml"

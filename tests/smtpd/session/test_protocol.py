@@ -153,9 +153,15 @@ def listening(database: str, files: dict[str, Any], role: str, **more: Any) -> I
 
 
 @pytest.mark.parametrize("name", RELAY)
-def test_relay(database: str, files: dict[str, Any], root: Certificate, name: str) -> None:
+def test_relay(
+    database: str, db: psycopg.Connection, files: dict[str, Any], root: Certificate, name: str
+) -> None:
     with listening(database, files, "relay", dsn=name == "announced") as client:
         talk(client, root, RELAY[name])
+    rows = db.execute("SELECT requiretls, trace FROM messages").fetchall()
+    assert [(asked, " with ESMTPS (TLSv1.3 " in trace) for asked, trace in rows] == (
+        [(True, True)] if name == "REQUIRETLS" else []
+    )
 
 
 @pytest.mark.parametrize("name", DSN)
@@ -195,16 +201,6 @@ def test_submission(
         assert re.search(r" with ESMTPSA \(TLSv1\.3 TLS_[A-Z0-9_]+\)\r\n\tid \d+;\r\n\t", trace)
         assert "user@" not in trace
     assert bool(found) == (name in ("a user then", "priorities"))
-
-
-def test_requiretls_goes_into_the_row(
-    database: str, db: psycopg.Connection, files: dict[str, Any], root: Certificate
-) -> None:
-    with listening(database, files, "relay") as client:
-        talk(client, root, RELAY["REQUIRETLS"])
-    (row,) = db.execute("SELECT requiretls, trace FROM messages").fetchall()
-    assert row[0] is True
-    assert " with ESMTPS (TLSv1.3 " in row[1]
 
 
 def test_tls_required_goes_into_the_row_unless_requiretls_does(

@@ -15,8 +15,6 @@ Plan = dict[str, Any]
 
 SIGNED = re.compile("secure|none|expired|bogus [A-Z]+")
 LISTENING = ("yes", "no", "full")
-BROKEN = ("garbage", "close", "hang")
-"""The ways in which a host breaks the TLS handshake."""
 
 
 @dataclass

@@ -23,8 +23,6 @@ from tests.support.submit import post
 from tests.support.system import System
 from tests.support.waiting import until
 
-TIME = re.compile(rb"\tt=(\d+);|; t=(\d+);")
-
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Keys:

@@ -11,7 +11,6 @@ from tests.support.waiting import take_time
 
 CONTENT = b"Subject: Order %d\r\n\r\nThank you.\r\n"
 AGAIN = 0.05  # seconds until it connects again
-HEADER = "X-Order"
 
 
 class Refused(Exception):

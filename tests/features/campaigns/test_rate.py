@@ -60,22 +60,6 @@ def test_no_second_has_more_than_the_rate(
     until(lambda: books(db, campaign) == {"sent": rate * 10})
 
 
-def test_a_worker_that_was_stopped_makes_no_burst(system: System, db: psycopg.Connection) -> None:
-    clock = MailClock()
-    hop = system.hop(clock)
-    workers = [system.queued(hop) for _ in range(2)]
-    campaign = make_campaign(db, 400)
-    start(db, campaign, 50)
-    wait_mail(clock, 50)
-    workers[0].signal(signal.SIGSTOP)
-    wait_mail(clock, 100)
-    workers[0].signal(signal.SIGCONT)
-    until(lambda: clock.has(SENDER, 400), 60)
-    # a transaction that was open at the stop may come late, one for each connection
-    assert clock.most(SENDER, WINDOW) <= 50 + 5
-    until(lambda: done(db, campaign, 400))
-
-
 def test_a_stop_of_all_workers_makes_no_burst(system: System, db: psycopg.Connection) -> None:
     """Each has times of the next half second, and their rows. All are lost."""
     clock = MailClock()
@@ -95,42 +79,6 @@ def test_a_stop_of_all_workers_makes_no_burst(system: System, db: psycopg.Connec
     assert sum(went_on <= at < went_on + 0.5 for at in clock.times[SENDER]) <= 25 + hop.open
     assert clock.most(SENDER, WINDOW) <= 50 + hop.open
     until(lambda: done(db, campaign, 500), 60)
-
-
-def test_workers_that_end_and_begin_exceed_it_at_no_time(
-    system: System, db: psycopg.Connection
-) -> None:
-    """The next worker can't know which times the former one has used."""
-    clock = MailClock()
-    hop = system.hop(clock)
-    system.queued(hop)
-    campaign = make_campaign(db, 3000)  # more than is sent while processes start
-    start(db, campaign, 50, jobs=2)
-    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
-        wait_mail(clock, 40)
-        system.queued(hop)
-        old = system.daemons[-2]
-        old.signal(number)
-        old.process.wait(30)
-    wait_mail(clock, 80)
-    assert clock.most(SENDER, WINDOW) <= 50
-    books(db, campaign)
-
-
-def test_a_higher_rate_counts_beside_the_times_that_are_reserved(
-    system: System, db: psycopg.Connection
-) -> None:
-    clock = MailClock()
-    hop = system.hop(clock)
-    for _ in range(2):
-        system.queued(hop)
-    campaign = make_campaign(db, 600)
-    start(db, campaign, 50)
-    for rate in (54, 58, 62, 66):
-        wait_mail(clock, 60)
-        db.execute("SELECT budget_set('credential:ses-1', %s)", (rate,))
-    wait_mail(clock, 100)
-    assert clock.most(SENDER, WINDOW) <= 66
 
 
 @pytest.mark.needs("faketime", "root")

@@ -221,9 +221,9 @@ def test_what_can_not_be_sent(system: System, db: psycopg.Connection, tmp_path: 
         ("submit('+491701234567', '{b@b.example}', E'A: b\\r\\n\\r\\nx')", "sender", ""),
     ],
 )  # fmt: skip
-def test_bad_calls(db: psycopg.Connection, call: str, argument: str, reason: str) -> None:
+def test_bad_calls(template_db: psycopg.Connection, call: str, argument: str, reason: str) -> None:
     with pytest.raises(psycopg.Error) as caught:
-        db.execute(f"SELECT {call}".encode())
+        template_db.execute(f"SELECT {call}".encode())
     message = caught.value.diag.message_primary or ""
     assert message.startswith(f"{argument}: ")
     assert reason in message

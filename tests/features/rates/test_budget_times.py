@@ -138,7 +138,6 @@ SELECT t.budget::text AS budget, t.late, extract(epoch FROM t.first)::float8 AS 
 FROM budget_times(%s::text::budgets, to_timestamp(%s), %s, make_interval(secs => %s), '500 ms',
     false, %s) AS t
 """
-STEP = "SELECT extract(epoch FROM step)::float8 FROM budget_reserve('k', 1, late => %s)"
 NEW = """
 SELECT b::text FROM jsonb_populate_record(NULL::budgets, jsonb_build_object(
     'key', 'k', 'rate', %s::float8, 'burst', %s::float8, 'next_at', '-infinity',
@@ -281,6 +280,6 @@ def test_lost_times_are_counted_with_their_reason(db: psycopg.Connection) -> Non
         ("SELECT budget_set('k', 1, -1)", pg_errors.CheckViolation),
     ],
 )
-def test_refused(db: psycopg.Connection, statement: str, state: type[Exception]) -> None:
+def test_refused(template_db: psycopg.Connection, statement: str, state: type[Exception]) -> None:
     with pytest.raises(state):
-        db.execute(statement.encode())
+        template_db.execute(statement.encode())

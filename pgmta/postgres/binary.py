@@ -113,12 +113,15 @@ def null(oid: int) -> bytes:
     return _MEMBER.pack(oid, -1)
 
 
-def text(octets: bytes) -> bytes:
-    """Return a member of type text."""
-    length = len(octets)
+def text(value: str | None, octets: Callable[[str], bytes] = str.encode) -> bytes:
+    """Return a member of type text, null for None."""
+    if value is None:
+        return NULL_TEXT
+    written = octets(value)
+    length = len(written)
     if length < _PACKED_LENGTHS:
-        return _PACKED_TEXTS[length] + octets
-    return _MEMBER.pack(_TEXT_OID, length) + octets
+        return _PACKED_TEXTS[length] + written
+    return _MEMBER.pack(_TEXT_OID, length) + written
 
 
 def jsonb(octets: bytes) -> bytes:

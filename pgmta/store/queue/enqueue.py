@@ -196,14 +196,14 @@ class _Messages(Composites[NewMessage]):
             b"".join((
                 _MESSAGE.pack(22, 20, 8, m.id, 20, 8, m.size, 21, 2, m.priority, 16, 1, m.utf8,
                     23, 4, m.chunks),
-                text(octets(m.trace)),
+                text(m.trace, octets),
                 _OCTETS.pack(17, len(m.body)),
                 m.body,
-                text(m.sender.encode()),  # refused if the database's encoding lacks a character
-                text(octets(domain_of(m.sender) if m.sender_domain is None else m.sender_domain)),
-                text(octets(m.on_failed)),
-                _text_or_null(m.message_id_header, octets),
-                _text_or_null(m.origin, octets),
+                text(m.sender),  # refused if the database's encoding lacks a character
+                text(domain_of(m.sender) if m.sender_domain is None else m.sender_domain, octets),
+                text(m.on_failed, octets),
+                text(m.message_id_header, octets),
+                text(m.origin, octets),
                 _options(m.options, octets) if m.options else _NO_OPTIONS,
             ))
             for m in self
@@ -224,27 +224,23 @@ class _Rows(Composites[NewMessage]):
             for n, (address, domain) in enumerate(m.recipients):
                 rows.append(b"".join((
                     first,
-                    text(address.encode()),  # as the sender
-                    text(octets(domain)),
+                    text(address),  # as the sender
+                    text(domain, octets),
                     jsonb(octets(m.metadata[n])) if m.metadata else _NO_METADATA,
-                    *[_text_or_null(each[n], octets) if each else NULL_TEXT for each in rare],
+                    *[text(each[n], octets) if each else NULL_TEXT for each in rare],
                     b"" if rare else _NOTHING_RARE,
                 )))  # fmt: skip
         return rows
 
 
-def _text_or_null(value: str | None, octets: Callable[[str], bytes]) -> bytes:
-    return NULL_TEXT if value is None else text(octets(value))
-
-
 def _options(options: Options, octets: Callable[[str], bytes]) -> bytes:
     """Return the last members of a message; the template and its words are null."""
     return b"".join((
-        text(octets(options.tenant)),
+        text(options.tenant, octets),
         _BOOLEAN.pack(16, 1, options.once),
-        _text_or_null(options.submitted_by, octets),
-        _text_or_null(options.envid, octets),
-        _text_or_null(options.ret, octets),
+        text(options.submitted_by, octets),
+        text(options.envid, octets),
+        text(options.ret, octets),
         _BOOLEAN.pack(16, 1, options.requiretls),
         _BOOLEAN.pack(16, 1, options.tls_optional),
         null(TIMESTAMPTZ_OID) if options.send_at is None else instant(options.send_at),

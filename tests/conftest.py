@@ -7,14 +7,18 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 import structlog
+import yaml
 from hypothesis import HealthCheck, settings
 
+from pgmta.postgres.link import Link
+from pgmta.store.queue.claim import SESSION
 from tests.support.database import (
     SERVER_URI,
     PrivateServer,
@@ -24,6 +28,7 @@ from tests.support.database import (
     template_database,
 )
 from tests.support.packages import missing
+from tests.support.queuectl import Command, queuectl
 
 NEEDS = "needs the packages"
 
@@ -138,6 +143,28 @@ def db(database: str) -> Iterator[psycopg.Connection]:
     """A connection to `database`, in autocommit."""
     with psycopg.connect(database, autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture
+async def link(database: str) -> AsyncIterator[Link]:
+    """The connection of a worker."""
+    link = Link(database, "test", SESSION)
+    yield link
+    await link.close()
+
+
+@pytest.fixture
+def config(database: str, tmp_path: Path) -> Path:
+    """A queued.yaml for `database`."""
+    path = tmp_path / "queued.yaml"
+    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+    return path
+
+
+@pytest.fixture
+def command(config: Path) -> Command:
+    """Run queuectl with `config`."""
+    return partial(queuectl, config)
 
 
 @pytest.fixture(scope="session")

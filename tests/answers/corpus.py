@@ -11,7 +11,6 @@ from pgmta.model import Reply
 from queued.config.answer_text import parse_reply
 
 FOLDER = Path(__file__).parent / "replies"
-OTHERS = "others"  # hosts of anybody
 DOT = "dot"  # the end of data
 
 

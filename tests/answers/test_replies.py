@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.model import Reply
@@ -11,10 +9,8 @@ from queued.answers.answer_rules import AnswerRules
 from queued.config import AnswerRule, shipped_answers
 from queued.config.answer_index import Answer, shipped_index
 from queued.config.answer_text import parse_reply
-from tests.answers.corpus import OTHERS, samples
+from tests.answers.corpus import samples
 
-PROVIDERS = 12  # at least
-REPLIES = 300  # of them, at least
 RULES = AnswerRules(shipped_index())
 # IANA, "SMTP Enhanced Status Codes Registry", of December 2024: the last detail of each subject
 REGISTRY = {0: 0, 1: 10, 2: 4, 3: 6, 4: 7, 5: 6, 6: 10, 7: 30}
@@ -25,22 +21,13 @@ def shown(answer: Answer) -> str:
 
 
 def test_replies_are_classed_right() -> None:
-    counted: Counter[str] = Counter()
     wrong = []
     for sample in samples():
-        counted[sample.provider] += 1
         answer = RULES.read_reply(*sample.answer)
         if shown(answer) != sample.expected:
             found = f"{shown(answer)} by {answer.rule}, not {sample.expected}"
             wrong.append(f"{sample}: {found}: {sample.text}")
     assert not wrong, "\n".join(wrong)
-    large = Counter({name: number for name, number in counted.items() if name != OTHERS})
-    assert sum(number for _, number in large.most_common(PROVIDERS)) >= REPLIES
-
-
-def test_replies_are_different() -> None:
-    texts = Counter((sample.provider, sample.text) for sample in samples())
-    assert [text for text, number in texts.items() if number > 1] == []
 
 
 def test_every_shipped_rule_decides_its_example() -> None:

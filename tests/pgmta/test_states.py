@@ -21,22 +21,16 @@ EVERY = {
 
 
 def test_transitions_are_those_of_the_documentation() -> None:
-    rows = ROW.findall(DOCS.read_text(encoding="utf-8"))
-    assert len(rows) == len(EVERY)
-    assert {
-        (Status(source), Event(event), GONE if target == "(gone)" else Status(target))
-        for source, event, target in rows
-    } == EVERY
-
-
-def test_transitions_are_those_of_the_diagram() -> None:
-    arrows = ARROW.findall(DOCS.read_text(encoding="utf-8"))
-    assert arrows[:2] == [("[*]", state, "accepted") for state in ("QUEUED", "SCHEDULED")]
-    assert len(arrows) == len(EVERY) + 2
-    assert {
-        (Status(source), Event(event), GONE if target == "[*]" else Status(target))
-        for source, target, event in arrows[2:]
-    } == EVERY
+    """Both in its table and in its diagram."""
+    text = DOCS.read_text(encoding="utf-8")
+    rows, (first, second, *arrows) = ROW.findall(text), ARROW.findall(text)
+    assert [first, second] == [("[*]", state, "accepted") for state in ("QUEUED", "SCHEDULED")]
+    assert len(rows) == len(arrows) == len(EVERY)
+    for triples in (rows, [(source, event, target) for source, target, event in arrows]):
+        assert {
+            (Status(source), Event(event), GONE if target in ("(gone)", "[*]") else Status(target))
+            for source, event, target in triples
+        } == EVERY
 
 
 def test_once_and_on_failed_choose_among_the_targets_of_an_event() -> None:

@@ -130,10 +130,3 @@ def test_the_defaults_of_the_table_are_the_defaults(made: Path, name: str, tmp_p
     file.write_text(yaml.safe_dump(data), encoding="utf-8")
     empty = MODELS[name].model_validate({}, context={"folder": tmp_path})
     assert load(file, MODELS[name]) == empty
-
-
-def test_an_alias_is_shown_and_required_is_said(made: Path) -> None:
-    rows = table(made, "smtpd.yaml")
-    assert rows["metadata.KEY.from"] == "required"
-    assert not [key for key in rows if "source" in key]
-    assert "Undefined" not in (made / "reference" / "config.md").read_text(encoding="utf-8")

@@ -12,8 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
@@ -26,8 +24,8 @@ from pgmta.compose.own_fields import is_reserved, is_structured, name_problem, v
 from pgmta.compose.parts import parts_of
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.compose.words import WordPlace, fault
-from queued.cli.queuectl import main
 from tests.support.bad_mail import BAD_PARTS, BAD_TEMPLATES, GOOD_PARTS, GOOD_TEMPLATE, Bad
+from tests.support.queuectl import Command
 from tests.support.rows import column, fetch
 
 SOURCE = TemplateSource(
@@ -155,15 +153,13 @@ def flags(arguments: dict[str, Any], folder: Path) -> list[str]:
     return made
 
 
-def test_the_command_names_it_too(database: str, db: psycopg.Connection, tmp_path: Path) -> None:
-    config = tmp_path / "queued.yaml"
-    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+def test_the_command_names_it_too(db: psycopg.Connection, command: Command, tmp_path: Path) -> None:
     tried = 0
     for _, good, bad in ALL:
         if not _typed(bad):
             continue
         arguments = flags({**good, **bad.arguments}, tmp_path)
-        done = CliRunner().invoke(main, ["send", "-c", str(config), *arguments])
+        done = command("send", *arguments)
         tried += 1
         assert done.exit_code == 2, (bad, done.output)
         option = OPTIONS.get(bad.argument, "--" + bad.argument.replace("_", "-"))
@@ -171,25 +167,22 @@ def test_the_command_names_it_too(database: str, db: psycopg.Connection, tmp_pat
         assert len(done.stderr.splitlines()) == 1
     assert tried >= 30
     assert column(db, "SELECT count(*) FROM messages") == [0]
-    done = CliRunner().invoke(main, ["send", "-c", str(config), *flags(GOOD_PARTS, tmp_path)])
+    done = command("send", *flags(GOOD_PARTS, tmp_path))
     assert column(db, "SELECT id::text FROM messages") == [done.stdout.strip()]
 
 
 def test_words_of_a_file_are_as_they_are_written(
-    database: str, db: psycopg.Connection, tmp_path: Path
+    db: psycopg.Connection, command: Command, tmp_path: Path
 ) -> None:
-    config = tmp_path / "queued.yaml"
-    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
     file = tmp_path / "words.json"
-    command = ["send", "-c", str(config), "--template", "receipt", "--to", "bob@b.example",
-               "--params-file", str(file)]  # fmt: skip
+    words = ("send", "--template", "receipt", "--to", "bob@b.example", "--params-file", str(file))
     for number in ("1.50", "12345678901234567890.10"):
         file.write_text(f'{{"name": "J\u00fcrgen", "number": {number}}}', encoding="utf-8")
-        sent = CliRunner().invoke(main, [*command, "--param", "name=Ann"]).stdout.strip()
-        [words] = column(db, "SELECT params -> 'words' FROM messages WHERE id = %s", sent)
-        assert words == {"name": "Ann", "number": number}
+        sent = command(*words, "--param", "name=Ann").stdout.strip()
+        [stored] = column(db, "SELECT params -> 'words' FROM messages WHERE id = %s", sent)
+        assert stored == {"name": "Ann", "number": number}
     file.write_text('{"name": "Ann", "number": NaN}')
-    refused = CliRunner().invoke(main, command)
+    refused = command(*words)
     assert (refused.exit_code, "words.json: no JSON: NaN" in refused.stderr) == (2, True)
 
 
@@ -321,6 +314,8 @@ def test_the_collation_of_the_caller_changes_nothing(db: psycopg.Connection, loc
         "submit_mail('i@i.info'~, ARRAY['x'~], 'x', 'x')",
         "header_reserved('MIME-VERSION'~)",
         "header_structured('LIST-ID'~)",
+        "submit('A@I.INFO'~, ARRAY['I_@I.EXAMPLE'~], 'Subject: x')",
+        "submit('a@b.example'~, ARRAY['\"I I\"@I_I.EXAMPLE'~], 'Subject: x')",
     )
     for call in calls:
         found: list[list[Any]] = []

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner
 
 from pgmta import Attachment, Mail, SubmissionError, TemplateMail, enqueue
 from pgmta.client.mail_json import mail_json
 from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.parts import parts_of
 from pgmta.store.admin.migrate import migrate
-from queued.cli.queuectl import main
 from tests.sql.test_composed import SOURCE, put_template
 from tests.support.bad_mail import GOOD_PARTS, GOOD_TEMPLATE
-from tests.support.database import with_database
+from tests.support.database import OCTETS, fresh_database
+from tests.support.queuectl import Command
 from tests.support.rows import column, fetch
 
 
@@ -49,10 +46,7 @@ def test_an_attached_message_goes_as_it_is(db: psycopg.Connection) -> None:
 
 def test_other_encodings_take_characters_only(server: str) -> None:
     """A worker that reads other octets would stop: no mail would leave any more."""
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute("CREATE DATABASE octets ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0")
-    try:
-        uri = with_database(server, "octets")
+    with fresh_database(server, options=OCTETS) as uri:
         migrate(uri)
         good = {"to": "ARRAY['b@b.example']", "subject": "'x'", "body": "'x'", "headers": "'{}'"}
         octets = "E'\\377'"
@@ -72,9 +66,6 @@ def test_other_encodings_take_characters_only(server: str) -> None:
             db.execute(
                 "SELECT pgmta.submit_mail('a@b.example', ARRAY['b@b.example'], 'Grüße', 'ä')"
             )
-    finally:
-        with psycopg.connect(server, autocommit=True) as admin:
-            admin.execute("DROP DATABASE octets WITH (FORCE)")
 
 
 def test_a_long_line_of_an_attached_message_is_found_anywhere(db: psycopg.Connection) -> None:
@@ -102,18 +93,12 @@ def test_a_key_outlives_a_new_version_of_its_template(db: psycopg.Connection) ->
             enqueue(db, TemplateMail(**{**GOOD_TEMPLATE, **other}, key="k"))
 
 
-def test_a_number_of_any_length_is_shown(
-    database: str, db: psycopg.Connection, tmp_path: Path
-) -> None:
-    config = tmp_path / "queued.yaml"
-    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
+def test_a_number_of_any_length_is_shown(db: psycopg.Connection, command: Command) -> None:
     (number,) = fetch(
         db, "SELECT submit_template('receipt', 'b@b.example', '{\"name\": 1e9999, \"number\": 7}')"
     )
     for flags in ([], ["--json"]):
-        done = CliRunner().invoke(
-            main, ["show", str(number), "--params", "-c", str(config), *flags]
-        )
+        done = command("show", str(number), "--params", *flags)
         assert done.exit_code == 0, done.output
         assert "1" + "0" * 9999 in done.output
 
@@ -129,20 +114,16 @@ def test_words_that_a_template_repeats_count_each_time(db: psycopg.Connection) -
         enqueue(db, large)
 
 
-@pytest.mark.parametrize("name", ["Müller, Ann ", "A; B ", "Ann [x] ", ""])
 def test_the_command_takes_the_sender_from_any_name(
-    database: str, db: psycopg.Connection, tmp_path: Path, name: str
+    db: psycopg.Connection, command: Command
 ) -> None:
     """It is never the null reverse-path by mistake: no reader would get a DSN."""
-    config = tmp_path / "queued.yaml"
-    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-    mailbox = f"{name}<ann@a.example>" if name else "ann@a.example"
-    done = CliRunner().invoke(
-        main, ["send", "-c", str(config), "--from", mailbox, "--to", "b@b.example", "--subject",
-               "x", "--text", "x"],
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert column(db, "SELECT sender FROM queue") == ["ann@a.example"]
+    for name in ("Müller, Ann ", "A; B ", "Ann [x] ", ""):
+        mailbox = f"{name}<ann@a.example>" if name else "ann@a.example"
+        parts = ("--from", mailbox, "--to", "b@b.example", "--subject", "x", "--text", "x")
+        done = command("send", *parts)
+        assert done.exit_code == 0, done.output
+    assert column(db, "SELECT sender FROM queue") == ["ann@a.example"] * 4
 
 
 @pytest.mark.parametrize("bad", ["\0", "\udcff"])

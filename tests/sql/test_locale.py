@@ -2,63 +2,43 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from pgmta.selection import parse
 from pgmta.store.admin.migrate import migrate
 from tests.sql.test_judged_conditions import slips
-from tests.support.database import with_database
+from tests.support.database import fresh_database
 from tests.support.rows import fetch, message, row
 
-_TURKISH = """
-CREATE DATABASE {} TEMPLATE template0 ENCODING UTF8 LOCALE_PROVIDER icu ICU_LOCALE 'tr-TR'
-    LOCALE 'C'
-"""
-_UNICODE = "CREATE DATABASE {} TEMPLATE template0 ENCODING UTF8 LOCALE 'C.UTF-8'"
+_TURKISH = "TEMPLATE template0 ENCODING UTF8 LOCALE_PROVIDER icu ICU_LOCALE 'tr-TR' LOCALE 'C'"
+_UNICODE = "TEMPLATE template0 ENCODING UTF8 LOCALE 'C.UTF-8'"
 SPELLINGS = ("INFO@MAIL.INFO", "info@mail.info", "Info@Mail.Info")
 
 
-@contextmanager
-def made(server: str, statement: str) -> Iterator[psycopg.Connection]:
-    """A connection to a database that this statement makes."""
-    name = sql.Identifier(f"pgmta_test_{uuid.uuid4().hex[:12]}")
-    with psycopg.connect(server, autocommit=True) as admin:
+@pytest.fixture(params=[_TURKISH, _UNICODE], ids=["turkish", "unicode"])
+def db(request: pytest.FixtureRequest, server: str) -> Iterator[psycopg.Connection]:
+    """A connection to a database of this locale."""
+    with ExitStack() as stack:
         try:
-            admin.execute(sql.SQL(statement).format(name))
+            uri = stack.enter_context(fresh_database(server, options=request.param))
         except psycopg.errors.FeatureNotSupported:
             pytest.skip("this PostgreSQL is built without ICU")
-        try:
-            uri = with_database(server, name.as_string(None).strip('"'))
-            migrate(uri)
-            with psycopg.connect(uri, autocommit=True) as db:
-                yield db
-        finally:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+        migrate(uri)
+        yield stack.enter_context(psycopg.connect(uri, autocommit=True))
 
 
-@pytest.fixture
-def turkish(server: str) -> Iterator[psycopg.Connection]:
-    """A connection to a database in which `I` in lower case is a dotless i."""
-    with made(server, _TURKISH) as db:
-        assert fetch(db, "SELECT lower('I') = 'i'") == (False,)
-        yield db
+def test_a_space_that_is_none_for_postgresql_hides_no_name(db: psycopg.Connection) -> None:
+    assert fetch(db, "SELECT chr(12288) ~ '\\S'") == (False,)
+    assert slips(db) == []
 
 
-@pytest.mark.parametrize("statement", [_TURKISH, _UNICODE], ids=["turkish", "unicode"])
-def test_a_space_that_is_none_for_postgresql_hides_no_name(server: str, statement: str) -> None:
-    with made(server, statement) as db:
-        assert fetch(db, "SELECT chr(12288) ~ '\\S'") == (False,)
-        assert slips(db) == []
-
-
-def test_case_is_that_of_ascii(turkish: psycopg.Connection) -> None:
-    db = turkish
+@pytest.mark.parametrize("db", [_TURKISH], indirect=True, ids=["turkish"])
+def test_case_is_that_of_ascii(db: psycopg.Connection) -> None:
+    assert fetch(db, "SELECT lower('I') = 'i'") == (False,), "it is a dotless i"
     for number, sender in enumerate(SPELLINGS, 1):
         message(db, number)
         row(db, number, sender=sender, recipient=sender, domain="mail.info", sender_domain=None)

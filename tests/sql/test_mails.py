@@ -11,13 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import errors as pg_errors
-from psycopg.types.json import Jsonb
 
 from pgmta import Attachment, Mail, TemplateMail
 from pgmta.store.admin.migrate import migrate
-from tests.sql.test_composed import ALL, SOURCE, put_template
+from tests.sql.test_composed import ALL, SOURCE, put_template, submit
 from tests.support.bad_mail import Bad
-from tests.support.database import with_database
+from tests.support.database import OCTETS, fresh_database
 from tests.support.rows import column, fetch
 
 MAIL: dict[str, Any] = {
@@ -84,38 +83,12 @@ def many(
     return ids, problems or []
 
 
-FILES = """ARRAY(SELECT ROW(name, type, content, content_id)::submit_attachment
-    FROM unnest(%(names)s::text[], %(types)s::text[], %(contents)s::bytea[],
-        %(content_ids)s::text[]) AS file (name, type, content, content_id))"""
-
-
-def by_its_own_function(db: psycopg.Connection, mail: Mail | TemplateMail) -> int:
-    """Call submit_mail() or submit_template() with the values of mail; return the id."""
-    values = {each.name.rstrip("_"): getattr(mail, each.name) for each in fields(mail)}
-    files = values.pop("attachments")
-    of_files = {
-        "names": [each.name for each in files], "types": [each.type for each in files],
-        "contents": [each.content for each in files],
-        "content_ids": [each.content_id for each in files],
-    }  # fmt: skip
-    for name, value in values.items():
-        if isinstance(value, dict):
-            values[name] = Jsonb(value)
-        elif isinstance(value, tuple):
-            values[name] = list(value)
-    given = ", ".join(f'"{name}" => %({name})s' for name in values)
-    function = "submit_mail" if isinstance(mail, Mail) else "submit_template"
-    query = f"SELECT {function}({given}, attachments => {FILES})".encode()
-    [(number,)] = db.execute(query, values | of_files).fetchall()
-    return int(number)
-
-
-def test_a_bad_mail_is_refused_as_by_its_own_function(db: psycopg.Connection) -> None:
+def test_a_bad_mail_is_refused_as_submit(db: psycopg.Connection) -> None:
     mails: list[dict[str, Any]] = []
     wanted: list[dict[str, Any]] = []
     for make, good, bad in ALL:
         with pytest.raises(pg_errors.InvalidParameterValue) as refused:
-            by_its_own_function(db, make(**{**good, **bad.arguments}))
+            submit(db, make(**{**good, **bad.arguments}))
         said = refused.value.diag
         wanted.append({
             "index": len(mails) + 1, "argument": said.column_name, "code": said.sqlstate,
@@ -130,7 +103,7 @@ def test_a_bad_mail_is_refused_as_by_its_own_function(db: psycopg.Connection) ->
     assert column(db, "SELECT id FROM messages ORDER BY id") == sorted(filter(None, ids))
 
 
-def test_each_kind_is_stored_as_by_its_own_function(db: psycopg.Connection) -> None:
+def test_each_kind_is_stored_as_submit(db: psycopg.Connection) -> None:
     options = (
         "send_at => '2035-01-31 08:30:00.5Z', deadline => '2035-02-01Z', priority => 7,"
         f""" metadata => '{json.dumps(OPTIONS["metadata"])}', key => 'k', tenant => 'acme',"""
@@ -156,38 +129,30 @@ def test_each_kind_is_stored_as_by_its_own_function(db: psycopg.Connection) -> N
             db.execute("DELETE FROM idempotency_keys")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"cc": ["ann@example.com"], "bcc": ["ann@example.com", "ann@EXAMPLE.com"]},
-        {"to": ["Bob <bob@example.com>", "ann@example.com"], "from": "Shop <shop@example.org>"},
-        {"to": [], "bcc": ["Zoë van 't Hoog <zoe@xn--bcher-kva.example>", "<ann@b.example>"]},
-        {
-            "to": ['"B \\"x\\", C" <b@b.example>\t', "é@b.example", "a@[192.0.2.1]"],
-            "from": "<é@x.y>",
-        },
-        {"bcc": ["é@b.example"], "reply_to": "Jürgen <j.k+shop@mail.example.org>"},
-        {"html": '<p>"x" \\ \t é</p>', "body": "a\r\nb\nc\u0001\\u0000 <x> 😀"},
-        {"subject": 'Grüße: "heute" \u3000', "priority": 0, "on_failed": "bounce", "once": True},
-        {"tenant": "acme.shop", "metadata": {"order": 4711, "to": None, "_trace": TRACE}},
-        {"to": [f"r{n % 40}@b.example" for n in range(60)], "subject": " "},
-        {"to": ["+491701234567", "+49 (170) 1234568"], "subject": "", "body": "x"},
-    ],
-    ids=" ".join,
-)
-def test_mail_is_stored_alike_alone_and_among_others(
-    db: psycopg.Connection, changes: dict[str, Any]
-) -> None:
-    mail = {**MAIL, **changes}
-    assert fetch(db, "SELECT problem FROM submit_tried(%s, '{}')", json.dumps(mail)) == (None,)
-    one = stored(db)
-    assert many(db, [mail])[1] == []
-    assert stored(db) == one
-    assert len(many(db, [mail, {}, mail])[1]) == 1
-    assert (
-        stored(db)
-        == [r for r in one if "trace" in r] * 2 + [r for r in one if "trace" not in r] * 2
-    )
+VARIED: list[dict[str, Any]] = [
+    {"cc": ["ann@example.com"], "bcc": ["ann@example.com", "ann@EXAMPLE.com"]},
+    {"to": ["Bob <bob@example.com>", "ann@example.com"], "from": "Shop <shop@example.org>"},
+    {"to": [], "bcc": ["Zoë van 't Hoog <zoe@xn--bcher-kva.example>", "<ann@b.example>"]},
+    {"from": "<é@x.y>", "to": ['"B \\"x\\", C" <b@b.example>\t', "é@b.example", "a@[192.0.2.1]"]},
+    {"bcc": ["é@b.example"], "reply_to": "Jürgen <j.k+shop@mail.example.org>"},
+    {"html": '<p>"x" \\ \t é</p>', "body": "a\r\nb\nc\u0001\\u0000 <x> 😀"},
+    {"subject": 'Grüße: "heute" \u3000', "priority": 0, "on_failed": "bounce", "once": True},
+    {"tenant": "acme.shop", "metadata": {"order": 4711, "to": None, "_trace": TRACE}},
+    {"to": [f"r{n % 40}@b.example" for n in range(60)], "subject": " "},
+    {"to": ["+491701234567", "+49 (170) 1234568"], "subject": "", "body": "x"},
+]
+
+
+def test_mail_is_stored_alike_alone_and_among_others(db: psycopg.Connection) -> None:
+    for changes in VARIED:
+        mail = {**MAIL, **changes}
+        assert fetch(db, "SELECT problem FROM submit_tried(%s, '{}')", json.dumps(mail)) == (None,)
+        one = stored(db)
+        assert many(db, [mail])[1] == []
+        assert stored(db) == one, changes
+        assert len(many(db, [mail, {}, mail])[1]) == 1
+        messages, rows = ([r for r in one if ("trace" in r) is kind] for kind in (True, False))
+        assert stored(db) == messages * 2 + rows * 2, changes
 
 
 def test_files_are_base64_or_places_in_contents(db: psycopg.Connection) -> None:
@@ -199,7 +164,7 @@ def test_files_are_base64_or_places_in_contents(db: psycopg.Connection) -> None:
         [RAW, b"\0\1"],
     )
     assert problems == []
-    by_function = by_its_own_function(
+    by_function = submit(
         db,
         Mail(
             sender="shop@example.org", to=["bob@example.com"], subject="Hello", body="x",
@@ -299,21 +264,15 @@ def test_a_null_is_as_if_the_key_were_missing(db: psycopg.Connection) -> None:
     assert stored(db) == without
 
 
-@pytest.mark.parametrize(
-    ("mails", "state"),
-    [
+def test_text_that_is_no_list_ends_the_call(db: psycopg.Connection) -> None:
+    for mails, state in (
         ("{}", "22023"), ("null", "22023"), (None, "22023"), ('"x"', "22023"),
         ('[{"subject": "\\u0000"}]', "22P05"), ('[{"subject": "\\ud800"}]', "22P02"),
         ("[" * 300_000, "54001"), ("[", "22P02"),
-    ],
-    ids=lambda value: str(value)[:20],
-)  # fmt: skip
-def test_text_that_is_no_list_ends_the_call(
-    db: psycopg.Connection, mails: str | None, state: str
-) -> None:
-    with pytest.raises(psycopg.Error) as refused:
-        db.execute("SELECT pgmta.submit_mails(%s)", (mails,))
-    assert refused.value.sqlstate == state
+    ):  # fmt: skip
+        with pytest.raises(psycopg.Error) as refused:
+            db.execute("SELECT pgmta.submit_mails(%s)", (mails,))
+        assert refused.value.sqlstate == state
 
 
 def test_odd_json_and_arrays(db: psycopg.Connection) -> None:
@@ -375,12 +334,7 @@ def test_another_trace_is_the_same_message(db: psycopg.Connection) -> None:
 
 
 def test_a_database_of_octets_takes_characters_only(server: str) -> None:
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(
-            "CREATE DATABASE mail_octets ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0"
-        )
-    try:
-        uri = with_database(server, "mail_octets")
+    with fresh_database(server, options=OCTETS) as uri:
         migrate(uri)
         with psycopg.connect(uri, autocommit=True, client_encoding="UTF8") as db:
             text = json.dumps([{**MAIL, "to": ["Zoë <z@b.example>"]}], ensure_ascii=False)
@@ -393,6 +347,3 @@ def test_a_database_of_octets_takes_characters_only(server: str) -> None:
             ids, [problem] = fetch(db, broken, text)
             assert (ids, problem["argument"]) == ([None], "to")
             assert "octets that are no character" in problem["message"]
-    finally:
-        with psycopg.connect(server, autocommit=True) as admin:
-            admin.execute("DROP DATABASE mail_octets WITH (FORCE)")

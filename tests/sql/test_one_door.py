@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,12 +18,8 @@ from pgmta.postgres.link import Link
 from pgmta.store.queue.enqueue import Enqueue
 
 CONTENT = b"Date: x\r\nMessage-ID: <1@a.example>\r\nSubject: x\r\n\r\nx\r\n"
-ROOT = Path(__file__).parents[2]
-PRODUCT = [
-    *(ROOT / "sql" / "schema").glob("*.sql"),
-    *(ROOT / "sql" / "queries").glob("*.sql"),
-    *(each for name in ("pgmta", "smtpd", "queued") for each in (ROOT / name).rglob("*.py")),
-]
+
+
 ADDED = re.compile(
     r"Date: ..., .{2} ... .{4} .{2}:.{2}:.{2} \+0000\r\n"
     r"|(?:Message-ID: )?<[0-9a-f-]{36}@localhost>(?:\r\n)?"
@@ -47,15 +42,6 @@ def stored(db: psycopg.Connection) -> list[dict[str, Any]]:
         }
         for (row,) in rows
     ]
-
-
-@pytest.mark.parametrize("table", ["messages", "queue", "attempts", "message_chunks"])
-def test_each_insert_stands_once(table: str) -> None:
-    """The advice of `queuectl database partition check` names one, for all columns."""
-    texts = [file.read_text(encoding="utf-8") for file in PRODUCT if file.is_file()]
-    insert = rf"(?i)insert\s+into\s+(?:\w+\.)?{table}\b(?!\s+SELECT \*)"
-    found = [hit for text in texts for hit in re.findall(insert, text)]
-    assert len(found) == 1
 
 
 @pytest.mark.parametrize(
@@ -147,24 +133,3 @@ def test_sql_and_python_find_tls_required_alike(
     header = b"\r\n".join(fields)
     query = "SELECT submit_tls_optional(encode(%b, 'escape'))"
     assert template_db.execute(query, (header,)).fetchone() == (tls_optional(header),)
-
-
-@pytest.mark.parametrize("locale", ["tr", "und-u-ks-level2"])
-def test_the_collation_of_the_caller_changes_nothing(db: psycopg.Connection, locale: str) -> None:
-    """Also if it has other lower letters, or compares without case."""
-    if not db.execute("SELECT true FROM pg_collation WHERE collname = 'tr-x-icu'").fetchone():
-        pytest.skip("a server without ICU")
-    db.execute(
-        "CREATE COLLATION public.theirs (provider = icu, deterministic = false, locale ="
-        f" '{locale}')".encode()
-    )
-    for sender, recipient in (("A@I.INFO", "I_@I.EXAMPLE"), ("a@b.example", '"I I"@I_I.EXAMPLE')):
-        found = []
-        for collation in ("", " COLLATE public.theirs"):
-            db.execute(
-                f"SELECT submit(%s::text{collation}, ARRAY[%s::text{collation}], %b)".encode(),
-                (sender, recipient, CONTENT),
-            )
-            found.append(stored(db))
-            db.execute("DELETE FROM queue")
-        assert found[0] == found[1]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 
 from pgmta_features.lifecycle.installation import install
-from tests.pgmta.store.queue.test_faults import command
 from tests.sql.test_text_of_callers import given
+from tests.support.queuectl import Command
 from tests.support.rows import fetch, message, row
-
-__all__ = ["command"]
 
 OURS = "pronamespace IN ('pgmta'::regnamespace, 'lifecycle'::regnamespace) AND prokind = 'f'"
 CHANGES = (
@@ -71,7 +67,7 @@ SELECT relname FROM pg_class WHERE relnamespace = 'pgmta'::regnamespace AND relk
 
 
 def test_commands_and_views_work_in_parallel_plans(
-    db: psycopg.Connection, command: Any, database: str
+    db: psycopg.Connection, command: Command, database: str
 ) -> None:
     trace = "Received: from x ([192.0.2.1]) by mx.example (pgmta) with ESMTP id 1;\r\n"
     here = row(db, message(db, 1), domain="b.example")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from unittest.mock import Mock
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from pgmta.action import Action
 from pgmta.postgres.link import Link
@@ -19,27 +17,13 @@ from pgmta.store.admin.upkeep import Upkeep
 from pgmta.store.admin.workers import Registry, Rule
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.claim import SESSION, Claims
-from queued.cli.queuectl import main
 from queued.config import Worker
 from queued.upkeep.requests import answer_requests, apply_rules
 from queued.worker.row_worker import row_change
+from tests.support.queuectl import Command
 from tests.support.rows import column, fetch, message, row
 
-Command = Callable[..., Result]
 HELD = "SELECT recipient FROM queue WHERE status = 'HOLD' ORDER BY 1"
-
-
-@pytest.fixture
-def command(database: str, tmp_path: Path) -> Command:
-    """Run queuectl."""
-    path = tmp_path / "queued.yaml"
-    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-
-    def run(*words: str) -> Result:
-        place = 2 if words[0] == "rule" else 1
-        return CliRunner().invoke(main, [*words[:place], "-c", str(path), *words[place:]])
-
-    return run
 
 
 def rules_act(uri: str, worker: Worker | None = None) -> None:

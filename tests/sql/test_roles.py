@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 
 import psycopg
 import pytest
@@ -222,129 +223,21 @@ async def test_reader_sees_all_but_the_bodies(database: str, db: psycopg.Connect
     assert one(db, "SELECT id, size FROM messages") == (1, 5)
 
 
-FORBIDDEN = {
-    "pgmta_submit": [
-        "SELECT id FROM queue",
-        "SELECT queue_put(NULL, NULL)",
-        "SELECT id FROM messages",
-        "SELECT message_id FROM attempts",
-        "SELECT nextval('message_ids')",
-        "SELECT queue_hold('true', 'x')",
-    ],
-    "pgmta_smtpd": [
-        "SELECT body FROM messages",
-        "SELECT trace FROM messages",
-        "SELECT data FROM message_chunks",
-        "SELECT 1 FROM queue",
-        "SELECT recipient FROM attempts",
-        "DELETE FROM queue",
-        "UPDATE queue SET priority = 0",
-        "UPDATE queue SET status = 'DELETE'",
-        "INSERT INTO queue (message_id, sender, recipient, domain, status, lease_owner) "
-        "VALUES (1, 'a', 'b', 'c', 'SENDING', 'me')",
-        "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (1, 'a', 'b', 'c')",
-        "INSERT INTO messages (id, size, trace, body) VALUES (5, 0, '', '')",
-        "SELECT submit('', '{a@b}', 'S: x')",
-        "DELETE FROM messages",
-        "UPDATE messages SET body = ''",
-        "UPDATE messages SET origin = 'sql'",
-        "SELECT nextval('lease_tokens')",
-        "SELECT setval('message_ids', 1)",
-        "SELECT days_expire('attempts', '0')",
-        "SELECT queue_retry('true')",
-        "SELECT 1 FROM queue_overview",
-        "INSERT INTO rules VALUES ('r')",
-        "INSERT INTO audit (who, action, condition) VALUES ('', '', '')",
-        "SELECT name FROM users",
-        "SELECT 1 FROM user_networks",
-        "SELECT 1 FROM login_failures",
-        "DELETE FROM login_failures",
-        "SELECT secret FROM users_version",
-    ],
-    "pgmta_queued": [
-        "INSERT INTO queue (message_id, sender, recipient, domain) VALUES (1, '', 'b', 'c')",
-        "UPDATE queue SET recipient = 'evil@example.net'",
-        "UPDATE queue_def_def SET status = 'HOLD'",
-        "DELETE FROM queue_def_def",
-        "UPDATE messages SET body = ''",
-        "UPDATE messages SET origin = 'sql'",
-        "INSERT INTO messages (id, size, trace, body) VALUES (5, 0, '', '')",
-        "TRUNCATE queue",
-        "DROP TABLE attempts_default",
-        "ALTER TABLE queue ADD x integer",
-        "ALTER TABLE queue DISABLE TRIGGER messages_refcount",
-        "CREATE TABLE mine (x integer)",
-        "UPDATE rules_version SET version = 1",
-        "UPDATE attempts SET event = 'delivered'",
-        "DELETE FROM attempts",
-        "SELECT 1 FROM audit",
-        "SELECT 1 FROM users",
-        "SELECT login_verifier('ann')",
-        "SELECT queue_delete('true', 'x')",
-        "SELECT queue_bounce('true', 'x')",
-        "SELECT grants()",
-    ],
-    "pgmta_operator": [
-        "UPDATE messages SET origin = 'sql'",
-        "UPDATE messages SET size = 1",
-        "DELETE FROM messages",
-        "DELETE FROM message_chunks",
-        "DELETE FROM queue",
-        "UPDATE queue SET recipient = 'evil@example.net'",
-        "UPDATE queue SET lease_owner = NULL",
-        "INSERT INTO audit (who, role, action, condition) VALUES ('', 'bob', '', '')",
-        "UPDATE audit SET who = 'bob'",
-        "DELETE FROM audit",
-        "DELETE FROM attempts",
-        "DELETE FROM reports",
-        "UPDATE report_counts SET number = 0",
-        "UPDATE rules_version SET version = 1",
-        "DELETE FROM workers",
-        "SELECT password FROM users",
-        "SELECT scram FROM users",
-        "UPDATE users SET version = 1",
-        "UPDATE users_version SET version = 1",
-        "UPDATE login_failures SET failures = 0",
-        "SELECT days_expire('attempts', '0')",
-        "SELECT queue_delete('nextval(''queue_ids'') > 0', 'x')",
-        "CREATE TABLE mine (x integer)",
-    ],
-    "pgmta_reader": [
-        "SELECT body FROM messages",
-        "TABLE messages",
-        "SELECT data FROM message_chunks",
-        "UPDATE queue SET status = 'HOLD'",
-        "DELETE FROM queue",
-        "SELECT id FROM queue FOR UPDATE",
-        "INSERT INTO rules VALUES ('r')",
-        "SELECT queue_hold('true', 'x')",
-        "SELECT queue_bounce('true', 'x')",
-        "DELETE FROM reports",
-        "SELECT days_make('attempts', 1)",
-        "SELECT password FROM users",
-        "SELECT secret FROM users_version",
-        "DELETE FROM login_failures",
-        "SELECT nextval('message_ids')",
-    ],
-    "pgmta_web": [
-        "SELECT id FROM messages",
-        "SELECT id FROM queue",
-        "SELECT row_id FROM attempts",
-        "SELECT name FROM users",
-        "SELECT * FROM message_status",
-        "SELECT cancel(1)",
-        "SELECT withdraw('{1}', 'x')",
-        "SELECT budget_set('k', 1)",
-        "SELECT nextval('message_ids')",
-    ],
-}
+FORBIDDEN = [
+    "CREATE TABLE mine (x integer)",
+    "CREATE TABLE pgmta.mine (x integer)",
+    "DROP TABLE attempts_default",
+    "ALTER TABLE queue ADD x integer",
+    "ALTER TABLE queue DISABLE TRIGGER messages_refcount",
+    "SELECT queue_delete('nextval(''queue_ids'') > 0', 'x')",
+]
+"""What the tables of docs/operate/rights.md do not say; test_rights.py compares all of these."""
 
 
-@pytest.mark.parametrize("role", ROLES)
-async def test_forbidden_statements(database: str, db: psycopg.Connection, role: str) -> None:
+async def test_forbidden_statements(database: str, db: psycopg.Connection) -> None:
     await enqueue(database, message(1, "b@example.com"))
-    db.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
-    for statement in FORBIDDEN[role]:
+    for role, statement in itertools.product(ROLES, FORBIDDEN):
+        db.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
         try:
             db.execute(statement.encode())
         except pg_errors.InsufficientPrivilege:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,16 +19,9 @@ from pgmta.mail.metadata import deadline_of
 from pgmta.postgres.link import Link
 from pgmta.store.admin.upkeep import DatabaseClock
 from pgmta.store.queue.arrivals import MIN_SCHEDULED_ID
-from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.claim import Claims
 from tests.sql.test_submit_values import MAIL
 from tests.support.rows import column, fetch, message, row
-
-
-@pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    link = Link(database, "test", SESSION)
-    yield link
-    await link.close()
 
 
 def submit(db: psycopg.Connection, ahead: str, *names: str, **options: Any) -> int:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import psycopg
 import pytest
 
 from pgmta.model import Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
-from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.lost import FinalLeases, take_lost
 from pgmta.store.queue.settle import Settlements
 from tests.sql.test_status import claim, states, submit
@@ -28,13 +25,6 @@ CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN RAISE EXCEPTION ''no entry'' USING ERRCODE = ''23514''; END';
 CREATE TRIGGER refuse BEFORE INSERT ON attempts FOR EACH ROW EXECUTE FUNCTION refuse();
 """
-
-
-@pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    link = Link(database, "test", SESSION)
-    yield link
-    await link.close()
 
 
 async def test_words_of_an_operator_change_no_state(db: psycopg.Connection, link: Link) -> None:

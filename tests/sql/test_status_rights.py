@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 import yaml
-from click.testing import CliRunner
 from psycopg import errors as pg_errors
 from psycopg.conninfo import make_conninfo
 
@@ -21,9 +21,9 @@ from pgmta.store.admin import migrate as migrate_module
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
-from queued.cli.queuectl import main
 from tests.sql.test_status import submit
 from tests.sql.test_submit_values import MAIL
+from tests.support.queuectl import queuectl
 from tests.support.rows import column, fetch
 from tests.support.waiting import SLACK, until
 
@@ -109,23 +109,23 @@ HUGE = [
 
 @pytest.mark.parametrize(("argument", "value"), HUGE)
 def test_a_huge_argument_is_a_short_error(
-    db: psycopg.Connection, argument: str, value: str
+    template_db: psycopg.Connection, argument: str, value: str
 ) -> None:
     given = {"sender": "'a@b.example'", "recipients": "'{c@d.example}'", argument: value}
     options = ", ".join(f"{name} => {text}" for name, text in given.items())
     began = time.monotonic()
     with pytest.raises(pg_errors.InvalidParameterValue, match=f"^{argument}: ") as caught:
-        db.execute(f"SELECT submit({options}, content => %s)".encode(), (MAIL,))
+        template_db.execute(f"SELECT submit({options}, content => %s)".encode(), (MAIL,))
     diag = caught.value.diag
     texts = (diag.message_primary, diag.message_detail, diag.message_hint)
     assert sum(len(text or "") for text in texts) < 400
     assert len(diag.context or "") < 1000
     assert time.monotonic() - began < SLACK
+
+
+def test_limits_of_values(db: psycopg.Connection) -> None:
     with pytest.raises(pg_errors.InvalidParameterValue, match="^reason: "):
         db.execute("SELECT cancel(1, repeat('x', 1000000))")
-
-
-def test_metadata_may_be_nested(db: psycopg.Connection) -> None:
     deep = '{"a":' + "[" * 90 + "]" * 90 + "}"
     assert submit(db, "bob", options=f", metadata => '{deep}'")
 
@@ -235,20 +235,21 @@ def test_commands_of_a_login_that_only_submits(
     uri = make_conninfo(database, user=login, password="x")
     config = tmp_path / "queued.yaml"
     config.write_text(yaml.safe_dump({"environment": {"database": {"uri": uri}}}))
+    command = partial(queuectl, config)
     try:
         for words in (["find", "--recipient", "bob@example.com"], ["list"], ["show", str(number)]):
-            result = CliRunner().invoke(main, [*words, "-c", str(config)])
+            result = command(*words)
             assert result.exit_code == 1
             refused, hint = result.stderr.splitlines()
             assert refused.startswith("error: permission denied for table ")
             assert "queuectl status" in hint
-        result = CliRunner().invoke(main, ["status", str(number), "-c", str(config)])
+        result = command("status", str(number))
         assert result.exit_code == 1
         assert "neither in the queue nor in the log" in result.stderr
         db.execute(f"GRANT pgmta_reader TO {login}".encode())
         rule = ["rule", "add", "x", "--domain", "x.example", "--reason", "x"]
         for words in (rule, ["database", "partition", "add", "queue_def_x", "--partid", "x"]):
-            result = CliRunner().invoke(main, [*words, "-c", str(config)])
+            result = command(*words)
             assert result.exit_code == 1, words
             refused, hint = result.stderr.splitlines()
             assert refused.startswith("error: permission denied for table "), words

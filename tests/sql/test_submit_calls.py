@@ -152,22 +152,6 @@ async def test_a_call_is_kept_for_an_hour(database: str, db: psycopg.Connection)
     assert call(db, old)[0] != first[0][0]
 
 
-def test_mails_belong_to_the_transaction(database: str, db: psycopg.Connection) -> None:
-    """A refused mail leaves it usable."""
-    text = json.dumps(MAILS)
-    query = "SELECT ids FROM pgmta.submit_mails(%s)"
-    with psycopg.connect(database) as app:
-        fetch(app, query, text)
-        app.rollback()
-        [kept] = fetch(app, query, text)
-        with app.transaction(force_rollback=True):
-            fetch(app, query, text)
-        assert column(db, "SELECT id FROM messages") == []
-        app.commit()
-    assert column(db, "SELECT id FROM messages ORDER BY id") == [kept[0], kept[2]]
-    assert column(db, "SELECT count(*) FROM submit_calls") == [0]
-
-
 def test_wake_is_one_notification(database: str, db: psycopg.Connection) -> None:
     with psycopg.connect(database, autocommit=True) as worker:
         worker.execute(f"LISTEN {CHANNEL}".encode())

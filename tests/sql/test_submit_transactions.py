@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 import psycopg
 import pytest
 from psycopg import errors as pg_errors
+from psycopg.conninfo import conninfo_to_dict
 
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres.link import connect
@@ -41,13 +42,22 @@ CREATE FUNCTION public.nextval(text) RETURNS bigint LANGUAGE sql AS $$ SELECT 0:
 """
 
 
-@pytest.fixture
-def shop(server: str) -> Iterator[str]:
-    """The database of an application, with tables and functions of the same names."""
+@pytest.fixture(scope="module")
+def model(server: str) -> Iterator[str]:
+    """Name of a database of an application, with tables and functions of the same names."""
     with fresh_database(server) as uri:
         with psycopg.connect(uri, autocommit=True) as db:
             db.execute(STRANGERS.encode())
         migrate(uri)
+        yield str(conninfo_to_dict(uri)["dbname"])
+
+
+@pytest.fixture
+def shop(server: str, model: str) -> Iterator[str]:
+    """A copy, whose sessions have the search_path of the application."""
+    with fresh_database(server, model) as uri:
+        with psycopg.connect(uri, autocommit=True) as db:
+            db.execute(f"ALTER DATABASE {db.info.dbname} RESET search_path".encode())
         yield uri
 
 

@@ -95,7 +95,7 @@ octets = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.lists(octets, min_size=10, max_size=20))
 def test_python_takes_each_content_that_sql_takes(
     template_db: psycopg.Connection, bodies: list[bytes]

@@ -111,29 +111,18 @@ async def test_functions_change_what_matches_and_leave_an_audit_row(
     ]
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        None,
-        " \n",
-        "true) OR (true",
-        "true); DROP TABLE audit; SELECT (true",
-        "true])[1]; DROP TABLE audit; SELECT (ARRAY[true",
-        "true /*",
-        "true) --",
-        "$$",
-        "id = $1",
-        "true, true",
-        "status",
-        "nothing = 1",
-    ],
-)
-async def test_a_condition_is_one_expression(
-    database: str, db: psycopg.Connection, condition: str | None
-) -> None:
+CONDITIONS = [
+    None, " \n", "true) OR (true", "true); DROP TABLE audit; SELECT (true",
+    "true])[1]; DROP TABLE audit; SELECT (ARRAY[true", "true /*", "true) --", "$$", "id = $1",
+    "true, true", "status", "nothing = 1",
+]  # fmt: skip
+
+
+async def test_a_condition_is_one_expression(database: str, db: psycopg.Connection) -> None:
     await enqueue(database, message(1, "b@example.com"))
-    with pytest.raises(psycopg.DatabaseError, match="the condition is"):
-        db.execute("SELECT queue_delete(%s, 'no')", [condition])
+    for condition in CONDITIONS:
+        with pytest.raises(psycopg.DatabaseError, match="the condition is"):
+            db.execute("SELECT queue_delete(%s, 'no')", [condition])
     assert one(db, "SELECT status FROM queue") == "QUEUED"
     assert one(db, "SELECT count(*) FROM audit") == 0
     for call in ("queue_hold('true', '')", "queue_quarantine('true', NULL, 'why')"):

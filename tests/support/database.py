@@ -76,12 +76,19 @@ def with_database(uri: str, name: str) -> str:
     return make_conninfo(**{**conninfo_to_dict(uri), "dbname": name})  # type: ignore[arg-type]
 
 
+OCTETS = "ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0"
+"""A database that checks no encoding."""
+
+
 @contextmanager
-def fresh_database(server: str, template: str | None = None) -> Iterator[str]:
-    """A fresh database, dropped afterwards; `template` names one to copy."""
+def fresh_database(server: str, template: str | None = None, options: str = "") -> Iterator[str]:
+    """A fresh database, dropped afterwards; `template` names one to copy.
+
+    `options` of CREATE DATABASE are for one with another encoding or locale.
+    """
     name = f"pgmta_test_{uuid.uuid4().hex[:12]}"
     copy = sql.SQL(" TEMPLATE {} STRATEGY FILE_COPY")  # half the time of WAL_LOG for 11 MB
-    base = copy.format(sql.Identifier(template)) if template else sql.SQL("")
+    base = copy.format(sql.Identifier(template)) if template else sql.SQL(f" {options}")
     with psycopg.connect(server, autocommit=True) as db:
         db.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + base)
         if template:  # a copy has the tables, but not the settings of the database

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from pgmta.model import Item, Message
+from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import Result
+from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import Means, StageContext
 from queued.routing.routes import Routed
 from tests.support.leases import ALWAYS
@@ -41,6 +43,16 @@ class RecordingDispatcher:
 
     def jammed(self, destination: Destination) -> bool:
         return self.is_jammed
+
+
+def outgoing(
+    row: Item, message: Message, content: Any = b"", routed: Routed | None = None
+) -> Outgoing:
+    """A row on its way through the stages, to MX hosts if it is routed nowhere else."""
+    routed = routed or Routed(Destination("smtp", SmtpParameters()), "*")
+    return Outgoing(
+        [row], message, routed, row.sender, b"", content, 10, False, False, datetime.now(UTC)
+    )
 
 
 def stage_context(

@@ -46,12 +46,31 @@ def row(db: psycopg.Connection, message_id: int, **columns: Any) -> int:
         values = {"lease_owner": "old", "lease_token": 0, **values}
     if "metadata" in values:
         values["metadata"] = Jsonb(values["metadata"])
-    statement = sql.SQL("INSERT INTO queue ({}) VALUES ({}) RETURNING id").format(
+    (made,) = _insert(db, "queue", values, " RETURNING id").fetchone() or (0,)
+    return int(made)
+
+
+def attempt(
+    db: psycopg.Connection, row_id: int = 1, message_id: int = 1, /, **columns: Any
+) -> None:
+    """An entry in the log of attempts: a deferral, if the columns say nothing else."""
+    usual = {
+        "started_at": datetime.now(UTC), "row_id": row_id, "message_id": message_id,
+        "lease_token": 1, "attempt": 1, "code": 450, "event": "deferred",
+        "sender": "s@a.example", "recipient": "r@b.example", "domain": "b.example", "worker": "w",
+        "host": "mx.b.example:25", "command": "RCPT", "enhanced": "", "reply": "later",
+    }  # fmt: skip
+    _insert(db, "attempts", usual | columns)
+
+
+def _insert(
+    db: psycopg.Connection, table: str, values: dict[str, Any], more: str = ""
+) -> psycopg.Cursor[Any]:
+    statement = sql.SQL(f"INSERT INTO {table} ({{}}) VALUES ({{}}){more}").format(
         sql.SQL(", ").join(map(sql.Identifier, values)),
         sql.SQL(", ").join(map(sql.Placeholder, values)),
     )
-    (made,) = db.execute(statement, values).fetchone() or (0,)
-    return int(made)
+    return db.execute(statement, values)
 
 
 def fetch(db: psycopg.Connection, query: str, *params: Any) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from tests.features.providers.provider_requests import (
 )
 from tests.features.providers.scripted_server import said
 from tests.pgmta.compose.test_mime import composed
-from tests.queued.delivery.smtp.test_transaction import attempt
+from tests.queued.delivery.sending import attempt
 from tests.support.composing import Attachment, expected, files, params
 from tests.support.odd_messages import odd_messages
 from tests.support.rawhop import PIPED, RawHop, run

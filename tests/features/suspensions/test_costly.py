@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 import pytest
 from structlog.testing import capture_logs
@@ -14,14 +12,14 @@ from pgmta.store.queue.claim import SESSION
 from pgmta.store.queue.costly import CostlyConditions
 from pgmta_features.suspensions.store import SuspensionTable
 from tests.pgmta.store.queue.test_costly import COSTLY, WAITING, costly, mail
-from tests.pgmta.store.queue.test_faults import command
+from tests.support.queuectl import Command
 from tests.support.rows import column, fetch
 
-__all__ = ["command", "costly"]
+__all__ = ["costly"]
 
 
 async def test_a_suspension_that_takes_too_long_is_set_aside(
-    db: psycopg.Connection, costly: CostlyConditions, database: str, command: Any
+    db: psycopg.Connection, costly: CostlyConditions, database: str, command: Command
 ) -> None:
     rows = mail(db)
     (slow,) = fetch(db, "SELECT queue_suspend('condition', %s, 'r')", COSTLY)

@@ -157,15 +157,21 @@ async def test_values_that_are_no_mail_or_no_client(client: Client, uri: str) ->
         (client.send_many(mail()), TypeError, "^mails: "),  # type: ignore[arg-type]
         (client.status(["1"]), TypeError, "^ids: "),  # type: ignore[list-item]
         (client.status(1), TypeError, "^ids: "),  # type: ignore[arg-type]
+        (client.status([True]), TypeError, "^ids: "),
+        (client.status([1.0]), TypeError, "^ids: "),  # type: ignore[list-item]
         (client.status([2**63]), ValueError, "^ids: "),
+        (client.wait([-(2**63) - 1]), ValueError, "^ids: "),
         (client.wait([1], "1"), TypeError, "^timeout: "),  # type: ignore[arg-type]
         (client.wait([1], float("nan")), ValueError, "^timeout: "),
         (client.cancel("1"), TypeError, "^id: "),  # type: ignore[arg-type]
         (client.cancel(1, 5), TypeError, "^reason: "),  # type: ignore[arg-type]
-        (client.cancel(1, "\0"), SubmissionError, "^reason: "),
+        (client.cancel(2**63), ValueError, "^id: "),
+        (client.cancel(1, "a\0"), SubmissionError, "^reason: it has NUL or half"),
+        (client.cancel(1, "\ud800"), SubmissionError, "^reason: it has NUL or half"),
     ):
         with pytest.raises(kind, match=words):
             await call
+    assert await client.status([2**63 - 1, 0]) == {2**63 - 1: [], 0: []}
     for wrong, words in (
         ({"uri": "no uri ="}, "^uri: "),
         ({"connections": 0}, "^connections: "),
@@ -311,20 +317,3 @@ async def test_the_workers_are_notified(client: Client, database: str) -> None:
         await client.send(mail())
         async for notification in listener.notifies(timeout=60, stop_after=1):
             assert notification.channel == "pgmta_queue"
-
-
-async def test_arguments_that_no_message_has(client: Client) -> None:
-    for ids in (["1"], [True], [1.0]):
-        with pytest.raises(TypeError, match="^ids: "):
-            await client.status(ids)  # type: ignore[arg-type]
-    for number in (2**63, -(2**63) - 1):
-        with pytest.raises(ValueError, match="^ids: "):
-            await client.wait([number])
-        with pytest.raises(ValueError, match="^id: "):
-            await client.cancel(number)
-    assert await client.status([2**63 - 1, 0]) == {2**63 - 1: [], 0: []}
-    for reason in ("a\0", "\ud800"):
-        with pytest.raises(SubmissionError, match="^reason: it has NUL or half"):
-            await client.cancel(1, reason)
-    with pytest.raises(TypeError, match="^reason: "):
-        await client.cancel(1, 5)  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from tests.support.waiting import PATIENCE
 IMPORTS = """
 import sys
 import pgmta
-loaded = {name.partition(".")[0] for name in sys.modules}
-assert not loaded & {"psycopg", "asyncio"}, loaded
+loaded = [name for name in sys.modules if name.startswith(("pgmta.", "psycopg", "asyncio"))]
+assert not loaded, loaded
 pgmta.Client, pgmta.SyncClient, pgmta.enqueue, pgmta.SendResult, pgmta.RecipientStatus
 loaded = {name.partition(".")[0] for name in sys.modules}
 print(*sorted(loaded & set(sys.argv[1:])))

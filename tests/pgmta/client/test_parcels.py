@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from pgmta import Mail, RawMail
-from pgmta.client.parcels import MAX_PARCEL_MAILS, PARCEL_OCTETS, Batch, Found
+from pgmta.client.parcels import PARCEL_OCTETS, Batch, Found
 
 
 def test_a_large_mail_is_alone() -> None:
@@ -15,13 +15,3 @@ def test_a_large_mail_is_alone() -> None:
     batch = Batch[Future[Found]]([small, small, large, small], Future, "")
     parcels = [list(each.places) for each in batch.parcels() if each]
     assert parcels == [[0, 1], [2], [3]]
-
-
-def test_a_parcel_has_so_many_mails_at_most() -> None:
-    mail = Mail(sender="shop@a.example", to=["r@b.example"], subject="Small", body="x")
-    batch = Batch[Future[Found]]([mail] * 1201, Future, "")
-    assert [len(each.mails) for each in batch.parcels() if each] == [
-        MAX_PARCEL_MAILS,
-        MAX_PARCEL_MAILS,
-        201,
-    ]

@@ -15,16 +15,10 @@ import pytest
 import yaml
 
 from tests.support.database import PrivateServer
+from tests.support.rows import attempt
 from tests.support.waiting import PATIENCE, until
 
 type Start = Callable[..., subprocess.Popen[str]]
-
-ENTRY = """
-INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event, sender,
-    recipient, domain, worker, host, command, enhanced, reply)
-VALUES (now(), %(n)s, %(n)s, 1, 1, 450, 'deferred', 's@a.example', 'r@b.example', 'b.example', 'w',
-    'mx.b.example:25', 'RCPT', '', E'words\\x1b[2J')
-"""
 
 
 @pytest.fixture
@@ -53,7 +47,7 @@ def start(private_server: PrivateServer, tmp_path: Path) -> Iterator[Start]:
 def put(uri: str, n: int) -> None:
     with psycopg.connect(uri, autocommit=True) as db:
         db.execute("SET search_path = pgmta")
-        db.execute(ENTRY, {"n": n})
+        attempt(db, n, n, reply="words\x1b[2J")
 
 
 def line(process: subprocess.Popen[str]) -> str:

@@ -12,14 +12,14 @@ from typing import Any
 import click
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from pgmta.command import print_csv, print_table, shorten
 from pgmta.mail.text import printable
 from queued.cli.options.fitted_widths import fitted_widths
 from queued.cli.queuectl import main
-from tests.support.rows import message, row
+from tests.support.queuectl import queuectl
+from tests.support.rows import attempt, message, row
 
 LONG = "450 4.2.1 greylisted, " + "come back later, " * 20
 
@@ -77,37 +77,27 @@ def test_each_list_has_the_three_forms() -> None:
 
 
 @pytest.fixture
-def config(database: str, db: psycopg.Connection, tmp_path: Path) -> Path:
+def config(config: Path, db: psycopg.Connection) -> Path:
     """A queued.yaml for a database with a row for most lists."""
-    path = tmp_path / "queued.yaml"
-    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-    (tmp_path / "welcome.txt").write_text(
+    config.with_name("welcome.txt").write_text(
         "---\nname: welcome\nfrom: s@a.example\nsubject: Hello\n---\nWelcome.\n"
     )
     message(db, 1)
     row(db, 1, recipient="r@b.example", status="DEFERRED", last_reply=LONG, metadata={"k": "v"})
     row(db, 1, recipient="s@b.example")
-    db.execute(
-        """
-        INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,
-            sender, recipient, domain, worker, host, command, enhanced, reply, class)
-        VALUES (now(), 9, 2, 1, 1, 450, 'deferred', 's@a.example', 'r@b.example', 'b.example', 'w',
-            'mx.b.example:25', 'RCPT', '4.2.1', %s, 'greylisted');
-        """,
-        [LONG],
-    )
+    attempt(db, 9, 2, enhanced="4.2.1", reply=LONG, **{"class": "greylisted"})
     db.execute("""
         INSERT INTO traces (created_by, expires_at, wanted) VALUES ('me', now() + '1h', '{}');
         INSERT INTO rules (name, action, condition, reason, origin, created_by)
             VALUES ('r', 'hold', 'false', 'because', 'operator', 'me');
         INSERT INTO workers (owner, name, action, reach) VALUES ('h:1', 'w', 'deliver', 'true');
     """)
-    return path
+    return config
 
 
 def run(config: Path, name: str, *words: str) -> Result:
     more = [str(config.parent / word) if word.endswith(".txt") else word for word in LISTS[name]]
-    return CliRunner().invoke(main, [*name.split(), "-c", str(config), *more, *words])
+    return queuectl(config, *name.split(), *more, *words)
 
 
 def text(value: Any) -> str:
@@ -116,33 +106,32 @@ def text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-@pytest.mark.parametrize("name", LISTS)
-def test_csv_has_the_values_of_json(config: Path, name: str) -> None:
-    table, wide, as_json, as_csv = (
-        run(config, name, *f) for f in ((), ("--wide",), ("--json",), ("--csv",))
-    )
-    assert {each.exit_code for each in (table, wide, as_json, as_csv)} <= {table.exit_code}
-    assert table.exit_code in (0, 1), table.stderr
-    rows: Any
-    if name == "logs":
-        rows = [json.loads(line) for line in as_json.stdout.splitlines()]
-    elif name in ("inspect", "workers"):
-        key = "connections" if name == "inspect" else name
-        rows = json.loads(as_json.stdout)[key]
-    else:
-        rows = json.loads(as_json.stdout or "[]")
-    lines = list(csv.DictReader(io.StringIO(as_csv.stdout)))
-    volatile = ("lag", "version", "new")  # they differ between two calls
-    assert [{k: v for k, v in line.items() if k not in volatile} for line in lines] == [
-        {k: text(v) for k, v in each.items() if k not in volatile} for each in rows
-    ]
-    assert "…" not in wide.stdout
-    assert len(wide.stdout.splitlines()) == len(table.stdout.splitlines())
+def test_csv_has_the_values_of_json(config: Path) -> None:
+    for name in LISTS:
+        table, wide, as_json, as_csv = (
+            run(config, name, *f) for f in ((), ("--wide",), ("--json",), ("--csv",))
+        )
+        assert table.exit_code in (0, 1), table.stderr
+        assert {each.exit_code for each in (wide, as_json, as_csv)} == {table.exit_code}
+        rows: Any
+        if name == "logs":
+            rows = [json.loads(line) for line in as_json.stdout.splitlines()]
+        elif name in ("inspect", "workers"):
+            key = "connections" if name == "inspect" else name
+            rows = json.loads(as_json.stdout)[key]
+        else:
+            rows = json.loads(as_json.stdout or "[]")
+        lines = list(csv.DictReader(io.StringIO(as_csv.stdout)))
+        volatile = ("lag", "version", "new")  # they differ between two calls
+        assert [{k: v for k, v in line.items() if k not in volatile} for line in lines] == [
+            {k: text(v) for k, v in each.items() if k not in volatile} for each in rows
+        ], name
+        assert "…" not in wide.stdout
+        assert len(wide.stdout.splitlines()) == len(table.stdout.splitlines())
 
 
-@pytest.mark.parametrize("name", LISTS)
 def test_lines_fit_a_terminal_of_80_columns(
-    config: Path, name: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    config: Path, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe gets longer lines."""
     db.execute(
@@ -153,14 +142,15 @@ def test_lines_fit_a_terminal_of_80_columns(
         "INSERT INTO suspensions (kind, value, reason, tag, created_by, until) VALUES"
         " ('mx', '*.provider.example', 'they throttle us, ticket 4711', 'provider', 'ann', now())"
     )
-    piped = run(config, name)
+    run(config, "template put")
+    piped = {name: run(config, name) for name in LISTS}
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
-    shown = run(config, name)
-    assert shown.exit_code == piped.exit_code
-    assert len(shown.stdout.splitlines()) == len(piped.stdout.splitlines())
-    if name != "logs":
-        assert [line for line in shown.stdout.splitlines() if len(line) > 80] == []
+    for name in LISTS:
+        shown = run(config, name)
+        assert shown.exit_code == piped[name].exit_code, name
+        assert len(shown.stdout.splitlines()) == len(piped[name].stdout.splitlines()), name
+        assert name == "logs" or max(map(len, shown.stdout.splitlines()), default=0) <= 80, name
 
 
 def test_least_columns_go_and_texts_are_shortened() -> None:
@@ -196,7 +186,7 @@ def test_no_value_of_csv_is_a_formula(capsys: pytest.CaptureFixture[str]) -> Non
     assert found == [*expected, *map(text, plain)]
 
 
-@pytest.mark.parametrize("name", ["list", "find", "logs"])
-def test_a_table_cuts_what_a_wide_one_shows(config: Path, name: str) -> None:
-    assert LONG.strip() not in run(config, name).stdout
-    assert LONG.strip() in run(config, name, "--wide").stdout
+def test_a_table_cuts_what_a_wide_one_shows(config: Path) -> None:
+    for name in ("list", "find", "logs"):
+        assert LONG.strip() not in run(config, name).stdout
+        assert LONG.strip() in run(config, name, "--wide").stdout

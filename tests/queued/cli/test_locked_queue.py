@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner
 from psycopg.conninfo import make_conninfo
 
 from pgmta.postgres import operator
-from queued.cli.queuectl import main
+from tests.support.queuectl import Command
+from tests.support.rows import message, row
 
 FREE = ("trace --list", "database migrate", "lifecycle install", "campaign list")
 """Commands that need no row of the queue, and so end as ever."""
@@ -28,22 +26,16 @@ NAMING = (
 
 
 def test_no_command_hangs(
-    tmp_path: Path, database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    database: str, db: psycopg.Connection, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operator, "LOCK_TIMEOUT_S", 0.2)
-    config = tmp_path / "queued.yaml"
-    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-    db.execute("INSERT INTO messages (id, size, trace, body) VALUES (7, 1, '', 'x')")
-    db.execute(
-        "INSERT INTO queue (message_id, sender, recipient, domain) "
-        "VALUES (7, '', 'r@b.example', 'b.example')"
-    )
+    row(db, message(db, 7))
     problems = []
     with psycopg.connect(make_conninfo(database, application_name="psql")) as other:
         pid = f"pid {other.info.backend_pid} (psql, "
         other.execute("LOCK TABLE pgmta.queue")
         for words in (*FREE, *NAMING):
-            done = CliRunner().invoke(main, [*shlex.split(words), "-c", str(config)])
+            done = command(*shlex.split(words))
             if done.exit_code != (words in NAMING) or (pid in done.output) != (words in NAMING):
                 problems.append(f"{words}: {done.exit_code} {done.output}")
     assert not problems, "\n".join(problems)

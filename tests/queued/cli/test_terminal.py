@@ -24,7 +24,8 @@ from pgmta.command import print_json, print_table, reporting
 from pgmta.errors import PgmtaError
 from pgmta.mail.text import json_escaped, printable, printable_lines
 from queued.cli.queuectl import main
-from tests.support.rows import message, row
+from tests.support.queuectl import Command
+from tests.support.rows import attempt, message, row
 
 UNSAFE = "\x00\x07\x1b\x7f\x85\x9b\xad\u061c\u200b\u200e\u202e\u2028\u2029\u2066\ufeff\U000e0041"
 HOSTILE = f"x{UNSAFE[1:]}\r\ny"
@@ -36,10 +37,9 @@ def safe(text: str, but: str = "\n") -> bool:
 
 
 def test_every_unsafe_character_is_replaced_and_no_other() -> None:
-    for number in range(sys.maxunicode + 1):
-        char = chr(number)
-        expected = "\ufffd" if unicodedata.category(char) in KINDS else char
-        assert printable(f"a{char}") == f"a{expected}"
+    every = [chr(number) for number in range(sys.maxunicode + 1)]
+    expected = ["\ufffd" if unicodedata.category(char) in KINDS else char for char in every]
+    assert printable("".join(every)) == "".join(expected)
     assert printable_lines("a\nb\r\n") == "a\nb\ufffd\n"
 
 
@@ -124,10 +124,8 @@ def test_tables_and_json_are_printable() -> None:
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 def test_every_command_on_rows_of_a_hostile_peer(
-    database: str, db: psycopg.Connection, tmp_path: Path, as_json: list[str]
+    db: psycopg.Connection, command: Command, as_json: list[str]
 ) -> None:
-    config = tmp_path / "queued.yaml"
-    config.write_text(f"environment:\n  database:\n    uri: {database}\n")
     number = message(db, 1)
     db.execute(
         "UPDATE messages SET body = %s, trace = %s",
@@ -139,13 +137,8 @@ def test_every_command_on_rows_of_a_hostile_peer(
             hold_reason=HOSTILE, held_by=HOSTILE,
             **dict.fromkeys(("sender", "recipient", "domain") if status == "HOLD" else (), HOSTILE),
         )  # fmt: skip
-    db.execute(
-        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
-        " sender, recipient, domain, worker, host, command, enhanced, reply)"
-        " SELECT now(), 1, 1, 1, 1, 550, 'failed', t, t, t, t, t, t, t, t"
-        " FROM (SELECT %s) AS x (t)",
-        (HOSTILE,),
-    )
+    texts = ("sender", "recipient", "domain", "worker", "host", "command", "enhanced", "reply")
+    attempt(db, code=550, event="failed", **dict.fromkeys(texts, HOSTILE))
     db.execute(
         "INSERT INTO workers (owner, name, action, condition, reach) VALUES (%(t)s, %(t)s,"
         " 'deliver', 'sender <> ''\x1b\x1b'' AND true', 'true')",
@@ -160,7 +153,7 @@ def test_every_command_on_rows_of_a_hostile_peer(
     db.execute(f"CREATE TABLE {name} PARTITION OF queue_def FOR VALUES IN ('\x1b')".encode())
     db.execute(f'CREATE TABLE {name[:-1]}x" (LIKE queue)'.encode())
     seen = ""
-    for command in (
+    for words in (
         ["show", "1"], ["explain", "1"], ["list"], ["list", "--count", "--by", "sender"],
         ["list", "--count", "--by", f"metadata.{HOSTILE}"],
         ["list", "--count", "--by", "metadata.a"], ["workers"],
@@ -168,14 +161,14 @@ def test_every_command_on_rows_of_a_hostile_peer(
         ["hold", "--all", "--dry-run", "--reason", HOSTILE], ["list", "--where", "\x1b[2J"],
         ["list", "--age", HOSTILE], ["list", "--count", "--by", HOSTILE],
     ):  # fmt: skip
-        result = CliRunner().invoke(main, [*command, "-c", str(config), *as_json])
-        assert result.output, command
-        assert safe(result.output), (command, result.output)
+        result = command(*words, *as_json)
+        assert result.output, words
+        assert safe(result.output), (words, result.output)
         if as_json and not result.exit_code:
             json.loads(result.stdout)
             seen += result.stdout
     assert not as_json or json.dumps(HOSTILE)[1:-1] in json_escaped(seen)
-    removed = CliRunner().invoke(main, ["rule", "remove", f"no{HOSTILE}", "-c", str(config)])
+    removed = command("rule", "remove", f"no{HOSTILE}")
     assert "no rule" in removed.output
     assert safe(removed.output)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ from pgmta.errors import ConfigError, StoreUnavailable
 from queued.cli.queuectl import main as queuectl
 from queued.config import read_config, whole_model
 from smtpd.sendmail.settings import read as read_sendmail
-from tests.support.daemons import ROOT
 
 
 def written(folder: Path, **texts: str) -> Path:
@@ -190,18 +187,6 @@ def test_errors_have_one_spelling(tmp_path: Path) -> None:
         assert done.exit_code == 2
         assert done.stderr.splitlines()[-1].startswith("error: ")
         assert "Error" not in done.stderr
-
-
-def test_retention_without_an_environment_finds_the_folder(tmp_path: Path) -> None:
-    """The folder of the embedded PostgreSQL is relative to the file, from each current folder."""
-    (tmp_path / "queued.yaml").write_text("environment: {directory: data}\n")
-    done = subprocess.run(
-        [ROOT / "scripts" / "quarantine-retention", "q", "--older", "1d", "-c",
-         os.path.relpath(tmp_path / "queued.yaml", "/")],
-        cwd="/", env={}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert f"no embedded PostgreSQL in {tmp_path}/data;" in done.stderr, (done, sys.executable)
 
 
 def test_settings_of_sendmail_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

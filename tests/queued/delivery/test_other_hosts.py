@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import cast
 
 import pytest
 
 from pgmta.errors import DeliveryError, NoHostLeft, Stage
-from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.destination_queue import DestinationQueue
@@ -27,34 +25,13 @@ from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.gate import Gate
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transport import Transport
+from tests.queued.delivery import sending
 from tests.support.keeper import CLOSED, HostKeeper
-from tests.support.leases import ALWAYS
 from tests.support.rawhop import DROP, HANG, LOCK_STEP, PIPED, RawHop, run, serving
 from tests.support.waiting import eventually
 
-NOW = datetime.now(UTC)
-CONTENT = b"Subject: x\r\n\r\nbody\r\n"
+envelope = partial(sending.envelope, content_octets=9)
 SLOW = Timeouts(command=0.2, final=0.2, greeting=0.2)
-
-
-def envelope(number: int, recipients: int = 1, size: int = 20) -> Envelope:
-    items = [
-        Item(1000 * number + n, number, "s@a.example", f"r{n}@b.example", "b.example", 1, NOW, n)
-        for n in range(recipients)
-    ]
-    message = Message(number, size, False, "", 0, None)
-    return Envelope(
-        items,
-        message,
-        "s@a.example",
-        b"X-Trace: y\r\n",
-        size,
-        False,
-        CONTENT,
-        ALWAYS,
-        NOW,
-        content_octets=9,
-    )
 
 
 @dataclass

@@ -11,13 +11,10 @@ import pytest
 
 from pgmta.compose.template import TemplateSource
 from pgmta.model import Item, Message
-from queued.delivery.smtp.smtp_parameters import SmtpParameters
-from queued.delivery.transport.destination import Destination
 from queued.outgoing import compose_stage
 from queued.outgoing.compose_stage import ComposeStage
 from queued.outgoing.outgoing import Outgoing
-from queued.routing.routes import Routed
-from tests.support.dispatcher import RecordingDispatcher, stage_context
+from tests.support.dispatcher import RecordingDispatcher, outgoing, stage_context
 
 NOW = datetime.now(UTC)
 
@@ -34,14 +31,13 @@ class Templates:
         }
 
 
-def outgoing(template: int) -> Outgoing:
+def composed(template: int) -> Outgoing:
     item = Item(template, template, "", "r@b.example", "b.example", 1, NOW, 1)
     composition = f'[{template}, {{"to": [["", "r@b.example"]], "words": {{}}}}]'
     message = Message(
         template, 9, False, "", 0, b"", f"<{template}.a@x.example>", composition=composition
     )
-    destination = Destination("b.example", SmtpParameters())
-    return Outgoing([item], message, Routed(destination, "*"), "", b"", b"", 9, False, False, NOW)
+    return outgoing(item, message)
 
 
 class Stage(ComposeStage):
@@ -62,7 +58,7 @@ async def test_a_claim_may_need_more_templates_than_are_kept(
     monkeypatch.setattr(compose_stage, "_MAX_SOURCE_OCTETS", most)
     stage = Stage()
     for each in (1, 2, 3):
-        assert stage.prepare(outgoing(each)) is None
+        assert stage.prepare(composed(each)) is None
     await stage.wait()
     assert stage.ended == []
     for n, made in enumerate(stage.made, 1):
@@ -73,10 +69,10 @@ async def test_a_claim_may_need_more_templates_than_are_kept(
 
 async def test_a_template_that_can_not_be_read_stops_nobody() -> None:
     stage = Stage()
-    assert stage.prepare(outgoing(13)) is None
+    assert stage.prepare(composed(13)) is None
     await stage.wait()
     assert [number for number, _ in stage.ended] == [13]
-    assert stage.prepare(outgoing(1)) is None
+    assert stage.prepare(composed(1)) is None
     await asyncio.wait_for(stage.wait(), 5)
     assert len(stage.made) == 1
     assert stage.context.load == 0

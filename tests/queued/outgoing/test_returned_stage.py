@@ -10,14 +10,10 @@ from pgmta.model import Item, Message
 from pgmta.store.queue.returned import LoggedAttempt, ReturnedLog, ReturnedRow
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig
-from queued.delivery.smtp.smtp_parameters import SmtpParameters
-from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.result import NOT_BEGUN
-from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.returned_stage import ReturnedStage
 from queued.rewriting.verp import ReturnAddresses, VerpAddresses, VerpKeys
-from queued.routing.routes import Routed
-from tests.support.dispatcher import RecordingDispatcher, stage_context
+from tests.support.dispatcher import RecordingDispatcher, outgoing, stage_context
 
 NOW = datetime.now(UTC)
 TEMPLATE = "bounce+{id}-{hash}@news.example"
@@ -51,20 +47,7 @@ async def test_drained_worker_forwards_nothing_and_hands_back() -> None:
         row = Item(number, number, "", address, "news.example", 1, NOW, number)
         content = b"Subject: x\r\n\r\n"
         message = Message(number, 10, False, "", 0, content)
-        mx = Destination("smtp", SmtpParameters())
-        outgoing = Outgoing(
-            [row],
-            message,
-            Routed(mx, "*"),
-            "",
-            b"",
-            content,
-            10,
-            False,
-            False,
-            NOW,
-        )
-        assert mail.prepare(outgoing) is None
+        assert mail.prepare(outgoing(row, message, content)) is None
 
     take(1)
     await log.asked.wait()

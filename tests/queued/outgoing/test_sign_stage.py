@@ -18,13 +18,13 @@ from queued.config import QueuedConfig
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transports import Transports
-from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.sign_stage import SignStage
 from queued.outgoing.stage import Means
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers
 from queued.signing.signing_key import SigningKey
 from queued.worker.dispatch import Dispatch
+from tests.support.dispatcher import outgoing
 from tests.support.dkim import DOMAIN, Keys
 from tests.support.leases import Always
 from tests.support.rows import mail
@@ -205,9 +205,7 @@ async def test_content_that_streams(site: Site) -> None:
 
     def take(number: int, content: Broken) -> None:
         row = item(number, number)
-        outgoing = Outgoing([row], message(number), routed, "s@s.example", b"", content, 10,
-                            False, False, NOW)  # fmt: skip
-        assert signing.prepare(outgoing) is None
+        assert signing.prepare(outgoing(row, message(number), content, routed)) is None
 
     head = f"From: x@{DOMAIN}\r\nSubject: x\r".encode()
     good = Broken([head, b"\n\r", b"\nbody", b" \r\n"])

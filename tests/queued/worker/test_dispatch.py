@@ -20,6 +20,7 @@ from queued.worker.dispatch import Dispatch
 from tests.support.leases import Always
 
 NOW = datetime.now(UTC)
+MESSAGE = Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)
 CONFIG = QueuedConfig.model_validate({"delivery": {"recipients": 2}})
 
 
@@ -44,6 +45,14 @@ class Outcomes:
         self.found.append(outcome)
 
 
+@pytest.fixture
+def envelopes(monkeypatch: pytest.MonkeyPatch) -> list[Envelope]:
+    """Those that the destinations got."""
+    found: list[Envelope] = []
+    monkeypatch.setattr(DestinationQueue, "put_envelope", lambda _, each: found.append(each))
+    return found
+
+
 def dispatcher(config: QueuedConfig, outcomes: Outcomes) -> Dispatch:
     transports = Transports("client.example", config.delivery)
     means = Means(contents=cast(Any, None), transports=transports)
@@ -52,16 +61,11 @@ def dispatcher(config: QueuedConfig, outcomes: Outcomes) -> Dispatch:
 
 @pytest.mark.parametrize("fails", ["message", "envelope"])
 async def test_group_that_can_not_be_built_is_deferred_alone(
-    fails: str, monkeypatch: pytest.MonkeyPatch
+    fails: str, envelopes: list[Envelope]
 ) -> None:
-    envelopes: list[Envelope] = []
-    monkeypatch.setattr(
-        DestinationQueue, "put_envelope", lambda _, envelope: envelopes.append(envelope)
-    )
     outcomes = Outcomes()
     found = outcomes.found
     dispatch = dispatcher(CONFIG, outcomes)
-    good = Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)
     bad = Message(2, 10, False, "", 0, b"x" * 10)
     if fails == "message":
         bad.trace = cast(Any, None)
@@ -69,7 +73,7 @@ async def test_group_that_can_not_be_built_is_deferred_alone(
         bad.utf8 = cast(Any, Unknown())
     room = dispatch.stages.context.free_octets
     items = [item(1, 2), item(2, 1), item(3, 2, "t@a.example"), item(4, 1), item(5, 1)]
-    dispatch.dispatch(items, {1: good, 2: bad})
+    dispatch.dispatch(items, {1: MESSAGE, 2: bad})
     assert [[i.id for i in envelope.items] for envelope in envelopes] == [[2, 4], [5]]
     assert [(outcome.item.id, outcome.event) for outcome in found] == [
         (1, Event.DEFER),
@@ -81,12 +85,8 @@ async def test_group_that_can_not_be_built_is_deferred_alone(
 
 
 async def test_rows_share_an_envelope_if_they_have_the_same_deadline(
-    monkeypatch: pytest.MonkeyPatch,
+    envelopes: list[Envelope],
 ) -> None:
-    envelopes: list[Envelope] = []
-    monkeypatch.setattr(
-        DestinationQueue, "put_envelope", lambda _, envelope: envelopes.append(envelope)
-    )
     outcomes = Outcomes()
     dispatch = dispatcher(CONFIG, outcomes)
     texts = [
@@ -99,7 +99,7 @@ async def test_rows_share_an_envelope_if_they_have_the_same_deadline(
     items = [item(number, 1) for number in range(len(texts))]
     for each, text in zip(items, texts, strict=True):
         each.metadata = json.dumps({"_deadline": text}) if text else None
-    dispatch.dispatch(items, {1: Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)})
+    dispatch.dispatch(items, {1: MESSAGE})
     assert [([i.id for i in each.items], each.deadline is None) for each in envelopes] == [
         ([0, 3], True),
         ([1, 4], False),
@@ -108,29 +108,27 @@ async def test_rows_share_an_envelope_if_they_have_the_same_deadline(
     assert (late.item.id, late.event, late.answer_class) == (2, Event.FAIL, "expired")
 
 
-async def test_mail_for_a_next_hop_that_is_down_waits_until_it_is_tried_again() -> None:
+async def test_mail_for_a_next_hop_that_is_down_waits_until_it_is_tried_again(
+    envelopes: list[Envelope],
+) -> None:
     """An attempt that never begins is in no log, and does not count."""
     outcomes = Outcomes()
     dispatch = dispatcher(CONFIG, outcomes)
-    sent: list[Envelope] = []
-    message = Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DestinationQueue, "put_envelope", lambda _, envelope: sent.append(envelope))
-        dispatch.dispatch([item(1, 1)], {1: message})
-        (queue,) = dispatch._queues.values()
-        down = Result(Event.DEFER, Reply(0, "no route to host"))
-        dispatch.left_out.pause = 20.0
-        dispatch.unreachable(queue.destination, {"b.example"}, down)
-        dispatch.dispatch([item(2, 1)], {1: message})
-        (outcome,) = outcomes.found
-        assert (outcome.event, outcome.item.id) == (Event.POSTPONE, 2)
-        assert 0 < outcome.delay <= 20
-        assert "no route to host" in outcome.reply.text
-        dispatch.left_out.pause = -1.0
-        dispatch.unreachable(queue.destination, {"b.example"}, down)
-        dispatch.dispatch([item(3, 1)], {1: message})
+    dispatch.dispatch([item(1, 1)], {1: MESSAGE})
+    (queue,) = dispatch._queues.values()
+    down = Result(Event.DEFER, Reply(0, "no route to host"))
+    dispatch.left_out.pause = 20.0
+    dispatch.unreachable(queue.destination, {"b.example"}, down)
+    dispatch.dispatch([item(2, 1)], {1: MESSAGE})
+    (outcome,) = outcomes.found
+    assert (outcome.event, outcome.item.id) == (Event.POSTPONE, 2)
+    assert 0 < outcome.delay <= 20
+    assert "no route to host" in outcome.reply.text
+    dispatch.left_out.pause = -1.0
+    dispatch.unreachable(queue.destination, {"b.example"}, down)
+    dispatch.dispatch([item(3, 1)], {1: MESSAGE})
     assert len(outcomes.found) == 1
-    assert [each.items[0].id for each in sent] == [1, 3]
+    assert [each.items[0].id for each in envelopes] == [1, 3]
 
 
 async def test_an_error_of_a_destination_ends_only_the_rows_that_it_did_not_take(
@@ -147,9 +145,8 @@ async def test_an_error_of_a_destination_ends_only_the_rows_that_it_did_not_take
 
     monkeypatch.setattr(DestinationQueue, "put_envelope", put)
     monkeypatch.setattr(DestinationQueue, "rows", lambda _: taken)
-    message = Message(1, 10, False, "Trace: x\r\n", 0, b"x" * 10)
     room = dispatch.stages.context.free_octets
-    dispatch.dispatch([item(number, 1) for number in range(4)], {1: message})  # two envelopes
+    dispatch.dispatch([item(number, 1) for number in range(4)], {1: MESSAGE})  # two envelopes
     assert [each.id for each in taken] == [0, 1]
     assert [(each.item.id, each.event) for each in outcomes.found] == [
         (2, Event.DEFER),

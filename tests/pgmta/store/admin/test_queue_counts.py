@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgmta.config.types import HostPort
 from pgmta.postgres.link import Link
 from pgmta.store.admin import queue_counts
 from pgmta.store.admin.queue_counts import SETTINGS, GroupCount, QueueCounts
@@ -57,9 +58,12 @@ async def test_rows_count_by_the_next_hop_of_their_route(
         ("b.example", "small", "QUEUED", "1 min", 3),
         ("c.example", "", "HOLD", "-1 h", 2),
         ("d.example", "", "QUEUED", "-1 min", 5),
+        ("short.example", "", "QUEUED", "0", 1),
+        ("b.short.example", "", "QUEUED", "0", 1),
     )
-    routes = Routes({"*": "mx"}, Shaping.model_validate(ROUTES))
-    link = Link(database, "test", SETTINGS)
+    short = {"*.short.example": HostPort("h", 26), "short.example": HostPort("g", 25)}
+    routes = Routes({"*": "mx", **short}, Shaping.model_validate(ROUTES))
+    link = Link(database, "test", {**SETTINGS, "role": "pgmta_queued"})
     groups = await counted(link, routes)
     assert {key: each.rows for key, each in groups.items()} == {
         ("relay.example:26", "QUEUED"): 3,
@@ -68,6 +72,8 @@ async def test_rows_count_by_the_next_hop_of_their_route(
         ("b.example", "QUEUED"): 3,
         ("c.example", "HOLD"): 2,
         ("d.example", "QUEUED"): 5,
+        ("g:25", "QUEUED"): 1,
+        ("h:26", "QUEUED"): 1,
     }
     relay = groups["relay.example:26", "QUEUED"]
     assert relay.due == 3
@@ -77,19 +83,6 @@ async def test_rows_count_by_the_next_hop_of_their_route(
     found = await QueueCounts(link).read_counts()
     assert found
     assert found.oldest_due == pytest.approx(540, abs=30)
-    await link.close()
-
-
-async def test_the_short_form_names_next_hops_too(database: str, db: psycopg.Connection) -> None:
-    message(db, 1)
-    fill(db, *((d, "", "QUEUED", "0", 1) for d in ("a.example", "b.a.example", "c.example")))
-    short: Any = {"*": "mx", "*.a.example": ("h", 26), "a.example": ("g", 25)}
-    from pgmta.config.types import HostPort
-
-    routes = Routes({k: v if v == "mx" else HostPort(*v) for k, v in short.items()})
-    link = Link(database, "test", SETTINGS)
-    groups = await counted(link, routes)
-    assert {hop for hop, _ in groups} == {"g:25", "h:26", "c.example"}
     await link.close()
 
 
@@ -135,17 +128,3 @@ async def test_one_process_counts_and_waits_for_no_lock_of_rows(
     assert fetch(db, "SELECT sum(rows)::int FROM queue_counts") == (5,)
     for each in links:
         await each.close()
-
-
-def test_the_role_of_queued_may_count(database: str, db: psycopg.Connection) -> None:
-    async def count() -> bool:
-        link = Link(database, "test", {**SETTINGS, "role": "pgmta_queued"})
-        try:
-            return await QueueCounts(link).count([], by_mail=False)
-        finally:
-            await link.close()
-
-    message(db, 1)
-    fill(db, ("d.example", "", "QUEUED", "-1 min", 5))
-    db.commit()
-    assert asyncio.run(count())

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner
 
 from pgmta.action import ROW_ACTIONS, Action
 from pgmta.postgres.binary import Bigints
@@ -18,7 +15,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queries import queries
-from queued.cli.queuectl import main
+from tests.support.queuectl import Command
 from tests.support.rows import column, fetch, message, row
 
 STATUSES = ("QUEUED", "DEFERRED", "SENDING", "HOLD", "DELETE", "REPORT")
@@ -138,7 +135,7 @@ def states(db: psycopg.Connection, domain: str = "b.example") -> dict[int, State
     }
 
 
-def by_queuectl(action: Action, config: Path) -> None:
+def by_queuectl(action: Action, command: Command) -> None:
     words = {
         Action.HOLD: ["--reason", "why", "--release-after", "1h"],
         Action.QUARANTINE: ["--reason", "why", "--release-after", "1h", "--quarantine", "new"],
@@ -146,19 +143,8 @@ def by_queuectl(action: Action, config: Path) -> None:
         Action.DELETE: ["--reason", "why"],
         Action.SET: ["--priority", "1", "--set", "k=v"],
     }.get(action, [])
-    done = CliRunner().invoke(
-        main,
-        [
-            "hold" if action is Action.QUARANTINE else action,
-            "-c",
-            str(config),
-            "--where",
-            WHERE,
-            "--yes",
-            *words,
-        ],
-        catch_exceptions=False,
-    )
+    name = "hold" if action is Action.QUARANTINE else action
+    done = command(name, "--where", WHERE, "--yes", *words)
     assert done.exit_code == 0, done.output
 
 
@@ -186,16 +172,9 @@ def by_worker(uri: str, change: RowChange) -> int:
     return asyncio.run(work())
 
 
-@pytest.fixture
-def config(database: str, tmp_path: Path) -> Path:
-    path = tmp_path / "queued.yaml"
-    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-    return path
-
-
 @pytest.mark.parametrize("action", list(ROW_ACTIONS))
 def test_three_ways_do_the_same_to_the_same_rows(
-    database: str, db: psycopg.Connection, config: Path, action: Action
+    database: str, db: psycopg.Connection, command: Command, action: Action
 ) -> None:
     change = RowChange(action, WHERE, "w", "why", HOUR, "new" if action in HOLDS else None)
     audited = set()
@@ -205,7 +184,7 @@ def test_three_ways_do_the_same_to_the_same_rows(
         rows = insert(db)
         others = states(db, "other.example")
         if way == "queuectl":
-            by_queuectl(action, config)
+            by_queuectl(action, command)
         elif way == "sql":
             by_sql(action, db)
         changed = by_worker(database, change) if way == "worker" else None

@@ -6,7 +6,6 @@ import asyncio
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from pgmta.action import Action
 from pgmta.postgres.link import Link
@@ -17,7 +16,7 @@ from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.partitions import opened
 from pgmta.store.queue.repartition import Repartition
 from queued.upkeep.requests import answer_requests
-from tests.support.database import with_database
+from tests.support.database import fresh_database
 from tests.support.rows import column, fetch, message, operate, row
 from tests.support.waiting import PATIENCE
 
@@ -104,15 +103,8 @@ def test_partitions_are_made_and_dropped_as_ever(database: str, db: psycopg.Conn
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
 def test_other_encodings_refuse_what_ends_a_command(server: str, encoding: str) -> None:
-    name = f"pgmta_{encoding.lower()}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(
-            sql.SQL("CREATE DATABASE {} ENCODING {} LOCALE 'C' TEMPLATE template0").format(
-                sql.Identifier(name), sql.Literal(encoding)
-            )
-        )
-    try:
-        uri = with_database(server, name)
+    options = f"ENCODING {encoding} LOCALE 'C' TEMPLATE template0"
+    with fresh_database(server, options=options) as uri:
         migrate(uri)
         with psycopg.connect(uri, autocommit=True, client_encoding="UTF8") as db:
             message(db, 1)
@@ -120,6 +112,3 @@ def test_other_encodings_refuse_what_ends_a_command(server: str, encoding: str) 
             for char in "\x01\r\n\x1b\x7f":
                 with pytest.raises(psycopg.errors.CheckViolation, match="queue_addresses"):
                     row(db, 1, recipient=f"x{char}@b.example")
-    finally:
-        with psycopg.connect(server, autocommit=True) as admin:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

@@ -17,11 +17,9 @@ from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.settle import Settlements
-from tests.pgmta.store.queue.test_faults import CAST, claim_all, link, rule
+from tests.pgmta.store.queue.test_faults import CAST, claim_all, rule
 from tests.support.rows import column, fetch, message, row
 from tests.support.waiting import PATIENCE
-
-__all__ = ["link"]
 
 FUNCTION = """CREATE FUNCTION judge(metadata jsonb) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
 BEGIN
@@ -73,29 +71,6 @@ async def test_a_hold_holds_a_row_that_it_cannot_judge(db: psycopg.Connection, l
     assert await WorkerChanges(link).run(change) == 1
     assert column(db, "SELECT id FROM queue WHERE status = 'HOLD'") == [bad]
     assert column(db, "SELECT id FROM queue WHERE status = 'QUEUED'") == [good]
-
-
-async def test_a_rule_whose_schema_is_dropped_stops_nothing(
-    db: psycopg.Connection, link: Link
-) -> None:
-    db.execute("ALTER TABLE rules DISABLE TRIGGER rules_valid")  # as a superuser could
-    db.execute("CREATE SCHEMA ops")
-    db.execute(
-        "CREATE FUNCTION ops.blocked(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT false'"
-    )
-    rule(db, "r", "ops.blocked(domain)")
-    db.execute("DROP SCHEMA ops CASCADE")
-    message(db, 1)
-    free = row(db, 1)
-    with capture_logs() as logs:
-        assert await claim_all(Claims(link, "w@h", 60)) == [free]
-    assert [(log["event"], log["reason"]) for log in logs] == [
-        (
-            "a standing rule is passed over",
-            "ops. is not allowed in a condition: columns have no prefix, functions and types only "
-            "pg_catalog",
-        )
-    ]
 
 
 async def test_a_lost_attempt_that_the_log_refuses_stops_no_claim(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -16,13 +15,6 @@ from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.lease import RowLeases
 from pgmta.store.queue.lost import take_lost
 from tests.support.rows import column, fetch, message, row
-
-
-@pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    link = Link(database, "test", SESSION)
-    yield link
-    await link.close()
 
 
 def fill(db: psycopg.Connection, count: int, messages: int = 20) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import psycopg
 import pytest
@@ -16,10 +15,9 @@ from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.costly import CostlyConditions
 from queued.upkeep.requests import apply_rules
-from tests.pgmta.store.queue.test_faults import command, rule
+from tests.pgmta.store.queue.test_faults import rule
+from tests.support.queuectl import Command
 from tests.support.rows import column, message, row
-
-__all__ = ["command"]
 
 COSTLY = "factorial(20000 + attempts) > id"
 """Takes about 0.6 s a row."""
@@ -47,7 +45,7 @@ async def costly(database: str) -> AsyncIterator[CostlyConditions]:
 
 
 async def test_a_rule_that_takes_too_long_is_set_aside(
-    db: psycopg.Connection, costly: CostlyConditions, command: Any
+    db: psycopg.Connection, costly: CostlyConditions, command: Command
 ) -> None:
     *free, _ = mail(db)
     rule(db, "slow", COSTLY)

@@ -171,15 +171,6 @@ async def test_ids_that_somebody_else_used_are_no_success(
     assert column(db, "SELECT id FROM messages") == [300]
 
 
-async def test_reserved_ids_are_nobody_elses(database: str) -> None:
-    links = [Link(database, f"test {n}") for n in range(4)]
-    blocks = await asyncio.gather(*(Enqueue(link).reserve(50) for link in links for _ in range(5)))
-    for link in links:
-        await link.close()
-    ids = [number for block in blocks for number in block]
-    assert len(set(ids)) == len(ids) == 20 * 50
-
-
 async def test_reserved_ids_are_nobody_elses_after_a_crash(private_server: PrivateServer) -> None:
     """Whoever has them goes on after it, and would take the mail of another one for its own."""
     link = Link(private_server.uri, "before")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import yaml
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
-from pgmta import RawMail, enqueue
 from pgmta.action import Action
 from pgmta.postgres.link import Link
 from pgmta.store.changes.change import WorkerChanges
@@ -22,32 +20,13 @@ from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue import guard
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.conditions import case_hint
-from queued.cli.queuectl import main as queuectl
 from queued.daemon.queued import main as queued
+from tests.sql.test_surface import linked
+from tests.support.queuectl import Command
 from tests.support.rows import column, fetch, message, operate, row
 
 CAST = "(metadata->>'n')::int > 3"
 ALPHA = "fails on this row: SQLSTATE 22P02 (no value of that type)"
-
-
-@pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    link = Link(database, "test", SESSION)
-    yield link
-    await link.close()
-
-
-@pytest.fixture
-def command(database: str, tmp_path: Path) -> Any:
-    """Run queuectl on the database."""
-    path = tmp_path / "queuectl.yaml"
-    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-
-    def run(*words: str) -> Result:
-        name = {"rule": 2, "database": 3}.get(words[0], 1)
-        return CliRunner().invoke(queuectl, [*words[:name], "-c", str(path), *words[name:]])
-
-    return run
 
 
 def rule(db: psycopg.Connection, name: str, condition: str) -> None:
@@ -138,7 +117,7 @@ async def test_rows_that_fail_are_held_by_a_hold_and_left_by_the_rest(
 
 
 def test_commands_go_on_where_a_condition_fails(
-    db: psycopg.Connection, database: str, command: Any
+    db: psycopg.Connection, database: str, command: Command
 ) -> None:
     message(db, 7)
     bad = row(db, 7, metadata={"n": "alpha"})
@@ -191,7 +170,9 @@ async def test_a_change_of_many_rows_meets_rows_that_fail_between_its_batches(
     assert await operate(database, RowChange(Action.HOLD, CAST, "me", "why"), 6) == 40
 
 
-def test_a_rule_is_tried_on_the_rows_that_are_there(db: psycopg.Connection, command: Any) -> None:
+def test_a_rule_is_tried_on_the_rows_that_are_there(
+    db: psycopg.Connection, command: Command
+) -> None:
     message(db, 1)
     bad = row(db, 1, metadata={"n": "alpha"})
     row(db, 1, metadata={"n": "1"})
@@ -209,7 +190,7 @@ def test_a_rule_is_tried_on_the_rows_that_are_there(db: psycopg.Connection, comm
         rule(db, "t", "sender LIKE")
 
 
-EXTREME = [
+EXTREME: list[dict[str, Any]] = [
     {"ts": "infinity"},
     {"ts": "-infinity"},
     {"ts": "294276-12-31"},
@@ -220,31 +201,27 @@ EXTREME = [
 ]
 
 
-@pytest.mark.parametrize("values", EXTREME, ids=repr)
 def test_extreme_values_stop_neither_claims_nor_commands(
-    db: psycopg.Connection, database: str, command: Any, values: dict[str, Any]
+    db: psycopg.Connection, database: str, command: Command
 ) -> None:
     async def claimed() -> list[int]:
-        link = Link(database, "test", SESSION)
-        try:
+        async with linked(database, **SESSION) as link:
             return await claim_all(Claims(link, "w", 60))
-        finally:
-            await link.close()
 
     message(db, 1)
-    both = [row(db, 1, **values), row(db, 1)]
+    rows = [*(row(db, 1, **values) for values in EXTREME), row(db, 1)]
     for words in (
         ("workers",), ("list",), ("list", "--count"), ("explain", "1"), ("show", "1"),
         ("database", "partition", "list", "--exact"), ("retry", "--all", "--yes"),
     ):  # fmt: skip
         out = command(*words)
         assert out.exit_code == 0, (words, out.output)
-    assert asyncio.run(claimed()) == both
+    assert asyncio.run(claimed()) == rows
     assert fetch(db, "SELECT min(attempts) FROM queue") == (1,)
 
 
 def test_a_filter_and_a_condition_find_every_case_of_a_domain(
-    db: psycopg.Connection, command: Any
+    db: psycopg.Connection, command: Command
 ) -> None:
     message(db, 1)
     for sender in ("a@x.org", "A@X.Org", "b@bücher.example", "", "a@xx.org"):
@@ -265,15 +242,6 @@ def test_a_filter_and_a_condition_find_every_case_of_a_domain(
         assert json.loads(out.stdout)[0]["count"] == number, pattern
     db.execute("UPDATE queue SET sender = 'z@NEW.example' WHERE sender = ''")
     assert "new.example" in column(db, "SELECT sender_domain FROM queue")
-
-
-def test_the_domain_of_a_sender_stands_in_its_row(db: psycopg.Connection) -> None:
-    senders = ["A@X.Example", "b@xn--BCHER-kva.example"]
-    for sender in ["", *senders]:
-        enqueue(db, RawMail(sender, ["r@b.example"], b"Subject: x\r\n"))
-    kept = db.execute("SELECT sender, sender_domain FROM queue ORDER BY message_id").fetchall()
-    domains = ["", "x.example", "xn--bcher-kva.example"]
-    assert kept == list(zip(["", *senders], domains, strict=True))
 
 
 HINTS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -12,7 +11,7 @@ import pytest
 
 from pgmta.model import Item
 from pgmta.postgres.link import Link
-from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.labels import Labels
 from pgmta_features.rates.route_rate import RouteRate
 from queued.config import Shaping, whole_shaping
@@ -29,13 +28,6 @@ METADATA: list[dict[str, Any]] = [
 TENANTS = ["", "shop", "Shop"]
 PER = ["destination", "sender_domain", "tenant", "route", "metadata.tenant", "metadata.it's"]
 VALUES = ["42", 42, True, "true", "4.20", "a'b", "%s", "null", ""]
-
-
-@pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    link = Link(database, "test", SESSION)
-    yield link
-    await link.close()
 
 
 def shaping(dice: random.Random) -> Shaping:

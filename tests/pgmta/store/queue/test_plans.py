@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -15,13 +14,6 @@ from pgmta.store.queue.claim import ORDINARY_PARTS, SESSION, URGENT_PARTS, Claim
 from pgmta.store.queue.labels import Labels
 from pgmta.store.queue.lease import LEASE
 from tests.support.rows import fetch, message
-
-
-@pytest.fixture
-async def link(database: str) -> AsyncIterator[Link]:
-    link = Link(database, "test", SESSION)
-    yield link
-    await link.close()
 
 
 def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 from structlog.testing import capture_logs
 
@@ -12,14 +10,13 @@ from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.claim import Claims
 from queued.upkeep import requests
-from tests.pgmta.store.queue.test_faults import CAST, claim_all, command, link, rule
+from tests.pgmta.store.queue.test_faults import CAST, claim_all, rule
+from tests.support.queuectl import Command
 from tests.support.rows import column, message, row
-
-__all__ = ["command", "link"]
 
 
 async def test_a_rule_that_is_refused_later_stops_nothing(
-    db: psycopg.Connection, database: str, link: Link, command: Any
+    db: psycopg.Connection, database: str, link: Link, command: Command
 ) -> None:
     db.execute(
         "CREATE FUNCTION blocked(text) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT false'"

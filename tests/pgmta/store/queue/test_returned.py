@@ -5,32 +5,22 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import psycopg
-import pytest
-from psycopg import errors as pg_errors
 
 from pgmta.store.queue.returned import LoggedAttempt, ReturnedLog, ReturnedRow
 from tests.sql.test_surface import linked
-from tests.support.rows import fetch
+from tests.support.rows import attempt
 
 TODAY = datetime.now(UTC).date()
 
 
-def attempt(db: psycopg.Connection, token: int, event: str, days: int = 0, row: int = 7) -> None:
-    db.execute(
-        "INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt,"
-        " code, event, sender, recipient, domain, worker, host, command, enhanced, reply)"
-        " VALUES (now() - make_interval(days => %s), now(), %s, 5, %s, 1, 250, %s, 's@a.example',"
-        " 'r@b.example', 'b.example', 'w', 'h', 'DATA', '', 'taken')",
-        (days, row, token, event),
-    )
-
-
 async def test_the_attempt_is_noted_once(database: str, db: psycopg.Connection) -> None:
+    taken = {"code": 250, "reply": "taken"}
     for token, event in enumerate(["deferred", "unknown", "delivered"]):
-        attempt(db, token, event)
-    attempt(db, 9, "delivered", row=8)
-    attempt(db, 10, "failed", row=9)
-    attempt(db, 11, "delivered", days=9, row=10)
+        attempt(db, 7, 5, lease_token=token, event=event, **taken)
+    attempt(db, 8, 5, lease_token=9, event="delivered", **taken)
+    attempt(db, 9, 5, lease_token=10, event="failed", **taken)
+    before = datetime.now(UTC) - timedelta(days=9)
+    attempt(db, 10, 5, lease_token=11, event="delivered", ended_at=before, **taken)
     good = ReturnedRow(5, 7, TODAY, "unknown_user", "550 5.1.1 who")
     rows = [
         good,
@@ -56,10 +46,3 @@ async def test_the_attempt_is_noted_once(database: str, db: psycopg.Connection) 
         (2, "unknown_user", "550 5.1.1 who", 250, "taken"),
         (11, "policy", "x" * 1020, 250, "taken"),
     ]
-
-
-@pytest.mark.parametrize("role", ["pgmta_smtpd", "pgmta_operator", "pgmta_reader", "pgmta_submit"])
-def test_only_queued_may_note(role: str, db: psycopg.Connection) -> None:
-    db.execute(f"SET ROLE {role}".encode())
-    with pytest.raises(pg_errors.InsufficientPrivilege):
-        fetch(db, "SELECT attempt_returned(1, 2, current_date, '', '')")

@@ -25,10 +25,16 @@ NULL = f"{NONE}: it has the null reverse-path"
 UNSET = ", and bounces.postmaster is not set"
 
 
+@pytest.fixture
+def db(db: psycopg.Connection) -> psycopg.Connection:
+    """A database whose next ids are above those of the tests."""
+    db.execute("SELECT setval('message_ids', 1000)")
+    return db
+
+
 async def test_hostile_rows_are_ended_and_do_not_stop_others(
     database: str, db: psycopg.Connection
 ) -> None:
-    db.execute("SELECT setval('message_ids', 1000)")
     odd = {
         "no address": ended(db, 1, sender="nodomain", sender_domain=""),
         "null": ended(db, 2, sender="", sender_domain=""),
@@ -102,7 +108,6 @@ async def test_content_that_no_host_may_get_does_not_stop_its_dsn(
     database: str, db: psycopg.Connection
 ) -> None:
     """Content with an end of data in it failed for that, and its DSN would, too."""
-    db.execute("SELECT setval('message_ids', 1000)")
     contents = [
         b"Subject: one\r\n\r\na\n.\nb\r\n",
         b"Subject: two\n.\nc\r\n\r\nx\r\n",
@@ -123,7 +128,6 @@ async def test_content_that_no_host_may_get_does_not_stop_its_dsn(
 async def test_a_row_of_the_postmaster_is_held_beside_others(
     database: str, db: psycopg.Connection, names: tuple[str, str]
 ) -> None:
-    db.execute("SELECT setval('message_ids', 1000)")
     for name in names:
         ended(db, 1, sender="", sender_domain="", recipient=f"{name}@b.example")
     async with duty(database, postmaster="postmaster@b.example"):
@@ -173,7 +177,6 @@ async def test_a_refused_dsn_puts_its_rows_on_hold_and_locked_rows_wait(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queued.reports.round._LEFT_OUT_S", 0.2)
-    db.execute("SELECT setval('message_ids', 1000)")
     for n in range(1, 41):
         ended(db, n, sender=f"s{n}@a.example")
     for n in range(41, 61):  # without a DSN
@@ -201,7 +204,6 @@ async def test_many_locked_rows_are_left_at_once(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other mail does not wait until each of them was tried."""
-    db.execute("SELECT setval('message_ids', 1000)")
     for n in range(1, 201):
         ended(db, n, sender=f"s{n}@a.example")
     commit, sizes = ReportRound._commit, list[int]()
@@ -219,7 +221,6 @@ async def test_many_locked_rows_are_left_at_once(
 
 
 async def test_the_role_of_queued_has_the_rights(database: str, db: psycopg.Connection) -> None:
-    db.execute("SELECT setval('message_ids', 1000)")
     message(db, 1, chunks=3)  # so the DSN has chunks
     db.execute("UPDATE message_chunks SET data = convert_to(repeat('x', 8000), 'UTF8')")
     for number in (1, 2, 3):
@@ -250,7 +251,6 @@ async def test_the_role_of_queued_has_the_rights(database: str, db: psycopg.Conn
 
 
 async def test_an_operator_is_quicker(database: str, db: psycopg.Connection) -> None:
-    db.execute("SELECT setval('message_ids', 1000)")
     for n, status in enumerate(("HOLD", "DELETE", "QUEUED"), 1):
         row_id = ended(db, n)
         db.execute("UPDATE queue SET status = %s WHERE id = %s", (status, row_id))
@@ -264,7 +264,6 @@ async def test_an_operator_is_quicker(database: str, db: psycopg.Connection) -> 
 
 
 async def test_rows_of_a_message_wait_for_the_others(database: str, db: psycopg.Connection) -> None:
-    db.execute("SELECT setval('message_ids', 1000)")
     ended(db, 1, recipient="a@b.example", held_at="now")
     waits = row(db, message(db, 2), status="DEFERRED", due=3600)
     ended(db, 2, recipient="b@b.example", held_at="now")
@@ -281,7 +280,6 @@ async def test_rows_of_a_message_wait_for_the_others(database: str, db: psycopg.
 
 
 async def test_old_rows_come_in_a_turn(database: str, db: psycopg.Connection) -> None:
-    db.execute("SELECT setval('message_ids', 1000)")
     for number, age in enumerate((0, 5, 3600), 1):
         ended(db, number, held_at=datetime.now(UTC) - timedelta(seconds=age))
     ended(db, 4, held_at="infinity")
@@ -297,7 +295,6 @@ async def test_old_rows_come_in_a_turn(database: str, db: psycopg.Connection) ->
 async def test_a_long_delay_is_reported_once_for_each_time(
     database: str, db: psycopg.Connection
 ) -> None:
-    db.execute("SELECT setval('message_ids', 1000)")
     message(db, 1)
     common = {"status": "DEFERRED", "due": 3600, "on_failed": "bounce", "last_reply": "451 later"}
     rows = [row(db, 1, recipient=f"{n}@b.example", **common) for n in range(3)]
@@ -326,7 +323,6 @@ async def test_a_message_is_due_by_its_first_delay_with_all_its_rows(
 ) -> None:
     monkeypatch.setattr("queued.upkeep.reports._ROWS_PER_LOOK", 3)
     monkeypatch.setattr("queued.upkeep.reports._MAX_BATCH_ROWS", 25)
-    db.execute("SELECT setval('message_ids', 1000)")
     delay = "INSERT INTO delays VALUES (%s, '4 h', %s, now() - make_interval(secs => %s))"
     numbers = {1: 10, 2: 25, 3: 10, 4: 1}  # of rows; the last message is not due
     for number, rows in numbers.items():

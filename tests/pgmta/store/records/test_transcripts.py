@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner
 from psycopg import errors as pg_errors
 
 from pgmta.errors import Stage
@@ -20,14 +18,13 @@ from pgmta.postgres.link import Link
 from pgmta.states import Event
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.settle import Settlements
-from pgmta.store.records.days import keep_days
 from pgmta.store.records.traces import Trace, TraceOrders, Traces
-from queued.cli.queuectl import main
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import NOTE, RECEIVED, Entry
 from queued.worker.observer import Observer, TraceWatch
 from tests.sql.test_roles import acting
+from tests.support.queuectl import Command
 from tests.support.rows import fetch, message, row
 
 NOW = datetime.now(UTC)
@@ -45,13 +42,6 @@ async def link(database: str) -> AsyncIterator[Link]:
     link = Link(acting(database, "pgmta_queued"), "test", SESSION)
     yield link
     await link.close()
-
-
-@pytest.fixture
-def config(database: str, tmp_path: Path) -> Path:
-    path = tmp_path / "queued.yaml"
-    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-    return path
 
 
 def outcome(item: Item, event: Event, **fields: Any) -> Outcome:
@@ -124,17 +114,6 @@ async def test_rows_of_a_transaction_share_a_transcript_that_is_written_once(
         db.execute("DELETE FROM transcripts")
 
 
-async def test_queued_makes_and_drops_the_days(db: psycopg.Connection, link: Link) -> None:
-    await keep_days(link, "transcripts", 86400)  # the template may be of yesterday
-    today = fetch(db, "SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")[0]
-    assert fetch(db, f"SELECT to_regclass('transcripts_{today}') IS NOT NULL") == (True,)
-    db.execute(f"DROP TABLE transcripts_{today}".encode())
-    db.execute("CREATE TABLE transcripts_20200101 PARTITION OF transcripts "
-               "FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")  # fmt: skip
-    assert await keep_days(link, "transcripts", 86400) == (1, 1)
-    assert await keep_days(link, "transcripts", 86400) == (0, 0)
-
-
 def item(**fields: Any) -> Item:
     return Item(**{
         "id": 1, "message_id": 1, "sender": "News@a.example", "recipient": "Bob@b.example",
@@ -203,11 +182,9 @@ def test_the_observer_sees_what_it_is_asked_for() -> None:
 
 
 async def test_an_operator_traces_lists_and_stops(
-    db: psycopg.Connection, link: Link, config: Path, database: str
+    db: psycopg.Connection, link: Link, command: Command, database: str
 ) -> None:
-    def run(*words: str) -> Any:
-        return CliRunner().invoke(main, ["trace", "-c", str(config), *words])
-
+    run = partial(command, "trace")
     assert run().exit_code == 2
     assert run("--domain", "x", "--list").exit_code == 2
     assert run("--domain", "x", "--for", "2d").exit_code == 2
@@ -243,11 +220,11 @@ async def test_an_operator_traces_lists_and_stops(
     assert not observer.on
     actions = [action for (action,) in db.execute("SELECT action FROM audit ORDER BY id")]
     assert actions == ["trace start", "trace start", "trace stop", "trace stop"]
-    shown = CliRunner().invoke(main, ["show", "1", "-c", str(config), "--transcript"]).stdout
+    shown = command("show", "1", "--transcript").stdout
     assert (
         "mx.example:25 [192.0.2.1]  TLSv1.3 dane  dns 250ms, connect 750ms, tls 2.0s, mail 500ms"
         in shown
     )
     assert "< 220 \ufffd[2J hop" in shown
-    machine = CliRunner().invoke(main, ["show", "1", "-c", str(config), "--transcript", "--json"])
+    machine = command("show", "1", "--transcript", "--json")
     assert json.loads(machine.stdout)["transcripts"][0]["traces"] == [listed["id"]]

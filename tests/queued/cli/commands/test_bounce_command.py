@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner, Result
 
 from pgmta.action import Action
 from pgmta.postgres.link import Link
@@ -17,38 +13,12 @@ from pgmta.states import Event
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.settle import Settlements
-from queued.cli.queuectl import main
 from tests.sql.test_surface import outcome
+from tests.support.queuectl import Command
 from tests.support.reporting import duty, ends
-from tests.support.rows import column, fetch, message, operate, row
+from tests.support.rows import attempt, column, fetch, message, operate, row
 
-Command = Callable[..., Result]
 LIMIT = "bounce limit: 100 per hour to s@a.example"
-
-
-@pytest.fixture
-def command(database: str, tmp_path: Path) -> Command:
-    """Run queuectl."""
-    config = tmp_path / "queued.yaml"
-    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-
-    def run(*words: str) -> Result:
-        return CliRunner().invoke(main, [words[0], "-c", str(config), *words[1:]])
-
-    return run
-
-
-def attempt(db: psycopg.Connection, row_id: int, number: int, answer_class: str | None) -> None:
-    """An attempt in the log for a row."""
-    event = "deferred" if answer_class else "delivered"
-    db.execute(
-        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
-        " sender, recipient, domain, worker, host, command, enhanced, reply, class)"
-        " SELECT now(), id, message_id, 0, %s, 450, %s, sender, recipient, domain, 'w', 'mx',"
-        " 'RCPT', '', 'later', %s FROM queue WHERE id = %s",
-        (number, event, answer_class, row_id),
-    )
-    db.execute("UPDATE queue SET attempts = %s WHERE id = %s", (number, row_id))
 
 
 def test_a_bounce_says_what_it_would_do_and_does_it(
@@ -159,11 +129,15 @@ def test_the_surplus_of_a_limit_is_found_and_deleted(
 
 def test_rows_and_attempts_are_counted_by_class(db: psycopg.Connection, command: Command) -> None:
     message(db, 1)
-    rows = [row(db, 1, status="DEFERRED", domain=f"{d}.example") for d in "aabc"]
-    attempt(db, rows[0], 1, "dns")
-    attempt(db, rows[0], 2, "greylisted")
-    attempt(db, rows[1], 1, "greylisted")
-    attempt(db, rows[2], 1, None)
+    domains = ["a.example", "a.example", "b.example", "c.example"]
+    rows = [row(db, 1, status="DEFERRED", domain=each) for each in domains]
+    for place, number, event, name in (
+        (0, 1, "deferred", "dns"), (0, 2, "deferred", "greylisted"),
+        (1, 1, "deferred", "greylisted"), (2, 1, "delivered", None),
+    ):  # fmt: skip
+        attempt(db, rows[place], attempt=number, event=event, domain=domains[place],
+                **{"class": name})  # fmt: skip
+        db.execute("UPDATE queue SET attempts = %s WHERE id = %s", (number, rows[place]))
     db.execute("UPDATE attempts SET ended_at = now() - interval '2 h' WHERE class = 'dns'")
 
     def counted(*words: str) -> dict[str, int]:

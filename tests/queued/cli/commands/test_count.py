@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from queued.cli.queuectl import main
-from tests.support.rows import message, row
+from tests.support.queuectl import queuectl
+from tests.support.rows import attempt, fetch, message, row
 
 
 def test_rows_are_counted_by_next_hop_age_class_and_tenant(
-    database: str, db: psycopg.Connection, tmp_path: Path
+    db: psycopg.Connection, config: Path
 ) -> None:
-    config, shaping = tmp_path / "queued.yaml", tmp_path / "shaping.yaml"
     routes = [
         {"name": "odd", "metadata.k": "x'{where}%", "to": "other.example"},
         {"name": "routed", "domain": "*.routed.example", "to": "relay.example:2525"},
     ]
-    shaping.write_text(yaml.safe_dump({"routes": routes}))
-    settings = {"environment": {"database": {"uri": database}}, "shaping": "shaping.yaml"}
-    config.write_text(yaml.safe_dump(settings))
+    config.with_name("shaping.yaml").write_text(yaml.safe_dump({"routes": routes}))
+    config.write_text(f"{config.read_text()}shaping: shaping.yaml\n")
     message(db, 1)
     rows = {"b.example": "0 s", "c.routed.example": "2 min", "d.routed.example": "3 h"}
     for number, (domain, age) in enumerate({**rows, "e.example": "5 d"}.items()):
@@ -31,20 +30,13 @@ def test_rows_are_counted_by_next_hop_age_class_and_tenant(
         db.execute("UPDATE queue SET ts = now() - %s::interval WHERE id = %s", [age, row_id])
         if number:
             db.execute("UPDATE queue SET attempts = 2 WHERE id = %s", [row_id])
-            for attempt, words in ((1, "other"), (2, "greylisted" if number > 1 else "full")):
-                db.execute(
-                    """
-                    INSERT INTO attempts (started_at, ended_at, row_id, message_id, lease_token,
-                        attempt, code, event, sender, recipient, domain, worker, host, command,
-                        enhanced, reply, class)
-                    SELECT ts, ts + interval '1 s', id, 1, 1, %s, 450, 'deferred', '', '', '', '',
-                        '', '', '', '', %s FROM queue WHERE id = %s
-                    """,
-                    [attempt, words, row_id],
-                )
+            (began,) = fetch(db, "SELECT ts FROM queue WHERE id = %s", row_id)
+            for attempts, name in ((1, "other"), (2, "greylisted" if number > 1 else "full")):
+                attempt(db, row_id, attempt=attempts, started_at=began,
+                        ended_at=began + timedelta(seconds=1), **{"class": name})  # fmt: skip
 
     def command(*words: str) -> Result:
-        return CliRunner().invoke(main, ["list", "--count", "-c", str(config), *words])
+        return queuectl(config, "list", "--count", *words)
 
     def counted(by: str, *words: str) -> dict[str, int]:
         done = command("--by", by, "--json", *words)

@@ -63,7 +63,7 @@ def strings(line: str) -> list[str]:
 
 def test_key_in_a_file_from_its_making_to_its_check(site: Site) -> None:
     file = site.folder / "s1.pem"
-    made = site.run(f"new A.Example S1 --bits 4096 --file {file}")
+    made = site.run(f"new A.Example S1 --bits 3072 --file {file}")
     assert made.exit_code == 0, made.output
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     line = made.stdout.splitlines()[0]

@@ -9,31 +9,21 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from pgmta.mail.trace_field import trace_field
 from queued.cli.options.queue_command import database_of
-from queued.cli.queuectl import main
+from tests.support.queuectl import queuectl
 from tests.support.rows import message, row
 
 
-@pytest.fixture
-def config(database: str, tmp_path: Path) -> Path:
-    """A queued.yaml for the test's database."""
-    path = tmp_path / "queued.yaml"
-    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-    return path
-
-
 def run(config: Path, *words: str) -> Result:
-    return CliRunner().invoke(main, ["find", "-c", str(config), *words])
+    return queuectl(config, "find", *words)
 
 
 def found(config: Path, *words: str) -> list[tuple[Any, ...]]:
-    result = run(config, *words, "--json")
-    return [
-        (row["message_id"], row["state"], row["recipient"]) for row in json.loads(result.stdout)
-    ]
+    rows = json.loads(run(config, *words, "--json").stdout)
+    return [(row["message_id"], row["state"], row["recipient"]) for row in rows]
 
 
 @pytest.fixture

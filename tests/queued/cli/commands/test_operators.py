@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from psycopg.conninfo import make_conninfo
 
 from pgmta.action import Action
@@ -25,29 +24,10 @@ from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queries import queries
 from queued.cli.quarantine_retention import main as retention
 from queued.cli.queuectl import main
-from tests.support.rows import column, fetch, message, row
+from tests.support.queuectl import Command
+from tests.support.rows import attempt, column, fetch, message, row
 
 ROOT = Path(__file__).parents[4]
-Command = Callable[..., Result]
-
-
-@pytest.fixture
-def config(database: str, tmp_path: Path) -> Path:
-    """A queued.yaml for the test's database."""
-    path = tmp_path / "queued.yaml"
-    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-    return path
-
-
-@pytest.fixture
-def command(config: Path) -> Command:
-    """Run queuectl."""
-
-    def run(*words: str) -> Result:
-        place = 2 if words[0] == "rule" else 1
-        return CliRunner().invoke(main, [*words[:place], "-c", str(config), *words[place:]])
-
-    return run
 
 
 async def _repeat(database: str, change: RowChange) -> None:
@@ -155,12 +135,8 @@ def test_explain_says_when_a_row_is_given_up(
         domain = "slow.example" if name == "route" else "b.example"
         row(db, 1, recipient=f"{name}@{domain}", domain=domain, ts=began, status=status,
             metadata=metadata, attempts=1)  # fmt: skip
-    db.execute(
-        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
-        " sender, recipient, domain, worker, host, command, enhanced, reply, class)"
-        " SELECT ts, id, 1, 1, 1, 452, 'deferred', sender, recipient, domain, '', '', '', '', '',"
-        " 'mailbox_full' FROM queue WHERE recipient LIKE 'full%'"
-    )
+    (full,) = column(db, "SELECT id FROM queue WHERE recipient LIKE 'full%'")
+    attempt(db, full, started_at=began, **{"class": "mailbox_full"})
     unknown = command("explain", "1")
     assert unknown.exit_code == 0
     assert "shaping.yaml: No such file" in unknown.stderr
@@ -177,16 +153,6 @@ def test_explain_says_when_a_row_is_given_up(
         "held": None,
     }
     assert command("explain", "1").stdout.count("  gives up   2026-11-") == 4
-
-
-def test_the_sender_of_mail_that_has_left(db: psycopg.Connection, command: Command) -> None:
-    db.execute(
-        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
-        " sender, recipient, domain, worker, host, command, enhanced, reply) VALUES (now(), 7, 5,"
-        " 1, 1, 250, 'delivered', 's@a.example', 'r@b.example', 'b.example', '', '', '', '', 'ok')"
-    )
-    for name in ("show", "explain"):
-        assert "\nsender <s@a.example>\n" in command(name, "5").stdout
 
 
 def test_both_say_who_submitted_a_message(
@@ -212,7 +178,9 @@ def test_both_say_who_submitted_a_message(
     db.execute("SELECT rows_log(ARRAY[%s::bigint], 'deleted', 'ann', 'ticket 1')", (number,))
     db.execute("DELETE FROM queue")
     for name in ("show", "explain"):
-        assert gone in command(name, "5").stdout
+        said = command(name, "5").stdout
+        assert gone in said
+        assert "\nsender <s@a.example>\n" in said
         found = json.loads(command(name, "5", "--json").stdout)
         assert (found["user"], found["client"]) == ("ann@a.example", "2001:db8::7")
 
@@ -235,13 +203,12 @@ def test_retention_runs_from_cron(db: psycopg.Connection, config: Path, tmp_path
     row(db, 1, status="HOLD", ts="2020-01-01", metadata={"_quarantineid": "suspects"})
     link = tmp_path / "link"
     link.symlink_to(ROOT / "scripts" / "quarantine-retention")
-    for path in (ROOT / "scripts" / "quarantine-retention", link):
-        done = subprocess.run(
-            [str(path), "suspects", "--older", "30d", "-c", str(config), "--dry-run"],
-            cwd="/", env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "would have deleted 1 rows of quarantine suspects\n"
+    done = subprocess.run(
+        [str(link), "suspects", "--older", "30d", "-c", str(config), "--dry-run"],
+        cwd="/", env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "would have deleted 1 rows of quarantine suspects\n"
 
 
 @pytest.mark.parametrize("role", ["pgmta_operator", "pgmta_reader", "pgmta_queued"])
@@ -330,20 +297,17 @@ def test_a_list_reads_no_more_than_its_page(database: str, db: psycopg.Connectio
     assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 150
 
 
-@pytest.mark.parametrize("column", ["sender_domain", "domain"])
-def test_a_domain_in_capitals_is_warned_of(
-    db: psycopg.Connection, command: Command, column: str
-) -> None:
-    message(db, 1)
-    row(db, 1)
-    said = command("list", "--where", f"{column} = 'B.Example'")
-    assert said.exit_code == 0
-    assert f"warning: {column} is in lower case, so 'B.Example' never matches" in said.stderr
-    assert command("list", "--where", f"{column} = 'b.example'").stderr == ""
+def test_a_domain_in_capitals_is_warned_of(db: psycopg.Connection, command: Command) -> None:
+    row(db, message(db, 1))
     warnings: list[str | None] = []
     db.add_notice_handler(lambda notice: warnings.append(notice.message_primary))
-    db.execute(f"SELECT queue_retry($${column} IN ('B.Example')$$)")
-    assert warnings == [f"{column} is in lower case, so 'B.Example' never matches"]
+    for name in ("sender_domain", "domain"):
+        warning = f"{name} is in lower case, so 'B.Example' never matches"
+        said = command("list", "--where", f"{name} = 'B.Example'")
+        assert (said.exit_code, f"warning: {warning}" in said.stderr) == (0, True)
+        assert command("list", "--where", f"{name} = 'b.example'").stderr == ""
+        db.execute(f"SELECT queue_retry($${name} IN ('B.Example')$$)".encode())
+        assert warnings.pop() == warning
     # the options ignore case
     assert "r@b.example" in command("list", "--domain", "B.Example").stdout
 

@@ -119,9 +119,8 @@ def test_put_stores_all_or_none(site: Site, db: psycopg.Connection) -> None:
     assert column(db, "SELECT count(*) FROM templates") == [0]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
+def test_a_bad_file_is_named_with_its_line(site: Site) -> None:
+    for name, text, said in (
         ("a.md", TEXT, "a.md: a template is NAME.txt, NAME.html or both"),
         ("a.txt", "Hello", "a.txt:1: it does not begin with ---"),
         ("a.txt", "---\nfrom: a@b.example\n", "a.txt:1: its fields have no end"),
@@ -138,13 +137,10 @@ def test_put_stores_all_or_none(site: Site, db: psycopg.Connection) -> None:
          "a.txt:3: headers.Bcc: "),
         ("a.txt", FIELDS.replace("info@shop.example", "{{x}}") + "x", "a.txt:2: sender: it has a"),
         ("a.txt", '---\nfrom: a@b.example\nsubject: "a\\nb"\n---\nx', "a.txt:3: subject: it has"),
-    ],
-)  # fmt: skip
-def test_a_bad_file_is_named_with_its_line(site: Site, name: str, text: str, said: str) -> None:
-    file = site.write(name, text)
-    refused = site.run("put", file)
-    assert refused.exit_code == 2
-    assert f"{site.folder}/{said}" in refused.stderr, refused.stderr
+    ):  # fmt: skip
+        refused = site.run("put", site.write(name, text))
+        assert refused.exit_code == 2
+        assert f"{site.folder}/{said}" in refused.stderr, refused.stderr
 
 
 def test_two_files_have_one_name_and_one_front_matter(site: Site) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from pgmta.accounts.throttle import Notes, Throttle
 from pgmta.config.authentication import Failures
@@ -18,20 +17,12 @@ from pgmta.password import ITERATIONS, matches, parse_scram_keys
 from pgmta.postgres.link import Link
 from pgmta.store.accounts.logins import LoginStore, name_key
 from queued.cli.options import user_options
-from queued.cli.queuectl import main
-
-
-@pytest.fixture
-def config(database: str, tmp_path: Path) -> Path:
-    """A queued.yaml for the test's database."""
-    path = tmp_path / "queued.yaml"
-    path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
-    return path
+from tests.support.queuectl import queuectl
 
 
 def run(config: Path, words: str, password: str = "") -> Result:
     command, *rest = words.split()
-    return CliRunner().invoke(main, ["user", command, "-c", str(config), *rest], input=password)
+    return queuectl(config, "user", command, *rest, given=password)
 
 
 def test_a_user_from_the_first_day_to_the_last(
@@ -132,9 +123,8 @@ async def test_who_is_locked_until_when_and_by_which_failures(
     await link.close()
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
+def test_refusals(config: Path) -> None:
+    for words, problem in (
         ("add ann --stdin", "ann is no address: give --sender or --any-sender"),
         ("add a --any-sender --stdin --generate", "--stdin and --generate exclude each other"),
         ("add a --any-sender --sender b@c --stdin", "--sender and --any-sender exclude each other"),
@@ -149,10 +139,8 @@ async def test_who_is_locked_until_when_and_by_which_failures(
         ("passwd a@b --generate", "error: there is no user a@b"),
         ("unlock a@b", "error: there is no user a@b"),
         (f"disable {'a' * 256}", "a login name has 1 to 255 characters"),
-    ],
-)
-def test_refusals(config: Path, words: str, problem: str) -> None:
-    result = run(config, words, "short\n")
-    assert result.exit_code in (1, 2)
-    assert problem in result.stderr
-    assert "short" not in result.stderr
+    ):
+        result = run(config, words, "short\n")
+        assert result.exit_code in (1, 2)
+        assert problem in result.stderr
+        assert "short" not in result.stderr

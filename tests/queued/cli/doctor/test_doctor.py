@@ -349,8 +349,6 @@ def test_the_login_of_an_operator_has_a_clean_run(
     for own in ("durability", "disk", "server disk"):  # of the server of the tests
         found.pop(own, None)
     assert [each for every in found.values() for each in every if each["severity"] != "ok"] == []
-    patient.settings["workers"][0]["where"] = "priorty < 9"
-    assert "priorty" in patient.wrong("--no-network")["queued.yaml"][0]["finding"]
 
 
 def test_the_disk_of_the_server_is_looked_at_or_unknown(

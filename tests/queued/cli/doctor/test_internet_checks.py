@@ -17,7 +17,7 @@ from queued.config import read_config
 from queued.signing.signing_key import new_private, pem_of
 from tests.queued.cli.doctor.conftest import Doctor
 from tests.support.name_server import Says, Zone
-from tests.support.rows import message, row
+from tests.support.rows import attempt, message, row
 
 
 def outside(patient: Doctor) -> dict[str, list[Diagnosis]]:
@@ -59,12 +59,7 @@ def test_faults_that_others_see(
     assert "do not answer (127.0.0.1:1)" in silent.finding
     assert "`dig -p 1 @127.0.0.1 MX big.example`" in silent.remedy
     row(db, message(db, 1))
-    db.execute(
-        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
-        " sender, recipient, domain, worker, host, command, enhanced, reply, connect_seconds)"
-        " VALUES (now(), 1, 1, 1, 1, 250, 'delivered', '', 'r@b.example', 'b.example', '',"
-        " 'mx.big.example:25', '', '', '', 0.1)"
-    )
+    attempt(db, code=250, event="delivered", host="mx.big.example:25", connect_seconds=0.1)
     assert not outside(patient)["port 25"]
     patient.settings["routes"] = {"*": "relay.example:587"}
     assert not outside(patient).keys() & {"DNS", "port 25", "reverse name"}

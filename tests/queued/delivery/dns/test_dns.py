@@ -225,12 +225,6 @@ async def test_other_name_servers_of_the_system(
         monkeypatch.setattr("queued.delivery.dns.name_servers._FILE_LOOK_INTERVAL_S", 5.0)
 
 
-async def test_name_server_that_is_not_there() -> None:
-    config = Dns.model_validate({"servers": ["127.0.0.1:1"], "timeout": "300ms"})
-    error = await fails(Questions(config), "a.example")
-    assert not error.permanent
-
-
 async def test_dead_name_servers_do_not_stop_others(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

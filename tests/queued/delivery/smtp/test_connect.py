@@ -135,15 +135,6 @@ def test_error_has_what_each_host_said(name_server: NameServer) -> None:
     play(name_server, [BUSY, b"554 5.7.1 not you\r\n", None], act)
 
 
-def test_error_of_one_host_is_what_it_said(name_server: NameServer) -> None:
-    async def act(trial: Trial) -> None:
-        error = await trial.fails()
-        assert (error.line, error.code) == ("4.7.0 busy", 421)
-        assert (error.host, error.address) == (f"a.example:{trial.hops[0].port}", "127.0.0.2")
-
-    play(name_server, [BUSY], act, hosts=1)
-
-
 def test_failed_set_up_has_its_time(name_server: NameServer) -> None:
     async def act(trial: Trial) -> None:
         facts = (await trial.fails("a.example")).facts
@@ -151,15 +142,6 @@ def test_failed_set_up_has_its_time(name_server: NameServer) -> None:
         assert 0 < facts.connect_seconds < 30
 
     play(name_server, [b"", None, None], act)
-
-
-def test_hosts_that_were_tried_are_left_out(name_server: NameServer) -> None:
-    async def act(trial: Trial) -> None:
-        assert (await trial.open("a.example")).host.name == "b.example"
-        assert (await trial.open("a.example", "b.example")).host.name == "c.example"
-        assert isinstance(await trial.fails(*NAMES), NoHostLeft)
-
-    play(name_server, [b"", b"", b""], act)
 
 
 def test_hosts_that_did_not_answer_are_tried_after_the_others(

@@ -9,11 +9,9 @@ from weakref import WeakSet
 from pgmta.errors import Stage
 from pgmta.states import Event
 from queued.config import Delivery
-from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.client_session import ClientSession
-from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.open_connections import OF_DESTINATION, Connections
-from tests.queued.delivery.smtp.test_transaction import envelope
+from tests.queued.delivery.sending import connect, envelope
 from tests.support.rawhop import RawHop, run, serving
 from tests.support.waiting import eventually
 
@@ -31,11 +29,7 @@ class SlowContent:
 
 
 async def session_with(hop: RawHop) -> ClientSession:
-    delivery = Delivery()
-    connection = ClientProtocol(delivery.timeouts)
-    session = ClientSession(connection, Host("hop", hop.port), None, delivery)
-    loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: connection, "127.0.0.1", hop.port)
+    session = await connect(hop, Delivery())
     await session.open("client.example")
     return session
 

@@ -7,7 +7,6 @@ import socket
 import time
 import unicodedata
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
@@ -15,26 +14,22 @@ from hypothesis import strategies as st
 
 from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.answer_class import AnswerClass
-from pgmta.model import Item, Message, Outcome
+from pgmta.model import Outcome
 from pgmta.states import Event
-from queued.config import Retry, Timeouts
+from queued.config import Delivery, Retry, Timeouts
 from queued.config.answer_index import Answer
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.final_dot import send_content
 from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.envelope import Envelope
-from queued.delivery.transport.result import Result
 from queued.worker.verdict import judge
-from tests.support.leases import ALWAYS
-from tests.support.rawhop import DROP, LOCK_STEP, PIPED, USUAL, RawHop, run, serving
-from tests.support.waiting import eventually
+from tests.queued.delivery.sending import CONTENT, NOW, attempt, envelope
+from tests.support.rawhop import DROP, LOCK_STEP, PIPED, USUAL, RawHop, run
 
-NOW = datetime.now(UTC)
-CONTENT = b"Subject: x\r\n\r\nbody\r\n"
 LARGE = b"x" * 98 + b"\r\n"  # one of many lines
 LINES = 60_000
-QUICK = Timeouts(command=0.3, final=0.3, greeting=0.3)
+QUICK = Delivery(timeouts=Timeouts(command=0.3, final=0.3, greeting=0.3))
 both = pytest.mark.parametrize("ehlo", [PIPED, LOCK_STEP], ids=["piped", "lock-step"])
 
 
@@ -46,41 +41,13 @@ class Parts:
             yield LARGE * 1000
 
 
-def envelope(*recipients: str, large: bool = False) -> Envelope:
-    items = [
-        Item(n, 1, "s@a.example", recipient, "b.example", 1, NOW, n)
-        for n, recipient in enumerate(recipients)
-    ]
-    size = LINES * len(LARGE) if large else len(CONTENT)
-    content = Parts() if large else CONTENT
-    message = Message(1, size, False, "X-Trace: y\r\n", 0, None)
-    trace = message.trace.encode()
-    return Envelope(items, message, "s@a.example", trace, size, False, content, ALWAYS, NOW)
+def large() -> Envelope:
+    return envelope(content=Parts(), size=LINES * len(LARGE))
 
 
-async def connect(hop: RawHop, timeouts: Timeouts) -> ClientSession:
-    loop = asyncio.get_running_loop()
-    session = ClientSession(ClientProtocol(timeouts), Host("hop", 25))
-    await loop.create_connection(lambda: session.connection, "127.0.0.1", hop.port)
-    return session
-
-
-async def attempt(hop: RawHop, mail: Envelope, timeouts: Timeouts) -> list[Result]:
-    async with serving(hop):
-        session = await connect(hop, timeouts)
-        try:
-            await session.open("client.example")
-            return await session.send(mail)
-        except DeliveryError as error:
-            return [Result.from_error(error, "hop")] * len(mail.items)
-        finally:
-            session.connection.quit()
-            await eventually(lambda: not hop.open)  # the hop reads what has come to it
-
-
-def outcomes(hop: RawHop, mail: Envelope, timeouts: Timeouts = QUICK) -> list[Outcome]:
+def outcomes(hop: RawHop, mail: Envelope, delivery: Delivery = QUICK) -> list[Outcome]:
     """Return what becomes of each recipient."""
-    results = run(attempt(hop, mail, timeouts))
+    results = run(attempt(hop, mail, delivery))
     return [
         judge(item, result, Answer(AnswerClass.OTHER), Retry(), started=NOW, now=NOW, chance=0)
         for item, result in zip(mail.items, results, strict=True)
@@ -108,7 +75,7 @@ STRAY = {
 @pytest.mark.parametrize("says", STRAY.values(), ids=STRAY.keys())
 def test_replies_out_of_step_decide_nothing(says: dict[str, bytes], ehlo: bytes) -> None:
     hop = RawHop({**says}, ehlo)
-    found = outcomes(hop, envelope("x@b.example", "y@b.example"))
+    found = outcomes(hop, envelope(recipients=2))
     assert [outcome.event for outcome in found] == [Event.DEFER] * 2
     assert hop.messages == []
 
@@ -118,7 +85,7 @@ def test_replies_out_of_step_decide_nothing(says: dict[str, bytes], ehlo: bytes)
 def test_reply_in_the_middle_of_content_is_no_answer_to_it(reply: str, ehlo: bytes) -> None:
     """The hop has read one line of 6 MB."""
     hop = RawHop({"content": f"{reply}\r\n".encode() + DROP}, ehlo)
-    (outcome,) = outcomes(hop, envelope("x@b.example", large=True))
+    (outcome,) = outcomes(hop, large())
     assert outcome.event is Event.DEFER
     assert outcome.reply.text == f"reply without a command: {reply}"
     assert outcome.stage is Stage.DATA
@@ -128,8 +95,7 @@ def test_reply_in_the_middle_of_content_is_no_answer_to_it(reply: str, ehlo: byt
 def test_reply_that_the_final_dot_can_not_have_reached_leaves_the_outcome_open() -> None:
     """Content of a few MB and its dot are written; the hop's host has no room for it."""
     content = LARGE * LINES
-    mail = envelope("x@b.example")
-    mail.content, mail.size = content, len(content)
+    mail = envelope(content=content, size=len(content))
     hop = RawHop({"content": b"250 2.0.0 Ok\r\n" + DROP})
     (outcome,) = outcomes(hop, mail)
     assert outcome.event is Event.UNKNOWN
@@ -140,7 +106,7 @@ def test_reply_that_waits_unread_before_the_final_dot_ends_the_transaction() -> 
     async def main() -> None:
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        session = ClientSession(ClientProtocol(QUICK), Host("hop", 25))
+        session = ClientSession(ClientProtocol(QUICK.timeouts), Host("hop", 25))
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: session.connection, sock=ours)
         with theirs:
@@ -148,7 +114,7 @@ def test_reply_that_waits_unread_before_the_final_dot_ends_the_transaction() -> 
             await session.connection.reply(Stage.GREETING, 1)
             theirs.send(b"250 2.0.0 Ok\r\n")
             with pytest.raises(DeliveryError, match="reply without a command: 250"):
-                await send_content(session.connection, envelope("x@b.example"))
+                await send_content(session.connection, envelope())
             assert session.connection.violated
             assert await loop.sock_recv(theirs, 1000) == b""
 
@@ -167,7 +133,7 @@ def test_reply_that_waits_unread_before_the_final_dot_ends_the_transaction() -> 
     ],
 )
 def test_replies_are_bounded(reply: bytes, fits: bool) -> None:
-    (outcome,) = outcomes(RawHop({"MAIL": reply}), envelope("x@b.example"))
+    (outcome,) = outcomes(RawHop({"MAIL": reply}), envelope())
     assert outcome.event is (Event.DELIVERED if fits else Event.DEFER)
     assert fits or outcome.reply.text == "reply is too long"
 
@@ -176,7 +142,7 @@ def test_replies_are_bounded(reply: bytes, fits: bool) -> None:
 def test_nobody_gets_an_empty_message(mail: bytes) -> None:
     """The hop refuses the sender and goes on as if it had not."""
     hop = RawHop({"MAIL": mail})
-    found = outcomes(hop, envelope("x@b.example", "y@b.example"))
+    found = outcomes(hop, envelope(recipients=2))
     assert {outcome.reply.code for outcome in found} == {int(mail[:3])}
     assert {outcome.stage for outcome in found} == {Stage.MAIL}
     assert hop.messages == []
@@ -187,7 +153,7 @@ def test_what_is_no_reply_to_the_final_dot_leaves_its_outcome_open(ehlo: bytes) 
     """Recipients that were refused before it are not concerned."""
     for words in (b"354 More\r\n", b"what?\r\n", b"250 Ok\r\n550 No\r\n", DROP):
         hop = RawHop({"RCPT 2": b"550 5.1.1 No such user\r\n", "dot": words}, ehlo)
-        found = outcomes(hop, envelope("x@b.example", "y@b.example"))
+        found = outcomes(hop, envelope(recipients=2))
         assert [outcome.event for outcome in found] == [Event.UNKNOWN, Event.FAIL], words
         assert found[0].stage is Stage.END_OF_DATA
     assert found[1].reply.text == "5.1.1 No such user"
@@ -203,7 +169,7 @@ def test_what_is_no_reply_to_the_final_dot_leaves_its_outcome_open(ehlo: bytes) 
     ],
 )
 def test_hop_that_closes_after_its_reply(says: bytes, delivered: bool) -> None:
-    (outcome,) = outcomes(RawHop({"dot": says}), envelope("x@b.example"))
+    (outcome,) = outcomes(RawHop({"dot": says}), envelope())
     assert outcome.event is (Event.DELIVERED if delivered else Event.UNKNOWN)
 
 
@@ -214,7 +180,7 @@ def test_odd_sizes_limit_nothing(size: str) -> None:
     hop = RawHop(ehlo=f"250-hop.example\r\n250-SIZE {size}\r\n250 PIPELINING\r\n".encode())
     if len(size) > 4000:
         hop.ehlo = f"250-hop.example\r\n250-SIZE {size[:4000]}\r\n250 PIPELINING\r\n".encode()
-    (outcome,) = outcomes(hop, envelope("x@b.example"))
+    (outcome,) = outcomes(hop, envelope())
     assert outcome.event is Event.DELIVERED
 
 
@@ -267,7 +233,7 @@ def test_stored_replies_are_short_and_printable() -> None:
         (RawHop({"dot": said[:600] + DROP}), [Event.UNKNOWN]),
         (RawHop({"RCPT": b"\x1b]0;evil\x07\xe2\x80\xae\r\n"}), [Event.DEFER]),
     ):
-        found = outcomes(hop, envelope("x@b.example", large="content" in hop.says))
+        found = outcomes(hop, large() if "content" in hop.says else envelope())
         assert [outcome.event for outcome in found] == events
         text = found[0].reply.text
         assert 10 < len(text.encode()) <= 1020
@@ -302,9 +268,9 @@ def test_only_the_hop_s_word_after_the_whole_message_ends_its_row(
         point: (usual[point] if too else b"") + b"".join(replies) + end
         for point, (too, replies, end) in said.items()
     }
-    mail = envelope(*(f"r{n}@b.example" for n in range(number)))
+    mail = envelope(recipients=number)
     hop = RawHop({**says}, ehlo)
-    impatient = Timeouts(command=0.05, final=0.05, greeting=0.05)
+    impatient = Delivery(timeouts=Timeouts(command=0.05, final=0.05, greeting=0.05))
     found = outcomes(hop, mail, impatient)
     for accepted, content in hop.messages:
         assert content == b"X-Trace: y\r\n" + CONTENT or not accepted

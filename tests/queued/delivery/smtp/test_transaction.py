@@ -6,40 +6,22 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
 from pgmta.errors import DeliveryError, Stage
-from pgmta.model import Item, Message
 from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.mail_commands import limit, mail_command, rcpt_command
 from queued.delivery.smtp.protocol import ClientProtocol
-from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transport import UNLIMITED
 from queued.outgoing.stages import header_needs_utf8
-from tests.support.leases import ALWAYS
-from tests.support.rawhop import DROP, HANG, RawHop, run, serving
+from tests.queued.delivery.sending import attempt, envelope
+from tests.support.rawhop import DROP, HANG, RawHop, run
 from tests.support.waiting import SLACK, take_time_async
-
-NOW = datetime.now(UTC)
-CONTENT = b"Subject: x\r\n\r\nbody\r\n"
-
-
-def envelope(recipients: int = 1, content: bytes = CONTENT) -> Envelope:
-    items = [
-        Item(n, 1, "s@a.example", f"r{n}@b.example", "b.example", 1, NOW, n)
-        for n in range(recipients)
-    ]
-    size = len(content)
-    message = Message(1, size, False, "X-Trace: y\r\n", 0, None)
-    trace = message.trace.encode()
-    return Envelope(items, message, "s@a.example", trace, size, False, content, ALWAYS, NOW)
-
 
 ITEM = envelope().items[0]
 
@@ -53,25 +35,6 @@ class Parts:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for part in self.parts:
             yield part
-
-
-async def attempt(
-    hop: RawHop, mail: Envelope, delivery: Delivery | None = None, *, lmtp: bool = False
-) -> list[Result]:
-    delivery = delivery or Delivery()
-    async with serving(hop):
-        connection = ClientProtocol(delivery.timeouts)
-        session = ClientSession(connection, Host("hop", hop.port), None, delivery, lmtp=lmtp)
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: connection, "127.0.0.1", hop.port)
-        try:
-            await session.open("client.example")
-            return await session.send(mail)
-        except DeliveryError as error:
-            return [Result.from_error(error, "hop")] * len(mail.items)
-        finally:
-            connection.quit()
-            await connection.wait_closed()
 
 
 # -- parameters --
@@ -142,7 +105,7 @@ HEAD = b"Subject: x\r\nTo: y\r"
 )
 def test_the_header_of_content_that_streams(parts: list[bytes], needed: bool) -> None:
     """A host without SMTPUTF8 gets it if its header is ASCII, whatever the client said."""
-    mail = replace(envelope(), content=Parts(*parts), utf8=None)
+    mail = replace(envelope(content=Parts(*parts)), utf8=None)
     asyncio.run(mail.look_at_header())
     assert mail.utf8 is needed
     if needed:
@@ -154,7 +117,7 @@ def test_the_header_of_content_that_streams(parts: list[bytes], needed: bool) ->
 
 @pytest.mark.parametrize("content", ["é\r\n".encode(), Parts(b"x\r\n", "é\r\n".encode())])
 def test_eight_bit_content_for_a_host_without_8bitmime(content: bytes | Parts) -> None:
-    mail = replace(envelope(), content=content, size=4)
+    mail = envelope(content=content, size=4)
     hop = RawHop()
     (result,) = run(attempt(hop, mail))
     assert result.event is Event.DELIVERED
@@ -188,7 +151,7 @@ def test_lmtp_has_an_outcome_for_each_recipient(dot: bytes, events: list[Event |
     """The second of four recipients is refused, and gets no reply to the dot."""
     hop = RawHop({**LHLO, "dot": dot, "RCPT 2": b"550 5.1.1 No\r\n"})
     quick = Delivery(timeouts=Timeouts(final=0.2))
-    results = run(attempt(hop, envelope(4), quick, lmtp=True))
+    results = run(attempt(hop, envelope(recipients=4), quick, lmtp=True))
     found = [result.event for result in results]
     assert found.pop(1) is Event.FAIL
     for event, wanted in zip(found, events, strict=True):
@@ -239,7 +202,7 @@ def test_one_octet_at_a_time_ends_with_the_transaction(monkeypatch: pytest.Monke
             await loop.create_connection(lambda: session.connection, "127.0.0.1", port)
             await session.open("client.example")
             began = time.monotonic()
-            result, *_ = await session.send(envelope(100))
+            result, *_ = await session.send(envelope(recipients=100))
             assert 0.9 < time.monotonic() - began < 1 + SLACK  # its replies take a minute
             return result
 

@@ -15,6 +15,7 @@ from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import (
     CONTENT,
@@ -26,8 +27,9 @@ from queued.delivery.transport.transcript import (
     Entry,
     transcript,
 )
-from tests.queued.delivery.smtp.test_session import CONTENT as BODY
-from tests.queued.delivery.smtp.test_session import LARGE, QUICK, connect, envelope
+from tests.queued.delivery.sending import CONTENT as BODY
+from tests.queued.delivery.sending import connect, envelope
+from tests.queued.delivery.smtp.test_session import LARGE, QUICK, large
 from tests.support.rawhop import DROP, HANG, LOCK_STEP, RawHop, run, serving
 from tests.support.waiting import let_others_run
 
@@ -111,7 +113,7 @@ def test_one_connection_that_failed_has_no_transcript() -> None:
     assert text((CONTENT, 12)) == ["> content: 12 octets"]
 
 
-def transaction(hop: RawHop, *recipients: str, large: bool = False) -> list[Result]:
+def transaction(hop: RawHop, mail: Envelope) -> list[Result]:
     """The results of the second transaction of a session."""
 
     async def main() -> list[Result]:
@@ -119,11 +121,10 @@ def transaction(hop: RawHop, *recipients: str, large: bool = False) -> list[Resu
             session = await connect(hop, QUICK)
             await session.open("client.example")
             session.facts.connect_seconds = 7.0
-            first = await session.send(envelope("first@b.example"))
+            first = await session.send(envelope())
             assert [(r.reply.code, r.facts and r.facts.connect_seconds) for r in first] == [
                 (250, 7)
             ]
-            mail = envelope(*recipients, large=large)
             results = await session.send(mail)
             session.close()
             return results
@@ -144,11 +145,11 @@ MAIL = f"> MAIL FROM:<s@a.example> SIZE={len(BODY) + len('X-Trace: y' + chr(13) 
 
 def test_a_transaction_has_its_dialogue_and_that_of_the_set_up() -> None:
     second = iter([b"250 2.1.5 Ok\r\n", b"550 5.1.1 unknown\r\n"])
-    results = transaction(RawHop({"RCPT": lambda _: next(second)}), "bob@b.example")
+    results = transaction(RawHop({"RCPT": lambda _: next(second)}), envelope())
     assert said(results[0]) == [
         *SETUP,
         MAIL,
-        "> RCPT TO:<bob@b.example>",
+        "> RCPT TO:<r0@b.example>",
         "> DATA",
         "< 250 2.1.0 Ok",
         "< 550 5.1.1 unknown",
@@ -164,7 +165,7 @@ def test_a_transaction_has_its_dialogue_and_that_of_the_set_up() -> None:
 
 def test_recipients_of_a_transaction_share_its_dialogue() -> None:
     hop = RawHop({"dot": lambda _: b"451 4.3.0 later\r\n" if hop.messages[1:] else None})
-    results = transaction(hop, "a@b.example", "b@b.example")
+    results = transaction(hop, envelope(recipients=2))
     assert said(results[0])[-2:] == ["> content: 35 octets", "< 451 4.3.0 later"]
     assert results[0].said is results[1].said
 
@@ -179,13 +180,13 @@ def test_recipients_of_a_transaction_share_its_dialogue() -> None:
 )
 def test_the_end_of_a_connection_is_in_the_transcript(words: bytes, end: list[str]) -> None:
     hop = RawHop({"MAIL": lambda _: words if hop.messages else None}, ehlo=LOCK_STEP)
-    lines = said(transaction(hop, "bob@b.example")[0])
+    lines = said(transaction(hop, envelope())[0])
     assert lines[-len(end) :] == end
 
 
 def test_content_that_broke_off_is_counted() -> None:
     hop = RawHop({"content": lambda _: b"" if not hop.messages else DROP})
-    lines = said(transaction(hop, "bob@b.example", large=True)[0])
+    lines = said(transaction(hop, large())[0])
     octets = [re.fullmatch(r"> content: (\d+) octets", line) for line in lines]
     (match,) = [each for each in octets if each]
     assert len(LARGE) * 1000 < int(match[1])
@@ -193,7 +194,7 @@ def test_content_that_broke_off_is_counted() -> None:
 
 def test_a_peer_that_drips_costs_little_memory() -> None:
     async def main() -> None:
-        protocol = ClientProtocol(QUICK)
+        protocol = ClientProtocol(QUICK.timeouts)
         for _ in range(10_000):
             protocol.data_received(b" ")
         assert len(protocol.said) == 256

@@ -15,7 +15,7 @@ from queued.reports.text.compose import compose
 from queued.reports.text.machine import status_of
 from queued.reports.text.original import header_of
 from queued.reports.text.values import Dsn, Original, Report
-from tests.queued.reports.text.dsn_parts import octets, parts
+from tests.queued.reports.text.dsn_parts import parts
 
 NOW = datetime(2026, 11, 23, 9, 0, 7, 123456, tzinfo=UTC)
 HEADER = b"Received: by relay.example\r\nFrom: a@a.example\r\nSubject: hello\r\n"
@@ -58,94 +58,6 @@ def composed(what: Report, **changes: Any) -> Dsn:
         "boundary": "=_b.1", "message_id_header": "<9.report@relay.example>", "now": NOW
     }  # fmt: skip
     return compose(what, shipped_texts(), **arguments | changes)
-
-
-WANTED = """\
-From: Mail Delivery System <mailer-daemon@relay.example>
-To: <alice@a.example>
-Subject: Undelivered mail returned to sender
-Date: Mon, 23 Nov 2026 09:00:07 +0000
-Message-ID: <9.report@relay.example>
-In-Reply-To: <one@a.example>
-References: <one@a.example>
-Auto-Submitted: auto-replied
-MIME-Version: 1.0
-Content-Type: multipart/report; report-type=delivery-status;
- boundary="=_b.1"
-
---=_b.1
-Content-Description: Notification
-Content-Type: text/plain; charset=us-ascii
-Content-Language: en
-
-This is the mail system at relay.example.
-
-Your message of 2026-11-23 08:00 UTC could not be delivered
-to these recipients. It will not be tried again.
-
-<bob@b.example>
-    There is no such address.
-    mx.b.example said: 550 5.1.1 No such user
-
-<carol@c.example>
-    All attempts failed until the time for them was over.
-    connection refused by every host
-
-The report below has the details. After it comes your message or its
-header.
-
---=_b.1
-Content-Description: Delivery report
-Content-Type: message/delivery-status
-
-Reporting-MTA: dns; relay.example
-Original-Envelope-Id: QQ+314
-Arrival-Date: Mon, 23 Nov 2026 08:00:07 +0000
-
-Original-Recipient: rfc822; Bob+x@b.example
-Final-Recipient: rfc822; bob@b.example
-Action: failed
-Status: 5.1.1
-Remote-MTA: dns; mx.b.example
-Diagnostic-Code: smtp; 550 5.1.1 No such user
-Last-Attempt-Date: Mon, 23 Nov 2026 09:00:07 +0000
-Final-Log-ID: 7.8
-
-Final-Recipient: rfc822; carol@c.example
-Action: failed
-Status: 4.4.7
-Diagnostic-Code: X-pgmta; connection refused by every host
-Last-Attempt-Date: Mon, 23 Nov 2026 09:00:07 +0000
-Final-Log-ID: 7.9
-
---=_b.1
-Content-Description: Original message
-Content-Type: message/rfc822
-
-Received: by relay.example
-From: a@a.example
-Subject: hello
-
-Hello.
-.
-
---=_b.1--
-"""
-
-
-def test_a_failure_octet_for_octet() -> None:
-    other = recipient(
-        recipient="carol@c.example",
-        reply="connection refused by every host",
-        host="",
-        answer_class="expired",
-        id=9,
-    )
-    dsn = composed(report(recipient(orcpt="rfc822;Bob+2Bx@b.example"), other, envid="QQ+2B314"))
-    assert octets(dsn).decode() == WANTED.replace("\n", "\r\n")
-    assert dsn == composed(
-        report(recipient(orcpt="rfc822;Bob+2Bx@b.example"), other, envid="QQ+2B314")
-    )
 
 
 @pytest.mark.parametrize("kind", get_args(Kind.__value__))

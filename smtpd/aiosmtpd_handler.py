@@ -30,7 +30,7 @@ from smtpd.message.end_of_data import EndOfData
 from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
 from smtpd.server.server import Server
-from smtpd.session.composition import compose, header_rules
+from smtpd.session.accepted_message import compose, header_rules
 from smtpd.tls.tls_facts import TlsFacts
 
 _LOCAL_PEER = ("127.0.0.1", 0)  # stands for the peer of a Unix socket

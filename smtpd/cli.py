@@ -218,8 +218,8 @@ def serve(config: Path, descriptors: str) -> None:
     """Serve inherited sockets; the master starts this."""
     settings = load(config, SmtpdConfig)
     logs.configure(settings.log, daemon="smtpd")
-    from smtpd.process.keeper import FORMER_DATABASE
-    from smtpd.process.process import serve as serve_sockets
+    from smtpd.process.serving_process import serve as serve_sockets
+    from smtpd.process.supervisor import FORMER_DATABASE
     from smtpd.tls.contexts import ContextSet
 
     tls = ContextSet(settings).load(config)

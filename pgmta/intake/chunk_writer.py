@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import psycopg
 
+from pgmta.aging_queue import AgingQueue
 from pgmta.errors import StoreUnavailable
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.logs import get
 from pgmta.model import PART_OCTETS
 from pgmta.postgres.resources import Resources
-from pgmta.priority import AgingQueue
 from pgmta.store.queue.enqueue import Enqueue, chunk_count
 
 log = get("chunks")
@@ -65,7 +65,7 @@ class ChunkWriter:
     A whole message goes first, and of the others the oldest. So messages become complete one after
     the other, and the database has little content without a message. The clients of the other
     messages wait, because no more is read from them. A part that has waited for 5 s goes before
-    all (pgmta/priority.py).
+    all (pgmta/aging_queue.py).
 
     If a crash comes between the chunks and their message, the chunks are removed as orphans.
     """

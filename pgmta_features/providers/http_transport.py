@@ -19,7 +19,7 @@ from pgmta_features.providers.http_parameters import (
 from pgmta_features.providers.http_request import Target
 from queued.config import Delivery
 from queued.delivery.dns.addresses import Addresses
-from queued.delivery.dns.dns import Questions
+from queued.delivery.dns.resolver import Questions
 from queued.delivery.dns.unresponsive import SLOW_S, Unresponsive
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.delivery.tls.tls_memory import TlsMemory

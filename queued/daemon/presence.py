@@ -16,8 +16,8 @@ from pgmta.store.queue.conditions import partition_condition
 from pgmta.waiting import Waiting
 from queued.config import Worker
 from queued.process.queued_process import QueuedProcess
+from queued.worker.attempt_recorder import TraceWatch
 from queued.worker.kinds import Runner
-from queued.worker.observer import TraceWatch
 from queued.worker.row_worker import is_rule, rule
 
 _RETRY_PAUSE_S = 0.5  # while PostgreSQL is away at the start

@@ -14,8 +14,8 @@ from pgmta.model import Item
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.resources import Resources
 from pgmta.service import Part
-from pgmta.store.admin.space import Space
 from pgmta.store.admin.upkeep import Upkeep
+from pgmta.store.admin.vacuum import Space
 from pgmta.store.admin.workers import Registry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.queue.claim import SESSION
@@ -36,8 +36,8 @@ from queued.delivery.transports import Transports
 from queued.process.delivery_figures import DeliveryFigures
 from queued.process.orders import Orders
 from queued.process.queue_figures import QueueFigures
-from queued.process.space import Reclaimer, RowVacuum
 from queued.process.task_look import TaskLook
+from queued.process.vacuum import Reclaimer, RowVacuum
 from queued.routing.routes import Routes
 from queued.signing.keyring import Keyring
 from queued.signing.signers import Signers

@@ -19,8 +19,8 @@ from pgmta.store.queue.enqueue import Enqueue, chunk_count
 from queued.config import QueuedConfig
 from queued.reports.report_policy import Plan
 from queued.reports.text.compose import compose
+from queued.reports.text.dsn import Dsn, Original, Report
 from queued.reports.text.original import header_of
-from queued.reports.text.values import Dsn, Original, Report
 from queued.routing.retry_until import RetryUntil
 
 MAX_IN_MEMORY_OCTETS = 2 * PART_OCTETS

@@ -18,7 +18,7 @@ from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
 from pgmta.store.records.reports import Page, Place, Reports
 from queued.process.queued_process import QueuedProcess
-from queued.reports.round import ReportRound
+from queued.reports.report_batches import ReportBatches
 from queued.reports.writer import ReportWriter
 
 _LOOK_INTERVAL_S = 1.0  # at the rows of other processes, in our turn
@@ -51,7 +51,7 @@ class ReportDuty:
         self._reports = Reports(link, f"reports@{process.name}")
         store = Enqueue(link, process.schema)
         writer = ReportWriter(store, Contents(link), process.host)
-        self._round = ReportRound(self._reports, store, writer)
+        self._round = ReportBatches(self._reports, store, writer)
         self._due = 0.0  # time of the loop's clock when the age of a waiting message makes it ready
 
     async def run(self) -> None:

@@ -79,7 +79,7 @@ class Claimer:
         """Wakes the loop for rows whose next attempt is due."""
         self._context = context
         self._leases = context.leases
-        self._left_out = context.dispatch.left_out
+        self._exclusions = context.dispatch.exclusions
         self._reserved = reserved
         self._limit: asyncio.Timeout | None = None  # time limit of the claim under way
         self._freed = context.leases.watch()
@@ -187,7 +187,7 @@ class ClaimLoop(Claimer):
         while not self._stopping:
             self._freed.clear()
             free = concurrency - len(leases.items) + len(leases.reserved)
-            busy, load = self._left_out.busy(free)
+            busy, load = self._exclusions.busy(free)
             if free < max(1, (concurrency - load) // 4):
                 await self._freed.wait()
                 continue
@@ -230,6 +230,6 @@ class ClaimLoop(Claimer):
         while not self._woken.is_set():
             self._freed.clear()
             free = self._config.concurrency - len(leases.items) + len(leases.reserved)
-            if not busy <= set(self._left_out.busy(free)[0]):
+            if not busy <= set(self._exclusions.busy(free)[0]):
                 return
             await first(self._woken, self._freed)

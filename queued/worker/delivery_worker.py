@@ -24,11 +24,11 @@ from queued.config import QueuedConfig, Worker
 from queued.delivery.transport.result import NOT_BEGUN
 from queued.outgoing.stage import Means
 from queued.process.queued_process import QueuedProcess, WorkerMail
+from queued.worker.attempt_recorder import AttemptRecorder
+from queued.worker.claim_exclusions import MAX_URGENT
 from queued.worker.claim_loop import ClaimContext, Claimer, ClaimLoop
 from queued.worker.dispatch import Dispatch
 from queued.worker.leases import Leases
-from queued.worker.left_out import MAX_URGENT
-from queued.worker.observer import Observer
 from queued.worker.settler import Settler
 from queued.worker.spans import Spans
 from queued.worker.turns import TurnSchedule
@@ -71,7 +71,7 @@ class DeliveryWorker:
             Settlements(link("settle"), owner), self._leases, self._deferred, process.reported.set,
             spans, process.figures,
         )  # fmt: skip
-        self._observer = Observer(lines=config.log.attempts)
+        self._recorder = AttemptRecorder(lines=config.log.attempts)
         means = Means(
             contents=Contents(link("content")),
             transports=process.transports,
@@ -82,7 +82,7 @@ class DeliveryWorker:
             link=link,
         )
         self._dispatch = Dispatch(
-            config, means, self._leases, self._settler, process.reclaimer, self._observer, spans
+            config, means, self._leases, self._settler, process.reclaimer, self._recorder, spans
         )
         timed = self._dispatch.stages.context.timed
         timed.most, timed.wake = worker.concurrency // 2, self._wake_loops
@@ -168,7 +168,7 @@ class DeliveryWorker:
 
     def set_traces(self, traces: Sequence[Trace]) -> None:
         """Use these traces from now on."""
-        self._observer.set_traces(traces)
+        self._recorder.set_traces(traces)
 
     def _set_claims(self, config: QueuedConfig) -> None:
         for loop in self.loops:

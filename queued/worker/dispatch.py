@@ -21,11 +21,11 @@ from queued.outgoing.outgoing import Outgoing, StoredContent
 from queued.outgoing.stage import Means, StageContext
 from queued.outgoing.stages import Stages
 from queued.process.queued_process import Destinations
-from queued.process.space import Reclaimer
+from queued.process.vacuum import Reclaimer
 from queued.routing.routes import Routed, Routes
+from queued.worker.attempt_recorder import AttemptRecorder
+from queued.worker.claim_exclusions import ClaimExclusions
 from queued.worker.leases import Leases
-from queued.worker.left_out import LeftOut
-from queued.worker.observer import Observer
 from queued.worker.settler import Settler
 from queued.worker.spans import Spans
 from queued.worker.verdict import Judge, settled, success_notice
@@ -56,7 +56,7 @@ class Dispatch:
         leases: Leases,
         settler: Settler,
         space: Reclaimer | None = None,
-        observer: Observer | None = None,
+        recorder: AttemptRecorder | None = None,
         spans: Spans | None = None,
     ) -> None:
         self._means = means
@@ -64,7 +64,7 @@ class Dispatch:
         leases.owners.append(self.rows)
         self._settler = settler
         self._space = space
-        self._observer = observer or Observer()
+        self._recorder = recorder or AttemptRecorder()
         self._spans = spans
         self._queues: dict[str, DestinationQueue] = {}  # by the key of the destination
         self._judge = Judge()
@@ -73,7 +73,7 @@ class Dispatch:
         )
         self.stages = Stages(context, self._put)
         """The stages, and in their context the room for content."""
-        self.left_out = LeftOut(self._queues, self.stages)
+        self.exclusions = ClaimExclusions(self._queues, self.stages)
         """The mail that the next claim leaves out."""
         self.configure(config)
 
@@ -86,9 +86,9 @@ class Dispatch:
         self.route_limits = self._routes.limits
         """The mail with a limit of its route, which claims can leave out by further labels."""
         self._judge.configure(config, self._routes, AnswerRules(config.answering))
-        self.left_out.forget_places()
-        self.left_out.pause = min(_MAX_LEFT_OUT_S, self._judge.shortest / 2)
-        self.stages.configure(config, self.left_out.admit)
+        self.exclusions.forget_places()
+        self.exclusions.pause = min(_MAX_LEFT_OUT_S, self._judge.shortest / 2)
+        self.stages.configure(config, self.exclusions.admit)
         reserved = config.urgent.connections(config.delivery.connections)
         self._limits = config.delivery, reserved
         for queue in self._queues.values():
@@ -116,7 +116,7 @@ class Dispatch:
         One envelope has the rows with the same message, next hop and reverse-path. Rows in
         `reserved` slots are handed back if their next hop has its share of these.
         """
-        self.left_out.returned = 0
+        self.exclusions.returned = 0
         started = self._means.clock.now()
         for key, (routed, group) in self._groups(items, messages).items():
             number, _, sender, utf8 = key
@@ -143,7 +143,7 @@ class Dispatch:
                 self._fail(group, error)
                 continue
             self.stages.send(outgoing, self.stages.steps)
-        return self.left_out.returned
+        return self.exclusions.returned
 
     def _stream(self, message: Message, group: list[Item]) -> StoredContent:
         urgent = any(item.urgent for item in group)
@@ -186,7 +186,7 @@ class Dispatch:
             transport = self._means.transports.find_transport(destination.transport)
             queue = DestinationQueue(destination, transport, self, *self._limits, self._means.gate)
             self._queues[destination.key] = queue
-            self.left_out.watch(destination)
+            self.exclusions.watch(destination)
         queue.put_envelope(envelope)
 
     def connected(self, destination: Destination) -> bool:
@@ -267,11 +267,11 @@ class Dispatch:
             outcome = settled(item, result.event, result, started, now)
             if item.notify:
                 outcome.report = success_notice(item, result)
-            if self._observer.on:
-                self._observer.see(outcome, result)
+            if self._recorder.on:
+                self._recorder.see(outcome, result)
         else:
             outcome = self._judge.judge(item, result, started, now)
-            self._observer.see(outcome, result)
+            self._recorder.see(outcome, result)
         self._settler.put_outcome(outcome)
         if item.spans and self._spans:
             self._spans.concluded(outcome, item.spans)
@@ -292,7 +292,7 @@ class Dispatch:
 
     def unreachable(self, destination: Destination, domains: set[str], result: Result) -> None:
         """Leave a destination out of claims for a while."""
-        self.left_out.unreachable(destination, domains, result)
+        self.exclusions.unreachable(destination, domains, result)
 
     def closed(self, destination: Destination) -> None:
         """Forget a destination without mail and connections."""

@@ -60,7 +60,7 @@ class UrgentLoop(Claimer):
                 while not self._woken.is_set():
                     self._freed.clear()
                     free = self._slots - len(self._leases.reserved)
-                    if busy and free and not set(busy) <= set(self._left_out.crowded(free)):
+                    if busy and free and not set(busy) <= set(self._exclusions.crowded(free)):
                         break
                     await (first(self._woken, self._freed) if busy else self._woken.wait())
                 self._woken.clear()
@@ -73,7 +73,7 @@ class UrgentLoop(Claimer):
             free = self._slots - len(self._leases.reserved)
             if not free:
                 return [""]
-            busy = self._left_out.crowded(free)
+            busy = self._exclusions.crowded(free)
             found = await self.claim(max(1, free // 2), busy, _CONTENT_OCTETS)
             if self.returned > found // 2:
                 await asyncio.sleep(_CROWDED_PAUSE_S)

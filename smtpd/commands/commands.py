@@ -10,12 +10,12 @@ from aiosmtpd.smtp import Session
 from pgmta.accounts.login import Login
 from pgmta.errors import AddressError
 from pgmta.mail.address import split_path
-from pgmta.mail.trace_field import trace_field
+from pgmta.mail.received_field import trace_field
 from pgmta.model import Origin
 from smtpd.commands.listener import SmtpListener
 from smtpd.commands.parameters import Dsn, separated
 from smtpd.commands.tally import Tally
-from smtpd.message import chunks
+from smtpd.message import bdat
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
 from smtpd.server.server import Server
@@ -278,7 +278,7 @@ class Commands:
         return replies.IN_CHUNKS
 
     def _bdat(self, argument: str) -> str:
-        chunk = chunks.parse(argument)
+        chunk = bdat.parse(argument)
         if not chunk:
             return replies.SYNTAX_BDAT  # without a size nobody knows where the next command begins
         self.chunk = chunk

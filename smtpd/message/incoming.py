@@ -9,7 +9,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.intake.committer import Committer
 from pgmta.intake.content import Content, State
-from pgmta.intake.header_rules import HeaderRefusal, HeaderRules
+from pgmta.intake.header_completion import HeaderCompletion, HeaderRefusal
 from pgmta.logs import get
 from pgmta.mail.header import (
     MAX_HEADER_OCTETS,
@@ -21,7 +21,7 @@ from pgmta.mail.header import (
 )
 from pgmta.model import CHUNK_OCTETS, PART_OCTETS
 from smtpd.config import SmtpdConfig
-from smtpd.message.chunks import Chunks
+from smtpd.message.bdat import Chunks
 from smtpd.message.content_file import ContentFile, Spool
 from smtpd.message.end_of_data import EndOfData
 from smtpd.protocol import replies
@@ -61,7 +61,7 @@ class IncomingMessage:
         committer: Committer,
         wire_form: EndOfData | Chunks,
         *,
-        header_rules: HeaderRules | None = None,
+        header_rules: HeaderCompletion | None = None,
         whole: bool = False,
     ) -> None:
         self.whole = whole

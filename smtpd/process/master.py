@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from pgmta import logs, signals
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.service import ServiceManager, Signals, start_part
-from smtpd.process.keeper import GRACE_S, Keeper
 from smtpd.process.maildrop_watch import MaildropWatch
 from smtpd.process.plan import MasterPlan
 from smtpd.process.plan_process import PlanProcess
 from smtpd.process.sockets import listening
+from smtpd.process.supervisor import GRACE_S, Supervisor
 
 if TYPE_CHECKING:
     from pgmta.metrics.metrics_server import MetricsServer
@@ -34,15 +34,15 @@ class Master:
         self._plan = plan
         per_listener = listening(plan.listen, plan.processes)
         self._sockets = [[sockets[n] for sockets in per_listener] for n in range(plan.processes)]
-        self._keepers = [
-            Keeper(Path(plan.path), [sock.fileno() for sock in sockets])
+        self._supervisors = [
+            Supervisor(Path(plan.path), [sock.fileno() for sock in sockets])
             for sockets in self._sockets
         ]
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT; SIGHUP replaces the processes, for the new file.
 
-        Raises the error of a keeper that ended by itself.
+        Raises the error of a supervisor that ended by itself.
         """
         signals = Signals()
         self._manager = ServiceManager()
@@ -50,7 +50,7 @@ class Master:
             signals.attach()
         page = await self._serve_page()
         stop = signals.stop
-        runs = [start_part("keeper", keeper.run, stop) for keeper in self._keepers]
+        runs = [start_part("supervisor", supervisor.run, stop) for supervisor in self._supervisors]
         for listener in self._plan.listen:
             address = {"address": listener.address, "port": listener.port}
             if listener.socket:
@@ -69,12 +69,12 @@ class Master:
         if page:
             page.begin_stop()
         await _end(others)
-        for keeper in self._keepers:
-            keeper.stop()
+        for supervisor in self._supervisors:
+            supervisor.stop()
         _, slow = await asyncio.wait(runs, timeout=GRACE_S)
         if slow:
-            for keeper in self._keepers:
-                keeper.signal(signal.SIGKILL)
+            for supervisor in self._supervisors:
+                supervisor.signal(signal.SIGKILL)
             await asyncio.wait(slow)
         await _end(notes)
         if page:
@@ -84,13 +84,13 @@ class Master:
             run.result()
 
     async def _announce(self) -> None:
-        """Notify systemd once every keeper has a process that accepts connections."""
-        for keeper in self._keepers:
-            await keeper.accepting.wait()
+        """Notify systemd once every supervisor has a process that accepts connections."""
+        for supervisor in self._supervisors:
+            await supervisor.accepting.wait()
         self._manager.ready(self._serving())
 
     def _serving(self) -> str:
-        return f"takes mail with {len(self._keepers)} processes"
+        return f"takes mail with {len(self._supervisors)} processes"
 
     async def _serve_page(self) -> MetricsServer | None:
         """Return the server of figures once it answers. Raises ConfigError."""
@@ -100,7 +100,7 @@ class Master:
         from pgmta.metrics.metrics_server import MetricsServer  # and aiohttp, which takes 16 MB
         from smtpd.process.master_page import MasterPage
 
-        page = MasterPage(self._keepers)
+        page = MasterPage(self._supervisors)
         settings = MetricsPage.model_validate({"listen": self._plan.metrics})
         server = MetricsServer("smtpd", settings, page.scrape, page.problem)
         await server.start()
@@ -123,8 +123,8 @@ class Master:
         if not await self._read_again(stopped):
             return "the changed configuration has mistakes"
         replaced = 0
-        for keeper in self._keepers:
-            if await keeper.replace():
+        for supervisor in self._supervisors:
+            if await supervisor.replace():
                 replaced += 1
             else:
                 log.error("process kept as it was: its successor did not start")

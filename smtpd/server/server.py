@@ -21,7 +21,7 @@ from pgmta.tracing import tracing
 from smtpd.config import SmtpdConfig
 from smtpd.protocol import replies
 from smtpd.recipients.directory import Directory
-from smtpd.server.gate import Gate
+from smtpd.server.database_gate import Gate
 from smtpd.server.log import AcceptedLog, Notice, RefusalLog
 from smtpd.server.memory import Memory
 from smtpd.server.scheduler import Scheduler

@@ -15,7 +15,7 @@ from smtpd.server.server import Server
 from smtpd.session.connection import Connection
 from smtpd.session.phase import Phase
 from smtpd.session.session import LmtpSession, SmtpSession
-from smtpd.session.watch import Watch
+from smtpd.session.timeouts import Watch
 from smtpd.tls.server_handshake import reason, shake_hands
 from smtpd.tls.tls_facts import TlsFacts
 

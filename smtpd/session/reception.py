@@ -16,13 +16,13 @@ from smtpd.commands.commands import Commands
 from smtpd.commands.listener import SmtpListener
 from smtpd.commands.tally import Tally
 from smtpd.hooks.session_hooks import SessionHooks
-from smtpd.message.chunks import Chunks
+from smtpd.message.bdat import Chunks
 from smtpd.message.content_file import ContentFile
 from smtpd.message.end_of_data import EndOfData
 from smtpd.message.incoming import IncomingMessage
 from smtpd.protocol import replies
 from smtpd.server.server import Server
-from smtpd.session.composition import compose, header_rules
+from smtpd.session.accepted_message import compose, header_rules
 from smtpd.session.connection import Connection
 from smtpd.session.replier import Replier
 

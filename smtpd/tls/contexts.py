@@ -13,7 +13,7 @@ from pgmta.config.loader import mistakes
 from pgmta.config.yaml_file import Key
 from pgmta.logs import get
 from smtpd.config import Certificate, ClientCertificates, Listener, SmtpdConfig
-from smtpd.tls.identity import CertificateProblem, Identity
+from smtpd.tls.certificate import CertificateProblem, Identity
 
 _TICKETS_PER_SESSION = 1  # a second one would serve a client that opens two sessions at once
 _FILES_LOOK_INTERVAL_S = 10.0

@@ -188,7 +188,7 @@ EXCEPTION WHEN invalid_text_representation THEN
 END $$;
 COMMENT ON FUNCTION trace_client IS
     'Who handed over the message with this trace field, as address|helo|protocol; null: no client of SMTP. '
-    'pgmta/mail/trace_field.py finds the same.';
+    'pgmta/mail/received_field.py finds the same.';
 
 CREATE FUNCTION rows_log(ids bigint[], event text, who text DEFAULT NULL, reason text DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql AS $$

@@ -11,7 +11,7 @@ import pytest
 from bench.peer.cells import Cell
 from bench.peer.postfix import Postfix, Relay
 from bench.peer.system import Running
-from queued.reports.text.values import Original, Report
+from queued.reports.text.dsn import Original, Report
 from tests.peers.collector import Collector
 from tests.peers.exim import CONFIG, Exim
 from tests.queued.reports.text.dsn_parts import octets

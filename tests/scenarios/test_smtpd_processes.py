@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from smtpd.process import keeper as keeper_module
-from smtpd.process.keeper import Keeper
+from smtpd.process import supervisor as keeper_module
+from smtpd.process.supervisor import Supervisor
 from tests.smtpd.handlers import printing
 from tests.support.daemons import Smtpd, lives
 from tests.support.submit import Client
@@ -220,8 +220,8 @@ def test_a_process_whose_master_has_died_ends_without_an_error(system: System) -
 
 
 async def test_a_successor_that_does_not_start_replaces_nobody(tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path / "missing.yaml", [])
-    assert not await keeper.replace()
+    supervisor = Supervisor(tmp_path / "missing.yaml", [])
+    assert not await supervisor.replace()
 
 
 async def test_a_process_that_does_not_stop_is_killed(
@@ -232,13 +232,13 @@ async def test_a_process_that_does_not_stop_is_killed(
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(keeper_module, "GRACE_S", 0.1)
-    keeper = Keeper(tmp_path / "smtpd.yaml", [])
-    running = asyncio.create_task(keeper.run())
+    supervisor = Supervisor(tmp_path / "smtpd.yaml", [])
+    running = asyncio.create_task(supervisor.run())
     for _ in range(4):  # the third would wait for ever
         async with asyncio.timeout(PATIENCE):
-            assert await keeper.replace()
-    keeper.stop()
-    keeper.signal(signal.SIGKILL)
+            assert await supervisor.replace()
+    supervisor.stop()
+    supervisor.signal(signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
         await running
     assert len(pids.read_text().split()) >= 4

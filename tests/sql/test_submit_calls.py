@@ -17,7 +17,7 @@ from pgmta.postgres.link import Link
 from pgmta.postgres.notify import CHANNEL
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.admin.upkeep import Upkeep
-from queued.upkeep.keys import expire_keys
+from queued.upkeep.idempotency_keys import expire_keys
 from tests.sql.test_mails import MAIL, stored
 from tests.support.database import fresh_database
 from tests.support.rows import column, fetch

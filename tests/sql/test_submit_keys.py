@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 
 from pgmta.postgres.link import Link
 from pgmta.store.admin.upkeep import Upkeep
-from queued.upkeep.keys import expire_keys
+from queued.upkeep.idempotency_keys import expire_keys
 from tests.sql.test_submit_values import MAIL
 from tests.support.rows import column, fetch
 from tests.support.waiting import until

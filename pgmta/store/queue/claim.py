@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from pgmta.errors import StoreUnavailable
-from pgmta.mail.trace_field import client_of
+from pgmta.mail.received_field import client_of
 from pgmta.model import Item, Labelled, Message, RouteLimit
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.link import Link

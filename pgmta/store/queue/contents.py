@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from pgmta.aging_queue import PriorityLock
 from pgmta.compose.template import TemplateSource
 from pgmta.postgres.link import Link
-from pgmta.priority import PriorityLock
 from pgmta.store.queries import queries
 
 _SQL = queries("contents")

@@ -13,7 +13,7 @@ import click
 
 from pgmta.command import print_json, print_line, print_text
 from pgmta.errors import PgmtaError
-from pgmta.mail.trace_field import ClientFacts, client_of
+from pgmta.mail.received_field import ClientFacts, client_of
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.explainer import explainers, first_reason

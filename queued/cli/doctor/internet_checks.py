@@ -26,7 +26,7 @@ from queued.cli.options.shown_keys import (
     shown_keys,
 )
 from queued.config import SMTP_TRANSPORTS, QueuedConfig
-from queued.delivery.dns.dns import Questions
+from queued.delivery.dns.resolver import Questions
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.smtp.survey import survey
 from queued.delivery.tls.tls_policy import TlsMode

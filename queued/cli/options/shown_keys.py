@@ -17,7 +17,7 @@ from pgmta.errors import DeliveryError, PgmtaError
 from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.options.queue_command import database_of, who
 from queued.config import QueuedConfig, read_config
-from queued.delivery.dns.dns import Questions, texts
+from queued.delivery.dns.resolver import Questions, texts
 from queued.signing.canonical import BodyHash, split_header
 from queued.signing.key_problem import KeyProblem
 from queued.signing.keyring import read_key

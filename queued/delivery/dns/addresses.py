@@ -17,8 +17,8 @@ from dns.rdtypes.IN.AAAA import AAAA
 
 from pgmta.errors import DeliveryError, Stage
 from queued.config import Delivery
-from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.forbidden import Address, ForbiddenNetworks
+from queued.delivery.dns.resolver import Questions
 from queued.delivery.dns.unresponsive import Unresponsive
 
 MAX_ADDRESSES = 4

@@ -19,9 +19,9 @@ from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.text import printable
 from queued.config import Delivery
 from queued.delivery.dns.addresses import Addresses
-from queued.delivery.dns.dns import DnsAnswer, Questions
 from queued.delivery.dns.forbidden import Address, embedded
 from queued.delivery.dns.hop import Hop, hops_in_order
+from queued.delivery.dns.resolver import DnsAnswer, Questions
 from queued.delivery.dns.unresponsive import Unresponsive
 
 # RFC 1123, section 2.1, with the underscore that some hosts have; an address does not match.

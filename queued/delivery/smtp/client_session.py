@@ -13,6 +13,7 @@ from pgmta.model import Reply
 from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
+from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.smtp.exchange import (
     hung_up,
     lock_step,
@@ -23,7 +24,6 @@ from queued.delivery.smtp.exchange import (
 )
 from queued.delivery.smtp.final_dot import send_by_lmtp, send_content, send_nothing
 from queued.delivery.smtp.mail_commands import limit, mail_command, rcpt_command, size_limit
-from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.open_connections import (

@@ -9,7 +9,7 @@ from pgmta.errors import DeliveryError, Stage
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.client_session import ClientSession
-from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.smtp.sasl import authenticate
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.tls.handshake import BrokenTls, server_name, shake_hands

@@ -7,7 +7,7 @@ from typing import NoReturn
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Reply
 from pgmta.states import Event
-from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Again, Result
 

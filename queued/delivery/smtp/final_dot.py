@@ -9,9 +9,9 @@ from stringzilla import find
 from pgmta.errors import DeliveryError, Stage
 from pgmta.mail.octets import replace
 from pgmta.model import Reply
+from queued.delivery.smtp.connection import ClientProtocol, waiting
 from queued.delivery.smtp.exchange import leave, out_of_step
 from queued.delivery.smtp.mail_commands import NO_EIGHTBIT
-from queued.delivery.smtp.protocol import ClientProtocol, waiting
 from queued.delivery.transport.envelope import Envelope
 
 _MAX_COPIED_OCTETS = 16384  # up to this size one write of a copy is quicker than several writes

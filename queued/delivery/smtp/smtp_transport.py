@@ -13,8 +13,8 @@ from pgmta.errors import DeliveryError, NoHostLeft, Stage
 from pgmta.logs import get
 from pgmta.model import Item
 from queued.config import Delivery
-from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.hosts import Host, Hosts
+from queued.delivery.dns.resolver import Questions
 from queued.delivery.dns.unresponsive import SLOW_S, Unresponsive
 from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.connector import Connector

@@ -8,11 +8,11 @@ from pgmta.config.types import is_address
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import TlsResult
 from queued.config import Tls
-from queued.delivery.dns.dns import Questions, tlsa_records
 from queued.delivery.dns.hosts import Host
+from queued.delivery.dns.resolver import Questions, tlsa_records
 from queued.delivery.tls import dane
 from queued.delivery.tls.mta_sts import mx_matches
-from queued.delivery.tls.sts_domains import StsDomains
+from queued.delivery.tls.sts_cache import StsCache
 from queued.delivery.tls.sts_fetch import FindAddresses, PolicyFetcher
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.delivery.tls.tls_memory import TlsMemory
@@ -37,12 +37,12 @@ class Security:
         """The knowledge about TLS that workers share."""
         self.contexts = contexts = TlsContexts(config)
         """The settings of TLS sessions."""
-        self._domains: StsDomains | None = None
+        self._domains: StsCache | None = None
         self.fetcher: PolicyFetcher | None = None
         """Fetches MTA-STS policies; None if they are off."""
         if config.sts:
             self.fetcher = PolicyFetcher(lambda: contexts.pkix, addresses, config.sts_port)
-            self._domains = StsDomains(questions, self.fetcher, memory)
+            self._domains = StsCache(questions, self.fetcher, memory)
 
     async def policy(self, demand: TlsDemand, host: Host) -> HostPolicy:
         """Return the policy of a host.

@@ -9,11 +9,11 @@ from functools import lru_cache
 from pgmta.compose.header_fields import address_field, date, text_field
 from pgmta.compose.mime import encode_text
 from queued.config import BounceTexts, split_named
+from queued.reports.text.dsn import Dsn, Report
 from queued.reports.text.fields import text_of, whole
 from queued.reports.text.human import human_texts
 from queued.reports.text.machine import delivery_status
 from queued.reports.text.original import languages_of, returned_type
-from queued.reports.text.values import Dsn, Report
 
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,900}>")
 _MAX_SUBJECT_CHARACTERS = 500

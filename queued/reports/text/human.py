@@ -9,9 +9,9 @@ from pgmta.config.types import without_port
 from pgmta.mail.text import printable
 from pgmta.report_row import ReportRow
 from queued.config import Language
+from queued.reports.text.dsn import Report
 from queued.reports.text.fields import day, text_of
 from queued.reports.text.machine import has_code
-from queued.reports.text.values import Report
 
 MAX_NAMED_RECIPIENTS = 30
 """The text names so many; the part for programs has all recipients."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from pgmta.compose.header_fields import date
 from pgmta.report_row import Kind, ReportRow
+from queued.reports.text.dsn import Report
 from queued.reports.text.fields import (
     folded,
     from_xtext,
@@ -17,7 +18,6 @@ from queued.reports.text.fields import (
     typed_address,
     whole,
 )
-from queued.reports.text.values import Report
 
 _REPLY = re.compile(r"([2-5])\d\d(?: |$)")
 _ENHANCED = re.compile(r"(?:[2-5]\d\d[ -])?([245])(\.\d{1,3}\.\d{1,3})(?= |$)")

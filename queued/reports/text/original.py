@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from queued.reports.text.values import Original
+from queued.reports.text.dsn import Original
 
 MAX_HEADER_OCTETS = 1 << 16
 """A DSN returns so much of a header at most, up to the end of a field."""

@@ -11,7 +11,7 @@ from pgmta.model import Item, Message
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.client_session import ClientSession
-from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.transport.envelope import Envelope
 from queued.delivery.transport.result import Result
 from tests.support.leases import ALWAYS

@@ -18,7 +18,7 @@ from queued.config import Delivery, Timeouts
 from queued.delivery.destination_queue import DestinationQueue
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.client_session import ClientSession
-from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.envelope import Envelope

@@ -139,12 +139,12 @@ async def test_slow_thread_stops_no_mail_that_is_not_signed(site: Site) -> None:
     await site.until(sent=1)
     assert site.sent[0].items[0].id == 99
     # claims leave out the domains that wait, once they have half of the slots
-    assert site.dispatch.left_out.busy(39) == (["b.example"], 39)
-    assert site.dispatch.left_out.busy(40) == ([], 0)
+    assert site.dispatch.exclusions.busy(39) == (["b.example"], 39)
+    assert site.dispatch.exclusions.busy(40) == ([], 0)
     site.free.set()
     await site.until(sent=40)
     assert site.signed == [False, *[True] * 39]
-    assert site.dispatch.left_out.busy(1) == ([], 0)
+    assert site.dispatch.exclusions.busy(1) == ([], 0)
 
 
 async def test_drain_hands_back_what_waits_for_a_signature(site: Site) -> None:
@@ -230,7 +230,7 @@ async def test_content_that_streams(site: Site) -> None:
     await site.until(outcomes=2)
     assert site.outcomes[1].reply.text == "5.6.0 not signed: the header is over 1 MB"
     assert site.outcomes[1].event is Event.FAIL, "no later attempt would be better"
-    assert site.dispatch.left_out.busy(1) == ([], 0)
+    assert site.dispatch.exclusions.busy(1) == ([], 0)
     foreign = b"From: x@other.example\r\n" + b"x" * (1 << 20)
     take(7, Broken([foreign, b"y"]))
     await site.until(sent=5)

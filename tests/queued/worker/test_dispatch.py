@@ -117,14 +117,14 @@ async def test_mail_for_a_next_hop_that_is_down_waits_until_it_is_tried_again(
     dispatch.dispatch([item(1, 1)], {1: MESSAGE})
     (queue,) = dispatch._queues.values()
     down = Result(Event.DEFER, Reply(0, "no route to host"))
-    dispatch.left_out.pause = 20.0
+    dispatch.exclusions.pause = 20.0
     dispatch.unreachable(queue.destination, {"b.example"}, down)
     dispatch.dispatch([item(2, 1)], {1: MESSAGE})
     (outcome,) = outcomes.found
     assert (outcome.event, outcome.item.id) == (Event.POSTPONE, 2)
     assert 0 < outcome.delay <= 20
     assert "no route to host" in outcome.reply.text
-    dispatch.left_out.pause = -1.0
+    dispatch.exclusions.pause = -1.0
     dispatch.unreachable(queue.destination, {"b.example"}, down)
     dispatch.dispatch([item(3, 1)], {1: MESSAGE})
     assert len(outcomes.found) == 1
@@ -158,7 +158,7 @@ async def test_an_error_of_a_destination_ends_only_the_rows_that_it_did_not_take
 async def test_one_next_hop_gets_its_share_of_reserved_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("queued.worker.left_out.MAX_URGENT", 3)
+    monkeypatch.setattr("queued.worker.claim_exclusions.MAX_URGENT", 3)
     outcomes = Outcomes()
     found = outcomes.found
     config = QueuedConfig.model_validate(
@@ -176,13 +176,13 @@ async def test_one_next_hop_gets_its_share_of_reserved_slots(
         return Item(number, number, "s@a.example", f"r@{domain}", domain, 1, NOW, 1, True)
 
     assert dispatch.dispatch([urgent(n, f"d{n}.example") for n in range(2)], messages, True) == 0
-    assert dispatch.left_out.crowded(50) == []
-    assert dispatch.left_out.crowded(2) == ["d0.example", "d1.example"], "half of the rest"
+    assert dispatch.exclusions.crowded(50) == []
+    assert dispatch.exclusions.crowded(2) == ["d0.example", "d1.example"], "half of the rest"
     # domains that no queue knows yet, with the same next hop
     more = [urgent(n, f"d{n}.example") for n in range(2, 6)]
     assert dispatch.dispatch([*more, urgent(6, "other.example")], messages, True) == 3
     assert [(outcome.item.id, outcome.event) for outcome in found] == [
         (n, Event.HAND_BACK) for n in (3, 4, 5)
     ]
-    assert dispatch.left_out.crowded(50) == [f"d{n}.example" for n in range(6)]
+    assert dispatch.exclusions.crowded(50) == [f"d{n}.example" for n in range(6)]
     assert dispatch.dispatch([urgent(7, "d7.example")], messages) == 0, "in an ordinary place"

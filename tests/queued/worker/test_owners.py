@@ -36,12 +36,12 @@ from queued.outgoing import (
 from queued.process.queued_process import QueuedProcess
 from queued.signing import signers
 from queued.worker import (
+    attempt_recorder,
+    claim_exclusions,
     claim_loop,
     delivery_worker,
     dispatch,
     leases,
-    left_out,
-    observer,
     settler,
     verdict,
 )
@@ -55,7 +55,7 @@ TEMPLATE = TemplateSource(
     sender="s@a.example", from_="s@a.example", subject="x", body="Code {{code}}"
 )
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
-    "worker": (claim_loop, dispatch, leases, left_out, observer, settler, verdict),
+    "worker": (claim_loop, dispatch, leases, claim_exclusions, attempt_recorder, settler, verdict),
     "outgoing": (
         budget_line, check_stage, compose_stage, deadline_stage, gate_stage, outgoing, rate_stage,
         returned_stage, rewrite_stage, sign_stage, signers, stage, stages,

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgmta.accounts.login import Login
-from pgmta.intake.header_rules import HeaderRefusal, HeaderRules
+from pgmta.intake.header_completion import HeaderCompletion, HeaderRefusal
 from pgmta.mail.header import header_block
 from smtpd.commands import commands
 from tests.support.serving import Client, serving
@@ -23,7 +23,7 @@ HOST = "mx.example"
 
 
 def completed(content: bytes) -> bytes:
-    found, refusal = HeaderRules(HOST, completes=True).apply(content, whole=True)
+    found, refusal = HeaderCompletion(HOST, completes=True).apply(content, whole=True)
     assert refusal is None
     return found
 
@@ -77,7 +77,7 @@ def test_what_is_added() -> None:
 
 
 def test_a_header_without_an_end_is_refused() -> None:
-    fix = HeaderRules(HOST, completes=True)
+    fix = HeaderCompletion(HOST, completes=True)
     assert fix.apply(b"X: " + b"y" * 600_000, whole=False)[1] is HeaderRefusal.TOO_LARGE
 
 
@@ -108,7 +108,7 @@ def user(*senders: str) -> Login:
     ],
 )  # fmt: skip
 def test_authors(author: str, allowed: bool) -> None:
-    fix = HeaderRules(HOST, completes=False, may_send=user(*SENDERS).may_send_from)
+    fix = HeaderCompletion(HOST, completes=False, may_send=user(*SENDERS).may_send_from)
     raw = author.encode("latin-1" if "\xff" in author else "utf-8")
     for whole in (b"From: " + raw + b"\r\n\r\nx\r\n", b"Subject: x\r\nFROM : " + raw + b"\r\n\r\n"):
         found, refusal = fix.apply(whole, whole=True)
@@ -127,7 +127,7 @@ def test_authors(author: str, allowed: bool) -> None:
     ],
 )
 def test_a_message_has_one_from(header: bytes) -> None:
-    fix = HeaderRules(HOST, completes=False, may_send=user(*SENDERS).may_send_from)
+    fix = HeaderCompletion(HOST, completes=False, may_send=user(*SENDERS).may_send_from)
     assert fix.apply(header + b"\r\n", whole=True)[1] is HeaderRefusal.AUTHOR_DENIED
 
 

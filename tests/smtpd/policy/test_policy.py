@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgmta.mail.address import normalise_domain
-from pgmta.mail.trace_field import trace_field
+from pgmta.mail.received_field import trace_field
 from smtpd.config import Relay
 from smtpd.policy import Policy
-from smtpd.session.composition import trace_date
+from smtpd.session.accepted_message import trace_date
 
 NETWORKS = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32", "fe80::/10"]
 

@@ -14,7 +14,7 @@ from smtpd.process.master import Master
 from tests.support.waiting import eventually
 
 
-class Keepers:
+class Supervisors:
     """Replaces its process at each SIGHUP but the first."""
 
     def __init__(self) -> None:
@@ -51,13 +51,13 @@ async def test_a_reload_that_fails_leaves_the_next_one(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Master, "_read_again", lambda *_: reads(None))
     master = Master.__new__(Master)
-    keeper, manager, signals = Keepers(), Manager(), Signals()
-    master._keepers, master._manager = cast(Any, [keeper]), manager
+    supervisor, manager, signals = Supervisors(), Manager(), Signals()
+    master._supervisors, master._manager = cast(Any, [supervisor]), manager
     task = start_part("reload", lambda: master._reloads(signals))
     for number in (1, 2):
         signals.reload.set()
         await eventually(partial(_ready, manager, number))
-    assert keeper.asked == 2
+    assert supervisor.asked == 2
     assert manager.heard == ["RELOADING=1", "READY=1"] * 2  # systemd waits for each end
     task.cancel()
     await asyncio.wait([task])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pgmta.mail.newlines import Mode, check
 from pgmta.model import PART_OCTETS
-from smtpd.message.chunks import Chunks, parse
+from smtpd.message.bdat import Chunks, parse
 from tests.support.database import fresh_database
 from tests.support.serving import Client, serving
 from tests.support.waiting import until

@@ -17,8 +17,8 @@ from pgmta.accounts.network_limits import Rate
 from pgmta.config.types import parse_network
 from smtpd.commands import tally
 from smtpd.config import Limits
-from smtpd.session import watch
-from smtpd.session.watch import Pace
+from smtpd.session import timeouts
+from smtpd.session.timeouts import Pace
 from tests.support.serving import Client, serving
 from tests.support.waiting import SLACK, take_time
 
@@ -117,7 +117,7 @@ def test_a_slow_client_keeps_no_place(
     """One that sends a little all the time."""
     bound, begin, drop = SLOW[what]
     if bound:
-        monkeypatch.setattr(watch, bound, 1.0)
+        monkeypatch.setattr(timeouts, bound, 1.0)
     limits = {} if bound else {"timeout": "1s"}
     monkeypatch.setattr(tally, "MAX_USELESS_COMMANDS", 10_000)
     began = time.monotonic()
@@ -153,7 +153,7 @@ def ended(
     now = 0.0
     pace, talk = Pace(Limits(), 0.0), cast(Any, Talk())
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(watch, "MIN_OCTETS_PER_S", limit)
+        patched.setattr(timeouts, "MIN_OCTETS_PER_S", limit)
         while now < 1200:
             if pace.judge_client(talk, int(rate(now)), now, waiting=waiting(now)):
                 return now

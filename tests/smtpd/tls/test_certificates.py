@@ -18,8 +18,8 @@ from pgmta.errors import ConfigError
 from smtpd import config
 from smtpd.config import SmtpdConfig
 from smtpd.tls import contexts as context_set
+from smtpd.tls.certificate import CertificateProblem, Identity
 from smtpd.tls.contexts import ContextSet
-from smtpd.tls.identity import CertificateProblem, Identity
 from tests.support.certificates import Certificate
 from tests.support.serving import Client, serving
 from tests.support.waiting import until

@@ -15,8 +15,8 @@ from pgmta.mail.newlines import check
 from pgmta.model import NewMessage
 from pgmta.postgres.link import Link
 from pgmta.store.records.reports import Reports
-from queued.reports.round import ReportRound
-from queued.upkeep.days import DUTIES
+from queued.reports.report_batches import ReportBatches
+from queued.upkeep.log_retention import DUTIES
 from tests.support.reporting import dsns, duty, ended, ends
 from tests.support.rows import column, fetch, message, row
 
@@ -176,7 +176,7 @@ async def test_two_processes_report_each_message_once_and_keep_to_the_limits(
 async def test_a_refused_dsn_puts_its_rows_on_hold_and_locked_rows_wait(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.reports.round._LEFT_OUT_S", 0.2)
+    monkeypatch.setattr("queued.reports.report_batches._LEFT_OUT_S", 0.2)
     for n in range(1, 41):
         ended(db, n, sender=f"s{n}@a.example")
     for n in range(41, 61):  # without a DSN
@@ -206,13 +206,13 @@ async def test_many_locked_rows_are_left_at_once(
     """Other mail does not wait until each of them was tried."""
     for n in range(1, 201):
         ended(db, n, sender=f"s{n}@a.example")
-    commit, sizes = ReportRound._commit, list[int]()
+    commit, sizes = ReportBatches._commit, list[int]()
 
-    async def counted(self: ReportRound, group: list[NewMessage], *more: Any) -> None:
+    async def counted(self: ReportBatches, group: list[NewMessage], *more: Any) -> None:
         sizes.append(len(group))
         await commit(self, group, *more)
 
-    monkeypatch.setattr(ReportRound, "_commit", counted)
+    monkeypatch.setattr(ReportBatches, "_commit", counted)
     with psycopg.connect(database) as operator:
         operator.execute("SELECT FROM queue WHERE message_id <> 77 FOR UPDATE")
         async with duty(database):
@@ -344,7 +344,7 @@ async def test_a_message_is_due_by_its_first_delay_with_all_its_rows(
 async def test_messages_that_are_left_are_forgotten(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queued.reports.round._LEFT_OUT_S", 0.0)
+    monkeypatch.setattr("queued.reports.report_batches._LEFT_OUT_S", 0.0)
     async with duty(database) as work:
         for number in range(1000):
             work._round._leave(number)

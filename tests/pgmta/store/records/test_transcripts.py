@@ -22,7 +22,7 @@ from pgmta.store.records.traces import Trace, TraceOrders, Traces
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import NOTE, RECEIVED, Entry
-from queued.worker.observer import Observer, TraceWatch
+from queued.worker.attempt_recorder import AttemptRecorder, TraceWatch
 from tests.sql.test_roles import acting
 from tests.support.queuectl import Command
 from tests.support.rows import fetch, message, row
@@ -161,24 +161,24 @@ async def test_a_malformed_trace_stops_no_other(db: psycopg.Connection, link: Li
     assert fetch(db, "SELECT count(*) FROM traces") == (6,)
 
 
-def test_the_observer_sees_what_it_is_asked_for() -> None:
+def test_the_recorder_sees_what_it_is_asked_for() -> None:
     result = Result(
         Event.DELIVERED, Reply(250, "2.0.0 Ok"), "mx:25", said=([(0, RECEIVED, b"x\n")], ())
     )
-    observer = Observer()
+    recorder = AttemptRecorder()
     for event, kept in [(Event.DELIVERED, False), (Event.HAND_BACK, False), (Event.FAIL, True)]:
         found = outcome(item(), event)
-        observer.see(found, result)
+        recorder.see(found, result)
         assert bool(found.dialogue) is kept
-    observer.set_traces([Trace.of(3, {"domain": ["b.example"]}), Trace.of(4, {"domain": ["c"]})])
+    recorder.set_traces([Trace.of(3, {"domain": ["b.example"]}), Trace.of(4, {"domain": ["c"]})])
     traced = outcome(item(), Event.DELIVERED)
-    observer.see(traced, result)
+    recorder.see(traced, result)
     assert (traced.traces, traced.dialogue.splitlines()[-1][-3:]) == ((3,), "< x")
     broken = outcome(item(metadata="["), Event.FAIL)
-    observer.set_traces([Trace.of(3, {"metadata": ["k=v"]})])
-    observer.see(broken, result)  # raises nothing
-    observer.set_traces([])
-    assert [observer.on, Observer(lines=True).on] == [False, True]
+    recorder.set_traces([Trace.of(3, {"metadata": ["k=v"]})])
+    recorder.see(broken, result)  # raises nothing
+    recorder.set_traces([])
+    assert [recorder.on, AttemptRecorder(lines=True).on] == [False, True]
 
 
 async def test_an_operator_traces_lists_and_stops(
@@ -194,13 +194,13 @@ async def test_an_operator_traces_lists_and_stops(
     begun = run("--domain", "B.Example", "--for", "1h", "--background")
     assert begun.exit_code == 0, begun.output
     assert "no delivering worker runs" in begun.stderr
-    observer = Observer()
-    await TraceWatch(Traces(link), [observer.set_traces]).read_traces()
+    recorder = AttemptRecorder()
+    await TraceWatch(Traces(link), [recorder.set_traces]).read_traces()
     (mail,) = await claimed(db, link, 1)
     delivered = outcome(mail, Event.DELIVERED, facts=TLS, seconds=0.5)
     said: list[Entry] = [(0.0, NOTE, "connect"), (0.0, RECEIVED, b"220 \x1b[2J hop\r\n")]
     delivered.ended = datetime.now(UTC)
-    observer.see(delivered, Result(Event.DELIVERED, delivered.reply, said=(said, ())))
+    recorder.see(delivered, Result(Event.DELIVERED, delivered.reply, said=(said, ())))
     await Settlements(link, "w").settle([delivered])
     (listed,) = json.loads(run("--list", "--json").stdout)
     assert (listed["wanted"], listed["transcripts"]) == ({"domain": ["b.example"]}, 1)
@@ -216,8 +216,8 @@ async def test_an_operator_traces_lists_and_stops(
     assert not orders.lasts(number)
     orders.close()
     assert run("--stop", str(listed["id"])).exit_code == 0
-    await TraceWatch(Traces(link), [observer.set_traces]).read_traces()
-    assert not observer.on
+    await TraceWatch(Traces(link), [recorder.set_traces]).read_traces()
+    assert not recorder.on
     actions = [action for (action,) in db.execute("SELECT action FROM audit ORDER BY id")]
     assert actions == ["trace start", "trace start", "trace stop", "trace stop"]
     shown = command("show", "1", "--transcript").stdout

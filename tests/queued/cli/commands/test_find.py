@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import Result
 
-from pgmta.mail.trace_field import trace_field
+from pgmta.mail.received_field import trace_field
 from queued.cli.options.queue_command import database_of
 from tests.support.queuectl import queuectl
 from tests.support.rows import message, row

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from psycopg.conninfo import make_conninfo
 
 from pgmta.action import Action
-from pgmta.mail.trace_field import trace_field
+from pgmta.mail.received_field import trace_field
 from pgmta.postgres.link import Link
 from pgmta.postgres.locate import DIRECTORY_VARIABLE, URI_VARIABLE
 from pgmta.store.changes.change import WorkerChanges

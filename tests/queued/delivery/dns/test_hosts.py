@@ -12,9 +12,9 @@ from pgmta.errors import DeliveryError, Stage
 from queued.config import Delivery
 from queued.delivery.dns import hosts as hosts_module
 from queued.delivery.dns.addresses import in_turns
-from queued.delivery.dns.dns import Questions
 from queued.delivery.dns.hop import Hop
 from queued.delivery.dns.hosts import Host, Hosts, OwnHost
+from queued.delivery.dns.resolver import Questions
 from queued.delivery.dns.unresponsive import Unresponsive
 from tests.support.name_server import NameServer, Says, Zone, serving_names
 

@@ -13,7 +13,7 @@ from queued.config import Timeouts
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp import sasl
 from queued.delivery.smtp.client_session import ClientSession
-from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.smtp.smtp_parameters import SmtpLogin
 from tests.support.rawhop import run
 

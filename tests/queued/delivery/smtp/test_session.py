@@ -20,8 +20,8 @@ from queued.config import Delivery, Retry, Timeouts
 from queued.config.answer_index import Answer
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.client_session import ClientSession
+from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.smtp.final_dot import send_content
-from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.envelope import Envelope
 from queued.worker.verdict import judge
 from tests.queued.delivery.sending import CONTENT, NOW, attempt, envelope

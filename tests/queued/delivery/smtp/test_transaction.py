@@ -14,8 +14,8 @@ from pgmta.states import Event
 from queued.config import Delivery, Timeouts
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.client_session import ClientSession
+from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.smtp.mail_commands import limit, mail_command, rcpt_command
-from queued.delivery.smtp.protocol import ClientProtocol
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transport import UNLIMITED
 from queued.outgoing.stages import header_needs_utf8

@@ -16,10 +16,10 @@ from dns import rdata
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.model import StsPolicy, TlsResult
 from queued.config import Tls
-from queued.delivery.dns.dns import DnsAnswer
+from queued.delivery.dns.resolver import DnsAnswer
 from queued.delivery.tls import sts_fetch
 from queued.delivery.tls.mta_sts import FetchedPolicy, mx_matches, parse_policy, record_id
-from queued.delivery.tls.sts_domains import StsDomains
+from queued.delivery.tls.sts_cache import StsCache
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.delivery.tls.tls_contexts import TlsContexts
 from tests.support.certificates import Certificate
@@ -265,13 +265,13 @@ class World:
     async def policy(self) -> StsPolicy | None:
         """The policy as a worker finds it that has nothing in memory."""
         me = cast(Any, self)
-        return await StsDomains(me, me, me).policy(DOMAIN)
+        return await StsCache(me, me, me).policy(DOMAIN)
 
 
 async def test_a_policy_is_fetched_once_and_kept() -> None:
     world = World()
     me = cast(Any, world)
-    domains = StsDomains(me, me, me)
+    domains = StsCache(me, me, me)
     found = await asyncio.gather(*(domains.policy(DOMAIN) for _ in range(10)))
     assert world.fetches == 1
     assert set(found) == {StsPolicy(DOMAIN, "1", "enforce", ("mx.b.example",), 86400, 86400.0)}
@@ -283,7 +283,7 @@ async def test_a_policy_for_no_time_is_not_fetched_for_each_connection() -> None
     world = World()
     world.found = FetchedPolicy("enforce", ("mx.b.example",), 0)
     me = cast(Any, world)
-    domains = StsDomains(me, me, me)
+    domains = StsCache(me, me, me)
     for _ in range(3):
         await domains.policy(DOMAIN)
     assert world.fetches == 1
@@ -306,7 +306,7 @@ async def test_without_a_policy() -> None:
     world = World()
     world.found = None
     me = cast(Any, world)
-    domains = StsDomains(me, me, me)
+    domains = StsCache(me, me, me)
     assert await domains.policy(DOMAIN) is None
     domains._known.clear()
     assert await domains.policy(DOMAIN) is None

@@ -10,8 +10,8 @@ import pytest
 
 from pgmta.errors import Stage
 from pgmta.model import StsPolicy
-from queued.delivery.dns.dns import DnsAnswer
 from queued.delivery.dns.hosts import Host
+from queued.delivery.dns.resolver import DnsAnswer
 from queued.delivery.tls.tls_policy import TlsDemand, TlsMode
 from queued.delivery.transport.transcript import transcript
 from tests.queued.delivery.tls.tls_attempt import (

@@ -15,8 +15,8 @@ from dns import rdata
 from pgmta.errors import DeliveryError, Stage
 from pgmta.model import Item, Message, StsPolicy, TlsResult
 from queued.config import Delivery, Timeouts, Tls
-from queued.delivery.dns.dns import DnsAnswer
 from queued.delivery.dns.hosts import Host
+from queued.delivery.dns.resolver import DnsAnswer
 from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.smtp.smtp_transport import SmtpTransport

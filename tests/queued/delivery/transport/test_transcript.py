@@ -11,7 +11,7 @@ import pytest
 from pgmta.errors import DeliveryError
 from queued.config import Delivery
 from queued.delivery.dns.hop import Hop
-from queued.delivery.smtp.protocol import ClientProtocol
+from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.smtp.smtp_transport import SmtpTransport
 from queued.delivery.transport.destination import Destination

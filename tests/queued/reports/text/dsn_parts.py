@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from email.message import Message
 
-from queued.reports.text.values import Dsn
+from queued.reports.text.dsn import Dsn
 
 Fields = list[tuple[str, str]]
 

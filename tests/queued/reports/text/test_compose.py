@@ -12,9 +12,9 @@ from pgmta.mail.answer_class import AnswerClass
 from pgmta.report_row import Kind, ReportRow
 from queued.config import shipped_texts
 from queued.reports.text.compose import compose
+from queued.reports.text.dsn import Dsn, Original, Report
 from queued.reports.text.machine import status_of
 from queued.reports.text.original import header_of
-from queued.reports.text.values import Dsn, Original, Report
 from tests.queued.reports.text.dsn_parts import parts
 
 NOW = datetime(2026, 11, 23, 9, 0, 7, 123456, tzinfo=UTC)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.report_row import ReportRow
+from queued.reports.text.dsn import Original, Report
 from queued.reports.text.original import header_of, languages_of
-from queued.reports.text.values import Original, Report
 from tests.queued.reports.text.dsn_parts import octets, parts
 from tests.queued.reports.text.test_compose import composed, recipient, report
 

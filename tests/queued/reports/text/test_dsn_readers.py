@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flufl.bounce import all_failures, scan_message
 
-from queued.reports.text.values import Dsn, Original, Report
+from queued.reports.text.dsn import Dsn, Original, Report
 from tests.queued.reports.text.dsn_parts import octets, parts
 from tests.queued.reports.text.test_compose import HEADER, NOW, asking, composed, recipient, report
 from tests.support.packages import program

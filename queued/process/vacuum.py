@@ -12,7 +12,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta.service import together
-from pgmta.store.admin.space import NotAllowed, Space
+from pgmta.store.admin.vacuum import NotAllowed, Space
 from queued.process.delivery_figures import DeliveryFigures
 
 _STEP_OCTETS = 32 << 20  # of delivered content that are worth a vacuum

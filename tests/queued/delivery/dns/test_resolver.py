@@ -19,10 +19,10 @@ from dns.rdtypes.ANY.TLSA import TLSA
 
 from pgmta.errors import DeliveryError
 from queued.config import Dns
-from queued.delivery.dns import dns as questions_module
-from queued.delivery.dns.dns import Questions
+from queued.delivery.dns import resolver as questions_module
 from queued.delivery.dns.name_servers import NameServers
 from queued.delivery.dns.query_slots import QuerySlots
+from queued.delivery.dns.resolver import Questions
 from tests.support.name_server import NameServer, Says, Zone, serving_names
 from tests.support.waiting import eventually, let_others_run
 
@@ -72,7 +72,7 @@ async def test_answers_are_kept_by_their_ttl(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions, now = asking(name_server), time.monotonic()
-    monkeypatch.setattr("queued.delivery.dns.dns.time.monotonic", lambda: now)
+    monkeypatch.setattr("queued.delivery.dns.resolver.time.monotonic", lambda: now)
     for name, kind, seconds in [
         ("a.example", "A", 60),
         ("short.example", "A", 1),
@@ -106,7 +106,7 @@ async def test_failures_are_kept_for_seconds(
             assert (text in error.line, error.permanent, error.code) == (True, False, 0)
     assert name_server.asked == {"broken.example A": 1, "silent.example A": 1}
     name_server.zone["broken.example"]["A"] = ["192.0.2.6"]
-    monkeypatch.setattr("queued.delivery.dns.dns.time.monotonic", lambda: now + 6)
+    monkeypatch.setattr("queued.delivery.dns.resolver.time.monotonic", lambda: now + 6)
     assert (await questions.ask("broken.example", "A")).records
 
 
@@ -167,7 +167,7 @@ async def test_name_servers_that_do_not_validate_are_told_once(
     name_server: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions, now = asking(name_server, probe="old.example"), time.monotonic()
-    monkeypatch.setattr("queued.delivery.dns.dns.time.monotonic", lambda: now)
+    monkeypatch.setattr("queued.delivery.dns.resolver.time.monotonic", lambda: now)
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             assert not await questions.validating()

@@ -6,7 +6,7 @@ import time
 from functools import lru_cache
 
 from pgmta.accounts.login import Login
-from pgmta.intake.header_rules import HeaderRules
+from pgmta.intake.header_completion import HeaderCompletion
 from pgmta.intake.metadata_rules import MessageOrigin, MetadataRules
 from pgmta.model import NewMessage, Options
 from pgmta.tracing import TRACE_KEY
@@ -83,12 +83,14 @@ def compose(
 
 def header_rules(
     server: Server, login: Login | None, *, completes: bool, refuses: bool
-) -> HeaderRules | None:
+) -> HeaderCompletion | None:
     """Return what completes and checks the header of a message, None if nothing has to."""
     if not (login or completes):
         return None
     may_send = login.may_send_from if login else None
-    return HeaderRules(server.hostname, completes=completes, may_send=may_send, refuses=refuses)
+    return HeaderCompletion(
+        server.hostname, completes=completes, may_send=may_send, refuses=refuses
+    )
 
 
 def _options(transaction: Transaction, login: Login | None) -> Options:

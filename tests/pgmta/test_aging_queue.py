@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmta.priority import AgingQueue, PriorityLock
+from pgmta.aging_queue import AgingQueue, PriorityLock
 from tests.support.waiting import let_others_run
 
 

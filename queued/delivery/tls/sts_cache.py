@@ -10,7 +10,7 @@ from functools import partial
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.logs import get
 from pgmta.model import StsPolicy, TlsResult
-from queued.delivery.dns.dns import Questions, texts
+from queued.delivery.dns.resolver import Questions, texts
 from queued.delivery.tls.mta_sts import record_id
 from queued.delivery.tls.sts_fetch import PolicyFetcher, StsError
 from queued.delivery.tls.tls_memory import TlsMemory
@@ -24,7 +24,7 @@ _MAX_DOMAINS = 10_000  # in memory
 log = get("delivery")
 
 
-class StsDomains:
+class StsCache:
     """Has the policy of each domain. One search under way serves all who ask for a domain.
 
     A kept policy counts until it ends or a newer one was fetched (section 5.1). Meanwhile neither

@@ -32,7 +32,7 @@ class _Down:
     domains: set[str]
 
 
-class LeftOut:
+class ClaimExclusions:
     """Knows the domains, or labels of mail, that the next claim leaves out.
 
     A domain whose mail goes to several destinations is never left out. Labels name the mail for one

@@ -47,7 +47,7 @@ _MAX_REASON_CHARACTERS = 500
 log = get("reports")
 
 
-class ReportRound:
+class ReportBatches:
     """Ends batches of rows for one process, one after the other.
 
     `_left` has messages that are not tried now, and until when.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pgmta.mail.trace_field import ClientFacts, client_of, trace_field
+from pgmta.mail.received_field import ClientFacts, client_of, trace_field
 from tests.support.rows import fetch
 
 PROTOCOLS = ("SMTP", "ESMTP", "LMTPA", "UTF8SMTPSA (TLSv1.3 TLS_AES_256_GCM_SHA384)\r\n\t")

@@ -10,10 +10,10 @@ from psycopg import sql
 
 from pgmta.model import CHUNK_OCTETS
 from pgmta.postgres.link import Link
-from pgmta.store.admin.space import NotAllowed, Space
+from pgmta.store.admin.vacuum import NotAllowed, Space
 from pgmta.store.queue.enqueue import Enqueue
 from queued.process.delivery_figures import DeliveryFigures
-from queued.process.space import Reclaimer, RowVacuum
+from queued.process.vacuum import Reclaimer, RowVacuum
 from tests.support.waiting import eventually, let_others_run
 
 CHUNKS = 500

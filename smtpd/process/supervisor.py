@@ -31,7 +31,7 @@ _START_TIMEOUT_S = 60.0  # for a successor to become ready
 log = get("master")
 
 
-class Keeper:
+class Supervisor:
     """Runs `smtpd serve` again and again, always one process that accepts connections.
 
     The listening sockets are the master's, so connections that wait to be accepted survive the end

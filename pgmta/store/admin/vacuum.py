@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 
-_SQL = queries("space")
+_SQL = queries("vacuum")
 _BEGIN, _CROWDED = (_SQL[name].fill(may=_SQL["may"]) for name in ("begin", "crowded"))
 
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from smtpd.config import Limits
-from smtpd.server.gate import Gate
+from smtpd.server.database_gate import Gate
 from tests.support.database import PrivateServer
 from tests.support.serving import Client, serving
 from tests.support.waiting import until

@@ -33,7 +33,7 @@ class HeaderRefusal(Enum):
 
 
 @dataclass(slots=True)
-class HeaderRules:
+class HeaderCompletion:
     """Does so for one message, once: with its first octets, before any of them are stored.
 
     `completes` says whether Date and Message-ID are added where they are missing, and Bcc is

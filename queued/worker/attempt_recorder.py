@@ -19,10 +19,10 @@ _FAILURES = (Event.DEFER, Event.FAIL, Event.UNKNOWN)
 _CLASS_DIGITS = {Event.DELIVERED: 2, Event.FAIL: 5}
 
 
-class Observer:
+class AttemptRecorder:
     """Keeps the transcript of an attempt that failed or that a trace asks for.
 
-    With `lines` each attempt has a line in the log. The observer sees failures; while it is `on`,
+    With `lines` each attempt has a line in the log. The recorder sees failures; while it is `on`,
     it sees all attempts.
     """
 

@@ -58,14 +58,15 @@ SELECT set_config('search_path', CASE WHEN EXISTS (
             SELECT datdba FROM pg_database WHERE datname = current_database()) ELSE maker END,
         (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE') IS NOT TRUE
 ) OR has_schema_privilege(to_regnamespace('pgmta'), 'USAGE') IS NOT TRUE
-THEN 'pgmta' ELSE 'pgmta, public' END, false)
+THEN 'pgmta, pg_temp' ELSE 'pgmta, public, pg_temp' END, false)
 """
 """The statement that sets the search_path of a session, as pgmta.condition_path() says it.
 
 An operator's condition may name functions in `public`. If a role beside the owner of our tables
 may create objects there, the path is without `public`. PostgreSQL prefers a function whose
 arguments fit better to its own, and the session would run it. The path is without `public` too
-if the login may not use schema pgmta: our names would mean tables of others there.
+if the login may not use schema pgmta: our names would mean tables of others there. Temporary tables
+come last: a function that a condition calls may make one with the name of ours.
 """
 
 AS_STORED = (

@@ -44,7 +44,7 @@ ORDER BY a.xact_start
 CREATE TABLE {target} (LIKE pgmta.queue_def INCLUDING ALL, CONSTRAINT attach CHECK ({mine}))
     {options};
 ALTER TABLE {target} REPLICA IDENTITY FULL;
-CREATE TEMPORARY TABLE moving (id bigint, version xid) ON COMMIT DROP;
+CREATE TEMPORARY TABLE pg_temp.moving (id bigint, version xid) ON COMMIT DROP;
 SET LOCAL jit = off;
 SET LOCAL work_mem = '64MB'
 
@@ -56,7 +56,7 @@ SET LOCAL enable_nestloop = off;
 WITH seen AS MATERIALIZED (
     SELECT ctid AS place, id, xmin AS version FROM {source} WHERE {mine}
 ), stale AS (
-    DELETE FROM moving AS m
+    DELETE FROM pg_temp.moving AS m
     WHERE NOT EXISTS (SELECT FROM seen WHERE seen.id = m.id AND seen.version = m.version)
     RETURNING m.id
 ), gone AS (
@@ -64,16 +64,16 @@ WITH seen AS MATERIALIZED (
 ), fresh AS MATERIALIZED (
     SELECT {columns}, xmin AS version FROM {source}
     WHERE ctid = ANY (ARRAY(SELECT place FROM seen WHERE NOT EXISTS (
-        SELECT FROM moving AS m WHERE m.id = seen.id AND m.version = seen.version)))
+        SELECT FROM pg_temp.moving AS m WHERE m.id = seen.id AND m.version = seen.version)))
 ), noted AS (
-    INSERT INTO moving SELECT id, version FROM fresh
+    INSERT INTO pg_temp.moving SELECT id, version FROM fresh
 )
 INSERT INTO {target} ({columns}) SELECT {columns} FROM fresh;
 SET LOCAL enable_nestloop = DEFAULT
 
 -- name: analyze
 -- Statistics of the copied rows.
-ANALYZE moving;
+ANALYZE pg_temp.moving;
 ANALYZE {target}
 
 -- name: take

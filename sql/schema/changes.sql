@@ -142,7 +142,7 @@ DECLARE
     changed bigint;
     total bigint;
 BEGIN
-    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
+    PERFORM set_config('search_path', pgmta.condition_path(), true);
     IF pgmta.queue_takes(action) IS NULL THEN
         RAISE EXCEPTION 'there is no action %', action USING ERRCODE = 'invalid_parameter_value';
     END IF;

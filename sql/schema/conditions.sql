@@ -9,11 +9,11 @@ CREATE FUNCTION condition_path() RETURNS text LANGUAGE sql STABLE SET search_pat
             CASE maker WHEN 0 THEN NULL WHEN to_regrole('pg_database_owner') THEN (
                 SELECT datdba FROM pg_database WHERE datname = current_database()) ELSE maker END,
             (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'USAGE') IS NOT TRUE
-    ) THEN 'pgmta' ELSE 'pgmta, public' END
+    ) THEN 'pgmta, pg_temp' ELSE 'pgmta, public, pg_temp' END
 $$;
 COMMENT ON FUNCTION condition_path IS
-    'The search_path of conditions: pgmta, public; without public if a role beside the owner of schema pgmta may '
-    'create objects there. pgmta/postgres/locate.py has the same.';
+    'The search_path of conditions: pgmta, public, pg_temp; without public if a role beside the owner of schema pgmta '
+    'may create objects there. pgmta/postgres/fit_session.py has the same.';
 
 CREATE FUNCTION condition_analyse(condition text, path text) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -40,7 +40,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = '''true'' stands for every row.';
     END IF;
     BEGIN
-        PERFORM pgmta.condition_analyse(condition, pgmta.condition_path() || ', pg_temp');
+        PERFORM pgmta.condition_analyse(condition, pgmta.condition_path());
     EXCEPTION WHEN others THEN
         RAISE EXCEPTION 'the condition is refused: %', SQLERRM USING ERRCODE = SQLSTATE;
     END;
@@ -126,6 +126,7 @@ DECLARE
         'bigint bit boolean character dec decimal double float int integer precision real smallint varying zone '
         'century day decade dow doy epoch hour isodow isoyear julian microseconds millennium milliseconds minute month '
         'quarter second timezone_hour timezone_minute week year', ' ');
+    -- the functions of ours that a condition may call
     own text[] := ARRAY['queue_malformed', 'queue_sender_domain'];
     columns text[] := ARRAY(SELECT attname FROM pg_attribute
         WHERE attrelid = 'pgmta.queue'::regclass AND attnum > 0 AND NOT attisdropped);
@@ -237,7 +238,7 @@ DECLARE
         E'SELECT (\n%s\n) FROM (SELECT ($1).*) AS queue',
         regexp_replace(condition, '\m(public|pgmta)\s*\.\s*queue\M', 'queue', 'gi'));
 BEGIN
-    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
+    PERFORM set_config('search_path', pgmta.condition_path(), true);
     IF cardinality(ids) = 0 THEN RETURN; END IF;
     BEGIN
         -- In FILTER the parts of the condition are evaluated as they are written: WHERE orders them.

@@ -114,7 +114,7 @@ CREATE FUNCTION rules_holding(condition text) RETURNS TABLE (name text, rows big
 DECLARE
     rule record;
 BEGIN
-    PERFORM set_config('search_path', pgmta.condition_path() || ', pg_temp', true);
+    PERFORM set_config('search_path', pgmta.condition_path(), true);
     FOR rule IN
         SELECT r.id, r.name, r.condition FROM pgmta.rules AS r
         WHERE (r.expires_at IS NULL OR r.expires_at > now()) AND r.slow_at IS NULL

@@ -71,7 +71,7 @@ async def test_public_is_left_out_if_others_may_create_objects_there(empty: str)
         told: list[str] = []
         migrate(empty, told.append)
         assert any("schema public" in line for line in told)
-        assert await paths(empty) == {"pgmta"}
+        assert await paths(empty) == {"pgmta, pg_temp"}
         assert fetch(db, "SELECT pgmta.queue_condition('public.own()')")
         assert fetch(db, "SELECT pgmta.queue_hold('public.own()', 'test')") == (0,)
         assert fetch(db, "SHOW search_path") == ('"$user", public',)
@@ -79,9 +79,9 @@ async def test_public_is_left_out_if_others_may_create_objects_there(empty: str)
         with pytest.raises(psycopg.errors.UndefinedFunction):
             db.execute("SELECT pgmta.queue_condition('own()')")
         db.execute(f"REVOKE CREATE ON SCHEMA public FROM {ROLE}".encode())
-        assert await paths(empty) == {"pgmta, public"}
+        assert await paths(empty) == {"pgmta, public, pg_temp"}
         db.execute("GRANT CREATE ON SCHEMA public TO PUBLIC")
-        assert await paths(empty) == {"pgmta"}
+        assert await paths(empty) == {"pgmta, pg_temp"}
 
 
 async def test_nothing_of_others_runs_before_the_path_is_narrow(
@@ -149,12 +149,24 @@ def test_a_migration_runs_nothing_of_others(empty: str) -> None:
 
 async def test_public_of_another_database_owner_is_left_out(empty: str) -> None:
     migrate(empty)
-    assert await paths(empty) == {"pgmta, public"}
+    assert await paths(empty) == {"pgmta, public, pg_temp"}
     with psycopg.connect(empty, autocommit=True) as db:
         name = db.info.dbname
         db.execute(f"ALTER DATABASE {name} OWNER TO {ROLE}".encode())
-        assert await paths(empty) == {"pgmta"}
+        assert await paths(empty) == {"pgmta, pg_temp"}
         db.execute(f"ALTER DATABASE {name} OWNER TO CURRENT_USER".encode())
+
+
+async def test_a_temporary_table_does_not_stand_for_one_of_ours(database: str) -> None:
+    """A function that a condition calls may have made it, and the session lives on."""
+    link = await connect(database, "test")
+    with connect_operator(database) as command:
+        await link.execute("CREATE TEMPORARY TABLE queue ()")
+        command.execute("CREATE TEMPORARY TABLE queue ()")
+        ours = "SELECT 'queue'::regclass = 'pgmta.queue'::regclass AS ours"
+        assert await (await link.execute(ours)).fetchone() == (True,)
+        assert command.execute(ours).fetchone() == {"ours": True}
+    await link.close()
 
 
 def test_a_schema_of_others_is_refused(empty: str) -> None:

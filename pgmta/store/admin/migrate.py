@@ -300,7 +300,7 @@ def _refuse_objects(db: psycopg.Connection) -> None:
 
 
 def _warn_of_makers(db: psycopg.Connection, warn: Callable[[str], None]) -> None:
-    if db.execute("SELECT pgmta.condition_path()").fetchone() == ("pgmta",):
+    if db.execute("SELECT pgmta.condition_path()").fetchone() == ("pgmta, pg_temp",):
         warn(
             "roles beside the owner of schema pgmta may create objects in schema public: "
             "conditions have to write public.NAME (REVOKE CREATE ON SCHEMA public FROM PUBLIC)"

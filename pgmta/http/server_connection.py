@@ -22,6 +22,7 @@ from pgmta.http.site import HttpSite
 _MAX_HEADER_OCTETS = 32 << 10
 _MAX_REQUEST_LINE_OCTETS = 4096  # a link of ours has less than 200
 _MAX_HEADER_FIELDS = 64
+_READ_OCTETS = 256 << 10  # that a transport reads at once
 _ANSWER_TIMEOUT_S = 10.0  # above the limit of a statement, so that its answer is never cut off
 _LINGER_S = 1.0  # in which the rest of a body that nobody wants is read
 _TOO_MANY_CONNECTIONS = (
@@ -127,7 +128,8 @@ class ServerConnection(RequestHandler):
     def _look_ahead(self, data: bytes) -> None:
         """Let a request have the body of its route, which may come before its header is served.
 
-        Other requests may wait behind it in its place. So it has no more than what it announces.
+        Other requests may wait behind it in its place. So it has no more than what it announces. In
+        place of a body without a length few of them wait: aiohttp bounds their number.
         """
         if self._head is None:
             return
@@ -138,8 +140,17 @@ class ServerConnection(RequestHandler):
             head = bytes(self._head[: end + 2])
             self._head = None
             max_body = self._owner.max_body_of(head.partition(b"\r\n")[0])
-            if max_body > self._allowed and (found := _CONTENT_LENGTH.search(head)):
-                self._allowed = max(self._allowed, min(max_body, int(found[1])))
+            found = _CONTENT_LENGTH.search(head)
+            self._allow(max_body, int(found[1]) if found else None)
+
+    def _allow(self, max_body: int, length: int | None) -> None:
+        """Let a request have a body of its length, or without one as much as its route allows.
+
+        More than that may have come before the route sees that it is too long.
+        """
+        more = max_body + _READ_OCTETS if length is None else min(max_body, length)
+        if max_body > self._allowed:
+            self._allowed = max(self._allowed, more)
 
     def begin(self) -> None:
         """Note that a header is served, which may have come with the request before it."""
@@ -152,7 +163,8 @@ class ServerConnection(RequestHandler):
         usual = self._owner.site.limits.max_body
         route = self._owner.route_of(request)
         max_body = (route and route.max_body) or usual
-        self._allowed = max(usual, min(max_body, request.content_length or 0))
+        self._allowed = usual
+        self._allow(max_body, request.content_length)
         return max_body
 
     def body_is_read(self) -> None:
@@ -198,7 +210,8 @@ class ServerConnection(RequestHandler):
             raise exc
         log, reason = self._owner.log, type(exc).__name__
         if status < 500 or isinstance(exc, web.RequestPayloadError):
-            log.info("a request was refused", client=request.remote, reason=reason)
+            # not at info: anyone can send such requests, and no operator has to act
+            log.debug("a request was refused", client=request.remote, reason=reason)
             error = HttpError(400, "The request is no HTTP/1.1 within the limits of this server.")
         else:
             log.error("a request failed", reason=reason, place=_place(exc))

@@ -32,12 +32,12 @@ def stylesheet() -> bytes:
 
 
 class Pages:
-    """Renders the pages; `base` is the path of public.url, with which their paths begin.
+    """Renders the pages. `folders` are those of the features' pages.
 
-    `folders` are those of the features' pages.
+    It reads all files at once: an upgrade may replace them while the process goes on.
     """
 
-    def __init__(self, base: str, folders: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path]) -> None:
         folders = list(folders)
         places = [folder / "templates" for folder in (_FOLDER, *folders)]
         environment = jinja2.Environment(
@@ -48,18 +48,22 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.globals["base"] = base
         self._texts = page_texts(folders)
         self._templates = {
             name.removesuffix(".html"): environment.get_template(name)
             for name in environment.list_templates(["html"])
         }
 
-    def render(self, name: str, languages: str, **values: Any) -> tuple[bytes, Mapping[str, str]]:
+    def render(
+        self, name: str, languages: str, base: str, **values: Any
+    ) -> tuple[bytes, Mapping[str, str]]:
         """Return a page, and its header fields about the language.
 
-        `languages` is the field Accept-Language.
+        `languages` is the field Accept-Language. `base` is the path of public.url, with which paths
+        in the page begin.
         """
         language = look_up(accepted(languages), self._texts) or _COMPLETE_LANGUAGE
-        text = self._templates[name].render(language=language, text=self._texts[language], **values)
+        text = self._templates[name].render(
+            language=language, text=self._texts[language], base=base, **values
+        )
         return text.encode(), {"Content-Language": language, "Vary": "Accept-Language"}

@@ -88,7 +88,7 @@ class Site:
         self.figures = SiteFigures()
         """The responses so far."""
         self._style = stylesheet()
-        self._folders = [part.folder for part in parts if part.folder]
+        self._pages = Pages(part.folder for part in parts if part.folder)
         self._parts = [(part, part.begin(self)) for part in parts]
         self.readiness = Readiness(self.tokens, self.schema)
         self.configure(config)
@@ -111,7 +111,6 @@ class Site:
         ]
         routes += [route for _, served in self._parts for route in served.routes()]
         self.answers = HttpAnswers(_headers(config.public.url, routes))
-        self._pages = Pages(self.base, self._folders)
         bounds = HttpLimits(
             _MAX_CONNECTIONS, limits.request, _IDLE_S, limits.body, limits.address_connections
         )
@@ -135,7 +134,7 @@ class Site:
     ) -> web.StreamResponse:
         """Return a page in the language of the reader. `name` is that of its template."""
         languages = ",".join(request.headers.getall("Accept-Language", []))
-        page, headers = self._pages.render(name, languages, **values)
+        page, headers = self._pages.render(name, languages, self.base, **values)
         return self.answers.make(page, HTML_TYPE, status, {**headers, **(more or {})})
 
     def ask(

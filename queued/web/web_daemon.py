@@ -110,8 +110,12 @@ class WebDaemon:
         config = config.model_copy(update={name: getattr(now, name) for name in lasting})
         for warning in warnings_about(config):
             log.warning("configuration", reason=warning)
-        self._site.configure(config)
-        await self._server.serve(self._site.served)
+        try:
+            self._site.configure(config)
+            await self._server.serve(self._site.served)
+        except Exception as error:  # a defect; the next SIGHUP may bring a better file
+            log.critical("configuration is in use in part", exc_info=error)
+            return
         log.info("configuration read again")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from pgmta.compose.token import Purpose
+from pgmta.features import FEATURES
 from pgmta.http.route import HttpLimits
 from pgmta.http.server import HttpServer
 from pgmta.http.site import HttpSite
@@ -21,7 +24,9 @@ from queued.daemon.queued import main
 from queued.web.clients import Clients
 from queued.web.web_config import WebConfig
 from tests.features.lifecycle.tokens import add_accounts
+from tests.support.copies import Copy
 from tests.support.rows import column
+from tests.support.trees import environment_of
 from tests.support.waiting import until
 from tests.web.web import RETURN, RINGS, Web, forged, recover, secret_of, serving
 
@@ -107,6 +112,17 @@ def test_slow_clients_and_too_many(tmp_path: Path) -> None:
             assert client.recv(1) == b""  # after a second
             client.close()
         until(lambda: web.ask("GET", "/healthy").status == 200)
+
+
+def test_a_reload_reads_no_template_that_an_upgrade_replaces(tmp_path: Path) -> None:
+    copy = Copy(tmp_path / "copy", FEATURES)
+    with serving(tmp_path, NOWHERE, environment_of(copy.folder)) as web:
+        for folder in (*copy.folder.rglob("templates"), *copy.folder.rglob("texts")):
+            shutil.rmtree(folder)
+        web.signal(signal.SIGHUP)
+        web.wait_log("configuration read again")
+        answer = web.ask("GET", "/activate?token=x")
+        assert answer.headers["content-type"].startswith("text/html")
 
 
 async def test_a_reload_loses_no_count_of_connections() -> None:

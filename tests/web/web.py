@@ -145,9 +145,11 @@ def forged() -> str:
 
 
 @contextmanager
-def serving(folder: Path, uri: str, **changes: Any) -> Iterator[Web]:
+def serving(
+    folder: Path, uri: str, variables: Environment = NOTHING, **changes: Any
+) -> Iterator[Web]:
     """Run a server; its log has to be free of errors at the end."""
-    daemon = Web(folder, "web", uri, changes)
+    daemon = Web(folder, "web", uri, changes, variables)
     try:
         yield daemon.ready()
         if daemon.alive:

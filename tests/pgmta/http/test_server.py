@@ -64,6 +64,18 @@ async def ask(port: int, path: str, size: int, *, method: str = "POST") -> tuple
     return int(answer.split(b" ", 2)[1]), body
 
 
+async def test_a_body_without_a_length_has_the_limit_of_its_route() -> None:
+    chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
+    async with serving(SITE) as (_, port):
+        for number, status in [(LARGE // 0x8000, b" 200 "), (LARGE // 0x8000 + 1, b" 413 ")]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = b"POST /large/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            writer.write(head + chunk * number + b"0\r\n\r\n")
+            answer = await asyncio.wait_for(reader.readline(), PATIENCE)
+            assert status in answer
+            writer.close()
+
+
 @pytest.mark.parametrize("base", ["", "/mail"])
 async def test_a_route_has_its_own_limit_of_a_body(base: str) -> None:
     async with serving(SITE) as (_, port):

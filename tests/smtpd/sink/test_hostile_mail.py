@@ -47,19 +47,19 @@ def test_hostile_mail_shows_its_source(sink: Sink, what: str) -> None:
         assert client.reply()[:3] == "220"
 
 
-def test_odd_mail_is_shown_soon(sink: Sink) -> None:
+def test_odd_mail_is_shown_soon(shared: Sink) -> None:
     for what, content in ODD.items():
         began = time.monotonic()
-        answer = sink.ask(f"/m/{sink.put(content)}")
+        answer = shared.ask(f"/m/{shared.put(content)}")
         assert time.monotonic() - began < SLACK, what
         assert answer.status == 200, what
         assert "can't be taken apart" not in answer.text, what
         assert len(answer.body) < 8 << 20, what
 
 
-def test_a_long_subject_stops_nobody(sink: Sink) -> None:
+def test_a_long_subject_stops_nobody(shared: Sink) -> None:
     began = time.monotonic()
-    with Client(sink.port) as client:
+    with Client(shared.port) as client:
         assert client.reply()[:3] == "220"
         client.send(b"EHLO c\r\nMAIL FROM:<s@a.example>\r\nRCPT TO:<r@b.example>\r\nDATA\r\n")
         assert [client.reply()[:3] for _ in range(4)] == ["250", "250", "250", "354"]
@@ -68,12 +68,12 @@ def test_a_long_subject_stops_nobody(sink: Sink) -> None:
     assert time.monotonic() - began < SLACK
 
 
-def test_of_huge_mail_the_beginning_is_shown(sink: Sink) -> None:
+def test_of_huge_mail_the_beginning_is_shown(shared: Sink) -> None:
     body = b"--b\n\nhello\n--b\nContent-Disposition: attachment; filename=big\n"
     body += b"Content-Transfer-Encoding: base64\n\n" + (b"A" * 76 + b"\n") * (95 << 20 >> 6)
-    name = sink.put(MIXED + b"; boundary=b\n\n" + body)
-    answer = sink.ask(f"/m/{name}")
+    name = shared.put(MIXED + b"; boundary=b\n\n" + body)
+    answer = shared.ask(f"/m/{name}")
     assert "hello" in answer.text
     assert "Only the first 32.0 MB of this mail are shown" in answer.text
-    assert "big" in sink.ask(f"/m/{name}/attachments").text
-    assert len(sink.ask(f"/m/{name}/source").body) < 2 << 20
+    assert "big" in shared.ask(f"/m/{name}/attachments").text
+    assert len(shared.ask(f"/m/{name}/source").body) < 2 << 20

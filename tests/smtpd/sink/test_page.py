@@ -35,18 +35,18 @@ def test_no_connection_keeps_the_page_from_its_reader(sink: Sink, said: Path) ->
     assert "refused" not in said.read_text()
 
 
-def test_each_answer_protects_its_reader(sink: Sink) -> None:
+def test_each_answer_protects_its_reader(shared: Sink) -> None:
     message = EmailMessage()
     message.set_content("text")
     message.add_alternative("<p>html", subtype="html")
     message.add_attachment(
         b"<script>", maintype="text", subtype="html", filename='../../e"v\\il/na me.html'
     )
-    name = sink.put(message.as_bytes())
+    name = shared.put(message.as_bytes())
     paths = ["/", f"/m/{name}", f"/m/{name}/source", "/style.css", "/list.js", "/none"]
     files = [f"/m/{name}/part/2", f"/m/{name}/raw"]
     for path in [*paths, f"/m/{name}/frame", *files]:
-        headers = sink.ask(path).headers
+        headers = shared.ask(path).headers
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
         assert headers["referrer-policy"] == "same-origin"
@@ -56,34 +56,34 @@ def test_each_answer_protects_its_reader(sink: Sink) -> None:
         assert policy.startswith("default-src 'none'; ")
         assert "unsafe" not in policy.replace("style-src 'unsafe-inline'", "")
         assert ("frame-ancestors 'none'" in policy) == (not path.endswith("frame"))
-    frame = sink.ask(f"/m/{name}/frame").headers["content-security-policy"]
+    frame = shared.ask(f"/m/{name}/frame").headers["content-security-policy"]
     assert "script-src" not in frame
     assert frame.endswith("; sandbox allow-popups allow-popups-to-escape-sandbox")
-    assert 'sandbox="allow-popups allow-popups-to-escape-sandbox"' in sink.ask(f"/m/{name}").text
+    assert 'sandbox="allow-popups allow-popups-to-escape-sandbox"' in shared.ask(f"/m/{name}").text
     for path in files:
-        headers = sink.ask(path).headers
+        headers = shared.ask(path).headers
         assert headers["content-type"] == "application/octet-stream"
         assert headers["content-security-policy"].endswith("sandbox")
-    part = sink.ask(files[0])
+    part = shared.ask(files[0])
     assert part.body == b"<script>"
     assert part.headers["content-disposition"] == (
         "attachment; filename=\"na me.html\"; filename*=UTF-8''na%20me.html"
     )
-    assert sink.ask(files[1]).body == (sink.folder / "new" / name).read_bytes()
+    assert shared.ask(files[1]).body == (shared.folder / "new" / name).read_bytes()
 
 
-def test_the_host_of_a_target_is_not_read(sink: Sink) -> None:
-    answer = sink.ask("http://xn--a/", Host=f"127.0.0.1:{sink.page}")
+def test_the_host_of_a_target_is_not_read(shared: Sink) -> None:
+    answer = shared.ask("http://xn--a/", Host=f"127.0.0.1:{shared.page}")
     assert answer.status == 200
 
 
-def test_names_that_strangers_point_here_get_nothing(sink: Sink) -> None:
-    for host in ("evil.example", f"evil.example:{sink.page}", "127.0.0.1", "localhost:1", ""):
-        answer = sink.ask("/", Host=host)
+def test_names_that_strangers_point_here_get_nothing(shared: Sink) -> None:
+    for host in ("evil.example", f"evil.example:{shared.page}", "127.0.0.1", "localhost:1", ""):
+        answer = shared.ask("/", Host=host)
         assert (host, answer.status) == (host, 421)
-        assert f"http://127.0.0.1:{sink.page}/ only" in answer.text
+        assert f"http://127.0.0.1:{shared.page}/ only" in answer.text
     for name in ("127.0.0.1", "LOCALHOST", "[::1]"):
-        assert sink.ask("/", Host=f"{name}:{sink.page}").status == 200
+        assert shared.ask("/", Host=f"{name}:{shared.page}").status == 200
 
 
 def test_only_the_page_itself_clears(sink: Sink) -> None:
@@ -102,17 +102,17 @@ def test_only_the_page_itself_clears(sink: Sink) -> None:
     assert not read.exists()
 
 
-def test_paths_lead_to_mails_alone(sink: Sink) -> None:
-    (sink.folder.parent / "secret").write_text("secret")
-    (sink.folder / "new" / "link").symlink_to(sink.folder.parent / "secret")
-    name = sink.put(b"Subject: a\r\n\r\n")
+def test_paths_lead_to_mails_alone(shared: Sink) -> None:
+    (shared.folder.parent / "secret").write_text("secret")
+    (shared.folder / "new" / "link").symlink_to(shared.folder.parent / "secret")
+    name = shared.put(b"Subject: a\r\n\r\n")
     for path in (
         "/m/link/raw", "/m/..%2f..%2fsecret/raw", "/m/../../secret/raw", "/m/%2e%2e/raw", "/m/",
         "/m/x%00/raw", f"/m/{name}/none", f"/m/{name}/part/0", f"/m/{name}/part/99",
         f"/m/{name}/frame", f"/m/{name}/source/1", "/site.py", "/m/%ff/raw",
     ):  # fmt: skip
-        assert (path, sink.ask(path).status) == (path, 404)
-    assert sink.ask("/?page=99999999").status == sink.ask("/?page=x").status == 200
+        assert (path, shared.ask(path).status) == (path, 404)
+    assert shared.ask("/?page=99999999").status == shared.ask("/?page=x").status == 200
 
 
 def test_the_list_has_pages(sink: Sink) -> None:
@@ -148,7 +148,7 @@ def test_what_the_list_says_of_a_mail(sink: Sink) -> None:
     assert "2 mails" in text
 
 
-def test_odd_mail_is_shown(sink: Sink) -> None:
+def test_odd_mail_is_shown(shared: Sink) -> None:
     for header, body, tab, words in (
         ("text/plain; charset=iso-8859-1", b"\xe9", "text", "é"),
         ("text/plain; charset=utf-8", b"caf\xe9", "text", "café"),
@@ -166,28 +166,28 @@ def test_odd_mail_is_shown(sink: Sink) -> None:
         ("text/html", b"<a href=' https://x.example/?a&amp;b\n'>", "links", "x.example/?a&amp;b<"),
     ):  # fmt: skip
         content = f"Content-Type: {header}\r\n\r\n".encode() + body
-        assert words in shown(sink, sink.put(content), tab), header
+        assert words in shown(shared, shared.put(content), tab), header
 
 
-def test_links_lead_to_the_web_only(sink: Sink) -> None:
+def test_links_lead_to_the_web_only(shared: Sink) -> None:
     urls = ("javascript:alert(1)", "data:text/html,x", "//x.example", "file:///etc", "vbscript:x")
     markup = "".join(f'<a href="{url}">' for url in urls) + "<a href=mailto:a@b.example>"
-    found = shown(sink, sink.put(HTML + markup.encode()), "links")
+    found = shown(shared, shared.put(HTML + markup.encode()), "links")
     assert re.findall('href="([^"]*)"', found) == ["mailto:a@b.example"]
     assert 'target="_blank" rel="noreferrer noopener"' in found
 
 
-def test_pictures_of_html_are_in_it(sink: Sink) -> None:
+def test_pictures_of_html_are_in_it(shared: Sink) -> None:
     message = EmailMessage()
     message.set_content('<img src="cid:one"><img src=cid:two><p>cid:one', subtype="html")
     message.add_related(b"\x89PNG", maintype="image", subtype="png", cid="<one>")
     message.add_related(b"<b>", maintype="text", subtype="html", cid="<two>")
-    frame = sink.ask(f"/m/{sink.put(message.as_bytes())}/frame").text
+    frame = shared.ask(f"/m/{shared.put(message.as_bytes())}/frame").text
     assert '<img src="data:image/png;base64,iVBORw==">' in frame
     assert "<img src=cid:two><p>cid:one" in frame
 
 
-def test_names_of_files_are_names_of_files(sink: Sink) -> None:
+def test_names_of_files_are_names_of_files(shared: Sink) -> None:
     names = {
         '"../../x.sh"': "x.sh",
         '"C:\\\\dir\\\\x.exe"': "x.exe",
@@ -197,7 +197,7 @@ def test_names_of_files_are_names_of_files(sink: Sink) -> None:
     }
     for given, name in names.items():
         mail = f"Content-Disposition: attachment; filename={given}\r\n\r\nx".encode()
-        headers = sink.ask(f"/m/{sink.put(mail)}/part/0").headers
+        headers = shared.ask(f"/m/{shared.put(mail)}/part/0").headers
         assert "set-cookie" not in headers
         found = headers["content-disposition"].partition("filename*=UTF-8''")[2]
         assert (given, re.sub("%(..)", lambda x: chr(int(x[1], 16)), found)) == (given, name)

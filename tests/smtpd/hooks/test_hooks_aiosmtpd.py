@@ -93,9 +93,9 @@ def speak(port: int, lines: list[str]) -> list[tuple[str, str]]:
         return [("", client.reply()), *((line, client.say(line)) for line in lines)]
 
 
-def differences() -> list[tuple[str, str]]:
-    """Pairs of replies that differ, from docs/programs/hooks.md."""
-    text = DOCS.read_text(encoding="utf-8").partition("## Replies that differ")[2]
+def differences(heading: str = "## Replies that differ") -> list[tuple[str, str]]:
+    """Pairs of replies that differ, from a section of docs/programs/hooks.md."""
+    text = DOCS.read_text(encoding="utf-8").partition(heading)[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(.+?)` \| `(.+?)` \| .*RFC [0-9].* \|$", text, re.MULTILINE)
     assert len(rows) == text.count("\n|") - 2, "a difference has an RFC"
     return rows

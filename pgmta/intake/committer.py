@@ -173,8 +173,8 @@ class Committer:
                 return await self.ids.take_id()
         except TimeoutError:
             error = StoreUnavailable("the reservation of message ids takes too long")
-        except StoreUnavailable as found:
-            error = found
+        except StoreUnavailable as unavailable:
+            error = unavailable
         self._log_away(error)
         raise error
 

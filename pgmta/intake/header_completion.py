@@ -87,5 +87,5 @@ def _written_by(header: bytes, may_send: MaySend) -> bool:
     return whole and bool(found) and all(may_send(mailbox, domain) for mailbox, domain in mailboxes)
 
 
-def _written(place: AddressSpan) -> str:
-    return b"@".join((place.local, place.domain)).decode()
+def _written(span: AddressSpan) -> str:
+    return b"@".join((span.local, span.domain)).decode()

@@ -53,8 +53,8 @@ class Backlog:
         """Wait for an envelope; return None after `seconds`, or when `end_idle` is called."""
         loop = asyncio.get_running_loop()
         given: asyncio.Future[Envelope | None] = loop.create_future()
-        place = (channel, given)
-        self.idle.append(place)
+        waiting = (channel, given)
+        self.idle.append(waiting)
         timer = loop.call_later(seconds, _give_none, given)
         try:
             return await given
@@ -64,8 +64,8 @@ class Backlog:
             raise
         finally:
             timer.cancel()
-            if place in self.idle:
-                self.idle.remove(place)
+            if waiting in self.idle:
+                self.idle.remove(waiting)
 
     def end_idle(self) -> None:
         """Let all idle connections go."""

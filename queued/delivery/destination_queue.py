@@ -368,12 +368,12 @@ class DestinationQueue:
             channel.close()
             self._put_back(envelope)
             return True
-        found = self._gate.find_rows(items, self.destination, channel.name)
-        if not found:
+        reasons = self._gate.find_rows(items, self.destination, channel.name)
+        if not reasons:
             return False
-        whole = len(found) == len(items)
-        rest = envelope if whole else self.backlog.split(envelope, [*found], wait=False)
-        self._finish(rest, [kept_back(reason) for reason in found.values()])
+        whole = len(reasons) == len(items)
+        rest = envelope if whole else self.backlog.split(envelope, [*reasons], wait=False)
+        self._finish(rest, [kept_back(reason) for reason in reasons.values()])
         return whole
 
     def _hand_back(self, envelope: Envelope) -> None:

@@ -139,7 +139,7 @@ class OtherHosts:
         kept = channel.transactions > 0
         waiting = list(range(len(envelope.items)))
         elsewhere: list[int] = []
-        places: list[int] = []
+        indices: list[int] = []
         noted, bare = False, envelope.bare
         try:
             while waiting and not (channel.closed or envelope.late):
@@ -147,8 +147,8 @@ class OtherHosts:
                     attempt.settle(sorted(elsewhere + waiting))
                     return False
                 most = channel.most_recipients
-                places, waiting = waiting[:most], waiting[most:]
-                items = [envelope.items[place] for place in places]
+                indices, waiting = waiting[:most], waiting[most:]
+                items = [envelope.items[index] for index in indices]
                 part = replace(envelope, items=items, bare=bare)
                 try:
                     results = await channel.send(part)
@@ -161,20 +161,20 @@ class OtherHosts:
                     attempt.note()
                     noted = True
                 later: list[int] = []
-                for place, result in zip(places, results, strict=True):
+                for index, result in zip(indices, results, strict=True):
                     if result.again in (Again.NEXT, Again.BARE):
                         bare = bare or result.again is Again.BARE
-                        later.append(place)
+                        later.append(index)
                         continue
-                    attempt.last[place] = result
+                    attempt.last[index] = result
                     if result.again is Again.ELSEWHERE:
-                        elsewhere.append(place)
+                        elsewhere.append(index)
                 waiting[:0] = later
-                places = []
+                indices = []
         except BaseException:
             if channel.in_doubt:
-                for place in places:
-                    attempt.last[place] = CUT_OFF
+                for index in indices:
+                    attempt.last[index] = CUT_OFF
             channel.abort()
             raise
         finally:

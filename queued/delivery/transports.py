@@ -89,8 +89,8 @@ class Transports:
     def find_transport(self, name: str) -> Transport:
         """Return the transport of this name; it is made at its first use."""
         kind: TransportKind = TRANSPORTS.get(name) or load(_paths()[name])
-        found = self._made.get(kind)
-        if found is None:
-            found = kind.make(self._hostname, self._delivery, self._memory, self._gate)
-            self._made[kind] = found
-        return found
+        transport = self._made.get(kind)
+        if transport is None:
+            transport = kind.make(self._hostname, self._delivery, self._memory, self._gate)
+            self._made[kind] = transport
+        return transport

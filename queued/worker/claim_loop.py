@@ -195,16 +195,16 @@ class ClaimLoop(Claimer):
             woken |= self._woken.is_set()
             self._woken.clear()
             began = time.monotonic()
-            found = await self.claim(
+            claimed = await self.claim(
                 want, busy, max(0, self._context.dispatch.stages.context.free_octets)
             )
-            if found >= want:
+            if claimed >= want:
                 continue
-            vain = woken and not found
+            vain = woken and not claimed
             if vain or began >= self.due.known:
                 await self._look_ahead(began, vain=vain)
             poll = schedule.due_in(self._context.poll) if schedule.shared else self._context.poll
-            if woken and found:  # otherwise the news may be of a row that is not due yet
+            if woken and claimed:  # otherwise the news may be of a row that is not due yet
                 self.due.known, poll = min(self.due.known, began + _NEWS_S), min(poll, _NEWS_S)
             self.waits_since = time.monotonic()
             with suppress(TimeoutError):

@@ -65,8 +65,8 @@ class DeliveryWorker:
         self._poll = poll
         level = -1 if config.urgent.priority is None else config.urgent.priority
         self._leases = Leases(RowLeases(link("renew"), owner, lease))
-        found = tracing()
-        spans = Spans(found, worker.name) if found else None
+        tracer = tracing()
+        spans = Spans(tracer, worker.name) if tracer else None
         self._settler = Settler(
             Settlements(link("settle"), owner), self._leases, self._deferred, process.reported.set,
             spans, process.figures,

@@ -219,14 +219,14 @@ class Dispatch:
         """
         now = self._means.clock.now()
         for item in self._leases.unowned(items):
-            found = result
+            row_result = result
             if self._leases.in_doubt(item):
-                found = replace(result, event=Event.UNKNOWN, stage=Stage.END_OF_DATA)
-                found = CUT_OFF if result is NOT_BEGUN else found
+                row_result = replace(result, event=Event.UNKNOWN, stage=Stage.END_OF_DATA)
+                row_result = CUT_OFF if result is NOT_BEGUN else row_result
             try:
-                self._conclude_one(item, found, started or now, now)
+                self._conclude_one(item, row_result, started or now, now)
             except Exception as error:
-                self._hold(item, found, error)
+                self._hold(item, row_result, error)
 
     def _hold(self, item: Item, result: Result, error: Exception) -> None:
         """Put a row on hold that can't be judged: it would fail again and again."""

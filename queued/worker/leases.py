@@ -199,7 +199,7 @@ class Leases:
 
     def _look(self) -> None:
         """End the attempts of rows that had no owner at the last look either."""
-        found = {(item.id, item.token): item for item in self.unowned(self.items.values())}
-        before, self._unowned = self._unowned, set(found)
-        if lost := [item for key, item in found.items() if key in before]:
+        unowned = {(item.id, item.token): item for item in self.unowned(self.items.values())}
+        before, self._unowned = self._unowned, set(unowned)
+        if lost := [item for key, item in unowned.items() if key in before]:
             self.lost(lost)

@@ -74,9 +74,9 @@ class UrgentLoop(Claimer):
             if not free:
                 return [""]
             busy = self._exclusions.crowded(free)
-            found = await self.claim(max(1, free // 2), busy, _CONTENT_OCTETS)
-            if self.returned > found // 2:
+            claimed = await self.claim(max(1, free // 2), busy, _CONTENT_OCTETS)
+            if self.returned > claimed // 2:
                 await asyncio.sleep(_CROWDED_PAUSE_S)
-            if not found:
+            if not claimed:
                 return busy
         return []

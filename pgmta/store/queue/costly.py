@@ -124,12 +124,12 @@ class CostlyConditions:
         """
         async with self.trial:
             owners = [rule.owner for rule in rules]
-            found = bool(await self.link.run(_SQL["rules_aside"], {"owners": owners}))
-            if found:
+            any_aside = bool(await self.link.run(_SQL["rules_aside"], {"owners": owners}))
+            if any_aside:
                 return True
             async for rule in self.beyond({rule: rule.text for rule in rules}):
-                found = True
+                any_aside = True
                 if await self.link.run(_SQL["rule"], {"owner": rule.owner, "text": rule.text}):
                     log.error("a standing rule is set aside: its condition takes too long",
                               condition=rule.owner, hint="queuectl rule list")  # fmt: skip
-            return found
+            return any_aside

@@ -272,10 +272,10 @@ class Hosts:
             return False  # without an address the host is not used
 
 
-async def _from(found: AsyncIterator[Host], start: int) -> AsyncIterator[Host]:
+async def _from(hosts: AsyncIterator[Host], start: int) -> AsyncIterator[Host]:
     """Iterate over the hosts from a place on, and then over those before it."""
     before: list[Host] = []
-    async for host in found:
+    async for host in hosts:
         if len(before) < start:
             before.append(host)
         else:

@@ -95,10 +95,10 @@ class NameServers:
 
     def _read_stamp(self) -> tuple[int, int, int] | None:
         try:
-            found = os.stat(self._file) if self._file else None
+            file = os.stat(self._file) if self._file else None
         except OSError:
             return None
-        return (found.st_ino, found.st_mtime_ns, found.st_size) if found else None
+        return (file.st_ino, file.st_mtime_ns, file.st_size) if file else None
 
 
 def _resolver(config: Dns) -> dns.asyncresolver.Resolver:

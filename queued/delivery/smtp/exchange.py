@@ -161,8 +161,8 @@ def mark_again(results: list[Result], asked: Envelope | None = None) -> list[Aga
     one before, or no parameters.
     """
     taken = False
-    for place, result in enumerate(results):
-        if asked and _refuses_parameters(result, asked, place):
+    for index, result in enumerate(results):
+        if asked and _refuses_parameters(result, asked, index):
             result.again = Again.BARE
             continue
         accepted = result.stage in (Stage.DATA, Stage.END_OF_DATA)
@@ -182,8 +182,8 @@ def _too_many(reply: Reply) -> bool:
     return reply.enhanced in _TOO_MANY_RECIPIENTS.get(reply.code, ())
 
 
-def _refuses_parameters(result: Result, envelope: Envelope, place: int) -> bool:
-    item, reply = envelope.items[place], result.reply
+def _refuses_parameters(result: Result, envelope: Envelope, index: int) -> bool:
+    item, reply = envelope.items[index], result.reply
     given = {
         Stage.MAIL: envelope.message.ret or envelope.message.envid,
         Stage.RCPT: item.notify or item.orcpt,

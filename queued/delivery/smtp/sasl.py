@@ -32,25 +32,25 @@ async def authenticate(session: ClientSession, login: SmtpLogin, *, clear: bool 
     """
     connection = session.connection
     offered = session.extensions.get("AUTH", "").upper().split()
-    found = [name for name in login.mechanisms if name in offered and name in _MECHANISMS]
+    usable = [name for name in login.mechanisms if name in offered and name in _MECHANISMS]
     reason = ""
     if not (clear or connection.tls):
         reason = "4.7.0 AUTH needs TLS"
-    elif not found:
+    elif not usable:
         wanted = " or ".join(login.mechanisms)
         reason = f"4.7.0 the next hop does not offer AUTH {wanted}"
     if reason:
         connection.quit()
         raise DeliveryError(reason, Stage.AUTH)
-    dialogue = _Dialogue(session, found[0], login)
+    dialogue = _Dialogue(session, usable[0], login)
     try:
-        await _MECHANISMS[found[0]](dialogue, login)
+        await _MECHANISMS[usable[0]](dialogue, login)
         if not dialogue.done:
             raise ValueError("the server asks for more")
     except ValueError as error:
         connection.abort()
         # without the cause, whose text may have a secret
-        raise DeliveryError(f"4.7.0 AUTH {found[0]}: {error}", Stage.AUTH) from None
+        raise DeliveryError(f"4.7.0 AUTH {usable[0]}: {error}", Stage.AUTH) from None
 
 
 class _Dialogue:

@@ -58,19 +58,19 @@ class SmtpParameters:
 
 def parameters_of(destination: Destination) -> SmtpParameters:
     """Return the parameters of a destination for SMTP or LMTP."""
-    found = destination.parameters
-    assert isinstance(found, SmtpParameters)  # noqa: S101 - for the type checker
-    return found
+    parameters = destination.parameters
+    assert isinstance(parameters, SmtpParameters)  # noqa: S101 - for the type checker
+    return parameters
 
 
 def demand_of(destination: Destination) -> TlsDemand:
     """Return the TLS that a destination for SMTP or LMTP asks for."""
-    found = parameters_of(destination)
+    parameters = parameters_of(destination)
     return TlsDemand(
-        found.tls,
+        parameters.tls,
         destination.domain,
-        found.implicit,
-        found.login is not None,
+        parameters.implicit,
+        parameters.login is not None,
         requiretls=destination.wish is TlsWish.REQUIRED,
         optional=destination.wish is TlsWish.OPTIONAL,
     )

@@ -85,10 +85,10 @@ class Envelope:
             if end >= 0:
                 return
 
-    def split(self, places: list[int]) -> Envelope:
-        """Move the items with these places into a new envelope, and return it."""
-        moved = set(places)
-        rest = replace(self, items=[self.items[place] for place in places])
+    def split(self, indices: list[int]) -> Envelope:
+        """Move the items with these indices into a new envelope, and return it."""
+        moved = set(indices)
+        rest = replace(self, items=[self.items[index] for index in indices])
         self.content_octets = 0  # the last part frees it
-        self.items = [item for place, item in enumerate(self.items) if place not in moved]
+        self.items = [item for index, item in enumerate(self.items) if index not in moved]
         return rest

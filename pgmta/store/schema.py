@@ -15,8 +15,8 @@ from pgmta.shipped import shipped
 log = get("schema")
 
 TOPICS = (
-    "queue", "messages", "schedules", "submission", "templates", "attachments", "composed",
-    "mails", "parts", "mail_objects", "arguments", "days", "attempts", "transcripts",
+    "queue", "messages", "schedules", "submit", "templates", "attachments", "submit_mail",
+    "submit_mails", "mail_grammar", "mail_objects", "arguments", "days", "attempts", "transcripts",
     "reports", "status", "overview", "queue_counts", "conditions", "changes", "rules",
     "daemons", "accounts", "dkim", "tls", "forgetting", "expiry",
 )  # fmt: skip

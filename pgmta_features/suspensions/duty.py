@@ -15,7 +15,7 @@ from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres import faults
 from pgmta.store.queue.costly import timed_out
-from pgmta.store.queue.guard import about_a_row
+from pgmta.store.queue.failing_conditions import about_a_row
 from pgmta_features.suspensions.store import (
     ANY_SUSPENSION,
     LOG_SETTINGS,

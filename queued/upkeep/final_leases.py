@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgmta.logs import get
-from pgmta.store.queue.lost import FinalLeases
+from pgmta.store.queue.expired_leases import FinalLeases
 from queued.upkeep.duty import Duty
 
 _ROWS_PER_LOOK = 5000  # one statement takes some milliseconds

@@ -16,7 +16,7 @@ from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.conditions import release_hint, rule_holder
 from pgmta.store.queue.costly import SCANNING_SETTINGS, CostlyConditions, timed_out
-from pgmta.store.queue.guard import Condition
+from pgmta.store.queue.failing_conditions import Condition
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
 

@@ -88,7 +88,7 @@ class Commands:
             return replies.SYNTAX_EHLO
         self._begin(argument, extended=True)
         tls, login = bool(self.tls), bool(self.login)
-        return self._listener.ehlo(tls=tls, login=login, xclient=self.takes_xclient)
+        return self._listener.ehlo.lines(tls=tls, login=login, xclient=self.takes_xclient)
 
     def _begin(self, name: str, *, extended: bool) -> None:
         self.transaction = None

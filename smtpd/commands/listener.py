@@ -1,17 +1,15 @@
-"""One listener, for all of its sessions: options, replies to EHLO, and whose mail is bounced."""
+"""One listener, for all of its sessions: its options, and whose mail is bounced."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pgmta.accounts.networks import Networks
+from smtpd.commands.ehlo import EhloReply
 from smtpd.commands.parameters import Parameters
 from smtpd.config import ROLES, Listener, SmtpdConfig
 from smtpd.policy import RelayHandler
-from smtpd.protocol.xclient import XCLIENT_LINE as XCLIENT
 from smtpd.tls.contexts import Contexts
-
-_MAX_ANNOUNCED_RECIPIENTS = 999_999  # the limit RCPTMAX has six digits (RFC 9422, section 4)
 
 
 class SmtpListener:
@@ -61,47 +59,15 @@ class SmtpListener:
         """Decides whether mail that fails is bounced."""
         self.helo = f"250 {config.environment.hostname}"
         """The reply to HELO."""
-        self._config = config
-        self._priorities = listener.role == "submission"
         offered = config.auth.mechanisms if mechanisms is None else mechanisms
-        self._mechanisms = "" if auth == "none" else " ".join(offered)
-        self._replies: dict[tuple[bool, bool, bool], str] = {}
+        self.ehlo = EhloReply(
+            config, listener, starttls=self.starttls, mechanisms=() if auth == "none" else offered
+        )
+        """What it announces."""
 
     def speaks_for_others(self, peer: str) -> bool:
         """Return whether a peer may say by XCLIENT who the client is."""
         return bool(self._xclient and self._xclient.contains(peer))
-
-    def ehlo(self, *, tls: bool, login: bool, xclient: bool = False) -> str:
-        """Return all lines of the reply, under TLS or not, to a user who has logged in or not.
-
-        A proxy may use XCLIENT.
-        """
-        reply = self._replies.get((tls, login, xclient))
-        if reply is None:
-            lines = [self._config.environment.hostname, *self._keywords(tls=tls, login=login)]
-            if xclient:
-                lines.insert(1, XCLIENT)
-            reply = "\r\n".join([*(f"250-{line}" for line in lines[:-1]), f"250 {lines[-1]}"])
-            self._replies[tls, login, xclient] = reply
-        return reply
-
-    def _keywords(self, *, tls: bool, login: bool) -> list[str]:
-        limits = self._config.limits
-        words = [f"SIZE {limits.message_size}", "8BITMIME", "SMTPUTF8", "PIPELINING"]
-        if self.protocol == "smtp":
-            words.append("CHUNKING")
-        words.append(f"LIMITS RCPTMAX={min(limits.recipients, _MAX_ANNOUNCED_RECIPIENTS)}")
-        if self.starttls and not tls:
-            words.append("STARTTLS")
-        if self._mechanisms and not login and (tls or self.auth_without_tls):
-            words.append(f"AUTH {self._mechanisms}")
-        if tls:
-            words.append("REQUIRETLS")  # only under TLS (RFC 8689, section 2)
-        if self._config.dsn:
-            words.append("DSN")
-        if self._priorities:
-            words.append("MT-PRIORITY")
-        return [*words, "ENHANCEDSTATUSCODES"]
 
 
 class Bouncing:

@@ -27,7 +27,7 @@ from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.conditions import check_conditions
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue
-from pgmta.store.queue.lost import FinalLeases
+from pgmta.store.queue.expired_leases import FinalLeases
 from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.days import keep_days
 from pgmta.store.schema import Schema

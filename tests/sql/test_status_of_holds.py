@@ -8,7 +8,7 @@ import pytest
 from pgmta.model import Reply
 from pgmta.postgres.link import Link
 from pgmta.states import Event
-from pgmta.store.queue.lost import FinalLeases, take_lost
+from pgmta.store.queue.expired_leases import FinalLeases, take_lost
 from pgmta.store.queue.settle import Settlements
 from tests.sql.test_status import claim, states, submit
 from tests.sql.test_surface import outcome

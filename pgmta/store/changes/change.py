@@ -25,7 +25,13 @@ from pgmta.store.changes.row_change import RowChange
 from pgmta.store.changes.throttle import ChangePace
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.conditions import rule_holder, unless_exempt
-from pgmta.store.queue.guard import ALL_ROWS, RECENT_ROWS, Condition, Guard, about_a_row
+from pgmta.store.queue.failing_conditions import (
+    ALL_ROWS,
+    RECENT_ROWS,
+    Condition,
+    Guard,
+    about_a_row,
+)
 
 DEFAULT_BATCH_ROWS = 1000
 

@@ -13,7 +13,7 @@ from pgmta.features import features
 from pgmta.model import NamedHop
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import Statement, bracketed, feature_queries, queries
-from pgmta.store.queue.guard import Condition
+from pgmta.store.queue.failing_conditions import Condition
 from pgmta.store.queue.labels import next_hop_of
 from pgmta.store.queue.reading import Fault, reading
 

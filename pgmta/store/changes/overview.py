@@ -14,7 +14,7 @@ from pgmta.postgres import faults
 from pgmta.postgres.operator import OperatorLink
 from pgmta.store.queries import queries
 from pgmta.store.queue.conditions import rule_takes, takes
-from pgmta.store.queue.guard import Condition
+from pgmta.store.queue.failing_conditions import Condition
 from pgmta.store.queue.reading import Fault, failing, fault, kept, reading
 from pgmta.store.queue.refused import refused_now
 

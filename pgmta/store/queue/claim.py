@@ -19,10 +19,10 @@ from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
 from pgmta.store.queue.conditions import partition_condition
 from pgmta.store.queue.costly import CostlyConditions, timed_out
-from pgmta.store.queue.guard import ALL_ROWS, RECENT_ROWS, about_a_row
+from pgmta.store.queue.expired_leases import take_lost
+from pgmta.store.queue.failing_conditions import ALL_ROWS, RECENT_ROWS, about_a_row
 from pgmta.store.queue.labels import Labels
 from pgmta.store.queue.lease import LEASE, RowLeases
-from pgmta.store.queue.lost import take_lost
 from pgmta.store.schema import Schema
 
 _SQL = queries("claim")

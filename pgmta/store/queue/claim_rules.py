@@ -13,7 +13,7 @@ from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 from pgmta.store.queue.conditions import rule_takes
 from pgmta.store.queue.costly import CostlyConditions
-from pgmta.store.queue.guard import Condition, Guard, about_a_row
+from pgmta.store.queue.failing_conditions import Condition, Guard, about_a_row
 from pgmta.store.queue.refused import refused
 from pgmta.store.schema import Schema
 

@@ -17,7 +17,7 @@ from pgmta.logs import get
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
-from pgmta.store.queue.guard import Condition
+from pgmta.store.queue.failing_conditions import Condition
 
 TRYING_SETTINGS = {"statement_timeout": "2s", "lock_timeout": "1s"}
 """For connections that try conditions: 2,000 rows usually take 20 ms."""

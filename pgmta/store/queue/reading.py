@@ -11,7 +11,7 @@ import psycopg
 
 from pgmta.postgres.faults import about_statement
 from pgmta.store.queries import bracketed, queries
-from pgmta.store.queue.guard import MAX_BATCH_ROWS, Condition, about_a_row
+from pgmta.store.queue.failing_conditions import MAX_BATCH_ROWS, Condition, about_a_row
 from pgmta.store.queue.refused import refused_now
 
 _SQL = queries("reading")

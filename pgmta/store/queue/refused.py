@@ -13,7 +13,7 @@ import psycopg
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
-from pgmta.store.queue.guard import Condition
+from pgmta.store.queue.failing_conditions import Condition
 
 _SQL = queries("refused")
 _CONTROL = Condition("", "true")  # if it is refused too, the conditions are not the reason

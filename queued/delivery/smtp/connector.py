@@ -13,7 +13,7 @@ from queued.delivery.smtp.connection import ClientProtocol
 from queued.delivery.smtp.sasl import authenticate
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.tls.handshake import BrokenTls, server_name, shake_hands
-from queued.delivery.tls.security import Security
+from queued.delivery.tls.policy_finder import PolicyFinder
 from queued.delivery.tls.tls_policy import HostPolicy, TlsMode
 from queued.delivery.transport.connection_facts import ConnectionFacts
 
@@ -21,7 +21,7 @@ from queued.delivery.transport.connection_facts import ConnectionFacts
 class Connector:
     """Opens sessions with hosts, each under its TLS policy."""
 
-    def __init__(self, hostname: str, delivery: Delivery, security: Security) -> None:
+    def __init__(self, hostname: str, delivery: Delivery, security: PolicyFinder) -> None:
         self._hostname = hostname
         self._delivery = delivery
         self._timeouts = delivery.timeouts

@@ -20,7 +20,7 @@ from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.connector import Connector
 from queued.delivery.smtp.mail_commands import PLAIN_ARGUMENT, address_problem
 from queued.delivery.smtp.smtp_parameters import demand_of, parameters_of
-from queued.delivery.tls.security import Security
+from queued.delivery.tls.policy_finder import PolicyFinder
 from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.destination import Destination
@@ -151,7 +151,7 @@ class SmtpTransport:
         hosts = Hosts(self._hostname, delivery, self.questions, self._unresponsive)
         self.hosts = hosts
         """The means to find hosts and their addresses."""
-        self.security = Security(
+        self.security = PolicyFinder(
             delivery.tls, self.questions, self.hosts.web_addresses, self._memory
         )
 

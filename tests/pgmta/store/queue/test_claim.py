@@ -12,8 +12,8 @@ import pytest
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.expired_leases import take_lost
 from pgmta.store.queue.lease import RowLeases
-from pgmta.store.queue.lost import take_lost
 from tests.support.rows import column, fetch, message, row
 
 

@@ -17,7 +17,7 @@ from pgmta.action import Action
 from pgmta.postgres.link import Link
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
-from pgmta.store.queue import guard
+from pgmta.store.queue import failing_conditions
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.conditions import case_hint
 from queued.daemon.queued import main as queued
@@ -303,7 +303,7 @@ def test_queued_check_asks_the_database(database: str, server: str, tmp_path: Pa
 async def test_marked_rows_are_all_reviewed_in_turn(
     db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "MAX_BATCH_ROWS", 4)
+    monkeypatch.setattr(failing_conditions, "MAX_BATCH_ROWS", 4)
     message(db, 1)
     bad = [row(db, 1, metadata={"n": "alpha"}) for _ in range(10)]
     claims = Claims(link, "w@h", 60, CAST)

@@ -19,7 +19,7 @@ from pgmta.states import TRANSITIONS, Event, Status, after
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.claim import Claims
-from pgmta.store.queue.lost import FinalLeases, take_lost
+from pgmta.store.queue.expired_leases import FinalLeases, take_lost
 from pgmta.store.queue.settle import Settlements
 from tests.support.rows import column, fetch, message, row
 from tests.support.waiting import eventually

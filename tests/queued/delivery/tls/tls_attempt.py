@@ -20,7 +20,7 @@ from queued.delivery.dns.resolver import DnsAnswer
 from queued.delivery.smtp.client_session import ClientSession
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.smtp.smtp_transport import SmtpTransport
-from queued.delivery.tls.security import Security
+from queued.delivery.tls.policy_finder import PolicyFinder
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination, TlsWish
 from queued.delivery.transport.envelope import Envelope
@@ -107,12 +107,12 @@ class Attempt:
     session: ClientSession | None = None
     error: DeliveryError | None = None
 
-    def security(self, mode: str, **options: object) -> Security:
+    def security(self, mode: str, **options: object) -> PolicyFinder:
         """Return what a worker has that trusts the root."""
         root, _ = ROOT.files(self.folder)
         config = Tls.model_validate({"mode": mode, "ca": str(root), **options})
         internet = cast(Any, self.internet)
-        return Security(config, internet, internet.addresses, internet)
+        return PolicyFinder(config, internet, internet.addresses, internet)
 
     async def send(
         self,
@@ -120,7 +120,7 @@ class Attempt:
         requiretls: bool = False,
         tls_optional: bool = False,
         tls: TlsMode | None = None,
-        security: Security | None = None,
+        security: PolicyFinder | None = None,
         **options: object,
     ) -> str:
         """Return whether the message went under TLS, in plain text, or not at all."""

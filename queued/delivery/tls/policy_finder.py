@@ -22,7 +22,7 @@ _MAX_REASON_CHARACTERS = 120  # in the reports
 _AUTHENTICATED_MODES = (TlsMode.VERIFY, TlsMode.DANE)
 
 
-class Security:
+class PolicyFinder:
     """Finds the TLS policy of hosts, and has what sessions under these policies need.
 
     `addresses` are those of web servers of policies.

@@ -14,8 +14,8 @@ from pgmta.errors import StoreUnavailable
 from pgmta.postgres.link import Link
 from pgmta.states import Status
 from pgmta.store.queue.claim import SESSION, Claims
+from pgmta.store.queue.expired_leases import FinalLeases
 from pgmta.store.queue.lease import RowLeases
-from pgmta.store.queue.lost import FinalLeases
 from queued.upkeep import final_leases
 from queued.upkeep.final_leases import FinalLeaseDuty
 from tests.support.rows import column, fetch, message, row

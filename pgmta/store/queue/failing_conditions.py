@@ -33,7 +33,7 @@ MAX_BATCH_ROWS = 5000
 _PASSED_OVER_S = 60.0  # for marked rows; then the plain statement is tried
 _MAX_NAMED_ROWS = 20  # in the log per minute, for each guard; the others are counted
 
-_SQL = queries("guard")
+_SQL = queries("failing_conditions")
 
 log = get("conditions")
 

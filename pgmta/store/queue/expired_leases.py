@@ -11,9 +11,9 @@ from pgmta.postgres import faults
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
-from pgmta.store.queue.guard import about_a_row
+from pgmta.store.queue.failing_conditions import about_a_row
 
-_SQL = queries("lost")
+_SQL = queries("expired_leases")
 _ROWS_PER_BATCH = 1000
 _MAX_REASON_CHARACTERS = 500
 

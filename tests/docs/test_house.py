@@ -77,6 +77,28 @@ def test_modules_import_each_other_in_one_direction() -> None:
     order.prepare()
 
 
+def test_architecture_names_every_module_of_the_core() -> None:
+    page = (ROOT / "docs" / "develop" / "architecture.md").read_text(encoding="utf-8")
+    listing = page.partition("## Folders and files")[2].partition("```text")[2].partition("```")[0]
+    named = [
+        f"{folder}/{name.strip()}"
+        for folder, names in re.findall(r"^(\S+)((?: .*\n)+)", listing, re.MULTILINE)
+        for name in re.sub(r"\([^)]*\)", "", names).split(",")
+    ]
+    there = {
+        str(path.relative_to(ROOT).with_suffix(""))
+        for folder, end in (
+            ("smtpd", "py"),
+            ("queued", "py"),
+            ("pgmta", "py"),
+            ("sql/schema", "sql"),
+        )
+        for path in (ROOT / folder).rglob(f"*.{end}")
+        if not path.name.startswith("__")
+    }
+    assert (len(named), set(named)) == (len(there), there)
+
+
 def test_architecture_has_every_field_of_a_feature() -> None:
     page = (ROOT / "docs" / "develop" / "architecture.md").read_text(encoding="utf-8")
     section = page.partition("### The fields of a feature")[2].partition("\n\nA feature names")[0]

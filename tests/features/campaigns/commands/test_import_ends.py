@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
+from queued.cli.options.progress_bar import ProgressBar
 from tests.features.campaigns.commands.site import Site
 from tests.support.rows import column
 from tests.support.waiting import until
@@ -88,3 +89,10 @@ def test_a_terminal_has_a_bar(site: Site) -> None:
     bar = r"reading \[#*-*\] +\d+% [\d,]+ recipients, [\d,]+/s, (now|\d+\w) left"
     assert re.search(bar, text), text[:2000]
     assert text.count("\r\x1b[K") >= 2
+
+
+def test_a_bar_of_an_unknown_length_beyond_its_end_and_at_once() -> None:
+    assert ProgressBar("reading", None, "mails").text(9, 9, 2.0) == "reading 9 mails, 4/s"
+    bar = ProgressBar("reading", 10, "mails")
+    assert bar.text(20, 20, 1.0) == f"reading [{'#' * 30}] 100% 20 mails, 20/s, now left"
+    assert bar.text(0, 0, 0.0) == f"reading [{'-' * 30}]   0% 0 mails, 0/s"

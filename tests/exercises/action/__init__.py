@@ -1,1 +1,0 @@
-"""An action that lets mail go first."""

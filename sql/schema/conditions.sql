@@ -135,8 +135,9 @@ DECLARE
     bad record;
 BEGIN
     IF coalesce(condition, '') !~ '\S' THEN RETURN 'the condition is empty'; END IF;
-    -- First the names in it: the caller may be a function of the owner, and even to analyse a text may run code. PostgreSQL reads each
-    -- text by the input function of its type, and that of an array, row or range evaluates the CHECK of a domain.
+    -- The names are judged before PostgreSQL analyses the condition, which alone can run code, and with the rights of the owner if a
+    -- function of the owner calls this: a literal is read by the input function of its type, and that of an array, a row or a range
+    -- evaluates the CHECKs of domains.
     SELECT string_agg(CASE WHEN literal THEN '''''' ELSE token END, '' ORDER BY place),
         coalesce(array_agg(t.word) FILTER (WHERE t.word IS NOT NULL), '{}')
     INTO bare, words FROM pgmta.condition_tokens(condition) AS t;

@@ -79,6 +79,7 @@ def test_a_secret_is_in_requests_alone(system: System, tmp_path: Path) -> None:
         key = document["key"]
         return said(f"422 No {key}", f'{{"error": "{key}"}}'.encode(), f"X-Key: {key}")
 
+    system.environment = {"LC_ALL": "C"}  # no fork: /proc shows its own command
     with Provider(answering, tls) as provider:
         file = shaping(tmp_path, provider, private=True)
         daemon = system.queued(shaping=file, delivery={"tls": {"ca": ca}}, log={"attempts": True})

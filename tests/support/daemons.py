@@ -18,6 +18,7 @@ from typing import Any, Self
 import psutil
 import yaml
 
+from tests.support.starter import Forked, fork
 from tests.support.submit import Client
 from tests.support.waiting import PATIENCE, free_port, until
 
@@ -40,7 +41,7 @@ def merge(base: Config, changes: Config) -> Config:
 class Daemon:
     """One process (with its children), started at once; its log is read line by line.
 
-    `more` are further variables of its environment.
+    `more` are further variables of its environment. `queued` without any is forked.
     """
 
     module = ""
@@ -61,16 +62,22 @@ class Daemon:
         """Run it, again after it has ended; the log goes on."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PGMTA_")}
         environment |= {"PYTHONPATH": str(ROOT), **self.more}  # for hooks in tests
-        self.process = subprocess.Popen(
-            [*self.before, sys.executable, "-m", self.module, self.command, "-c", str(self.path)],
+        self.process = self._process(environment)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _process(self, environment: Environment) -> subprocess.Popen[bytes] | Forked:
+        words = [self.command, "-c", str(self.path)]
+        if self.module == "queued" and not self.before and not self.more:
+            return fork(words, environment)
+        return subprocess.Popen(
+            [*self.before, sys.executable, "-m", self.module, *words],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import functools
 import io
@@ -10,9 +11,10 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -107,16 +109,17 @@ _MISSING_RIGHTS_HINT = (
 )
 
 
-def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
+def reporting[**P](command: Callable[P, Any]) -> Callable[P, Any]:
     """Return the command with errors as lines on stderr: exit 2 for a wrong configuration, else 1.
 
-    A traceback comes only with an error of the program.
+    A traceback comes only with an error of the program. If the command is a coroutine, it is run.
     """
 
     @functools.wraps(command)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
-            return command(*args, **kwargs)
+            result = command(*args, **kwargs)
+            return _run(result) if asyncio.iscoroutine(result) else result
         except ConfigError as error:
             for problem in error.problems:
                 print_text(f"{ERROR}{problem}", err=True)
@@ -145,6 +148,43 @@ def reporting[**P, R](command: Callable[P, R]) -> Callable[P, R]:
         sys.exit(EXIT_FAILURE)
 
     return wrapper
+
+
+def _run[R](work: Coroutine[Any, Any, R]) -> R:
+    """Run the coroutine of a command. Ctrl-C cancels what it waits for.
+
+    asyncio's own handler cancels alone: a prompt, or a read from a pipe, would go on until a second
+    Ctrl-C. So one that comes while the coroutine itself runs is a KeyboardInterrupt there.
+    """
+    interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        if interrupted or asyncio.current_task(loop):
+            raise KeyboardInterrupt
+        interrupted = True
+        task.cancel()
+        loop.call_soon_threadsafe(lambda: None)  # the loop may wait for a socket
+
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(work)
+        before = signal.getsignal(signal.SIGINT)
+        ours = (
+            before is signal.default_int_handler
+            and threading.current_thread() is threading.main_thread()
+        )
+        if ours:
+            signal.signal(signal.SIGINT, interrupt)
+        try:
+            return loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if interrupted:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            if ours:
+                signal.signal(signal.SIGINT, before)
 
 
 def _lacks_the_queue(error: Exception) -> bool:

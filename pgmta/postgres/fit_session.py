@@ -69,6 +69,9 @@ if the login may not use schema pgmta: our names would mean tables of others the
 come last: a function that a condition calls may make one with the name of ours.
 """
 
+PID: Final = "SELECT pg_catalog.pg_backend_pid()"
+"""Asks which process answers, for `check_pooler`."""
+
 AS_STORED = (
     "SELECT pg_catalog.set_config('client_encoding',"
     " pg_catalog.current_setting('server_encoding'), false)"
@@ -151,7 +154,7 @@ def fit(
     """
     check_pooler(connection)
     cursor = connection.cursor(row_factory=tuple_row)
-    for (pid,) in cursor.execute("SELECT pg_catalog.pg_backend_pid()"):
+    for (pid,) in cursor.execute(PID):
         check_pooler(connection, pid)
     try:
         cursor.execute(fitting(own, path), prepare=False)

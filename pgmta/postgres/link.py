@@ -16,6 +16,7 @@ from pgmta.postgres import binary, blockers, faults
 from pgmta.postgres.fit_session import (
     AS_STORED,
     LOOK_IN_PGMTA,
+    PID,
     Pooled,
     check_pooler,
     fitting,
@@ -38,7 +39,6 @@ _DEFAULT_PARAMETERS: dict[str, Any] = {
 _PROOF_TIMEOUT_S = 30.0  # afterwards a commit that did not wait for its standby counts as undecided
 _BLOCKERS_TIMEOUT_S = 2.0  # for the question which session blocks
 _MAX_LOOKS, _LOOK_INTERVAL_S = 10, 0.02  # at whether a process of the server has ended
-_PID = "SELECT pg_catalog.pg_backend_pid()"
 _SESSION_START = """
 SELECT backend_start, (SELECT jsonb_object_agg(typname, oid::bigint) FROM pg_type
     WHERE typnamespace = to_regnamespace('pgmta') AND typname = ANY (%s))
@@ -281,7 +281,7 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     try:
         check_pooler(connection)
         # not prepared: in the session of a pooler the statement would stay, as settings would
-        cursor = await connection.execute(_PID, prepare=False)
+        cursor = await connection.execute(PID, prepare=False)
         ((pid,),) = await cursor.fetchall()
         check_pooler(connection, pid)
         if not in_utf8(connection):

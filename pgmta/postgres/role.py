@@ -27,13 +27,13 @@ WHERE NOT has_database_privilege(current_database(), 'TEMPORARY')
 """
 
 
-def require_temporary(db: psycopg.Connection[Any]) -> None:
+async def require_temporary(db: psycopg.AsyncConnection[Any]) -> None:
     """Raise PgmtaError with the remedy if the login may make no temporary tables.
 
     Every login may, unless somebody has taken the right from PUBLIC.
     """
-    with db.cursor(row_factory=tuple_row) as cursor:
-        found = cursor.execute(_TEMPORARY).fetchone()
+    async with db.cursor(row_factory=tuple_row) as cursor:
+        found = await (await cursor.execute(_TEMPORARY)).fetchone()
     if found:
         database, login = found
         raise PgmtaError(

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from pgmta.errors import PgmtaError
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("campaigns")
@@ -72,115 +72,116 @@ class Obstacles:
     next_attempt: datetime | None
 
 
-class CampaignTable(OperatorLink):
-    """Works over a separate connection. Changes are noted in table `audit` under `who`.
+class CampaignTable:
+    """Changes are noted in table `audit` under `who`.
 
-    Raises StoreUnavailable when it opens, and psycopg.Error: functions of the database refuse what
-    does not fit.
+    Methods raise psycopg.Error: functions of the database refuse what does not fit.
     """
 
-    def __init__(self, uri: str, who: str) -> None:
-        super().__init__(uri)
+    def __init__(self, db: OperatorConnection, who: str) -> None:
+        self._db = db
         self._who = who
 
-    def states(
+    async def states(
         self, tenant: str | None, name: str | None = None, most: int = 1000
     ) -> list[CampaignState]:
         """Return how far campaigns are, the newest first."""
         params = {"tenant": tenant, "name": name, "most": most}
         return [
             CampaignState(**{**row, "jobs": row["jobs"] or {}})
-            for row in self._db.execute(_SQL["statistics"], params)
+            for row in await self._db.rows(_SQL["statistics"], params)
         ]
 
-    def state(self, tenant: str, name: str) -> CampaignState:
+    async def state(self, tenant: str, name: str) -> CampaignState:
         """Return how far a campaign is. Raises PgmtaError if there is none with this name."""
-        found = self.states(tenant, name)
+        found = await self.states(tenant, name)
         if not found:
-            self.find(tenant, name)
+            await self.find(tenant, name)
         return found[0]
 
-    def find(self, tenant: str, name: str) -> int:
+    async def find(self, tenant: str, name: str) -> int:
         """Return the id of a campaign. Raises PgmtaError if there is none with this name."""
-        row = self._db.execute(_SQL["find"], {"tenant": tenant, "name": name}).fetchone()
+        row = await self._db.row(_SQL["find"], {"tenant": tenant, "name": name})
         if row:
             return int(row["id"])
-        names = [each["name"] for each in self._db.execute(_SQL["names"], {"tenant": tenant})]
+        names = [each["name"] for each in await self._db.rows(_SQL["names"], {"tenant": tenant})]
         near = get_close_matches(name, names, 1)
         advice = f"did you mean {near[0]}?" if near else "`queuectl campaign list` has all"
         owner = f" of tenant {tenant}" if tenant else ""
         raise PgmtaError(f"there is no campaign {name}{owner}; {advice}")
 
-    def obstacles(self, campaign: int) -> Obstacles:
+    async def obstacles(self, campaign: int) -> Obstacles:
         """Return reasons why mail of a campaign may wait."""
-        row = self._db.execute(_SQL["obstacles"], {"campaign": campaign}).fetchone()
+        row = await self._db.row(_SQL["obstacles"], {"campaign": campaign})
         assert row  # noqa: S101 - for the type checker
         return Obstacles(**row)
 
-    def recipient(self, campaign: int, recipient: str) -> dict[str, Any] | None:
+    async def recipient(self, campaign: int, recipient: str) -> dict[str, Any] | None:
         """Return the number, state and outcome of the recipient with an address, in any case."""
         params = {"campaign": campaign, "recipient": recipient}
-        return self._db.execute(_SQL["recipient_by_address"], params).fetchone()
+        return await self._db.row(_SQL["recipient_by_address"], params)
 
-    def jobs(self, campaign: int | None, most: int = 1000) -> list[dict[str, Any]]:
+    async def jobs(self, campaign: int | None, most: int = 1000) -> list[dict[str, Any]]:
         """Return the jobs of a campaign, or those of all that are not done."""
-        return self._db.execute(_SQL["jobs"], {"campaign": campaign, "most": most}).fetchall()
+        return await self._db.rows(_SQL["jobs"], {"campaign": campaign, "most": most})
 
-    def start(self, campaign: int, rate: float | None, jobs: int) -> list[int]:
+    async def start(self, campaign: int, rate: float | None, jobs: int) -> list[int]:
         """Make the jobs of a campaign; return their ids."""
         params = {"campaign": campaign, "rate": rate, "jobs": jobs}
-        with self._db.transaction():
-            found = [row["job"] for row in self._db.execute(_SQL["start"], params)]
+        async with self._db.transaction():
+            found = [row["job"] for row in await self._db.rows(_SQL["start"], params)]
             details = {"rate": rate, "jobs": len(found)}
-            self._audit(self._who, "campaign start", str(campaign), details, len(found))
+            await self._db.audit(self._who, "campaign start", str(campaign), details, len(found))
         return found
 
-    def stop(self, campaign: int) -> int:
+    async def stop(self, campaign: int) -> int:
         """Stop the jobs of a campaign; return how many."""
-        return self._change("stop", campaign, {})
+        return await self._change("stop", campaign, {})
 
-    def resume(self, campaign: int, *, halted: bool) -> int:
+    async def resume(self, campaign: int, *, halted: bool) -> int:
         """Go on with the jobs of a campaign; return how many."""
-        return self._change("resume", campaign, {"halted": halted})
+        return await self._change("resume", campaign, {"halted": halted})
 
-    def retry(self, campaign: int, *, unknown: bool, halted: bool) -> int:
+    async def retry(self, campaign: int, *, unknown: bool, halted: bool) -> int:
         """Send again what failed; return the number of jobs."""
-        return self._change("retry", campaign, {"unknown": unknown, "halted": halted})
+        return await self._change("retry", campaign, {"unknown": unknown, "halted": halted})
 
-    def suppressed(self, *, campaign: int | None = None, job: int | None = None,
+    async def suppressed(self, *, campaign: int | None = None, job: int | None = None,
                    unknown: bool) -> int:  # fmt: skip
         """Return how many of the recipients that a retry takes are suppressed, and stay unsent."""
         params = {"campaign": campaign, "job": job, "unknown": unknown}
-        row = self._db.execute(_SQL["suppressed"], params).fetchone()
+        row = await self._db.row(_SQL["suppressed"], params)
         return int(row["number"]) if row else 0
 
-    def delete(self, campaign: int) -> int:
+    async def delete(self, campaign: int) -> int:
         """Delete a campaign; return the number of its recipients."""
-        return self._change("delete", campaign, {})
+        return await self._change("delete", campaign, {})
 
-    def _change(self, name: str, campaign: int, details: dict[str, Any]) -> int:
-        with self._db.transaction():
-            row = self._db.execute(_SQL[name], {"campaign": campaign, **details}).fetchone()
+    async def _change(self, name: str, campaign: int, details: dict[str, Any]) -> int:
+        async with self._db.transaction():
+            row = await self._db.row(_SQL[name], {"campaign": campaign, **details})
             assert row  # noqa: S101 - for the type checker
             number = int(row["changed"])
-            self._audit(self._who, f"campaign {name}", str(campaign), details, number)
+            await self._db.audit(self._who, f"campaign {name}", str(campaign), details, number)
         return number
 
-    def stop_job(self, job: int) -> bool:
+    async def stop_job(self, job: int) -> bool:
         """Stop a job; return whether that changed anything."""
-        return self._change_job("stop_job", job, {})
+        return await self._change_job("stop_job", job, {})
 
-    def resume_job(self, job: int) -> bool:
+    async def resume_job(self, job: int) -> bool:
         """Go on with a job; return whether that changed anything."""
-        return self._change_job("resume_job", job, {})
+        return await self._change_job("resume_job", job, {})
 
-    def retry_job(self, job: int, *, unknown: bool) -> bool:
+    async def retry_job(self, job: int, *, unknown: bool) -> bool:
         """Send again what failed of a job; return whether that changed anything."""
-        return self._change_job("retry_job", job, {"unknown": unknown})
+        return await self._change_job("retry_job", job, {"unknown": unknown})
 
-    def _change_job(self, name: str, job: int, details: dict[str, Any]) -> bool:
-        with self._db.transaction():
-            row = self._db.execute(_SQL[name], {"job": job, **details}).fetchone()
+    async def _change_job(self, name: str, job: int, details: dict[str, Any]) -> bool:
+        async with self._db.transaction():
+            row = await self._db.row(_SQL[name], {"job": job, **details})
             assert row  # noqa: S101 - for the type checker
-            self._audit(self._who, name.replace("_", " "), str(job), details, int(row["changed"]))
+            await self._db.audit(
+                self._who, name.replace("_", " "), str(job), details, int(row["changed"])
+            )
         return bool(row["changed"])

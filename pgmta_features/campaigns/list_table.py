@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from psycopg import sql
 
 from pgmta.compose.template import TemplateSource
 from pgmta.errors import PgmtaError
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.postgres.role import require_temporary
 from pgmta.store.queries import feature_queries
 
@@ -70,19 +70,16 @@ class OtherKind(NamedTuple):
     problem: str
 
 
-class ListTable(OperatorLink):
-    """Works over a separate connection. Imports are noted in table `audit` under `who`.
+class ListTable:
+    """Imports are noted in table `audit` under `who`. Methods raise psycopg.Error."""
 
-    Raises StoreUnavailable when it opens, and psycopg.Error.
-    """
-
-    def __init__(self, uri: str, who: str) -> None:
-        super().__init__(uri)
+    def __init__(self, db: OperatorConnection, who: str) -> None:
+        self._db = db
         self._who = who
 
-    def campaign(self, campaign: int) -> CampaignTemplate:
+    async def campaign(self, campaign: int) -> CampaignTemplate:
         """Return the campaign with this id."""
-        row = self._db.execute(_SQL["campaign"], {"campaign": campaign}).fetchone()
+        row = await self._db.row(_SQL["campaign"], {"campaign": campaign})
         if row is None:
             raise psycopg.errors.NoDataFound(f"there is no campaign {campaign}")
         source = TemplateSource(
@@ -91,55 +88,59 @@ class ListTable(OperatorLink):
         )  # fmt: skip
         return CampaignTemplate(row, source)
 
-    @contextmanager
-    def creating(self, given: Mapping[str, Any]) -> Iterator[CampaignTemplate]:
+    @asynccontextmanager
+    async def creating(self, given: Mapping[str, Any]) -> AsyncIterator[CampaignTemplate]:
         """Make a campaign with the arguments of campaign_create(). An error undoes it."""
-        with self._db.transaction():
-            row = self._db.execute(_SQL["create"], given).fetchone()
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["create"], given)
             assert row  # noqa: S101 - for the type checker
-            made = self.campaign(row["id"])
+            made = await self.campaign(row["id"])
             yield made
             details = {"tenant": given["tenant"], "template": made.row["template"]}
-            self._audit(self._who, "campaign create", given["name"], details, 1)
+            await self._db.audit(self._who, "campaign create", given["name"], details, 1)
 
-    def rated_credentials(self) -> list[str]:
+    async def rated_credentials(self) -> list[str]:
         """Return the credentials that have a budget."""
-        return [row["credential"] for row in self._db.execute(_SQL["rated"])]
+        return [row["credential"] for row in await self._db.rows(_SQL["rated"])]
 
-    def worker_runs(self) -> bool:
+    async def worker_runs(self) -> bool:
         """Return whether a worker that delivers runs."""
-        row = self._db.execute(_SQL["worker"]).fetchone()
+        row = await self._db.row(_SQL["worker"])
         return bool(row and row["runs"])
 
-    def importing(self, campaign: CampaignTemplate) -> ListImport:
+    async def importing(self, campaign: CampaignTemplate) -> ListImport:
         """Begin an import."""
+        await require_temporary(self._db)
+        await self._db.execute(_SQL["table"])
         return ListImport(self._db, campaign.row)
 
-    def note_import(self, campaign: int, details: dict[str, Any], number: int) -> None:
+    async def note_import(self, campaign: int, details: dict[str, Any], number: int) -> None:
         """Note an import in table `audit`."""
-        self._audit(self._who, "campaign import", str(campaign), details, number)
+        await self._db.audit(self._who, "campaign import", str(campaign), details, number)
 
-    def recipient(self, campaign: int, number: int) -> Recipient | None:
+    async def recipient(self, campaign: int, number: int) -> Recipient | None:
         """Return the recipient with this number."""
         params = {"campaign": campaign, "number": number}
-        row = self._db.execute(_SQL["recipient_by_number"], params).fetchone()
+        row = await self._db.row(_SQL["recipient_by_number"], params)
         return Recipient(**row) if row else None
 
-    def last(self, campaign: int) -> int:
+    async def last(self, campaign: int) -> int:
         """Return the highest number of a recipient; 0 if there is none."""
-        row = self._db.execute(_SQL["last"], {"campaign": campaign}).fetchone()
+        row = await self._db.row(_SQL["last"], {"campaign": campaign})
         return int(row["number"]) if row else 0
 
-    def test(self, campaign: int, recipient: str, words: Mapping[str, Any]) -> int:
+    async def test(self, campaign: int, recipient: str, words: Mapping[str, Any]) -> int:
         """Put a test mail into the queue; return the id of its message."""
         params = {"campaign": campaign, "recipient": recipient, "params": json.dumps(dict(words))}
-        with self._db.transaction():
-            row = self._db.execute(_SQL["test"], params).fetchone()
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["test"], params)
             assert row  # noqa: S101 - for the type checker
-            self._audit(self._who, "campaign test", str(campaign), {"message": row["id"]}, 1)
+            await self._db.audit(
+                self._who, "campaign test", str(campaign), {"message": row["id"]}, 1
+            )
         return int(row["id"])
 
-    def export(
+    async def export(
         self,
         campaign: int,
         states: Iterable[str] = (),
@@ -147,7 +148,7 @@ class ListTable(OperatorLink):
         *,
         as_json: bool = False,
         spreadsheet: bool = False,
-    ) -> Iterator[bytes]:
+    ) -> AsyncIterator[bytes]:
         """Yield the recipients in these states, or all, as CSV with a header or as lines of JSON.
 
         With `words` they have these values too. For a `spreadsheet` no cell begins a formula.
@@ -163,51 +164,51 @@ class ListTable(OperatorLink):
         statement = _SQL["json" if as_json else "csv"].format(
             columns=sql.SQL(", ").join(columns), campaign=sql.Literal(campaign), chosen=condition
         )
-        with self._db.cursor() as cursor, cursor.copy(statement) as copy:
-            for block in copy:
+        async with self._db.cursor() as cursor, cursor.copy(statement) as copy:
+            async for block in copy:
                 yield bytes(block)
 
 
 class ListImport:
-    """An import: `add` and `end_rows`, then within `transaction` the others in their order.
+    """An import: `add` and `send_rows`, then within `transaction` the others in their order.
 
     Rows wait in a temporary table, which goes with the connection. Each part of them is a commit.
     So a slow source keeps no snapshot, which would hold up the clean-up of the queue.
     """
 
-    def __init__(self, db: psycopg.Connection[dict[str, Any]], campaign: Mapping[str, Any]) -> None:
+    def __init__(self, db: OperatorConnection, campaign: Mapping[str, Any]) -> None:
         self._db = db
         self._campaign = campaign
         self._base = 0  # the highest number of a recipient before this import
         self._last = 0  # number of the last row of the file
         self._part: list[tuple[int, str, str, str]] = []
         self._size = 0  # characters of the words so far
-        require_temporary(db)
-        self._db.execute(_SQL["table"])
 
-    def add(self, place: int, row: tuple[str, str, str]) -> None:
-        """Add a row: mailbox, domain, words as JSON. Places have to increase."""
+    def add(self, place: int, row: tuple[str, str, str]) -> bool:
+        """Add a row: mailbox, domain, words as JSON. Places have to increase.
+
+        If it returns True, `send_rows` has to be next.
+        """
         self._part.append((place, *row))
         self._size += len(row[2])
-        if len(self._part) >= _COPY_ROWS or self._size >= _COPY_CHARACTERS:
-            self.end_rows()
+        return len(self._part) >= _COPY_ROWS or self._size >= _COPY_CHARACTERS
 
-    def end_rows(self) -> None:
+    async def send_rows(self) -> None:
         """Send the rows that wait."""
         if not self._part:
             return
-        with self._db.cursor() as cursor, cursor.copy(_SQL["copy"]) as copy:
+        async with self._db.cursor() as cursor, cursor.copy(_SQL["copy"]) as copy:
             for row in self._part:
-                copy.write_row(row)
+                await copy.write_row(row)
         self._last = self._part[-1][0]
         self._part.clear()
         self._size = 0
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
         """Add recipients to the campaign within one transaction, which an error undoes."""
         try:
-            with self._db.transaction():
+            async with self._db.transaction():
                 yield
         except psycopg.errors.UniqueViolation:  # another import has taken the same numbers
             raise PgmtaError(
@@ -215,32 +216,32 @@ class ListImport:
                 "it again"
             ) from None
 
-    def of_other_kind(self) -> Iterator[OtherKind]:
-        """Leave out each row whose kind the campaign does not have, and yield these rows."""
-        found = self._db.execute(_SQL["other_kind"], {"campaign": self._campaign["id"]})
-        yield from sorted(OtherKind(**row) for row in found)
+    async def of_other_kind(self) -> list[OtherKind]:
+        """Leave out each row whose kind the campaign does not have, and return these rows."""
+        found = await self._db.rows(_SQL["other_kind"], {"campaign": self._campaign["id"]})
+        return sorted(OtherKind(**row) for row in found)
 
-    def duplicates(self) -> Iterator[Duplicate]:
+    async def duplicates(self) -> AsyncIterator[Duplicate]:
         """Leave out each row whose mailbox is there before, and yield these rows."""
         campaign = self._campaign["id"]
-        row = self._db.execute(_SQL["begin"], {"campaign": campaign}).fetchone()
+        row = await self._db.row(_SQL["begin"], {"campaign": campaign})
         self._base = int(row["base"]) if row else 0
         places = {"base": sql.Literal(self._base), "campaign": sql.Literal(campaign)}
-        self._db.execute(_SQL["twice"].format(**places))
-        with self._db.cursor(name="duplicates") as cursor:
+        await self._db.execute(_SQL["twice"].format(**places))
+        async with self._db.cursor(name="duplicates") as cursor:
             cursor.itersize = _CURSOR_ROWS
-            cursor.execute(_SQL["duplicates"])
-            for each in cursor:
+            await cursor.execute(_SQL["duplicates"])
+            async for each in cursor:
                 yield Duplicate(**each)
 
-    def store(self) -> Iterator[tuple[int, int]]:
+    async def store(self) -> AsyncIterator[tuple[int, int]]:
         """Add the recipients; after each statement yield their number, and that of suppressed ones.
 
         From the first statement on a worker may have to wait for the end of the transaction. So a
         campaign that has recipients, and maybe runs, gets all by one statement.
         """
-        self._db.execute(_SQL["index"])
-        self._db.execute(_SQL["analyze"])
+        await self._db.execute(_SQL["index"])
+        await self._db.execute(_SQL["analyze"])
         step = self._last if self._base else _ROWS_PER_STATEMENT
         added = suppressed = 0
         for after in range(0, self._last, max(step, 1)):
@@ -249,7 +250,7 @@ class ListImport:
                 "scope": self._campaign["scope"], "base": self._base + added,
                 "after": after, "last": after + step,
             }  # fmt: skip
-            row = self._db.execute(_SQL["store"], params).fetchone()
+            row = await self._db.row(_SQL["store"], params)
             assert row  # noqa: S101 - for the type checker
             added += row["added"]
             suppressed += row["suppressed"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from pgmta.command import print_line
 from pgmta.errors import PgmtaError
+from pgmta.postgres.operator import OperatorConnection
 from pgmta_features.inquiries.store import InquiryOrders
 from queued.cli.options.queue_command import who
 
@@ -38,26 +39,28 @@ class Answered:
             )  # fmt: skip
 
 
-def ask(uri: str, action: str, value: str, token: str | None = None) -> Answered:
+async def ask(
+    db: OperatorConnection, action: str, value: str, token: str | None = None
+) -> Answered:
     """Ask all processes, or the one whose name ends with a token, and wait for the answers.
 
-    Raises StoreUnavailable; PgmtaError if there is no such process, or the right is missing.
+    Raises PgmtaError if there is no such process, or the right is missing.
     """
-    with closing(InquiryOrders(uri)) as orders:
-        answering = orders.answering()
-        process = _named(token, answering) if token else None
-        number = orders.begin(action, value, who(), process)
-        try:
-            end = time.monotonic() + ANSWER_TIMEOUT_S
-            while True:
-                answers = orders.answers(number)
-                wanted = {process} if process else set(orders.answering())
-                if wanted <= answers.keys() or time.monotonic() > end:
-                    break
-                time.sleep(LOOK_INTERVAL_S)
-        finally:
-            orders.end(number)
-        answering = orders.answering()
+    orders = InquiryOrders(db)
+    answering = await orders.answering()
+    process = _named(token, answering) if token else None
+    number = await orders.begin(action, value, who(), process)
+    try:
+        end = time.monotonic() + ANSWER_TIMEOUT_S
+        while True:
+            answers = await orders.answers(number)
+            wanted = {process} if process else set(await orders.answering())
+            if wanted <= answers.keys() or time.monotonic() > end:
+                break
+            await asyncio.sleep(LOOK_INTERVAL_S)
+    finally:
+        await orders.end(number)
+    answering = await orders.answering()
     silent = {
         name: found["silence"] for name, found in answering.items()
         if name not in answers and process in (None, name)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from pgmta.command import age
 from pgmta.errors import PgmtaError
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.states import Status
 from pgmta_features.inquiries.asking import ask
 from pgmta_features.inquiries.store import INSPECT
@@ -14,7 +15,9 @@ from queued.cli.options.explainer import Explainer, Row
 from queued.routing.routes import Routes
 
 
-def _add_connections(uri: str, rows: Sequence[Row], routes: Routes | None) -> None:
+async def _add_connections(
+    db: OperatorConnection, rows: Sequence[Row], routes: Routes | None
+) -> None:
     """Give each row under way its `connections`, if its process answers.
 
     A login without pgmta_operator may not ask the processes.
@@ -24,7 +27,7 @@ def _add_connections(uri: str, rows: Sequence[Row], routes: Routes | None) -> No
         if row["status"] != Status.SENDING or (row["lease_until"] or now) <= now:
             continue
         try:
-            answers = ask(uri, INSPECT, row["domain"]).answers.values()
+            answers = (await ask(db, INSPECT, row["domain"])).answers.values()
         except PgmtaError:
             return
         found = [

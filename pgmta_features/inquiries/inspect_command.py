@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pgmta.command import EXIT_FAILURE, age, print_json, print_line
+from pgmta.postgres.operator import connected
 from pgmta_features.inquiries.asking import Answered, ask
 from pgmta_features.inquiries.store import INSPECT
 from queued.cli.options.ceiling_lines import ceiling_lines
@@ -18,13 +19,14 @@ from queued.cli.options.queue_command import Column, Cut, Form, command, databas
 
 @command(rows=True)
 @click.argument("destination")
-def inspect(config: Path, destination: str, form: Form) -> None:
+async def inspect(config: Path, destination: str, form: Form) -> None:
     """Show a destination: its connections, what each waits for, limits and ceilings.
 
     DESTINATION names a recipient domain, a host or a route. Each running process answers.
     --csv has a line per connection.
     """
-    asked = ask(database_of(config), INSPECT, destination)
+    async with connected(database_of(config)) as db:
+        asked = await ask(db, INSPECT, destination)
     queues, connections = _rows(asked)
     left_out = sum(answer["left_out"] for answer in asked.answers.values())
     if form == Form.JSON:

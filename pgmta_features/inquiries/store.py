@@ -10,7 +10,7 @@ from psycopg import errors as pg_errors
 
 from pgmta.errors import PgmtaError
 from pgmta.postgres.link import Link
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("inquiries")
@@ -54,14 +54,17 @@ class InquiryTable:
         await self._link.run(_SQL["expire"])
 
 
-class InquiryOrders(OperatorLink):
-    """Asks the processes, over a separate connection. Raises StoreUnavailable when it opens."""
+class InquiryOrders:
+    """Asks the processes. Methods raise psycopg.Error."""
 
-    def begin(self, action: str, value: str, who: str, process: str | None = None) -> int:
+    def __init__(self, db: OperatorConnection) -> None:
+        self._db = db
+
+    async def begin(self, action: str, value: str, who: str, process: str | None = None) -> int:
         """Begin an inquiry, and return its number. Raises PgmtaError without the right."""
         params = {"action": action, "value": value, "who": who, "process": process}
         try:
-            row = self._db.execute(_SQL["begin"], params).fetchone()
+            row = await self._db.row(_SQL["begin"], params)
         except pg_errors.InsufficientPrivilege as error:
             raise PgmtaError(
                 f"{error.diag.message_primary}: take a file whose login has pgmta_operator"
@@ -71,15 +74,15 @@ class InquiryOrders(OperatorLink):
         assert row  # noqa: S101 - for the type checker
         return int(row["id"])
 
-    def answers(self, inquiry: int) -> dict[str, Any]:
+    async def answers(self, inquiry: int) -> dict[str, Any]:
         """Return the answers so far, by process."""
-        found = self._db.execute(_SQL["answers"], {"id": inquiry})
+        found = await self._db.rows(_SQL["answers"], {"id": inquiry})
         return {row["process"]: row["answer"] for row in found}
 
-    def answering(self) -> dict[str, dict[str, Any]]:
+    async def answering(self) -> dict[str, dict[str, Any]]:
         """Return the processes that will answer, with their `workers` and seconds of `silence`."""
-        return {row["process"]: row for row in self._db.execute(_SQL["answering"])}
+        return {row["process"]: row for row in await self._db.rows(_SQL["answering"])}
 
-    def end(self, inquiry: int) -> None:
+    async def end(self, inquiry: int) -> None:
         """End an inquiry: its answers are read."""
-        self._db.execute(_SQL["end"], {"id": inquiry})
+        await self._db.execute(_SQL["end"], {"id": inquiry})

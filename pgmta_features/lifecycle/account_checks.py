@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 from pgmta.command import age
@@ -21,23 +21,23 @@ class AccountChecks:
     def __init__(self, examination: Examination) -> None:
         self._examination = examination
 
-    def all(self) -> dict[str, Check]:
+    async def all(self) -> dict[str, Check]:
         """Return the checks by name: none without the schema lifecycle."""
-        return {"accounts": self.accounts} if self._ask("installed")[0]["there"] else {}
+        return {"accounts": self.accounts} if (await self._ask("installed"))[0]["there"] else {}
 
-    def _ask(self, name: str) -> list[dict[str, Any]]:
-        return self._examination.run(_SQL[name])
+    async def _ask(self, name: str) -> list[dict[str, Any]]:
+        return await self._examination.run(_SQL[name])
 
-    def accounts(self) -> Iterator[Diagnosis]:
+    async def accounts(self) -> AsyncIterator[Diagnosis]:
         """Look for tokens that wait, and for those of the last day that got no mail."""
-        for row in self._ask("spent_budgets"):
+        for row in await self._ask("spent_budgets"):
             yield error(
                 "accounts",
                 f"the sum of the month of budget {row['key']} is used up ({row['most']} mails): "
                 "its mail waits for the next month",
                 "a higher `sum` of the collector in queued.yaml, then restart queued",
             )
-        waiting = self._ask("waiting_tokens")[0]
+        waiting = (await self._ask("waiting_tokens"))[0]
         if waiting["number"] and waiting["seconds"] > _LATE_S:
             yield error(
                 "accounts",
@@ -46,7 +46,7 @@ class AccountChecks:
                 "a collector for them in queued.yaml; docs/programs/lifecycle.md asks for one "
                 "token",
             )
-        done = self._ask("collections")[0]
+        done = (await self._ask("collections"))[0]
         if done["expired"]:
             yield warning(
                 "accounts",
@@ -60,6 +60,6 @@ class AccountChecks:
             )
 
 
-def checks(examination: Examination) -> dict[str, Check]:
+async def checks(examination: Examination) -> dict[str, Check]:
     """Return the checks of accounts by name. Raises psycopg.Error."""
-    return AccountChecks(examination).all()
+    return await AccountChecks(examination).all()

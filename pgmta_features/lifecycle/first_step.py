@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from contextlib import closing
 from pathlib import Path
 
+from pgmta.postgres.operator import connected
 from pgmta.shipped import shipped
 from pgmta.store.changes.templates import TemplateTable
 from pgmta_features.lifecycle.installation import install
@@ -15,18 +16,23 @@ from queued.cli.options.template_file import read_templates
 _MAILS = Path("etc/dev/mails")
 
 
-def _prepare(uri: str) -> None:
+async def _prepare(uri: str) -> None:
     """Install the schema lifecycle, and store the templates.
 
     Raises MigrationError, StoreUnavailable, TemplateError, psycopg.Error.
     """
+    await asyncio.to_thread(install, uri)
+    async with connected(uri) as db:
+        await TemplateTable(db, "queuectl up").put(read_templates(_shipped(), ""))
+
+
+def _shipped() -> tuple[Path, ...]:
+    """Return the files of the templates; those that are missing are copied."""
     for source in sorted((shipped("etc") / "dev" / "mails").glob("*.txt")):
         if not (_MAILS / source.name).exists():
             _MAILS.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, _MAILS / source.name)
-    install(uri)
-    with closing(TemplateTable(uri, "queuectl up")) as table:
-        table.put(read_templates(tuple(sorted(_MAILS.glob("*.txt"))), ""))
+    return tuple(sorted(_MAILS.glob("*.txt")))
 
 
 STEP = FirstStep(_prepare, "takes the links of `queuectl lifecycle demo -c etc/dev/queued.yaml`")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 
 from pgmta.command import print_line
 from pgmta.errors import ConfigError, PgmtaError
+from pgmta.postgres.operator import connected
 from queued.cli.options.queue_command import (
     Column,
     Form,
@@ -47,14 +47,15 @@ def budget() -> None:
 
 @command(budget, "list", rows=True)
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-def list_budgets(config: Path, keys: tuple[str, ...], form: Form) -> None:
+async def list_budgets(config: Path, keys: tuple[str, ...], form: Form) -> None:
     """List budgets: all, or those whose keys begin with KEY; exit 1 if there is none.
 
     NEXT is the first time that is free. LOST is the share of the last times that no mail could use,
     and what was late: the database, the host of a worker, or the next hop.
     """
-    with closing(BudgetTable(database_of(config))) as table:
-        rows = table.rows(keys)
+    async with connected(database_of(config)) as db:
+        table = BudgetTable(db)
+        rows = await table.rows(keys)
     if keys and not rows:
         raise PgmtaError(f"no budget begins with {' or '.join(keys)}")
     print_rows(rows, _COLUMNS, form)
@@ -66,7 +67,9 @@ def list_budgets(config: Path, keys: tuple[str, ...], form: Form) -> None:
 @click.option("--month-most", metavar="NUMBER", help="Sum of a calendar month in UTC, at most; "
               "none: any number; default: as before.")  # fmt: skip
 @click.option("--note", help="Words for operators; default: as before.")
-def set_budget(config: Path, key: str, rate: str, month_most: str | None, note: str | None) -> None:
+async def set_budget(
+    config: Path, key: str, rate: str, month_most: str | None, note: str | None
+) -> None:
     """Set the RATE of budget KEY, as 50/s or 600/min; it counts at once, everywhere."""
     speed = read_rate(rate, "RATE")
     if not _KEY.fullmatch(key):
@@ -78,9 +81,10 @@ def set_budget(config: Path, key: str, rate: str, month_most: str | None, note: 
     if note is not None and len(note) > 500:
         raise ConfigError([f"--note has {len(note)} characters, at most 500 are kept"])
     most = None if month_most in (None, "none") else int(month_most)
-    with closing(BudgetTable(database_of(config))) as table:
-        keys = [row["key"] for row in table.rows()]
-        changed = table.set(key, speed, most, note, who(), keep=month_most is None)
+    async with connected(database_of(config)) as db:
+        table = BudgetTable(db)
+        keys = [row["key"] for row in await table.rows()]
+        changed = await table.set(key, speed, most, note, who(), keep=month_most is None)
     new = "" if key in keys else ", a new budget"
     print_line(f"{key} is {'now' if changed else 'already'} {rate_text(speed)}{new}")
     if new and (near := get_close_matches(key, keys, 1, 0.8)):

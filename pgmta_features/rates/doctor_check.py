@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 from pgmta.store.admin.examination import Examination
 from pgmta.store.queries import feature_queries
@@ -18,12 +18,12 @@ _REMEDIES = {
 }
 
 
-def checks(examination: Examination) -> dict[str, Check]:
+async def checks(examination: Examination) -> dict[str, Check]:
     """Return the check by its name."""
 
-    def rates() -> Iterator[Diagnosis]:
+    async def rates() -> AsyncIterator[Diagnosis]:
         statement = feature_queries("rates")["lost_times"]
-        for row in examination.run(statement, least=_MIN_LOST_SHARE):
+        for row in await examination.run(statement, least=_MIN_LOST_SHARE):
             yield warning(
                 "rates",
                 f"{row['key']} loses {row['share']:.0%} of its times: {LOST[row['why']]}",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.states import WAITING, Status
 from queued.cli.options.explainer import Explainer, Row, mail_of
 from queued.cli.options.queue_command import instant
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from queued.routing.routes import Routes
 
 
-def _add_budgets(uri: str, rows: Sequence[Row], routes: Routes | None) -> None:
+async def _add_budgets(db: OperatorConnection, rows: Sequence[Row], routes: Routes | None) -> None:
     """Give each row that is tried its `budgets`, if the routes are known."""
     if routes is None:
         return
@@ -29,8 +29,8 @@ def _add_budgets(uri: str, rows: Sequence[Row], routes: Routes | None) -> None:
         mail = mail_of(row)
         keys = [budget.key for budget in budgets_of(routes.limits_of(mail), mail)]
         if keys:
-            with closing(BudgetTable(uri)) as table:
-                row["budgets"] = [entry for entry in table.rows(keys) if entry["key"] in keys]
+            found = await BudgetTable(db).rows(keys)
+            row["budgets"] = [entry for entry in found if entry["key"] in keys]
 
 
 def _reason(row: Row) -> str:

@@ -6,8 +6,8 @@ import csv
 import io
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
+from pgmta.postgres.operator import connected
 from queued.cli.options.queue_command import (
     Column,
     Form,
@@ -56,8 +57,10 @@ def suppression() -> None:
     """
 
 
-def _table(config: Path) -> closing[SuppressionTable]:
-    return closing(SuppressionTable(database_of(config), who()))
+@asynccontextmanager
+async def _table(config: Path) -> AsyncIterator[SuppressionTable]:
+    async with connected(database_of(config)) as db:
+        yield SuppressionTable(db, who())
 
 
 def _tenant(tenant: str, all_tenants: bool) -> str:
@@ -75,7 +78,7 @@ def _tenant(tenant: str, all_tenants: bool) -> str:
               help="Why.")  # fmt: skip
 @click.option("--source", default="", help="Where you know it from; default: your name.")
 @click.option("--until", type=click.DateTime(), help="When it ends by itself; default: never.")
-def add(
+async def add(
     config: Path,
     address: str,
     tenant: str,
@@ -90,8 +93,8 @@ def add(
         address=read_address(address), tenant=_tenant(tenant, all_tenants), scope=scope,
         reason=reason, source=source, until=until.astimezone() if until else None,
     )  # fmt: skip
-    with _table(config) as table:
-        outcome = table.add(given)
+    async with _table(config) as table:
+        outcome = await table.add(given)
     said = {"new": "suppressed", "newer": "suppressed", "older": "suppressed already"}
     print_line(f"{address} is {said.get(outcome, 'suppressed already, and was forgotten')}")
 
@@ -101,10 +104,12 @@ def add(
 @_TENANT_OPTION
 @_ALL_TENANTS_OPTION
 @click.option("--scope", help="Kind of mail; default: all suppressions of ADDRESS end.")
-def remove(config: Path, address: str, tenant: str, all_tenants: bool, scope: str | None) -> None:
+async def remove(
+    config: Path, address: str, tenant: str, all_tenants: bool, scope: str | None
+) -> None:
     """Release ADDRESS, because its owner wants mail again. Exit 1 if it was not suppressed."""
-    with _table(config) as table:
-        released = table.release(read_address(address), _tenant(tenant, all_tenants), scope)
+    async with _table(config) as table:
+        released = await table.release(read_address(address), _tenant(tenant, all_tenants), scope)
     if not released:
         raise PgmtaError(f"{address} is not suppressed there")
     print_line(f"{address} gets mail again: {released} released")
@@ -117,7 +122,7 @@ def remove(config: Path, address: str, tenant: str, all_tenants: bool, scope: st
 @click.option("--reason", type=click.Choice(REASONS), help="With this reason.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True,
               help="Lines at most.")  # fmt: skip
-def list_suppressions(
+async def list_suppressions(
     config: Path,
     address: str | None,
     tenant: str | None,
@@ -131,8 +136,8 @@ def list_suppressions(
     A person who was forgotten is found by ADDRESS alone: the list shows a keyed hash.
     """
     wanted = WantedSuppressions(read_address(address) if address else None, tenant, scope, reason)
-    with _table(config) as table:
-        rows = table.rows(wanted, limit)
+    async with _table(config) as table:
+        rows = await table.rows(wanted, limit)
     columns: dict[str, Column] = {
         "ADDRESS": "address",
         "TENANT": lambda row: row["tenant"] or "-",
@@ -154,7 +159,7 @@ def list_suppressions(
 @_SCOPE_OPTION
 @click.option("--reason", type=click.Choice(REASONS), default="operator", show_default=True,
               help="Reason of lines that have none.")  # fmt: skip
-def import_suppressions(
+async def import_suppressions(
     config: Path,
     file: Any,
     tenant: str,
@@ -174,7 +179,7 @@ def import_suppressions(
         source=f"import {name}"[:200],
     )  # fmt: skip
     outcomes: Counter[str] = Counter(new=0, newer=0, older=0, forgotten=0, bad=0)
-    with _table(config) as table:
+    async with _table(config) as table:
         batch: list[Suppression] = []
         for each in read_suppressions(file, default):
             if isinstance(each, BadLine):
@@ -184,11 +189,11 @@ def import_suppressions(
                 continue
             batch.append(each)
             if len(batch) == _ADDRESSES_PER_COMMIT:
-                outcomes.update(table.put(batch))
+                outcomes.update(await table.put(batch))
                 batch.clear()
         if batch:
-            outcomes.update(table.put(batch))
-        table.note_import(name, outcomes)
+            outcomes.update(await table.put(batch))
+        await table.note_import(name, outcomes)
     if outcomes["bad"] > _MAX_SHOWN_LINES:
         print_line(f"{name}: {outcomes['bad'] - _MAX_SHOWN_LINES} more bad lines", err=True)
     if as_json:
@@ -203,19 +208,19 @@ def import_suppressions(
 @click.option("--tenant", help="Of this tenant; '' for mail of none, * for those of all tenants.")
 @click.option("--scope", help="Of this kind of mail; '' for those of all kinds.")
 @click.option("--reason", type=click.Choice(REASONS), help="With this reason.")
-def export(config: Path, tenant: str | None, scope: str | None, reason: str | None) -> None:
+async def export(config: Path, tenant: str | None, scope: str | None, reason: str | None) -> None:
     """Print all suppressions as CSV, which `import` reads. Those of forgotten persons stay here."""
-    with _table(config) as table:
-        _write(table.every_row(WantedSuppressions(None, tenant, scope, reason)))
+    async with _table(config) as table:
+        await _write(table.every_row(WantedSuppressions(None, tenant, scope, reason)))
 
 
-def _write(rows: Iterable[dict[str, Any]]) -> None:
+async def _write(rows: AsyncIterable[dict[str, Any]]) -> None:
     names = ("address", "tenant", "scope", "reason", "source", "at", "until")
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="")
     writer.writerow(names)
     print_line(line.getvalue())
-    for row in rows:
+    async for row in rows:
         times = {name: row[name].isoformat() if row[name] else "" for name in ("at", "until")}
         line.seek(0)
         line.truncate()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("suppressions")
@@ -48,17 +48,17 @@ class WantedSuppressions:
                 "reason": self.reason}  # fmt: skip
 
 
-class SuppressionTable(OperatorLink):
-    """Works over a separate connection. Table `audit` names an address by its keyed hash.
+class SuppressionTable:
+    """Table `audit` names an address by its keyed hash. `who` is the operator.
 
-    Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
+    Methods raise psycopg.Error.
     """
 
-    def __init__(self, uri: str, who: str) -> None:
-        super().__init__(uri)
+    def __init__(self, db: OperatorConnection, who: str) -> None:
+        self._db = db
         self._who = who
 
-    def put(self, given: Sequence[Suppression]) -> list[str]:
+    async def put(self, given: Sequence[Suppression]) -> list[str]:
         """Suppress addresses; return new, newer, older or forgotten for each, in their order."""
         params = {
             "addresses": [each.address for each in given],
@@ -69,44 +69,49 @@ class SuppressionTable(OperatorLink):
             "ats": [each.at for each in given],
             "untils": [each.until for each in given],
         }
-        row = self._db.execute(_SQL["put"], params).fetchone()
+        row = await self._db.row(_SQL["put"], params)
         return list(row["outcomes"]) if row else []
 
-    def add(self, given: Suppression) -> str:
+    async def add(self, given: Suppression) -> str:
         """Suppress one address, and note it in the audit; return what that changed."""
-        with self._db.transaction():
-            (outcome,) = self.put([given])
+        async with self._db.transaction():
+            (outcome,) = await self.put([given])
             details = {"tenant": given.tenant, "scope": given.scope, "outcome": outcome}
-            self._audit(self._who, "suppression add", self._hash(given.address), details, 1)
+            await self._db.audit(
+                self._who, "suppression add", await self._hash(given.address), details, 1
+            )
         return outcome
 
-    def note_import(self, name: str, outcomes: dict[str, int]) -> None:
+    async def note_import(self, name: str, outcomes: dict[str, int]) -> None:
         """Note in the audit that a file was imported."""
-        self._audit(self._who, "suppression import", name, dict(outcomes), sum(outcomes.values()))
+        await self._db.audit(
+            self._who, "suppression import", name, dict(outcomes), sum(outcomes.values())
+        )
 
-    def release(self, address: str, tenant: str, scope: str | None) -> int:
+    async def release(self, address: str, tenant: str, scope: str | None) -> int:
         """End the suppressions of an address; return how many there were."""
         params = {"address": address, "tenant": tenant, "scope": scope}
-        with self._db.transaction():
-            row = self._db.execute(_SQL["release"], params).fetchone()
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["release"], params)
             released = int(row["released"]) if row else 0
             if released:
                 details = {"tenant": tenant, "scope": scope}
-                name = self._hash(address)
-                self._audit(self._who, "suppression remove", name, details, released)
+                name = await self._hash(address)
+                await self._db.audit(self._who, "suppression remove", name, details, released)
         return released
 
-    def rows(self, wanted: WantedSuppressions, limit: int) -> list[dict[str, Any]]:
+    async def rows(self, wanted: WantedSuppressions, limit: int) -> list[dict[str, Any]]:
         """Return the latest suppressions that hold."""
-        return self._db.execute(_SQL["list"], {**wanted.params(), "limit": limit}).fetchall()
+        return await self._db.rows(_SQL["list"], {**wanted.params(), "limit": limit})
 
-    def every_row(self, wanted: WantedSuppressions) -> Iterator[dict[str, Any]]:
+    async def every_row(self, wanted: WantedSuppressions) -> AsyncIterator[dict[str, Any]]:
         """Return all suppressions that hold, but for hashes, as they are read."""
-        with self._db.transaction(), self._db.cursor("suppressions") as cursor:
+        async with self._db.transaction(), self._db.cursor("suppressions") as cursor:
             cursor.itersize = _CURSOR_ROWS
-            cursor.execute(_SQL["export"], wanted.params())
-            yield from cursor
+            await cursor.execute(_SQL["export"], wanted.params())
+            async for row in cursor:
+                yield row
 
-    def _hash(self, address: str) -> str:
-        row = self._db.execute(_SQL["hash"], {"address": address}).fetchone()
+    async def _hash(self, address: str) -> str:
+        row = await self._db.row(_SQL["hash"], {"address": address})
         return str(row["hash"]) if row else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 from pgmta.command import print_line, shorten
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
+from pgmta.postgres.operator import connected
 from pgmta.selection import domain_as_stored
 from pgmta_features.suspensions.orders import SuspensionOrders
 from queued.cli.options.filter_options import condition, mail_options
@@ -43,7 +43,7 @@ _KEY_FILTERS = ("domain", "sender", "tenant")  # one of these alone is the key o
 @click.option("--tag", default="", help="A name by which `suspend --end --tag` ends several.")
 @click.option("--for", "length", metavar="DURATION", help="End by itself after this time.")
 @click.option("--until", metavar="TIME", help="End by itself then: 2026-12-01T08:00+01:00.")
-def suspend(
+async def suspend(
     config: Path,
     mx: str | None,
     next_hop: str | None,
@@ -66,15 +66,16 @@ def suspend(
     ends = _end(length, until)
     uri = database_of(config)
     named = {"mx": mx, "next-hop": next_hop, "sender-domain": sender_domain}
-    kind, value = _key(uri, named, mail, where)
-    with closing(SuspensionOrders(uri)) as orders:
-        number = orders.suspend(kind, value, reason, ends, tag, who())
+    kind, value = await _key(uri, named, mail, where)
+    async with connected(uri) as db:
+        orders = SuspensionOrders(db)
+        number = await orders.suspend(kind, value, reason, ends, tag, who())
     print_line(f"suspension {number}: {kind} {' '.join(value.split())}")
     until = f"at {instant(ends)}, or " if ends else ""
     print_line(f"its mail waits from now on; it ends {until}by `queuectl suspend --end {number}`")
 
 
-def _key(
+async def _key(
     uri: str, named: dict[str, str | None], mail: dict[str, Any], where: str | None
 ) -> tuple[str, str]:
     """Return kind and value of the suspension. Raises ConfigError."""
@@ -93,7 +94,7 @@ def _key(
         ((first, *more), name) = mail[filters[0]], filters[0]
         if not more and "*" not in first:
             return name, domain_as_stored(first) if name == "domain" else first.strip()
-    found = condition(uri, {**mail, "where": where})
+    found = await condition(uri, {**mail, "where": where})
     assert found  # noqa: S101 - some filter is given
     return "condition", found
 
@@ -119,12 +120,13 @@ def _end(length: str | None, until: str | None) -> datetime | None:
 @click.argument("numbers", metavar="[ID]...", type=int, nargs=-1)
 @click.option("--tag", help="All suspensions with this tag.")
 @click.option("--all", "everything", is_flag=True, help="All suspensions.")
-def end(config: Path, numbers: tuple[int, ...], tag: str | None, everything: bool) -> None:
+async def end(config: Path, numbers: tuple[int, ...], tag: str | None, everything: bool) -> None:
     """End suspensions: their mail becomes due within a minute, unless it meets another one."""
     if bool(numbers) + bool(tag) + everything != 1:
         raise ConfigError(["name suspensions by ID, by --tag or by --all"])
-    with closing(SuspensionOrders(database_of(config))) as orders:
-        known = {each["id"]: each for each in orders.suspensions()}
+    async with connected(database_of(config)) as db:
+        orders = SuspensionOrders(db)
+        known = {each["id"]: each for each in await orders.suspensions()}
         chosen = list(numbers) or [
             number for number, each in known.items() if everything or each["tag"] == tag
         ]
@@ -137,21 +139,22 @@ def end(config: Path, numbers: tuple[int, ...], tag: str | None, everything: boo
             near = f"; {hint(tag, tags)}" if tag and tags else ""
             raise PgmtaError(f"there is no such suspension{near}")
         for number in chosen:
-            if orders.resume(number, who()):
+            if await orders.resume(number, who()):
                 each = known[number]
                 key = f"{each['kind']} {shorten(each['value'], 60)}"
                 print_line(f"suspension {number} is over ({key}); {each['rows']} rows become due")
 
 
 @command(name="suspend --list", rows=True)
-def suspensions(config: Path, form: Form) -> None:
+async def suspensions(config: Path, form: Form) -> None:
     """List the suspensions, with the rows that came due and were put off for each.
 
     Rows whose next attempt is to come count from then on. A plus says that rows are still put off.
     """
-    with closing(SuspensionOrders(database_of(config))) as orders:
-        found = orders.suspensions()
-        leaving = orders.leaving()
+    async with connected(database_of(config)) as db:
+        orders = SuspensionOrders(db)
+        found = await orders.suspensions()
+        leaving = await orders.leaving()
     for each in found:
         if each["slow_at"]:
             print_line(f"warning: suspension {each['id']} {SET_ASIDE_TEXT}: end it", err=True)

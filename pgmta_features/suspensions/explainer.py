@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from pgmta.command import shorten
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.states import WAITING
 from pgmta.store.changes.overview import Overview
 from pgmta_features.suspensions.orders import SuspensionOrders
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _MAX_SHOWN_CHARACTERS = 60  # of the value of a suspension
 
 
-def _add_suspensions(uri: str, rows: Sequence[Row], routes: Routes | None) -> None:
+async def _add_suspensions(
+    db: OperatorConnection, rows: Sequence[Row], routes: Routes | None
+) -> None:
     """Give each row its `suspension`, or None.
 
     It is the one for which the row was put off. Else it is one that the next attempt will meet.
@@ -30,14 +32,13 @@ def _add_suspensions(uri: str, rows: Sequence[Row], routes: Routes | None) -> No
     if not rows:
         return
     number = rows[0]["message_id"]
-    with closing(SuspensionOrders(uri)) as orders:
-        known = {each["id"]: each for each in orders.suspensions()}
-        marks = orders.marks(number)
+    orders = SuspensionOrders(db)
+    known = {each["id"]: each for each in await orders.suspensions()}
+    marks = await orders.marks(number)
     if not known:
         return
     meeting = [each for each in known.values() if each["condition"]]
-    with closing(Overview(uri)) as overview:
-        says = overview.verdict(number, [each["condition"] for each in meeting])
+    says = await Overview(db).verdict(number, [each["condition"] for each in meeting])
     for row in rows:
         if row["status"] not in WAITING:
             continue

@@ -9,33 +9,36 @@ import psycopg
 from psycopg import errors as pg_errors
 
 from pgmta.errors import PgmtaError
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("suspensions")
 
 
-class SuspensionOrders(OperatorLink):
-    """Works over a separate connection; the functions of the database note each order in `audit`.
+class SuspensionOrders:
+    """The functions of the database note each order in `audit`.
 
-    Raises StoreUnavailable when it opens, PgmtaError for what the database refuses.
+    Methods raise PgmtaError for what the database refuses, psycopg.Error.
     """
 
-    def suspend(
+    def __init__(self, db: OperatorConnection) -> None:
+        self._db = db
+
+    async def suspend(
         self, kind: str, value: str, reason: str, until: datetime | None, tag: str, who: str
     ) -> int:
         """Suspend the mail of a key; return the number of the suspension."""
         params = {"kind": kind, "value": value, "reason": reason, "until": until, "tag": tag}
-        row = self._order("suspend", {**params, "who": who})
+        row = await self._order("suspend", {**params, "who": who})
         return int(row["id"])
 
-    def resume(self, number: int, who: str) -> bool:
+    async def resume(self, number: int, who: str) -> bool:
         """End a suspension; return False if there is none of this number."""
-        return bool(self._order("resume", {"id": number, "who": who})["done"])
+        return bool((await self._order("resume", {"id": number, "who": who}))["done"])
 
-    def _order(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _order(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
         try:
-            return self._db.execute(_SQL[name], params).fetchone() or {}
+            return await self._db.row(_SQL[name], params) or {}
         except pg_errors.InsufficientPrivilege as error:
             raise PgmtaError(
                 f"{error.diag.message_primary}: take a file whose login has pgmta_operator"
@@ -43,16 +46,16 @@ class SuspensionOrders(OperatorLink):
         except (psycopg.DataError, psycopg.ProgrammingError, psycopg.IntegrityError) as error:
             raise PgmtaError(str(error.diag.message_primary)) from None
 
-    def suspensions(self) -> list[dict[str, Any]]:
+    async def suspensions(self) -> list[dict[str, Any]]:
         """Return all in order, with the number of `rows` that wait for each."""
-        return self._db.execute(_SQL["list"]).fetchall()
+        return await self._db.rows(_SQL["list"])
 
-    def leaving(self) -> int:
+    async def leaving(self) -> int:
         """Return how many rows still wait for a suspension that has ended."""
-        row = self._db.execute(_SQL["leaving"]).fetchone()
+        row = await self._db.row(_SQL["leaving"])
         return int(row["rows"]) if row else 0
 
-    def marks(self, message_id: int) -> dict[int, int]:
+    async def marks(self, message_id: int) -> dict[int, int]:
         """Return the rows of a message that were put off, each with its suspension."""
-        rows = self._db.execute(_SQL["marks"], {"id": message_id}).fetchall()
+        rows = await self._db.rows(_SQL["marks"], {"id": message_id})
         return {row["id"]: row["suspension"] for row in rows}

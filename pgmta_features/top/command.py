@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 from pgmta.errors import PgmtaError
+from pgmta.postgres.operator import OF_THE_LOG, connected
 from queued.cli.options.queue_command import command, database_of
 
 
 @command()
-def top(config: Path) -> None:
+async def top(config: Path) -> None:
     """Show rates, the queue by next hop, failing and slow hosts, and workers, until q.
 
     Rates are means of 10 s, hosts are of the last minute, and the queue is counted once per minute.
@@ -21,7 +22,6 @@ def top(config: Path) -> None:
         )
     uri = database_of(config)
     # here, because the import of textual takes 0.2 s
-    from pgmta_features.top.figures import LiveFigures
     from pgmta_features.top.screen import TopScreen
 
-    TopScreen(lambda: LiveFigures(uri)).run()
+    await TopScreen(lambda: connected(uri, OF_THE_LOG)).run_async()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pgmta.postgres.operator import OF_THE_LOG, OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("top")
@@ -53,11 +53,11 @@ class Figures:
     """Each has `rate` too: rows done per second between its last two heartbeats, None at first."""
 
 
-class LiveFigures(OperatorLink):
-    """Reads figures over a separate connection. Raises StoreUnavailable when it opens."""
+class LiveFigures:
+    """Reads figures over a connection with the settings OF_THE_LOG."""
 
-    def __init__(self, uri: str) -> None:
-        super().__init__(uri, settings=OF_THE_LOG)
+    def __init__(self, db: OperatorConnection) -> None:
+        self._db = db
         self._accepted: list[tuple[datetime, int]] = []  # times and numbers within RATES_WINDOW_S
         self._counted: datetime | None = None
         self._hops: list[HopCount] = []
@@ -65,24 +65,24 @@ class LiveFigures(OperatorLink):
         self._hosts_at: datetime | None = None
         self._beats: dict[tuple[str, str], tuple[datetime, int, float | None]] = {}
 
-    def look(self) -> Figures:
+    async def look(self) -> Figures:
         """Return the figures of now. Raises psycopg.Error."""
-        now = self._db.execute(_SQL["now"]).fetchone()
+        now = await self._db.row(_SQL["now"])
         assert now  # noqa: S101 - for the type checker
         found = Figures(now["at"], share=now["share"], oldest_due=now["oldest_due"])
-        events = self._db.execute(_SQL["events"], {"seconds": RATES_WINDOW_S}).fetchall()
+        events = await self._db.rows(_SQL["events"], {"seconds": RATES_WINDOW_S})
         found.rates = {row["event"]: row["attempts"] / RATES_WINDOW_S for row in events}
         found.rates |= self._accepted_rate(now["at"], now["accepted"])
         if now["counted_at"].year > 2:  # otherwise it is -infinity
             found.counted_at = now["counted_at"]
         if now["counted_at"] != self._counted:
-            self._counted, self._hops = now["counted_at"], self._read_hops()
+            self._counted, self._hops = now["counted_at"], await self._read_hops()
         if not self._hosts_at or (now["at"] - self._hosts_at).total_seconds() >= _HOSTS_INTERVAL_S:
             params = {"seconds": HOSTS_WINDOW_S, "most": _MAX_HOSTS}
-            self._hosts = self._db.execute(_SQL["hosts"], params).fetchall()
+            self._hosts = await self._db.rows(_SQL["hosts"], params)
             self._hosts_at = now["at"]
         found.hops, found.hosts = self._hops, self._hosts
-        found.workers = self._read_workers()
+        found.workers = await self._read_workers()
         return found
 
     def _accepted_rate(self, at: datetime, accepted: int) -> dict[str, float]:
@@ -96,9 +96,9 @@ class LiveFigures(OperatorLink):
         seconds = (at - first).total_seconds()
         return {"accepted": (accepted - number) / seconds} if seconds > 0 else {}
 
-    def _read_hops(self) -> list[HopCount]:
+    async def _read_hops(self) -> list[HopCount]:
         groups: dict[str | None, list[dict[str, Any]]] = {}
-        for row in self._db.execute(_SQL["counts"]).fetchall():
+        for row in await self._db.rows(_SQL["counts"]):
             groups.setdefault(row["next_hop"], []).append(row)
         return [
             HopCount(
@@ -110,8 +110,8 @@ class LiveFigures(OperatorLink):
             for hop, rows in groups.items()
         ]
 
-    def _read_workers(self) -> list[dict[str, Any]]:
-        workers = self._db.execute(_SQL["workers"]).fetchall()
+    async def _read_workers(self) -> list[dict[str, Any]]:
+        workers = await self._db.rows(_SQL["workers"])
         beats = {}
         for row in workers:
             key = row["owner"], row["name"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager
 from typing import ClassVar
 
 import psycopg
@@ -21,6 +20,7 @@ from textual.widgets import Footer, Static
 
 from pgmta.errors import StoreUnavailable
 from pgmta.mail.text import printable
+from pgmta.postgres.operator import OperatorConnection
 from pgmta_features.top.figures import Figures, LiveFigures
 from pgmta_features.top.panels import (
     SORTS,
@@ -85,8 +85,8 @@ class HelpScreen(ModalScreen[None]):
 class TopScreen(App[None]):
     """Shows figures until q, a signal or the end of the terminal.
 
-    A thread reads them, so that keys work also while the database is slow or away. It ends with the
-    process, because a connect may take minutes.
+    Keys work also while the database is slow or away. `connect` lends a connection with the
+    settings OF_THE_LOG.
     """
 
     CSS = """
@@ -107,16 +107,18 @@ class TopScreen(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, connect: Callable[[], LiveFigures]) -> None:
+    def __init__(
+        self, connect: Callable[[], AbstractAsyncContextManager[OperatorConnection]]
+    ) -> None:
         super().__init__(ansi_color=True)
         self._connect = connect
         self._figures: Figures | None = None
         self._away = ""
         self._sort = 0
         self._paused = False
-        self._going = threading.Event()  # cleared while the display is paused
+        self._going = asyncio.Event()  # cleared while the display is paused
         self._going.set()
-        self._over = threading.Event()
+        self._looking: asyncio.Task[None] | None = None
 
     def compose(self) -> ComposeResult:
         """Lay out the parts."""
@@ -130,13 +132,13 @@ class TopScreen(App[None]):
         loop = asyncio.get_running_loop()
         for each in _SIGNALS:
             loop.add_signal_handler(each, self.exit)
-        threading.Thread(target=self._look, name="look", daemon=True).start()
+        self._looking = loop.create_task(self._look())
         self._show()
 
     def on_unmount(self) -> None:
         """End to look."""
-        self._over.set()
-        self._going.set()
+        if self._looking:
+            self._looking.cancel()
         loop = asyncio.get_running_loop()
         for each in _SIGNALS:
             loop.remove_signal_handler(each)
@@ -167,20 +169,21 @@ class TopScreen(App[None]):
         """Show what the figures mean."""
         self.push_screen(HelpScreen())
 
-    def _look(self) -> None:
-        """Look each second, until the end; runs in a thread."""
-        while not self._over.is_set():
+    async def _look(self) -> None:
+        """Look each second, until the end."""
+        while True:
             try:
-                with closing(self._connect()) as figures:
-                    while not self._over.is_set():
-                        self._going.wait()
+                async with self._connect() as db:
+                    figures = LiveFigures(db)
+                    while True:
+                        await self._going.wait()
                         began = time.monotonic()
-                        self.post_message(Looked(figures.look()))
+                        self.post_message(Looked(await figures.look()))
                         took = time.monotonic() - began
-                        self._over.wait(max(_LOOK_INTERVAL_S - took, took * _PAUSE_FACTOR))
+                        await asyncio.sleep(max(_LOOK_INTERVAL_S - took, took * _PAUSE_FACTOR))
             except (StoreUnavailable, psycopg.Error) as error:
                 self.post_message(Looked(None, " ".join(str(error).split()) or "it is away"))
-                self._over.wait(_LOOK_INTERVAL_S)
+                await asyncio.sleep(_LOOK_INTERVAL_S)
 
     def _show(self) -> None:
         figures = self._figures

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import click
@@ -19,6 +17,7 @@ from pgmta.command import (
     version_option,
 )
 from pgmta.console.error_lines import ErrorLines
+from pgmta.postgres.operator import connected
 from pgmta.store.changes.change import DEFAULT_BATCH_ROWS, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.row_change import RowChange
@@ -53,7 +52,7 @@ _PAST_PARTICIPLES = {Action.DELETE.value: "deleted", Action.RELEASE.value: "rele
 @json_option
 @version_option("quarantine-retention")
 @reporting
-def main(
+async def main(
     config: Path,
     quarantine: str,
     older: str,
@@ -75,10 +74,13 @@ def main(
     reason = f"quarantine {quarantine} ended"
     change = RowChange(action, where or "false", who(), reason=reason)
     uri = database_of(config)
-    asyncio.run(_require_rights(uri))
-    with closing(Listing(uri)) as listing:
-        total = listing.matching(change.where)
-    done, stopped = apply_change(uri, change, total, batch) if total and not dry_run else (0, False)
+    await _require_rights(uri)
+    async with connected(uri) as db:
+        listing = Listing(db)
+        total = await listing.matching(change.where)
+    done, stopped = (
+        await apply_change(uri, change, total, batch) if total and not dry_run else (0, False)
+    )
     if as_json:
         print_json({"quarantine": quarantine, "action": action, "matched": total,
                     "changed": done, "dry_run": dry_run, "stopped": stopped})  # fmt: skip

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 import psycopg
 import pytest
 
-from pgmta.store.admin.examination import Examination
 from queued.cli.doctor.server_checks import ServerChecks
 from tests.support.database import PrivateServer
+from tests.support.operating import diagnosed
 from tests.support.rows import fetch
 from tests.support.system import System
 
@@ -46,8 +44,7 @@ def test_mail_and_commands_go_on(private_server: PrivateServer, private_system: 
         reader.execute("BEGIN; SELECT 1")
         with pytest.raises(psycopg.errors.ProgramLimitExceeded):
             fill(db)
-        with closing(Examination(uri)) as examination:
-            assert list(ServerChecks(examination).notifications())
+        assert diagnosed(uri, lambda examination: ServerChecks(examination).notifications())
         with smtpd.connect() as client:
             client.begin("app@a.example", ["bob@b.example"])
             assert client.finish(b"Subject: x\r\n\r\nx\r\n").code == 250

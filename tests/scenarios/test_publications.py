@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -10,11 +9,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pgmta.store.admin.examination import Examination
 from pgmta_features.lifecycle.installation import install
 from queued.cli.doctor.server_checks import ServerChecks
 from queued.cli.queuectl import main as queuectl
 from tests.support.nexthop import Do, Transaction
+from tests.support.operating import diagnosed
 from tests.support.rows import fetch
 from tests.support.system import System
 
@@ -24,8 +23,7 @@ def test_every_table_has_a_replica_identity(database: str, db: psycopg.Connectio
     install(database)
     for log in ("attempts", "transcripts", "reports"):
         assert fetch(db, f"SELECT days_make('{log}', 12)") > (0,)
-    with closing(Examination(database)) as examination:
-        assert list(ServerChecks(examination).publications()) == []
+    assert diagnosed(database, lambda examination: ServerChecks(examination).publications()) == []
 
 
 def fail_some(point: str, line: str, transaction: Transaction | None) -> Do | None:

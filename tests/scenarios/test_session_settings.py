@@ -18,7 +18,7 @@ from pgmta import Mail, SyncClient
 from pgmta.errors import StoreUnavailable
 from pgmta.postgres.fit_session import SETTINGS
 from pgmta.postgres.link import Link, connect
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import connect_operator, connected
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.partitions import check, opened
 from pgmta.store.queue.repartition import Repartition
@@ -68,9 +68,9 @@ async def test_each_kind_of_session(odd: str) -> None:
     settings = dict(await cursor.fetchall())
     await link.close()
     assert settings.pop("statement_timeout") == "7000"
-    with connect_operator(odd) as command, opened(odd) as owner:
+    async with connected(odd) as command, opened(odd) as owner:
         for session in (command, owner):
-            rows = session.execute("SELECT name, setting FROM pg_settings").fetchall()
+            rows = await session.rows("SELECT name, setting FROM pg_settings")
             found = {row["name"]: row["setting"] for row in rows}
             assert found["lock_timeout"] != "1"
             found["lock_timeout"] = settings["lock_timeout"]  # commands wait for a while
@@ -115,14 +115,14 @@ def test_mail_goes_out_and_commands_work(odd: str, system: System, tmp_path: Pat
         run(words)
 
 
-def test_a_database_is_made(server: str) -> None:
+async def test_a_database_is_made(server: str) -> None:
     with fresh_database(server) as uri, psycopg.connect(uri, autocommit=True) as db:
         make_odd(db, sql.SQL("DATABASE {}").format(sql.Identifier(db.info.dbname)))
         migrate(uri)
         install(uri)
-        with opened(uri) as owner:
-            Repartition(owner).add_partition("seven", ["7", None])
-            assert [each for each in check(owner, None) if each.severity == "problem"] == []
+        async with opened(uri) as owner:
+            await Repartition(owner).add_partition("seven", ["7", None])
+            assert [each for each in await check(owner, None) if each.severity == "problem"] == []
 
 
 async def test_a_session_without_triggers_is_refused(database: str, db: psycopg.Connection) -> None:
@@ -137,7 +137,7 @@ async def test_a_session_without_triggers_is_refused(database: str, db: psycopg.
         with pytest.raises(StoreUnavailable, match=r"session_replication_role.*triggers"):
             await link.run("SELECT 1")
         with pytest.raises(StoreUnavailable, match=r"session_replication_role.*triggers"):
-            connect_operator(uri)
+            await connect_operator(uri)
     finally:
         db.execute(sql.SQL("DROP OWNED BY {}").format(name))
         db.execute(sql.SQL("DROP ROLE {}").format(name))

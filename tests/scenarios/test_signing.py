@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -19,6 +20,7 @@ from queued.signing.signing_key import pem_of, public_of, type_of
 from tests.support.dkim import DOMAIN, Keys
 from tests.support.name_server import serving_names
 from tests.support.nexthop import NextHop
+from tests.support.operating import operating
 from tests.support.submit import post
 from tests.support.system import System
 from tests.support.waiting import until
@@ -70,12 +72,9 @@ def store(system: System, keys: Keys, selector: str, kind: str = "ed25519") -> N
     """Add a key to the table."""
     keys.make(selector, kind)
     private = keys.private[f"{DOMAIN}/{selector}"]
-    table = KeyTable(system.uri, "test")
-    try:
+    with operating(system.uri, lambda db: KeyTable(db, "test")) as table:
         key = DkimKey(DOMAIN, selector, type_of(private), 0.0, pem_of(private))
         assert table.add(key, public_of(private), at_once=True)
-    finally:
-        table.close()
 
 
 @pytest.mark.slow
@@ -241,18 +240,14 @@ def test_table_that_cannot_be_read_stops_no_other_mail(system: System, keys: Key
     hop = system.hop()
     smtpd = system.smtpd()
     store(system, keys, "t")
-    table = KeyTable(system.uri, "test")
     entry = keys.entry("f", domain="f.example")
-    try:
-        with table._db.transaction():
-            table._db.execute("LOCK dkim_keys")
-            queued = system.queued(hop, signing={"table": True, "keys": [entry]})
-            for name, origin in (("f", "f.example"), ("t", DOMAIN), ("u", "sub.f.example")):
-                post(smtpd.port, "s@s.example", [f"{name}@b.example"], mail(f"x@{origin}"))
-            rows = system.wait_status(t="DEFERRED", u="DEFERRED")
-            until(lambda: len(contents(hop)) == 1)
-    finally:
-        table.close()
+    with psycopg.connect(system.uri) as other:
+        other.execute("LOCK pgmta.dkim_keys")
+        queued = system.queued(hop, signing={"table": True, "keys": [entry]})
+        for name, origin in (("f", "f.example"), ("t", DOMAIN), ("u", "sub.f.example")):
+            post(smtpd.port, "s@s.example", [f"{name}@b.example"], mail(f"x@{origin}"))
+        rows = system.wait_status(t="DEFERRED", u="DEFERRED")
+        until(lambda: len(contents(hop)) == 1)
     words = "4.3.5 not signed: the table of keys can't be read: canceling statement"
     assert all(row["last_reply"].startswith(words) for row in rows.values())
     assert queued.events("can't read the keys")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import MigrationError
-from pgmta.store.admin.examination import Examination
 from pgmta.store.admin.migrate import migrate
 from queued.cli.doctor.server_checks import ServerChecks
 from tests.support.database import fresh_database
+from tests.support.operating import diagnosed
 
 TRIGGER = """
 CREATE TABLE public.ddl_log (tag text);
@@ -50,11 +49,10 @@ def test_it_is_named(owner: tuple[str, psycopg.Connection], schema: str) -> None
         "ALTER FUNCTION public.log_ddl() SET search_path = public"
     )
     migrate(uri)
-    with closing(Examination(uri)) as examination:
-        assert list(ServerChecks(examination).days()) == []
-        db.execute(
-            "DO $$ BEGIN EXECUTE 'DROP TABLE pgmta.attempts_'"
-            " || to_char((now() AT TIME ZONE 'UTC')::date + 1, 'YYYYMMDD'); END $$"
-        )
-        (found,) = ServerChecks(examination).days()
+    assert diagnosed(uri, lambda examination: ServerChecks(examination).days()) == []
+    db.execute(
+        "DO $$ BEGIN EXECUTE 'DROP TABLE pgmta.attempts_'"
+        " || to_char((now() AT TIME ZONE 'UTC')::date + 1, 'YYYYMMDD'); END $$"
+    )
+    (found,) = diagnosed(uri, lambda examination: ServerChecks(examination).days())
     assert "log_ddl" in found.remedy

@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import MigrationError
 from pgmta.postgres.link import connect
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import connected
 from pgmta.store.admin.migrate import migrate
 from pgmta.store.queue.partitions import opened
 from tests.sql.test_submit_transactions import SUBMIT
@@ -53,11 +53,12 @@ async def paths(uri: str) -> set[str]:
     cursor = await connection.execute("SHOW search_path")
     found.append((await cursor.fetchall())[0][0])
     await connection.close()
-    with connect_operator(uri) as command:
-        found += [row["search_path"] for row in command.execute("SHOW search_path")]
-        found += [row["path"] for row in command.execute("SELECT pgmta.condition_path() AS path")]
-    with opened(uri) as command:
-        found += [row["search_path"] for row in command.execute("SHOW search_path")]
+    async with connected(uri) as command:
+        found += [row["search_path"] for row in await command.rows("SHOW search_path")]
+        said = await command.rows("SELECT pgmta.condition_path() AS path")
+        found += [row["path"] for row in said]
+    async with opened(uri) as command:
+        found += [row["search_path"] for row in await command.rows("SHOW search_path")]
     return set(found)
 
 
@@ -96,15 +97,17 @@ async def test_nothing_of_others_runs_before_the_path_is_narrow(
         asynchronous = isinstance(self, psycopg.AsyncConnection)
         return (plain_async if asynchronous else plain)(self, query, *args, **options)
 
-    cursor = psycopg.Cursor.execute
+    cursor, cursor_async = psycopg.Cursor.execute, psycopg.AsyncCursor.execute
 
     def of_cursor(self: Any, query: Any, *args: Any, **options: Any) -> Any:
         said.append(query.decode() if isinstance(query, bytes) else str(query))
-        return cursor(self, query, *args, **options)
+        asynchronous = isinstance(self, psycopg.AsyncCursor)
+        return (cursor_async if asynchronous else cursor)(self, query, *args, **options)
 
     monkeypatch.setattr(psycopg.Connection, "execute", execute)
     monkeypatch.setattr(psycopg.AsyncConnection, "execute", execute)
     monkeypatch.setattr(psycopg.Cursor, "execute", of_cursor)
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", of_cursor)
 
     def before() -> str:
         narrow = next(n for n, query in enumerate(said) if query.startswith("SET search_path"))
@@ -116,9 +119,9 @@ async def test_nothing_of_others_runs_before_the_path_is_narrow(
     opening = [before()]
     await (await connect(empty, "test", {"work_mem": "4MB"})).close()
     opening.append(before())
-    connect_operator(empty).close()
-    opening.append(before())
-    with opened(empty):
+    async with connected(empty):
+        opening.append(before())
+    async with opened(empty):
         opening.append(before())
     for words in opening:
         assert "pg_catalog.pg_backend_pid()" in words
@@ -160,12 +163,12 @@ async def test_public_of_another_database_owner_is_left_out(empty: str) -> None:
 async def test_a_temporary_table_does_not_stand_for_one_of_ours(database: str) -> None:
     """A function that a condition calls may have made it, and the session lives on."""
     link = await connect(database, "test")
-    with connect_operator(database) as command:
+    async with connected(database) as command:
         await link.execute("CREATE TEMPORARY TABLE queue ()")
-        command.execute("CREATE TEMPORARY TABLE queue ()")
+        await command.execute("CREATE TEMPORARY TABLE queue ()")
         ours = "SELECT 'queue'::regclass = 'pgmta.queue'::regclass AS ours"
         assert await (await link.execute(ours)).fetchone() == (True,)
-        assert command.execute(ours).fetchone() == {"ours": True}
+        assert await command.row(ours) == {"ours": True}
     await link.close()
 
 

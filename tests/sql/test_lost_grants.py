@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 
 import psycopg
 import pytest
@@ -13,12 +12,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgmta.errors import LoginRefused
 from pgmta.postgres.link import Link
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import connect_operator, connected
 from pgmta.store.admin.daemons import Heartbeat, misfit
 from pgmta.store.admin.examination import Examination
 from pgmta.store.schema import Schema
 from pgmta_features.lifecycle.installation import install
 from queued.cli.doctor.server_checks import ServerChecks
+from tests.support.operating import diagnosed
 from tests.support.rows import fetch
 
 REMEDY = "SELECT pgmta.grants();"
@@ -72,7 +72,7 @@ async def test_a_restore_without_privileges(login: str, db: psycopg.Connection) 
     with pytest.raises(errors.UndefinedTable):
         await link.run("SELECT FROM message_chunks")
     with pytest.raises(LoginRefused, match="lacks rights in schema pgmta.*grants"):
-        connect_operator(login)
+        await connect_operator(login)
     db.execute("SELECT pgmta.grants()")
     await link.close()
     assert await misfit(link, "queued") == ""
@@ -96,8 +96,9 @@ async def test_one_lost_right(
     with pytest.raises(LoginRefused, match="pgmta_queued lacks.*grants"):
         await misfit(link, "queued")
     await link.close()
-    with closing(Examination(database)) as examination:
-        found = [each for each in ServerChecks(examination).roles() if REMEDY in each.remedy]
+    async with connected(database) as operator:
+        roles = ServerChecks(Examination(operator)).roles()
+        found = [each async for each in roles if REMEDY in each.remedy]
     assert found
     assert all(each.severity == "error" for each in found)
     assert fetch(db, "SELECT grants()") == ([],)
@@ -117,8 +118,7 @@ def test_each_right_to_lifecycle_is_missed(database: str, db: psycopg.Connection
             lost = (role, right.partition(" ")[0], thing)
             assert lost in db.execute(missing.encode()).fetchall(), revoke
     db.execute("REVOKE USAGE ON SCHEMA lifecycle FROM pgmta_queued")
-    with closing(Examination(database)) as examination:
-        (found,) = ServerChecks(examination).roles()
+    (found,) = diagnosed(database, lambda examination: ServerChecks(examination).roles())
     assert (found.severity, "lifecycle.grants()" in found.remedy) == ("error", True)
 
 

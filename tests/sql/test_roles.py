@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import itertools
 
@@ -13,10 +14,12 @@ from psycopg.conninfo import make_conninfo
 
 from pgmta.action import Action
 from pgmta.postgres.link import Link
+from pgmta.postgres.operator import connect_operator, connected
 from pgmta.states import Event
 from pgmta.store.accounts.logins import LoginStore
 from pgmta.store.admin.daemons import Heartbeat
 from pgmta.store.admin.upkeep import Upkeep
+from pgmta.store.admin.user_accounts import UserAccounts
 from pgmta.store.admin.workers import Registry, Rule, WorkerEntry
 from pgmta.store.changes.change import WorkerChanges
 from pgmta.store.changes.listing import Listing
@@ -33,7 +36,7 @@ from pgmta.store.records.days import keep_days
 from pgmta.store.schema import Schema
 from tests.sql.test_surface import enqueue, linked, message, one, outcome
 from tests.support.rows import operate
-from tests.support.users import accounts, add_user, secret
+from tests.support.users import add_user, secret
 
 ROLES = (
     "pgmta_smtpd", "pgmta_queued", "pgmta_operator", "pgmta_reader", "pgmta_submit", "pgmta_web",
@@ -78,7 +81,8 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
 
 
 async def test_smtpd_knows_one_user_at_a_time(database: str, db: psycopg.Connection) -> None:
-    add_user(acting(database, "pgmta_operator"), "ann", "right one", tenant="t")
+    operator_uri = acting(database, "pgmta_operator")
+    await asyncio.to_thread(add_user, operator_uri, "ann", "right one", tenant="t")
     home = ipaddress.ip_network("192.0.2.0/24")
     async with linked(database, role="pgmta_smtpd") as link:
         store = LoginStore(link)
@@ -109,13 +113,14 @@ async def test_smtpd_knows_one_user_at_a_time(database: str, db: psycopg.Connect
                    "WHERE name <> 'ann'")  # fmt: skip
         assert await store.forget_failures() == 0
         assert one(db, "SELECT array_agg(DISTINCT name) FROM user_networks") == ["ann"]
-    with accounts(acting(database, "pgmta_operator")) as operator:
-        assert [user["name"] for user in operator.users()] == ["ann"]
-        assert len(operator.networks("ann")) == 32
-        assert operator.passwd("ann", secret("another one"))
-        assert operator.unlock("ann") == 0
-        assert operator.delete("ann")
-        assert operator.networks("ann") == []
+    async with connected(acting(database, "pgmta_operator")) as connection:
+        operator = UserAccounts(connection, "test")
+        assert [user["name"] for user in await operator.users()] == ["ann"]
+        assert len(await operator.networks("ann")) == 32
+        assert await operator.passwd("ann", secret("another one"))
+        assert await operator.unlock("ann") == 0
+        assert await operator.delete("ann")
+        assert await operator.networks("ann") == []
 
 
 async def test_queued_delivers_and_keeps_house(database: str, db: psycopg.Connection) -> None:
@@ -184,7 +189,8 @@ async def test_operator_has_the_commands_and_the_functions(
 ) -> None:
     await enqueue(database, *(message(n, "b@example.com") for n in range(1, 4)))
     uri = acting(database, "pgmta_operator")
-    overview, listing = Overview(uri), Listing(uri)
+    connection = await connect_operator(uri)
+    overview, listing = Overview(connection), Listing(connection)
     for name in ("hold", "quarantine", "release", "retry", "set", "delete", "hold"):
         change = RowChange(
             Action(name), "true", "alice@host", "why", None, "q", 3, {"k": "v"}, ["x"]
@@ -193,16 +199,15 @@ async def test_operator_has_the_commands_and_the_functions(
     rule = {"name": "r", "action": "hold", "condition": "true", "reason": "why",
             "quarantine": None, "release_after": None, "expire": 60.0}  # fmt: skip
     await check_conditions(uri, {"rule": "true"})
-    overview.add_rule(rule, "alice@host")
-    assert len(overview.rules()) == 1
-    assert overview.remove_rule("r", "alice@host")
-    assert overview.workers() == []
-    assert overview.matches([None], [0], [])["n0"] == 0
-    assert listing.count_rows("true", "status")[0]["value"] == "HOLD"
-    assert len(listing.rows("true", 9)) == 3
-    assert (listing.message(1) or {})["head"] == b"hello"
-    for store in (overview, listing):
-        store.close()
+    await overview.add_rule(rule, "alice@host")
+    assert len(await overview.rules()) == 1
+    assert await overview.remove_rule("r", "alice@host")
+    assert await overview.workers() == []
+    assert (await overview.matches([None], [0], []))["n0"] == 0
+    assert (await listing.count_rows("true", "status"))[0]["value"] == "HOLD"
+    assert len(await listing.rows("true", 9)) == 3
+    assert (await listing.message(1) or {})["head"] == b"hello"
+    await connection.close()
     db.execute("SET ROLE pgmta_operator")
     for call in ("release('true')", "hold('true', 'a')", "quarantine('true', 'q', 'b')",
                  "release('true')", "retry('true')", "bounce('true', 'c')",

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from pgmta.errors import FormerDatabase, MigrationError
 from pgmta.postgres.embedded.programs import tool
-from pgmta.postgres.operator import connect_operator
 from pgmta.states import LOGGED_EVENTS, Status
 from pgmta.store.admin import migrate as migrate_module
 from pgmta.store.admin.daemons import Heartbeat, misfit
@@ -24,6 +23,7 @@ from pgmta_features.lifecycle.installation import install
 from queued.cli.queuectl import main
 from tests.sql.test_surface import linked, one
 from tests.support.database import fresh_database
+from tests.support.operating import operating
 
 STRANGERS = ("messages", "queue", "audit", "accounts", "workers", "daemons")
 THEIR_FUNCTIONS = ("submit", "status", "cancel", "grants", "queue_put", "mailbox_domain")
@@ -134,8 +134,8 @@ def test_the_tables_of_others_are_not_touched(server: str) -> None:
             assert one(db, "SHOW search_path") == path
             assert db.execute("TABLE public.queue").fetchall() == []
             assert one(db, "SELECT count(*) FROM pgmta.queue") == 0
-        with connect_operator(uri) as operator:
-            assert operator.execute("SELECT count(*) AS rows FROM queue").fetchone() == {"rows": 0}
+        with operating(uri, lambda operator: operator) as operator:
+            assert operator.row("SELECT count(*) AS rows FROM queue") == {"rows": 0}
         assert migrate(uri) == []
 
 

@@ -286,7 +286,7 @@ async def test_sessions_of_ours_leave_nothing_behind_in_pgbouncer(pooled: str) -
         session = app.execute(SESSION_STATE).fetchone()
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="connection pooler"):
-                connect_operator(pooled)
+                await connect_operator(pooled)
             with pytest.raises(StoreUnavailable, match="connection pooler"):
                 migrate(pooled)
             with pytest.raises(psycopg.OperationalError, match="connection pooler"):

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from psycopg import errors as pg_errors
 
 from pgmta.compose.template import TemplateSource, compile_template
+from pgmta.postgres.operator import connected
 from pgmta.store.changes.templates import NamedTemplate, TemplateTable
 from pgmta.store.queue.contents import Contents
 from queued.cli.options.template_file import check_name, check_tenant
 from tests.sql.test_roles import acting
 from tests.sql.test_surface import linked
+from tests.support.operating import operating
 from tests.support.rows import column
 from tests.support.waiting import until
 
@@ -30,10 +32,9 @@ def named(name: str, text: str, tenant: str = "") -> NamedTemplate:
 
 
 def test_a_version_never_changes(database: str, db: psycopg.Connection) -> None:
-    table = TemplateTable(database, "test")
-    assert table.put([named("a", "x"), named("b", "x")]) == [(1, True), (1, True)]
-    assert table.put([named("b", "x"), named("a", "y")]) == [(1, False), (2, True)]
-    table.close()
+    with operating(database, lambda db: TemplateTable(db, "test")) as table:
+        assert table.put([named("a", "x"), named("b", "x")]) == [(1, True), (1, True)]
+        assert table.put([named("b", "x"), named("a", "y")]) == [(1, False), (2, True)]
     before = db.execute("TABLE templates").fetchall()
     for statement in (
         "UPDATE templates SET subject = 'other'",
@@ -105,9 +106,8 @@ def test_two_operators_make_no_version_twice(database: str, db: psycopg.Connecti
     done: list[tuple[int, bool]] = []
 
     def put(text: str) -> None:
-        table = TemplateTable(database, "test")
-        done.extend(table.put([named("a", text)]))
-        table.close()
+        with operating(database, lambda db: TemplateTable(db, "test")) as table:
+            done.extend(table.put([named("a", text)]))
 
     def put_meanwhile(text: str, number: int, *, undone: bool) -> list[tuple[int, bool]]:
         done.clear()
@@ -132,10 +132,10 @@ def test_two_operators_make_no_version_twice(database: str, db: psycopg.Connecti
 
 async def test_queued_reads_sources_by_id(database: str, db: psycopg.Connection) -> None:
     first, second = named("a", "x"), named("a", "y", "tenant")
-    table = TemplateTable(database, "test")
-    table.put([first, second])
-    found = table.find("tenant", "a")
-    table.close()
+    async with connected(database) as operator:
+        table = TemplateTable(operator, "test")
+        await table.put([first, second])
+        found = await table.find("tenant", "a")
     assert found is not None
     assert found.row["words"] == {"name": ["text"], "order": ["field", "text"]}
     ids: dict[str, int] = dict(db.execute("SELECT tenant, id FROM templates").fetchall())

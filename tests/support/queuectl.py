@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -14,5 +16,11 @@ type Command = Callable[..., Result]
 
 
 def queuectl(config: Path, *words: str, given: str | bytes = "") -> Result:
-    """Run a command with this configuration."""
-    return CliRunner().invoke(main, [*words, "-c", str(config)], input=given)
+    """Run a command with this configuration, in a thread beside a test that is a coroutine."""
+    line = [*words, "-c", str(config)]
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return CliRunner().invoke(main, line, input=given)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(CliRunner().invoke, main, line, input=given).result()

@@ -5,24 +5,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from scramp import ScramClient
 
 from pgmta.store.admin.user_accounts import Rights, Secret, UserAccounts
+from tests.support.operating import operating
 from tests.support.serving import Client
 
 
-@contextmanager
-def accounts(uri: str) -> Iterator[UserAccounts]:
+def accounts(uri: str) -> AbstractContextManager[Any]:
     """The users of a database, as an operator has them."""
-    found = UserAccounts(uri, "test")
-    try:
-        yield found
-    finally:
-        found.close()
+    return operating(uri, lambda db: UserAccounts(db, "test"))
 
 
 def secret(password: str) -> Secret:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Final, Literal, LiteralString
 
 from pgmta.postgres import blockers
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import Statement, queries
 
 _SQL = queries("examination")
-_STATEMENT_TIMEOUT_MS = 10_000
-_LOCK_TIMEOUT_MS = 1_000
+
+TIME_LIMITS: Final[Sequence[LiteralString]] = (
+    "SET statement_timeout = '10s'",
+    "SET lock_timeout = '1s'",
+)
+"""Settings of a session that examines."""
 
 type Question = Literal[
     "settings",
@@ -44,39 +49,34 @@ type Question = Literal[
 ]
 
 
-class Examination(OperatorLink):
-    """Asks one question after the other, each with a time limit.
+class Examination:
+    """Asks one question after the other, over a connection with TIME_LIMITS."""
 
-    Raises StoreUnavailable when it opens.
-    """
+    def __init__(self, db: OperatorConnection) -> None:
+        self._db = db
 
-    def __init__(self, uri: str) -> None:
-        super().__init__(uri)
-        self._db.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT_MS}")
-        self._db.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
-
-    def ask(self, name: Question, **values: Any) -> list[dict[str, Any]]:
+    async def ask(self, name: Question, **values: Any) -> list[dict[str, Any]]:
         """Return the rows of a question of examination.sql. Raises psycopg.Error."""
-        return self.run(_SQL[name], **values)
+        return await self.run(_SQL[name], **values)
 
-    def run(self, statement: Statement, **values: Any) -> list[dict[str, Any]]:
+    async def run(self, statement: Statement, **values: Any) -> list[dict[str, Any]]:
         """Return the rows of a statement of a feature. Raises psycopg.Error."""
-        return self._db.execute(statement, values or None).fetchall()
+        return await self._db.rows(statement, values or None)
 
-    def write(self) -> None:
+    async def write(self) -> None:
         """Write 1 MB on the server, and take it back. Raises psycopg.Error, also of a full disk."""
-        with self._db.transaction(force_rollback=True):
-            self._db.execute("CREATE TEMPORARY TABLE room (octets bytea) ON COMMIT DROP")
-            self._db.execute(_SQL["fill"])
+        async with self._db.transaction(force_rollback=True):
+            await self._db.execute("CREATE TEMPORARY TABLE room (octets bytea) ON COMMIT DROP")
+            await self._db.execute(_SQL["fill"])
 
     @property
     def backend(self) -> int:
         """The process of the server that answers."""
         return self._db.info.backend_pid
 
-    def blockers(self) -> list[dict[str, Any]]:
+    async def blockers(self) -> list[dict[str, Any]]:
         """Return the sessions that block others (`blockers.query`). Raises psycopg.Error."""
-        return self._db.execute(blockers.query()).fetchall()
+        return await self._db.rows(blockers.query())
 
     @property
     def version(self) -> int:

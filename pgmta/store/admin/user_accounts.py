@@ -11,7 +11,7 @@ from typing import Any
 from pgmta.config.types import Network
 from pgmta.model import ANY_SENDER
 from pgmta.password import hashed, prepared, scram_keys
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.accounts.logins import name_key
 from pgmta.store.queries import queries
 
@@ -66,17 +66,17 @@ class Rights:
         }
 
 
-class UserAccounts(OperatorLink):
-    """Works over a separate connection. Each change is noted in table `audit`.
+class UserAccounts:
+    """Each change is noted in table `audit` under `who`, the operator.
 
-    Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
+    Methods raise psycopg.Error.
     """
 
-    def __init__(self, uri: str, who: str) -> None:
-        super().__init__(uri)
+    def __init__(self, db: OperatorConnection, who: str) -> None:
+        self._db = db
         self._who = who
 
-    def add_user(self, name: str, secret: Secret, rights: Rights) -> bool:
+    async def add_user(self, name: str, secret: Secret, rights: Rights) -> bool:
         """Add a user; return False if there is one of that name."""
         params = {
             **rights.params(),
@@ -87,72 +87,72 @@ class UserAccounts(OperatorLink):
             "password": secret.password,
             "scram": secret.scram,
         }
-        return self._change("add", name, params, _said(rights))
+        return await self._change("add", name, params, _said(rights))
 
-    def passwd(self, name: str, secret: Secret) -> bool:
+    async def passwd(self, name: str, secret: Secret) -> bool:
         """Change the password; return False if there is no such user."""
         params = {"password": secret.password, "scram": secret.scram}
-        return self._change("password", name, params, {"scram": secret.scram is not None})
+        return await self._change("password", name, params, {"scram": secret.scram is not None})
 
-    def disable(self, name: str, *, disabled: bool) -> bool:
+    async def disable(self, name: str, *, disabled: bool) -> bool:
         """Disable or enable a user; return False if there is none."""
-        return self._change("disable", name, {"disabled": disabled}, {"disabled": disabled})
+        return await self._change("disable", name, {"disabled": disabled}, {"disabled": disabled})
 
-    def set(self, name: str, rights: Rights) -> bool:
+    async def set(self, name: str, rights: Rights) -> bool:
         """Change the rights; return False if there is no such user."""
-        return self._change("set", name, rights.params(), _said(rights))
+        return await self._change("set", name, rights.params(), _said(rights))
 
-    def delete(self, name: str) -> bool:
+    async def delete(self, name: str) -> bool:
         """Remove a user; return False if there is none."""
-        return self._change("delete", name, {}, {})
+        return await self._change("delete", name, {}, {})
 
-    def unlock(self, name: str) -> int:
+    async def unlock(self, name: str) -> int:
         """Forget the failures of a user; return the number of units that had some."""
-        key = self._key(name)
-        with self._db.transaction():
-            units = self._db.execute(_SQL["unlock"], {"key": key}).fetchall()
-            self._audit(self._who, "user unlock", name, {"units": len(units)}, 1)
+        key = await self._key(name)
+        async with self._db.transaction():
+            units = await self._db.rows(_SQL["unlock"], {"key": key})
+            await self._db.audit(self._who, "user unlock", name, {"units": len(units)}, 1)
         return len(units)
 
-    def users(self, name: str | None = None) -> list[dict[str, Any]]:
+    async def users(self, name: str | None = None) -> list[dict[str, Any]]:
         """Return all users, or the one of that name, without passwords."""
-        return self._db.execute(_SQL["list"], {"name": name}).fetchall()
+        return await self._db.rows(_SQL["list"], {"name": name})
 
-    def networks(self, name: str) -> list[dict[str, Any]]:
+    async def networks(self, name: str) -> list[dict[str, Any]]:
         """Return the networks from which a user logged in, the last one first."""
-        return self._db.execute(_SQL["networks"], {"name": name}).fetchall()
+        return await self._db.rows(_SQL["networks"], {"name": name})
 
-    def failures(self, name: str) -> list[dict[str, Any]]:
+    async def failures(self, name: str) -> list[dict[str, Any]]:
         """Return the failures of a user that are not forgotten yet."""
-        return self._db.execute(_SQL["failures"], {"key": self._key(name)}).fetchall()
+        return await self._db.rows(_SQL["failures"], {"key": await self._key(name)})
 
-    def all_failures(self, limit: int) -> list[dict[str, Any]]:
+    async def all_failures(self, limit: int) -> list[dict[str, Any]]:
         """Return the failures that are not forgotten yet, the most first, each with its `name`.
 
         That is an address, a network or a user; None for a login name that no user has.
         """
-        secret = self._secret()
-        names = {name_key(secret, user["name"]): user["name"] for user in self.users()}
-        found = self._db.execute(_SQL["all_failures"], {"limit": limit}).fetchall()
+        secret = await self._secret()
+        names = {name_key(secret, user["name"]): user["name"] for user in await self.users()}
+        found = await self._db.rows(_SQL["all_failures"], {"limit": limit})
         for each in found:
             kind, name, *_ = each["unit"].split(" ")
             each["name"] = name if kind in ("address", "network") else names.get(name)
         return found
 
-    def _key(self, name: str) -> str:
-        return name_key(self._secret(), name)
+    async def _key(self, name: str) -> str:
+        return name_key(await self._secret(), name)
 
-    def _secret(self) -> bytes:
-        row = self._db.execute(_SQL["secret"]).fetchone() or {}
+    async def _secret(self) -> bytes:
+        row = await self._db.row(_SQL["secret"]) or {}
         return bytes(row["secret"])
 
-    def _change(
+    async def _change(
         self, statement: str, name: str, params: dict[str, Any], details: dict[str, Any]
     ) -> bool:
-        with self._db.transaction():
-            row = self._db.execute(_SQL[statement], {**params, "name": name}).fetchone()
+        async with self._db.transaction():
+            row = await self._db.row(_SQL[statement], {**params, "name": name})
             if row:
-                self._audit(self._who, f"user {statement}", name, details, 1)
+                await self._db.audit(self._who, f"user {statement}", name, details, 1)
         return row is not None
 
 

@@ -11,7 +11,7 @@ from psycopg.sql import Literal
 
 from pgmta.features import features
 from pgmta.model import NamedHop
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import Statement, bracketed, feature_queries, queries
 from pgmta.store.queue.failing_conditions import Condition
 from pgmta.store.queue.labels import next_hop_of
@@ -88,22 +88,22 @@ class MessageReports(NamedTuple):
         return {"reports": self.notified, "report_of": self.origins}
 
 
-class Listing(OperatorLink):
-    """Reads the queue over a separate connection. Raises StoreUnavailable when it opens.
+class Listing:
+    """Reads the queue. Methods raise psycopg.Error.
 
     Rows on which a condition fails are left out; `faults` has them afterwards.
     """
 
-    def __init__(self, uri: str) -> None:
-        super().__init__(uri)
+    def __init__(self, db: OperatorConnection) -> None:
+        self._db = db
         self.faults: list[Fault] = []
 
-    def rows(self, where: str, limit: int, after: int = 0) -> list[dict[str, Any]]:
+    async def rows(self, where: str, limit: int, after: int = 0) -> list[dict[str, Any]]:
         """Return the rows that the condition matches, oldest first, from the row `after` on."""
         params = {"limit": limit, "after": after}
-        return self._read(_SQL["list"], where, params, waits_for=waits_for())
+        return await self._read(_SQL["list"], where, params, waits_for=waits_for())
 
-    def count_rows(
+    async def count_rows(
         self, where: str, by: str, hops: Sequence[NamedHop] = ()
     ) -> list[dict[str, Any]]:
         """Count rows by one of COLUMN_FIELDS, DERIVED_FIELDS or metadata.KEY, with the oldest time.
@@ -111,14 +111,14 @@ class Listing(OperatorLink):
         The first of `hops` that has a row names its next hop. Raises ValueError for another `by`.
         """
         if by == AGE:
-            return self._read(_SQL["ages"], where, {})
+            return await self._read(_SQL["ages"], where, {})
         if by == NEXT_HOP:
             column: str | bytes = next_hop_of(hops)
         else:
             column = _SQL["last_class"] if by == LAST_CLASS else self._column(by, COLUMN_FIELDS)
-        return self._read(_SQL["count"], where, {}, column=column)
+        return await self._read(_SQL["count"], where, {}, column=column)
 
-    def count_attempts(self, where: str, by: str, since: float) -> list[dict[str, Any]]:
+    async def count_attempts(self, where: str, by: str, since: float) -> list[dict[str, Any]]:
         """Count the attempts of the last `since` seconds by one of LOGGED_FIELDS or metadata.KEY.
 
         The condition names columns of queue; of them the log has addresses, ids, metadata,
@@ -127,7 +127,7 @@ class Listing(OperatorLink):
         query = _SQL["count_attempts"].fill(
             column=self._column(by, LOGGED_FIELDS), where=bracketed(where)
         )
-        return self._db.execute(query, {"since": since}).fetchall()
+        return await self._db.rows(query, {"since": since})
 
     def _column(self, by: str, columns: Sequence[str]) -> bytes:
         if by in columns:
@@ -137,63 +137,63 @@ class Listing(OperatorLink):
             return bracketed(f"metadata ->> {key}").encode()
         raise ValueError(by)
 
-    def matching(self, where: str, failing: bool = False) -> int:
+    async def matching(self, where: str, failing: bool = False) -> int:
         """Return how many rows the condition matches; with `failing` also those on which it fails.
 
         `faults` names the latter afterwards.
         """
-        ((row,), self.faults) = reading(
+        ((row,), self.faults) = await reading(
             self._db,
             [Condition("the condition", where)],
             "true",
-            lambda texts: self._db.execute(_SQL["matching"].fill(where=texts[0]), {}).fetchall(),
+            lambda texts: self._db.rows(_SQL["matching"].fill(where=texts[0]), {}),
             [failing],
         )
         return int(row["count"])
 
-    def _read(
+    async def _read(
         self, query: Statement, where: str, params: dict[str, Any], **parts: str | bytes
     ) -> list[dict[str, Any]]:
-        rows, self.faults = reading(
+        rows, self.faults = await reading(
             self._db,
             [Condition("the condition", where)],
             "true",
-            lambda texts: self._db.execute(query.fill(where=texts[0], **parts), params).fetchall(),
+            lambda texts: self._db.rows(query.fill(where=texts[0], **parts), params),
         )
         return rows
 
-    def message(self, message_id: int) -> dict[str, Any] | None:
+    async def message(self, message_id: int) -> dict[str, Any] | None:
         """Return the message and the start of its content, None if it is not stored (any more)."""
         params = {"id": message_id, "head": HEAD_OCTETS}
-        return self._db.execute(_SQL["message"], params).fetchone()
+        return await self._db.row(_SQL["message"], params)
 
-    def parameters(self, message_id: int) -> dict[str, Any] | None:
+    async def parameters(self, message_id: int) -> dict[str, Any] | None:
         """Return the parts of composed mail, or the words of its template; they may be secret.
 
         A number is a text, because it may be of any length.
         """
-        found = self._db.execute(_SQL["parameters"], {"id": message_id}).fetchone()
+        found = await self._db.row(_SQL["parameters"], {"id": message_id})
         if not found or found["params"] is None:
             return None
         params: dict[str, Any] = json.loads(found["params"], parse_int=str, parse_float=str)
         return params
 
-    def arrival(self, message_id: int) -> dict[str, Any] | None:
+    async def arrival(self, message_id: int) -> dict[str, Any] | None:
         """Return who submitted the message, and how; None if it is not stored (any more)."""
-        return self._db.execute(_SQL["arrival"], {"id": message_id}).fetchone()
+        return await self._db.row(_SQL["arrival"], {"id": message_id})
 
-    def history(self, message_id: int) -> list[dict[str, Any]]:
+    async def history(self, message_id: int) -> list[dict[str, Any]]:
         """Return all attempts for a message, also for one that is gone."""
-        return self._db.execute(_SQL["history"], {"id": message_id}).fetchall()
+        return await self._db.rows(_SQL["history"], {"id": message_id})
 
-    def transcripts(self, message_id: int) -> list[dict[str, Any]]:
+    async def transcripts(self, message_id: int) -> list[dict[str, Any]]:
         """Return the transcripts of a message that were kept, in order."""
-        return self._db.execute(_SQL["transcripts"], {"id": message_id}).fetchall()
+        return await self._db.rows(_SQL["transcripts"], {"id": message_id})
 
-    def reports(self, message_id: int) -> MessageReports:
+    async def reports(self, message_id: int) -> MessageReports:
         """Return the DSNs about a message, and what it is the DSN of."""
         params = {"id": message_id}
         return MessageReports(
-            self._db.execute(_SQL["notified"], params).fetchall(),
-            self._db.execute(_SQL["origins"], params).fetchall(),
+            await self._db.rows(_SQL["notified"], params),
+            await self._db.rows(_SQL["origins"], params),
         )

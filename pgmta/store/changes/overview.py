@@ -11,7 +11,7 @@ from psycopg import errors as pg_errors
 from pgmta.action import IS_ACTIVE
 from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import queries
 from pgmta.store.queue.conditions import rule_takes, takes
 from pgmta.store.queue.failing_conditions import Condition
@@ -21,44 +21,44 @@ from pgmta.store.queue.refused import refused_now
 _SQL = queries("overview")
 
 
-class Overview(OperatorLink):
-    """Reads and rules, over a separate connection. Raises StoreUnavailable when it opens."""
+class Overview:
+    """Reads and rules. Methods raise psycopg.Error."""
 
-    def __init__(self, uri: str) -> None:
-        super().__init__(uri)
+    def __init__(self, db: OperatorConnection) -> None:
+        self._db = db
         self.faults: list[Fault] = []
 
-    def workers(self) -> list[dict[str, Any]]:
+    async def workers(self) -> list[dict[str, Any]]:
         """Return the registered workers, dead ones too (`alive`).
 
         `takes` is the condition with the priority, None for every row.
         """
-        entries = self._db.execute(_SQL["workers"]).fetchall()
+        entries = await self._db.rows(_SQL["workers"])
         for entry in entries:
             entry["takes"] = takes(entry["condition"], entry["action"], entry["priority"])
         return entries
 
-    def rules(self) -> list[dict[str, Any]]:
+    async def rules(self) -> list[dict[str, Any]]:
         """Return the standing rules.
 
         `takes` is the condition without the rows that were released from the rule. `held` is the
         number of rows that it holds. One with `slow_at` is set aside, and takes none.
         """
-        rules = self._db.execute(_SQL["rules"]).fetchall()
+        rules = await self._db.rows(_SQL["rules"])
         for rule in rules:
             counts = rule["slow_at"] is None
             rule["takes"] = rule_takes(rule["id"], rule["condition"]) if counts else "false"
         return rules
 
-    def holding(self, where: str) -> dict[str, int | None]:
+    async def holding(self, where: str) -> dict[str, int | None]:
         """Return the rules that would hold rows again if those that match were released.
 
         The value is the number of rows of each, None if a condition fails on a row.
         """
-        rows = self._db.execute(_SQL["holding"], {"where": where}).fetchall()
+        rows = await self._db.rows(_SQL["holding"], {"where": where})
         return {row["name"]: row["rows"] for row in rows}
 
-    def matches(
+    async def matches(
         self,
         conditions: list[str | None],
         deliver: list[int],
@@ -75,7 +75,7 @@ class Overview(OperatorLink):
         own = len(conditions)
         every = [condition or "true" for condition in (*conditions, *rules)]
         owners = owners or ["the condition"] * len(every)
-        counts, found = reading(
+        counts, found = await reading(
             self._db,
             [Condition(*pair) for pair in zip(owners, every, strict=True)],
             IS_ACTIVE,
@@ -83,10 +83,12 @@ class Overview(OperatorLink):
             [False] * len(conditions) + [True] * len(rules),
             standing=True,
         )
-        self.faults = [*dict.fromkeys(found), *kept(self._db)]
+        self.faults = [*dict.fromkeys(found), *await kept(self._db)]
         return counts
 
-    def _matches(self, tests: list[str], deliver: list[int], rules: list[str]) -> dict[str, Any]:
+    async def _matches(
+        self, tests: list[str], deliver: list[int], rules: list[str]
+    ) -> dict[str, Any]:
         columns = ["count(*) AS rows"]
         for number, test in enumerate(tests):
             due = f"{test} AND next_attempt <= now() AND status <> 'SENDING'"
@@ -103,10 +105,10 @@ class Overview(OperatorLink):
         )
         columns.append(f"count(*) FILTER (WHERE {' + '.join([*taken, '0'])} > 1) AS overlap")
         query = _SQL["matches"].fill(columns=",\n    ".join(columns))
-        row = self._db.execute(query, {}).fetchone()
+        row = await self._db.row(query, {})
         return row or {}
 
-    def verdict(self, message_id: int, conditions: list[str]) -> list[dict[int, str]]:
+    async def verdict(self, message_id: int, conditions: list[str]) -> list[dict[int, str]]:
         """Return for each condition the rows of a message that it matches, by their ids.
 
         The value is empty, or the error if the condition fails on the row. A refused condition has
@@ -116,7 +118,7 @@ class Overview(OperatorLink):
         for condition in conditions:
             params = {"id": message_id, "condition": condition}
             try:
-                rows = self._db.execute(_SQL["verdict"], params).fetchall()
+                rows = await self._db.rows(_SQL["verdict"], params)
             except psycopg.Error as error:
                 if not faults.about_statement(error):
                     raise
@@ -124,46 +126,48 @@ class Overview(OperatorLink):
             found.append({row["id"]: row["error"] or "" for row in rows})
         return found
 
-    def refused(self, conditions: dict[str, str]) -> list[Fault]:
+    async def refused(self, conditions: dict[str, str]) -> list[Fault]:
         """Return those of the conditions, given by owner, that PostgreSQL refuses."""
         named = [Condition(owner, text) for owner, text in conditions.items()]
-        return [Fault(c.owner, 0, 0, 0, e) for c, e in refused_now(self._db, named).items()]
+        return [Fault(c.owner, 0, 0, 0, e) for c, e in (await refused_now(self._db, named)).items()]
 
-    def failing(self, owner: str, condition: str, seconds: float) -> tuple[Fault | None, int, bool]:
+    async def failing(
+        self, owner: str, condition: str, seconds: float
+    ) -> tuple[Fault | None, int, bool]:
         """Try a condition on the rows that wait, for about `seconds` seconds.
 
         Returns the failures, the number of rows tried, and whether these are all rows.
         """
         until = time.monotonic() + seconds
-        self._db.execute(f"SET statement_timeout = {int(seconds * 1000)}")
+        await self._db.execute(f"SET statement_timeout = {int(seconds * 1000)}")
         found: dict[int, tuple[int, str]] = {}
         tried = 0
         whole = True
         try:
-            found, tried, whole = failing(self._db, condition, IS_ACTIVE, until)
+            found, tried, whole = await failing(self._db, condition, IS_ACTIVE, until)
         except pg_errors.QueryCanceled:
             whole = False
         finally:
-            self._db.execute("RESET statement_timeout")
+            await self._db.execute("RESET statement_timeout")
         return (fault(owner, found) if found else None), tried, whole
 
-    def add_rule(self, rule: dict[str, Any], who: str) -> None:
+    async def add_rule(self, rule: dict[str, Any], who: str) -> None:
         """Add a standing rule. Raises PgmtaError if the name is taken."""
-        with self._db.transaction():
+        async with self._db.transaction():
             try:
-                self._db.execute(_SQL["rule"], {**rule, "who": who})
+                await self._db.execute(_SQL["rule"], {**rule, "who": who})
             except pg_errors.UniqueViolation:
                 raise PgmtaError(f"there is a rule {rule['name']!r} already") from None
             details = {key: value for key, value in rule.items() if value is not None}
-            self._audit(who, "rule add", rule["condition"], details)
+            await self._db.audit(who, "rule add", rule["condition"], details)
 
-    def remove_rule(self, name: str, who: str) -> tuple[int, int] | None:
+    async def remove_rule(self, name: str, who: str) -> tuple[int, int] | None:
         """Remove a standing rule; return its number and how many rows it leaves on hold.
 
         None if no rule has that name.
         """
-        with self._db.transaction():
-            row = self._db.execute(_SQL["unrule"], {"name": name}).fetchone()
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["unrule"], {"name": name})
             if row:
-                self._audit(who, "rule remove", row["condition"], {"name": name})
+                await self._db.audit(who, "rule remove", row["condition"], {"name": name})
         return (row["id"], row["held"]) if row else None

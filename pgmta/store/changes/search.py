@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any
 
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.selection import Selection, Term, parse
 from pgmta.store.changes.listing import waits_for
 from pgmta.store.queries import bracketed, queries
@@ -73,17 +73,18 @@ class Wanted:
         return " AND ".join(parts)
 
 
-def find(uri: str, wanted: Wanted, since: float, limit: int) -> list[dict[str, Any]]:
+async def find(
+    db: OperatorConnection, wanted: Wanted, since: float, limit: int
+) -> list[dict[str, Any]]:
     """Return recipients of matching mail: those that wait first, each time the newest first.
 
     The log is searched for `since` seconds back. At most `limit` of each kind are returned.
-    Raises ValueError as `Wanted` does, StoreUnavailable, psycopg.Error.
+    Raises ValueError as `Wanted` does, psycopg.Error.
     """
-    with connect_operator(uri) as db:
-        waiting = _SQL["waiting"].fill(where=bracketed(wanted.in_queue()), waits_for=waits_for())
-        rows = db.execute(waiting, {"limit": limit}).fetchall()
-        gone = _SQL["gone"].fill(where=bracketed(wanted.in_log()))
-        return rows + db.execute(gone, {"limit": limit, "since": since}).fetchall()
+    waiting = _SQL["waiting"].fill(where=bracketed(wanted.in_queue()), waits_for=waits_for())
+    rows = await db.rows(waiting, {"limit": limit})
+    gone = _SQL["gone"].fill(where=bracketed(wanted.in_log()))
+    return rows + await db.rows(gone, {"limit": limit, "since": since})
 
 
 def _network(text: str) -> str:

@@ -12,6 +12,7 @@ import psycopg
 from pgmta.errors import SubmissionError
 from pgmta.postgres.binary import Bigints, Bytes
 from pgmta.postgres.link import Link
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import queries
 
 _SQL = queries("sql_interface")
@@ -26,7 +27,6 @@ The one row has the ids and the problems, as JSON; `read_text` reads them.
 
 _IN_PYTHON: Final = {"from": "from_", "mails": ""}  # of a mail as a whole: its caller gave one mail
 
-type Connection = psycopg.Connection[dict[str, Any]]
 type Answer = list[int | SubmissionError]
 """For each mail its message id, or why it is refused."""
 
@@ -78,21 +78,21 @@ def answer_of(ids: Sequence[int | None], problems: Sequence[dict[str, Any]]) -> 
     return found
 
 
-def cancel(db: Connection, message_id: int, reason: str | None) -> int:
+async def cancel(db: OperatorConnection, message_id: int, reason: str | None) -> int:
     """Cancel a message; return the number of recipients that were stopped.
 
     Raises SubmissionError, psycopg.Error.
     """
     try:
-        found = db.execute(_SQL["cancel"], {"id": message_id, "reason": reason}).fetchall()
+        found = await db.rows(_SQL["cancel"], {"id": message_id, "reason": reason})
     except psycopg.Error as error:
         raise refused(error) from error
     return int(found[0]["stopped"])
 
 
-def status(db: Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
+async def status(db: OperatorConnection, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Return the state of each recipient of these messages. Raises psycopg.Error."""
-    return db.execute(_SQL["status"], {"ids": list(ids)}).fetchall()
+    return await db.rows(_SQL["status"], {"ids": list(ids)})
 
 
 def refused(error: psycopg.Error) -> psycopg.Error | SubmissionError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgmta.compose.template import Template, TemplateSource
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import queries
 
 _SQL = queries("templates")
@@ -45,17 +45,17 @@ class StoredTemplate:
         return int(self.row["version"])
 
 
-class TemplateTable(OperatorLink):
-    """Works over a separate connection. New versions are noted in table `audit`.
+class TemplateTable:
+    """New versions are noted in table `audit` under `who`, the operator.
 
-    Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
+    Methods raise psycopg.Error.
     """
 
-    def __init__(self, uri: str, who: str) -> None:
-        super().__init__(uri)
+    def __init__(self, db: OperatorConnection, who: str) -> None:
+        self._db = db
         self._who = who
 
-    def put(self, templates: Sequence[NamedTemplate]) -> list[tuple[int, bool]]:
+    async def put(self, templates: Sequence[NamedTemplate]) -> list[tuple[int, bool]]:
         """Store the templates, all or none. Return the version of each, and whether it is new.
 
         A template that equals the last version of its name makes none.
@@ -65,18 +65,18 @@ class TemplateTable(OperatorLink):
         order = sorted(
             range(len(templates)), key=lambda i: (templates[i].tenant, templates[i].name)
         )
-        with self._db.transaction():
+        async with self._db.transaction():
             for index in order:
-                stored[index] = self._put(templates[index])
+                stored[index] = await self._put(templates[index])
         return [stored[index] for index in range(len(templates))]
 
-    def _put(self, given: NamedTemplate) -> tuple[int, bool]:
+    async def _put(self, given: NamedTemplate) -> tuple[int, bool]:
         while True:
-            last = self.find(given.tenant, given.name)
+            last = await self.find(given.tenant, given.name)
             if last and (last.source, last.row["words"]) == (given.source, given.words):
                 return last.version, False
             source = given.source
-            row = self._db.execute(
+            row = await self._db.row(
                 _SQL["put"],
                 {
                     "tenant": given.tenant,
@@ -91,20 +91,22 @@ class TemplateTable(OperatorLink):
                     "headers": json.dumps(dict(source.headers)),
                     "words": json.dumps(given.words),
                 },
-            ).fetchone()
+            )
             if row:  # otherwise another operator has taken this version meanwhile
                 details = {"tenant": given.tenant, "version": row["version"]}
-                self._audit(self._who, "template put", given.name, details, 1)
+                await self._db.audit(self._who, "template put", given.name, details, 1)
                 return int(row["version"]), True
 
-    def rows(self, tenant: str | None) -> list[dict[str, Any]]:
+    async def rows(self, tenant: str | None) -> list[dict[str, Any]]:
         """Return the last version of each template without its texts; None is every tenant."""
-        return self._db.execute(_SQL["list"], {"tenant": tenant}).fetchall()
+        return await self._db.rows(_SQL["list"], {"tenant": tenant})
 
-    def find(self, tenant: str, name: str, version: int | None = None) -> StoredTemplate | None:
+    async def find(
+        self, tenant: str, name: str, version: int | None = None
+    ) -> StoredTemplate | None:
         """Return a version, None if it is not there. Without a number it is the last one."""
         params = {"tenant": tenant, "name": name, "version": version}
-        row = self._db.execute(_SQL["find"], params).fetchone()
+        row = await self._db.row(_SQL["find"], params)
         if row is None:
             return None
         source = TemplateSource(

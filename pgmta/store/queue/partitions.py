@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +18,7 @@ from psycopg.rows import dict_row
 from pgmta.errors import PartitionError, StoreUnavailable
 from pgmta.postgres import blockers
 from pgmta.postgres.fit_session import writable
-from pgmta.postgres.operator import prepare
+from pgmta.postgres.operator import OperatorConnection, prepare
 from pgmta.store.queries import queries
 
 SETTINGS = {
@@ -31,7 +32,6 @@ SETTINGS = {
 }
 """The storage settings of a leaf below queue_def. Half-full pages make claims cheap."""
 
-Connection = psycopg.Connection[dict[str, Any]]
 Values = list[str | None]
 """Values of `_partid`; None means rows without one."""
 
@@ -67,8 +67,8 @@ class Finding:
     remedy: str
 
 
-@contextmanager
-def opened(uri: str) -> Iterator[Connection]:
+@asynccontextmanager
+async def opened(uri: str) -> AsyncIterator[OperatorConnection]:
     """Open a connection for the functions here and in `repartition`.
 
     Raises StoreUnavailable if it cannot be opened or breaks, PartitionError if PostgreSQL refuses
@@ -76,14 +76,17 @@ def opened(uri: str) -> Iterator[Connection]:
     """
     try:
         # a text with several statements can't be prepared
-        with psycopg.connect(
+        db = await OperatorConnection.connect(
             writable(uri), autocommit=True, row_factory=dict_row, prepare_threshold=None,
             application_name="pgmta queuectl database partition",
-        ) as db:  # fmt: skip
-            prepare(db)
+        )  # fmt: skip
+        try:
+            await prepare(db)
             yield db
+        finally:
+            await db.close()
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(blockers.named(uri, error)) from error
+        raise StoreUnavailable(await asyncio.to_thread(blockers.named, uri, error)) from error
     except psycopg.DatabaseError as error:
         raise PartitionError(str(error).strip()) from error
 
@@ -93,20 +96,20 @@ def table(name: str) -> sql.Identifier:
     return sql.Identifier("pgmta", name)
 
 
-def tree(db: Connection, *, exact: bool = False) -> list[Partition]:
+async def tree(db: OperatorConnection, *, exact: bool = False) -> list[Partition]:
     """Return all partitions, parents before children.
 
     `exact` counts the rows, which reads all of them. Otherwise the number is an estimate, and the
     oldest row is the row with the lowest id.
     """
     found: dict[str, list[Partition]] = {}
-    for row in run(db, "tree"):
+    for row in await run(db, "tree"):
         if row["parent"] is None:
             continue
         more: dict[str, Any] = {}
         if row["leaf"]:
             leaf = sql.Literal(table(row["name"]).as_string(None))
-            counted = run(db, "exact" if exact else "oldest", leaf=leaf)
+            counted = await run(db, "exact" if exact else "oldest", leaf=leaf)
             more = {"rows": row["rows"], "size": row["size"], **(counted[0] if counted else {})}
         values: Values = [
             None if match[0] == "NULL" else match[1].replace("''", "'")
@@ -126,24 +129,24 @@ def tree(db: Connection, *, exact: bool = False) -> list[Partition]:
     return list(below("queue"))
 
 
-def check(db: Connection, least: int | None) -> list[Finding]:
+async def check(db: OperatorConnection, least: int | None) -> list[Finding]:
     """Return the findings, problems first.
 
     With `least`, values of `_partid` with at least this number of rows in a default leaf are
     hints. For them the function reads the leaf.
     """
-    rows = run(db, "findings", settings=sql.Literal(json.dumps(SETTINGS)))
+    rows = await run(db, "findings", settings=sql.Literal(json.dumps(SETTINGS)))
     found = [Finding(**row) for row in rows]
-    for leaf in tree(db) if least else []:
+    for leaf in await tree(db) if least else []:
         if leaf.default and leaf.parent == "queue_def" and leaf.rows is not None:
             name = sql.Literal(table(leaf.name).as_string(None))
-            if not run(db, "readable", leaf=name)[0]["readable"]:
+            if not (await run(db, "readable", leaf=name))[0]["readable"]:
                 continue
-            for row in run(db, "deserving", leaf=table(leaf.name), least=sql.Literal(least)):
+            for row in await run(db, "deserving", leaf=table(leaf.name), least=sql.Literal(least)):
                 text = f"{row['rows']} rows have _partid {quoted([row['value']])}: worth a leaf"
                 found.append(Finding("hint", leaf.name, text, "queuectl database partition add"))
-    if run(db, "log_exists"):
-        (log,) = run(db, "log_default")
+    if await run(db, "log_exists"):
+        (log,) = await run(db, "log_default")
         if log["rows"]:
             text = f"{log['rows']} rows of days without a partition, the oldest of {log['oldest']}"
             remedy = "move them away: until then the partitions of their days can't be made"
@@ -151,9 +154,9 @@ def check(db: Connection, least: int | None) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.severity, reverse=True)
 
 
-def run(db: Connection, name: str, **parts: sql.Composable) -> list[dict[str, Any]]:
+async def run(db: OperatorConnection, name: str, **parts: sql.Composable) -> list[dict[str, Any]]:
     """Return the rows of a named statement."""
-    return db.execute(_SQL[name].format(**parts)).fetchall()
+    return await db.rows(_SQL[name].format(**parts))
 
 
 def quoted(values: Values) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 
 from pgmta.postgres.faults import about_statement
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import bracketed, queries
 from pgmta.store.queue.failing_conditions import MAX_BATCH_ROWS, Condition, about_a_row
 from pgmta.store.queue.refused import refused_now
@@ -38,8 +38,8 @@ class Fault:
         return f"{self.owner} fails on {rows}, such as {where}: {self.error}"
 
 
-def failing(
-    db: psycopg.Connection[dict[str, Any]],
+async def failing(
+    db: OperatorConnection,
     condition: str,
     rows: str = "true",
     until: float = float("inf"),
@@ -55,7 +55,7 @@ def failing(
     tried = MAX_BATCH_ROWS
     while tried == MAX_BATCH_ROWS and time.monotonic() < until:
         params = {"condition": condition, "after": after, "batch": MAX_BATCH_ROWS}
-        head, *bad = db.execute(query, params).fetchall()
+        head, *bad = await db.rows(query, params)
         tried, after = head["message_id"], head["id"]
         total += tried
         found.update((row["id"], (row["message_id"], row["error"])) for row in bad)
@@ -68,11 +68,11 @@ def fault(owner: str, found: dict[int, tuple[int, str]]) -> Fault:
     return Fault(owner, len(found), row, *found[row])
 
 
-def reading[T](
-    db: psycopg.Connection[dict[str, Any]],
+async def reading[T](
+    db: OperatorConnection,
     conditions: Sequence[Condition],
     rows: str,
-    run: Callable[[list[str]], T],
+    run: Callable[[list[str]], Awaitable[T]],
     matching: Sequence[bool] = (),
     *,
     standing: bool = False,
@@ -84,20 +84,20 @@ def reading[T](
     PostgreSQL refuses one of the `standing` conditions by now, that matches nothing.
     """
     try:
-        return run([bracketed(condition.text) for condition in conditions]), []
+        return await run([bracketed(condition.text) for condition in conditions]), []
     except psycopg.Error as error:
         if not about_a_row(error) and not (standing and about_statement(error)):
             raise
-    wrong = refused_now(db, conditions) if standing else {}
+    wrong = await refused_now(db, conditions) if standing else {}
     faults = [Fault(condition.owner, 0, 0, 0, error) for condition, error in wrong.items()]
     texts = []
-    with db.transaction():  # one snapshot, so that no further failing row comes in between
-        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    async with db.transaction():  # one snapshot, so that no further failing row comes in between
+        await db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         for number, condition in enumerate(conditions):
             if condition in wrong:
                 texts.append("false")
                 continue
-            found, _, _ = failing(db, condition.text, rows)
+            found, _, _ = await failing(db, condition.text, rows)
             if found:
                 faults.append(fault(condition.owner, found))
             value = bool(matching) and matching[number]
@@ -106,13 +106,13 @@ def reading[T](
                 f"CASE WHEN id = ANY ('{{{','.join(map(str, found))}}}'::bigint[]) THEN {value}"
                 f" ELSE {bracketed(condition.text)} END"
             )
-        return run(texts), faults
+        return await run(texts), faults
 
 
-def kept(db: psycopg.Connection[dict[str, Any]]) -> list[Fault]:
+async def kept(db: OperatorConnection) -> list[Fault]:
     """Return the faults that are marked on held rows."""
     found = []
-    for row in db.execute(_SQL["kept"]).fetchall():
+    for row in await db.rows(_SQL["kept"]):
         owner, _, error = row["error"].partition(" fails on this row: ")
         found.append(Fault(owner, row["rows"], row["id"], row["message_id"], error))
     return found

@@ -5,14 +5,15 @@ A refused condition would stop every statement that contains it. It is found, na
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
 
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
-from pgmta.store.queries import queries
+from pgmta.postgres.operator import OperatorConnection
+from pgmta.store.queries import Statement, queries
 from pgmta.store.queue.failing_conditions import Condition
 
 _SQL = queries("refused")
@@ -24,35 +25,34 @@ async def refused(link: Link, conditions: Sequence[Condition]) -> dict[Condition
 
     Raises StoreUnavailable, and psycopg.Error if the reason is none of them.
     """
+    return await _refused(link.run, conditions)
+
+
+async def refused_now(
+    db: OperatorConnection, conditions: Sequence[Condition]
+) -> dict[Condition, str]:
+    """Return the same as `refused`, over the connection of an operator."""
+
+    async def run(query: Statement, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return [tuple(row.values()) for row in await db.rows(query, params)]
+
+    return await _refused(run, conditions)
+
+
+async def _refused(
+    run: Callable[[Statement, dict[str, Any]], Awaitable[list[tuple[Any, ...]]]],
+    conditions: Sequence[Condition],
+) -> dict[Condition, str]:
     found: dict[Condition, str] = {}
     for condition in (_CONTROL, *conditions):
         params = {"condition": condition.text}
         try:
             if condition.stored:
-                ((fault,),) = await link.run(_SQL["judge"], params)
+                ((fault,),) = await run(_SQL["judge"], params)
                 if fault:
                     found[condition] = fault
                     continue
-            await link.run(_SQL["probe"], params)
-        except psycopg.Error as error:
-            _note(found, condition, error)
-    return found
-
-
-def refused_now(
-    db: psycopg.Connection[dict[str, Any]], conditions: Sequence[Condition]
-) -> dict[Condition, str]:
-    """Return the same as `refused`, over the connection of a command."""
-    found: dict[Condition, str] = {}
-    for condition in (_CONTROL, *conditions):
-        params = {"condition": condition.text}
-        try:
-            if condition.stored:
-                row = db.execute(_SQL["judge"], params).fetchone() or {}
-                if row["fault"]:
-                    found[condition] = row["fault"]
-                    continue
-            db.execute(_SQL["probe"], params)
+            await run(_SQL["probe"], params)
         except psycopg.Error as error:
             _note(found, condition, error)
     return found

@@ -8,7 +8,7 @@ import psycopg
 
 from pgmta.model import DkimKey
 from pgmta.postgres.link import Link
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import queries
 
 _SQL = queries("dkim_keys")
@@ -30,31 +30,29 @@ class DkimKeys:
         return [DkimKey(*row) for row in await self._link.run(_SQL["keys"])]
 
 
-class KeyTable(OperatorLink):
-    """Works over a separate connection. Each change is noted in table `audit`, without the key.
+class KeyTable:
+    """Each change is noted in table `audit` under `who`, the operator, without the key.
 
-    Raises StoreUnavailable when it opens, and psycopg.Error. `who` is the operator.
+    Methods raise psycopg.Error.
     """
 
-    def __init__(self, uri: str, who: str) -> None:
-        super().__init__(uri)
+    def __init__(self, db: OperatorConnection, who: str) -> None:
+        self._db = db
         self._who = who
 
-    def rows(self) -> list[dict[str, Any]]:
+    async def rows(self) -> list[dict[str, Any]]:
         """Return all keys without their private parts."""
-        return self._db.execute(_SQL["list"]).fetchall()
+        return await self._db.rows(_SQL["list"])
 
-    def private(self, domain: str, selector: str) -> str | None:
+    async def private(self, domain: str, selector: str) -> str | None:
         """Return the private part in PEM; None if the role may not read it, or without the key."""
         try:
-            row = self._db.execute(
-                _SQL["private"], {"domain": domain, "selector": selector}
-            ).fetchone()
+            row = await self._db.row(_SQL["private"], {"domain": domain, "selector": selector})
         except psycopg.errors.InsufficientPrivilege:
             return None
         return row["private_key"] if row else None
 
-    def add(
+    async def add(
         self, key: DkimKey, public_key: str, *, at_once: bool, unpublished: bool = False
     ) -> bool:
         """Add a key; return False if there is one of that name.
@@ -71,24 +69,26 @@ class KeyTable(OperatorLink):
             "unpublished": unpublished,
         }
         details = {name: params[name] for name in ("type", "active_from", "unpublished")}
-        return self._change("add", params, details)
+        return await self._change("add", params, details)
 
-    def publish(self, domain: str, selector: str, public_key: str) -> bool:
+    async def publish(self, domain: str, selector: str, public_key: str) -> bool:
         """Let a key sign whose record is in DNS; return False if it is gone, or signs already.
 
         Raises InsufficientPrivilege for a role that may only look.
         """
         params = {"domain": domain, "selector": selector, "public_key": public_key}
-        return self._change("publish", params, {})
+        return await self._change("publish", params, {})
 
-    def remove(self, domain: str, selector: str) -> bool:
+    async def remove(self, domain: str, selector: str) -> bool:
         """Remove a key; return False if there is none of that name."""
-        return self._change("remove", {"domain": domain, "selector": selector}, {})
+        return await self._change("remove", {"domain": domain, "selector": selector}, {})
 
-    def _change(self, statement: str, params: dict[str, Any], details: dict[str, Any]) -> bool:
+    async def _change(
+        self, statement: str, params: dict[str, Any], details: dict[str, Any]
+    ) -> bool:
         name = f"{params['domain']}/{params['selector']}"
-        with self._db.transaction():
-            row = self._db.execute(_SQL[statement], params).fetchone()
+        async with self._db.transaction():
+            row = await self._db.row(_SQL[statement], params)
             if row:
-                self._audit(self._who, f"dkim {statement}", name, details, 1)
+                await self._db.audit(self._who, f"dkim {statement}", name, details, 1)
         return row is not None

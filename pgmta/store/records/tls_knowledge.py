@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from pgmta.model import StsPolicy
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import queries
 
 _SQL = queries("tls_knowledge")
@@ -20,18 +20,18 @@ class BrokenHost(NamedTuple):
     reason: str
 
 
-class TlsKnowledge(OperatorLink):
-    """Reads it over a separate connection, and changes nothing.
+class TlsKnowledge:
+    """Reads it, and changes nothing. Methods raise psycopg.Error."""
 
-    Raises StoreUnavailable when it opens, and psycopg.Error.
-    """
+    def __init__(self, db: OperatorConnection) -> None:
+        self._db = db
 
-    def policy(self, domain: str) -> StsPolicy | None:
+    async def policy(self, domain: str) -> StsPolicy | None:
         """Return the MTA-STS policy of a domain that counts now."""
-        row = self._db.execute(_SQL["policy"], {"domain": domain}).fetchone()
+        row = await self._db.row(_SQL["policy"], {"domain": domain})
         return StsPolicy(**{**row, "mx": tuple(row["mx"])}) if row else None
 
-    def broken(self, minimum: str) -> dict[str, BrokenHost]:
+    async def broken(self, minimum: str) -> dict[str, BrokenHost]:
         """Return the hosts whose TLS failed twice under this lowest version."""
-        rows = self._db.execute(_SQL["broken"], {"minimum": minimum}).fetchall()
+        rows = await self._db.rows(_SQL["broken"], {"minimum": minimum})
         return {row["host"]: BrokenHost(**row) for row in rows}

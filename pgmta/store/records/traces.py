@@ -11,7 +11,7 @@ from pgmta.errors import PgmtaError
 from pgmta.logs import get
 from pgmta.model import Item
 from pgmta.postgres.link import Link
-from pgmta.postgres.operator import OperatorLink
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.selection import Selection, parse
 from pgmta.store.queries import queries
 
@@ -73,55 +73,52 @@ class Traces:
         await self._link.run(_SQL["remove"])
 
 
-class TraceOrders(OperatorLink):
-    """Traces as an operator orders, lists and follows them, over a separate connection.
+class TraceOrders:
+    """Traces as an operator orders, lists and follows them. Methods raise psycopg.Error."""
 
-    Raises StoreUnavailable when it opens.
-    """
-
-    def __init__(self, uri: str) -> None:
-        super().__init__(uri)
+    def __init__(self, db: OperatorConnection) -> None:
+        self._db = db
         self._shown: dict[tuple[Any, ...], datetime] = {}
 
-    def start(self, wanted: dict[str, list[str]], seconds: float, who: str) -> dict[str, Any]:
+    async def start(self, wanted: dict[str, list[str]], seconds: float, who: str) -> dict[str, Any]:
         """Begin a trace; return its `id` and `created_at`."""
         text = json.dumps(wanted)
-        with self._db.transaction():
+        async with self._db.transaction():
             params = {"who": who, "seconds": seconds, "wanted": text}
-            row = self._db.execute(_SQL["start"], params).fetchone()
+            row = await self._db.row(_SQL["start"], params)
             if row is None:
                 raise PgmtaError("the trace was not stored")
-            self._audit(who, "trace start", text, {"trace": row["id"], "seconds": seconds})
+            await self._db.audit(who, "trace start", text, {"trace": row["id"], "seconds": seconds})
         return row
 
-    def stop(self, number: int, who: str) -> bool:
+    async def stop(self, number: int, who: str) -> bool:
         """End a trace; return False if none of that number lasts."""
-        with self._db.transaction():
-            row = self._db.execute(_SQL["stop"], {"id": number}).fetchone()
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["stop"], {"id": number})
             if row:
-                self._audit(who, "trace stop", row["wanted"], {"trace": number})
+                await self._db.audit(who, "trace stop", row["wanted"], {"trace": number})
         return row is not None
 
-    def last_day(self) -> list[dict[str, Any]]:
+    async def last_day(self) -> list[dict[str, Any]]:
         """Return the traces of the last day."""
-        return self._db.execute(_SQL["list"]).fetchall()
+        return await self._db.rows(_SQL["list"])
 
-    def unaware(self, since: datetime) -> tuple[int, int]:
+    async def unaware(self, since: datetime) -> tuple[int, int]:
         """Return the number of delivering workers, and of those that do not know a trace yet."""
-        row = self._db.execute(_SQL["unaware"], {"since": since}).fetchone() or {}
+        row = await self._db.row(_SQL["unaware"], {"since": since}) or {}
         return row["workers"], row["unaware"]
 
-    def lasts(self, number: int) -> bool:
+    async def lasts(self, number: int) -> bool:
         """Return whether the trace lasts."""
-        row = self._db.execute(_SQL["lasts"], {"id": number}).fetchone()
+        row = await self._db.row(_SQL["lasts"], {"id": number})
         return bool(row and row["lasts"])
 
-    def fresh(self, number: int, since: datetime) -> list[dict[str, Any]]:
+    async def fresh(self, number: int, since: datetime) -> list[dict[str, Any]]:
         """Return the transcripts of a trace that this object has not returned yet."""
         newest = max(self._shown.values(), default=since)
         since = max(since, newest) - _COMMIT_DELAY
         self._shown = {key: ended for key, ended in self._shown.items() if ended > since}
-        rows = self._db.execute(_SQL["fresh"], {"id": number, "since": since}).fetchall()
+        rows = await self._db.rows(_SQL["fresh"], {"id": number, "since": since})
         found = []
         for row in rows:
             key = row["message_id"], row["lease_token"], row["ended_at"], *row["row_ids"]

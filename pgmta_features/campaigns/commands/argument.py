@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import psycopg
 
 from pgmta.errors import PgmtaError
 from pgmta.postgres import faults
+from pgmta.postgres.operator import connected
 from pgmta_features.campaigns.campaign_table import CampaignTable
 from queued.cli.options.queue_command import database_of, who
 
@@ -23,11 +24,12 @@ def about_campaign(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("name")(tenant_option(function))
 
 
-@contextmanager
-def campaign_table(config: Path) -> Iterator[CampaignTable]:
+@asynccontextmanager
+async def campaign_table(config: Path) -> AsyncIterator[CampaignTable]:
     """Open the campaigns of a configuration's database; errors of its functions are short."""
-    with closing(CampaignTable(database_of(config), who())) as table, short_errors():
-        yield table
+    async with connected(database_of(config)) as db:
+        with short_errors():
+            yield CampaignTable(db, who())
 
 
 @contextmanager

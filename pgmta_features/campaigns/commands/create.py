@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from pydantic import BaseModel
 
 from pgmta.command import print_json, print_line
 from pgmta.errors import ConfigError
+from pgmta.postgres.operator import connected
 from pgmta_features.campaigns.commands.argument import about_campaign, short_errors
 from pgmta_features.campaigns.commands.recipients import compiled
 from pgmta_features.campaigns.list_table import ListTable
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 @click.option("--priority", default=7, show_default=True, help="0 is first, 9 is last.")
 @click.option("--at", metavar="TIME", help="Begin then, such as 2026-01-31T09:30:00+01:00.")
 @click.option("--deadline", metavar="TIME", help="Send nothing after this time.")
-def create(config: Path, name: str, tenant: str, at: str | None, deadline: str | None,
-           as_json: bool, **options: Any) -> None:  # fmt: skip
+async def create(config: Path, name: str, tenant: str, at: str | None, deadline: str | None,
+                 as_json: bool, **options: Any) -> None:  # fmt: skip
     """Make a campaign without recipients, and say which words its list has to have.
 
     A credential that no route, budget or option names is named on stderr: it may be misspelt. So
@@ -46,13 +46,12 @@ def create(config: Path, name: str, tenant: str, at: str | None, deadline: str |
         **options, "name": name, "tenant": tenant, "visible_at": time_option("--at", at),
         "deadline": time_option("--deadline", deadline),
     }  # fmt: skip
-    with (
-        closing(ListTable(database_of(config), who())) as table,
-        short_errors(),
-        table.creating(given) as campaign,
-    ):
-        words = words_of(compiled(campaign))
-        notes = _notes(config, options, table.rated_credentials())
+    async with connected(database_of(config)) as db:
+        table = ListTable(db, who())
+        with short_errors():
+            async with table.creating(given) as campaign:
+                words = words_of(compiled(campaign))
+                notes = _notes(config, options, await table.rated_credentials())
     for note in notes:
         print_line(note, err=True)
     row = campaign.row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +27,7 @@ from queued.cli.options.queue_command import command
 @click.option("--spreadsheet", is_flag=True, help="No cell begins a formula: ' is before it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
               help="Write this file.  [default: standard output]")  # fmt: skip
-def export(
+async def export(
     config: Path,
     name: str,
     tenant: str,
@@ -41,26 +41,28 @@ def export(
 
     Times are those of ISO 8601 in UTC. An empty cell is a value that there is none of.
     """
-    with open_recipients(config, tenant, name) as campaign:
+    async with open_recipients(config, tenant, name) as campaign:
         lines = campaign.table.export(
             campaign.id, states, words_of(campaign.template) if words else (),
             as_json=as_json, spreadsheet=spreadsheet,
         )  # fmt: skip
         if output is not None:
             with output.open("wb") as file:
-                _write(file, lines)
+                await _write(file, lines)
         elif sys.stdout.isatty():  # a terminal would obey control characters
-            for line in lines:
+            async for line in lines:
                 text = line.decode()
                 print_text((json_escaped(text) if as_json else text).rstrip("\n"))
         else:
-            _write(sys.stdout.buffer, lines)
+            await _write(sys.stdout.buffer, lines)
 
 
-def _write(file: BinaryIO, lines: Iterator[bytes]) -> None:
+async def _write(file: BinaryIO, lines: AsyncIterator[bytes]) -> None:
+    number = 0
     with progress_bar("exported", None, "recipients") as bar:
-        for number, line in enumerate(lines):
+        async for line in lines:
             file.write(line)
             if not number & 1023:
                 bar.show(number, number)
+            number += 1
     file.flush()

@@ -36,7 +36,7 @@ type Counts = Counter[str]
               show_default=True, help="Separates the cells of a line.")  # fmt: skip
 @click.option("--errors", type=click.Path(path_type=Path, dir_okay=False), metavar="CSV",
               help="List here the lines left out.  [default: the first 20 on stderr]")  # fmt: skip
-def import_list(
+async def import_list(
     config: Path,
     name: str,
     tenant: str,
@@ -61,7 +61,7 @@ def import_list(
         raise ConfigError(["--source: it counts only with --sql"])
     if file and errors and errors.exists() and file.exists() and errors.samefile(file):
         raise ConfigError(["--errors: it is FILE itself"])
-    with open_recipients(config, tenant, name) as campaign:
+    async with open_recipients(config, tenant, name) as campaign:
         opened: AbstractContextManager[RecipientList]
         if query is not None:
             opened = query_list(source or database_of(config), query)
@@ -70,7 +70,7 @@ def import_list(
         with opened as given:
             check = _check(campaign, given, column)
             with problem_list(given.name, errors) as problems:
-                counts = _import(campaign, given, check, problems)
+                counts = await _import(campaign, given, check, problems)
     if as_json:
         print_json(counts)
     else:
@@ -89,17 +89,17 @@ def _check(campaign: CampaignRecipients, given: RecipientList, column: str) -> R
         raise ConfigError([f"{given.name}: {each}" for each in error.problems]) from None
 
 
-def _import(
+async def _import(
     campaign: CampaignRecipients, given: RecipientList, check: RowCheck, problems: ProblemList
 ) -> Counts:
     counts: Counts = Counter(rows=0, imported=0, suppressed=0, bad=0, duplicates=0)
-    work = campaign.table.importing(campaign.campaign)
-    _read(given, check, work, problems, counts)
-    with work.transaction():
-        for other in work.of_other_kind():
+    work = await campaign.table.importing(campaign.campaign)
+    await _read(given, check, work, problems, counts)
+    async with work.transaction():
+        for other in await work.of_other_kind():
             counts["bad"] += 1
             problems.add(other.place, f"{other.recipient!r}: {other.problem}")
-        for row in work.duplicates():
+        async for row in work.duplicates():
             counts["duplicates"] += 1
             where = (
                 f"it is there before, in line {row.first}" if row.first > 0
@@ -110,19 +110,18 @@ def _import(
         if not left:
             raise PgmtaError(f"no recipient is left of {counts['rows']:,}: nothing was imported")
         with progress_bar("storing", left, "recipients") as bar:
-            for counts["imported"], counts["suppressed"] in work.store():
+            async for counts["imported"], counts["suppressed"] in work.store():
                 bar.show(counts["imported"], counts["imported"])
         details = {"from": given.name, **counts}
-        campaign.table.note_import(campaign.id, details, counts["imported"])
+        await campaign.table.note_import(campaign.id, details, counts["imported"])
     return counts
 
 
-def _read(
+async def _read(
     given: RecipientList, check: RowCheck, work: ListImport, problems: ProblemList, counts: Counts
 ) -> None:
     """Check the rows, and send what fits to the database."""
     read, number, bad = check.read, 0, 0
-    add = work.add
     with progress_bar("reading", given.length, "recipients") as bar:
         for line, cells, problem, last in given.rows:
             number += 1
@@ -134,9 +133,9 @@ def _read(
                 bad += 1
                 more = f"; the row goes on to line {last}" if last > line else ""
                 problems.add(line, problem + more)
-            elif row:
-                add(line, row)
+            elif row and work.add(line, row):
+                await work.send_rows()
             if not number & _PROGRESS_ROWS_MASK:
                 bar.show(given.position(number), number)
-    work.end_rows()
+    await work.send_rows()
     counts["rows"], counts["bad"] = number, bad

@@ -20,14 +20,14 @@ from queued.cli.options.queue_command import Column, Form, command, instant, pri
               "credential, which may be any number.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="Parts that stop and retry separately.")  # fmt: skip
-def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> None:
+async def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> None:
     """Begin to send a campaign; the rate becomes that of its credential."""
     speed = read_rate(rate, "--rate") if rate else None
-    with campaign_table(config) as table:
-        before = table.state(tenant, name)
-        made = table.start(before.id, speed, jobs)
-        after = table.state(tenant, name)
-        waits = reasons(after, table.obstacles(after.id), datetime.now(UTC))
+    async with campaign_table(config) as table:
+        before = await table.state(tenant, name)
+        made = await table.start(before.id, speed, jobs)
+        after = await table.state(tenant, name)
+        waits = reasons(after, await table.obstacles(after.id), datetime.now(UTC))
     word = "job" if len(made) == 1 else "jobs"
     print_line(f"started {name}: {word} {', '.join(map(str, made))}")
     if after.rate and before.rate and after.rate != before.rate:
@@ -39,10 +39,10 @@ def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> 
 
 @command()
 @about_campaign
-def stop(config: Path, name: str, tenant: str) -> None:
+async def stop(config: Path, name: str, tenant: str) -> None:
     """Stop a campaign: no mail of it begins from now on."""
-    with campaign_table(config) as table:
-        number = table.stop(table.find(tenant, name))
+    async with campaign_table(config) as table:
+        number = await table.stop(await table.find(tenant, name))
     print_line(f"stopped {_jobs(number)} of {name}{'' if number else ': none runs'}")
 
 
@@ -54,11 +54,11 @@ _HALTED = click.option(
 @command()
 @about_campaign
 @_HALTED
-def resume(config: Path, name: str, tenant: str, *, halted: bool) -> None:
+async def resume(config: Path, name: str, tenant: str, *, halted: bool) -> None:
     """Go on with a campaign that was stopped, with exactly the rest."""
-    with campaign_table(config) as table:
-        number = table.resume(table.find(tenant, name), halted=halted)
-        state = table.state(tenant, name)
+    async with campaign_table(config) as table:
+        number = await table.resume(await table.find(tenant, name), halted=halted)
+        state = await table.state(tenant, name)
     if not number and state.done:
         again = f"; `queuectl campaign retry {name}` sends what failed again"
         print_line(f"{name} is done: no recipient is unsent{again if state.errored else ''}")
@@ -70,16 +70,16 @@ def resume(config: Path, name: str, tenant: str, *, halted: bool) -> None:
 @about_campaign
 @click.option("--unknown", is_flag=True, help="Also mail that may have arrived: maybe twice then.")
 @_HALTED
-def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: bool) -> None:
+async def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: bool) -> None:
     """Send again the failed recipients, and the rest, before younger campaigns.
 
     Those that are suppressed by now, as hard bounces are, get nothing: they become invalid.
     """
-    with campaign_table(config) as table:
-        campaign = table.find(tenant, name)
-        suppressed = table.suppressed(campaign=campaign, unknown=unknown)
-        number = table.retry(campaign, unknown=unknown, halted=halted)
-        state = table.state(tenant, name)
+    async with campaign_table(config) as table:
+        campaign = await table.find(tenant, name)
+        suppressed = await table.suppressed(campaign=campaign, unknown=unknown)
+        number = await table.retry(campaign, unknown=unknown, halted=halted)
+        state = await table.state(tenant, name)
     if not number and state.done:
         more = f"; --unknown takes those with an unknown outcome, {state.unknown}"
         print_line(f"{name} is done: none failed{more if state.unknown else ''}")
@@ -92,13 +92,13 @@ def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: bool) 
 @command()
 @about_campaign
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def delete(config: Path, name: str, tenant: str, *, yes: bool) -> None:
+async def delete(config: Path, name: str, tenant: str, *, yes: bool) -> None:
     """Delete a campaign that is done, with its recipients and outcomes."""
-    with campaign_table(config) as table:
-        campaign = table.find(tenant, name)
+    async with campaign_table(config) as table:
+        campaign = await table.find(tenant, name)
         if not yes:
             click.confirm(f"Delete {name} and all that is known of its recipients?", abort=True)
-        print_line(f"deleted {name} with {table.delete(campaign)} recipients")
+        print_line(f"deleted {name} with {await table.delete(campaign)} recipients")
 
 
 @click.group()
@@ -109,10 +109,10 @@ def job() -> None:
 @command(job, "list", rows=True)
 @click.option("--campaign", help="Jobs of this campaign, also those that are done.")
 @click.option("--tenant", default="", help="Tenant of the campaign.")
-def list_jobs(config: Path, campaign: str | None, tenant: str, *, form: Form) -> None:
+async def list_jobs(config: Path, campaign: str | None, tenant: str, *, form: Form) -> None:
     """List the jobs that are not done, in the order in which they go."""
-    with campaign_table(config) as table:
-        rows = table.jobs(table.find(tenant, campaign) if campaign else None)
+    async with campaign_table(config) as table:
+        rows = await table.jobs(await table.find(tenant, campaign) if campaign else None)
     columns: dict[str, Column] = {
         "JOB": "id", "CAMPAIGN": "name", "STATUS": "status", "FIRST": "first", "LAST": "last",
         "FED TO": "fed_to", "SINCE": lambda row: instant(row["changed_at"]),
@@ -123,28 +123,28 @@ def list_jobs(config: Path, campaign: str | None, tenant: str, *, form: Form) ->
 
 @command(job, "stop")
 @click.argument("number", type=int)
-def stop_job(config: Path, number: int) -> None:
+async def stop_job(config: Path, number: int) -> None:
     """Stop a job."""
-    with campaign_table(config) as table:
-        _say(number, "stopped", changed=table.stop_job(number))
+    async with campaign_table(config) as table:
+        _say(number, "stopped", changed=await table.stop_job(number))
 
 
 @command(job, "resume")
 @click.argument("number", type=int)
-def resume_job(config: Path, number: int) -> None:
+async def resume_job(config: Path, number: int) -> None:
     """Go on with a job, with exactly the rest."""
-    with campaign_table(config) as table:
-        _say(number, "resumed", changed=table.resume_job(number))
+    async with campaign_table(config) as table:
+        _say(number, "resumed", changed=await table.resume_job(number))
 
 
 @command(job, "retry")
 @click.argument("number", type=int)
 @click.option("--unknown", is_flag=True, help="Also mail that may have arrived: maybe twice then.")
-def retry_job(config: Path, number: int, *, unknown: bool) -> None:
+async def retry_job(config: Path, number: int, *, unknown: bool) -> None:
     """Send again what failed of a job, in its place."""
-    with campaign_table(config) as table:
-        suppressed = table.suppressed(job=number, unknown=unknown)
-        _say(number, "tried again", changed=table.retry_job(number, unknown=unknown))
+    async with campaign_table(config) as table:
+        suppressed = await table.suppressed(job=number, unknown=unknown)
+        _say(number, "tried again", changed=await table.retry_job(number, unknown=unknown))
     _say_suppressed(suppressed)
 
 

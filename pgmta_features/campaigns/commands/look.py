@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from dataclasses import asdict
@@ -26,10 +27,10 @@ _BAR_CHARACTERS = 30
 
 @command(name="list", rows=True)
 @click.option("--tenant", help="Campaigns of this tenant; default: all.")
-def list_campaigns(config: Path, tenant: str | None, *, form: Form) -> None:
+async def list_campaigns(config: Path, tenant: str | None, *, form: Form) -> None:
     """List the campaigns, the newest first."""
-    with campaign_table(config) as table:
-        states = table.states(tenant)
+    async with campaign_table(config) as table:
+        states = await table.states(tenant)
     columns: dict[str, Column] = {
         "CAMPAIGN": lambda state: state.name, "TENANT": lambda state: state.tenant or "-",
         "STATUS": status_of, "RECIPIENTS": lambda state: state.recipients,
@@ -43,16 +44,18 @@ def list_campaigns(config: Path, tenant: str | None, *, form: Form) -> None:
 @command(name="show", json=True)
 @about_campaign
 @click.option("--recipient", metavar="ADDRESS", help="Only this recipient, and its outcome.")
-def show_campaign(
+async def show_campaign(
     config: Path, name: str, tenant: str, recipient: str | None, *, as_json: bool
 ) -> None:
     """Show how many recipients of a campaign are in each state, and what it waits for."""
-    with campaign_table(config) as table:
-        state = table.state(tenant, name)
+    async with campaign_table(config) as table:
+        state = await table.state(tenant, name)
         if recipient is not None:
-            _show_recipient(state, recipient, table.recipient(state.id, recipient), as_json=as_json)
+            _show_recipient(
+                state, recipient, await table.recipient(state.id, recipient), as_json=as_json
+            )
             return
-        waits = reasons(state, table.obstacles(state.id), datetime.now(UTC))
+        waits = reasons(state, await table.obstacles(state.id), datetime.now(UTC))
     if as_json:
         print_json({**asdict(state), "waits_for": waits})
         return
@@ -89,11 +92,11 @@ def _show_recipient(
 
 @command()
 @about_campaign
-def watch(config: Path, name: str, tenant: str) -> None:
+async def watch(config: Path, name: str, tenant: str) -> None:
     """Show the progress of a campaign until its jobs are done; Ctrl-C ends the look alone."""
     terminal, shown, begun = sys.stdout.isatty(), 0.0, time.monotonic()
-    with campaign_table(config) as table:
-        state = table.state(tenant, name)
+    async with campaign_table(config) as table:
+        state = await table.state(tenant, name)
         first = state.ended
         while True:
             now = time.monotonic()
@@ -105,9 +108,9 @@ def watch(config: Path, name: str, tenant: str) -> None:
                 shown = now
             if state.done or not state.jobs or state.halted_reason:
                 break
-            time.sleep(_LOOK_INTERVAL_S)
-            state = table.state(tenant, name)
-        waits = reasons(state, table.obstacles(state.id), datetime.now(UTC))
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+            state = await table.state(tenant, name)
+        waits = reasons(state, await table.obstacles(state.id), datetime.now(UTC))
     if state.halted_reason:
         print_line(f"{name} is halted: {state.halted_reason}", err=True)
     for reason in waits:

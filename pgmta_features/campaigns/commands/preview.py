@@ -27,7 +27,7 @@ _EXAMPLE_URL = "https://example.com"
 @about_campaign
 @click.argument("number", type=int, default=1)
 @view_options
-def preview(
+async def preview(
     config: Path, name: str, number: int, tenant: str, view: str | None, opened: bool, as_json: bool
 ) -> None:
     """Print the mail that recipient NUMBER of campaign NAME gets; the first one without a number.
@@ -35,8 +35,8 @@ def preview(
     Date, Message-ID and the token that unsubscribes are examples. Nothing is stored or sent. For a
     telephone number stderr has the segments of the text.
     """
-    with open_recipients(config, tenant, name) as campaign:
-        found = campaign.recipient(number)
+    async with open_recipients(config, tenant, name) as campaign:
+        found = await campaign.recipient(number)
         url = load(config, whole_model()).tokens.unsubscribe_url or _EXAMPLE_URL
         parts = composed(campaign, found.recipient, found.params, number, url)
     show_parts(parts, view=view, opened=opened, as_json=as_json)

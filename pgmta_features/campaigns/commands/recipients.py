@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pgmta.compose.template import Template, compile_template
 from pgmta.errors import ConfigError, PgmtaError, TemplateError
-from pgmta_features.campaigns.commands.argument import campaign_table, short_errors
+from pgmta.postgres.operator import connected
+from pgmta_features.campaigns.campaign_table import CampaignTable
+from pgmta_features.campaigns.commands.argument import short_errors
 from pgmta_features.campaigns.list_table import CampaignTemplate, ListTable, Recipient
 from queued.cli.options.queue_command import database_of, who
 
@@ -33,11 +35,11 @@ class CampaignRecipients:
         """Its name."""
         return str(self.campaign.row["name"])
 
-    def recipient(self, number: int) -> Recipient:
+    async def recipient(self, number: int) -> Recipient:
         """Return a recipient. Raises PgmtaError if there is none with this number."""
-        found = self.table.recipient(self.id, number)
+        found = await self.table.recipient(self.id, number)
         if found is None:
-            last = self.table.last(self.id)
+            last = await self.table.last(self.id)
             known = f"the last one is {last}" if last else "import some first"
             raise PgmtaError(f"{self.name} has no recipient {number}; {known}")
         return found
@@ -52,14 +54,17 @@ class CampaignRecipients:
         return params
 
 
-@contextmanager
-def open_recipients(config: Path, tenant: str, name: str) -> Iterator[CampaignRecipients]:
+@asynccontextmanager
+async def open_recipients(
+    config: Path, tenant: str, name: str
+) -> AsyncIterator[CampaignRecipients]:
     """Open a campaign. Raises PgmtaError, ConfigError if its template can't be compiled."""
-    with campaign_table(config) as campaigns:
-        found = campaigns.find(tenant, name)
-    with closing(ListTable(database_of(config), who())) as table, short_errors():
-        campaign = table.campaign(found)
-        yield CampaignRecipients(table, campaign, compiled(campaign))
+    async with connected(database_of(config)) as db:
+        with short_errors():
+            found = await CampaignTable(db, who()).find(tenant, name)
+            table = ListTable(db, who())
+            campaign = await table.campaign(found)
+            yield CampaignRecipients(table, campaign, compiled(campaign))
 
 
 def compiled(campaign: CampaignTemplate) -> Template:

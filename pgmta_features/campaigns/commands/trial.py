@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
-import psycopg
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import OperatorConnection, connected
 from pgmta.store.changes import sql_interface
 from pgmta_features.campaigns.commands.argument import about_campaign
 from pgmta_features.campaigns.commands.recipients import CampaignRecipients, open_recipients
@@ -30,7 +30,7 @@ _WAITING_STATES = ("queued", "scheduled", "sending")
 @click.option("--number", type=int, help="Take the words of this recipient.  [default: the first]")
 @word_options
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait.")
-def test(
+async def test(
     config: Path,
     name: str,
     tenant: str,
@@ -48,13 +48,13 @@ def test(
     not tried again.
     """
     recipient = read_address(address)
-    with open_recipients(config, tenant, name) as campaign:
-        words = _words(campaign, number, read_words(param, params_file))
-        if not campaign.table.worker_runs():
+    async with open_recipients(config, tenant, name) as campaign:
+        words = await _words(campaign, number, read_words(param, params_file))
+        if not await campaign.table.worker_runs():
             raise PgmtaError("no worker that delivers runs (`queuectl workers`): start queued")
-        message = campaign.table.test(campaign.id, recipient, words)
-    with connect_operator(database_of(config)) as db:
-        outcome = _outcome(db, message, timeout)
+        message = await campaign.table.test(campaign.id, recipient, words)
+    async with connected(database_of(config)) as db:
+        outcome = await _outcome(db, message, timeout)
     if as_json:
         print_json({"id": message, **outcome})
     else:
@@ -65,7 +65,7 @@ def test(
         sys.exit(EXIT_FAILURE)
 
 
-def _words(
+async def _words(
     campaign: CampaignRecipients, number: int | None, given: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the words of a recipient, with those that were given in their place."""
@@ -76,26 +76,24 @@ def _words(
             raise ConfigError([f"--param {word}: the template has {known}"])
     if number is None and set(given) == set(wanted):
         return given
-    found = campaign.recipient(number or 1)
+    found = await campaign.recipient(number or 1)
     return {word: found.params.get(word, "") for word in wanted} | given
 
 
-def _outcome(
-    db: psycopg.Connection[dict[str, Any]], message: int, timeout: float
-) -> dict[str, Any]:
+async def _outcome(db: OperatorConnection, message: int, timeout: float) -> dict[str, Any]:
     """Wait for the first attempt. Mail that was not delivered is cancelled. Raises PgmtaError."""
     end = time.monotonic() + timeout
     while True:
-        rows = sql_interface.status(db, [message])
+        rows = await sql_interface.status(db, [message])
         row = rows[0] if rows else {"state": "unknown", "attempts": 0, "code": None, "reply": None}
         if row["state"] not in _WAITING_STATES:
             break
         if time.monotonic() > end:
-            sql_interface.cancel(db, message, "the test is over")
+            await sql_interface.cancel(db, message, "the test is over")
             raise PgmtaError(f"message {message} has no outcome within {timeout:g} s, and was "
                              "cancelled: `queuectl workers` shows whether queued runs, and "
                              "`queuectl explain` what it waits for")  # fmt: skip
-        time.sleep(_LOOK_INTERVAL_S)
+        await asyncio.sleep(_LOOK_INTERVAL_S)
     if row["state"] in ("deferred", "held"):
-        sql_interface.cancel(db, message, "the test is over")
+        await sql_interface.cancel(db, message, "the test is over")
     return {key: row[key] for key in ("state", "attempts", "code", "reply")}

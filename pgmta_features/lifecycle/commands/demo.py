@@ -11,6 +11,7 @@ from pathlib import Path
 from pgmta.command import print_line
 from pgmta.config.loader import load
 from pgmta.errors import PgmtaError
+from pgmta.postgres.operator import connected
 from pgmta_features.lifecycle.accounts import insert_accounts
 from queued.cli.options.queue_command import command, database_of
 from queued.config import whole_model
@@ -20,11 +21,12 @@ _LINK = re.compile(r"http://\S+/activate\?token=[A-Za-z0-9_-]{86}")
 
 
 @command()
-def demo(config: Path) -> None:
+async def demo(config: Path) -> None:
     """Insert three accounts, and print the links of their mail; `make run` has to run."""
     name = secrets.token_hex(3)
     logins = [f"{each}-{name}" for each in ("ann", "bob", "eve")]
-    insert_accounts(database_of(config), [(f"{login}@example.com", login) for login in logins])
+    async with connected(database_of(config)) as db:
+        await insert_accounts(db, [(f"{login}@example.com", login) for login in logins])
     print_line(f"inserted the accounts {', '.join(logins)}; waiting for their mail")
     sink = load(config, whole_model()).environment.directory.resolve() / "sink"
     links = _links(sink, logins)

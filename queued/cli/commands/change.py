@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from pgmta.command import (
     reporting,
 )
 from pgmta.errors import ConfigError
+from pgmta.postgres.operator import connected
 from pgmta.store.changes.change import DEFAULT_BATCH_ROWS, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
@@ -74,38 +73,40 @@ def _command(
           click.option("--quarantine", metavar="ID",
                        help="Hold them in this quarantine, held rows too: metadata._quarantineid."),
           )  # fmt: skip
-def hold(reason: str, release_after: str | None, quarantine: str | None, **options: Any) -> None:
+async def hold(
+    reason: str, release_after: str | None, quarantine: str | None, **options: Any
+) -> None:
     """Put rows on hold. An attempt in flight ends and is recorded."""
     length = seconds(release_after)
     action = Action.HOLD if quarantine is None else Action.QUARANTINE
-    _run(action, options, quarantine=quarantine, reason=reason, release_after=length)
+    await _run(action, options, quarantine=quarantine, reason=reason, release_after=length)
 
 
 @_command("release")
-def release(**options: Any) -> None:
+async def release(**options: Any) -> None:
     """Give held rows back to the queue, due now, or at the time of scheduled mail.
 
     The standing rule that held a row does not hold it again. The command names other rules that do.
     """
-    _run(Action.RELEASE, options)
+    await _run(Action.RELEASE, options)
 
 
 @_command("retry")
-def retry(**options: Any) -> None:
+async def retry(**options: Any) -> None:
     """Make waiting rows due now. Held rows stay held, and scheduled mail keeps its time."""
-    _run(Action.RETRY, options)
+    await _run(Action.RETRY, options)
 
 
 @_command("bounce", click.option("--reason", required=True, help="Why. The DSN says it."))
-def bounce(reason: str, **options: Any) -> None:
+async def bounce(reason: str, **options: Any) -> None:
     """Give rows up: queued sends each sender a DSN. An attempt in flight ends first."""
-    _run(Action.BOUNCE, options, reason=reason)
+    await _run(Action.BOUNCE, options, reason=reason)
 
 
 @_command("delete", _REASON_FOR_AUDIT)
-def delete(reason: str, **options: Any) -> None:
+async def delete(reason: str, **options: Any) -> None:
     """Ask queued to delete rows. The attempts log keeps an entry for each."""
-    _run(Action.DELETE, options, reason=reason)
+    await _run(Action.DELETE, options, reason=reason)
 
 
 @_command("set",
@@ -114,13 +115,13 @@ def delete(reason: str, **options: Any) -> None:
           click.option("--unset", multiple=True, metavar="K",
                        help="Metadata to remove."),
           filters=partial(filter_options, priority=False))  # fmt: skip
-def set_values(priority: int | None, pairs: tuple[str, ...], unset: tuple[str, ...],
+async def set_values(priority: int | None, pairs: tuple[str, ...], unset: tuple[str, ...],
                **options: Any) -> None:  # fmt: skip
     """Set priority or metadata of rows. A changed _partid moves rows to another worker."""
     values = parse_pairs(pairs, "--set")
     if priority is None and not values and not unset:
         raise ConfigError(["nothing to set: give --priority, --set or --unset"])
-    _run(Action.SET, options, priority=priority, metadata=values, unset=list(unset))
+    await _run(Action.SET, options, priority=priority, metadata=values, unset=list(unset))
 
 
 def seconds(text: str | None, flag: str = "--release-after") -> float | None:
@@ -128,24 +129,24 @@ def seconds(text: str | None, flag: str = "--release-after") -> float | None:
     return None if text is None else read_duration(text, flag) or 1.0
 
 
-def _run(action: Action, options: dict[str, Any], **values: Any) -> None:
+async def _run(action: Action, options: dict[str, Any], **values: Any) -> None:
     config: Path = options.pop("config")
     everything, dry_run, yes, as_json = (
         options.pop(name) for name in ("everything", "dry_run", "yes", "as_json")
     )
     uri = database_of(config)
-    chosen = condition(uri, options)
+    chosen = await condition(uri, options)
     if chosen is None and not everything:
         raise ConfigError([f"{action} needs a condition, or --all for every row"])
     change = RowChange(action, chosen or "true", who(), **values)
-    total, stay = _count(uri, change)
+    total, stay = await _count(uri, change)
     release = action is Action.RELEASE
-    again = held_again(uri, change.where) if total and release else {}
+    again = await held_again(uri, change.where) if total and release else {}
     done, stopped = 0, False
     if total and not dry_run:
         if not yes:
             _ask(action, total)
-        done, stopped = apply_change(uri, change, total)
+        done, stopped = await apply_change(uri, change, total)
     if as_json:
         print_json({"action": action, "matched": total + stay, "changed": done, "stay": stay,
                     "dry_run": dry_run, "stopped": stopped,
@@ -156,29 +157,31 @@ def _run(action: Action, options: dict[str, Any], **values: Any) -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _count(uri: str, change: RowChange) -> tuple[int, int]:
+async def _count(uri: str, change: RowChange) -> tuple[int, int]:
     """Return how many rows the change would change, and how many a release leaves on hold."""
     # The part that can't fail comes first, because guards evaluate the parts in their order.
     where = f"{change.rows.takes} AND {change.where}"
-    with closing(Listing(uri)) as listing:
-        total = listing.matching(where, failing=change.rows.standing)
+    async with connected(uri) as db:
+        listing = Listing(db)
+        total = await listing.matching(where, failing=change.rows.standing)
         for fault in listing.faults:
             then = "these are held as well" if change.rows.standing else "these are left"
             print_line(f"warning: {fault}; {then}", err=True)
         stay = 0
         if total and change.action in (Action.RELEASE, Action.BOUNCE):
-            stay = listing.matching(f"{IS_MALFORMED} AND {where}")
+            stay = await listing.matching(f"{IS_MALFORMED} AND {where}")
     return total - stay, stay
 
 
-def held_again(uri: str, where: str) -> dict[str, int | None]:
+async def held_again(uri: str, where: str) -> dict[str, int | None]:
     """Warn of the standing rules that hold rows again after a release, and return them.
 
     The value is the number of rows, or None if a condition fails on one of them.
     """
     held = ROW_ACTIONS[Action.RELEASE].takes
-    with closing(Overview(uri)) as overview:
-        again = overview.holding(f"{held} AND NOT {IS_MALFORMED} AND (\n{where}\n)")
+    async with connected(uri) as db:
+        overview = Overview(db)
+        again = await overview.holding(f"{held} AND NOT {IS_MALFORMED} AND (\n{where}\n)")
     for name, rows in again.items():
         some = "some" if rows is None else rows
         print_line(
@@ -196,7 +199,7 @@ def _ask(action: str, total: int) -> None:
     click.confirm(f"{action} {total} rows?", abort=True, err=True)
 
 
-def apply_change(
+async def apply_change(
     uri: str, change: RowChange, total: int, size: int = DEFAULT_BATCH_ROWS
 ) -> tuple[int, bool]:
     """Run the change and show its progress; return rows done and whether Ctrl-C ended it.
@@ -224,7 +227,7 @@ def apply_change(
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         with progress(change.action, total) as advance:
-            asyncio.run(work(advance))
+            await work(advance)
     finally:
         signal.signal(signal.SIGINT, before)
     return done, stop

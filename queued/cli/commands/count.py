@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pgmta.command import print_line
 from pgmta.config.types import hint, parse_duration
 from pgmta.errors import ConfigError
 from pgmta.model import NamedHop
+from pgmta.postgres.operator import connected
 from pgmta.store.changes.listing import (
     COLUMN_FIELDS,
     DERIVED_FIELDS,
@@ -49,7 +49,9 @@ _ROW_FILTERS = ("status", "age", "priority", "hold_reason")
     help="Count attempts in the log that ended since then, in place of rows.",
 )
 @filter_options
-def count(config: Path, by: str | None, since: str | None, form: Form, **filters: Any) -> None:
+async def count(
+    config: Path, by: str | None, since: str | None, form: Form, **filters: Any
+) -> None:
     """Count rows by a column; with --since attempts, also those of mail that left."""
     by = by or ("event" if since else "status")
     columns = LOGGED_FIELDS if since else (*COLUMN_FIELDS, *DERIVED_FIELDS)
@@ -57,13 +59,14 @@ def count(config: Path, by: str | None, since: str | None, form: Form, **filters
         raise ConfigError([f"--by {by!r}: {hint(by, [*columns, 'metadata.KEY'])}"])
     seconds = _seconds(since, filters) if since else 0.0
     uri = database_of(config)
-    where = condition(uri, filters) or "true"
+    where = await condition(uri, filters) or "true"
     hops = _next_hops(config) if by == NEXT_HOP else ()
-    with closing(Listing(uri)) as listing:
+    async with connected(uri) as db:
+        listing = Listing(db)
         found = (
-            listing.count_attempts(where, by, seconds)
+            await listing.count_attempts(where, by, seconds)
             if since
-            else listing.count_rows(where, by, hops)
+            else await listing.count_rows(where, by, hops)
         )
     for fault in listing.faults:
         print_line(f"warning: {fault}; left out", err=True)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
-import uvloop
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.model import DkimKey
+from pgmta.postgres.operator import connected
 from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.options.queue_command import (
     Column,
@@ -77,7 +76,7 @@ def _argument(parse: Callable[[str], Any], name: str, text: str | None) -> Any:
 )
 @click.option("--active-from", metavar="TIME",
               help="Sign from this time on (RFC 3339); default: at once.")  # fmt: skip
-def new(
+async def new(
     config: Path,
     domain: str,
     selector: str,
@@ -109,7 +108,7 @@ def new(
         _write(file, pem_of(private))
     else:
         key = DkimKey(domain, selector, kind, active or 0.0, pem_of(private))
-        _store(config, key, public, at_once=active is None, unpublished=not force)
+        await _store(config, key, public, at_once=active is None, unpublished=not force)
     record, owner = record_of(kind, public), f"{selector}._domainkey.{domain}"
     if as_json:
         place = {"file": str(file)} if file else {"table": True, "unpublished": not force}
@@ -144,10 +143,13 @@ def _write(path: Path, text: str) -> None:
         os.fsync(number)
 
 
-def _store(config: Path, key: DkimKey, public: str, *, at_once: bool, unpublished: bool) -> None:
+async def _store(
+    config: Path, key: DkimKey, public: str, *, at_once: bool, unpublished: bool
+) -> None:
     used = read_config(config, passwords=False).signing.table
-    with closing(KeyTable(database_of(config), who())) as table:
-        if not table.add(key, public, at_once=at_once, unpublished=unpublished):
+    async with connected(database_of(config)) as db:
+        table = KeyTable(db, who())
+        if not await table.add(key, public, at_once=at_once, unpublished=unpublished):
             raise PgmtaError(f"there is a key {key.domain}/{key.selector} already")
     if not used:
         print_line(f"warning: {config}: signing.table is false: queued does not use the key",
@@ -157,18 +159,19 @@ def _store(config: Path, key: DkimKey, public: str, *, at_once: bool, unpublishe
 @command(dkim)
 @click.argument("domain")
 @click.argument("selector")
-def remove(config: Path, domain: str, selector: str) -> None:
+async def remove(config: Path, domain: str, selector: str) -> None:
     """Remove a key from the table; its record in DNS may go a week later."""
     domain = _argument(parse_signing_domain, "DOMAIN", domain)
     selector = _argument(parse_selector, "SELECTOR", selector)
-    with closing(KeyTable(database_of(config), who())) as table:
-        if not table.remove(domain, selector):
+    async with connected(database_of(config)) as db:
+        table = KeyTable(db, who())
+        if not await table.remove(domain, selector):
             raise PgmtaError(f"the table has no key {domain}/{selector}")
     print_line(f"key {domain}/{selector} removed")
 
 
-def _find(config: Path, domain: str | None, selector: str | None) -> list[ShownKey]:
-    return shown_keys(
+async def _find(config: Path, domain: str | None, selector: str | None) -> list[ShownKey]:
+    return await shown_keys(
         config,
         _argument(parse_signing_domain, "DOMAIN", domain),
         _argument(parse_selector, "SELECTOR", selector),
@@ -177,12 +180,12 @@ def _find(config: Path, domain: str | None, selector: str | None) -> list[ShownK
 
 @command(dkim, "list", rows=True)
 @click.argument("domain", required=False)
-def list_keys(config: Path, domain: str | None, form: Form) -> None:
+async def list_keys(config: Path, domain: str | None, form: Form) -> None:
     """List the keys of queued.yaml and of the table; exit 1 if one is broken or there is none.
 
     Of the keys of a domain and type the last one that is active signs. No private part is shown.
     """
-    found = _find(config, domain, None)
+    found = await _find(config, domain, None)
     columns: dict[str, Column] = {
         "DOMAIN": "domain",
         "SELECTOR": "selector",
@@ -200,12 +203,12 @@ def list_keys(config: Path, domain: str | None, form: Form) -> None:
 @command(dkim, json=True)
 @click.argument("domain", required=False)
 @click.argument("selector", required=False)
-def dns(config: Path, domain: str | None, selector: str | None, as_json: bool) -> None:
+async def dns(config: Path, domain: str | None, selector: str | None, as_json: bool) -> None:
     """Print the records of the keys as a zone file has them, in strings of 255 octets.
 
     Exits with 1 if a key is broken.
     """
-    found = _find(config, domain, selector)
+    found = await _find(config, domain, selector)
     broken = [each for each in found if not each.record]
     if as_json:
         print_json([{**_facts(each), "record": each.record or None} for each in found])
@@ -222,18 +225,18 @@ def dns(config: Path, domain: str | None, selector: str | None, as_json: bool) -
 @command(dkim, json=True)
 @click.argument("domain", required=False)
 @click.argument("selector", required=False)
-def test(config: Path, domain: str | None, selector: str | None, as_json: bool) -> None:
+async def test(config: Path, domain: str | None, selector: str | None, as_json: bool) -> None:
     """Check the records in DNS against the keys, then sign and verify a sample.
 
     The name servers of queued.yaml are asked. A key of the table without an error signs from then
     on. Exits with 1 if a check fails.
     """
-    found = _find(config, domain, selector)
-    results = uvloop.run(check_keys(read_config(config, passwords=False), found))
+    found = await _find(config, domain, selector)
+    results = await check_keys(read_config(config, passwords=False), found)
     pairs = zip(found, results, strict=True)
     seen = [(e, r) for e, r in pairs if e.state == UNPUBLISHED_STATE and not r.error]
     if seen:
-        allowed = publish(config, [each for each, _ in seen])
+        allowed = await publish(config, [each for each, _ in seen])
         denied = "it signs nothing: this login may not change keys"
         for _, result in seen:
             result.remarks.append("it signs from now on" if allowed else denied)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from pgmta.action import IS_MALFORMED, Action
 from pgmta.command import age, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.metadata import DEADLINE_KEY as DEADLINE
+from pgmta.postgres.operator import connected
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
@@ -36,26 +36,29 @@ from queued.routing.routes import Routes
 
 @command(json=True)
 @click.argument("message_id", metavar="ID", type=int)
-def explain(config: Path, message_id: int, as_json: bool) -> None:
+async def explain(config: Path, message_id: int, as_json: bool) -> None:
     """Explain a message: status, worker, what it waits for, every attempt, DSNs."""
-    uri = database_of(config)
-    with closing(Listing(uri)) as listing, closing(Overview(uri)) as overview:
-        rows = listing.rows(f"message_id = {message_id}", 100_000)
-        history = listing.history(message_id)
-        came = arrival(listing.arrival(message_id), history)
-        reports = listing.reports(message_id)
-        workers = [entry for entry in overview.workers() if entry["alive"]]
-        rules = overview.rules()
+    async with connected(database_of(config)) as db:
+        listing, overview = Listing(db), Overview(db)
+        rows = await listing.rows(f"message_id = {message_id}", 100_000)
+        history = await listing.history(message_id)
+        came = arrival(await listing.arrival(message_id), history)
+        reports = await listing.reports(message_id)
+        workers = [entry for entry in await overview.workers() if entry["alive"]]
+        rules = await overview.rules()
         conditions = [
             *(entry["takes"] or "true" for entry in workers),
             *(rule["takes"] for rule in rules),
         ]
-        says = overview.verdict(message_id, conditions)
-        (malformed,) = overview.verdict(message_id, [IS_MALFORMED])
+        says = await overview.verdict(message_id, conditions)
+        (malformed,) = await overview.verdict(message_id, [IS_MALFORMED])
         names = [*(f"worker {w['name']}" for w in workers), *(f"rule {r['name']}" for r in rules)]
-        refused = overview.refused(dict(zip(names, conditions, strict=True)))
-    if not rows and not history and not any(reports):
-        raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
+        refused = await overview.refused(dict(zip(names, conditions, strict=True)))
+        if not rows and not history and not any(reports):
+            raise PgmtaError(f"no message {message_id}, neither in the queue nor in the log")
+        routes, redirect = add_retry_end(config, rows, history)
+        for each in explainers():
+            await each.add_facts(db, rows, routes)
     now = datetime.now(UTC)
     deliver = {w["name"]: w["takes"] for w in workers if w["action"] == Action.DELIVER}
     for row in rows:
@@ -68,9 +71,6 @@ def explain(config: Path, message_id: int, as_json: bool) -> None:
         row["fails"] = {n: error for n, error in zip(names, verdict, strict=True) if error}
         row["malformed"] = row["id"] in malformed
         row["waits_for"] = waits_for(row, now, deliver)
-    routes, redirect = add_retry_end(config, rows, history)
-    for each in explainers():
-        each.add_facts(uri, rows, routes)
     for row in rows:
         row["redirect"] = redirect
         row["waits_for"] = first_reason(row, explainers()) or row["waits_for"]

@@ -13,6 +13,7 @@ import click
 from pgmta.command import EXIT_FAILURE, print_line
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.telephone import is_number, number_of
+from pgmta.postgres.operator import connected
 from pgmta.store.changes.search import Wanted
 from pgmta.store.changes.search import find as find_mail
 from queued.cli.commands.show import why
@@ -42,7 +43,7 @@ from queued.cli.options.queue_command import (
     show_default=True,
     help="Print at most this number of each: waiting, and gone.",
 )
-def find(
+async def find(
     config: Path,
     recipient: tuple[str, ...],
     domain: tuple[str, ...],
@@ -81,7 +82,8 @@ def find(
         )
     seconds = read_duration(since, "--since")
     try:
-        rows = find_mail(database_of(config), wanted, seconds, limit)
+        async with connected(database_of(config)) as db:
+            rows = await find_mail(db, wanted, seconds, limit)
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     if form.for_machines or rows:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import select
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ _DEFAULT_SINCE_S = 3600.0
     "[default: 10; with --since all]",
 )
 @click.option("--follow/--no-follow", default=True, help="Go on with new entries, or end.")
-def logs(
+async def logs(
     config: Path, since: str | None, lines: int | None, follow: bool, form: Form, **texts: Any
 ) -> None:
     """Follow the log: each attempt as it ends, until Ctrl-C.
@@ -77,12 +78,13 @@ def logs(
     except ValueError as error:
         raise ConfigError([str(error)]) from None
     most = lines if lines is not None or since else _DEFAULT_LINES
-    with closing(AttemptLog(database_of(config), wanted)) as log:
+    async with AttemptLog(database_of(config), wanted) as log:
         printer = _Printer(form)
-        printer.print_rows(log.last(seconds, most))
+        printer.print_rows(await log.last(seconds, most))
         if follow:
-            with suppress(KeyboardInterrupt):  # by which the user ends the command
-                _follow(log, printer)
+            # by Ctrl-C the user ends the command
+            with suppress(KeyboardInterrupt, asyncio.CancelledError):
+                await _follow(log, printer)
 
 
 class _Printer:
@@ -117,15 +119,15 @@ def _line(row: dict[str, Any], *, whole: bool) -> str:
     )
 
 
-def _follow(log: AttemptLog, printer: _Printer) -> None:
+async def _follow(log: AttemptLog, printer: _Printer) -> None:
     """Print new entries until stdout is closed; a database that goes away is waited for."""
     away, took = False, 0.0
     while not _closed(max(_LOOK_INTERVAL_S, took * _PAUSE_FACTOR)):
         began = time.monotonic()
         try:
             if away:
-                log.connect()
-            rows = log.fresh()
+                await log.connect()
+            rows = await log.fresh()
         except (StoreUnavailable, psycopg.OperationalError, psycopg.InterfaceError) as error:
             if not away:
                 print_line(f"warning: the database is away: {error}", err=True)

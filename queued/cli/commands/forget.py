@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import click
 import idna
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.postgres.operator import connected
 from pgmta.store.changes.forgetting import Forgetting
 from queued.cli.options.queue_command import command, database_of, read_address, who
 
@@ -22,7 +22,7 @@ _STAYS, _WAITS = "stays", "waits"
 @command(json=True)
 @click.argument("address")
 @click.option("--dry-run", is_flag=True, help="Say what there is, and remove nothing.")
-def forget(config: Path, address: str, dry_run: bool, as_json: bool) -> None:
+async def forget(config: Path, address: str, dry_run: bool, as_json: bool) -> None:
     """Remove all about the person with ADDRESS: mail that waits, log, transcripts, lists.
 
     In words about others the address is replaced. A keyed hash stays, so that no campaign writes to
@@ -35,15 +35,16 @@ def forget(config: Path, address: str, dry_run: bool, as_json: bool) -> None:
     removed: Counter[str] = Counter()
     stays: list[str] = []
     waits: list[str] = []
-    with closing(Forgetting(database_of(config))) as forgetting:
-        for part in forgetting.parts():
+    async with connected(database_of(config)) as db:
+        forgetting = Forgetting(db)
+        for part in await forgetting.parts():
             for spelling in _spellings(address):
-                found = forgetting.forget(spelling, part, dry_run=dry_run)
+                found = await forgetting.forget(spelling, part, dry_run=dry_run)
                 stays += found.pop(_STAYS, [])
                 waits += found.pop(_WAITS, [])
                 removed.update(found)
         if not dry_run:
-            forgetting.note(who(), address, removed)
+            await forgetting.note(who(), address, removed)
     if as_json:
         print_json({"dry_run": dry_run, **removed, _STAYS: stays, _WAITS: waits})
     else:

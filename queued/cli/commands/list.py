@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pgmta.command import print_line
+from pgmta.postgres.operator import connected
 from pgmta.states import WAITING
 from pgmta.store.changes.listing import Listing
 from queued.cli.commands.show import why
@@ -41,12 +41,13 @@ from queued.cli.options.queue_command import (
     metavar="ROW",
     help="Go on after the row with this id: `id` with --json. The last line names it.",
 )
-def list_rows(config: Path, limit: int, after: int, form: Form, **filters: Any) -> None:
+async def list_rows(config: Path, limit: int, after: int, form: Form, **filters: Any) -> None:
     """List rows of the queue, oldest first."""
     uri = database_of(config)
-    where = condition(uri, filters) or "true"
-    with closing(Listing(uri)) as listing:
-        rows = listing.rows(where, limit + 1, after)
+    where = await condition(uri, filters) or "true"
+    async with connected(uri) as db:
+        listing = Listing(db)
+        rows = await listing.rows(where, limit + 1, after)
     for fault in listing.faults:
         print_line(f"warning: {fault}; left out", err=True)
     more, rows = len(rows) > limit, rows[:limit]

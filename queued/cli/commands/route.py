@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 import psycopg
-import uvloop
 
 from pgmta.action import Action
 from pgmta.command import EXIT_FAILURE, print_json, print_line
@@ -24,6 +23,7 @@ from pgmta.mail.address import normalise_domain, parse_mailbox, parse_recipient
 from pgmta.mail.telephone import is_number
 from pgmta.model import Item, StsPolicy
 from pgmta.postgres.locate import existing
+from pgmta.postgres.operator import connect_operator, connected
 from pgmta.store.changes.overview import Overview
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.options.ceiling_lines import ceiling_lines
@@ -43,11 +43,13 @@ from queued.routing.routes import Routed, Routes
 class RouteMemory:
     """The policies and the broken hosts of the database; without `knowledge` there are none."""
 
-    def __init__(self, knowledge: TlsKnowledge | None = None, minimum: str = "") -> None:
+    def __init__(
+        self, knowledge: TlsKnowledge | None = None, hosts: dict[str, BrokenHost] | None = None
+    ) -> None:
         self._knowledge = knowledge
         self.functions = TlsMemory(self._find, is_broken=self._is_broken, note_failure=self._note)
         """The functions that the transport uses."""
-        self.hosts: dict[str, BrokenHost] = knowledge.broken(minimum) if knowledge else {}
+        self.hosts = hosts or {}
         """Hosts whose TLS failed twice a while ago, by host:port."""
         self.kept: StsPolicy | None = None
         """The MTA-STS policy that was found in the database."""
@@ -56,7 +58,7 @@ class RouteMemory:
 
     async def _find(self, domain: str) -> StsPolicy | None:
         try:
-            self.kept = self._knowledge.policy(domain) if self._knowledge else None
+            self.kept = await self._knowledge.policy(domain) if self._knowledge else None
         except psycopg.Error as error:
             raise StoreUnavailable(" ".join(str(error).split())) from error
         return self.kept
@@ -68,23 +70,28 @@ class RouteMemory:
         self.reasons[host] = reason
 
 
-@contextmanager
-def route_memory(environment: Environment, minimum: str) -> Iterator[tuple[RouteMemory, str]]:
+@asynccontextmanager
+async def route_memory(
+    environment: Environment, minimum: str
+) -> AsyncIterator[tuple[RouteMemory, str]]:
     """Yield the memory, and why it is not that of the workers, or ''.
 
     `minimum` is the lowest version of TLS.
     """
     try:
-        knowledge = TlsKnowledge(existing(environment))
+        db = await connect_operator(existing(environment))
     except StoreUnavailable as error:
         yield RouteMemory(), " ".join(str(error).split())
         return
-    with closing(knowledge):
+    try:
         try:
-            memory, problem = RouteMemory(knowledge, minimum), ""
+            knowledge = TlsKnowledge(db)
+            memory, problem = RouteMemory(knowledge, await knowledge.broken(minimum)), ""
         except psycopg.Error as error:
             memory, problem = RouteMemory(), " ".join(str(error).split())
         yield memory, problem
+    finally:
+        await db.close()
 
 
 @command(json=True)
@@ -100,7 +107,7 @@ def route_memory(environment: Environment, minimum: str) -> Iterator[tuple[Route
     "--probe", is_flag=True, help="Connect to each host: EHLO, STARTTLS, login, QUIT. No mail."
 )
 @click.argument("address")
-def route(
+async def route(
     config: Path,
     address: str,
     sender: str,
@@ -131,13 +138,16 @@ def route(
     asked = {"address": address, "redirect": redirect}
     found_ceiling = ceiling(settings.delivery, routed)
     if routed.destination.transport not in SMTP_TRANSPORTS:
-        _show_other(asked, routed, found_ceiling, settings.environment, as_json=as_json)
+        await _show_other(asked, routed, found_ceiling, settings.environment, as_json=as_json)
         return
-    with route_memory(settings.environment, settings.delivery.tls.minimum) as (memory, problem):
+    async with route_memory(settings.environment, settings.delivery.tls.minimum) as (
+        memory,
+        problem,
+    ):
         if problem:
             print_line(f"warning: what workers remember of TLS is not known: {problem}", err=True)
         smtp = SmtpTransport(settings.environment.hostname, settings.delivery, memory.functions)
-        found, error = uvloop.run(_survey(smtp, routed.destination, probe=probe))
+        found, error = await _survey(smtp, routed.destination, probe=probe)
     usable = [each for each in found if not (each.error or (each.answer and each.answer.error))]
     hosts = [_host(each, memory, routed) for each in found]
     shown = {**asked, **_routed(routed), "mta_sts": _kept(memory), "hosts": hosts,
@@ -145,7 +155,7 @@ def route(
     if as_json:
         print_json(shown)
     else:
-        _print(_route_lines(shown, None if problem else delivering(settings.environment)))
+        _print(_route_lines(shown, None if problem else await delivering(settings.environment)))
         for host in hosts:
             print_line("")
             _print(_host_lines(host))
@@ -153,11 +163,11 @@ def route(
         sys.exit(EXIT_FAILURE)
 
 
-def delivering(environment: Environment) -> dict[str, int] | None:
+async def delivering(environment: Environment) -> dict[str, int] | None:
     """Return the number of workers that deliver, by process; None if the database is away."""
     try:
-        with closing(Overview(existing(environment))) as overview:
-            workers = overview.workers()
+        async with connected(existing(environment)) as db:
+            workers = await Overview(db).workers()
     except (StoreUnavailable, psycopg.Error):
         return None
     return Counter(
@@ -165,7 +175,7 @@ def delivering(environment: Environment) -> dict[str, int] | None:
     )
 
 
-def _show_other(
+async def _show_other(
     asked: dict[str, Any],
     routed: Routed,
     found_ceiling: dict[str, Any],
@@ -180,7 +190,7 @@ def _show_other(
         print_json({**asked, **found, "ceiling": found_ceiling})
         return
     _print([_staging(asked), *found.items()])
-    _print(ceiling_lines(found_ceiling, delivering(environment)))
+    _print(ceiling_lines(found_ceiling, await delivering(environment)))
 
 
 def _staging(shown: dict[str, Any]) -> tuple[str, str | None]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import click
@@ -13,6 +11,7 @@ from pgmta.action import Action
 from pgmta.command import print_line
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
+from pgmta.postgres.operator import connected
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.conditions import check_conditions, release_hint, rule_holds
@@ -46,12 +45,15 @@ def rule() -> None:
 
 
 @command(rule, "list", rows=True)
-def list_rules(config: Path, form: Form) -> None:
+async def list_rules(config: Path, form: Form) -> None:
     """List the standing rules, also those of workers."""
-    with closing(Overview(database_of(config))) as overview:
-        rules = overview.rules()
+    async with connected(database_of(config)) as db:
+        overview = Overview(db)
+        rules = await overview.rules()
         counting = [rule for rule in rules if rule["slow_at"] is None]
-        refused = overview.refused({f"rule {each['name']}": each["condition"] for each in counting})
+        refused = await overview.refused(
+            {f"rule {each['name']}": each["condition"] for each in counting}
+        )
     for fault in refused:
         print_line(f"warning: {fault}", err=True)
     for each in rules:
@@ -87,7 +89,7 @@ def list_rules(config: Path, form: Form) -> None:
 @click.option(
     "--force", is_flag=True, help="Add it even if its condition fails on rows; it holds these."
 )
-def add_rule(
+async def add_rule(
     config: Path,
     name: str,
     quarantine: str | None,
@@ -103,10 +105,10 @@ def add_rule(
     condition fails on a row, for example by a cast of metadata.
     """
     uri = database_of(config)
-    chosen = condition(uri, filters)
+    chosen = await condition(uri, filters)
     if chosen is None:
         raise ConfigError(["a standing rule needs a condition"])
-    asyncio.run(check_conditions(uri, {"rule": chosen}, {"rule"}))
+    await check_conditions(uri, {"rule": chosen}, {"rule"})
     values = {
         "name": name,
         "action": Action.QUARANTINE if quarantine else Action.HOLD,
@@ -116,9 +118,10 @@ def add_rule(
         "release_after": seconds(release_after),
         "expire": seconds(expire, "--expire"),
     }
-    with closing(Overview(uri)) as overview:
-        _try(overview, name, chosen, force=force)
-        overview.add_rule(values, who())
+    async with connected(uri) as db:
+        overview = Overview(db)
+        await _try(overview, name, chosen, force=force)
+        await overview.add_rule(values, who())
     print_line(f"rule {name} holds what matches from now on")
     if expire:
         print_line(f"it ends in {expire}; rows that it holds then stay on hold")
@@ -126,8 +129,8 @@ def add_rule(
         print_line(f"each row is released {release_after} after its hold, and not held by it again")
 
 
-def _try(overview: Overview, name: str, chosen: str, *, force: bool) -> None:
-    fault, tried, whole = overview.failing(f"rule {name}", chosen, _TRIAL_S)
+async def _try(overview: Overview, name: str, chosen: str, *, force: bool) -> None:
+    fault, tried, whole = await overview.failing(f"rule {name}", chosen, _TRIAL_S)
     if not whole:
         print_line(f"warning: tried on {tried} rows in {_TRIAL_S:.0f} s, not on all", err=True)
     if fault and not force:
@@ -143,12 +146,13 @@ def _try(overview: Overview, name: str, chosen: str, *, force: bool) -> None:
 @command(rule, "remove")
 @click.argument("name")
 @click.option("--release", is_flag=True, help="Also release the rows that it holds.")
-def remove_rule(config: Path, name: str, release: bool) -> None:
+async def remove_rule(config: Path, name: str, release: bool) -> None:
     """Remove the standing rule NAME. Rows that it holds stay on hold, if not --release."""
     uri = database_of(config)
-    with closing(Overview(uri)) as overview:
-        removed = overview.remove_rule(name, who())
-        others = [] if removed else [str(each["name"]) for each in overview.rules()]
+    async with connected(uri) as db:
+        overview = Overview(db)
+        removed = await overview.remove_rule(name, who())
+        others = [] if removed else [str(each["name"]) for each in await overview.rules()]
     if not removed:
         near = f"; {hint(name, others)}" if others else ""
         raise PgmtaError(f"there is no rule {name!r}{near}")
@@ -160,8 +164,8 @@ def remove_rule(config: Path, name: str, release: bool) -> None:
         print_line(f"{held} rows that it held stay on hold: {release_hint(number)}")
         return
     where = rule_holds(number)
-    held_again(uri, where)
-    done, stopped = apply_change(uri, RowChange(Action.RELEASE, where, who()), held)
+    await held_again(uri, where)
+    done, stopped = await apply_change(uri, RowChange(Action.RELEASE, where, who()), held)
     rest = f"; stopped, the others stay: {release_hint(number)}" if stopped else ""
     print_line(f"{done} of {held} rows that it held are released{rest}")
     if stopped:

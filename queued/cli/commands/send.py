@@ -48,7 +48,7 @@ _OF_TEMPLATE = {"param": "--param", "params_file": "--params-file", "version": "
 @click.option("--version", type=int, help="Version of the template.  [default: the last one]")
 @word_options
 @mail_options
-def send(
+async def send(
     config: Path,
     to: tuple[str, ...],
     attach: tuple[str, ...],
@@ -76,7 +76,7 @@ def send(
         mail = TemplateMail(template=template, recipient=to[0], params=values,
                             version=of_template["version"], **given)  # fmt: skip
     try:
-        print_submitted(config, mail, as_json=as_json)
+        await print_submitted(config, mail, as_json=as_json)
     except SubmissionError as error:
         flag = _ARGUMENTS.get(error.argument, "--" + error.argument.replace("_", "-"))
         rest = str(error).removeprefix(f"{error.argument}:")

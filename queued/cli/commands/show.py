@@ -5,7 +5,6 @@ from __future__ import annotations
 import email.parser
 import email.policy
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import click
 from pgmta.command import print_json, print_line, print_text
 from pgmta.errors import PgmtaError
 from pgmta.mail.received_field import ClientFacts, client_of
+from pgmta.postgres.operator import connected
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import UNDELIVERABLE, Listing, MessageReports
 from queued.cli.options.explainer import explainers, first_reason
@@ -27,25 +27,27 @@ type Came = dict[str, str | None]
 @click.argument("message_id", metavar="ID", type=int)
 @click.option("--transcript", is_flag=True, help="Also print the dialogues that were kept.")
 @click.option("--params", is_flag=True, help="Also print what composed mail is made of.")
-def show(config: Path, message_id: int, transcript: bool, params: bool, as_json: bool) -> None:
+async def show(
+    config: Path, message_id: int, transcript: bool, params: bool, as_json: bool
+) -> None:
     """Show a message: headers, recipients, next attempt, every attempt so far, and DSNs.
 
     ID is what the client got with its 250. The history outlives the message. Attempts that failed
     have a transcript, and those that a trace asked for. Words of a template may be secret: only
     --params prints their values.
     """
-    uri = database_of(config)
-    with closing(Listing(uri)) as listing:
-        message = listing.message(message_id)
-        rows = listing.rows(f"message_id = {message_id}", 100_000)
-        history = listing.history(message_id)
-        came = arrival(listing.arrival(message_id), history)
-        reports = listing.reports(message_id)
-        said = listing.transcripts(message_id) if transcript else None
-        made_of = listing.parameters(message_id) if params and message else None
     asked = [each for each in explainers() if each.in_show]
-    for each in asked:
-        each.add_facts(uri, rows, None)
+    async with connected(database_of(config)) as db:
+        listing = Listing(db)
+        message = await listing.message(message_id)
+        rows = await listing.rows(f"message_id = {message_id}", 100_000)
+        history = await listing.history(message_id)
+        came = arrival(await listing.arrival(message_id), history)
+        reports = await listing.reports(message_id)
+        said = await listing.transcripts(message_id) if transcript else None
+        made_of = await listing.parameters(message_id) if params and message else None
+        for each in asked:
+            await each.add_facts(db, rows, None)
     for row in rows:
         row["waits_for"] = first_reason(row, asked) or row["waits_for"]
     if not message and not history and not any(reports):

@@ -15,7 +15,7 @@ from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.compose.submitted_mail import RawMail
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import connected
 from pgmta.store.changes import sql_interface
 from queued.cli.options.mail_options import mail_arguments, mail_options, print_submitted
 from queued.cli.options.queue_command import (
@@ -43,7 +43,7 @@ _RECIPIENT_FIELDS = ("to", "cc", "bcc")
     help="Also take the recipients in To, Cc and Bcc; Bcc is removed.",
 )
 @mail_options
-def submit(
+async def submit(
     config: Path,
     file: BinaryIO,
     sender: str | None,
@@ -70,7 +70,7 @@ def submit(
         raise ConfigError(["--recipient: name at least one, or take those of the header with -t"])
     mail = RawMail(sender, recipients, _BARE_LF.sub(b"\r\n", content), **mail_arguments(options))
     try:
-        print_submitted(config, mail, as_json=as_json)
+        await print_submitted(config, mail, as_json=as_json)
     except SubmissionError as error:
         raise ConfigError([str(error)]) from None
 
@@ -78,17 +78,19 @@ def submit(
 @command(json=True)
 @click.argument("message_ids", metavar="ID...", type=int, nargs=-1, required=True)
 @click.option("--reason", help="Goes to the log.")
-def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_json: bool) -> None:
+async def cancel(
+    config: Path, message_ids: tuple[int, ...], reason: str | None, as_json: bool
+) -> None:
     """Stop mail that is not delivered yet. A recipient in flight stops after its attempt.
 
     ID is the number that `queuectl send` printed, or that the client got with its 250.
     """
     found = []
     unknown = False
-    with connect_operator(database_of(config)) as db:
+    async with connected(database_of(config)) as db:
         for number in message_ids:
             try:
-                stopped = sql_interface.cancel(db, number, reason)
+                stopped = await sql_interface.cancel(db, number, reason)
             except SubmissionError as error:
                 print_line(f"error: message {number}: {error}", err=True)
                 unknown = True
@@ -104,13 +106,13 @@ def cancel(config: Path, message_ids: tuple[int, ...], reason: str | None, as_js
 
 @command(rows=True)
 @click.argument("message_ids", metavar="ID...", type=int, nargs=-1, required=True)
-def status(config: Path, message_ids: tuple[int, ...], form: Form) -> None:
+async def status(config: Path, message_ids: tuple[int, ...], form: Form) -> None:
     """Show the state of each recipient of messages, also of those that have left the queue.
 
     ID is the number that `queuectl send` printed, or that the client got with its 250.
     """
-    with connect_operator(database_of(config)) as db:
-        rows = sql_interface.status(db, message_ids)
+    async with connected(database_of(config)) as db:
+        rows = await sql_interface.status(db, message_ids)
     if form.for_machines or rows:
         print_rows(rows, _STATUS, form)
     missing = sorted(set(message_ids) - {row["message_id"] for row in rows})

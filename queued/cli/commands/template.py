@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from difflib import unified_diff
 from email.utils import parseaddr
 from pathlib import Path
@@ -16,6 +15,7 @@ from pgmta.compose.parts import NamedMailbox
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError, PgmtaError, TemplateError
 from pgmta.mail.address import parse_mailbox
+from pgmta.postgres.operator import connected
 from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, TemplateTable
 from queued.cli.options.queue_command import (
     Column,
@@ -53,15 +53,16 @@ def template() -> None:
 @command(template, rows=True)
 @_FILES_ARGUMENT
 @_OF_FILES
-def put(config: Path, files: tuple[Path, ...], tenant: str, form: Form) -> None:
+async def put(config: Path, files: tuple[Path, ...], tenant: str, form: Form) -> None:
     """Store the templates in FILEs, all or none.
 
     A template is NAME.txt, NAME.html or both. It gets a new version if it differs from the last
     one. Mail that waits keeps its version.
     """
     given = read_templates(files, _tenant(tenant))
-    with closing(TemplateTable(database_of(config), who())) as table:
-        stored = table.put(given)
+    async with connected(database_of(config)) as db:
+        table = TemplateTable(db, who())
+        stored = await table.put(given)
     rows = [
         {"tenant": each.tenant, "name": each.name, "version": version, "new": new}
         for each, (version, new) in zip(given, stored, strict=True)
@@ -78,10 +79,11 @@ def put(config: Path, files: tuple[Path, ...], tenant: str, form: Form) -> None:
 
 @command(template, "list", rows=True)
 @click.option("--tenant", help="Only templates of this tenant; '' for those of none.")
-def list_templates(config: Path, tenant: str | None, form: Form) -> None:
+async def list_templates(config: Path, tenant: str | None, form: Form) -> None:
     """List the last version of each template."""
-    with closing(TemplateTable(database_of(config), who())) as table:
-        rows = table.rows(tenant)
+    async with connected(database_of(config)) as db:
+        table = TemplateTable(db, who())
+        rows = await table.rows(tenant)
     columns: dict[str, Column] = {
         "TENANT": lambda row: row["tenant"] or "-",
         "NAME": "name",
@@ -98,9 +100,9 @@ def list_templates(config: Path, tenant: str | None, form: Form) -> None:
 @click.argument("name")
 @_VERSION_OPTION
 @_TENANT_OPTION
-def show(config: Path, name: str, version: int | None, tenant: str, as_json: bool) -> None:
+async def show(config: Path, name: str, version: int | None, tenant: str, as_json: bool) -> None:
     """Print a template, and the words with their places."""
-    found = _stored(config, name, tenant, version)
+    found = await _stored(config, name, tenant, version)
     if as_json:
         print_json(found.row)
         return
@@ -123,7 +125,7 @@ def show(config: Path, name: str, version: int | None, tenant: str, as_json: boo
 @_VERSION_OPTION
 @_TENANT_OPTION
 @view_options
-def render(
+async def render(
     config: Path,
     which: str,
     param: tuple[str, ...],
@@ -147,7 +149,7 @@ def render(
         if not config.exists():
             raise ConfigError([f"there is no {config} in this folder: give -c FILE, or a template "
                                "file such as NAME.txt"])  # fmt: skip
-        source = _stored(config, which, tenant, version).source
+        source = (await _stored(config, which, tenant, version)).source
         try:
             compiled = compile_template(source)
         except TemplateError as error:  # another version of pgmta has stored the template
@@ -163,11 +165,12 @@ def render(
 @command(template, json=True)
 @_FILES_ARGUMENT
 @_OF_FILES
-def diff(config: Path, files: tuple[Path, ...], tenant: str, as_json: bool) -> None:
+async def diff(config: Path, files: tuple[Path, ...], tenant: str, as_json: bool) -> None:
     """Compare the templates in FILEs with the last versions; exit 1 if one differs."""
     given = read_templates(files, _tenant(tenant))
-    with closing(TemplateTable(database_of(config), who())) as table:
-        pairs = [(each, table.find(each.tenant, each.name)) for each in given]
+    async with connected(database_of(config)) as db:
+        table = TemplateTable(db, who())
+        pairs = [(each, await table.find(each.tenant, each.name)) for each in given]
     found = []
     for each, last in pairs:
         text = _difference(each, last)
@@ -188,13 +191,14 @@ def _tenant(text: str) -> str:
         raise ConfigError([f"--tenant: {error}"]) from None
 
 
-def _stored(config: Path, name: str, tenant: str, version: int | None) -> StoredTemplate:
-    with closing(TemplateTable(database_of(config), who())) as table:
-        found = table.find(tenant, name, version)
+async def _stored(config: Path, name: str, tenant: str, version: int | None) -> StoredTemplate:
+    async with connected(database_of(config)) as db:
+        table = TemplateTable(db, who())
+        found = await table.find(tenant, name, version)
         if found:
             return found
-        near = sorted({row["name"] for row in table.rows(tenant)})
-        last = table.find(tenant, name)
+        near = sorted({row["name"] for row in await table.rows(tenant)})
+        last = await table.find(tenant, name)
     if last:
         raise PgmtaError(f"template {name} has no version {version}; the last is {last.version}")
     known = f"there is {', '.join(near[:10])}" if near else "store one by `queuectl template put`"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import click
 
 from pgmta.command import age, print_json, print_line, print_text
 from pgmta.errors import ConfigError, PgmtaError
+from pgmta.postgres.operator import connected
 from pgmta.selection import domain_as_stored
 from pgmta.store.records.traces import FIELDS, Trace, TraceOrders
 from queued.cli.options.filter_options import mail_options
@@ -43,7 +44,7 @@ _LATE_OUTCOMES_S = 2.0  # so long after its end outcomes of a trace may still co
 @click.option("--background", is_flag=True, help="Begin the trace, and do not follow it.")
 @click.option("--list", "listed", is_flag=True, help="List the traces of the last day.")
 @click.option("--stop", type=int, metavar="ID", help="End the trace ID.")
-def trace(
+async def trace(
     config: Path,
     length: str,
     background: bool,
@@ -72,42 +73,43 @@ def trace(
         raise ConfigError([f"--for {length}: at most 1d"])
     if form == Form.CSV and not listed:
         raise ConfigError(["--csv is for --list"])
-    with closing(TraceOrders(database_of(config))) as orders:
+    async with connected(database_of(config)) as db:
+        orders = TraceOrders(db)
         if listed:
-            _list(orders, form)
+            await _list(orders, form)
         elif stop is not None:
-            _stop(orders, stop)
+            await _stop(orders, stop)
         else:
-            _start(orders, wanted, seconds, background, form == Form.JSON)
+            await _start(orders, wanted, seconds, background, form == Form.JSON)
 
 
-def _start(
+async def _start(
     orders: TraceOrders,
     wanted: dict[str, list[str]],
     seconds: float,
     background: bool,
     as_json: bool,
 ) -> None:
-    row = orders.start(wanted, seconds, who())
+    row = await orders.start(wanted, seconds, who())
     number, began = row["id"], row["created_at"]
     print_line(f"trace {number} lasts {age(seconds)}; `queuectl trace --stop {number}` ends it",
                err=True)  # fmt: skip
     try:
-        _wait_for_workers(orders, began)
+        await _wait_for_workers(orders, began)
         if not background:
-            _follow(orders, number, began, as_json)
-    except KeyboardInterrupt:
-        orders.stop(number, who())
+            await _follow(orders, number, began, as_json)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        await orders.stop(number, who())
         print_line(f"trace {number} has ended", err=True)
 
 
-def _wait_for_workers(orders: TraceOrders, began: datetime) -> None:
+async def _wait_for_workers(orders: TraceOrders, began: datetime) -> None:
     """Return when every worker knows the trace. Each reads the traces with its heartbeat."""
     until = time.monotonic() + _AWARE_S
-    workers, unaware = orders.unaware(began)
+    workers, unaware = await orders.unaware(began)
     while unaware and time.monotonic() < until:
-        time.sleep(_LOOK_INTERVAL_S / 4)
-        workers, unaware = orders.unaware(began)
+        await asyncio.sleep(_LOOK_INTERVAL_S / 4)
+        workers, unaware = await orders.unaware(began)
     if not workers:
         print_line("warning: no delivering worker runs", err=True)
     elif unaware:
@@ -116,16 +118,16 @@ def _wait_for_workers(orders: TraceOrders, began: datetime) -> None:
         print_line(f"{workers} worker{'s know' if workers != 1 else ' knows'} it", err=True)
 
 
-def _follow(orders: TraceOrders, number: int, began: datetime, as_json: bool) -> None:
+async def _follow(orders: TraceOrders, number: int, began: datetime, as_json: bool) -> None:
     """Print the transcripts of a trace until it ends."""
     over = 0.0
     while not over or time.monotonic() < over:
-        if not over and not orders.lasts(number):
+        if not over and not await orders.lasts(number):
             over = time.monotonic() + _LATE_OUTCOMES_S
-        for row in orders.fresh(number, began):
+        for row in await orders.fresh(number, began):
             print_json(row) if as_json else _print(row)
         sys.stdout.flush()
-        time.sleep(_LOOK_INTERVAL_S)
+        await asyncio.sleep(_LOOK_INTERVAL_S)
 
 
 def _print(row: dict[str, Any]) -> None:
@@ -139,13 +141,13 @@ def _print(row: dict[str, Any]) -> None:
     print_text(row["dialogue"])
 
 
-def _stop(orders: TraceOrders, number: int) -> None:
-    if not orders.stop(number, who()):
+async def _stop(orders: TraceOrders, number: int) -> None:
+    if not await orders.stop(number, who()):
         raise PgmtaError(f"no trace {number} lasts")
     print_line(f"trace {number} has ended; workers know it within 10 s")
 
 
-def _list(orders: TraceOrders, form: Form) -> None:
+async def _list(orders: TraceOrders, form: Form) -> None:
     columns: dict[str, Column] = {
         "TRACE": "id",
         "BY": "created_by",
@@ -154,7 +156,7 @@ def _list(orders: TraceOrders, form: Form) -> None:
         "TRANSCRIPTS": "transcripts",
         "WANTED": Cut(lambda each: _words(each["wanted"])),
     }
-    print_rows(orders.last_day(), columns, form)
+    print_rows(await orders.last_day(), columns, form)
 
 
 def _words(wanted: dict[str, Any]) -> str:

@@ -11,8 +11,8 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from pgmta.port_user import bind_problem
 from pgmta.postgres.embedded.embedded_server import EmbeddedServer
 from pgmta.postgres.embedded.folders import hold, locked, make_parents, open_own
 from pgmta.postgres.locate import DIRECTORY_VARIABLE, URI_VARIABLE, configured, resolve
+from pgmta.postgres.operator import connected
 from pgmta.service import Signals, first
 from pgmta.shipped import shipped
 from pgmta.store.admin.migrate import migrate
@@ -60,14 +61,15 @@ def _password(directory: Path) -> Path:
     return directory / "password"
 
 
-def make_user(directory: Path, uri: str) -> Path:
+async def make_user(directory: Path, uri: str) -> Path:
     """Return the file of the password of DEMO_USER, which is made if it is missing."""
     path = _password(directory)
     if not path.exists():
         _write(path, secrets.token_urlsafe(12).encode())
     secret = Secret.of_password(path.read_text(encoding="ascii"))
-    with closing(UserAccounts(uri, "queuectl up")) as accounts:
-        accounts.add_user(DEMO_USER, secret, Rights(senders=[DEMO_USER]))
+    async with connected(uri) as db:
+        accounts = UserAccounts(db, "queuectl up")
+        await accounts.add_user(DEMO_USER, secret, Rights(senders=[DEMO_USER]))
     return path
 
 
@@ -177,12 +179,12 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             print_line("making a database, which takes a few seconds", err=True)
         uri = resolve(environment)
 
-        def prepare() -> None:
-            migrate(uri)
+        async def prepare() -> None:
+            await asyncio.to_thread(migrate, uri)
             if first:
-                make_user(directory, uri)
+                await make_user(directory, uri)
             for step in steps:
-                step.prepare(uri)
+                await step.prepare(uri)
 
         sink = directory / "sink"
         submission = _first_try(directory) if first else []
@@ -306,7 +308,7 @@ class Children:
 
 async def _run(
     children: Children,
-    prepare: Callable[[], None],
+    prepare: Callable[[], Awaitable[None]],
     port: int,
     lines: list[tuple[str, str]],
     hints: list[str],
@@ -335,7 +337,7 @@ async def _run(
             if stdout:
                 place = await _line_of(stdout, signals.stop)
         if place and not signals.stop.is_set():  # without a line the database has ended
-            await asyncio.to_thread(prepare)
+            await prepare()
             for name in names:
                 await begin(name)
             lines = [(_DATABASE, place), *lines]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.password import login_name
+from pgmta.postgres.operator import connected
 from pgmta.store.admin.user_accounts import Rights, UserAccounts
 from queued.cli.options.queue_command import (
     Column,
@@ -42,15 +44,17 @@ def user() -> None:
     """
 
 
-def _accounts(config: Path) -> closing[UserAccounts]:
-    return closing(UserAccounts(database_of(config), who()))
+@asynccontextmanager
+async def _accounts(config: Path) -> AsyncIterator[UserAccounts]:
+    async with connected(database_of(config)) as db:
+        yield UserAccounts(db, who())
 
 
 @command(user)
 @click.argument("name")
 @password_options
 @rights_options
-def add(config: Path, name: str, **options: Any) -> None:
+async def add(config: Path, name: str, **options: Any) -> None:
     """Add a user, and ask for the password.
 
     Without --sender and --any-sender the user may send from NAME alone, which is an address then.
@@ -61,9 +65,9 @@ def add(config: Path, name: str, **options: Any) -> None:
         if "@" not in name:
             raise ConfigError([f"{name} is no address: give --sender or --any-sender"])
         rights = read_rights({**options, "sender": (name,)})
-    with _accounts(config) as accounts:
-        given = None if accounts.users(name) else read_secret(options)
-        if not given or not accounts.add_user(name, given.secret, rights):
+    async with _accounts(config) as accounts:
+        given = None if await accounts.users(name) else read_secret(options)
+        if not given or not await accounts.add_user(name, given.secret, rights):
             raise PgmtaError(f"there is a user {name} already")
     print_line(f"user {name} added")
     _print_password(given)
@@ -72,13 +76,13 @@ def add(config: Path, name: str, **options: Any) -> None:
 @command(user)
 @click.argument("name")
 @password_options
-def passwd(config: Path, name: str, **options: Any) -> None:
+async def passwd(config: Path, name: str, **options: Any) -> None:
     """Change the password of a user."""
     name = _name(name)
-    with _accounts(config) as accounts:
-        _exists(name, bool(accounts.users(name)))
+    async with _accounts(config) as accounts:
+        _exists(name, bool(await accounts.users(name)))
         given = read_secret(options)
-        _exists(name, accounts.passwd(name, given.secret))
+        _exists(name, await accounts.passwd(name, given.secret))
     print_line(f"user {name} has another password")
     _print_password(given)
 
@@ -88,7 +92,7 @@ def passwd(config: Path, name: str, **options: Any) -> None:
 @rights_options
 @click.option("--any-network", is_flag=True, help="May log in from any network.")
 @click.option("--no-metadata", is_flag=True, help="The user's mail gets no metadata of the user.")
-def set_rights(
+async def set_rights(
     config: Path, name: str, any_network: bool, no_metadata: bool, **options: Any
 ) -> None:
     """Change what a user may; the rest stays as it is.
@@ -100,58 +104,58 @@ def set_rights(
     rights = read_rights(options, any_network=any_network, no_metadata=no_metadata)
     if rights == Rights():
         raise ConfigError(["nothing to change: give at least one option"])
-    with _accounts(config) as accounts:
-        _exists(name, accounts.set(name, rights))
+    async with _accounts(config) as accounts:
+        _exists(name, await accounts.set(name, rights))
     print_line(f"user {name} changed")
 
 
 @command(user)
 @click.argument("name")
-def disable(config: Path, name: str) -> None:
+async def disable(config: Path, name: str) -> None:
     """Let a user log in no more, until `queuectl user enable`."""
-    _disable(config, name, disabled=True)
+    await _disable(config, name, disabled=True)
 
 
 @command(user)
 @click.argument("name")
-def enable(config: Path, name: str) -> None:
+async def enable(config: Path, name: str) -> None:
     """Let a disabled user log in again."""
-    _disable(config, name, disabled=False)
+    await _disable(config, name, disabled=False)
 
 
-def _disable(config: Path, name: str, *, disabled: bool) -> None:
+async def _disable(config: Path, name: str, *, disabled: bool) -> None:
     name = _name(name)
-    with _accounts(config) as accounts:
-        _exists(name, accounts.disable(name, disabled=disabled))
+    async with _accounts(config) as accounts:
+        _exists(name, await accounts.disable(name, disabled=disabled))
     print_line(f"user {name} {'disabled' if disabled else 'enabled'}")
 
 
 @command(user)
 @click.argument("name")
-def delete(config: Path, name: str) -> None:
+async def delete(config: Path, name: str) -> None:
     """Remove a user."""
     name = _name(name)
-    with _accounts(config) as accounts:
-        _exists(name, accounts.delete(name))
+    async with _accounts(config) as accounts:
+        _exists(name, await accounts.delete(name))
     print_line(f"user {name} deleted")
 
 
 @command(user)
 @click.argument("name")
-def unlock(config: Path, name: str) -> None:
+async def unlock(config: Path, name: str) -> None:
     """Forget the failed logins of a user; smtpd sees it within seconds."""
     name = _name(name)
-    with _accounts(config) as accounts:
-        count = accounts.unlock(name)
-        _exists(name, bool(count or accounts.users(name)))
+    async with _accounts(config) as accounts:
+        count = await accounts.unlock(name)
+        _exists(name, bool(count or await accounts.users(name)))
     print_line(f"failed logins of {name} forgotten" if count else f"{name} has no failed logins")
 
 
 @command(user, "list", rows=True)
-def list_users(config: Path, form: Form) -> None:
+async def list_users(config: Path, form: Form) -> None:
     """List all users; exit 1 if there are none."""
-    with _accounts(config) as accounts:
-        users = accounts.users()
+    async with _accounts(config) as accounts:
+        users = await accounts.users()
     columns: dict[str, Column] = {
         "USER": "name",
         "STATE": lambda each: "disabled" if each["disabled"] else "active",
@@ -168,16 +172,16 @@ def list_users(config: Path, form: Form) -> None:
 
 @command(user, json=True)
 @click.argument("name")
-def show(config: Path, name: str, as_json: bool) -> None:
+async def show(config: Path, name: str, as_json: bool) -> None:
     """Show a user: rights, networks of earlier logins, failed logins, and whether they lock it.
 
     From a network of an earlier login only the failures from there count. No password is shown.
     """
     name = _name(name)
-    with _accounts(config) as accounts:
-        found = accounts.users(name)
+    async with _accounts(config) as accounts:
+        found = await accounts.users(name)
         _exists(name, bool(found))
-        networks, failures = accounts.networks(name), accounts.failures(name)
+        networks, failures = await accounts.networks(name), await accounts.failures(name)
     if as_json:
         print_json({**found[0], "own_networks": networks, "failures": failures})
         return
@@ -206,10 +210,10 @@ def show(config: Path, name: str, as_json: bool) -> None:
 @click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Lines at most."
 )
-def failures(config: Path, limit: int, form: Form) -> None:
+async def failures(config: Path, limit: int, form: Form) -> None:
     """List failed logins by address, network and user, the most first, and who is locked."""
-    with _accounts(config) as accounts:
-        found = accounts.all_failures(limit)
+    async with _accounts(config) as accounts:
+        found = await accounts.all_failures(limit)
     columns: dict[str, Column] = {
         "OF": lambda each: (
             "user" if each["unit"].startswith("own ") else each["unit"].partition(" ")[0]

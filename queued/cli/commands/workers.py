@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 
 from pgmta.action import Action
 from pgmta.command import EXIT_FAILURE, age, print_json, print_line
+from pgmta.postgres.operator import connected
 from pgmta.store.changes.overview import Overview
 from queued.cli.options.queue_command import (
     Column,
@@ -26,10 +26,11 @@ from queued.cli.options.queue_command import (
 
 @command(rows=True)
 @click.option("--check", is_flag=True, help="Exit with 1 if rows wait that no worker takes.")
-def workers(config: Path, check: bool, form: Form) -> None:
+async def workers(config: Path, check: bool, form: Form) -> None:
     """Show workers, what each matches and its lag, and rows that no worker matches."""
-    with closing(Overview(database_of(config))) as overview:
-        entries, rules, counts, warnings = look_at_workers(overview)
+    async with connected(database_of(config)) as db:
+        overview = Overview(db)
+        entries, rules, counts, warnings = await look_at_workers(overview)
     if form == Form.JSON:
         print_json({
             "workers": entries, "rules": rules, "unmatched": counts["unmatched"],
@@ -48,14 +49,14 @@ type Looked = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any], 
 """Workers, rules, the counts of their rows, and warnings."""
 
 
-def look_at_workers(overview: Overview) -> Looked:
+async def look_at_workers(overview: Overview) -> Looked:
     """Count the rows of each worker and rule, in one scan of the queue.
 
     Raises psycopg.Error.
     """
-    entries = overview.workers()
-    rules = overview.rules()
-    counts = overview.matches(
+    entries = await overview.workers()
+    rules = await overview.rules()
+    counts = await overview.matches(
         [entry["takes"] for entry in entries],
         _distinct(entries),
         [rule["takes"] for rule in rules],

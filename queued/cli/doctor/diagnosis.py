@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,7 @@ class Diagnosis:
     remedy: str = ""
 
 
-type Check = Callable[[], Iterator[Diagnosis]]
+type Check = Callable[[], AsyncIterator[Diagnosis]]
 """A check yields the faults that it finds."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,8 @@ import psycopg
 from pgmta.command import EXIT_FAILURE, print_json, print_line, progress
 from pgmta.errors import ConfigError, LoginRefused, PgmtaError, StoreUnavailable
 from pgmta.features import loaded
-from pgmta.store.admin.examination import Examination
+from pgmta.postgres.operator import OperatorConnection, connect_operator
+from pgmta.store.admin.examination import TIME_LIMITS, Examination
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown
 from queued.cli.doctor.host_checks import HostChecks
 from queued.cli.doctor.internet_checks import InternetChecks
@@ -38,7 +39,7 @@ _MAILDROP = Path("/var/spool/pgmta/maildrop")
     help="Domain whose MX hosts are tried, unless mail went out lately.",
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Also name the checks that found nothing.")
-def doctor(
+async def doctor(
     config: Path, smtpd: Path | None, no_network: bool, probe: str, every: bool, as_json: bool
 ) -> None:
     """Check database, queue, files, host and DNS, and print a remedy for each fault.
@@ -49,7 +50,7 @@ def doctor(
     if smtpd and not smtpd.exists():
         raise ConfigError([f"--smtpd: there is no file {smtpd}"])
     beside = smtpd or config.with_name("smtpd.yaml")
-    found = list(_examined(config, beside, "" if no_network else probe))
+    found = [each async for each in _examined(config, beside, "" if no_network else probe)]
     if as_json:
         print_json([asdict(each) for each in found])
     else:
@@ -58,18 +59,20 @@ def doctor(
         sys.exit(EXIT_FAILURE)
 
 
-def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
+async def _examined(config: Path, smtpd: Path, probe: str) -> AsyncIterator[Diagnosis]:
     """Run all checks, and yield what they find; a check that finds nothing is ok."""
     settings: QueuedConfig | None = None
     with suppress(ConfigError):  # the check of that file names its mistakes
         settings = read_config(config, parsers(), passwords=False)
+    db: OperatorConnection | None = None
     examination: Examination | None = None
     own_login = True
     if settings:
         try:
             uri = database_of(config)
-            examination = Examination(uri)
-            own_login = examination.ask("delivers")[0]["delivers"]
+            db = await connect_operator(uri, TIME_LIMITS)
+            examination = Examination(db)
+            own_login = (await examination.ask("delivers"))[0]["delivers"]
         except (StoreUnavailable, ConfigError) as fault:
             text = " ".join(str(fault).split())
             # the text of a refused login has its remedy
@@ -80,27 +83,28 @@ def _examined(config: Path, smtpd: Path, probe: str) -> Iterator[Diagnosis]:
         config, smtpd, _folders(settings), examination, own_login=own_login
     ).all()
     try:
-        if settings and examination and not _has_queue(examination):
+        if settings and examination and not await _has_queue(examination):
             remedy = "run `queuectl database migrate`"
             yield error("schema", "the database has no queue yet", remedy)
         elif settings and examination:
             checks |= ServerChecks(examination).all()
             checks |= QueueChecks(examination, uri, smtpd=smtpd.exists()).all()
-            checks |= _of_features(examination)
+            checks |= await _of_features(examination)
         if settings and probe:
             checks |= InternetChecks(config, settings, examination, probe).all()
         with progress("checks", len(checks)) as advance:
             for name, check in checks.items():
-                yield from _run(name, check)
+                async for each in _run(name, check):
+                    yield each
                 advance(1)
     finally:
-        if examination:
-            examination.close()
+        if db:
+            await db.close()
 
 
-def _has_queue(examination: Examination) -> bool:
+async def _has_queue(examination: Examination) -> bool:
     try:
-        examination.ask("schema")
+        await examination.ask("schema")
     except psycopg.errors.UndefinedTable:
         return False
     except (psycopg.Error, PgmtaError):  # the check of the schema says so
@@ -108,18 +112,18 @@ def _has_queue(examination: Examination) -> bool:
     return True
 
 
-def _of_features(examination: Examination) -> dict[str, Check]:
+async def _of_features(examination: Examination) -> dict[str, Check]:
     found: dict[str, Check] = {}
     for checks in loaded("doctor_checks"):
         with suppress(psycopg.Error, PgmtaError):  # the other checks say so
-            found |= checks(examination)
+            found |= await checks(examination)
     return found
 
 
-def _run(name: str, check: Check) -> Iterator[Diagnosis]:
+async def _run(name: str, check: Check) -> AsyncIterator[Diagnosis]:
     nothing = True
     try:
-        for each in check():
+        async for each in check():
             nothing = False
             yield each
     except psycopg.errors.InsufficientPrivilege as fault:

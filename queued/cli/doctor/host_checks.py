@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,14 +50,15 @@ class HostChecks:
             checks["smtpd.yaml"] = self.smtpd_config
         return checks
 
-    def disk(self) -> Iterator[Diagnosis]:
+    async def disk(self) -> AsyncIterator[Diagnosis]:
         """Look how much room the folders of this host have."""
         for folder in self._folders:
             there = next((each for each in (folder, *folder.parents) if each.exists()), None)
             if there:
-                yield from _room("disk", folder, os.statvfs(there))
+                for each in _room("disk", folder, os.statvfs(there)):
+                    yield each
 
-    def server_disk(self) -> Iterator[Diagnosis]:
+    async def server_disk(self) -> AsyncIterator[Diagnosis]:
         """Look how much room the file systems of the server have. Raises psycopg.Error.
 
         Elsewhere it is known only whether the server can still write, by 1 MB that is taken back.
@@ -66,7 +67,7 @@ class HostChecks:
         if not examination:
             return
         try:
-            examination.write()
+            await examination.write()
         except psycopg.errors.DiskFull as fault:
             yield error(
                 "server disk",
@@ -80,14 +81,15 @@ class HostChecks:
             where = "the server runs on another host: how much room it has is not known here"
             yield unknown("server disk", where, "ask there: `df` of its data directory")
             return
-        places = [Path(row["place"]) for row in examination.ask("places")]
+        places = [Path(row["place"]) for row in await examination.ask("places")]
         with suppress(OSError):  # raised if another user owns it
             places.append(Path(f"/proc/{examination.backend}/cwd").readlink())
         places = list(dict.fromkeys(places))
         for place in (*places, *(each / "pg_wal" for each in places)):
             with suppress(FileNotFoundError):  # a tablespace has no WAL
                 try:
-                    yield from _room("server disk", place, os.statvfs(place))
+                    for each in _room("server disk", place, os.statvfs(place)):
+                        yield each
                 except PermissionError:
                     yield unknown(
                         "server disk", f"{place} may not be looked at", "run doctor as root"
@@ -99,13 +101,15 @@ class HostChecks:
                 "a superuser runs `GRANT pg_monitor TO` this login, or run doctor as root",
             )
 
-    def queued_config(self) -> Iterator[Diagnosis]:
+    async def queued_config(self) -> AsyncIterator[Diagnosis]:
         """Run `queued check`."""
-        yield from self._checked("queued", self._config)
+        for each in self._checked("queued", self._config):
+            yield each
 
-    def smtpd_config(self) -> Iterator[Diagnosis]:
+    async def smtpd_config(self) -> AsyncIterator[Diagnosis]:
         """Run `smtpd check`, which also reads the certificates."""
-        yield from self._checked("smtpd", self._smtpd)
+        for each in self._checked("smtpd", self._smtpd):
+            yield each
 
     def _checked(self, program: str, path: Path) -> Iterator[Diagnosis]:
         name = f"{program}.yaml"

@@ -11,7 +11,6 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import psycopg
-import uvloop
 
 from pgmta.errors import DeliveryError, PgmtaError
 from pgmta.model import Item
@@ -83,11 +82,12 @@ class InternetChecks:
         address = f"postmaster@{self._probe}"
         return Item(0, 0, "", address, self._probe, 1, datetime.now(UTC), 0)
 
-    def _result(self, name: str) -> Iterator[Diagnosis]:
+    async def _result(self, name: str) -> AsyncIterator[Diagnosis]:
         """Yield what a check found; the first one that is asked for runs all at one time."""
         if not self._found:
-            uvloop.run(self._run_all())
-        yield from self._found[name]
+            await self._run_all()
+        for each in self._found[name]:
+            yield each
         if fault := self._raised.get(name):
             raise fault
 
@@ -122,7 +122,7 @@ class InternetChecks:
     async def _dkim(self) -> AsyncIterator[Diagnosis]:
         """Compare the keys with their records in DNS."""
         try:
-            keys = await asyncio.to_thread(shown_keys, self._path, None, None)
+            keys = await shown_keys(self._path, None, None)
         except PgmtaError as fault:
             yield warning("DKIM", str(fault), "`queuectl dkim new DOMAIN SELECTOR` makes one")
             return
@@ -203,7 +203,7 @@ class InternetChecks:
 
     async def _port(self) -> AsyncIterator[Diagnosis]:
         """Look whether hosts answer on port 25: by the log, or by the probed domain."""
-        if self._ask and (await asyncio.to_thread(self._ask, "reached"))[0]["reached"]:
+        if self._ask and (await self._ask("reached"))[0]["reached"]:
             return
         smtp = SmtpTransport(self._hostname, self._config.delivery, RouteMemory().functions)
         destination = self._routes.find(self._mail()).destination

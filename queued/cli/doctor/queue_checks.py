@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator
 
 from pgmta.command import age
+from pgmta.postgres.operator import connected
 from pgmta.store.admin.examination import Examination
 from pgmta.store.admin.upkeep import ORPHAN_AGE_S
 from pgmta.store.changes.overview import Overview
@@ -42,14 +42,14 @@ class QueueChecks:
             "orphans": self.orphans,
         }
 
-    def schema(self) -> Iterator[Diagnosis]:
+    async def schema(self) -> AsyncIterator[Diagnosis]:
         """Compare the schema of the database with this program, and with the daemons."""
         known = list(migrations())
-        there = {row["name"] for row in self._ask("schema")}
+        there = {row["name"] for row in await self._ask("schema")}
         if reason := mismatch(known, there):
             remedy = "run `queuectl database migrate`, or the version that fits"
             yield error("schema", reason, remedy)
-        for row in self._ask("daemons"):
+        for row in await self._ask("daemons"):
             if row["alive"] and row["schema"] not in there:
                 yield error(
                     "schema",
@@ -58,9 +58,9 @@ class QueueChecks:
                     "run `queuectl database migrate`, or restart that process",
                 )
 
-    def daemons(self) -> Iterator[Diagnosis]:
+    async def daemons(self) -> AsyncIterator[Diagnosis]:
         """Look whether both daemons run, and whether one stopped without a word."""
-        rows = self._ask("daemons")
+        rows = await self._ask("daemons")
         for program in self._needed:
             if not any(row["program"] == program and row["alive"] for row in rows):
                 yield error(
@@ -75,10 +75,11 @@ class QueueChecks:
                 "look whether it runs and reaches PostgreSQL; if it is gone, nothing is to be done",
             )
 
-    def workers(self) -> Iterator[Diagnosis]:
+    async def workers(self) -> AsyncIterator[Diagnosis]:
         """Look for rows that no worker takes, and for conditions that fail."""
-        with closing(Overview(self._uri)) as overview:
-            _, rules, _, warnings = look_at_workers(overview)
+        async with connected(self._uri) as db:
+            overview = Overview(db)
+            _, rules, _, warnings = await look_at_workers(overview)
         faults = {str(each): each for each in overview.faults}
         of_operators = {f"rule {rule['name']}" for rule in rules if rule["origin"] == "operator"}
         for text in warnings:
@@ -87,17 +88,17 @@ class QueueChecks:
                 remedy = _mended(fault, standing=fault.owner in of_operators)
             yield error("workers", text, remedy)
 
-    def partitions(self) -> Iterator[Diagnosis]:
+    async def partitions(self) -> AsyncIterator[Diagnosis]:
         """Look for mistakes in the partitions of the queue and of the log."""
-        with partitions.opened(self._uri) as db:
-            found = partitions.check(db, None)
+        async with partitions.opened(self._uri) as db:
+            found = await partitions.check(db, None)
         for each in found:
             if each.severity == "problem":
                 yield error("partitions", f"{each.object}: {each.finding}", each.remedy)
 
-    def due_mail(self) -> Iterator[Diagnosis]:
+    async def due_mail(self) -> AsyncIterator[Diagnosis]:
         """Look how long mail waits beyond its time."""
-        seconds = self._ask("oldest_due")[0]["seconds"]
+        seconds = (await self._ask("oldest_due"))[0]["seconds"]
         if seconds is not None and seconds > _LATE_S:
             yield error(
                 "due mail",
@@ -105,9 +106,9 @@ class QueueChecks:
                 "`queuectl workers`; `queuectl list --age '>5m' --limit 1`, `queuectl explain ID`",
             )
 
-    def held(self) -> Iterator[Diagnosis]:
+    async def held(self) -> AsyncIterator[Diagnosis]:
         """Look for mail that stays on hold until somebody releases it, by its reason."""
-        for row in self._ask("held", least=_NEWLY_HELD_S):
+        for row in await self._ask("held", least=_NEWLY_HELD_S):
             many = "a row" if row["number"] == 1 else f"{row['number']} rows"
             yield warning(
                 "hold",
@@ -118,9 +119,9 @@ class QueueChecks:
                 "`queuectl delete` ends it",
             )
 
-    def outcomes(self) -> Iterator[Diagnosis]:
+    async def outcomes(self) -> AsyncIterator[Diagnosis]:
         """Look whether mail is delivered at all."""
-        row = self._ask("outcomes")[0]
+        row = (await self._ask("outcomes"))[0]
         if row["attempts"] >= _MIN_ATTEMPTS and row["delivered"] * 10 < row["attempts"]:
             yield error(
                 "outcomes",
@@ -134,9 +135,9 @@ class QueueChecks:
                 "SELECT * FROM pgmta.duplicates; has the reasons",
             )
 
-    def orphans(self) -> Iterator[Diagnosis]:
+    async def orphans(self) -> AsyncIterator[Diagnosis]:
         """Look for bodies that no queued removes."""
-        number = self._ask("orphans", age=ORPHAN_AGE_S)[0]["number"]
+        number = (await self._ask("orphans", age=ORPHAN_AGE_S))[0]["number"]
         if number:
             many = "1000 or more" if number >= 1000 else str(number)
             yield warning(

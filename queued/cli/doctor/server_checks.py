@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from pgmta.command import age
@@ -52,15 +52,15 @@ class ServerChecks:
             "collation": self.collation,
         }
 
-    def version(self) -> Iterator[Diagnosis]:
+    async def version(self) -> AsyncIterator[Diagnosis]:
         """Look at the version."""
         if self._examination.version < _MIN_VERSION:
             number = self._examination.version // 10_000
             yield error("version", f"PostgreSQL {number} is too old", "upgrade to 15 or newer")
 
-    def durability(self) -> Iterator[Diagnosis]:
+    async def durability(self) -> AsyncIterator[Diagnosis]:
         """Look at the settings that decide whether a committed message survives a crash."""
-        settings = {row["name"]: row["setting"] for row in self._ask("settings")}
+        settings = {row["name"]: row["setting"] for row in await self._ask("settings")}
         for name in ("fsync", "full_page_writes"):
             if settings[name] != "on":
                 yield error(
@@ -74,7 +74,7 @@ class ServerChecks:
                 "synchronous_commit does not wait for the disk: a crash loses accepted mail",
                 "ALTER SYSTEM RESET synchronous_commit; SELECT pg_reload_conf();",
             )
-        for row in self._ask("roles_async"):
+        for row in await self._ask("roles_async"):
             yield error(
                 "durability",
                 f"the role {row['role']} has a synchronous_commit that loses mail in a crash",
@@ -87,22 +87,24 @@ class ServerChecks:
                 "name the primary in environment.database.uri, or reset the setting",
             )
 
-    def roles(self) -> Iterator[Diagnosis]:
+    async def roles(self) -> AsyncIterator[Diagnosis]:
         """Look for roles that a migration could not make, and for rights that they have lost."""
-        rows = self._ask("missing_rights", schema=SCHEMA)
+        rows = await self._ask("missing_rights", schema=SCHEMA)
         if missing := [row["role"] for row in rows if not row["privilege"]]:
             yield error(
                 "roles",
                 f"the server lacks the roles {', '.join(missing)}",
                 "a superuser creates them (NOLOGIN), and the owner calls SELECT pgmta.grants();",
             )
-        yield from _lost(rows, SCHEMA)
+        for each in _lost(rows, SCHEMA):
+            yield each
         for schema in more_schemas():
-            yield from _lost(self._ask("missing_rights", schema=schema), schema)
+            for each in _lost(await self._ask("missing_rights", schema=schema), schema):
+                yield each
 
-    def autovacuum(self) -> Iterator[Diagnosis]:
+    async def autovacuum(self) -> AsyncIterator[Diagnosis]:
         """Look whether autovacuum runs."""
-        settings = {row["name"]: row["setting"] for row in self._ask("settings")}
+        settings = {row["name"]: row["setting"] for row in await self._ask("settings")}
         for name in ("autovacuum", "track_counts"):
             if settings[name] != "on":
                 yield error(
@@ -110,16 +112,16 @@ class ServerChecks:
                     f"{name} is off: the queue grows, and claims get slow",
                     f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();",
                 )
-        for row in self._ask("unvacuumed"):
+        for row in await self._ask("unvacuumed"):
             yield error(
                 "autovacuum",
                 f"autovacuum is off for the table {row['name']}",
                 f"ALTER TABLE pgmta.{row['name']} RESET (autovacuum_enabled);",
             )
 
-    def connections(self) -> Iterator[Diagnosis]:
+    async def connections(self) -> AsyncIterator[Diagnosis]:
         """Look whether the connections run out."""
-        ((used, most),) = (row.values() for row in self._ask("connections"))
+        ((used, most),) = (row.values() for row in await self._ask("connections"))
         if used >= _FULL_SHARE * most:
             yield warning(
                 "connections",
@@ -127,9 +129,9 @@ class ServerChecks:
                 "raise max_connections (a restart), or end programs that keep idle connections",
             )
 
-    def locks(self) -> Iterator[Diagnosis]:
+    async def locks(self) -> AsyncIterator[Diagnosis]:
         """Look for sessions that keep others from tables or rows."""
-        for row in self._examination.blockers():
+        for row in await self._examination.blockers():
             if (row["seconds"] or 0.0) < _BLOCKING_S:
                 continue
             waiting = f"{row['waiters']} sessions wait" if row["waiters"] else "others will wait"
@@ -139,32 +141,32 @@ class ServerChecks:
                 blockers.remedy(row),
             )
 
-    def transactions(self) -> Iterator[Diagnosis]:
+    async def transactions(self) -> AsyncIterator[Diagnosis]:
         """Look for transactions that do not end."""
-        seen = self._ask("sees_all")[0]
+        seen = (await self._ask("sees_all"))[0]
         if not seen["sees"]:
             yield unknown(
                 "transactions",
                 "this login does not see how long others' transactions last",
                 f"a superuser runs `GRANT pg_monitor TO {seen['login']};`",
             )
-        for row in self._ask("long_transactions", least=_LONG_TRANSACTION_S):
+        for row in await self._ask("long_transactions", least=_LONG_TRANSACTION_S):
             yield warning(
                 "transactions",
                 f"a transaction of {row['login']} ({row['program'] or 'no name'}, {row['state']}) "
                 f"lasts {age(row['seconds'])}: rows that are gone stay in the tables",
                 f"end its program, or SELECT pg_terminate_backend({row['pid']});",
             )
-        for row in self._ask("prepared", least=_LONG_TRANSACTION_S):
+        for row in await self._ask("prepared", least=_LONG_TRANSACTION_S):
             yield warning(
                 "transactions",
                 f"the prepared transaction {row['name']} waits for {age(row['seconds'])}",
                 f"COMMIT PREPARED or ROLLBACK PREPARED '{row['name']}';",
             )
 
-    def notifications(self) -> Iterator[Diagnosis]:
+    async def notifications(self) -> AsyncIterator[Diagnosis]:
         """Look whether a session keeps notifications of others."""
-        ((share,),) = (row.values() for row in self._ask("notifications"))
+        ((share,),) = (row.values() for row in await self._ask("notifications"))
         if share > _NOTIFY_QUEUE_SHARE:
             yield warning(
                 "notifications",
@@ -173,9 +175,9 @@ class ServerChecks:
                 "end the oldest transaction of a session that listens (LISTEN), in any database",
             )
 
-    def slots(self) -> Iterator[Diagnosis]:
+    async def slots(self) -> AsyncIterator[Diagnosis]:
         """Look for replication slots without a reader."""
-        for row in self._ask("slots"):
+        for row in await self._ask("slots"):
             if row["octets"] >= _KEPT_WAL_OCTETS:
                 yield warning(
                     "replication slots",
@@ -183,9 +185,9 @@ class ServerChecks:
                     f"start its reader, or SELECT pg_drop_replication_slot('{row['name']}');",
                 )
 
-    def publications(self) -> Iterator[Diagnosis]:
+    async def publications(self) -> AsyncIterator[Diagnosis]:
         """Look for tables that a publication stops, or would stop."""
-        for row in self._ask("unidentified", schemas=[SCHEMA, *more_schemas()]):
+        for row in await self._ask("unidentified", schemas=[SCHEMA, *more_schemas()]):
             table = f"{row['schema']}.{row['name']}"
             remedy = f"ALTER TABLE {table} REPLICA IDENTITY FULL;"
             if row["publications"]:
@@ -202,9 +204,9 @@ class ServerChecks:
                     remedy,
                 )
 
-    def bloat(self) -> Iterator[Diagnosis]:
+    async def bloat(self) -> AsyncIterator[Diagnosis]:
         """Look for tables that vacuum does not keep up with."""
-        for row in self._ask("bloat", least=_MIN_DEAD_ROWS):
+        for row in await self._ask("bloat", least=_MIN_DEAD_ROWS):
             yield warning(
                 "bloat",
                 f"the table {row['name']} has {row['dead']} dead rows beside {row['live']}, "
@@ -212,9 +214,9 @@ class ServerChecks:
                 f"end old transactions, then VACUUM pgmta.{row['name']};",
             )
 
-    def transaction_age(self) -> Iterator[Diagnosis]:
+    async def transaction_age(self) -> AsyncIterator[Diagnosis]:
         """Look how near the server is to the end of its transaction numbers."""
-        number = self._ask("age")[0]["age"]
+        number = (await self._ask("age"))[0]["age"]
         if number > _OLD_TRANSACTIONS:
             yield error(
                 "transaction age",
@@ -223,28 +225,28 @@ class ServerChecks:
                 "end old transactions and slots, then VACUUM; as superuser",
             )
 
-    def indexes(self) -> Iterator[Diagnosis]:
+    async def indexes(self) -> AsyncIterator[Diagnosis]:
         """Look for indexes that are not used."""
-        for row in self._ask("invalid_indexes"):
+        for row in await self._ask("invalid_indexes"):
             yield error(
                 "indexes",
                 f"the index {row['name']} is invalid, so no statement uses it",
                 f"REINDEX INDEX CONCURRENTLY pgmta.{row['name']};",
             )
 
-    def triggers(self) -> Iterator[Diagnosis]:
+    async def triggers(self) -> AsyncIterator[Diagnosis]:
         """Look for triggers that are switched off."""
-        for row in self._ask("disabled_triggers"):
+        for row in await self._ask("disabled_triggers"):
             yield error(
                 "triggers",
                 f"the trigger {row['name']} of {row['of']} is off: bodies go too early, or never",
                 f"ALTER TABLE pgmta.{row['of']} ENABLE TRIGGER {row['name']};",
             )
 
-    def clock(self) -> Iterator[Diagnosis]:
+    async def clock(self) -> AsyncIterator[Diagnosis]:
         """Compare the clock of the server with that of this host."""
         before = time.time()
-        there = self._ask("clock")[0]["now"]
+        there = (await self._ask("clock"))[0]["now"]
         after = time.time()
         apart = there - after if there > after else before - there
         if apart > _MAX_CLOCK_ERROR_S:
@@ -255,10 +257,12 @@ class ServerChecks:
                 "run a time service (chrony or systemd-timesyncd) on both",
             )
 
-    def days(self) -> Iterator[Diagnosis]:
+    async def days(self) -> AsyncIterator[Diagnosis]:
         """Look whether tomorrow's partitions of the logs are there."""
-        missing = self._ask("missing_days")
-        foreign = [f"{row['name']} ({row['function']})" for row in self._ask("event_triggers")]
+        missing = await self._ask("missing_days")
+        foreign = [
+            f"{row['name']} ({row['function']})" for row in await self._ask("event_triggers")
+        ]
         for row in missing:
             remedy = f"start queued, or SELECT pgmta.days_make('{row['log']}', 7);"
             if foreign:
@@ -268,9 +272,9 @@ class ServerChecks:
                 )
             yield error("days", f"the log {row['log']} has no partition for tomorrow", remedy)
 
-    def collation(self) -> Iterator[Diagnosis]:
+    async def collation(self) -> AsyncIterator[Diagnosis]:
         """Look whether the operating system orders texts as it did when the database was made."""
-        for row in self._ask("collation"):
+        for row in await self._ask("collation"):
             yield warning(
                 "collation",
                 f"the collation of the database is of version {row['made'] or 'unknown'}, and the "

@@ -61,15 +61,15 @@ def _partid_options[F: Callable[..., Any]](command: F) -> F:
 
 @command(partition, "list", rows=True)
 @click.option("--exact", is_flag=True, help="Count the rows; reads the whole queue.")
-def list_partitions(config: Path, exact: bool, form: Form) -> None:
+async def list_partitions(config: Path, exact: bool, form: Form) -> None:
     """Show the tree: values, rows, size, oldest row and state of each partition.
 
     Without --exact, rows are estimates, and the oldest is the row with the lowest id.
     """
-    with opened(database_of(config)) as db:
-        partitions = tree(db, exact=exact)
+    async with opened(database_of(config)) as db:
+        partitions = await tree(db, exact=exact)
         problems: dict[str, list[str]] = {}
-        for finding in check(db, None):
+        for finding in await check(db, None):
             if finding.severity == "problem":
                 problems.setdefault(finding.object, []).append(finding.finding)
     depth = {"queue": 0}
@@ -93,14 +93,18 @@ def list_partitions(config: Path, exact: bool, form: Form) -> None:
 @click.argument("name")
 @_partid_options
 @_wait
-def add(config: Path, name: str, values: Values, null: bool, wait: float, as_json: bool) -> None:
+async def add(
+    config: Path, name: str, values: Values, null: bool, wait: float, as_json: bool
+) -> None:
     """Give values of _partid a separate partition NAME; their rows move there.
 
     NAME begins with queue_; the command puts it before another beginning. Mail flows meanwhile,
     except for the time that `stopped` shows.
     """
-    with opened(database_of(config)) as db:
-        _print_moved(Repartition(db, wait).add_partition(name, values + [None] * null), as_json)
+    async with opened(database_of(config)) as db:
+        _print_moved(
+            await Repartition(db, wait).add_partition(name, values + [None] * null), as_json
+        )
 
 
 @command(partition, json=True)
@@ -108,24 +112,24 @@ def add(config: Path, name: str, values: Values, null: bool, wait: float, as_jso
 @_partid_options
 @click.option("--into", required=True, metavar="NEW", help="Name of the new partition.")
 @_wait
-def split(
+async def split(
     config: Path, name: str, values: Values, null: bool, into: str, wait: float, as_json: bool
 ) -> None:
     """Move values of _partid, with their rows, from NAME into a new partition."""
-    with opened(database_of(config)) as db:
-        _print_moved(Repartition(db, wait).split(name, values + [None] * null, into), as_json)
+    async with opened(database_of(config)) as db:
+        _print_moved(await Repartition(db, wait).split(name, values + [None] * null, into), as_json)
 
 
 @command(partition, json=True)
 @click.argument("name")
 @_wait
-def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
+async def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     """Move the rows of NAME into the default partition, and drop NAME.
 
     Mail stops while they move: one or two seconds for 100,000 rows.
     """
-    with opened(database_of(config)) as db:
-        _print_moved(Repartition(db, wait).drop(name), as_json)
+    async with opened(database_of(config)) as db:
+        _print_moved(await Repartition(db, wait).drop(name), as_json)
 
 
 @command(partition, "check", json=True)
@@ -137,13 +141,13 @@ def drop(config: Path, name: str, wait: float, as_json: bool) -> None:
     metavar="ROWS",
     help="Hint at values of _partid with at least this number of rows in the default partition.",
 )
-def check_partitions(config: Path, worth: int, as_json: bool) -> None:
+async def check_partitions(config: Path, worth: int, as_json: bool) -> None:
     """Report problems of the partitions; exit 1 if there is one, 0 if there are only hints.
 
     Reads the default partition.
     """
-    with opened(database_of(config)) as db:
-        findings = check(db, worth)
+    async with opened(database_of(config)) as db:
+        findings = await check(db, worth)
     if as_json:
         print_json([asdict(finding) for finding in findings])
     for finding in [] if as_json else findings:

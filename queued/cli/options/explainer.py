@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pgmta.features import loaded
 from pgmta.model import Item
+from pgmta.postgres.operator import OperatorConnection
 
 if TYPE_CHECKING:
     from queued.routing.routes import Routes
@@ -22,14 +23,14 @@ type Row = dict[str, Any]
 class Explainer:
     """What a feature says of the rows of a message.
 
-    `add_facts` gets the URI of the database, the rows, and the routes if they are known. It gives
+    `add_facts` gets a connection, the rows, and the routes if they are known. It gives
     each row what the feature knows of it, under keys of its own, and raises what the database does.
     By these facts `reason` returns for what a row waits, '' if for nothing of the feature, and
     `lines` further lines of `queuectl explain`, each with its label. With `in_show`, it is asked
     for `queuectl show` too, without routes.
     """
 
-    add_facts: Callable[[str, Sequence[Row], Routes | None], None]
+    add_facts: Callable[[OperatorConnection, Sequence[Row], Routes | None], Awaitable[None]]
     reason: Callable[[Row], str]
     lines: Callable[[Row], Iterable[tuple[str, str]]] = lambda row: ()
     in_show: bool = False

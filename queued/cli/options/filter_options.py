@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -96,14 +95,14 @@ def filter_options(command: Callable[..., Any], *, priority: bool = True) -> Cal
     return command
 
 
-def condition(uri: str, options: dict[str, Any]) -> str | None:
+async def condition(uri: str, options: dict[str, Any]) -> str | None:
     """Return the condition of the options, --where checked by PostgreSQL; None: every row.
 
     Raises ConfigError.
     """
     where = options.get("where")
     if where is not None:
-        asyncio.run(check_conditions(uri, {"--where": where}))
+        await check_conditions(uri, {"--where": where})
         if hint := case_hint(where):
             print_line(f"warning: {hint}", err=True)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class FirstStep:
     """A step with the default configurations, once the database is there.
 
-    `prepare` gets the URI of the database. `web` says what `queued web` does for the feature.
+    `prepare`, a coroutine, gets the URI of the database. `web` says what `queued web` does for the
+    feature.
     """
 
-    prepare: Callable[[str], None]
+    prepare: Callable[[str], Awaitable[None]]
     web: str

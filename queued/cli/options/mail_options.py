@@ -14,7 +14,7 @@ from pgmta.command import print_json, print_line
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import ConfigError
 from pgmta.mail.metadata import parse_time
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import connected
 from queued.cli.options.queue_command import database_of, parse_pairs
 
 _OPTIONS = [
@@ -53,10 +53,10 @@ def mail_arguments(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def print_submitted(config: Path, mail: SubmittedMail, *, as_json: bool) -> None:
+async def print_submitted(config: Path, mail: SubmittedMail, *, as_json: bool) -> None:
     """Submit mail, wake the workers, and print the message id. Raises SubmissionError."""
-    with connect_operator(database_of(config)) as db:
-        found = enqueue(db, mail, wake=True)
+    async with connected(database_of(config)) as db:
+        found = await enqueue(db, mail, wake=True)
     if as_json:
         print_json({"id": found})
     else:

@@ -7,13 +7,13 @@ import base64
 import re
 import time
 from collections.abc import Collection, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
 
 from pgmta.errors import DeliveryError, PgmtaError
+from pgmta.postgres.operator import connected
 from pgmta.store.records.dkim_keys import KeyTable
 from queued.cli.options.queue_command import database_of, who
 from queued.config import QueuedConfig, read_config
@@ -49,7 +49,7 @@ class ShownKey:
         return record_of(self.key.type, self.public) if self.public else ""
 
 
-def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[ShownKey]:
+async def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[ShownKey]:
     """Return the keys of files and of the table, or those of a domain and DKIM selector.
 
     Raises ConfigError, StoreUnavailable, and PgmtaError if there is none.
@@ -59,15 +59,16 @@ def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[S
     public: dict[str, str] = {}
     unpublished: set[str] = set()
     if signing.table:
-        with closing(KeyTable(database_of(config), who())) as table:
-            for row in table.rows():
+        async with connected(database_of(config)) as db:
+            table = KeyTable(db, who())
+            for row in await table.rows():
                 key = SigningKey(
                     row["domain"], row["selector"], row["type"], row["active_from"].timestamp(),
                     "table",
                 )  # fmt: skip
                 if any(key.name == each.name for each in keys):
                     continue  # the key of the file signs
-                key.pem = (table.private(key.domain, key.selector) or "").encode()
+                key.pem = (await table.private(key.domain, key.selector) or "").encode()
                 public[key.name] = row["public_key"]
                 if row["unpublished"]:
                     unpublished.add(key.name)
@@ -87,15 +88,16 @@ def shown_keys(config: Path, domain: str | None, selector: str | None) -> list[S
     return found
 
 
-def publish(config: Path, keys: Sequence[ShownKey]) -> bool:
+async def publish(config: Path, keys: Sequence[ShownKey]) -> bool:
     """Let keys sign whose records are in DNS; return False if this login may not do it.
 
     Raises StoreUnavailable.
     """
-    with closing(KeyTable(database_of(config), who())) as table:
+    async with connected(database_of(config)) as db:
+        table = KeyTable(db, who())
         try:
             for each in keys:
-                table.publish(each.key.domain, each.key.selector, each.public)
+                await table.publish(each.key.domain, each.key.selector, each.public)
         except psycopg.errors.InsufficientPrivilege:
             return False
     return True

@@ -7,7 +7,6 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgmta.store.admin.examination import Examination
 from pgmta_features.lifecycle.account_checks import AccountChecks
 from pgmta_features.lifecycle.config import CollectorBudget
 from pgmta_features.lifecycle.installation import install
@@ -32,6 +30,7 @@ from tests.features.lifecycle.tokens import (
 from tests.features.metrics.scraping import Scrape
 from tests.sql.test_roles import acting
 from tests.support.database import PrivateServer
+from tests.support.operating import diagnosed
 from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import free_port, take_time, until
@@ -323,8 +322,9 @@ def test_tokens_without_mail_are_told_everywhere(
     assert page.value("pgmta_queued_collector_sum_used_up", collector="c") == 1
 
     accounts.execute("UPDATE tokens SET created_at = created_at - 300")
-    with closing(Examination(acting(database, "pgmta_operator"))) as examination:
-        found = [each.finding for each in AccountChecks(examination).accounts()]
+    operator = acting(database, "pgmta_operator")
+    accounts_of = diagnosed(operator, lambda examination: AccountChecks(examination).accounts())
+    found = [each.finding for each in accounts_of]
     for number, words in enumerate(
         ("budget one is used up", "1 tokens have no mail yet", "1 tokens of the last day expired",
          "1 tokens of the last day can have no mail")

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import psycopg
 import pytest
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from textual.pilot import Pilot
 
 from pgmta.errors import StoreUnavailable
-from pgmta_features.top.figures import LiveFigures
+from pgmta.postgres.operator import OF_THE_LOG, OperatorConnection, connected
 from pgmta_features.top.screen import TopScreen
 from queued.cli.queuectl import main
 from tests.support.waiting import eventually
@@ -81,7 +82,7 @@ async def shows(pilot: Pilot[None], what: Callable[[str], object]) -> str:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.usefixtures("figures")
 async def test_figures_of_the_tables_are_shown(database: str, size: tuple[int, int]) -> None:
-    async with TopScreen(lambda: LiveFigures(database)).run_test(size=size) as pilot:
+    async with TopScreen(lambda: connected(database, OF_THE_LOG)).run_test(size=size) as pilot:
         text = await shows(pilot, lambda t: "12,345" in t and "accepted 0/s" in t)
         assert "delivered 30/s  deferred 10/s  failed 10/s  unknown 0/s" in text
         deferred = sum(range(1000, 1000 + HOPS))
@@ -108,7 +109,7 @@ async def test_figures_of_the_tables_are_shown(database: str, size: tuple[int, i
 
 @pytest.mark.usefixtures("figures")
 async def test_keys_sort_pause_help_and_quit(database: str, db: psycopg.Connection) -> None:
-    async with TopScreen(lambda: LiveFigures(database)).run_test(size=(80, 24)) as pilot:
+    async with TopScreen(lambda: connected(database, OF_THE_LOG)).run_test(size=(80, 24)) as pilot:
         await shows(pilot, lambda t: "12,345" in t)
         await pilot.press("s")
         text = await shows(pilot, lambda t: "sorted by slowest" in t)
@@ -135,10 +136,10 @@ async def test_keys_sort_pause_help_and_quit(database: str, db: psycopg.Connecti
 async def test_it_goes_on_when_the_database_is_back(database: str, db: psycopg.Connection) -> None:
     away = False
 
-    def connect() -> LiveFigures:
+    def connect() -> AbstractAsyncContextManager[OperatorConnection]:
         if away:
             raise StoreUnavailable("no route to host")
-        return LiveFigures(database)
+        return connected(database, OF_THE_LOG)
 
     async with TopScreen(connect).run_test(size=(80, 24)) as pilot:
         await shows(pilot, lambda t: "12,345" in t)

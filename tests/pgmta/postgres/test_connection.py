@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 
 from pgmta.errors import AnswerLost, StoreUnavailable
 from pgmta.postgres.link import Link, connect
-from pgmta.postgres.operator import connect_operator
+from pgmta.postgres.operator import connected
 from tests.support.database import PrivateServer
 from tests.support.waiting import PATIENCE, eventually, let_others_run, until
 
@@ -168,14 +168,14 @@ def test_of_several_servers_the_one_that_takes_writes_is_used(
             assert await link.run("UPDATE place SET number = number RETURNING number") == [
                 (number % 2,)
             ]
-            with connect_operator(uri) as db:
-                assert db.execute("SELECT number FROM place").fetchone() == {"number": number % 2}
+            async with connected(uri) as db:
+                assert await db.row("SELECT number FROM place") == {"number": number % 2}
             servers[(number + 1) % 2].read_only(False)
         await link.close()
         for server in servers:
             server.read_only(True)
-        with connect_operator(uri) as db:  # to look at, any will do
-            assert db.execute("SHOW transaction_read_only").fetchone()
+        async with connected(uri) as db:  # to look at, any will do
+            assert await db.row("SHOW transaction_read_only")
 
     asyncio.run(work())
 

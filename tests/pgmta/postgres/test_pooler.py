@@ -26,9 +26,9 @@ _KEY_DATA = b"K\0\0\0"
 _SOCKET = ".s.PGSQL.{}"
 
 
-def tree_of(uri: str) -> None:
-    with opened(uri) as db:
-        tree(db)
+async def tree_of(uri: str) -> None:
+    async with opened(uri) as db:
+        await tree(db)
 
 
 async def test_a_pooler_is_refused_in_words(database: str, tmp_path: Path) -> None:
@@ -62,9 +62,11 @@ async def test_a_pooler_is_refused_in_words(database: str, tmp_path: Path) -> No
     with pytest.raises(StoreUnavailable, match="connection pooler"):
         await link.run("SELECT 1")
     await link.close()
-    for command in (connect_operator, migrate, tree_of):
+    for command in (connect_operator, tree_of):
         with pytest.raises(StoreUnavailable, match="connection pooler"):
-            await asyncio.to_thread(command, uri)
+            await command(uri)
+    with pytest.raises(StoreUnavailable, match="connection pooler"):
+        await asyncio.to_thread(migrate, uri)
     await asyncio.wait_for(done.wait(), 10)
     pooler.close()
     await pooler.wait_closed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -51,19 +50,19 @@ def session(database: str) -> Iterator[Callable[[], psycopg.Connection]]:
         each.close()
 
 
-def test_the_last_entries_come_first_in_order(database: str, db: psycopg.Connection) -> None:
+async def test_the_last_entries_come_first_in_order(database: str, db: psycopg.Connection) -> None:
     db.execute("SET search_path = pgmta")
     for n in range(20):
         put(db, n, f"{200 - n} s")
     put(db, 99, "2 days")
-    with closing(AttemptLog(database, Wanted())) as log:
-        assert ids(log.last(3600, 5)) == [15, 16, 17, 18, 19]
-        assert log.fresh() == []
-    with closing(AttemptLog(database, Wanted())) as log:
-        assert ids(log.last(3 * 86400, None)) == [99, *range(20)]
+    async with AttemptLog(database, Wanted()) as log:
+        assert ids(await log.last(3600, 5)) == [15, 16, 17, 18, 19]
+        assert await log.fresh() == []
+    async with AttemptLog(database, Wanted()) as log:
+        assert ids(await log.last(3 * 86400, None)) == [99, *range(20)]
 
 
-def test_a_commit_that_comes_late_is_not_missed(
+async def test_a_commit_that_comes_late_is_not_missed(
     database: str, db: psycopg.Connection, session: Callable[[], psycopg.Connection]
 ) -> None:
     db.execute("SET search_path = pgmta")
@@ -73,20 +72,20 @@ def test_a_commit_that_comes_late_is_not_missed(
     put(nested, 2)
     nested.execute("RELEASE a")
     put(db, 3)
-    with closing(AttemptLog(database, Wanted())) as log:
-        assert ids(log.last(3600, 10)) == [3]
+    async with AttemptLog(database, Wanted()) as log:
+        assert ids(await log.last(3600, 10)) == [3]
         put(db, 4)
-        assert ids(log.fresh()) == [4]
+        assert ids(await log.fresh()) == [4]
         slow.commit()
-        assert ids(log.fresh()) == [1]
+        assert ids(await log.fresh()) == [1]
         put(db, 5)
         nested.commit()
-        assert sorted(ids(log.fresh())) == [2, 5]
+        assert sorted(ids(await log.fresh())) == [2, 5]
         db.execute("UPDATE attempts SET returned_at = now(), returned = 'x', class = 'other'")
-        assert log.fresh() == []
+        assert await log.fresh() == []
 
 
-def test_entries_that_were_cut_off_do_not_come_beside_a_long_transaction(
+async def test_entries_that_were_cut_off_do_not_come_beside_a_long_transaction(
     database: str, db: psycopg.Connection, session: Callable[[], psycopg.Connection]
 ) -> None:
     db.execute("SET search_path = pgmta")
@@ -95,78 +94,78 @@ def test_entries_that_were_cut_off_do_not_come_beside_a_long_transaction(
     for n in range(50):
         put(db, n, f"{50 - n} s")
     wanted = Wanted()
-    with (
-        closing(AttemptLog(database, wanted)) as two,
-        closing(AttemptLog(database, wanted)) as none,
-        closing(AttemptLog(database, wanted)) as recent,
+    async with (
+        AttemptLog(database, wanted) as two,
+        AttemptLog(database, wanted) as none,
+        AttemptLog(database, wanted) as recent,
     ):
-        assert ids(two.last(3600, 2)) == [48, 49]
-        assert none.last(3600, 0) == []
-        assert ids(recent.last(5.5, None)) == [45, 46, 47, 48, 49]
+        assert ids(await two.last(3600, 2)) == [48, 49]
+        assert await none.last(3600, 0) == []
+        assert ids(await recent.last(5.5, None)) == [45, 46, 47, 48, 49]
         put(db, 50)
         for log in (two, none, recent):
-            assert ids(log.fresh()) == [50]
+            assert ids(await log.fresh()) == [50]
         slow.commit()
         for log in (two, none, recent):
-            assert ids(log.fresh()) == [99]
+            assert ids(await log.fresh()) == [99]
 
 
-def test_nothing_is_lost_or_doubled_in_any_order(
+async def test_nothing_is_lost_or_doubled_in_any_order(
     database: str, session: Callable[[], psycopg.Connection]
 ) -> None:
     chance = random.Random(32)
     sessions = [session() for _ in range(5)]
     seen: list[int] = []
-    with closing(AttemptLog(database, Wanted())) as log:
-        log.last(3600, 0)
+    async with AttemptLog(database, Wanted()) as log:
+        await log.last(3600, 0)
         for n in range(300):
             put(chance.choice(sessions), n)
             if chance.random() < 0.3:
                 chance.choice(sessions).commit()
             if chance.random() < 0.3:
-                seen += ids(log.fresh())
+                seen += ids(await log.fresh())
         for each in sessions:
             each.commit()
-        seen += ids(log.fresh())
+        seen += ids(await log.fresh())
     assert sorted(seen) == list(range(300))
 
 
-def test_entries_that_waited_for_the_database_come_after_it(
+async def test_entries_that_waited_for_the_database_come_after_it(
     database: str, db: psycopg.Connection
 ) -> None:
     db.execute("SET search_path = pgmta")
-    with closing(AttemptLog(database, Wanted())) as log:
-        log.last(3600, 0)
+    async with AttemptLog(database, Wanted()) as log:
+        await log.last(3600, 0)
         db.execute("""
             SELECT pg_terminate_backend(pid) FROM pg_stat_activity
             WHERE application_name = 'pgmta queuectl' AND datname = current_database()
         """)
         with pytest.raises(psycopg.OperationalError):
-            log.fresh()
+            await log.fresh()
         put(db, 1, "50 s")
-        log.connect()
+        await log.connect()
         put(db, 2)
-        assert ids(log.fresh()) == [1, 2]
-        assert log.fresh() == []
+        assert ids(await log.fresh()) == [1, 2]
+        assert await log.fresh() == []
 
 
-def test_filters_choose_entries(database: str, db: psycopg.Connection) -> None:
+async def test_filters_choose_entries(database: str, db: psycopg.Connection) -> None:
     db.execute("SET search_path = pgmta")
     put(db, 1)
     put(db, 2, event="delivered", tenant="shop")
     put(db, 3, host="mx.b.example:2525", recipient="%x*{where}@b.example")
 
-    def found(**fields: tuple[str, ...]) -> list[int]:
-        return of(Wanted(more=of_attempts(fields)))
+    async def found(**fields: tuple[str, ...]) -> list[int]:
+        return await of(Wanted(more=of_attempts(fields)))
 
-    def of(wanted: Wanted) -> list[int]:
-        with closing(AttemptLog(database, wanted)) as log:
-            return sorted(ids(log.last(3600, None)))
+    async def of(wanted: Wanted) -> list[int]:
+        async with AttemptLog(database, wanted) as log:
+            return sorted(ids(await log.last(3600, None)))
 
-    assert found(event=("delivered",)) == [2]
-    assert found(host=("mx.b.example",)) == [1, 2, 3]
-    assert found(host=("mx.b.example:25",), event=("deferred",)) == [1]
-    assert found(host=("*:2525",)) == [3]
-    assert found(**{"class": ("grey*",), "domain": ("B.example",)}) == [1, 2, 3]
-    assert of(Wanted(tenant=("shop",))) == [2]
-    assert of(Wanted(recipient=("%x*",))) == [3]
+    assert await found(event=("delivered",)) == [2]
+    assert await found(host=("mx.b.example",)) == [1, 2, 3]
+    assert await found(host=("mx.b.example:25",), event=("deferred",)) == [1]
+    assert await found(host=("*:2525",)) == [3]
+    assert await found(**{"class": ("grey*",), "domain": ("B.example",)}) == [1, 2, 3]
+    assert await of(Wanted(tenant=("shop",))) == [2]
+    assert await of(Wanted(recipient=("%x*",))) == [3]

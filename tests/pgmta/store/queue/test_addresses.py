@@ -90,15 +90,17 @@ async def test_changes_that_release_end_and_starve_no_row(
     assert fetch(db, "SELECT count(*), count(hold_until) FROM queue_hold") == (16, 0)
 
 
-def test_partitions_are_made_and_dropped_as_ever(database: str, db: psycopg.Connection) -> None:
+async def test_partitions_are_made_and_dropped_as_ever(
+    database: str, db: psycopg.Connection
+) -> None:
     message(db, 1)
     row(db, 1, metadata={"_partid": "7"})
-    with opened(database) as connection:
-        assert Repartition(connection, 10).add_partition("queue_seven", ["7"]).rows == 1
+    async with opened(database) as connection:
+        assert (await Repartition(connection, 10).add_partition("queue_seven", ["7"])).rows == 1
     with pytest.raises(psycopg.errors.CheckViolation):
         row(db, 1, recipient="x\n@b.example", metadata={"_partid": "7"})
-    with opened(database) as connection:
-        assert Repartition(connection, 10).drop("queue_seven").rows == 1
+    async with opened(database) as connection:
+        assert (await Repartition(connection, 10).drop("queue_seven")).rows == 1
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgmta.errors import PartitionError
+from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queue.partitions import check, opened, tree
 from pgmta.store.queue.repartition import Repartition
 from queued.cli.installation.partition import partition
@@ -35,21 +37,28 @@ Database = psycopg.Connection[Any]
 def change(uri: str, wait: float = 60.0) -> Callable[..., Any]:
     """Call one method of Repartition by its name."""
 
-    def call(method: str, *args: Any) -> Any:
-        with opened(uri) as db:
-            return getattr(Repartition(db, wait), method)(*args)
+    async def work(method: str, args: tuple[Any, ...]) -> Any:
+        async with opened(uri) as db:
+            return await getattr(Repartition(db, wait), method)(*args)
 
-    return call
+    return lambda method, *args: asyncio.run(work(method, args))
+
+
+def look[T](uri: str, what: Callable[[OperatorConnection], Coroutine[Any, Any, T]]) -> T:
+    async def work() -> T:
+        async with opened(uri) as db:
+            return await what(db)
+
+    return asyncio.run(work())
 
 
 def leaves(uri: str) -> dict[str, str]:
-    with opened(uri) as db:
-        return {p.name: p.takes for p in tree(db) if p.parent == "queue_def"}
+    return {p.name: p.takes for p in look(uri, tree) if p.parent == "queue_def"}
 
 
 def findings(uri: str) -> list[tuple[str, str, str]]:
-    with opened(uri) as db:
-        return [(f.severity, f.object, f.finding) for f in check(db, 100)]
+    found = look(uri, lambda db: check(db, 100))
+    return [(f.severity, f.object, f.finding) for f in found]
 
 
 def one(db: Database, query: str) -> Any:
@@ -64,9 +73,8 @@ def test_check_names_a_leaf_of_another_owner(
     uri = make_conninfo(root.info.dsn, user=owned[1])
     root.execute("CREATE TABLE pgmta.queue_x PARTITION OF pgmta.queue_def FOR VALUES IN ('x')")
     root.execute("ALTER TABLE pgmta.queue_def_def OWNER TO CURRENT_USER")
-    with opened(uri) as db:
-        found = [each for each in check(db, 1) if "belongs to" in each.finding]
-        assert {partition.name for partition in tree(db)} >= {"queue_x", "queue_def_def"}
+    found = [each for each in look(uri, lambda db: check(db, 1)) if "belongs to" in each.finding]
+    assert {partition.name for partition in look(uri, tree)} >= {"queue_x", "queue_def_def"}
     assert [each.object for each in found] == ["queue_def_def", "queue_x"]
     for each in found:
         root.execute(each.remedy.encode())

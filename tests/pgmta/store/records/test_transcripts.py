@@ -15,6 +15,7 @@ from psycopg import errors as pg_errors
 from pgmta.errors import Stage
 from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres.link import Link
+from pgmta.postgres.operator import connect_operator
 from pgmta.states import Event
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.settle import Settlements
@@ -204,17 +205,18 @@ async def test_an_operator_traces_lists_and_stops(
     await Settlements(link, "w").settle([delivered])
     (listed,) = json.loads(run("--list", "--json").stdout)
     assert (listed["wanted"], listed["transcripts"]) == ({"domain": ["b.example"]}, 1)
-    orders = TraceOrders(acting(database, "pgmta_operator"))
-    (fresh,) = orders.fresh(listed["id"], NOW)
+    operator = await connect_operator(acting(database, "pgmta_operator"))
+    orders = TraceOrders(operator)
+    (fresh,) = await orders.fresh(listed["id"], NOW)
     assert (fresh["event"], fresh["recipient"], fresh["address"]) == (
         "delivered", "r0@b.example", "192.0.2.1",
     )  # fmt: skip
-    assert orders.fresh(listed["id"], NOW) == []
-    number = orders.start({"domain": ["x"]}, 60, "me")["id"]
-    assert orders.lasts(number)
-    assert orders.stop(number, "me")
-    assert not orders.lasts(number)
-    orders.close()
+    assert await orders.fresh(listed["id"], NOW) == []
+    number = (await orders.start({"domain": ["x"]}, 60, "me"))["id"]
+    assert await orders.lasts(number)
+    assert await orders.stop(number, "me")
+    assert not await orders.lasts(number)
+    await operator.close()
     assert run("--stop", str(listed["id"])).exit_code == 0
     await TraceWatch(Traces(link), [recorder.set_traces]).read_traces()
     assert not recorder.on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def test_the_certificate_stays_until_it_is_about_to_expire(tmp_path: Path) -> No
 
 def test_the_user_keeps_the_password(tmp_path: Path, database: str, db: psycopg.Connection) -> None:
     for _ in range(2):
-        path = make_user(tmp_path, database)
+        path = asyncio.run(make_user(tmp_path, database))
         assert path.stat().st_mode & 0o777 == 0o600
         [(name, known)] = db.execute("SELECT name, password FROM users").fetchall()
         assert name == DEMO_USER

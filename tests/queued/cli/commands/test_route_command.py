@@ -218,7 +218,10 @@ def test_route_says_what_workers_remember(
     assert "plain text" not in route(path, "x@b.example").stdout  # it would be refused
 
     async def kept() -> StsPolicy | None:
-        with route_memory(load(path, QueuedConfig).environment, "TLSv1.2") as (memory, problem):
+        async with route_memory(load(path, QueuedConfig).environment, "TLSv1.2") as (
+            memory,
+            problem,
+        ):
             assert problem == ""
             return await memory.functions.find_policy("b.example")
 

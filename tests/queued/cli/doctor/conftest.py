@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pgmta.store.admin.examination import Examination
+from pgmta.postgres.operator import connected
+from pgmta.store.admin.examination import TIME_LIMITS, Examination
 from queued.cli.doctor.queue_checks import QueueChecks
 from queued.cli.doctor.server_checks import ServerChecks
 from queued.cli.queuectl import main
@@ -40,15 +42,19 @@ class Doctor:
 
     def wrong_there(self) -> dict[str, list[dict[str, str]]]:
         """The same by the checks of the database alone, which take no further process."""
-        examination = Examination(self.uri)
-        checks = ServerChecks(examination).all()
-        checks |= QueueChecks(examination, self.uri, smtpd=True).all()
-        found: dict[str, list[dict[str, str]]] = {}
-        with closing(examination):
-            for name, check in checks.items():
-                if bad := [asdict(each) for each in check()]:
-                    found[name] = bad
-        return found
+
+        async def look() -> dict[str, list[dict[str, str]]]:
+            found: dict[str, list[dict[str, str]]] = {}
+            async with connected(self.uri, TIME_LIMITS) as db:
+                examination = Examination(db)
+                checks = ServerChecks(examination).all()
+                checks |= QueueChecks(examination, self.uri, smtpd=True).all()
+                for name, check in checks.items():
+                    if bad := [asdict(each) async for each in check()]:
+                        found[name] = bad
+            return found
+
+        return asyncio.run(look())
 
     def wrong(self, *words: str) -> dict[str, list[dict[str, str]]]:
         """The errors and warnings, by check."""

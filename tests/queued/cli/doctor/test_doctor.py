@@ -6,7 +6,7 @@ import os
 import secrets
 import threading
 import time
-from contextlib import closing
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +20,12 @@ from psycopg.conninfo import make_conninfo
 from pgmta.postgres import operator
 from pgmta.store.admin.examination import Examination, Question
 from queued.cli.doctor import host_checks, server_checks
+from queued.cli.doctor.diagnosis import Diagnosis
 from queued.cli.queuectl import main
 from tests.queued.cli.doctor.conftest import Doctor
 from tests.support.certificates import Certificate
 from tests.support.database import fresh_database
+from tests.support.operating import diagnosed
 from tests.support.waiting import until
 
 LIVING = """
@@ -210,8 +212,8 @@ def test_faults_of_the_whole_server(
     monkeypatch.setattr(server_checks, "time", hour_later)
     real = Examination.ask
 
-    def ask(self: Examination, name: Question, **values: Any) -> list[dict[str, Any]]:
-        rows = real(self, name, **values)
+    async def ask(self: Examination, name: Question, **values: Any) -> list[dict[str, Any]]:
+        rows = await real(self, name, **values)
         off = {"fsync", "full_page_writes", "autovacuum"}
         if name == "settings":
             return [{**row, "setting": "off"} if row["name"] in off else row for row in rows]
@@ -264,7 +266,7 @@ def test_faults_of_files_and_disks(patient: Doctor, monkeypatch: pytest.MonkeyPa
     small = SimpleNamespace(f_bavail=10, f_frsize=4096, f_blocks=10**6, f_files=10, f_favail=10)
     monkeypatch.setattr(os, "statvfs", lambda _: small)
     checks = host_checks.HostChecks(folder / "queued.yaml", folder / "none", [folder / "var"])
-    (found_disk,) = checks.disk()
+    (found_disk,) = diagnosed(patient.uri, lambda _: checks.disk())
     assert found_disk.severity == "error"
 
 
@@ -355,8 +357,10 @@ def test_the_disk_of_the_server_is_looked_at_or_unknown(
     patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = patient.folder / "queued.yaml"
-    examination = Examination(patient.uri)
-    checks = host_checks.HostChecks(config, config, [], examination)
+
+    def server_disk(examination: Examination) -> AsyncIterator[Diagnosis]:
+        return host_checks.HostChecks(config, config, [], examination).server_disk()
+
     place = Path(db.execute("SHOW data_directory").fetchall()[0][0])
     real, asked = os.statvfs, list[Path]()
 
@@ -365,22 +369,21 @@ def test_the_disk_of_the_server_is_looked_at_or_unknown(
         full = SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=10**6, f_files=0, f_favail=0)
         return full if Path(path) == place else real(path)
 
-    with closing(examination):
-        monkeypatch.setattr(os, "statvfs", statvfs)
-        found = list(checks.server_disk())
-        assert any(
-            each.severity == "error" and each.finding.startswith(f"{place} has room for 0 MB")
-            for each in found
-        ), found
-        assert place / "pg_wal" in asked
-        monkeypatch.setattr(host_checks, "_runs_here", lambda _: False)
-        assert [each.severity for each in checks.server_disk()] == ["unknown"]
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    found = diagnosed(patient.uri, server_disk)
+    assert any(
+        each.severity == "error" and each.finding.startswith(f"{place} has room for 0 MB")
+        for each in found
+    ), found
+    assert place / "pg_wal" in asked
+    monkeypatch.setattr(host_checks, "_runs_here", lambda _: False)
+    assert [each.severity for each in diagnosed(patient.uri, server_disk)] == ["unknown"]
 
-        def full(self: Examination) -> None:
-            raise psycopg.errors.DiskFull
+    async def full(self: Examination) -> None:
+        raise psycopg.errors.DiskFull
 
-        monkeypatch.setattr(Examination, "write", full)
-        assert [each.severity for each in checks.server_disk()] == ["error"]
+    monkeypatch.setattr(Examination, "write", full)
+    assert [each.severity for each in diagnosed(patient.uri, server_disk)] == ["error"]
     assert not db.execute("SELECT FROM pg_class WHERE relname = 'room'").fetchall()
 
 

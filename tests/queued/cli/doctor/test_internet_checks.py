@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
-from contextlib import closing
 
 import psycopg
 import pytest
 import yaml
 
-from pgmta.store.admin.examination import Examination
+from pgmta.postgres.operator import connected
+from pgmta.store.admin.examination import TIME_LIMITS, Examination
 from queued.cli.doctor.diagnosis import Diagnosis
 from queued.cli.doctor.internet_checks import InternetChecks
 from queued.config import read_config
@@ -24,9 +25,14 @@ def outside(patient: Doctor) -> dict[str, list[Diagnosis]]:
     """The results of these checks alone."""
     config = patient.folder / "queued.yaml"
     config.write_text(yaml.safe_dump(patient.settings))
-    with closing(Examination(patient.uri)) as examination:
-        checks = InternetChecks(config, read_config(config), examination, "big.example").all()
-        return {name: list(check()) for name, check in checks.items()}
+
+    async def look() -> dict[str, list[Diagnosis]]:
+        async with connected(patient.uri, TIME_LIMITS) as db:
+            read = read_config(config)
+            checks = InternetChecks(config, read, Examination(db), "big.example").all()
+            return {name: [each async for each in check()] for name, check in checks.items()}
+
+    return asyncio.run(look())
 
 
 def test_faults_that_others_see(

@@ -164,7 +164,7 @@ def test_a_change_that_fails_or_is_interrupted_leaves_nothing(
             change(database, 0.5)("add_partition", "def_1", ["1"])
         config = tmp_path / "queued.yaml"
         config.write_text(f"environment: {{database: {{uri: {json.dumps(database)}}}}}\n")
-        script = "from queued.cli.partition import partition; partition()"
+        script = "from queued.cli.installation.partition import partition; partition()"
         args = ["add", "def_1", "--partid", "1", "-c", str(config)]
         with subprocess.Popen([sys.executable, "-c", script, *args], stderr=subprocess.PIPE) as run:
             waiting = (
@@ -172,6 +172,7 @@ def test_a_change_that_fails_or_is_interrupted_leaves_nothing(
                 "WHERE datname = current_database() AND NOT granted AND mode LIKE 'AccessExcl%'"
             )
             until(lambda: one(db, waiting) or run.poll() is not None)
+            assert run.poll() is None
             run.send_signal(signal.SIGINT)
             assert run.wait(PATIENCE) == 1
     assert one(db, state) == before

@@ -35,7 +35,7 @@ class Login:
     def addresses(self) -> tuple[str, ...]:
         """The senders; without any the name alone, if it is an address."""
         given: Any = self.senders or ()  # any value, because a hook may have made the login
-        # an entry that is neither `any` nor a whole domain
+        # A user named `any` or `@example.org` may not send as all, or as the whole domain.
         named = (self.user,) if self.user.find("@") > 0 else ()
         return ((given,) if isinstance(given, str) else tuple(given)) or named
 

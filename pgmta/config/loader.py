@@ -18,7 +18,8 @@ from pgmta.errors import ConfigError
 type Problem = tuple[Key, str]
 """The key of a mistake, and the reason."""
 
-_ANY_KEY = ".KEY"  # end of an alias whose keys are in the section itself
+# `routes.KEY` in an alias stands for any key of `routes`, which the mistake then names.
+_ANY_KEY = ".KEY"
 
 _KEY_PATH = re.compile(r"([a-z_]+(?:\.[a-z_]+|\[\d+\])*): ")
 _KEY_PART = re.compile(r"[a-z_]+|\d+")

@@ -57,7 +57,7 @@ _FIRST_HALF = "\U0010ffff"  # of a character of two septets or units; no segment
 # Each of several segments has a header that tells their order (3GPP TS 23.040, section 9.2.3.24).
 _ONLY_SEGMENT_SEPTETS, _SEGMENT_SEPTETS = 160, 153
 _ONLY_SEGMENT_UNITS, _SEGMENT_UNITS = 70, 67
-_SHOWN_CHARACTERS = 10
+_MAX_NAMED_OTHERS = 10  # characters beyond GSM 7 bit that a warning lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def segments_of(text: str) -> Segments:
     """Return the segments of a text; no character is in two of them."""
     others = ""
     if beyond := set(text) - _GSM_CHARACTERS:
-        others = "".join(sorted(beyond, key=text.index)[:_SHOWN_CHARACTERS])
+        others = "".join(sorted(beyond, key=text.index)[:_MAX_NAMED_OTHERS])
         units, only, each = (
             _TWO_UNITS.sub(_FIRST_HALF + " ", text),
             _ONLY_SEGMENT_UNITS,

@@ -19,7 +19,7 @@ _MAX_BIGINT = (1 << 63) - 1
 _MAX_TEXT_CHARACTERS = 900
 _MAX_CODE_CHARACTERS = 100
 _MIN_MILLISECONDS = 1e11  # a time of at least this number is in milliseconds
-_MAX_WORD_CHARACTERS = 200
+_MAX_KIND_CHARACTERS = 200
 
 type _Steps = tuple[str | int, ...]
 
@@ -94,7 +94,7 @@ class EventReader:
     def _kind_of(self, event: dict[str, Any]) -> str:
         """Return our word for the words of the provider: of all, or without the last ones."""
         words = [
-            word for path in self._kind if (word := shown(find(event, path))[:_MAX_WORD_CHARACTERS])
+            word for path in self._kind if (word := shown(find(event, path))[:_MAX_KIND_CHARACTERS])
         ]
         while words:
             if kind := self._kinds.get(" ".join(words)):

@@ -14,8 +14,9 @@ from typing import Any
 from smtpd.config import Certificate
 
 _PEM_LABELS = ("CERTIFICATE", "X509 CERTIFICATE")  # RFC 7468, section 5.1
-# authorities of the Internet and their clients renew long before
+# Clients of authorities renew long before; a certificate for six days has a third of its time.
 _EXPIRY_WARNING = timedelta(days=7)
+_EXPIRY_WARNING_FRACTION = 3
 
 
 class CertificateProblem(Exception):
@@ -108,7 +109,8 @@ class Identity:
             return f"{self.certificate}: expired on {self.until:%Y-%m-%d}"
         if self.since > now:
             return f"{self.certificate}: is not valid before {self.since:%Y-%m-%d %H:%M} UTC"
-        if self.until <= now + _EXPIRY_WARNING:
+        soon = min(_EXPIRY_WARNING, (self.until - self.since) / _EXPIRY_WARNING_FRACTION)
+        if self.until <= now + soon:
             return f"{self.certificate}: expires on {self.until:%Y-%m-%d}"
         return ""
 

@@ -179,7 +179,8 @@ def test_warnings_by_age_and_name(root: Certificate, tmp_path: Path) -> None:
         "is not for environment.hostname, b.example, but for mx.example, *.wild.example"
     ]
     assert warnings(root.issue("mx.example", days=(1, 9)))[0].startswith("is not valid before 20")
-    assert warnings(root.issue("mx.example", days=(-9, 3)))[0].startswith("expires on 20")
+    assert warnings(root.issue("mx.example", days=(-18, 3)))[0].startswith("expires on 20")
+    assert not warnings(root.issue("mx.example", days=(-1, 5)))
     assert warnings(root.issue("mx.example", days=(-9, -1)))[0].startswith("expired on 20")
     with capture_logs() as log:
         contexts[-1]._remind()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -148,7 +148,7 @@ class ListTable:
         *,
         as_json: bool = False,
         spreadsheet: bool = False,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         """Yield the recipients in these states, or all, as CSV with a header or as lines of JSON.
 
         With `words` they have these values too. For a `spreadsheet` no cell begins a formula.

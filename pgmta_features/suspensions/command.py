@@ -71,8 +71,8 @@ async def suspend(
         orders = SuspensionOrders(db)
         number = await orders.suspend(kind, value, reason, ends, tag, who())
     print_line(f"suspension {number}: {kind} {' '.join(value.split())}")
-    until = f"at {instant(ends)}, or " if ends else ""
-    print_line(f"its mail waits from now on; it ends {until}by `queuectl suspend --end {number}`")
+    by_time = f"at {instant(ends)}, or " if ends else ""
+    print_line(f"its mail waits from now on; it ends {by_time}by `queuectl suspend --end {number}`")
 
 
 async def _key(

@@ -18,8 +18,6 @@ from queued.web.site import Site
 from queued.web.site_parts import parts, warnings_about
 from queued.web.web_config import WebConfig, WebListener
 
-_FIXED_SECTIONS = ("environment", "listen", "log")
-"""Sections that a running process does not take from a changed file."""
 _END_TIMEOUT_S = 5.0  # for answers that are due when the process ends
 _READY_TEXT = "serves pages of tokens"
 

@@ -2,7 +2,7 @@
 -- Part of all claims (claim.sql): lease the due rows, and with them the other due recipients of the same messages,
 -- so that they share a transaction. A row whose lease ran out is due as well: the outcome of that
 -- attempt is unknown, and is logged before the next attempt begins. Unless the row has `once`: no claim
--- takes it, and an upkeep duty settles it (lost.sql). The sums and IS TRUE keep the plan off queue_domain_due (docs/decisions/claim.md).
+-- takes it, and an upkeep duty settles it (expired_leases.sql). The sums and IS TRUE keep the plan off queue_domain_due (docs/decisions/claim.md).
 siblings AS MATERIALIZED (
     SELECT id, message_id, lease_token
     FROM queue

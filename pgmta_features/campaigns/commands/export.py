@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,11 +42,14 @@ async def export(
 
     Times are those of ISO 8601 in UTC. An empty cell is a value that there is none of.
     """
-    async with open_recipients(config, tenant, name) as campaign:
-        lines = campaign.table.export(
+    async with (
+        open_recipients(config, tenant, name) as campaign,
+        # the COPY ends before its connection, also if the reader of the output has seen enough
+        aclosing(campaign.table.export(
             campaign.id, states, words_of(campaign.template) if words else (),
             as_json=as_json, spreadsheet=spreadsheet,
-        )  # fmt: skip
+        )) as lines,
+    ):  # fmt: skip
         if output is not None:
             with output.open("wb") as file:
                 await _write(file, lines)

@@ -121,6 +121,22 @@ async def test_an_outcome_of_an_old_lease_changes_nothing_but_is_logged(
         assert delivered.count(late) == 1
 
 
+async def test_deliveries_alone_remove_their_rows_whatever_has_become_of_them(
+    db: psycopg.Connection, link: Link
+) -> None:
+    """They have a statement of their own."""
+    for n, status in enumerate(Status, 1):
+        row(db, message(db, n), metadata={"status": status})
+    items = (await Claims(link, "worker", 60).claim(1000, [])).items
+    db.execute(
+        "UPDATE queue SET status = metadata ->> 'status', send_at = now(), lease_token = 0,"
+        """ metadata = '{"_partid": "9"}'"""
+    )
+    outcomes = [outcome(item, Event.DELIVERED) for item in items]
+    assert await Settlements(link, "worker").settle(outcomes) == {item.id for item in items}
+    assert column(db, "SELECT id FROM queue UNION ALL SELECT id FROM messages") == []
+
+
 @pytest.mark.parametrize("stale", [False, True], ids=["own lease", "older lease"])
 async def test_once_and_on_failed_decide_what_becomes_of_a_row(
     db: psycopg.Connection, link: Link, *, stale: bool

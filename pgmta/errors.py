@@ -24,6 +24,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -209,3 +210,9 @@ class DeliveryError(PgmtaError):
 
 class NoHostLeft(DeliveryError):
     """Every host that may be tried for a destination was tried."""
+
+
+def system_reason(error: OSError) -> str:
+    """Return the reason of an error as the system has it: asyncio says `Connect call failed`."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)

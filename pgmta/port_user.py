@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from pgmta.errors import system_reason
+
 _LISTENING_STATE = "0A"  # of a socket in /proc/net/tcp
 _SHOWN_CHARACTERS = 60  # of a command line
 _PROC = Path("/proc")
@@ -17,9 +19,7 @@ def bind_problem(error: OSError, port: int) -> str:
 
     Only root sees processes of other users.
     """
-    number = error.errno or 0
-    reason = os.strerror(number) if number > 0 else str(error)  # asyncio adds text of its own
-    return reason + (_user(port) if number == errno.EADDRINUSE else "")
+    return system_reason(error) + (_user(port) if error.errno == errno.EADDRINUSE else "")
 
 
 def _user(port: int) -> str:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
+from pgmta.errors import system_reason
 from pgmta.http.answer_reader import MAX_BODY_OCTETS, AnswerError, AnswerReader, HttpAnswer
 from pgmta.mail.text import printable
 
@@ -226,7 +227,9 @@ class ClientConnection(asyncio.Protocol):
 
 def reason_of(error: Exception) -> str:
     """Return the reason of an error of a connection, as lines of a log may have it."""
-    names = ("verify_message", "strerror")  # of ssl.SSLCertVerificationError, and of OSError
-    found = next((text for name in names if (text := getattr(error, name, None))), None)
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        found = system_reason(error)
+    else:  # the first one is that of ssl.SSLCertVerificationError
+        found = getattr(error, "verify_message", "") or getattr(error, "strerror", "")
     text = found or str(error) or type(error).__name__
     return printable(text)[:_MAX_REASON_CHARACTERS]

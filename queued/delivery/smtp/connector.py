@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pgmta.errors import DeliveryError, Stage
+from pgmta.errors import DeliveryError, Stage, system_reason
 from queued.config import Delivery
 from queued.delivery.dns.hosts import Host
 from queued.delivery.smtp.client_session import ClientSession
@@ -88,8 +88,7 @@ class Connector:
             reason = session.connection.reason or "timeout"
             raise DeliveryError(f"{where}: {reason}", Stage.CONNECT) from None
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise DeliveryError(f"{where}: {reason}", Stage.CONNECT) from None
+            raise DeliveryError(f"{where}: {system_reason(error)}", Stage.CONNECT) from None
 
     # -- TLS --
 

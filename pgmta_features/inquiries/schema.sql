@@ -36,7 +36,7 @@ COMMENT ON COLUMN inquiry_answers.process IS 'As daemons.process.';
 COMMENT ON COLUMN inquiry_answers.answer IS 'Its destinations with their connections, or the connection that it has ended.';
 COMMENT ON CONSTRAINT inquiry_answers_inquiry_id_fkey ON inquiry_answers IS 'They end together.';
 
-CREATE FUNCTION inquiry_begin(action text, value text, process text, who text DEFAULT SESSION_USER) RETURNS bigint
+CREATE FUNCTION inquiry_begin(action text, value text, process text, who text DEFAULT acting()) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     entry bigint;
@@ -44,13 +44,13 @@ DECLARE
 BEGIN
     IF inquiry_begin.action = 'disconnect' THEN
         INSERT INTO audit (who, action, condition)
-        VALUES (coalesce(inquiry_begin.who, SESSION_USER), 'disconnect',
+        VALUES (coalesce(inquiry_begin.who, acting()), 'disconnect',
             'connection ' || inquiry_begin.process || '/' || inquiry_begin.value)
         RETURNING id INTO entry;
     END IF;
     INSERT INTO inquiries AS i (action, value, process, who, audit_id)
     VALUES (inquiry_begin.action, inquiry_begin.value, inquiry_begin.process,
-        coalesce(inquiry_begin.who, SESSION_USER), entry)
+        coalesce(inquiry_begin.who, acting()), entry)
     RETURNING i.id INTO made;
     PERFORM pgmta.notify_channel('pgmta_orders');
     RETURN made;

@@ -118,7 +118,7 @@ CREATE TRIGGER suspension_domains_changed AFTER INSERT OR DELETE ON suspension_d
 COMMENT ON TRIGGER suspension_domains_changed ON suspension_domains IS 'Tells every process.';
 
 CREATE FUNCTION queue_suspend(
-    kind text, value text, reason text, until timestamptz DEFAULT NULL, tag text DEFAULT '', who text DEFAULT SESSION_USER
+    kind text, value text, reason text, until timestamptz DEFAULT NULL, tag text DEFAULT '', who text DEFAULT acting()
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     made suspensions;
@@ -128,7 +128,7 @@ BEGIN
     END IF;
     INSERT INTO suspensions AS s (kind, value, reason, tag, created_by, until)
     VALUES (queue_suspend.kind, queue_suspend.value, queue_suspend.reason, coalesce(queue_suspend.tag, ''),
-        coalesce(who, SESSION_USER), queue_suspend.until)
+        coalesce(who, acting()), queue_suspend.until)
     RETURNING s.* INTO made;
     INSERT INTO audit (who, action, condition, details, finished_at) VALUES (
         made.created_by, 'suspend', coalesce(suspension_condition(made.kind, made.value), made.kind || ' ' || made.value),
@@ -157,9 +157,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION suspension_end IS 'Ends a suspension, and notes it in audit with the rows that wait for it.';
 
-CREATE FUNCTION queue_resume(suspension bigint, who text DEFAULT SESSION_USER) RETURNS boolean LANGUAGE sql
+CREATE FUNCTION queue_resume(suspension bigint, who text DEFAULT acting()) RETURNS boolean LANGUAGE sql
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT suspension_end(suspension, coalesce(who, SESSION_USER))
+    SELECT suspension_end(suspension, coalesce(who, acting()))
 $$;
 COMMENT ON FUNCTION queue_resume IS
     'Ends a suspension, and notes it in audit. Its mail becomes due within a minute, unless it meets another one. '

@@ -145,3 +145,10 @@ async def test_tasks_of_an_ended_suspension_stop(
     await duty.do_round()
     assert column(db, "SELECT count(*) FROM queue WHERE suspension IS NOT NULL") == [0]
     assert column(db, "SELECT count(*) FROM queue WHERE next_attempt > now()") == [0]
+
+
+def test_audit_names_the_role_that_was_set(db: psycopg.Connection) -> None:
+    db.execute("SET ROLE pgmta_operator")
+    db.execute("SELECT queue_resume(queue_suspend('domain', 'b.example', 'down'))")
+    db.execute("RESET ROLE")
+    assert column(db, "SELECT DISTINCT who FROM audit") == ["pgmta_operator"]

@@ -41,11 +41,15 @@ type ImportPath = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command of queuectl: its path, its line in the help, and the heading over it."""
+    """A command of queuectl: its path, its line in the help, and the heading over it.
+
+    Who takes one of the words in `also` for a command is told this one.
+    """
 
     path: ImportPath
     line: str
     task: str = "More"
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

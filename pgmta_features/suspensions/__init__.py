@@ -23,6 +23,7 @@ FEATURE = Feature(
             line="End suspensions: their mail becomes due within a minute, "
             "unless it meets another one.",
             task="Next hops",
+            also=("resume",),  # as audit and the SQL function have it
         ),
     },
     looks=(".store:ANY_SUSPENSION",),

@@ -149,10 +149,10 @@ def all_commands() -> dict[str, LazyCommand]:
 
     Raises FeatureError if two of them have one name.
     """
-    lines = {name: each.line for feature in features().values()
+    added = {name: each for feature in features().values()
              for name, each in feature.commands.items()}  # fmt: skip
     return COMMANDS | {
-        name: LazyCommand(path, lines[name])
+        name: LazyCommand(path, added[name].line, added[name].also)
         for name, path in named_paths("commands", COMMANDS, "command").items()
     }
 

@@ -77,7 +77,11 @@ async def _examined(config: Path, smtpd: Path, probe: str) -> AsyncIterator[Diag
             text = " ".join(str(fault).split())
             # the text of a refused login has its remedy
             there = isinstance(fault, LoginRefused)
-            remedy = "start PostgreSQL (`queuectl database run`), or mend environment.database.uri"
+            remedy = (
+                "start PostgreSQL, or mend environment.database.uri"
+                if settings.environment.database.uri
+                else "start the embedded PostgreSQL: `queuectl database run`"
+            )
             yield error("database", text, "" if there else remedy)
     checks: dict[str, Check] = HostChecks(
         config, smtpd, _folders(settings), examination, own_login=own_login
@@ -86,6 +90,7 @@ async def _examined(config: Path, smtpd: Path, probe: str) -> AsyncIterator[Diag
         if settings and examination and not await _has_queue(examination):
             remedy = "run `queuectl database migrate`"
             yield error("schema", "the database has no queue yet", remedy)
+            examination = None  # the other checks would ask its tables
         elif settings and examination:
             checks |= ServerChecks(examination).all()
             checks |= QueueChecks(examination, uri, smtpd=smtpd.exists()).all()

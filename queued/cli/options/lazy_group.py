@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class LazyCommand(NamedTuple):
-    """The path of a command, as `module:attribute`, and its line in the help of the group."""
+    """The path of a command, as `module:attribute`, and its line in the help of the group.
+
+    Who takes one of the words in `also` for a command is told this one.
+    """
 
     path: str
     line: str
+    also: tuple[str, ...] = ()
 
     def load(self) -> click.Command:
         """Import the command.
@@ -118,10 +122,30 @@ class LazyGroup(ErrorLinesGroup):
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:
+            word = error.command_name
             names = [each for each in self.list_commands(ctx) if " " not in each]
+            message = None
+            if longer := self._ending_with(ctx, word):
+                names = []
+                choice = " or ".join(f"'{each}'" for each in longer)
+                message = f"No such command '{word}'. Did you mean {choice}?"
             raise click.exceptions.NoSuchCommand(
-                error.command_name, possibilities=names, ctx=ctx
+                word, message, possibilities=names, ctx=ctx
             ) from None
+
+    def _ending_with(self, ctx: click.Context, word: str) -> list[str]:
+        """Return the commands of groups, and the further forms, that have this as last word."""
+        forms = [
+            name
+            for name, each in self.lazy.items()
+            if name.endswith(f" --{word}") or word in each.also
+        ]
+        groups = {each: self.get_command(ctx, each) for each in self.lazy if " " not in each}
+        return sorted(forms) + [
+            f"{name} {word}"
+            for name, group in sorted(groups.items())
+            if isinstance(group, click.Group) and group.get_command(ctx, word)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the names with their lines, by tasks."""

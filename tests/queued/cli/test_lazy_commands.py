@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
-from queued.cli.queuectl import all_commands
+from queued.cli.queuectl import all_commands, main
 
 HEAVY = ("psycopg", "pydantic", "structlog", "dns", "aiohttp", "cryptography")
 PROGRAM = """
@@ -49,3 +50,18 @@ def test_queued_imports_no_keys_and_no_http_before_it_needs_them() -> None:
     command = [sys.executable, "-c", DAEMON, *UNUSED]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "loaded:\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("migrate", "'database migrate'"),
+        ("count", "'list --count'"),
+        ("resume", "'suspend --end' or 'campaign resume'"),
+        ("database partitions", "'partition'"),
+        ("retyr", "'retry'"),
+    ],
+)
+def test_an_unknown_command_has_the_one_that_was_meant(words: str, near: str) -> None:
+    stderr = CliRunner().invoke(main, words.split()).stderr
+    assert stderr.endswith(f"Did you mean {near}?\n")

@@ -416,6 +416,7 @@ def test_a_database_without_a_queue_is_named(server: str, tmp_path: Path) -> Non
             result = CliRunner().invoke(main, [*words.split(), "-c", str(config)])
             reason = "the database has no queue yet: run `queuectl database migrate`\n"
             assert reason in result.output, words
-        wrong = Doctor(tmp_path, uri).wrong("--no-network")
-    assert [each["remedy"] for each in wrong["schema"]] == ["run `queuectl database migrate`"]
-    assert "days" not in wrong
+        found = Doctor(tmp_path, uri).ask("--probe", "gone.invalid")
+    assert [each["remedy"] for each in found["schema"]] == ["run `queuectl database migrate`"]
+    assert "days" not in found
+    assert "does not exist LINE" not in str(found)

@@ -102,3 +102,6 @@ def test_commands_refuse_it(former: str, tmp_path: Path) -> None:
         result = CliRunner().invoke(command, [*words, "-c", str(config)])
         assert (result.output, result.exit_code) == (f"error: {REASON}\n", 2), words
     assert dump(former) == before
+    found = CliRunner().invoke(queuectl, ["doctor", "--no-network", "-c", str(config)]).stdout
+    assert f"error    database: {REASON}\n" in found
+    assert "start PostgreSQL" not in found

@@ -12,7 +12,7 @@ import click
 import psycopg
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line, progress
-from pgmta.errors import ConfigError, LoginRefused, PgmtaError, StoreUnavailable
+from pgmta.errors import ConfigError, FormerDatabase, LoginRefused, PgmtaError, StoreUnavailable
 from pgmta.features import loaded
 from pgmta.postgres.operator import OperatorConnection, connect_operator
 from pgmta.store.admin.examination import TIME_LIMITS, Examination
@@ -75,8 +75,8 @@ async def _examined(config: Path, smtpd: Path, probe: str) -> AsyncIterator[Diag
             own_login = (await examination.ask("delivers"))[0]["delivers"]
         except (StoreUnavailable, ConfigError) as fault:
             text = " ".join(str(fault).split())
-            # the text of a refused login has its remedy
-            there = isinstance(fault, LoginRefused)
+            # the text of a refused login, or of a former database, has its remedy
+            there = isinstance(fault, (LoginRefused, FormerDatabase))
             remedy = (
                 "start PostgreSQL, or mend environment.database.uri"
                 if settings.environment.database.uri

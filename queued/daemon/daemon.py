@@ -88,7 +88,7 @@ class Daemon:
             if signals.reload.is_set():
                 signals.reload.clear()
                 self._manager.reloading()
-                kept = self._reload()
+                kept = await self._reload()
                 self._manager.ready(f"{_READY_TEXT}; the changed configuration has mistakes" if kept
                                     else _READY_TEXT)  # fmt: skip
         self._manager.stopping()
@@ -137,10 +137,11 @@ class Daemon:
             loop.claimed = watch.arrivals.claimed
         return [watch]
 
-    def _reload(self) -> bool:
+    async def _reload(self) -> bool:
         """Read the file again; return whether the old configuration is kept for its mistakes."""
         try:
-            config = self._reread()
+            # not in the loop: it reads files, and may ask name servers for the name of the host
+            config = await asyncio.to_thread(self._reread)
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return True

@@ -92,7 +92,8 @@ class WebDaemon:
 
     async def _reload(self) -> None:
         try:
-            config = self._reread()
+            # not in the loop: it reads files, and may ask name servers for the name of the host
+            config = await asyncio.to_thread(self._reread)
         except ConfigError as error:
             log.error("configuration kept as it was", problems=error.problems)
             return

@@ -47,7 +47,11 @@ class Forked:
         return status
 
     def _look(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+        if self.returncode is None:
+            poll = select.poll()  # a test may have more descriptors than select() takes
+            poll.register(self._status, select.POLLIN)
+            if not poll.poll(None if timeout is None else timeout * 1000):
+                return None
             with self._lock:
                 if self.returncode is None:
                     with self._status:

@@ -68,7 +68,11 @@ def configure(log: LogFormat, **bound: Any) -> None:
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**bound)
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryLines()], force=True)
-    for library in ("mail.log", "psycopg"):  # pgmta logs these causes itself
+    _quieten_libraries()
+
+
+def _quieten_libraries() -> None:
+    for library in ("mail.log", "psycopg"):  # pgmta names these causes itself
         logging.getLogger(library).setLevel(logging.ERROR)
 
 
@@ -89,6 +93,7 @@ def _structlog() -> Any:
 
 def keep_off_stdout() -> None:
     """Write lines of a command without a log to stderr, because stdout has its result."""
+    _quieten_libraries()
     if "structlog" in sys.modules:
         _use_stderr()
     else:

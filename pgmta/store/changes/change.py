@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import psycopg
 
 from pgmta.action import Action
-from pgmta.errors import PgmtaError
+from pgmta.errors import Blocked, PgmtaError
 from pgmta.postgres import faults
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
+from pgmta.postgres.operator import LOCK_TIMEOUT_S
 from pgmta.store.changes.row_change import RowChange
 from pgmta.store.changes.throttle import ChangePace
 from pgmta.store.queries import Statement, bracketed, queries
@@ -69,7 +70,9 @@ class OperatorChanges:
     """Runs changes of operators over a separate connection, and notes them in the audit table."""
 
     def __init__(self, uri: str) -> None:
-        self._link = Link(uri, "queuectl")
+        # so that a session which locks rows for hours gets named, and Ctrl-C need not wait for it
+        limit = {"lock_timeout": f"{LOCK_TIMEOUT_S * 1000:.0f}ms"}
+        self._link = Link(uri, "queuectl", limit)
 
     async def close(self) -> None:
         """End the connection."""
@@ -92,7 +95,7 @@ class OperatorChanges:
         fails is taken by a hold and left by the other actions. Between batches the change pauses,
         because the mail that flows comes first: four times as long as it works, if `about`
         rows still end within 18 s; otherwise as long as it works.
-        Raises StoreUnavailable, psycopg.Error.
+        Raises Blocked if another session locks a row for too long; StoreUnavailable, psycopg.Error.
         """
         details = json.dumps(change.details())
         begun = {"who": change.who, "action": change.action, "condition": change.where}
@@ -125,6 +128,10 @@ class _Walk:
             except psycopg.Error as error:
                 self._failures += 1
                 self._ids = []
+                if faults.locked(error):
+                    # who has a row can't be asked when the statement waits no more
+                    hint = "another transaction has locked a row: look into pg_stat_activity"
+                    raise Blocked(f"{faults.one_line(error)}: {hint}") from error
                 if not about_a_row(error) or self._failures > _MAX_TRIES:
                     raise
 

@@ -9,6 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgmta.postgres import operator
+from pgmta.store.changes import change
 from tests.support.queuectl import Command
 from tests.support.rows import message, row
 
@@ -39,3 +40,14 @@ def test_no_command_hangs(
             if done.exit_code != (words in NAMING) or (pid in done.output) != (words in NAMING):
                 problems.append(f"{words}: {done.exit_code} {done.output}")
     assert not problems, "\n".join(problems)
+
+
+def test_a_change_waits_for_a_row_as_long_as_for_a_table(
+    database: str, db: psycopg.Connection, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change, "LOCK_TIMEOUT_S", 0.2)
+    row(db, message(db, 7))
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM pgmta.queue FOR UPDATE")
+        done = command("hold", "--all", "--yes", "--reason", "x")
+    assert (done.exit_code, "pg_stat_activity" in done.output) == (1, True), done.output

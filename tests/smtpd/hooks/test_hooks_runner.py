@@ -125,6 +125,22 @@ def endless() -> tuple[Callable[..., Coroutine[Any, Any, None]], asyncio.Event]:
     return never, cancelled
 
 
+async def test_a_thread_that_was_blocked_serves_again() -> None:
+    event = threading.Event()
+    async with running() as runner:
+        first, _ = await ask(runner, thread)
+        blocked = begin(runner, block, event)[0]
+        second, _ = await ask(runner, thread)
+        assert second != first
+        event.set()
+        assert await asyncio.wait_for(blocked, PATIENCE) == "250 blocked"
+
+        async def in_thread() -> bool:
+            return bool((await ask(runner, thread))[0] == first)
+
+        await eventually(in_thread)
+
+
 async def test_a_hook_that_never_answers_is_cancelled_after_its_time() -> None:
     never, cancelled = endless()
     async with running(time=1.0) as runner:

@@ -9,7 +9,7 @@ CREATE TABLE budgets (
     month_used bigint NOT NULL DEFAULT 0,
     note text CONSTRAINT budgets_note CHECK (length(note) <= 500),
     changed_at timestamptz NOT NULL DEFAULT now(),
-    changed_by text NOT NULL DEFAULT SESSION_USER,
+    changed_by text NOT NULL DEFAULT acting(),
     burst double precision NOT NULL DEFAULT 1 CONSTRAINT budgets_burst CHECK (burst >= 1 AND burst <= 1000000),
     reserved_at timestamptz NOT NULL DEFAULT '-infinity',
     late double precision NOT NULL DEFAULT 0,
@@ -151,7 +151,7 @@ RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalo
         INSERT INTO budgets AS b (key, rate, month_most, note)
         VALUES (budget_set.key, budget_set.rate, budget_set.month_most, budget_set.note)
         ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, month_most = excluded.month_most,
-            note = coalesce(excluded.note, b.note), changed_at = now(), changed_by = SESSION_USER,
+            note = coalesce(excluded.note, b.note), changed_at = now(), changed_by = acting(),
             -- times within a second may be reserved; a time by a former rate may be far away
             next_at = CASE WHEN b.rate = excluded.rate THEN b.next_at
                 ELSE least(b.next_at, clock_timestamp() + make_interval(secs => 1 + 1 / excluded.rate)) END
@@ -174,7 +174,7 @@ BEGIN
         INSERT INTO budgets AS b (key, rate, burst)
         VALUES (budget_of_route.key, budget_of_route.rate, budget_of_route.burst)
         ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, burst = excluded.burst,
-            changed_at = now(), changed_by = SESSION_USER,
+            changed_at = now(), changed_by = acting(),
             next_at = least(b.next_at, clock_timestamp() + make_interval(secs => 1 + 1 / excluded.rate));
     END IF;
     RETURN key;

@@ -13,7 +13,7 @@ CREATE TABLE suspensions (
     value text NOT NULL,
     reason text NOT NULL CHECK (reason ~ '\S'),
     tag text NOT NULL DEFAULT '',
-    created_by text NOT NULL DEFAULT SESSION_USER,
+    created_by text NOT NULL DEFAULT acting(),
     created_at timestamptz NOT NULL DEFAULT now(),
     until timestamptz,
     applied_at timestamptz,

@@ -4,7 +4,7 @@ CREATE TABLE audit (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at timestamptz NOT NULL DEFAULT now(),
     who text NOT NULL,
-    role text NOT NULL DEFAULT SESSION_USER,
+    role text NOT NULL DEFAULT acting(),
     action text NOT NULL,
     condition text NOT NULL,
     details jsonb NOT NULL DEFAULT '{}',

@@ -11,7 +11,7 @@ CREATE TABLE rules (
     quarantine text,
     hold_seconds double precision CHECK (hold_seconds > 0),
     origin text NOT NULL,
-    created_by text NOT NULL DEFAULT SESSION_USER,
+    created_by text NOT NULL DEFAULT acting(),
     created_at timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz,
     id bigint NOT NULL DEFAULT nextval('rule_ids'),

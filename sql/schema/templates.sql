@@ -15,7 +15,7 @@ CREATE TABLE templates (
     headers jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_headers CHECK (jsonb_typeof(headers) = 'object'),
     words jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_words CHECK (jsonb_typeof(words) = 'object'),
     created_at timestamptz NOT NULL DEFAULT now(),
-    created_by text NOT NULL DEFAULT SESSION_USER,
+    created_by text NOT NULL DEFAULT acting(),
     UNIQUE (tenant, name, version),
     CONSTRAINT templates_text CHECK (body IS NOT NULL OR html IS NOT NULL)
 );

@@ -18,7 +18,7 @@ CREATE TABLE campaigns (
     forgiven bigint NOT NULL DEFAULT 0,
     totals jsonb,
     created_at timestamptz NOT NULL DEFAULT now(),
-    created_by text NOT NULL DEFAULT SESSION_USER,
+    created_by text NOT NULL DEFAULT acting(),
     CONSTRAINT campaigns_tenant_name UNIQUE (tenant, name)
 );
 COMMENT ON SEQUENCE campaigns_id_seq IS 'campaigns.id.';

@@ -172,7 +172,7 @@ BEGIN
             WHERE r.goes AND q.lease_token IS NULL AND q.status IN ('QUEUED', 'DEFERRED', 'HOLD')
             LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
         CONTINUE WHEN rows IS NULL;
-        PERFORM rows_log(rows, 'cancelled', SESSION_USER::text,
+        PERFORM rows_log(rows, 'cancelled', acting()::text,
             CASE job.status WHEN 'STOPPED' THEN 'the campaign was stopped' ELSE 'suppressed' END);
         DELETE FROM queue AS q WHERE q.id = ANY (rows);
         UPDATE campaign_recipients AS r SET state = CASE job.status WHEN 'STOPPED' THEN 'unsent' ELSE 'invalid' END,

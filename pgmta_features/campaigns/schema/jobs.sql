@@ -13,7 +13,7 @@ CREATE TABLE campaign_jobs (
     former text COLLATE "C",
     created_at timestamptz NOT NULL DEFAULT now(),
     changed_at timestamptz NOT NULL DEFAULT now(),
-    changed_by text NOT NULL DEFAULT SESSION_USER,
+    changed_by text NOT NULL DEFAULT acting(),
     fed_at timestamptz,
     fed_by text,
     CONSTRAINT campaign_jobs_moves CHECK (CASE WHEN former IS NULL THEN status = 'READY' ELSE (former, status) IN (
@@ -54,7 +54,7 @@ BEGIN
     IF NEW.status <> OLD.status THEN
         NEW.former := OLD.status;
         NEW.changed_at := now();
-        NEW.changed_by := SESSION_USER;
+        NEW.changed_by := pgmta.acting();
     ELSE
         NEW.former := OLD.former;
     END IF;

@@ -103,9 +103,10 @@ def features() -> dict[str, Feature]:
     """
     known: dict[str, Feature] = {}
     for name in FEATURES:
-        if not folder(name).is_dir():
+        # the file, because git leaves a folder in which Python has put its __pycache__
+        if not (folder(name) / "__init__.py").is_file():
             raise FeatureError(
-                f"feature {name} has no folder pgmta_features/{name}: "
+                f"feature {name} has no folder pgmta_features/{name} with an __init__.py: "
                 "remove its name from FEATURES in pgmta/features.py, or bring the folder back"
             )
         feature: Feature = importlib.import_module(f"pgmta_features.{name}").FEATURE

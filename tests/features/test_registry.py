@@ -63,3 +63,10 @@ def test_a_feature_lacks_another_one(tmp_path: Path, command: tuple[str, ...]) -
     copy = Copy(tmp_path / "copy", [name for name in FEATURES if name != "rates"])
     (copy.folder / "queued.yaml").touch()
     assert refused(copy, command).startswith("feature campaigns needs rates, ")
+
+
+def test_git_has_left_the_folder_of_a_feature(copy: Copy) -> None:
+    folder = copy.folder / "pgmta_features" / "again"
+    (folder / "__init__.py").unlink(missing_ok=True)
+    (folder / "__pycache__").mkdir(exist_ok=True)
+    assert refused(copy, QUEUECTL).startswith("feature again has no folder ")

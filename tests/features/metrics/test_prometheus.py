@@ -18,6 +18,7 @@ import psycopg
 import pytest
 import yaml
 
+from tests.support.daemons import ROOT
 from tests.support.database import PrivateServer
 from tests.support.nexthop import at
 from tests.support.submit import Client, post
@@ -25,7 +26,7 @@ from tests.support.system import System
 from tests.support.users import add_user
 from tests.support.waiting import PATIENCE, free_port, until
 
-FOLDER = Path(__file__).resolve().parents[2] / "etc" / "prometheus"
+FOLDER = ROOT / "etc" / "prometheus"
 _LENGTH = re.compile(r"(?<=[\[ ])(\d+)([mh])\b")
 _SECONDS = {"m": 1, "h": 60}
 

@@ -19,6 +19,7 @@ from pgmta.postgres.operator import connect_operator
 from pgmta.states import Event
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.settle import Settlements
+from pgmta.store.records.days import keep_days
 from pgmta.store.records.traces import Trace, TraceOrders, Traces
 from queued.delivery.transport.connection_facts import ConnectionFacts
 from queued.delivery.transport.result import Result
@@ -113,6 +114,15 @@ async def test_rows_of_a_transaction_share_a_transcript_that_is_written_once(
     assert fetch(db, "SELECT count(*) FROM transcripts") == (3,)
     with pytest.raises(pg_errors.InsufficientPrivilege):
         db.execute("DELETE FROM transcripts")
+
+
+async def test_queued_makes_and_drops_the_days(db: psycopg.Connection, link: Link) -> None:
+    await keep_days(link, "transcripts", 86400)  # the template may be of yesterday
+    (today,) = fetch(db, "SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")
+    db.execute(f"DROP TABLE transcripts_{today}".encode())
+    db.execute("CREATE TABLE transcripts_20200101 PARTITION OF transcripts "
+               "FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")  # fmt: skip
+    assert await keep_days(link, "transcripts", 86400) == (1, 1)
 
 
 def item(**fields: Any) -> Item:

@@ -72,6 +72,13 @@ def test_domains_are_open_to_everybody(domain: str, accepted: bool) -> None:
     assert accepts(policy, "203.0.113.1", f"r@{domain}", normalise_domain(domain)) is accepted
 
 
+def test_nothing_is_trusted_without_networks() -> None:
+    policy = Policy(Relay.model_validate({"networks": []}))
+    assert not any(
+        accepts(policy, client, "r@a.example", "a.example") for client in ("127.0.0.1", "::1", "?")
+    )
+
+
 FIELD = re.compile(
     r"Received: from (\S+) \((\[(?:IPv6:)?[0-9A-Fa-f:.]+\])\)\r\n"
     r"\tby (\S+) \(pgmta\) with (SMTP|ESMTP|UTF8SMTP) id ([0-9]+);\r\n"

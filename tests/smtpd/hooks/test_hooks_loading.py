@@ -294,6 +294,11 @@ def test_check_loads_the_hooks(folder: Path) -> None:
         result = CliRunner().invoke(main, [*command, "-c", str(path)])
         reason = "hooks[0]: site_hooks has no 'Refuze'; did you mean 'Refuse'?"
         assert (result.exit_code, result.stderr) == (2, f"error: {path}:1: {reason}\n")
+    path.write_text("listen: [{relay: hook}]")
+    for command in (["check"], ["run", "--plan", "1"]):
+        result = CliRunner().invoke(main, [*command, "-c", str(path)])
+        reason = "listen[0].relay: hook: no hook of this listener has a method handle_RCPT"
+        assert (result.exit_code, result.stderr) == (2, f"error: {path}:1: {reason}\n")
 
 
 def test_a_signal_ends_the_start_while_a_handler_is_made(folder: Path) -> None:

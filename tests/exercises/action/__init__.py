@@ -1,0 +1,1 @@
+"""An action that lets mail go first."""

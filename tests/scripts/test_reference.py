@@ -130,3 +130,7 @@ def test_the_defaults_of_the_table_are_the_defaults(made: Path, name: str, tmp_p
     file.write_text(yaml.safe_dump(data), encoding="utf-8")
     empty = MODELS[name].model_validate({}, context={"folder": tmp_path})
     assert load(file, MODELS[name]) == empty
+
+
+def test_required_is_said(made: Path) -> None:
+    assert table(made, "smtpd.yaml")["metadata.KEY.from"] == "required"

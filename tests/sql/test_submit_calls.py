@@ -152,6 +152,11 @@ async def test_a_call_is_kept_for_an_hour(database: str, db: psycopg.Connection)
     assert call(db, old)[0] != first[0][0]
 
 
+def test_without_a_call_nothing_is_kept_of_it(db: psycopg.Connection) -> None:
+    fetch(db, "SELECT ids FROM submit_mails(%s)", json.dumps(MAILS))
+    assert column(db, "SELECT count(*) FROM submit_calls") == [0]
+
+
 def test_wake_is_one_notification(database: str, db: psycopg.Connection) -> None:
     with psycopg.connect(database, autocommit=True) as worker:
         worker.execute(f"LISTEN {CHANNEL}".encode())

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgmta.mail.answer_class import AnswerClass
+from pgmta.mail.telephone import is_number
 from pgmta.report_row import ReportRow
 from queued.reports.text.dsn import Original, Report
 from queued.reports.text.original import header_of, languages_of
@@ -100,7 +101,8 @@ def test_no_text_of_a_row_breaks_the_report(what: Report, found: list[ReportRow]
         assert fields["Action"] == given_.kind
         assert re.fullmatch(r"[245]\.\d{1,3}\.\d{1,3}", fields["Status"])
         if re.fullmatch(r"[!-~]{1,254}", given_.recipient):
-            assert fields["Final-Recipient"] == f"rfc822; {given_.recipient}"
+            kind = "X-E164" if is_number(given_.recipient) else "rfc822"
+            assert fields["Final-Recipient"] == f"{kind}; {given_.recipient}"
     full = what.kind == "failed" and what.ret != "HDRS"
     assert taken.original == (what.original.content if full else what.original.header)
     lines = dsn.head.split(b"\r\n")

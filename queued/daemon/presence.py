@@ -82,7 +82,7 @@ class Presence:
         rows = {runner.name: (runner.handled, runner.leased) for runner in self._runners}
         if not await self._registry.beat(rows) and not self._leaving:
             await self.register()
-        # the last heartbeat promises that all traces before it are known
+        # A heartbeat later than a trace says that we know it (traces.sql), so it is read now.
         await self._traces.read_traces()
 
     async def look(self) -> None:

@@ -58,7 +58,8 @@ WITH outcome AS MATERIALIZED (
         WHERE o.id = queue.id AND CASE WHEN o.success THEN o.report <> '' ELSE o.token = queue.lease_token END
         ORDER BY o.success DESC LIMIT 1)
     WHERE id = ANY (ARRAY(SELECT id FROM outcome WHERE event <> 'delivered' OR report <> ''))
-        AND id <> ALL (ARRAY(SELECT id FROM gone))  -- also a row whose status changed while this statement waited
+        -- What `gone` removes is not moved too, in a version with the status that an operator gave it meanwhile.
+        AND id <> ALL (ARRAY(SELECT id FROM gone))
         AND (SELECT true FROM outcome AS o WHERE o.id = queue.id
             AND (o.event <> 'delivered' AND o.token = queue.lease_token OR o.report <> '') LIMIT 1)
     RETURNING id

@@ -51,7 +51,7 @@ BEGIN
     ELSE
         ids := coalesce(submit_parts(mails), '{}');
     END IF;
-    IF array_position(ids, NULL) > 0 THEN  -- those that are not common, or bad
+    IF array_position(ids, NULL) > 0 THEN  -- mails with a key that the set-based form does not take, and refused ones
         FOR mail, place IN
             SELECT each.mail, n FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (mail, n) WHERE ids[n] IS NULL
         LOOP

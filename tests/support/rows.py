@@ -63,6 +63,15 @@ def attempt(
     _insert(db, "attempts", usual | columns)
 
 
+def refuse_entries(db: psycopg.Connection) -> None:
+    """Have a trigger refuse the log entries of recipients that begin with x."""
+    db.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'no entry for %', NEW.recipient; END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON attempts FOR EACH ROW
+        WHEN (NEW.recipient LIKE 'x%') EXECUTE FUNCTION refuse()""")
+
+
 def _insert(
     db: psycopg.Connection, table: str, values: dict[str, Any], more: str = ""
 ) -> psycopg.Cursor[Any]:

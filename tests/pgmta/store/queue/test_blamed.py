@@ -18,7 +18,7 @@ from pgmta.store.changes.row_change import RowChange
 from pgmta.store.queue.claim import Claims
 from pgmta.store.queue.settle import Settlements
 from tests.pgmta.store.queue.test_faults import CAST, claim_all, rule
-from tests.support.rows import column, fetch, message, row
+from tests.support.rows import column, fetch, message, refuse_entries, row
 from tests.support.waiting import PATIENCE
 
 FUNCTION = """CREATE FUNCTION judge(metadata jsonb) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
@@ -76,11 +76,7 @@ async def test_a_hold_holds_a_row_that_it_cannot_judge(db: psycopg.Connection, l
 async def test_a_lost_attempt_that_the_log_refuses_stops_no_claim(
     db: psycopg.Connection, link: Link
 ) -> None:
-    db.execute("""
-        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN RAISE EXCEPTION 'no entry for %', NEW.recipient; END $$;
-        CREATE TRIGGER refuse BEFORE INSERT ON attempts FOR EACH ROW
-        WHEN (NEW.recipient LIKE 'x%') EXECUTE FUNCTION refuse()""")
+    refuse_entries(db)
     message(db, 1)
     lost = [
         row(db, 1, recipient=f"{name}@b.example", status="SENDING", lease=-1, attempts=2)

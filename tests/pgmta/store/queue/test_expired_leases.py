@@ -18,7 +18,7 @@ from pgmta.store.queue.expired_leases import FinalLeases
 from pgmta.store.queue.lease import RowLeases
 from queued.upkeep import final_leases
 from queued.upkeep.final_leases import FinalLeaseDuty
-from tests.support.rows import column, fetch, message, row
+from tests.support.rows import column, fetch, message, refuse_entries, row
 
 POLICIES = ("hold", "remove", "bounce")
 UNCERTAIN = "outcome unknown: a release may send a second copy"
@@ -143,11 +143,7 @@ async def test_rows_that_had_not_begun_are_free_again(
 async def test_a_row_that_cannot_be_logged_is_held_and_a_locked_one_is_left(
     database: str, db: psycopg.Connection, link: Link
 ) -> None:
-    db.execute("""
-        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN RAISE EXCEPTION 'no entry for %', NEW.recipient; END $$;
-        CREATE TRIGGER refuse BEFORE INSERT ON attempts FOR EACH ROW
-        WHEN (NEW.recipient LIKE 'x%') EXECUTE FUNCTION refuse()""")
+    refuse_entries(db)
     names = ("x1", "y", "locked", "x2")
     ids = [lost(db, recipient=f"{name}@b.example", on_failed="remove") for name in names]
     leases = FinalLeases(link, "upkeep")

@@ -12,7 +12,8 @@ from psycopg.rows import dict_row
 
 from pgmta.features import SCHEMA, more_schemas
 from pgmta.postgres import faults
-from pgmta.postgres.fit_session import check_pooler, writable
+from pgmta.postgres.fit_session import check_pooler
+from pgmta.postgres.primary import writable
 
 ASKING_SETTINGS: Final = {"statement_timeout": "2s", "lock_timeout": "1s"}
 """Run-time parameters of a session that asks."""
@@ -99,7 +100,7 @@ def named(uri: str, error: psycopg.Error) -> str:
     with (
         suppress(psycopg.Error),
         psycopg.connect(
-            writable(uri), autocommit=True, row_factory=dict_row, connect_timeout=3,
+            writable(uri), autocommit=True, row_factory=dict_row,
             application_name="pgmta blockers",
         ) as db,
     ):  # fmt: skip

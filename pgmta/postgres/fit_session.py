@@ -1,9 +1,8 @@
-"""Sessions of PostgreSQL that are fit for pgmta: which server, which schema, and no pooler."""
+"""Sessions of PostgreSQL that are fit for pgmta: which settings, which schema, and no pooler."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Final
@@ -103,19 +102,6 @@ def baseline() -> str:
         statements = (line for line in lines if not line.lstrip().startswith("--"))
         digest.update("\n".join((file.name, *statements)).encode())
     return f"0001_schema_{digest.hexdigest()[:12]}"
-
-
-def writable(uri: str) -> str:
-    """Return the connection string with a request for a server that takes writes.
-
-    It is added only if the string names several hosts and does not say which of them it wants.
-    """
-    given = psycopg.conninfo.conninfo_to_dict(uri)
-    hosts = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST", "")
-    said = given.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
-    if said or "," not in str(hosts):
-        return uri
-    return psycopg.conninfo.make_conninfo(uri, target_session_attrs="read-write")
 
 
 def in_utf8(connection: psycopg.BaseConnection[Any]) -> bool:

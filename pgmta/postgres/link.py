@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from pgmta.errors import AnswerLost, Backend, Blocked, LoginRefused, StoreUnavailable
-from pgmta.postgres import binary, blockers, faults
+from pgmta.postgres import binary, blockers, faults, primary
 from pgmta.postgres.fit_session import (
     AS_STORED,
     LOOK_IN_PGMTA,
@@ -23,19 +23,10 @@ from pgmta.postgres.fit_session import (
     has_octets,
     in_utf8,
     unfit,
-    writable,
 )
 from pgmta.postgres.link_connection import LinkConnection
 from pgmta.postgres.prepared_statements import PreparedStatements
 
-# A server that vanishes without closing is noticed within a minute, unless the URI says otherwise.
-_DEFAULT_PARAMETERS: dict[str, Any] = {
-    "connect_timeout": 3,  # seconds
-    "keepalives_idle": 30,  # seconds
-    "keepalives_interval": 5,  # seconds
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,  # milliseconds
-}
 _PROOF_TIMEOUT_S = 30.0  # afterwards a commit that did not wait for its standby counts as undecided
 _BLOCKERS_TIMEOUT_S = 2.0  # for the question which session blocks
 _MAX_LOOKS, _LOOK_INTERVAL_S = 10, 0.02  # at whether a process of the server has ended
@@ -269,15 +260,16 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     Raises psycopg.Error, also if a pooler stands before the server: settings, prepared statements,
     LISTEN and advisory locks belong to a session.
     """
-    given = psycopg.conninfo.conninfo_to_dict(uri)
-    options = {key: value for key, value in _DEFAULT_PARAMETERS.items() if key not in given}
-    connection = await LinkConnection.connect(
-        writable(uri),
-        autocommit=True,
-        application_name=f"pgmta {name}",
-        prepare_threshold=0,
-        **options,
-    )
+    try:
+        connection = await LinkConnection.connect(
+            primary.writable(uri),
+            autocommit=True,
+            application_name=f"pgmta {name}",
+            prepare_threshold=0,
+        )
+    except psycopg.Error:
+        primary.missed(uri)
+        raise
     try:
         check_pooler(connection)
         # not prepared: in the session of a pooler the statement would stay, as settings would
@@ -297,6 +289,7 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
         ((began, composites),) = await cursor.fetchall()
         connection.composites = composites or {}
         connection.backend = (pid, began)
+        primary.found(uri, connection)
     except BaseException:
         await connection.close()
         raise

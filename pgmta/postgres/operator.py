@@ -31,8 +31,8 @@ from pgmta.postgres.fit_session import (
     fitting,
     refuse_former,
     unfit,
-    writable,
 )
+from pgmta.postgres.primary import limited, writable
 from pgmta.postgres.role import GRANTS
 
 LOCK_TIMEOUT_S = 5.0
@@ -144,7 +144,7 @@ async def connect_operator(uri: str, settings: Sequence[LiteralString] = ()) -> 
     writes, or else any. Raises StoreUnavailable, and LoginRefused if a pooler stands before the
     server.
     """
-    wishes = dict.fromkeys((writable(uri), uri))
+    wishes = dict.fromkeys((writable(uri), limited(uri)))
     for wish in wishes:
         try:
             connection = await OperatorConnection.connect(

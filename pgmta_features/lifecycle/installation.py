@@ -10,8 +10,9 @@ import psycopg
 
 from pgmta.errors import MigrationError, StoreUnavailable
 from pgmta.postgres import blockers
-from pgmta.postgres.fit_session import as_stored, fit, writable
+from pgmta.postgres.fit_session import as_stored, fit
 from pgmta.postgres.operator import LOCK_TIMEOUT_S
+from pgmta.postgres.primary import writable
 from pgmta.store.schema import migrations, mismatch
 
 TOPICS = (

@@ -23,6 +23,9 @@ from pgmta.waiting import Waiting
 
 HEARTBEAT_INTERVAL_S = 10.0
 
+_ANSWER_TIMEOUT_S = 20.0
+"""For a heartbeat. A server may hang while its host answers for it: the next one may find another.
+"""
 _LEAVE_TIMEOUT_S = 2.0
 _RETRY_PAUSE_S = 1.0  # while PostgreSQL refuses the login
 
@@ -79,6 +82,13 @@ class Heartbeat:
 
         Raises StoreUnavailable, FormerDatabase, psycopg.Error.
         """
+        try:
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                await self._beat()
+        except TimeoutError:
+            raise StoreUnavailable(f"no answer within {_ANSWER_TIMEOUT_S:g} s") from None
+
+    async def _beat(self) -> None:
         await self.learn_schema()
         if not self._known:
             await _require_login(self._link, self._role)

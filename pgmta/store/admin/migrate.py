@@ -20,8 +20,9 @@ from pgmta.errors import FormerDatabase, MigrationError, StoreUnavailable
 from pgmta.features import SCHEMA, more_schemas
 from pgmta.postgres import blockers
 from pgmta.postgres.faults import lost_race
-from pgmta.postgres.fit_session import as_stored, fit, refuse_former, writable
+from pgmta.postgres.fit_session import as_stored, fit, refuse_former
 from pgmta.postgres.notify import NOTIFY
+from pgmta.postgres.primary import writable
 from pgmta.store.admin.daemons import others
 from pgmta.store.schema import migrations, topics
 

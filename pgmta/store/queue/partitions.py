@@ -17,8 +17,8 @@ from psycopg.rows import dict_row
 
 from pgmta.errors import PartitionError, StoreUnavailable
 from pgmta.postgres import blockers
-from pgmta.postgres.fit_session import writable
 from pgmta.postgres.operator import OperatorConnection, prepare
+from pgmta.postgres.primary import writable
 from pgmta.store.queries import queries
 
 SETTINGS = {

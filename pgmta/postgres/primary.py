@@ -1,0 +1,139 @@
+"""Which host of a connection string is the primary: this process asks the last one first.
+
+A silent primary is left after 10 s. One that answers and takes no writes, or whose processes hang,
+is found out by the first connection that is made to another host: then all connections to the
+former primary are hung up, also those that only listen.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from contextlib import suppress
+from typing import Any, Final
+from weakref import WeakSet
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+_LIMITS: Final[dict[str, Any]] = {
+    "connect_timeout": 3,  # seconds, for each host
+    # seconds: a silent server is believed for 9 s at rest, and for 10 s with a statement under way
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 10_000,  # milliseconds
+}
+_HOST_FIELDS: Final = ("host", "hostaddr", "port")
+_TAKES_WRITES: Final = ("read-write", "primary")  # of target_session_attrs
+
+type _Host = tuple[str, ...]
+
+
+class _Primary:
+    """What this process knows of the primary of one connection string."""
+
+    def __init__(self) -> None:
+        self.host: _Host | None = None
+        """The host that was the primary last; None: not known."""
+        self.lost = False
+        """Whether no host took writes since."""
+        self.connections: WeakSet[psycopg.BaseConnection[Any]] = WeakSet()
+        """Connections to it."""
+
+    def order(self, hosts: list[_Host]) -> list[_Host]:
+        """Return the hosts in the order in which they are asked."""
+        others = [host for host in hosts if host != self.host]
+        first = [host for host in hosts if host == self.host]
+        return [*others, *first] if self.lost else [*first, *others]
+
+
+_primaries: dict[str, _Primary] = {}
+_lock = threading.Lock()  # clients may have threads
+
+
+def limited(uri: str) -> str:
+    """Return the connection string with time limits for a silent server, where it has none."""
+    given = conninfo_to_dict(uri)
+    return make_conninfo(uri, **{key: v for key, v in _LIMITS.items() if key not in given})
+
+
+def writable(uri: str) -> str:
+    """Return the connection string for a server that takes writes, with time limits.
+
+    If it names several hosts, that is asked for, unless it says otherwise; and the host that was
+    the primary last is asked first. After a connection without success it is asked last.
+    """
+    given = _given(limited(uri))
+    hosts = _hosts(given)
+    if len(hosts) < 2:
+        return limited(uri)
+    if not given["target_session_attrs"]:
+        given["target_session_attrs"] = "read-write"
+    with _lock:
+        if primary := _primaries.get(uri):
+            hosts = primary.order(hosts)
+    fields = zip(_HOST_FIELDS, zip(*hosts, strict=True), strict=True)
+    given |= {field: ",".join(values) if any(values) else None for field, values in fields}
+    return make_conninfo("", **given)
+
+
+def found(uri: str, connection: psycopg.BaseConnection[Any]) -> None:
+    """Note which host a connection by `writable` has found, and hang up on the former primary."""
+    given = _given(uri)
+    hosts = _hosts(given)
+    if len(hosts) < 2 or given["target_session_attrs"] not in (None, *_TAKES_WRITES):
+        return
+    info = connection.info
+    match = [
+        host
+        for host in hosts
+        if (host[0] or host[1]) in (info.host, info.hostaddr)
+        and (host[2] or "5432") == str(info.port)
+    ]
+    if not match:
+        return
+    with _lock:
+        primary = _primaries.setdefault(uri, _Primary())
+        former = list(primary.connections) if primary.host != match[0] else []
+        primary.host, primary.lost = match[0], False
+        for each in former:
+            primary.connections.discard(each)
+        primary.connections.add(connection)
+    for each in former:
+        _hang_up(each)
+
+
+def missed(uri: str) -> None:
+    """Note that no host took writes: the one that did last is asked last now."""
+    with _lock:
+        if primary := _primaries.get(uri):
+            primary.lost = True
+
+
+def _given(uri: str) -> dict[str, Any]:
+    """Return the parameters, with those of the environment that matter here."""
+    given: dict[str, Any] = conninfo_to_dict(uri)
+    names = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT",
+             "target_session_attrs": "PGTARGETSESSIONATTRS"}  # fmt: skip
+    for key, name in names.items():
+        given[key] = given.get(key) or os.environ.get(name) or None
+    return given
+
+
+def _hosts(given: dict[str, Any]) -> list[_Host]:
+    """Return host, address and port of each host; none if their numbers do not fit together."""
+    lists = [str(given[field] or "").split(",") for field in _HOST_FIELDS]
+    number = max(len(lists[0]), len(lists[1]))
+    lists = [each * number if len(each) == 1 else each for each in lists]
+    return list(zip(*lists, strict=True)) if {len(each) for each in lists} == {number} else []
+
+
+def _hang_up(connection: psycopg.BaseConnection[Any]) -> None:
+    """End a connection for whoever waits for its server, in any thread."""
+    with (
+        suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.pgconn.socket)) as end,
+    ):
+        end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,101 @@
+"""The command bench/held: what a snapshot costs that another session holds."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from bench.columns import aligned, number
+from bench.held_run import (
+    AFTER_S,
+    DEAD_ROWS,
+    SHARE_AFTER,
+    Outcome,
+    Run,
+    Settings,
+    Statement,
+    Stretch,
+)
+from bench.options import (
+    EXIT_CODES_HELP,
+    HELP_SETTINGS,
+    dump,
+    failing,
+    finish,
+    hardware,
+    opened,
+    relay_options,
+)
+from bench.progress import log
+
+ABOUT = f"""Measure what mail costs beside a snapshot that another session holds.
+
+A program submits mail by SQL at a steady rate, and a queued delivers it to a next hop that needs no
+network. After a stretch without it a REPEATABLE READ transaction reads the queue and stays open: no
+row that is deleted meanwhile can be removed. Buffers are those of the statements of a claim, by
+pg_stat_statements, or from PostgreSQL 18 on without it those of the session that claims.
+{EXIT_CODES_HELP}less than 0.8 of the rate was delivered, the p99 of a claim rose above 3 times,
+or {AFTER_S:g} s after the end of the snapshot a table had more than {DEAD_ROWS} dead rows or a
+claim more than {SHARE_AFTER:g} times its buffers."""
+_TEXT_CHARACTERS = 110
+
+
+def table(stretches: list[Stretch]) -> str:
+    """Return the figures, with a line for each stretch."""
+    names = list(dict.fromkeys(name for one in stretches for name in one.figures))
+    rows = [["", *(one.name for one in stretches)]]
+    for name in names:
+        values = [one.figures.get(name) for one in stretches]
+        rows.append([name, *("-" if value is None else number(value) for value in values)])
+    return aligned(rows)
+
+
+def statements(stretches: list[Stretch]) -> str:
+    """Return a line for each statement: calls and buffers before, and at the end of the hold."""
+    before, held = stretches[0], stretches[-2]
+    rows = [["calls/s", "held", "buffers per call", "held", "ms per call", "held", "statement"]]
+    found = sorted(held.statements.items(), key=lambda each: -each[1].buffers)
+    for key, now in found:
+        was = before.statements.get(key, Statement(""))
+        pairs = [
+            (was.calls / before.seconds, now.calls / held.seconds),
+            (was.buffers / max(1.0, was.calls), now.buffers / now.calls),
+            (was.ms / max(1.0, was.calls), now.ms / now.calls),
+        ]
+        cells = [number(value) for pair in pairs for value in pair]
+        rows.append([*cells, now.text[:_TEXT_CHARACTERS]])
+    return "\n".join("  ".join([*(cell.rjust(9) for cell in row[:-1]), row[-1]]) for row in rows)
+
+
+@relay_options("uri")
+@click.command(context_settings=HELP_SETTINGS, help=ABOUT)
+@click.option("--minutes", default=30.0, help="For which the snapshot is held.")
+@click.option("--rate", default=500.0, type=click.FloatRange(1), help="Mails per second.")
+@click.option("--fill", default=0, type=click.IntRange(0),
+              help="Dead rows that are made at once when the snapshot begins.")  # fmt: skip
+@click.option("--waiting", default=0, type=click.IntRange(0), help="Other rows, due in a day.")
+@click.option("--due", is_flag=True, help="The other rows are due, for a next hop that is away.")
+@click.option("--campaign", default=0.0, help="Mails/s of a campaign beside the other mail.")
+@click.option("--statements", "all_", is_flag=True,
+              help="Show all statements (needs pg_stat_statements).")  # fmt: skip
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def main(json_: bool, all_: bool, uri: str | None, **rest: Any) -> None:
+    """Read the options, measure, show."""
+    settings = Settings(**rest)
+    with failing():
+        directory, server, about = opened(uri, what=f"{hardware()}; ")
+        outcome: Outcome = Run(settings, directory, server).go()
+    if json_:
+        options = asdict(settings) | {"about": about}
+        click.echo(dump({"settings": options, **asdict(outcome)}))
+    else:
+        click.echo(f"{about}\n\n{table(outcome.stretches)}\n")
+        if all_:
+            click.echo(statements(outcome.stretches))
+    for note in outcome.notes:
+        log(f"note: {note}")
+    finish([], outcome.misses)
+
+
+if __name__ == "__main__":
+    main()

@@ -39,17 +39,17 @@ CONDITIONS = (*FAR_TRIPS_S, SLOW_SYNC, BUSY)
 """Where rates have to hold too: round trips to PostgreSQL, a slow disk, a busy machine."""
 _SPIN = "while True: pass"
 _FAKETIME = "/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1"
-_TEMPLATE = """
+TEMPLATE = """
 INSERT INTO templates (name, version, sender, from_field, subject, body, words)
 VALUES ('news', 1, 'news@a.example', 'News <news@a.example>', 'News', 'Hello', '{}')
 """
-_RECIPIENTS = """
+RECIPIENTS = """
 INSERT INTO campaign_recipients (campaign_id, number, recipient, domain)
 SELECT %s, n, 'r' || n || '@d' || n %% 50 || '.example', 'd' || n %% 50 || '.example'
 FROM generate_series(1, %s) AS n
 """
-_CAMPAIGN = "SELECT campaign_create(%s, %s, 'news', sender => %s)"
-_START = "SELECT campaign_start(%s, %s, %s)"
+CAMPAIGN = "SELECT campaign_create(%s, %s, 'news', sender => %s)"
+START = "SELECT campaign_start(%s, %s, %s)"
 LOOKS_PER_S = 100
 _USING = """
 SELECT count(*) FROM (
@@ -270,13 +270,13 @@ class RatedLine:
                 db.execute(_PLAIN.format(round(run.rate * (run.seconds + 15)) + 20).encode())
                 db.execute("NOTIFY pgmta_queue")
                 return
-            db.execute(_TEMPLATE)
+            db.execute(TEMPLATE)
             for sender, seconds in run.campaigns().items():
                 name, _, credential = sender.partition("@")
-                row = db.execute(_CAMPAIGN, (name, credential, sender)).fetchone()
+                row = db.execute(CAMPAIGN, (name, credential, sender)).fetchone()
                 assert row is not None
-                db.execute(_RECIPIENTS, (row[0], round(run.rate * seconds) + 20))
-                db.execute(_START, (row[0], run.rate, 2 if run.fault == "jobs" else 1))
+                db.execute(RECIPIENTS, (row[0], round(run.rate * seconds) + 20))
+                db.execute(START, (row[0], run.rate, 2 if run.fault == "jobs" else 1))
 
     def looks(self) -> AbstractContextManager[Looks | None]:
         """Look at the campaigns of a credential, if there are two."""

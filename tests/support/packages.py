@@ -64,6 +64,7 @@ UNPACKED = {
     "opensmtpd": "usr/sbin/smtpd",
     "sendmail-bin": "usr/libexec/sendmail/sendmail",
     "bsd-mailx": "usr/bin/bsd-mailx",
+    "etcd-server": "usr/bin/etcd",
 }
 """A program of each of the packages that are unpacked."""
 
@@ -72,6 +73,9 @@ NODE = ("axe-core", "pg", "postal-mime")
 
 DJANGO_TESTS = "django-tests"
 """The tests of Django, which are in its source package alone."""
+
+PATRONI = "patroni"
+"""Patroni of packaging/cluster, in a virtual environment of its own."""
 
 MODULES = {"atheris"}
 """Python packages that exist for some systems only."""
@@ -110,6 +114,8 @@ def there(package: str) -> bool:
         return os.geteuid() == 0
     if package == DJANGO_TESTS:
         return django_tests().exists()
+    if package == PATRONI:
+        return (folder() / PATRONI / "bin" / "patroni").exists()
     if package in MODULES:
         return find_spec(package) is not None
     if package in NODE:

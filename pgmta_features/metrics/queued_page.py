@@ -10,6 +10,7 @@ from pgmta.daemon_role import QUEUED
 from pgmta.metrics.database_look import DatabaseLook
 from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values
+from pgmta.store.admin.queue_counts import HOLDERS
 from pgmta_features.metrics.queued_series import QUEUED_SERIES as CATALOGUE
 from queued.daemon.presence import Presence
 from queued.process.delivery_figures import MAX_NEXT_HOPS
@@ -141,4 +142,9 @@ def queue_values(figures: QueueFigures, most: int = MAX_NEXT_HOPS) -> Values:
         _QUEUE_PREFIX + "count_age_seconds": {(): count.age + later},
         _QUEUE_PREFIX + "count_seconds": {(): count.seconds},
         _QUEUE_PREFIX + "count_share": {(): count.share},
+        _QUEUE_PREFIX + "dead_rows": {(): float(count.dead_rows)},
+        _QUEUE_PREFIX + "horizon_transactions": {
+            (kind,): float(count.horizon_transactions if kind == count.horizon_holder else 0)
+            for kind in HOLDERS
+        },
     }

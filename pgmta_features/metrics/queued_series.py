@@ -27,6 +27,10 @@ QUEUE_SERIES = (
     Series(_Q + "count_age_seconds", "gauge", "How old these figures of the queue are."),
     Series(_Q + "count_seconds", "gauge", "How long the count took."),
     Series(_Q + "count_share", "gauge", "The part of the largest partition that it read."),
+    Series(_Q + "dead_rows", "gauge", "Rows that are gone and that vacuum has not removed yet."),
+    Series(_Q + "horizon_transactions", "gauge",
+           "How many transactions old the holder of the xmin horizon is; 0: it is of another kind.",
+           ("holder",)),
 )  # fmt: skip
 """Figures of the queue: each queued with a page shows the same."""
 

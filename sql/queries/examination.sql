@@ -1,7 +1,8 @@
 -- name: settings
 -- Settings of the server that decide whether mail is safe; a session of ours has its own synchronous_commit.
 SELECT name, CASE name WHEN 'synchronous_commit' THEN reset_val ELSE setting END AS setting, source FROM pg_settings
-WHERE name IN ('autovacuum', 'fsync', 'full_page_writes', 'synchronous_commit', 'track_counts', 'transaction_read_only')
+WHERE name IN ('autovacuum', 'fsync', 'full_page_writes', 'max_slot_wal_keep_size', 'synchronous_commit',
+    'synchronous_standby_names', 'track_counts', 'transaction_read_only')
 
 -- name: roles_async
 -- Roles of pgmta, and logins with their rights, whose own setting gives up the durability of a commit.
@@ -39,14 +40,21 @@ ORDER BY 1, 2
 SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS used,
     current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer AS most
 
--- name: long_transactions
--- Transactions that keep vacuum from rows that went meanwhile. Times of others need the role pg_read_all_stats.
-SELECT pid, usename AS login, application_name AS program, state,
-    extract(epoch FROM now() - xact_start)::float8 AS seconds
-FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-    AND xact_start < now() - make_interval(secs => %(least)s)
-ORDER BY xact_start LIMIT 5
+-- name: holders
+-- Who keeps vacuum from dead rows of the queue, the oldest first, and how many there are.
+SELECT *, (SELECT coalesce(sum(pg_stat_get_dead_tuples(relid)), 0)::bigint FROM pg_partition_tree('queue') WHERE isleaf)
+    AS dead
+FROM horizon_holders WHERE seconds >= %(seconds)s OR transactions >= %(transactions)s
+ORDER BY transactions DESC LIMIT 5
+
+-- name: standbys
+-- Who receives WAL, and how much of it is not on its disk yet. Names and states need the role pg_read_all_stats. One
+-- that catches up confirms nothing yet.
+SELECT coalesce(r.application_name, '') AS name,
+    CASE WHEN r.state <> 'streaming' THEN 'async' ELSE coalesce(r.sync_state, '') END AS confirms,
+    pg_wal_lsn_diff(pg_current_wal_lsn(), r.flush_lsn)::bigint AS octets, a.datid IS NOT NULL AS logical
+FROM pg_stat_replication AS r JOIN pg_stat_activity AS a USING (pid)
+WHERE NOT pg_is_in_recovery() AND r.state IS DISTINCT FROM 'backup' ORDER BY 1
 
 -- name: sees_all
 -- Whether this role sees what others do.
@@ -75,20 +83,16 @@ FROM queue WHERE status = 'HOLD' AND hold_until IS NULL AND (send_at IS NULL OR 
     AND ts < now() - make_interval(secs => %(least)s) AND (metadata->>'_quarantineid') IS NULL
 GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 5
 
--- name: prepared
--- Prepared transactions that do not end.
-SELECT gid AS name, extract(epoch FROM now() - prepared)::float8 AS seconds FROM pg_prepared_xacts
-WHERE database = current_database() AND prepared < now() - make_interval(secs => %(least)s) ORDER BY prepared LIMIT 5
-
 -- name: notifications
 -- How full the queue of notifications is.
 SELECT pg_notification_queue_usage() AS share
 
 -- name: slots
--- Replication slots without a reader, which keep WAL or old rows.
-SELECT slot_name AS name, CASE WHEN pg_is_in_recovery() THEN 0 ELSE
-    coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0) END::bigint AS octets
-FROM pg_replication_slots WHERE NOT active ORDER BY 2 DESC LIMIT 5
+-- Replication slots without a reader, which keep WAL or old rows; lost: PostgreSQL has removed WAL that they need.
+SELECT slot_name AS name, slot_type = 'physical' AS physical, coalesce(wal_status = 'lost', false) AS lost,
+    CASE WHEN pg_is_in_recovery() THEN 0 ELSE
+        coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0) END::bigint AS octets
+FROM pg_replication_slots WHERE NOT active AND NOT temporary ORDER BY 4 DESC LIMIT 5
 
 -- name: bloat
 -- Tables of pgmta with many dead rows, far more than an autovacuum leaves.

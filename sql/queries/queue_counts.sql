@@ -48,7 +48,10 @@ UPDATE queue_counted SET at = now(), share = %(share)s, seconds = extract(epoch 
             SELECT next_attempt FROM queue
             WHERE status IN ('QUEUED', 'DEFERRED') AND queue.priority = level.priority
                 AND next_attempt AT TIME ZONE 'UTC' <= now() AT TIME ZONE 'UTC'
-            ORDER BY next_attempt AT TIME ZONE 'UTC' LIMIT 1) AS first)
+            ORDER BY next_attempt AT TIME ZONE 'UTC' LIMIT 1) AS first),
+    dead_rows = (SELECT coalesce(sum(pg_stat_get_dead_tuples(relid)), 0) FROM pg_partition_tree('queue') WHERE isleaf),
+    (horizon_holder, horizon_transactions) = (
+        SELECT holder, transactions FROM horizon_holders ORDER BY transactions DESC LIMIT 1)
 WHERE EXISTS (SELECT FROM turn) AND (SELECT count(*) FROM new) >= 0  -- makes this statement the last one
 RETURNING 1
 
@@ -60,9 +63,11 @@ SELECT {path} AS domain, status, tenant, round(count(*) * {times}) AS rows,
 FROM queue{sample} WHERE status IN ({statuses}) AND EXISTS (SELECT FROM turn) GROUP BY 1, 2, 3
 
 -- name: read
--- How old the counts are, the seconds that they took, the share that was read, and the age of the oldest due row.
+-- How old the counts are, the seconds that they took, the share that was read, the age of the oldest due row, and what
+-- vacuum may not remove: dead rows, and by whom.
 SELECT extract(epoch FROM now() - at)::float8, seconds::float8, share::float8,
-    CASE WHEN oldest_due IS NOT NULL THEN greatest(extract(epoch FROM now() - oldest_due), 0)::float8 END
+    CASE WHEN oldest_due IS NOT NULL THEN greatest(extract(epoch FROM now() - oldest_due), 0)::float8 END,
+    dead_rows, horizon_holder, coalesce(horizon_transactions, 0)
 FROM queue_counted WHERE at > '-infinity'
 
 -- name: groups

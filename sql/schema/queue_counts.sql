@@ -27,7 +27,10 @@ CREATE TABLE queue_counted (
     at timestamptz NOT NULL DEFAULT '-infinity',
     seconds real NOT NULL DEFAULT 0,
     share real NOT NULL DEFAULT 1,
-    oldest_due timestamptz
+    oldest_due timestamptz,
+    dead_rows bigint NOT NULL DEFAULT 0,
+    horizon_holder text,
+    horizon_transactions bigint
 );
 COMMENT ON TABLE queue_counted IS 'When queue_counts was counted, in one row; its lock is the turn to count.';
 COMMENT ON COLUMN queue_counted.one IS 'Always true: there is one row.';
@@ -36,6 +39,10 @@ COMMENT ON COLUMN queue_counted.seconds IS 'How long it took.';
 COMMENT ON COLUMN queue_counted.share IS 'The least part of a partition that was read; 1: the counts are exact.';
 COMMENT ON COLUMN queue_counted.oldest_due IS
     'The least next_attempt of all rows that are due, exact also beside estimates; null: none is due.';
+COMMENT ON COLUMN queue_counted.dead_rows IS 'Dead rows in all partitions, by the statistics of PostgreSQL.';
+COMMENT ON COLUMN queue_counted.horizon_holder IS
+    'Who keeps vacuum from dead rows for the longest time, as horizon_holders.holder; null: nobody, or not seen.';
+COMMENT ON COLUMN queue_counted.horizon_transactions IS 'horizon_holders.transactions of that one.';
 COMMENT ON CONSTRAINT queue_counted_one ON queue_counted IS 'One row.';
 INSERT INTO queue_counted DEFAULT VALUES;
 
@@ -43,6 +50,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('queue_counts', 'pgmta_queued', 'SELECT, INSERT, DELETE'),
     ('queue_counts', 'pgmta_operator', 'SELECT'),
     ('queue_counts', 'pgmta_reader', 'SELECT'),
-    ('queue_counted', 'pgmta_queued', 'SELECT, UPDATE (at, seconds, share, oldest_due)'),
+    ('queue_counted', 'pgmta_queued', 'SELECT, UPDATE (at, seconds, share, oldest_due, dead_rows, horizon_holder, horizon_transactions)'),
     ('queue_counted', 'pgmta_operator', 'SELECT'),
     ('queue_counted', 'pgmta_reader', 'SELECT');

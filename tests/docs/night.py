@@ -142,7 +142,7 @@ class Night:
             "Our own certificate has expired": self._own_certificate,
             "The disk is full": lambda: self._full_disk(patch),
             "No worker runs": self._kill,
-            "An open transaction stops vacuum": lambda: self._open_transaction(patch),
+            "Somebody keeps vacuum from its work": lambda: self._open_transaction(patch),
             "A session locks the queue": self._lock,
             "The database is read-only": self._read_only,
             "The database is gone": self._gone,
@@ -207,9 +207,9 @@ class Night:
             self.system.ask(f"UPDATE {table} SET seen_at = now() - interval '1 hour'")
 
     def _open_transaction(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(server_checks, "_LONG_TRANSACTION_S", 0.0)
+        patch.setattr(server_checks, "_HELD_S", 0.0)
         session = self._stack.enter_context(psycopg.connect(self.system.uri))
-        session.execute("SELECT 1")
+        session.execute("SELECT pg_current_xact_id()")
 
     def _lock(self) -> None:
         uri = psycopg.conninfo.make_conninfo(self.system.uri, application_name="psql")

@@ -21,8 +21,10 @@ from tests.support.waiting import until
 _DEBIAN = "/usr/lib/postgresql/{}/bin"
 _SETTINGS = """
 listen_addresses = ''
-wal_level = replica
+wal_level = logical
 max_wal_senders = 4
+max_prepared_transactions = 4
+wal_receiver_status_interval = 1
 max_connections = 60
 shared_buffers = 16MB
 min_wal_size = 32MB

@@ -11,6 +11,9 @@ from pgmta.store.queries import queries
 from pgmta.store.queue.labels import next_hop_of
 
 _SQL = queries("queue_counts")
+HOLDERS = ("session", "prepared", "slot", "standby")
+"""Who may hold the horizon: the kinds of the view horizon_holders."""
+
 _MAX_GROUPS = 1000
 _MAX_WHOLE_OCTETS = 8 << 20  # of a partition that is read whole
 _SAMPLE_OCTETS = 32 << 20  # of all larger partitions together: about 90,000 rows
@@ -46,7 +49,8 @@ class GroupCount:
 class QueueCount:
     """All counts, and their age in seconds; `share` of the largest partition was read.
 
-    `oldest_due` says for how long the first due row of all is due; None: none is.
+    `oldest_due` says for how long the first due row of all is due; None: none is. The holder of
+    PostgreSQL's horizon, one of HOLDERS, keeps vacuum from the dead rows; None: none was seen.
     """
 
     age: float
@@ -54,6 +58,9 @@ class QueueCount:
     share: float
     oldest_due: float | None
     groups: Sequence[GroupCount]
+    dead_rows: int = 0
+    horizon_holder: str | None = None
+    horizon_transactions: int = 0
 
 
 class QueueCounts:
@@ -92,8 +99,8 @@ class QueueCounts:
         if not found:
             return None
         groups = [GroupCount(*row) for row in await self._link.run(_SQL["groups"])]
-        age, seconds, share, oldest_due = found[0]
-        return QueueCount(age, seconds, share, oldest_due, groups)
+        age, seconds, share, oldest_due, *horizon = found[0]
+        return QueueCount(age, seconds, share, oldest_due, groups, *horizon)
 
 
 def _part(status: str, share: float, *, path: str) -> bytes:

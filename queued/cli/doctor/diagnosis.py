@@ -20,6 +20,9 @@ class Diagnosis:
     remedy: str = ""
 
 
+NOTHING = "nothing wrong"
+"""The finding of a check that has nothing to say."""
+
 type Check = Callable[[], AsyncIterator[Diagnosis]]
 """A check yields the faults that it finds."""
 

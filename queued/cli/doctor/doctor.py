@@ -16,7 +16,7 @@ from pgmta.errors import ConfigError, FormerDatabase, LoginRefused, PgmtaError, 
 from pgmta.features import loaded
 from pgmta.postgres.operator import OperatorConnection, connect_operator
 from pgmta.store.admin.examination import TIME_LIMITS, Examination
-from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown
+from queued.cli.doctor.diagnosis import NOTHING, Check, Diagnosis, error, unknown
 from queued.cli.doctor.host_checks import HostChecks
 from queued.cli.doctor.internet_checks import InternetChecks
 from queued.cli.doctor.queue_checks import QueueChecks
@@ -92,7 +92,8 @@ async def _examined(config: Path, smtpd: Path, probe: str) -> AsyncIterator[Diag
             yield error("schema", "the database has no queue yet", remedy)
             examination = None  # the other checks would ask its tables
         elif settings and examination:
-            checks |= ServerChecks(examination).all()
+            embedded = not settings.environment.database.uri
+            checks |= ServerChecks(examination, embedded=embedded).all()
             checks |= QueueChecks(examination, uri, smtpd=smtpd.exists()).all()
             checks |= await _of_features(examination)
         if settings and probe:
@@ -139,7 +140,7 @@ async def _run(name: str, check: Check) -> AsyncIterator[Diagnosis]:
         yield unknown(name, " ".join(str(fault).split()))
     else:
         if nothing:
-            yield Diagnosis(name, "ok", "nothing wrong")
+            yield Diagnosis(name, "ok", NOTHING)
 
 
 def _folders(settings: QueuedConfig | None) -> list[Path]:
@@ -153,7 +154,7 @@ def _folders(settings: QueuedConfig | None) -> list[Path]:
 def _print(found: list[Diagnosis], *, every: bool) -> None:
     order = ("error", "warning", "unknown", "ok")
     for each in sorted(found, key=lambda each: order.index(each.severity)):
-        if each.severity != "ok" or every:
+        if each.severity != "ok" or each.finding != NOTHING or every:
             print_line(f"{each.severity:<8} {each.check}: {each.finding}")
             if each.remedy:
                 print_line(f"{'':<8} -> {each.remedy}")

@@ -10,7 +10,9 @@ from pgmta.command import age
 from pgmta.features import SCHEMA, more_schemas
 from pgmta.postgres import blockers
 from pgmta.store.admin.examination import Examination
+from queued.cli.doctor import horizon
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, unknown, warning
+from queued.cli.doctor.host_loss import Copies, StandbyState, judge
 
 _MIN_VERSION = 150000  # as the parameter server_version_num has it
 _MAX_CLOCK_ERROR_S = 2.0
@@ -18,7 +20,9 @@ _FULL_SHARE = 0.9  # of the connections
 _OLD_TRANSACTIONS = 1_000_000_000  # of about 2 * 10^9 that there are
 _KEPT_WAL_OCTETS = 1 << 30
 _BLOCKING_S = 2.0  # a session that blocks others for longer is a finding
-_LONG_TRANSACTION_S = 300.0
+# shorter ones are usual; a standby reports every 10 s, and has no age in seconds
+_HELD_S = 60.0
+_HELD_TRANSACTIONS = 50_000
 _NOTIFY_QUEUE_SHARE = 0.5  # of the queue of NOTIFY
 _MIN_DEAD_ROWS = 200_000  # and more than three times the others
 
@@ -26,7 +30,8 @@ _MIN_DEAD_ROWS = 200_000  # and more than three times the others
 class ServerChecks:
     """Checks over one connection. Each method raises psycopg.Error."""
 
-    def __init__(self, examination: Examination) -> None:
+    def __init__(self, examination: Examination, *, embedded: bool = False) -> None:
+        self._embedded = embedded
         self._ask = examination.ask
         self._examination = examination
 
@@ -39,9 +44,10 @@ class ServerChecks:
             "autovacuum": self.autovacuum,
             "connections": self.connections,
             "locks": self.locks,
-            "transactions": self.transactions,
+            "xmin horizon": self.horizon,
             "notifications": self.notifications,
             "replication slots": self.slots,
+            "loss of a host": self.host_loss,
             "publications": self.publications,
             "bloat": self.bloat,
             "transaction age": self.transaction_age,
@@ -51,6 +57,10 @@ class ServerChecks:
             "days": self.days,
             "collation": self.collation,
         }
+
+    async def _setting(self, name: str) -> str:
+        (found,) = (row["setting"] for row in await self._ask("settings") if row["name"] == name)
+        return str(found)
 
     async def version(self) -> AsyncIterator[Diagnosis]:
         """Look at the version."""
@@ -141,28 +151,20 @@ class ServerChecks:
                 blockers.remedy(row),
             )
 
-    async def transactions(self) -> AsyncIterator[Diagnosis]:
-        """Look for transactions that do not end."""
+    async def horizon(self) -> AsyncIterator[Diagnosis]:
+        """Look for what keeps vacuum from rows that are gone."""
         seen = (await self._ask("sees_all"))[0]
         if not seen["sees"]:
             yield unknown(
-                "transactions",
-                "this login does not see how long others' transactions last",
+                "xmin horizon",
+                "this login does not see which sessions and standbys keep vacuum from its work",
                 f"a superuser runs `GRANT pg_monitor TO {seen['login']};`",
             )
-        for row in await self._ask("long_transactions", least=_LONG_TRANSACTION_S):
-            yield warning(
-                "transactions",
-                f"a transaction of {row['login']} ({row['program'] or 'no name'}, {row['state']}) "
-                f"lasts {age(row['seconds'])}: rows that are gone stay in the tables",
-                f"end its program, or SELECT pg_terminate_backend({row['pid']});",
-            )
-        for row in await self._ask("prepared", least=_LONG_TRANSACTION_S):
-            yield warning(
-                "transactions",
-                f"the prepared transaction {row['name']} waits for {age(row['seconds'])}",
-                f"COMMIT PREPARED or ROLLBACK PREPARED '{row['name']}';",
-            )
+        limits = {"seconds": _HELD_S, "transactions": _HELD_TRANSACTIONS}
+        for number, row in enumerate(await self._ask("holders", **limits)):
+            what, remedy = horizon.described(row), horizon.remedy(row)
+            cost = horizon.cost(row["dead"]) if not number else "as it does, if that one ends"
+            yield warning("xmin horizon", f"{what} keeps vacuum from its work: {cost}", remedy)
 
     async def notifications(self) -> AsyncIterator[Diagnosis]:
         """Look whether a session keeps notifications of others."""
@@ -176,14 +178,42 @@ class ServerChecks:
             )
 
     async def slots(self) -> AsyncIterator[Diagnosis]:
-        """Look for replication slots without a reader."""
+        """Look for replication slots without a reader, or without the WAL that it needs."""
+        limit = await self._setting("max_slot_wal_keep_size")
         for row in await self._ask("slots"):
-            if row["octets"] >= _KEPT_WAL_OCTETS:
+            drop = f"SELECT pg_drop_replication_slot('{row['name']}');"
+            if row["lost"]:
                 yield warning(
                     "replication slots",
-                    f"the slot {row['name']} has no reader, and keeps {row['octets'] >> 20} MB",
-                    f"start its reader, or SELECT pg_drop_replication_slot('{row['name']}');",
+                    f"the slot {row['name']} has lost WAL that its reader needs, by "
+                    f"max_slot_wal_keep_size = {limit} MB",
+                    f"{drop} and make the standby anew",
                 )
+            elif row["octets"] >= _KEPT_WAL_OCTETS:
+                least = "until the disk is full" if limit == "-1" else f"up to {limit} MB"
+                yield warning(
+                    "replication slots",
+                    f"the slot {row['name']} has no reader, and keeps {row['octets'] >> 20} MB of "
+                    f"WAL, {least}",
+                    f"start its reader, or {drop}",
+                )
+
+    async def host_loss(self) -> AsyncIterator[Diagnosis]:
+        """Say what the loss of the server's host would lose."""
+        if await self._setting("transaction_read_only") == "on":
+            return  # the check of durability says so
+        rows = await self._ask("standbys")
+        slots = [row["name"] for row in await self._ask("slots") if row["physical"]]
+        yield judge(
+            Copies(
+                await self._setting("synchronous_standby_names"),
+                await self._setting("synchronous_commit"),
+                [StandbyState(**row) for row in rows],
+                slots,
+                self._embedded,
+                (await self._ask("sees_all"))[0]["sees"],
+            )
+        )
 
     async def publications(self) -> AsyncIterator[Diagnosis]:
         """Look for tables that a publication stops, or would stop."""

@@ -42,19 +42,20 @@ class Doctor:
 
     def wrong_there(self) -> dict[str, list[dict[str, str]]]:
         """The same by the checks of the database alone, which take no further process."""
+        return asyncio.run(self.look())
 
-        async def look() -> dict[str, list[dict[str, str]]]:
-            found: dict[str, list[dict[str, str]]] = {}
-            async with connected(self.uri, TIME_LIMITS) as db:
-                examination = Examination(db)
-                checks = ServerChecks(examination).all()
-                checks |= QueueChecks(examination, self.uri, smtpd=True).all()
-                for name, check in checks.items():
-                    if bad := [asdict(each) async for each in check()]:
-                        found[name] = bad
-            return found
-
-        return asyncio.run(look())
+    async def look(self) -> dict[str, list[dict[str, str]]]:
+        """Do the same in a coroutine."""
+        found: dict[str, list[dict[str, str]]] = {}
+        async with connected(self.uri, TIME_LIMITS) as db:
+            examination = Examination(db)
+            checks = ServerChecks(examination).all()
+            checks |= QueueChecks(examination, self.uri, smtpd=True).all()
+            for name, check in checks.items():
+                bad = [asdict(each) async for each in check() if each.severity != "ok"]
+                if bad:
+                    found[name] = bad
+        return found
 
     def wrong(self, *words: str) -> dict[str, list[dict[str, str]]]:
         """The errors and warnings, by check."""

@@ -50,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--rolling-every", type=float, default=0.5, help="seconds between restarts")
     group.addoption("--bounce-kills", type=int, default=2, help="kills while messages fail")
     group.addoption("--bounce-messages", type=int, default=100, help="messages that fail")
+    group.addoption("--switchovers", type=int, default=2, help="switchovers under load")
     group.addoption("--faults-only", default="", help="names of faults, with commas between")
     group.addoption("--fuzz-seconds", type=float, default=2.0, help="seconds of each fuzzer")
     group.addoption("--faults-seed", type=int, default=None, help="the same faults again")

@@ -18,6 +18,7 @@ from pgmta.config.authentication import Authentication
 from pgmta.config.types import Network
 from pgmta.logs import get
 from pgmta.password import login_name, prepared
+from pgmta.postgres.outage import Outage
 from pgmta.postgres.resources import Resources
 from pgmta.store.accounts.logins import LoginStore
 
@@ -57,11 +58,11 @@ class Logins:
     It has a name only if a user has it, because some people type their password there.
     """
 
-    def __init__(self, resources: Resources, config: Authentication) -> None:
+    def __init__(self, resources: Resources, config: Authentication, outage: Outage) -> None:
         store = LoginStore(resources.link("logins", {"statement_timeout": "10s"}))
         self.mechanisms = tuple(config.mechanisms)
         """In the order of the configuration."""
-        self.users = Users(store)
+        self.users = Users(store, outage)
         """The table of users."""
         self.throttle = Throttle(config.failures)
         """The failures."""

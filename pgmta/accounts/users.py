@@ -14,10 +14,11 @@ import threading
 import time
 from base64 import b64encode
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import psycopg
 
@@ -27,6 +28,7 @@ from pgmta.accounts.scram import Keys, keys_of
 from pgmta.config.types import Network
 from pgmta.errors import StoreUnavailable
 from pgmta.password import matches
+from pgmta.postgres.outage import Outage
 from pgmta.store.accounts.logins import Levels, LoginStore, Verifier, name_key
 
 _REMEMBER_S = 600.0  # a right password; a change of the user ends it within a second
@@ -119,8 +121,9 @@ class Users:
     Passwords are remembered as hashes with a key of the process.
     """
 
-    def __init__(self, store: LoginStore) -> None:
+    def __init__(self, store: LoginStore, outage: Outage) -> None:
         self._store = store
+        self._outage = outage
         self._passwords = Passwords(_THREADS)
         self._key = secrets.token_bytes(32)
         self._nobody = _NOBODY_HASH + "$".join(
@@ -146,7 +149,7 @@ class Users:
         async with self._lock:
             if not self.fresh:
                 began = time.monotonic()
-                self.changes, self._secret = await _answer(self._store.changes())
+                self.changes, self._secret = await self._answer(self._store.changes)
                 self._asked = began
 
     def remembered(self, name: str) -> Entry | None:
@@ -173,7 +176,7 @@ class Users:
         Passwords that were checked stay remembered if the user is the same. Raises AuthUnavailable.
         """
         before, began = self.remembered(name), time.monotonic()
-        verifier, levels = await _answer(self._store.find_user(name, units))
+        verifier, levels = await self._answer(partial(self._store.find_user, name, units))
         if began > self._asked:
             self.changes, self._asked = verifier.changes, began
         if before and before.verifier.version == verifier.version:
@@ -232,18 +235,21 @@ class Users:
         entry.remember(digest, time.monotonic() + _REMEMBER_S, right=right)
         return right
 
+    async def _answer[T](self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer of the database, after a short outage. Raises AuthUnavailable."""
+
+        async def in_time() -> T:
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                return await ask()
+
+        try:
+            return await self._outage.outlast(in_time)
+        except (StoreUnavailable, psycopg.Error, TimeoutError, ValueError) as error:
+            raise AuthUnavailable(str(error) or "the database does not answer") from error
+
     def close(self) -> None:
         """End the threads."""
         self._passwords.close()
-
-
-async def _answer[T](question: Awaitable[T]) -> T:
-    """Return the answer of the database. Raises AuthUnavailable."""
-    try:
-        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-            return await question
-    except (StoreUnavailable, psycopg.Error, TimeoutError, ValueError) as error:
-        raise AuthUnavailable(str(error) or "the database does not answer") from error
 
 
 class Turns:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from pgmta.config.types import Period, Section, Whole
+from pgmta.config.types import Duration, Period, Section, Whole
 
 
 class Ingest(Section):
@@ -20,3 +20,15 @@ class Ingest(Section):
         default=30.0,
         description="time for a commit to begin, and for its statement; then the client gets 451",
     )
+    patience: Duration = Field(
+        default=10.0,
+        ge=0,
+        description="age up to which an outage of PostgreSQL keeps messages and sessions waiting; "
+        "then clients get 451; 0s: they get it at once",
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Ingest:
+        if self.patience > self.wait:
+            raise ValueError(f"patience ({self.patience:g} s) is above wait ({self.wait:g} s)")
+        return self

@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 import psycopg
 
 from pgmta.aging_queue import AgingQueue
-from pgmta.errors import StoreUnavailable
+from pgmta.errors import AnswerLost, Backend, StoreUnavailable
 from pgmta.intake.content import Content, DoneCallback, State
 from pgmta.logs import get
 from pgmta.model import PART_OCTETS
+from pgmta.postgres.outage import Outage
 from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue, chunk_count
 
@@ -70,7 +72,8 @@ class ChunkWriter:
     If a crash comes between the chunks and their message, the chunks are removed as orphans.
     """
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: Resources, outage: Outage) -> None:
+        self._outage = outage
         self._links = [
             resources.link(f"chunks {n}", _COMMIT_SETTINGS) for n in range(_MAX_CONNECTIONS)
         ]
@@ -151,7 +154,8 @@ class ChunkWriter:
                 ):
                     ids.append(self._drops.popleft()[1])
                 try:
-                    await Enqueue(self._links[0]).drop_chunks(ids)
+                    drop = partial(Enqueue(self._links[0]).drop_chunks, ids)
+                    await self._outage.outlast(drop)
                 except (StoreUnavailable, psycopg.Error) as error:
                     log.warning("chunks of messages stay behind", ids=ids, reason=str(error))
         finally:
@@ -174,6 +178,7 @@ class ChunkWriter:
     async def _run(self, store: Enqueue) -> None:
         while True:
             await self._work.wait()
+            await self._outage.wait()
             group = self._take()
             if not group:
                 self._work.clear()
@@ -192,11 +197,22 @@ class ChunkWriter:
 
     async def _write(self, store: Enqueue, group: list[Part]) -> Exception | None:
         contents = [part.content for part in group]
+        lost: list[Backend] = []
+
+        async def write() -> None:
+            if lost and await store.has_chunks(contents[0].id, contents[0].chunks, lost):
+                return
+            try:
+                await store.chunks(
+                    (c.id, c.chunks, p.octets) for c, p in zip(contents, group, strict=True)
+                )
+            except AnswerLost as error:
+                lost.append(error.backend)
+                raise
+
         self._writing.update(contents)
         try:
-            await store.chunks(
-                (c.id, c.chunks, p.octets) for c, p in zip(contents, group, strict=True)
-            )
+            await self._outage.outlast(write)
         except Exception as error:  # whatever it is, no content that lacks a chunk gets 250
             log.warning("can't store content", parts=len(group), reason=str(error))
             return error

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import psycopg
-
 from pgmta.config.ingest import Ingest
 from pgmta.daemon_role import DaemonRole
 from pgmta.errors import StoreUnavailable, Undecided
@@ -21,6 +19,7 @@ from pgmta.logs import get
 from pgmta.metrics.series import NUMBERS, SECONDS, Histogram
 from pgmta.model import CHUNK_OCTETS, PART_OCTETS, NewMessage
 from pgmta.postgres.notify import Notifier
+from pgmta.postgres.outage import Outage
 from pgmta.postgres.resources import Resources
 from pgmta.store.admin.daemons import Heartbeat
 from pgmta.store.queue.enqueue import SESSION, Enqueue, chunk_count
@@ -38,7 +37,6 @@ _LARGE_CHUNKS = PART_OCTETS // CHUNK_OCTETS  # a client with a larger message ha
 _LARGE_WAIT_FACTOR = 4  # a large message may take so many times as long
 _LOOK_INTERVAL_S = 0.25  # at how long commits take
 _IDLE_LOOK_INTERVAL_S = 1.0  # while no message waits
-_PROBE_TIMEOUT_S = 5.0
 _MAX_COMMIT_S = 420.0
 """While a commit is under way, its clients are answered after so long.
 
@@ -97,19 +95,19 @@ class Committer:
         # this connection is opened for the first large message
         self._large = resources.link("large", SESSION | longer, proof_s=config.wait)
         self._side = resources.link("side")
-        self.chunks = ChunkWriter(resources)
+        self.schema = Schema()
+        self.ids = Ids(Enqueue(self._side, self.schema))
+        self.outage = Outage(config.patience, self.ids.fill, self._give_up)
+        """Whether PostgreSQL is away, and whether to wait for it."""
+        self.chunks = ChunkWriter(resources, self.outage)
         self._storing: set[Content] = set()  # complete contents whose only part is being written
         self._pending: deque[Content] = deque()
         self._writing: list[list[Content]] = []
         self._work = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
         """They end by `stop` only."""
-        self.away = False
-        """Whether the last commit failed because PostgreSQL could not do it."""
         self.figures = IntakeFigures()
         """Counts of the groups that are durable."""
-        self.schema = Schema()
-        self.ids = Ids(Enqueue(self._side, self.schema))
 
     def heartbeat(self, host: str) -> Heartbeat:
         """Return the heartbeat of this process; it learns the schema for all that is written."""
@@ -128,6 +126,7 @@ class Committer:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.outage.stop()
         await self.chunks.stop()
 
     def commit(
@@ -141,15 +140,15 @@ class Committer:
 
         `log_template` is the text around the values of its line in the log; without any, none.
 
-        The error is StoreUnavailable if PostgreSQL is away or takes longer than `ingest.wait`. A
-        message that was not yet on its way by then is discarded. The error is Undecided if the
-        result of the commit could not be found out in time.
+        The error is StoreUnavailable if PostgreSQL is away for longer than `ingest.patience`, or
+        takes longer than `ingest.wait`. A message that was not yet on its way by then is discarded.
+        The error is Undecided if the result of the commit could not be found out in time.
         """
         content.message, content.done = message, done
         content.log_template = log_template
         content.collected = 0  # the rest is in the message itself
         content.since = time.monotonic()
-        if len(self.ids.available) < self.ids.low:
+        if len(self.ids.available) < self.ids.low and not self.outage.away:
             self.ids.refill()
         if len(message.body) > CHUNK_OCTETS:  # too large for the message's own row
             content.state = State.WRITING
@@ -167,51 +166,36 @@ class Committer:
         Raises psycopg.Error, and StoreUnavailable, which takes PostgreSQL for away: also if there
         is none within `ingest.wait`, as without a synchronous standby.
         """
-        error: StoreUnavailable
         try:
             async with asyncio.timeout(self._config.wait):
-                return await self.ids.take_id()
+                return await self.outage.outlast(self.ids.take_id)
         except TimeoutError:
-            error = StoreUnavailable("the reservation of message ids takes too long")
-        except StoreUnavailable as unavailable:
-            error = unavailable
-        self._log_away(error)
-        raise error
+            error = Undecided("the reservation of message ids takes too long")
+            self.outage.note(error)
+            raise error from None
 
     @property
     def lag(self) -> float:
         """Seconds for which the oldest complete message waits for its commit, or all for ids.
 
-        Large messages do not count: many of them take long at any speed.
+        Large messages do not count: many of them take long at any speed. Nor does an outage.
         """
+        if self.outage.waits:
+            return 0.0
         oldest = [self.ids.asked_at, *(content.since for content in self._storing)]
         for group in (self._pending, *self._writing):
             oldest += [content.since for content in group if content.chunks <= _LARGE_CHUNKS][:1]
-        return max(0.0, time.monotonic() - min(oldest))
+        return max(0.0, time.monotonic() - max(min(oldest), self.outage.ended_at))
 
     @property
     def waiting(self) -> int:
         """Complete messages that wait for their commit, or whose commit is under way."""
         return len(self._pending) + len(self._storing) + sum(map(len, self._writing))
 
-    async def probe(self) -> bool:
-        """Return whether PostgreSQL takes mail again, by the reservation of message ids."""
-        try:
-            async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                await self.ids.fill()
-        except (StoreUnavailable, psycopg.Error, TimeoutError):
-            return False
-        if self.away:
-            self._is_back()
-        return True
-
-    def shut(self) -> None:
-        """Take PostgreSQL for away until a probe succeeds; the caller has logged why."""
-        self.away = True
-
-    def _is_back(self) -> None:
-        log.info("database is back")
-        self.away = False
+    @property
+    def refuses(self) -> bool:
+        """Whether PostgreSQL is away, and no message waits for it."""
+        return self.outage.refuses
 
     def _stored(self, content: Content, error: Exception | None) -> None:
         """Store the message next, if the only part of its content has been written."""
@@ -247,6 +231,8 @@ class Committer:
     async def _run(self, store: Enqueue) -> None:
         while True:
             await self._work.wait()
+            if self.outage.waits:
+                await self.outage.wait()
             group = self._take()
             if not group:
                 self._work.clear()
@@ -298,8 +284,10 @@ class Committer:
             self._leave_open(group, str(error))
             self._answer(group, error)
         except StoreUnavailable as error:
-            self._log_away(error)
-            self._refuse(group, error)
+            if self.outage.note(error):
+                self._put_back(group)
+            else:
+                self._refuse(group, error)
         except (
             Exception
         ) as error:  # also one that is not psycopg's, of a message that can't be encoded
@@ -309,8 +297,7 @@ class Committer:
             log.error("message refused by the database", id=group[0].id, reason=str(error))
             self._refuse(group, error)
         else:
-            if self.away:
-                self._is_back()
+            self.outage.end()
             seconds = time.monotonic() - began
             for content in group:
                 if content.state is _UNDECIDED:
@@ -332,6 +319,7 @@ class Committer:
     async def _write_singly(self, store: Enqueue, group: list[Content]) -> None:
         """Write each message by itself: one that PostgreSQL refuses must not refuse the others."""
         while group:
+            await self.outage.wait()
             content = group[0]
             if content.done:
                 await self._write(store, [content])
@@ -339,15 +327,20 @@ class Committer:
                 content.remove()  # the session has gone, and nothing is stored
             del group[0]  # its session was answered
 
-    def _look_failed(self, error: StoreUnavailable) -> None:
-        """Refuse what waits: it is open what became of a commit, and PostgreSQL is away."""
-        self._log_away(error)
-        self._give_up(error)
+    def _put_back(self, group: list[Content]) -> None:
+        """Have messages of which nothing is stored wait for the end of an outage."""
+        for content in reversed(group):
+            if content.done:
+                content.state = _WAITING
+                self._pending.appendleft(content)
+            else:
+                content.remove()  # the session has gone
+        self._work.set()
 
-    def _log_away(self, error: StoreUnavailable) -> None:
-        if not self.away:
-            log.warning("database is away", reason=str(error))
-        self.away = True
+    def _look_failed(self, error: StoreUnavailable) -> None:
+        """Note an outage in which it is open what became of a commit; what waits may be refused."""
+        if not self.outage.note(error):
+            self._give_up(error)
 
     def _refuse(self, contents: list[Content], error: Exception) -> None:
         """Discard messages of which nothing is stored, and answer their sessions."""

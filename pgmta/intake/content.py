@@ -31,7 +31,7 @@ TRANSITIONS = {
     State.WRITTEN: {State.WRITING, State.FAILED, State.WAITING, State.DISCARDED},
     State.FAILED: {State.DISCARDED},
     State.WAITING: {State.COMMITTING, State.DISCARDED},
-    State.COMMITTING: {State.UNDECIDED, State.COMMITTED, State.DISCARDED},
+    State.COMMITTING: {State.WAITING, State.UNDECIDED, State.COMMITTED, State.DISCARDED},
     State.UNDECIDED: {State.COMMITTED, State.DISCARDED},
     State.COMMITTED: set[State](),
     State.DISCARDED: set[State](),

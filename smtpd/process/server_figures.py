@@ -25,6 +25,7 @@ def server_values(server: Server, hooks: Iterable[Hook]) -> Values:
         "tls_failures_total": seen.failed_handshakes,
         "commit_waiting": server.committer.waiting,
         "gate_closed": server.gate.closed or bool(server.committer.schema.problem),
+        "outage_awaited": server.committer.outage.waits,
         "content_bytes": server.memory.used,
     }
     values: Values = {PREFIX + name: {(): float(number)} for name, number in numbers.items()}
@@ -53,6 +54,6 @@ def server_problem(server: Server) -> str:
         return "smtpd stops"
     if server.committer.schema.problem:
         return server.committer.schema.problem
-    if server.committer.away or server.gate.closed:
+    if server.committer.refuses or server.gate.closed:
         return "the database is slow or away"
     return ""

@@ -54,7 +54,7 @@ async def serve(
     shared.start()
     heartbeat = shared.committer.heartbeat(config.environment.hostname)
     answered = asyncio.Event()
-    stop, beat = signals.stop, partial(heartbeat.run, shared.committer.shut, answered)
+    stop, beat = signals.stop, partial(heartbeat.run, shared.committer.outage.refuse, answered)
     duties = [
         start_part("heartbeat", beat, stop),
         start_part("certificates", tls.watch),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgmta.mail.address import lower_ascii, unquoted
+from pgmta.postgres.outage import Outage
 from pgmta.postgres.resources import Resources
 from pgmta.selection import Term
 from pgmta.store.accounts.recipients import Recipients
@@ -29,10 +30,10 @@ class Directory:
     4.5.1), unless its next hop is asked. Raises ConfigError for a file with mistakes.
     """
 
-    def __init__(self, config: SmtpdConfig, resources: Resources) -> None:
+    def __init__(self, config: SmtpdConfig, resources: Resources, outage: Outage) -> None:
         relay = config.relay
         asked = any(entry.table for entry in relay.recipients)
-        table = RecipientTable(Recipients(resources)) if asked else None
+        table = RecipientTable(Recipients(resources), outage) if asked else None
         self._entries: list[_DomainEntry] = []
         for entry in relay.recipients:
             source: Source

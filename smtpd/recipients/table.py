@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from pgmta.logs import get
+from pgmta.postgres.outage import Outage
 from pgmta.store.accounts.recipients import Recipients
 from smtpd.recipients.recipient_verdict import Remembered, Verdict
 
@@ -18,8 +20,9 @@ log = get("smtpd")
 class RecipientTable:
     """Asks for the recipients of all sessions together: one statement at a time."""
 
-    def __init__(self, store: Recipients) -> None:
+    def __init__(self, store: Recipients, outage: Outage) -> None:
         self._store = store
+        self._outage = outage
         self._memory = Remembered()
         self._waiting: dict[tuple[str, ...], asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -48,8 +51,7 @@ class RecipientTable:
                 keys = list(self._waiting)[:_RECIPIENTS_PER_QUESTION]
                 known: set[str] | None = None
                 try:
-                    async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                        known = await self._store.known({one for key in keys for one in key})
+                    known = await self._outage.outlast(partial(self._known, keys))
                 except Exception as error:  # whatever it is: sessions wait for an answer
                     log.warning("recipients can't be looked up", reason=str(error))
                 for key in keys:
@@ -65,3 +67,7 @@ class RecipientTable:
             for future in self._waiting.values():
                 future.cancel()
             self._waiting.clear()
+
+    async def _known(self, keys: list[tuple[str, ...]]) -> set[str]:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            return await self._store.known({one for key in keys for one in key})

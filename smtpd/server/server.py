@@ -71,12 +71,14 @@ class Server:
         """The log of messages that were taken."""
         note = self.accepted.note if self.accepted else None
         self.committer = Committer(SMTPD, self.resources, config.ingest, self._notifier, note)
+        outage = self.committer.outage
         users = config.uses_auth or any(each.xclient for each in config.listen)
-        self.logins = Logins(self.resources, config.auth) if users else None
+        self.logins = Logins(self.resources, config.auth, outage) if users else None
         """How users log in, if they may at some listener."""
         self.gate = Gate(config.limits, self.committer)
         """Whether the database is quick enough for more mail."""
-        self.directory = Directory(config, self.resources) if config.relay.recipients else None
+        recipients = config.relay.recipients
+        self.directory = Directory(config, self.resources, outage) if recipients else None
         """The known recipients of relay domains; None: all are taken."""
         self.tracing = tracing()
         """The part that makes spans; None unless OpenTelemetry is on."""

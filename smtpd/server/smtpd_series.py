@@ -30,6 +30,8 @@ SERIES = (
     Series(PREFIX + "commit_waiting", "gauge", "Complete messages that wait for their commit."),
     Series(PREFIX + "gate_closed", "gauge",
            "Processes that take no mail, because the database is slow or away."),
+    Series(PREFIX + "outage_awaited", "gauge",
+           "Processes whose mail waits, because the database has gone away a moment ago."),
     Series(PREFIX + "content_bytes", "gauge", "Content and input that is in memory."),
     Series(PREFIX + "hook_calls_total", "counter", "Calls of hooks.", ("hook",)),
     Series(PREFIX + "hook_seconds_total", "counter", "How long they took.", ("hook",)),

@@ -25,6 +25,10 @@ UNION ALL SELECT message_id FROM attempts WHERE message_id = ANY (%(ids)b::bigin
 -- the table by many pages at once.
 COPY message_chunks (message_id, position, data) FROM STDIN (FORMAT binary)
 
+-- name: chunks_stored
+-- How many chunks of a message are stored.
+SELECT count(*) FROM message_chunks WHERE message_id = %(id)s
+
 -- name: drop_chunks
 -- Chunks of messages that were not accepted in the end. No join: see claim.sql.
 DELETE FROM message_chunks WHERE message_id = ANY (ARRAY(

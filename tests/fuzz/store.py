@@ -45,7 +45,7 @@ class Store:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.chunks = self
-        self.away = False
+        self.refuses = False
         self.lag = 0.0
         self.begin()
 

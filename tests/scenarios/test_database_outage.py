@@ -59,7 +59,7 @@ def test_intake_and_delivery_come_back(
 ) -> None:
     system = private_system
     hop = system.hop()
-    smtpd = system.smtpd()
+    smtpd = system.smtpd(ingest={"patience": "1s"})
     # a claim whose answer the crash has swallowed is given back: nothing waits for its lease
     queued = system.queued(hop, process={"lease": "60s", "drain": "5s"})
     children = [child.pid for child in smtpd.children()]

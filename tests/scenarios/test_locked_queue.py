@@ -14,7 +14,7 @@ MOST = 400  # characters of a line for people
 @pytest.mark.slow
 def test_the_daemons_name_the_session(system: System) -> None:
     hop = system.hop()
-    smtpd = system.smtpd(ingest={"wait": "1s"})
+    smtpd = system.smtpd(ingest={"wait": "1s", "patience": "1s"})
     queued = system.queued(hop)
     system.enqueue("alice@hop.example")
     system.wait_empty()

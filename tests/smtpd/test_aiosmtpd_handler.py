@@ -229,7 +229,7 @@ def test_an_error_before_the_commit_is_answered(
 
 def test_mail_is_deferred_while_there_is_no_database() -> None:
     uri = f"postgresql://absent@127.0.0.1:{free_port()}/nowhere"
-    with controlling(AiosmtpdHandler(uri, {**OPEN, "ingest": {"wait": "0.2s"}})) as port:
+    with controlling(AiosmtpdHandler(uri, {**OPEN, "ingest": {"patience": "0s"}})) as port:
         lines = ["EHLO c", "MAIL FROM:<s@a.example>", "RCPT TO:<r@b.example>", "DATA", "x\r\n."]
         assert "451 4.3.0" in {reply[:9] for _, reply in speak(port, lines)}
 

@@ -77,7 +77,9 @@ class Rig:
         self.good = self.system.hop(ledger.recorder())
         self.faulty = self.system.hop(ledger.recorder())
         listen = [{"port": free_port(), "role": "internal", "on_failed": "hold"}]
-        self.smtpd = self.system.smtpd(processes=2, ingest={"wait": "2s"}, listen=listen)
+        self.smtpd = self.system.smtpd(
+            processes=2, ingest={"wait": "2s", "patience": "1s"}, listen=listen
+        )
         self.workers = [
             self.system.queued(
                 routes={GOOD: self.good.target, FAULTY: self.faulty.target},

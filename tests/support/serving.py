@@ -25,13 +25,13 @@ from tests.support.waiting import PATIENCE
 
 @contextmanager
 def serving(uri: str, **config: Any) -> Iterator[int]:
-    """The port of an smtpd with this configuration."""
+    """The port of an smtpd with this configuration; an outage keeps nobody waiting by default."""
     settings = SmtpdConfig.model_validate(
         {
             "environment": {"hostname": "mx.example"},
-            "ingest": {"wait": "5s"},
             "listen": [{"name": "here", "early": "allow"}],
             **config,
+            "ingest": {"wait": "5s", "patience": "0s", **config.get("ingest", {})},
         }
     )
     started, stop = threading.Event(), threading.Event()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ min_wal_size = 32MB
 fsync = off
 jit = off
 """
+_SYNCHRONOUS = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'"
 _WAITING = """
 SELECT pid, query_start FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = 'pgmta'
 """
@@ -68,6 +70,13 @@ class Node:
 
     def start(self) -> None:
         self.control("-w", "-l", f"{self.folder}/log", "-o", f"-k {self.folder}", "start")
+
+    def follow(self, primary: Node) -> None:
+        """Start it as the standby of another."""
+        line = f"primary_conninfo = '{make_conninfo(primary.uri, dbname='postgres')}'\n"
+        self._programs.write_file(self.data / "postgresql.auto.conf", line, append=True)
+        self._programs.write_file(self.data / "standby.signal", "")
+        self.start()
 
     def crash(self) -> None:
         """End it at once, if it runs."""
@@ -124,8 +133,7 @@ class Pair:
         with psycopg.connect(own, autocommit=True) as db:
             db.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             db.execute("SELECT pg_reload_conf()")
-            synchronous = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'"
-            until(lambda: db.execute(synchronous).fetchall())
+            until(lambda: db.execute(_SYNCHRONOUS).fetchall())
 
     @staticmethod
     def connect(node: Node, **options: Any) -> psycopg.Connection[Any]:
@@ -191,6 +199,31 @@ class Pair:
         self.db.execute("SELECT pg_reload_conf()")
         until(lambda: self.db.execute("SHOW synchronous_standby_names").fetchone() == ("",))
         return self.db
+
+    def switch_over(self, meanwhile: Callable[[], None] = lambda: None) -> float:
+        """Stop the primary, which sends all to the standby first, and promote that.
+
+        `meanwhile` is called in between.
+
+        The former primary becomes the standby. It is `primary` before and `standby` afterwards.
+        Returns when commits were possible again, by the monotonic clock.
+        """
+        self.db.close()
+        former, promoted = self.primary, self.standby
+        former.control("-w", "-m", "fast", "stop")
+        meanwhile()
+        promoted.control("-w", "promote")
+        self.primary, self.standby, self.uri = promoted, former, promoted.uri
+        self.db = self.connect(promoted)
+        at = time.monotonic()
+        former.follow(promoted)
+        self.db.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.db.execute("SELECT pg_reload_conf()")
+        return at
+
+    def wait_for_standby(self) -> None:
+        """Return once the standby has all."""
+        until(lambda: self.db.execute(_SYNCHRONOUS).fetchall())
 
     def close(self) -> None:
         self.thaw()

@@ -172,6 +172,16 @@ class Enqueue:
         ):
             await copy.write(rows)
 
+    async def has_chunks(self, message_id: int, before: int, lost: list[Backend]) -> bool:
+        """Return whether a write of chunks whose answer was lost has stored some of a message.
+
+        The message had `before` chunks until then. The statements of `lost` are ended before the
+        look, and leave the list. Raises StoreUnavailable.
+        """
+        await self._link.end_backends(lost)
+        ((number,),) = await self._link.run(_SQL["chunks_stored"], {"id": message_id})
+        return int(number) > before
+
     async def drop_chunks(self, ids: list[int]) -> None:
         """Remove the chunks of messages that were not accepted. Raises StoreUnavailable."""
         await self._link.run(_SQL["drop_chunks"], {"ids": Bigints(ids)})

@@ -11,6 +11,7 @@ import pytest
 from pgmta.intake.chunk_writer import ChunkWriter, Part
 from pgmta.intake.content import Content, State
 from pgmta.model import PART_OCTETS
+from pgmta.postgres.outage import Outage
 from pgmta.postgres.resources import Resources
 from pgmta.store.queue.enqueue import Enqueue
 from tests.support.waiting import let_others_run
@@ -29,7 +30,7 @@ async def test_a_whole_message_first_then_the_oldest(
 
     monkeypatch.setattr(Enqueue, "chunks", chunks)
     resources = Resources(database, "smtpd")
-    writer = ChunkWriter(resources)
+    writer = ChunkWriter(resources, Outage(0.0, let_others_run, print))
 
     def content(number: int) -> Content:
         made = Content(writer.drop_chunks)

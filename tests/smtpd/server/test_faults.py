@@ -118,7 +118,7 @@ def test_content_that_came_too_late_is_neither_kept_nor_written(
     database: str, db: psycopg.Connection
 ) -> None:
     resources = Resources(database, "smtpd")
-    committer = Committer(SMTPD, resources, Ingest(wait=1.0), Notifier(resources))
+    committer = Committer(SMTPD, resources, Ingest(wait=1.0, patience=0.0), Notifier(resources))
     ends: list[Exception | None] = []
 
     async def work() -> None:

@@ -106,7 +106,8 @@ class RowVacuum:
         while True:
             began = time.monotonic()
             await self.look()
-            await asyncio.sleep(max(together(_LOOK_INTERVAL_S), _rest_since(began)))
+            took = time.monotonic() - began
+            await asyncio.sleep(max(together(_LOOK_INTERVAL_S), took * _REST_FACTOR))
 
     async def look(self) -> None:
         """Vacuum what needs it, if enough rows were claimed since the last time."""

@@ -31,8 +31,11 @@ SELECT pg_relation_size('message_chunks')
 
 -- name: crowded
 -- Tables with more dead rows than their own settings of autovacuum name, if the role may vacuum them. Autovacuum
--- itself would have to look each second, and starts a process for each look.
-SELECT format('%I.%I', n.nspname, c.relname)
+-- itself would have to look each second, and starts a process for each look. With their dead rows, and the seconds
+-- since any session last vacuumed them, null if none did.
+SELECT format('%I.%I', n.nspname, c.relname), pg_stat_get_dead_tuples(c.oid),
+    extract(epoch FROM clock_timestamp()
+        - greatest(pg_stat_get_last_vacuum_time(c.oid), pg_stat_get_last_autovacuum_time(c.oid)))::float8
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 CROSS JOIN LATERAL (
     SELECT coalesce(max(option_value) FILTER (WHERE option_name = 'autovacuum_vacuum_threshold'), '50')::float8 AS least,
@@ -46,6 +49,10 @@ WHERE n.oid = (SELECT relnamespace FROM pg_class WHERE oid = 'queue'::regclass) 
             SELECT max(option_value)::float8 FROM pg_class AS t, pg_options_to_table(t.reloptions)
             WHERE t.oid = c.reltoastrelid AND option_name = 'autovacuum_vacuum_threshold'))
     AND {may}
+
+-- name: left
+-- Dead rows that a vacuum left.
+SELECT pg_stat_get_dead_tuples(%(table)s::regclass)
 
 -- name: vacuum
 -- Vacuum without shortening the file, because its pages are soon used again.

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
 
 _SQL = queries("vacuum")
 _BEGIN, _CROWDED = (_SQL[name].fill(may=_SQL["may"]) for name in ("begin", "crowded"))
+
+
+_VAIN_SHARE = 0.5  # of the dead rows that are left after a vacuum in vain
+_VAIN_REST_FACTOR = 20  # the pause after it lasts so many times as long as it
+_MAX_VAIN_REST_S = 20.0  # so that the rows go soon after the snapshot that keeps them has ended
 
 
 class NotAllowed(Exception):
@@ -18,6 +25,7 @@ class Space:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._rests: dict[str, float] = {}  # seconds between two vacuums of a table
 
     async def reclaim(self, *, shorten: bool = False) -> int | None:
         """Vacuum the space of deleted chunks, and return the octets that the file has then.
@@ -42,11 +50,20 @@ class Space:
     async def vacuum_crowded(self) -> int:
         """Vacuum the tables that have more dead rows than their settings allow; return how many.
 
-        Tables that the role may not vacuum are left to autovacuum. Raises StoreUnavailable,
-        psycopg.Error.
+        A vacuum in vain meets rows that a backup, for example, may still see. It reads all of them,
+        so such a table rests then, whoever vacuumed it. Tables that the role may not vacuum are
+        left to autovacuum. Raises StoreUnavailable, psycopg.Error.
         """
-        names = [name for (name,) in await self._link.run(_CROWDED)]
-        for name in names:
+        number = 0
+        for name, dead, age in await self._link.run(_CROWDED):
+            if age is not None and age < self._rests.get(name, 0.0):
+                continue
+            began = time.monotonic()
             async with self._link.use() as connection:
                 await connection.execute(_SQL["vacuum"].fill(table=name), prepare=False)
-        return len(names)
+            took = time.monotonic() - began
+            ((left,),) = await self._link.run(_SQL["left"], {"table": name})
+            vain = left > dead * _VAIN_SHARE
+            self._rests[name] = min(took * _VAIN_REST_FACTOR, _MAX_VAIN_REST_S) if vain else 0.0
+            number += 1
+        return number

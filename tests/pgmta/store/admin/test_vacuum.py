@@ -106,7 +106,7 @@ async def test_a_role_without_the_right_leaves_it_to_autovacuum(
 
 
 async def test_tables_with_many_dead_rows_are_vacuumed_without_autovacuum(
-    database: str, db: psycopg.Connection
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = ("messages", "queue_def_def")
     for table in tables:
@@ -122,6 +122,9 @@ async def test_tables_with_many_dead_rows_are_vacuumed_without_autovacuum(
         "INSERT INTO queue (message_id, sender, recipient, domain)"
         " SELECT n, 's@a.example', 'r@b.example', 'b.example' FROM generate_series(1, 2100) AS n"
     )
+    holder = psycopg.connect(database)
+    holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    holder.execute("SELECT count(*) FROM queue")
     db.execute("DELETE FROM queue")  # and the messages with it
     db.execute("SELECT pg_stat_force_next_flush()")
 
@@ -129,9 +132,17 @@ async def test_tables_with_many_dead_rows_are_vacuumed_without_autovacuum(
         found = "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = ANY (%s)"
         return [number for (number,) in db.execute(found, [list(tables)])]
 
+    monkeypatch.setattr("pgmta.store.admin.vacuum._VAIN_REST_FACTOR", 1e6)
     await vacuum.look()
     assert counts() == [0, 0]  # too few rows to look at all
     figures.claimed = 500
     await vacuum.look()
     assert counts() == [1, 1]
+    figures.claimed = 1000
+    await vacuum.look()
+    assert counts() == [1, 1]  # in vain while the snapshot is held, so it rests
+    holder.close()
+    for _ in range(2):  # the second one finds nothing
+        await RowVacuum(Space(link), figures).look()
+    assert counts() == [2, 2]
     await link.close()

@@ -36,8 +36,10 @@ PUT = """
 """
 SUBMIT = "SELECT submit('s@a.example', ARRAY['r@' || %s], E'Subject: x\\r\\n\\r\\nx\\r\\n'::bytea)"
 HELD = """
-    INSERT INTO queue (message_id, sender, recipient, domain, status, hold_reason, held_by, held_at, next_attempt)
-    VALUES (1000000, '', 'r@b.example', 'b.example', 'HOLD', 'test', 'test', now(), now() - interval '1 h') RETURNING id
+    INSERT INTO queue (message_id, sender, recipient, domain, status, hold_reason, held_by,
+        held_at, next_attempt)
+    VALUES (1000000, '', 'r@b.example', 'b.example', 'HOLD', 'test', 'test',
+        now(), now() - interval '1 h') RETURNING id
 """
 OLD = """
     INSERT INTO queue (message_id, sender, recipient, domain, next_attempt)
@@ -45,7 +47,8 @@ OLD = """
 """
 FAR = """
     INSERT INTO queue (message_id, sender, recipient, domain, status, next_attempt)
-    VALUES (1000000, '', 'r@b.example', 'b.example', 'DEFERRED', now() + interval '1 h') RETURNING id
+    VALUES (1000000, '', 'r@b.example', 'b.example', 'DEFERRED', now() + interval '1 h')
+    RETURNING id
 """
 FREE: LiteralString = (
     "lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL"
@@ -77,7 +80,8 @@ class Model:
         return time.monotonic() < self.end
 
     async def pause(self, most: float) -> None:
-        await asyncio.sleep(self.dice.random() ** 2 * most)
+        # a transaction stays open for long: nothing happens that could be waited for
+        await asyncio.sleep(self.dice.random() ** 2 * most)  # noqa: TID251
 
     def lease(self, items: list[Item], asked: float, seconds: float) -> None:
         """Note a claim: nobody else may have one of its rows."""
@@ -275,8 +279,8 @@ async def play(uri: str, db: psycopg.Connection, seed: int, seconds: float, *, h
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT count(*) FROM queue")
 
-        async def connect(**more: bool) -> psycopg.AsyncConnection:
-            connection = await psycopg.AsyncConnection.connect(uri, **more)
+        async def connect(*, autocommit: bool = False) -> psycopg.AsyncConnection:
+            connection = await psycopg.AsyncConnection.connect(uri, autocommit=autocommit)
             await stack.enter_async_context(connection)
             return connection
 
@@ -293,14 +297,14 @@ async def play(uri: str, db: psycopg.Connection, seed: int, seconds: float, *, h
             workers[0].dies = True
             workers[0].claims = workers[0].begin()
         async with asyncio.TaskGroup() as group:
-            for each in (*writers, *workers):
-                group.create_task(each.run())
+            for work in [*(each.run() for each in writers), *(each.run() for each in workers)]:
+                group.create_task(work)
         for _ in range(LAST_ROUNDS):
             for worker in workers:
                 await worker.finish()
             if not (left := db.execute(LEFT).fetchall()):
                 break
-            await asyncio.sleep(0.1)
+            await model.pause(0.3)
     assert not left, f"seed {seed}: {len(left)} rows are left, such as {left[:5]}"
     print(f"{model.claims} rows claimed")
 

@@ -35,7 +35,7 @@ network. After a stretch without it a REPEATABLE READ transaction reads the queu
 row that is deleted meanwhile can be removed. Buffers are those of the statements of a claim, by
 pg_stat_statements, or from PostgreSQL 18 on without it those of the session that claims.
 {EXIT_CODES_HELP}less than 0.8 of the rate was delivered, the p99 of a claim rose above 3 times,
-or within {AFTER_S:g} s after the end of the snapshot some table never had less than {DEAD_ROWS} dead
+or within {AFTER_S:g} s after its end a table never had fewer than {DEAD_ROWS} dead
 rows, or claims did not come down to {SHARE_AFTER:g} times their buffers."""
 _TEXT_CHARACTERS = 110
 

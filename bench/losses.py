@@ -32,10 +32,11 @@ ABOUT = f"""Lose the primary of a cluster again and again under mail, and check 
 Three hosts have PostgreSQL with Patroni and etcd, by the files of packaging/cluster, two hosts have
 smtpd and {sum(RELAYS.values())} processes of queued, and one has the clients and the next hop: each
 is a network namespace. Two thirds of the mail come by SMTP, the rest by submit() with a key. A
-campaign and a route have a rate. After each loss the command waits until all three servers are
-there. At the end the queue is emptied, and the books are compared: mail after 250 or COMMIT has
-arrived, a second copy has its attempt `unknown`, the campaign counts each recipient, no second has
-more than a rate, and no reply is 5xx. Data are in memory, without fsync: processes are killed, and
+campaign and a route have a rate. With each second loss a process of queued is killed, too. After
+each loss the command waits until all three servers are there. At the end the queue is emptied, and
+the books are compared: mail after 250 or COMMIT has arrived, a second copy has its attempt
+`unknown`, the campaign counts each recipient, no second has more than a rate, and no reply is 5xx.
+ Data are in memory, without fsync: processes are killed, and
 no power is cut. Needs root, iproute2 and what scripts/test-packages gets. {EXIT_CODES_HELP}the next
 250 comes later than {MAX_ACCEPTS_S:g} s after a server takes writes, a switchover has a 4xx, or its
 pause is over {MAX_SWITCHOVER_S:g} s, or in the median over {MEDIAN_SWITCHOVER_S:g} s."""

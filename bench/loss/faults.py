@@ -89,7 +89,11 @@ class Faults:
         for probe in self._cluster.probes.values():
             probe.await_write()
         self._turns[kind] += 1
+        worker = self._random.choice(self._relay.workers)
         try:
+            if number % 2 == 0:  # what it sends now has an unknown outcome
+                self._relay.kill_worker(worker)
+                loss.note = f"and {worker}, "
             self._makers[kind](loss)
         except (ClusterError, OSError) as error:
             loss.faults.append(str(error))
@@ -153,14 +157,14 @@ class Faults:
         self._follow(loss)
 
     def _host(self, loss: Loss) -> None:
-        loss.note = "comes back empty" if self._turns["host"] % 3 == 0 else "comes back"
+        loss.note += "comes back empty" if self._turns["host"] % 3 == 0 else "comes back"
         self._lost = loss.primary
         self._hosts.lose(loss.primary)
         self._follow(loss)
 
     def _partition(self, loss: Loss) -> None:
         client = self._random.choice(SMTP) if self._turns["partition"] % 2 == 0 else None
-        loss.note = f"with {client}" if client else "alone"
+        loss.note += f"with {client}" if client else "alone"
         self._hosts.part([loss.primary, *([client] if client else [])])
         self._follow(loss)
         end = time.monotonic() + _APART_S
@@ -168,16 +172,16 @@ class Faults:
 
     def _disk(self, loss: Loss) -> None:
         self._cluster.fill_disk(loss.primary)
-        loss.note = "another took over"
         try:
             self._follow(loss, seconds=_FULL_S)
+            loss.note += "another took over"
         except ClusterError:
-            loss.note = f"freed after {_FULL_S:g} s"
+            loss.note += f"freed after {_FULL_S:g} s"
             self._cluster.free_disks()
             self._follow(loss, others=False)
 
     def _switchover(self, loss: Loss) -> None:
         candidate = self._random.choice([name for name in DATABASES if name != loss.primary])
-        loss.note = f"to {candidate}"
+        loss.note += f"to {candidate}"
         self._cluster.switch_over(loss.primary, candidate)
         self._follow(loss)

@@ -47,6 +47,7 @@ class Relay:
         self._hosts, self._cluster, self._rates = hosts, cluster, rates
         self._commands = Path(sys.executable).parent
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._files: dict[str, tuple[str, Path]] = {}
         self._load: Helper | None = None
         self._sink: Helper | None = None
         self.events, self.arrivals = hosts.folder / "events", hosts.folder / "arrivals"
@@ -150,13 +151,27 @@ class Relay:
             self._daemon(host, "queued", own)
 
     def _daemon(self, host: str, command: str, path: Path) -> None:
-        with path.with_suffix(".log").open("wb") as log:
+        name = f"{path.stem} of {host}"
+        self._files[name] = host, path
+        with path.with_suffix(".log").open("ab") as log:
             process = subprocess.Popen(
                 [*self._hosts.words(host), self._commands / command, "run", "-c", path],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 start_new_session=True, cwd=path.parent,
             )  # fmt: skip
-        self._processes[f"{path.stem} of {host}"] = process
+        self._processes[name] = process
+
+    def kill_worker(self, name: str) -> None:
+        """Kill a process of queued, and start it again at once, as systemd does."""
+        host, path = self._files[name]
+        self._processes[name].kill()
+        self._processes[name].wait()
+        self._daemon(host, "queued", path)
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of the processes of queued."""
+        return [name for name in self._files if name.startswith("queued")]
 
     def ended(self) -> list[str]:
         """Return the daemons that have ended."""

@@ -1,5 +1,6 @@
 """A next hop that writes down each MAIL and each message at once, by the monotonic clock."""
 
+import asyncio
 import json
 import os
 import socket
@@ -16,6 +17,8 @@ from pgmta.service import tune_memory
 
 MAIL, MESSAGE = "M", "D"
 """The first word of a line; the others are the time, and the sender or the recipient."""
+_DELAY_S = 0.03
+"""Before each reply, so that there is always mail whose outcome a lost worker leaves unknown."""
 
 
 class Lines:
@@ -45,6 +48,9 @@ class Lines:
 
 class NotedSession(Session):
     """One connection from queued."""
+
+    def _say(self, answer: bytes) -> None:
+        asyncio.get_running_loop().call_later(_DELAY_S, super()._say, answer)
 
     def _command(self, line: bytes) -> bytes:
         if line[:4].upper() == b"MAIL":

@@ -74,8 +74,11 @@ NODE = ("axe-core", "pg", "postal-mime")
 DJANGO_TESTS = "django-tests"
 """The tests of Django, which are in its source package alone."""
 
-PATRONI = "patroni"
-"""Patroni of packaging/cluster, in a virtual environment of its own."""
+PYTHON = {
+    "patroni": ROOT / "packaging" / "cluster" / "patroni.lock",
+    "kubernetes-validate": ROOT / "tests" / "support" / "kubernetes.lock",
+}
+"""The locks of Python packages that each have a virtual environment beside the unpacked ones."""
 
 MODULES = {"atheris"}
 """Python packages that exist for some systems only."""
@@ -114,8 +117,8 @@ def there(package: str) -> bool:
         return os.geteuid() == 0
     if package == DJANGO_TESTS:
         return django_tests().exists()
-    if package == PATRONI:
-        return (folder() / PATRONI / "bin" / "patroni").exists()
+    if package in PYTHON:
+        return (folder() / package / "bin" / package).exists()
     if package in MODULES:
         return find_spec(package) is not None
     if package in NODE:

@@ -51,7 +51,8 @@ class Loss:
         shown = ", ".join(f"{name} {'-' if s is None else f'{s:.1f} s'}" for name, s in times)
         rest = f"pause {self.pause:.1f} s, {self.later} 4xx, {self.refused} 5xx"
         wrong = "".join(f"\n  WRONG: {fault}" for fault in self.faults)
-        return f"{self.number} {self.kind} of {self.primary} ({self.note}): {shown}, {rest}{wrong}"
+        note = self.note.removesuffix(", ")
+        return f"{self.number} {self.kind} of {self.primary} ({note}): {shown}, {rest}{wrong}"
 
 
 class Faults:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pgmta.config.loader import load
-from queued.config.queued_config import QueuedConfig
+from queued.config.queued_config import whole_model
 from smtpd.config.smtpd_config import SmtpdConfig
 from tests.support.daemons import ROOT
 from tests.support.packages import folder
@@ -36,7 +36,7 @@ def test_the_settings_are_those_of_our_daemons(tmp_path: Path) -> None:
     for name, text in settings.items():
         (tmp_path / name).write_text(text)
     load(tmp_path / "smtpd.yaml", SmtpdConfig)
-    load(tmp_path / "queued.yaml", QueuedConfig)
+    load(tmp_path / "queued.yaml", whole_model())
 
 
 def test_names_lead_somewhere() -> None:

@@ -139,7 +139,7 @@ WITH found AS MATERIALIZED (
     ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED
 ), freed AS (
     UPDATE queue SET suspension = NULL,
-        next_attempt = CASE WHEN status IN ('QUEUED', 'DEFERRED') THEN least(next_attempt, now()) ELSE next_attempt END
+        next_attempt = CASE WHEN status IN ('QUEUED', 'DEFERRED') THEN least(next_attempt, clock_timestamp()) ELSE next_attempt END
     WHERE id = ANY (ARRAY(SELECT id FROM found))
 )
 SELECT count(*), coalesce(max(id), 0) FROM found

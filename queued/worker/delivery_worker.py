@@ -115,6 +115,7 @@ class DeliveryWorker:
                 clock=process.clock,
             )  # fmt: skip
             self.loops.append(UrgentLoop(slots, claims, context, urgent))
+        self._settler.returned = self._returned
         self._leases.owners += [self._settler.rows, *(loop.rows for loop in self.loops)]
         self._leases.lost = self._dispatch.end_lost
         self._set_claims(config)
@@ -153,6 +154,11 @@ class DeliveryWorker:
         if delay < self._poll:
             for loop in self.loops:
                 loop.due.start(delay)
+
+    def _returned(self, ids: list[int]) -> None:
+        """Let claims find rows that were handed back, and keep their time."""
+        for loop in self.loops:
+            loop.claims.give_back(ids)
 
     def parts(self) -> dict[str, Part]:
         """Return the work that runs until it is cancelled; `drain` stops the loops themselves."""

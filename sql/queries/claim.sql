@@ -7,20 +7,20 @@
 -- If the rules changed since the caller read them, nothing is claimed; `version` is theirs.
 -- The CTE keeps LIMIT exact, the array keeps the UPDATE on the index, and the sum keeps the plan off queue_domain_due
 -- (docs/decisions/claim.md).
-WITH seen AS MATERIALIZED (
+WITH {named}seen AS MATERIALIZED (
     SELECT pick.*
     FROM generate_series(0, %(priority)s) AS level (priority)
     CROSS JOIN LATERAL (
-        SELECT id, domain{label_of_row}
+        {older}SELECT id, domain{label_of_row}
         FROM queue
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING')
             AND queue.priority = level.priority
             AND next_attempt AT TIME ZONE 'UTC'
-                <= (now() - make_interval(secs => %(overdue)s)) AT TIME ZONE 'UTC'
+                <= (now() - make_interval(secs => %(overdue)s)) AT TIME ZONE 'UTC'{from_mark}
             AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
             AND ({where})
         ORDER BY next_attempt AT TIME ZONE 'UTC'
-        LIMIT %(window)s
+        LIMIT %(window)s{end}
     ) AS pick
     LIMIT %(window)s
 ), due AS MATERIALIZED (
@@ -49,21 +49,7 @@ WITH seen AS MATERIALIZED (
 -- one step. If `more` is true, the search ended before the last destination, at `last_domain` and `last_priority`.
 -- Claims of urgent rows name another key, that of an index that has only these, and take at
 -- most `each` rows of one destination and priority.
-WITH RECURSIVE walk AS (
-    (SELECT {key} AS domain, priority, next_attempt, 1 AS step FROM queue
-     WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING'){urgent}
-        AND ({key}, priority) > (%(cursor)s, %(level)s::smallint) AND ({partition})
-     ORDER BY {key}, priority, next_attempt LIMIT 1)
-    UNION ALL
-    SELECT following.domain, following.priority, following.next_attempt, walk.step + 1
-    FROM walk CROSS JOIN LATERAL (
-        SELECT {key} AS domain, priority, next_attempt FROM queue
-        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING'){urgent}
-            AND ({key}, priority) > (walk.domain, walk.priority) AND ({partition})
-        ORDER BY {key}, priority, next_attempt LIMIT 1
-    ) AS following
-    WHERE walk.step < %(steps)s
-), due AS MATERIALIZED (
+WITH RECURSIVE {walk}, due AS MATERIALIZED (
     SELECT pick.id, pick.message_id, pick.lease_token, walk.domain
     FROM walk
     CROSS JOIN LATERAL (
@@ -72,7 +58,7 @@ WITH RECURSIVE walk AS (
         WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING'){urgent}
             AND {key} = walk.domain
             AND queue.priority = walk.priority
-            AND next_attempt <= now() - make_interval(secs => %(overdue)s)
+            AND next_attempt <= now() - make_interval(secs => %(overdue)s){from_floor}
             AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
             AND ({where}){open_row}
             {rules}
@@ -96,6 +82,54 @@ WITH RECURSIVE walk AS (
         extract(epoch FROM now())::float8 AS present
 )
 {result}
+
+-- name: walk
+walk AS (
+    (SELECT {key} AS domain, priority, next_attempt, 1 AS step FROM queue
+     WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING'){urgent}
+        AND ({key}, priority) > (%(cursor)s, %(level)s::smallint) AND ({partition}){free}
+     ORDER BY {key}, priority, next_attempt LIMIT 1)
+    UNION ALL
+    SELECT following.domain, following.priority, following.next_attempt, walk.step + 1
+    FROM walk CROSS JOIN LATERAL (
+        SELECT {key} AS domain, priority, next_attempt FROM queue
+        WHERE status IN ('QUEUED', 'DEFERRED', 'SENDING'){urgent}
+            AND ({key}, priority) > (walk.domain, walk.priority) AND ({partition}){free}
+        ORDER BY {key}, priority, next_attempt LIMIT 1
+    ) AS following
+    WHERE walk.step < %(steps)s
+)
+
+-- name: pairs
+-- In place of `walk` where the pairs are known, each with a floor (pgmta/store/mark/mark.py).
+walk AS MATERIALIZED (
+    SELECT domain COLLATE "C" AS domain, priority, to_timestamp(floor) AS next_attempt, step
+    FROM unnest(%(domains)b::text[], %(levels)b::smallint[], %(floors)b::float8[])
+        WITH ORDINALITY AS pair (domain, priority, floor, step)
+)
+
+-- name: from_floor
+ AND next_attempt >= walk.next_attempt
+
+-- name: named
+-- Where older rows than the mark are known by their ids (pgmta/store/mark/mark.py).
+named AS MATERIALIZED (
+    SELECT queue.priority AS level, id, domain{label_of_row}
+    FROM queue
+    WHERE id = ANY (%(ids)b::bigint[]) AND status IN ('QUEUED', 'DEFERRED', 'SENDING')
+        AND queue.priority + 0 <= %(priority)s
+        AND next_attempt + '0s' <= now() - make_interval(secs => %(overdue)s)
+        AND next_attempt + '0s' < to_timestamp(%(mark)s)
+        AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
+        AND ({where}) IS TRUE
+), 
+
+-- name: older
+SELECT id, domain{label} FROM named WHERE named.level = level.priority UNION ALL (
+
+-- name: from_mark
+
+                AND next_attempt AT TIME ZONE 'UTC' >= to_timestamp(%(mark)s) AT TIME ZONE 'UTC'
 
 -- name: few
 -- Stands in place of `seen` in claims of urgent rows: at most `each` rows of one domain.

@@ -82,7 +82,7 @@ BEGIN
         RETURN changed;
     WHEN 'retry' THEN
         -- a row that is due already keeps its place
-        UPDATE pgmta.queue AS q SET next_attempt = least(q.next_attempt, now())
+        UPDATE pgmta.queue AS q SET next_attempt = least(q.next_attempt, clock_timestamp())
         WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status IN ('QUEUED', 'DEFERRED');
     WHEN 'bounce' THEN
         -- A row in flight keeps its lease: nothing is reported before its attempt has ended. The trigger

@@ -212,7 +212,7 @@ BEGIN
         CASE WHEN r.hold_reason IS NOT NULL THEN 'smtpd' END,
         CASE WHEN r.hold_reason IS NOT NULL THEN pg_catalog.now() END, coalesce(m.tenant, ''),
         coalesce(m.on_failed, 'hold'), coalesce(m.once, false), r.notify, r.orcpt,
-        coalesce(t.send_at, pg_catalog.now()), coalesce(t.send_at, pg_catalog.now()), t.send_at
+        coalesce(t.send_at, pg_catalog.now()), coalesce(t.send_at, pg_catalog.clock_timestamp()), t.send_at
     FROM pg_catalog.unnest(rows) AS r, LATERAL (SELECT (messages[r.message]).*) AS m, LATERAL (
         SELECT CASE WHEN m.send_at OPERATOR(pg_catalog.>) present THEN m.send_at END AS send_at,
             m.send_at OPERATOR(pg_catalog.>) (present OPERATOR(pg_catalog.+) pgmta.schedule_ahead()) AS waits) AS t;

@@ -27,7 +27,7 @@ CREATE TABLE queue (
     id bigint NOT NULL DEFAULT nextval('queue_ids'),
     message_id bigint NOT NULL,
     ts timestamptz NOT NULL DEFAULT now(),
-    next_attempt timestamptz NOT NULL DEFAULT now(),
+    next_attempt timestamptz NOT NULL DEFAULT clock_timestamp(),
     lease_since timestamptz,
     lease_until timestamptz,
     lease_token bigint,
@@ -306,7 +306,7 @@ BEGIN
         NEW.hold_until := NULL;
         NEW.report_kind := NULL;
         NEW.faults := NULL;  -- the row may have been mended; what still fails is found again
-        NEW.next_attempt := least(NEW.next_attempt, now());
+        NEW.next_attempt := clock_timestamp();  -- not the old time, which claims may have passed (docs/decisions/claim.md)
     END IF;
     RETURN NEW;
 END $$;

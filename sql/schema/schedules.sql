@@ -18,7 +18,7 @@ DECLARE
     moved bigint;
 BEGIN
     IF cardinality(due) = 0 THEN RETURN 0; END IF;
-    UPDATE pgmta.queue SET status = 'QUEUED', next_attempt = send_at
+    UPDATE pgmta.queue SET status = 'QUEUED', next_attempt = greatest(send_at, clock_timestamp())
     WHERE id = ANY (due) AND status = 'SCHEDULED';
     GET DIAGNOSTICS moved = ROW_COUNT;
     RETURN moved;

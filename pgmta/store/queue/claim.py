@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,10 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.mail.received_field import client_of
 from pgmta.model import Item, Labelled, Message, RouteLimit
+from pgmta.postgres.binary import Bigints
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.link import Link
+from pgmta.store.mark.mark_keeper import START, MarkKeeper, arrays
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
 from pgmta.store.queue.conditions import partition_condition
@@ -49,13 +51,24 @@ URGENT_PARTS = {
 }
 """Parts of those that claim urgent rows, a few of each domain."""
 
+FROM_BEGINNING = dict.fromkeys(("named", "older", "from_mark", "end", "from_floor"), b"")
+FROM_BEGINNING["walk"] = _SQL["walk"]
+"""The parts of a claim's statements that differ, for a claim without a mark."""
+_FROM_MARK = {
+    "named": _SQL["named"] + b" ",
+    "older": _SQL["older"],
+    "from_mark": b" " + _SQL["from_mark"],
+    "end": b")",
+    "walk": _SQL["pairs"],
+    "from_floor": b" " + _SQL["from_floor"],
+}
+
 _STATEMENT_TIMEOUT = b"SELECT current_setting('statement_timeout')"
 _SET_LIMIT = b"SELECT set_config('statement_timeout', %(limit)s, false)"
 _EXTRA_WINDOW_ROWS = 64  # that a claim by time looks at beyond the rows that are wanted
 _WIDE_WINDOW_ROWS = 2048  # after a claim by domain that met few due rows
 _BACKLOG_S = 1.0  # for which a backlog is assumed to last, after the window has shown it
 _PAIRS_PER_STATEMENT = 512  # of domain and priority that one claim by domain visits
-_START = "", 1 << 14  # the cursor before the first domain
 _MAX_SIBLINGS = 100  # further recipients of the same messages that come with a claim
 
 
@@ -124,11 +137,17 @@ class Claims:
         self._each = each
         self._cursor: Place | None = None  # where the last claim by domain ended; None: all seen
         self._backlog_until = 0.0  # time until which the window would show the same again
+        self._keeper = MarkKeeper(link, name, min(priority, urgent) if each else priority)
         self._lifted = ""  # the time limit of the connection, while it has none for one claim
         self.leases = RowLeases(link, owner, lease, self._schema)
         """The leases of the claimed rows."""
+        self.leases.returned = self._keeper.give_back
         self.saw_all = 0.0
         """When the last claim began that saw all due rows, by the monotonic clock."""
+
+    def give_back(self, ids: Iterable[int]) -> None:
+        """Note rows of ours that others may lease again, and that keep their time."""
+        self._keeper.give_back(ids)
 
     def label(self, labelled: Sequence[Labelled], limits: Sequence[RouteLimit] = ()) -> None:
         """Know mail by labels from the next claim on; `busy` may have these beside domains."""
@@ -160,6 +179,8 @@ class Claims:
         """
         if self._schema.problem:
             self._schema.require()
+        if self._keeper.due:
+            await self._keeper.attend()
         size = {"inline": inline, "budget": budget, "overdue": overdue}
         rules = self._rules
         claim = Claim([], {})
@@ -227,7 +248,10 @@ class Claims:
         """
         began = time.monotonic()
         few = self._each  # no domain may come twice
-        if self._cursor is None and began >= self._backlog_until:
+        if self._keeper.has_pairs:
+            await self._search_pairs(claim, limit, busy, size)
+            return
+        if self._keeper.mark or (self._cursor is None and began >= self._backlog_until):
             more, _ = await self._run(
                 claim,
                 "claim_by_time",
@@ -243,8 +267,11 @@ class Claims:
             self._backlog_until = time.monotonic() + _BACKLOG_S
             if few and claim.items:
                 return
-        cursor = self._cursor or _START
-        whole = cursor == _START  # whether this round began at the first domain
+            if await self._keeper.spread():
+                await self._search_pairs(claim, limit, busy, size)
+                return
+        cursor = self._cursor or START
+        whole = cursor == START  # whether this round began at the first domain
         wide = not few  # whether the claim by time is still to come
         while len(claim.items) < limit:
             left = {**size, "budget": max(0, size["budget"] - claim.octets)}
@@ -255,12 +282,12 @@ class Claims:
             if more:
                 cursor = last
             elif few and claim.items:
-                cursor = _START
+                cursor = START
             elif whole:
                 self._cursor = None  # every domain was visited, and nothing more is due
                 return
             else:
-                cursor, whole = _START, True
+                cursor, whole = START, True
             if few and claim.items:
                 break
             if wide and len(claim.items) < limit:
@@ -275,6 +302,42 @@ class Claims:
                     self.saw_all = self.saw_all if busy else began
                     return
         self._cursor = cursor
+
+    async def _search_pairs(
+        self, claim: Claim, limit: int, busy: list[str], size: dict[str, Any]
+    ) -> None:
+        """Claim by domain while the pairs are known, then by time what came since the mark."""
+        began = time.monotonic()
+        few, keeper = self._each, self._keeper
+        cursor: Place | None = self._cursor or START
+        whole = cursor == START
+        while cursor and len(claim.items) < limit and (mark := keeper.mark):
+            pairs = mark.after(cursor, _PAIRS_PER_STATEMENT)
+            left = {**size, "budget": max(0, size["budget"] - claim.octets)}
+            more, last = await self._run(
+                claim, "claim_by_domain", limit - len(claim.items), busy, left,
+                steps=_PAIRS_PER_STATEMENT, **arrays(pairs),
+            )  # fmt: skip
+            if more:
+                cursor = last
+            elif few and claim.items:
+                cursor = START
+            else:
+                cursor, whole = (None if whole else START), True
+            if few and claim.items:
+                self._cursor = cursor
+                return
+        self._cursor = cursor
+        if cursor is None:
+            await keeper.gather()
+        if len(claim.items) < limit:
+            left = {**size, "budget": max(0, size["budget"] - claim.octets)}
+            more, _ = await self._run(
+                claim, "claim_by_time", limit - len(claim.items), busy, left,
+                window=_WIDE_WINDOW_ROWS, wide=True,
+            )  # fmt: skip
+            if not (more or busy or keeper.has_pairs):
+                self.saw_all = began
 
     async def _run(
         self,
@@ -301,14 +364,21 @@ class Claims:
             **size,
             **more,
         }
-        found = False, _START
+        if mark := self._keeper.mark:
+            statement = self._statements[f"{name} from mark"]
+            params |= {"mark": mark.moment, "ids": Bigints(mark.ids)}
+        else:
+            statement = self._statements[name]
+        found = False, START
         messages = claim.messages
         asked = time.monotonic()
-        rows = await self._link.run(self._statements[name], params)
-        self._clock.see(asked, time.monotonic(), rows[0][_PRESENT])
+        rows = await self._link.run(statement, params)
+        answered = time.monotonic()
+        self._clock.see(asked, answered, rows[0][_PRESENT])
+        self._keeper.claimed(answered - asked, by_domain=name == "claim_by_domain")
         for row in rows:
             rules.current = row[0]
-            found = row[1], (row[2], _START[1] if row[3] is None else row[3])
+            found = row[1], (row[2], START[1] if row[3] is None else row[3])
             number = row[_MESSAGE]
             if number is None:
                 break  # nothing was claimed
@@ -351,6 +421,8 @@ class Claims:
         for name in ("claim_by_time", "claim_by_domain"):
             result = _SQL["result"].fill(fits=_SQL["fits"])
             text = _SQL[name].fill(lease=LEASE, result=result, seen=parts["seen"])
-            self._statements[name] = text.fill(**parts)
+            self._statements[name] = text.fill(**FROM_BEGINNING).fill(free="").fill(**parts)
+            self._statements[f"{name} from mark"] = text.fill(**_FROM_MARK).fill(**parts)
+        self._keeper.compose(parts, _SQL["walk"])
         where = near if rules.guarded else parts["where"]
         self._statements["next_due"] = _SQL["next_due"].fill(where=where)

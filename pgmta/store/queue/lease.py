@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from pgmta.model import Item
@@ -27,6 +27,8 @@ class RowLeases:
         self._owner = owner
         self._schema = schema or Schema()
         self.seconds = seconds
+        self.returned: Callable[[list[int]], None] = lambda _: None
+        """Gets the ids of rows that were given back."""
 
     async def renew(self, items: list[Item]) -> dict[int, bool]:
         """Renew leases and return the ids of the rows that are still ours.
@@ -65,7 +67,9 @@ class RowLeases:
         """
         self._schema.require()
         params = {"owner": self._owner, "ids": known}
-        return len(await self._link.run(_SQL["give_back"], params))
+        ids = [row[0] for row in await self._link.run(_SQL["give_back"], params)]
+        self.returned(ids)
+        return len(ids)
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
-from pgmta.store.queue.claim import ORDINARY_PARTS, SESSION, URGENT_PARTS, Claims
+from pgmta.store.queue.claim import FROM_BEGINNING, ORDINARY_PARTS, SESSION, URGENT_PARTS, Claims
 from pgmta.store.queue.labels import Labels
 from pgmta.store.queue.lease import LEASE
 from tests.support.rows import fetch, message
@@ -47,6 +47,7 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
     params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
     texts = queries("claim")
     claim = texts[name].fill(lease=LEASE, result=texts["result"], seen=parts["seen"])
+    claim = claim.fill(**FROM_BEGINNING).fill(free="")
     parts = Labels().parts() | parts | {"fits": texts["fits"].decode()}
     claim = claim.fill(where="true", partition="true", rules="", **parts)
     with db.transaction(force_rollback=True):

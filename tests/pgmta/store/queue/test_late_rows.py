@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -21,35 +21,38 @@ import pytest
 from pgmta.model import Item
 from pgmta.postgres.link import Link
 from pgmta.store.queue.claim import SESSION, Claims
-from tests.support.rows import message, row
 
 WRITERS, WORKERS = 10, 3
 DOMAINS = [f"d{n}.example" for n in range(8)]
 BIG = "big.example"
-MESSAGE = 1_000_000  # of all rows, beyond those that are submitted
 BACKLOG_ROWS = 1500  # more than a worker remembers by their ids
 LEASE_S, SHORT_LEASE_S = 60.0, 1.0
 LAST_ROUNDS = 60  # of all workers, after the last writer
+# A message for each row: rows of one come together, and wait for each other when they go.
 PUT = """
+    WITH made AS (
+        INSERT INTO messages (id, size, trace, body)
+        SELECT nextval('message_ids'), 4, 'T: t', 'body' FROM unnest(%(domains)s::text[])
+        RETURNING id
+    ), numbered AS (
+        SELECT id, row_number() OVER () AS n FROM made
+    )
     INSERT INTO queue (message_id, sender, recipient, domain, priority)
-    SELECT 1000000, '', 'r@' || d, d, p FROM unnest(%s::text[], %s::smallint[]) AS each (d, p)
+    SELECT id, '', 'r@' || domain, domain, priority FROM numbered
+    JOIN unnest(%(domains)s::text[], %(levels)s::smallint[]) WITH ORDINALITY
+        AS each (domain, priority, n) USING (n)
 """
-SUBMIT = "SELECT submit('s@a.example', ARRAY['r@' || %s], E'Subject: x\\r\\n\\r\\nx\\r\\n'::bytea)"
-HELD = """
-    INSERT INTO queue (message_id, sender, recipient, domain, status, hold_reason, held_by,
-        held_at, next_attempt)
-    VALUES (1000000, '', 'r@b.example', 'b.example', 'HOLD', 'test', 'test',
-        now(), now() - interval '1 h') RETURNING id
+PUT_AT = """
+    WITH made AS (
+        INSERT INTO messages (id, size, trace, body)
+        VALUES (nextval('message_ids'), 4, 'T: t', 'body') RETURNING id
+    )
+    INSERT INTO queue (message_id, sender, recipient, domain, status, hold_reason, next_attempt)
+    SELECT id, '', 'r@b.example', 'b.example', %(status)s,
+        CASE WHEN %(status)s = 'HOLD' THEN 'test' END,
+        clock_timestamp() + make_interval(secs => %(seconds)s) FROM made RETURNING id
 """
-OLD = """
-    INSERT INTO queue (message_id, sender, recipient, domain, next_attempt)
-    VALUES (1000000, '', 'r@b.example', 'b.example', clock_timestamp() - make_interval(secs => %s))
-"""
-FAR = """
-    INSERT INTO queue (message_id, sender, recipient, domain, status, next_attempt)
-    VALUES (1000000, '', 'r@b.example', 'b.example', 'DEFERRED', now() + interval '1 h')
-    RETURNING id
-"""
+SUBMIT = "SELECT submit('s@a.example', ARRAY['r@' || %s], E'Subject: x\r\n\r\nx\r\n'::bytea)"
 FREE: LiteralString = (
     "lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL"
 )
@@ -62,7 +65,7 @@ DEFER = f"""
     WHERE id = ANY (%s) AND status = 'SENDING' RETURNING id
 """
 DELIVER = "DELETE FROM queue WHERE id = ANY (%s) AND status = 'SENDING' RETURNING id"
-LEFT = "SELECT id, domain, status, next_attempt FROM queue WHERE status <> 'HOLD'"
+LEFT = "SELECT id, domain, status, next_attempt FROM queue"
 
 
 class Model:
@@ -73,7 +76,7 @@ class Model:
         self.end = time.monotonic() + seconds
         self.half = time.monotonic() + seconds / 2
         self.leases: dict[int, float] = {}
-        self.claims = 0
+        self.claims = self.rows = 0
 
     @property
     def open(self) -> bool:
@@ -89,7 +92,8 @@ class Model:
         for item in items:
             assert self.leases.get(item.id, 0.0) < now, f"row {item.id} is claimed twice"
             self.leases[item.id] = asked + seconds
-        self.claims += len(items)
+        self.claims += 1
+        self.rows += len(items)
 
     def free(self, ids: list[int]) -> None:
         """Note that rows are about to be free: another worker may claim them before we know."""
@@ -116,7 +120,8 @@ class Writer:
         dice = self.model.dice
         number = dice.randint(1, most)
         domains = dice.choices(DOMAINS, k=number)
-        await self.db.execute(PUT, (domains, [dice.choice((0, 3, 5, 5, 5, 9)) for _ in domains]))
+        levels = [dice.choice((0, 3, 5, 5, 5, 9)) for _ in domains]
+        await self.db.execute(PUT, {"domains": domains, "levels": levels})
 
     async def _end(self) -> None:
         await (self.db.rollback() if self.model.dice.random() < 0.2 else self.db.commit())
@@ -166,26 +171,28 @@ class Writer:
         await self.db.execute(f"{word} PREPARED '{self.name}'".encode())
         await self.db.set_autocommit(False)
 
-    async def _made(self, statement: LiteralString) -> Any:
-        made = await (await self.db.execute(statement)).fetchone()
+    async def _put_at(self, status: str, seconds: float) -> int:
+        params = {"status": status, "seconds": seconds}
+        made = await (await self.db.execute(PUT_AT, params)).fetchone()
         assert made is not None
-        await self.db.commit()
-        return made[0]
+        return int(made[0])
 
     async def release(self) -> None:
-        number = await self._made(HELD)
+        number = await self._put_at("HOLD", -3600)
+        await self.db.commit()
         await self.model.pause(1)
         await self.db.execute("UPDATE queue SET status = 'QUEUED' WHERE id = %s", [number])
         await self.model.pause(2)
         await self.db.commit()
 
     async def old(self) -> None:
-        await self.db.execute(OLD, [self.model.dice.choice((0.5, 3, 100, 1e6))])
+        await self._put_at("QUEUED", self.model.dice.choice((-0.5, -3, -100, -1e6)))
         await self.model.pause(1)
         await self.db.commit()
 
     async def retry(self) -> None:
-        number = await self._made(FAR)
+        number = await self._put_at("DEFERRED", 3600)
+        await self.db.commit()
         await self.model.pause(1)
         await self.db.execute(
             "UPDATE queue SET next_attempt = now() - make_interval(secs => %s) WHERE id = %s",
@@ -272,8 +279,8 @@ async def play(uri: str, db: psycopg.Connection, seed: int, seconds: float, *, h
     """Let all work, and see that nothing is left."""
     print(f"seed {seed}")
     model = Model(seed, seconds)
-    row(db, message(db, MESSAGE), status="HOLD")  # keeps the message
-    db.execute(PUT, ([BIG] * BACKLOG_ROWS, [5] * BACKLOG_ROWS))
+    if model.dice.random() < 0.5:
+        db.execute(PUT, {"domains": [BIG] * BACKLOG_ROWS, "levels": [5] * BACKLOG_ROWS})
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(psycopg.connect(uri))
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -306,7 +313,7 @@ async def play(uri: str, db: psycopg.Connection, seed: int, seconds: float, *, h
                 break
             await model.pause(0.3)
     assert not left, f"seed {seed}: {len(left)} rows are left, such as {left[:5]}"
-    print(f"{model.claims} rows claimed")
+    print(f"{model.rows} rows in {model.claims} claims")
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--submission-rounds", type=int, default=2, help="rounds of 50 orders")
     group.addoption("--rolling-restarts", type=int, default=8, help="restarts of producers")
     group.addoption("--rolling-every", type=float, default=0.5, help="seconds between restarts")
+    group.addoption("--promotions", type=int, default=2, help="of a standby that lacks commits")
     group.addoption("--bounce-kills", type=int, default=2, help="kills while messages fail")
     group.addoption("--bounce-messages", type=int, default=100, help="messages that fail")
     group.addoption("--switchovers", type=int, default=2, help="switchovers under load")

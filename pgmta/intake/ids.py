@@ -27,8 +27,8 @@ class Ids:
 
     def __init__(self, store: Enqueue) -> None:
         self._store = store
-        self.available: deque[int] = deque()
-        """Ids that may be taken at once."""
+        self._available: deque[int] = deque()
+        self._timeline: int | None = None  # of the server that gave these
         self.low = _MIN_IDS // 2
         """More are to be fetched when fewer are left."""
         self.asked_at = math.inf
@@ -37,6 +37,13 @@ class Ids:
         self._fetched_at = -math.inf
         self._lock = asyncio.Lock()
         self._ahead: asyncio.Task[None] | None = None
+
+    @property
+    def available(self) -> deque[int]:
+        """The ids that may be taken at once. Those of a former timeline are thrown away."""
+        if self._available and self._timeline != self._store.link.latest_timeline:
+            self._available.clear()
+        return self._available
 
     def refill(self) -> None:
         """Fetch more ids in the background."""
@@ -58,7 +65,9 @@ class Ids:
             self._number = min(2 * self._number, _MAX_IDS) if soon else _MIN_IDS
             self.asked_at = time.monotonic()
             try:
-                self.available.extend(await self._store.reserve(self._number))
+                found = await self._store.reserve(self._number)
+                self.available.extend(found)
+                self._timeline = self._store.link.timeline
             finally:
                 self.asked_at = math.inf
             self.low, self._fetched_at = self._number // 2, time.monotonic()

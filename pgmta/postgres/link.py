@@ -30,11 +30,11 @@ from pgmta.postgres.prepared_statements import PreparedStatements
 _PROOF_TIMEOUT_S = 30.0  # afterwards a commit that did not wait for its standby counts as undecided
 _BLOCKERS_TIMEOUT_S = 2.0  # for the question which session blocks
 _MAX_LOOKS, _LOOK_INTERVAL_S = 10, 0.02  # at whether a process of the server has ended
-_SESSION_START = """
+_SESSION_START: LiteralString = f"""
 SELECT backend_start, (SELECT jsonb_object_agg(typname, oid::bigint) FROM pg_type
-    WHERE typnamespace = to_regnamespace('pgmta') AND typname = ANY (%s))
-FROM pg_stat_get_activity(pg_backend_pid())
-"""
+    WHERE typnamespace = to_regnamespace('pgmta') AND typname = ANY (%s)), {primary.TIMELINE}
+FROM pg_stat_get_activity(pg_backend_pid()), pg_control_system()
+"""  # noqa: S608 a constant of this program
 _END_SESSION = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE (pid, backend_start) = (%(pid)s, %(began)s)
@@ -63,6 +63,8 @@ class Link:
         self._settings = settings or {}
         self.proof_s = proof_s
         """Limit of the time for a proof of durability, in seconds."""
+        self.timeline: int | None = None
+        """That of the server of the last connection; None: of none, or it takes no writes."""
         self._connection: LinkConnection | None = None
         self._statements: PreparedStatements | None = None  # those of the present connection
         # sees, as LinkConnection.broken does, that the server hung up
@@ -92,6 +94,11 @@ class Link:
             except BaseException as error:
                 await self._failed(connection, error)
                 raise
+
+    @property
+    def latest_timeline(self) -> int | None:
+        """The timeline of the last primary that this process has found, over any connection."""
+        return primary.timeline_of(self._uri)
 
     @property
     def connected(self) -> bool:
@@ -172,6 +179,7 @@ class Link:
         try:
             await self.close()
             self._connection = await connect(self._uri, self._name, self._settings)
+            self.timeline = self._connection.timeline
             self._statements = PreparedStatements(self._connection)
             self._hang_up = select.poll()
             self._hang_up.register(self._connection.pgconn.socket, select.POLLRDHUP)
@@ -286,10 +294,13 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
             raise unfit(error) from error
         await connection.execute(LOOK_IN_PGMTA, prepare=False)
         cursor = await connection.execute(_SESSION_START, [list(binary.COMPOSITES)], prepare=False)
-        ((began, composites),) = await cursor.fetchall()
+        ((began, composites, timeline, noted),) = await cursor.fetchall()
         connection.composites = composites or {}
         connection.backend = (pid, began)
-        primary.found(uri, connection)
+        if timeline and noted not in (None, timeline):
+            await connection.execute(primary.NOTE_TIMELINE, prepare=False)
+        connection.timeline = timeline
+        primary.found(uri, connection, timeline)
     except BaseException:
         await connection.close()
         raise

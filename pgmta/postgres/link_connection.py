@@ -30,6 +30,8 @@ class LinkConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """psycopg's connection, which is closed if a cancelled statement does not end."""
 
     backend: Backend
+    timeline: int | None = None
+    """The server_timeline() of the server; None if it takes no writes."""
     codec = ""
     """Python's name of an encoding that lacks characters, if the database has one."""
     composites: Mapping[str, int] = {}

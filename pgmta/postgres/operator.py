@@ -32,7 +32,7 @@ from pgmta.postgres.fit_session import (
     refuse_former,
     unfit,
 )
-from pgmta.postgres.primary import limited, writable
+from pgmta.postgres.primary import NOTE_TIMELINE, TIMELINE, limited, writable
 from pgmta.postgres.role import GRANTS
 
 LOCK_TIMEOUT_S = 5.0
@@ -210,4 +210,8 @@ async def prepare(connection: OperatorConnection) -> None:
     if await (await cursor.execute(_READABLE)).fetchall():
         found = await (await cursor.execute(_MIGRATIONS)).fetchall()
         refuse_former([name for (name,) in found])
+        await cursor.execute(f"SELECT {TIMELINE} FROM pg_control_system()")  # noqa: S608
+        for timeline, noted in await cursor.fetchall():
+            if timeline and noted not in (None, timeline):
+                await cursor.execute(NOTE_TIMELINE)
     connection.adapters.register_loader("timestamptz", _AnyTime)

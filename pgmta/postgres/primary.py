@@ -1,8 +1,8 @@
-"""Which host of a connection string is the primary: this process asks the last one first.
+"""Which server is the primary: its host, which is asked first, and its timeline.
 
 A silent primary is left after 10 s. One that answers and takes no writes, or whose processes hang,
-is found out by the first connection that is made to another host: then all connections to the
-former primary are hung up, also those that only listen.
+is found out by the first connection that is made to another host, or that finds another timeline:
+then all connections to the former primary are hung up, also those that only listen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,20 @@ _LIMITS: Final[dict[str, Any]] = {
     "tcp_user_timeout": 10_000,  # milliseconds
 }
 _HOST_FIELDS: Final = ("host", "hostaddr", "port")
-_TAKES_WRITES: Final = ("read-write", "primary")  # of target_session_attrs
+
+TIMELINE: Final = """
+CASE WHEN NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' THEN
+    system_identifier
+        # ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint
+END, (SELECT last_value FROM pg_sequences WHERE (schemaname, sequencename) = ('pgmta', 'timelines'))
+"""
+"""Two columns, beside pg_control_system(), of a session that may find no schema or a standby.
+
+They are what pgmta.server_timeline() returns, and the timeline that is noted; each may be null.
+"""
+
+NOTE_TIMELINE: Final = "SELECT pgmta.note_timeline()"
+"""The statement for a session with another timeline than the one that is noted."""
 
 type _Host = tuple[str, ...]
 
@@ -39,6 +52,8 @@ class _Primary:
         """The host that was the primary last; None: not known."""
         self.lost = False
         """Whether no host took writes since."""
+        self.timeline: int | None = None
+        """Its timeline."""
         self.connections: WeakSet[psycopg.BaseConnection[Any]] = WeakSet()
         """Connections to it."""
 
@@ -79,30 +94,37 @@ def writable(uri: str) -> str:
     return make_conninfo("", **given)
 
 
-def found(uri: str, connection: psycopg.BaseConnection[Any]) -> None:
-    """Note which host a connection by `writable` has found, and hang up on the former primary."""
-    given = _given(uri)
-    hosts = _hosts(given)
-    if len(hosts) < 2 or given["target_session_attrs"] not in (None, *_TAKES_WRITES):
+def found(uri: str, connection: psycopg.BaseConnection[Any], timeline: int | None) -> None:
+    """Note which server a connection by `writable` has found, and hang up on the former primary.
+
+    `timeline` is None if the server takes no writes.
+    """
+    if timeline is None:
         return
-    info = connection.info
+    given, info = _given(uri), connection.info
     match = [
         host
-        for host in hosts
+        for host in _hosts(given)
         if (host[0] or host[1]) in (info.host, info.hostaddr)
         and (host[2] or "5432") == str(info.port)
     ]
-    if not match:
-        return
     with _lock:
         primary = _primaries.setdefault(uri, _Primary())
-        former = list(primary.connections) if primary.host != match[0] else []
-        primary.host, primary.lost = match[0], False
+        before = primary.host, primary.timeline
+        primary.host, primary.timeline = match[0] if match else None, timeline
+        primary.lost = False
+        former = list(primary.connections) if (primary.host, timeline) != before else []
         for each in former:
             primary.connections.discard(each)
         primary.connections.add(connection)
     for each in former:
         _hang_up(each)
+
+
+def timeline_of(uri: str) -> int | None:
+    """Return the timeline of the last primary that this process has found; None: of none yet."""
+    primary = _primaries.get(uri)
+    return primary.timeline if primary else None
 
 
 def missed(uri: str) -> None:

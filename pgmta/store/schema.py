@@ -15,10 +15,10 @@ from pgmta.shipped import shipped
 log = get("schema")
 
 TOPICS = (
-    "queue", "messages", "schedules", "submit", "templates", "attachments", "submit_mail",
-    "submit_mails", "mail_grammar", "mail_objects", "arguments", "days", "attempts", "transcripts",
-    "reports", "status", "overview", "horizon", "queue_counts", "conditions", "changes", "rules",
-    "daemons", "accounts", "dkim", "tls", "forgetting", "expiry",
+    "queue", "timelines", "messages", "schedules", "submit", "templates", "attachments",
+    "submit_mail", "submit_mails", "mail_grammar", "mail_objects", "arguments", "days",
+    "attempts", "transcripts", "reports", "status", "overview", "horizon", "queue_counts",
+    "conditions", "changes", "rules", "daemons", "accounts", "dkim", "tls", "forgetting", "expiry",
 )  # fmt: skip
 """The files of `sql/schema` whose tables come before those of features, in their order."""
 

@@ -59,10 +59,10 @@ CREATE TABLE suspensions_version (
 );
 COMMENT ON TABLE suspensions_version IS
     'Changes with every change of suspensions; each process looks at it when it is told, and every 5 s.';
-COMMENT ON COLUMN suspensions_version.version IS 'Counts changes.';
+COMMENT ON COLUMN suspensions_version.version IS 'Another number after each change.';
 COMMENT ON COLUMN suspensions_version.one IS 'There is one row.';
 COMMENT ON CONSTRAINT suspensions_version_one_check ON suspensions_version IS 'One row.';
-INSERT INTO suspensions_version VALUES (1);
+INSERT INTO suspensions_version VALUES (nextval('versions'));
 
 CREATE FUNCTION suspension_condition(kind text, value text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE kind
@@ -105,7 +105,7 @@ COMMENT ON TRIGGER suspensions_valid ON suspensions IS 'A condition is analysed,
 CREATE FUNCTION suspensions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    UPDATE pgmta.suspensions_version SET version = version + 1;
+    UPDATE pgmta.suspensions_version SET version = nextval('pgmta.versions');
     PERFORM pgmta.notify_channel('pgmta_orders');
     RETURN NULL;
 END $$;

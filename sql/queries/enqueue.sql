@@ -16,9 +16,8 @@ SELECT {columns} FROM queue_put(%(messages)b, %(rows)b)
 notify_channel('pgmta_queue')
 
 -- name: known
--- Which of these messages are stored, or were until a worker was done with them.
-SELECT id FROM messages WHERE id = ANY (%(ids)b::bigint[])
-UNION ALL SELECT message_id FROM attempts WHERE message_id = ANY (%(ids)b::bigint[])
+-- Whether these messages, here without content, are stored, or were until a worker was done with them.
+SELECT group_stored(%(messages)b)
 
 -- name: chunks
 -- Chunks of content, ahead of the rows of their messages. COPY writes a page per chunk, and extends

@@ -1,8 +1,5 @@
 -- Users of smtpd, their logins, and recipients of relay domains.
 
-CREATE SEQUENCE user_versions;
-COMMENT ON SEQUENCE user_versions IS 'Numbers for users.version.';
-
 CREATE TABLE users (
     name text COLLATE "C" PRIMARY KEY CONSTRAINT users_name CHECK (
         name <> '' AND length(name) <= 255 AND name !~ '[A-Z[:cntrl:]]'),
@@ -52,13 +49,13 @@ CREATE TABLE users_version (
 );
 COMMENT ON TABLE users_version IS
     'Changes with every change of users. smtpd looks twice per second, if users log in or send.';
-COMMENT ON COLUMN users_version.version IS 'Counts changes.';
+COMMENT ON COLUMN users_version.version IS 'Another number after each change.';
 COMMENT ON COLUMN users_version.secret IS
     'Key for what all processes of smtpd derive from a login name alike: salts of unknown users, units of failures.';
 COMMENT ON COLUMN users_version.one IS 'There is one row.';
 COMMENT ON CONSTRAINT users_version_one_check ON users_version IS 'One row.';
 -- gen_random_uuid() has PostgreSQL's strong random octets
-INSERT INTO users_version VALUES (1, sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
+INSERT INTO users_version VALUES (nextval('versions'), sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
     || uuid_send(gen_random_uuid())));
 
 CREATE TABLE user_networks (
@@ -110,7 +107,7 @@ COMMENT ON CONSTRAINT recipients_address ON recipients IS 'An address or @domain
 CREATE FUNCTION users_touched() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    NEW.version := nextval('pgmta.user_versions');
+    NEW.version := nextval('pgmta.versions');
     NEW.changed_at := now();
     RETURN NEW;
 END $$;
@@ -122,7 +119,7 @@ COMMENT ON TRIGGER users_touched ON users IS 'A password that smtpd remembers be
 CREATE FUNCTION users_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    UPDATE pgmta.users_version SET version = version + 1;
+    UPDATE pgmta.users_version SET version = nextval('pgmta.versions');
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION users_changed IS 'Counts changes of users.';

@@ -396,7 +396,6 @@ COMMENT ON COLUMN duplicates.last_at IS 'When the last of them ended.';
 COMMENT ON COLUMN duplicates.reason IS 'What happened to those of unknown outcome.';
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('attempts', 'pgmta_smtpd', 'SELECT (message_id)'),
     ('attempts', 'pgmta_queued', 'SELECT, INSERT'),
     ('attempts', 'pgmta_operator', 'SELECT'),
     ('attempts', 'pgmta_reader', 'SELECT'),

@@ -37,15 +37,15 @@ CREATE TABLE dkim_keys_version (
     one boolean DEFAULT true PRIMARY KEY CHECK (one)
 );
 COMMENT ON TABLE dkim_keys_version IS 'Changes with every change of dkim_keys. queued looks every second.';
-COMMENT ON COLUMN dkim_keys_version.version IS 'Counts changes.';
+COMMENT ON COLUMN dkim_keys_version.version IS 'Another number after each change.';
 COMMENT ON COLUMN dkim_keys_version.one IS 'There is one row.';
 COMMENT ON CONSTRAINT dkim_keys_version_one_check ON dkim_keys_version IS 'One row.';
-INSERT INTO dkim_keys_version VALUES (1);
+INSERT INTO dkim_keys_version VALUES (nextval('versions'));
 
 CREATE FUNCTION dkim_keys_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    UPDATE pgmta.dkim_keys_version SET version = version + 1;
+    UPDATE pgmta.dkim_keys_version SET version = nextval('pgmta.versions');
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION dkim_keys_changed IS 'Counts changes of dkim_keys.';

@@ -214,7 +214,7 @@ DECLARE
 BEGIN
     SELECT j.* INTO judged FROM common_judged(mails) AS j WHERE good;
     IF NOT FOUND THEN RETURN NULL; END IF;
-    message_id := nextval('message_ids');
+    message_id := next_message_id();
     -- an assignment, because PERFORM runs a query, which takes longer
     rows := queue_put(
         ARRAY[parts_message(message_id, judged.mail, judged.sender, judged.sender_domain, judged.octets, judged.utf8,
@@ -242,7 +242,7 @@ BEGIN
         RETURN ids;
     END IF;
     WITH judged AS MATERIALIZED (
-        SELECT *, CASE WHEN good THEN nextval('message_ids') END AS id FROM common_judged(mails)
+        SELECT *, CASE WHEN good THEN next_message_id() END AS id FROM common_judged(mails)
     ), numbered AS MATERIALIZED (
         SELECT *, row_number() OVER ()::integer AS number FROM judged WHERE good
     )

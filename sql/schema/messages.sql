@@ -4,6 +4,20 @@ CREATE SEQUENCE message_ids;
 COMMENT ON SEQUENCE message_ids IS
     'Ids of messages. smtpd takes several at once, so that it knows the id before the insert.';
 
+CREATE FUNCTION first_message_id() RETURNS bigint LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM note_timeline();
+    PERFORM set_config('pgmta.timeline', 'noted', false);
+    RETURN nextval('message_ids');
+END $$;
+COMMENT ON FUNCTION first_message_id IS 'next_message_id() for a session that has not noted the timeline yet.';
+
+-- PostgreSQL puts its expression in the place of the call. A server gets another timeline only by a start or as a standby,
+-- where no id is taken, so a session has noted it once for all.
+CREATE FUNCTION next_message_id() RETURNS bigint
+RETURN CASE WHEN current_setting('pgmta.timeline', true) = 'noted' THEN nextval('message_ids') ELSE first_message_id() END;
+COMMENT ON FUNCTION next_message_id IS 'The id of a new message, which nobody else has or had. The first one of a session notes the timeline.';
+
 CREATE TABLE messages (
     id bigint PRIMARY KEY,
     received_at timestamptz NOT NULL DEFAULT now(),
@@ -223,6 +237,24 @@ COMMENT ON FUNCTION queue_put IS
     'Stores a group of messages with all their rows, and returns the number of rows: all mail comes in here. It checks '
     'nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
 
+CREATE FUNCTION group_stored(messages new_message[]) RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER
+    -- a plan that was made for an empty table would later read all of it
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+    SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    SELECT bool_and(same) FROM unnest(messages) AS g, LATERAL (
+        SELECT (m.size, m.trace, m.message_id_header, m.tenant)
+            IS NOT DISTINCT FROM (g.size, g.trace, g.message_id_header, coalesce(g.tenant, ''))
+            AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = m.id AND q.sender <> g.sender) AS same
+        FROM messages AS m WHERE m.id = g.id
+        UNION ALL
+        SELECT (a.sender, a.message_id_header, a.tenant)
+            IS NOT DISTINCT FROM (g.sender, g.message_id_header, coalesce(g.tenant, ''))
+        FROM attempts AS a WHERE a.message_id = g.id) AS found
+$$;
+COMMENT ON FUNCTION group_stored IS
+    'Whether queue_put has stored this group: null if nothing is known of its ids, and false if one of them is another '
+    'message''s. Of a message that is done with, the log has less.';
+
 CREATE FUNCTION chunks_present(id bigint, number integer) RETURNS integer LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
@@ -253,4 +285,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('message_chunks', 'pgmta_operator', 'SELECT'),
     ('message_chunks', 'pgmta_reader', 'SELECT (message_id, position, stored_at)'),
     ('FUNCTION queue_put', 'pgmta_smtpd', 'EXECUTE'),
-    ('FUNCTION queue_put', 'pgmta_queued', 'EXECUTE');
+    ('FUNCTION queue_put', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION group_stored', 'pgmta_smtpd', 'EXECUTE'),
+    ('FUNCTION group_stored', 'pgmta_queued', 'EXECUTE');

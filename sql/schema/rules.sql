@@ -45,10 +45,10 @@ CREATE TABLE rules_version (
 );
 COMMENT ON TABLE rules_version IS
     'Changes with every change of rules; a claim made with another version gets nothing.';
-COMMENT ON COLUMN rules_version.version IS 'Counts changes.';
+COMMENT ON COLUMN rules_version.version IS 'Another number after each change.';
 COMMENT ON COLUMN rules_version.one IS 'There is one row.';
 COMMENT ON CONSTRAINT rules_version_one_check ON rules_version IS 'One row.';
-INSERT INTO rules_version VALUES (1);
+INSERT INTO rules_version VALUES (nextval('versions'));
 
 CREATE FUNCTION rules_valid() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -88,7 +88,7 @@ CREATE FUNCTION rules_changed() RETURNS trigger
 DECLARE
     held bigint;
 BEGIN
-    UPDATE pgmta.rules_version SET version = version + 1;
+    UPDATE pgmta.rules_version SET version = nextval('pgmta.versions');
     IF TG_OP = 'DELETE' THEN
         SELECT count(*) INTO held FROM pgmta.queue WHERE status = 'HOLD' AND held_under = 'rule ' || OLD.id;
         IF held > 0 THEN

@@ -76,7 +76,7 @@ BEGIN
     SELECT * INTO settings FROM submit_settings;
     header := submit_header(content, settings.message_size);
     -- each submission opens a block of ids, so that smtpd's blocks never have this one
-    message_id := nextval('message_ids');
+    message_id := next_message_id();
     IF key IS NOT NULL THEN
         known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
             metadata - '_trace', on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));

@@ -84,7 +84,7 @@ CREATE FUNCTION submit_composed(
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    message_id bigint := nextval('message_ids');
+    message_id bigint := next_message_id();
     known bigint;
     scheduled timestamptz;
     local_part text := concat(message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16));

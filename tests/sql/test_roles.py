@@ -29,7 +29,7 @@ from pgmta.store.queries import queries
 from pgmta.store.queue.claim import SESSION, Claims
 from pgmta.store.queue.conditions import check_conditions
 from pgmta.store.queue.contents import Contents
-from pgmta.store.queue.enqueue import Enqueue
+from pgmta.store.queue.enqueue import Enqueue, Messages
 from pgmta.store.queue.expired_leases import FinalLeases
 from pgmta.store.queue.settle import Settlements
 from pgmta.store.records.days import keep_days
@@ -74,7 +74,8 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
         await store.commit([held, message(first + 3, "f@example.com")])
         await store.chunks([(first + 1, 0, b"x")])
         await store.drop_chunks([first + 1])
-        assert await link.run(queries("enqueue")["known"], {"ids": [first, 7]}) == [(first,)]
+        known = queries("enqueue")["known"]
+        assert await link.run(known, {"messages": Messages(group)}) == [(True,)]
     assert one(db, "SELECT count(*) FROM queue WHERE status = 'QUEUED'") == 4
     assert one(db, "SELECT array_agg(recipient) FROM queue_hold") == ["d@example.com"]
     assert one(db, "SELECT count(*) FROM message_chunks") == 0

@@ -1,4 +1,4 @@
-"""A primary and its synchronous standby: both real, of the release that the tests run on."""
+"""A primary and its standby: both real, of the release that the tests run on."""
 
 from __future__ import annotations
 
@@ -78,6 +78,15 @@ class Node:
         self._programs.write_file(self.data / "standby.signal", "")
         self.start()
 
+    def copy(self, primary: Node) -> None:
+        """Start as the standby of another, from a copy of that."""
+        source = make_conninfo(primary.uri, dbname="postgres")
+        self.run(
+            "pg_basebackup", "-D", str(self.data), "-d", source, "-X", "stream", "-c", "fast",
+            "--no-sync",
+        )  # fmt: skip
+        self.follow(primary)
+
     def crash(self) -> None:
         """End it at once, if it runs."""
         with suppress(Exception):
@@ -97,15 +106,17 @@ class Node:
 
 
 class Pair:
-    """A primary whose commits wait for the standby. The test's own sessions do not wait."""
+    """A primary whose commits wait for the standby, or not. The test's own sessions do not wait."""
 
-    def __init__(self, folder: Path, release: int) -> None:
+    def __init__(self, folder: Path, release: int, *, synchronous: bool = True) -> None:
         programs = Programs() if release == POSTGRES_VERSION else _Debian(release)
         places = [folder / name for name in ("primary", "standby")]
         for place in places:
             place.mkdir()
         self.primary, self.standby = (Node(place, programs) for place in places)
         self._make()
+        if synchronous:
+            self._wait_for_standby()
         self.uri = self.primary.uri
         """For programs under test."""
         hosts = ",".join(node.host for node in (self.primary, self.standby))
@@ -125,11 +136,10 @@ class Pair:
         with psycopg.connect(own, autocommit=True) as db:
             db.execute("CREATE DATABASE pgmta")
         migrate(primary.uri)
-        standby.run(
-            "pg_basebackup", "-D", str(standby.data), "-d", own, "-R", "-X", "stream",
-            "-c", "fast", "--no-sync",
-        )  # fmt: skip
-        standby.start()
+        standby.copy(primary)
+
+    def _wait_for_standby(self) -> None:
+        own = make_conninfo(self.primary.uri, dbname="postgres")
         with psycopg.connect(own, autocommit=True) as db:
             db.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             db.execute("SELECT pg_reload_conf()")
@@ -225,6 +235,14 @@ class Pair:
         """Return once the standby has all."""
         until(lambda: self.db.execute(_SYNCHRONOUS).fetchall())
 
+    def rejoin(self) -> None:
+        """After `fail_over` make the former primary the standby of the present one."""
+        self.primary, self.standby = self.standby, self.primary
+        shutil.rmtree(self.standby.data)
+        self.standby.copy(self.primary)
+        caught_up = "SELECT FROM pg_stat_replication WHERE state = 'streaming'"
+        until(lambda: self.db.execute(caught_up).fetchall())
+
     def close(self) -> None:
         self.thaw()
         self.db.close()
@@ -233,13 +251,13 @@ class Pair:
 
 
 @contextmanager
-def replicated(server: str) -> Iterator[Pair]:
+def replicated(server: str, *, synchronous: bool = True) -> Iterator[Pair]:
     """Make a pair of the release of the server under test."""
     with psycopg.connect(server) as db:
         release = db.info.server_version // 10_000
     folder = memory_folder()
     try:
-        with closing(Pair(folder, release)) as pair:
+        with closing(Pair(folder, release, synchronous=synchronous)) as pair:
             yield pair
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -70,7 +70,7 @@ BEGIN
 END $$;
 SET LOCAL search_path = pgmta;
 """
-_RENEW_CLAIMS = f"UPDATE rules_version SET version = version + 1; {NOTIFY}"  # noqa: S608 a constant
+_RENEW_CLAIMS = f"UPDATE rules_version SET version = nextval('versions'); {NOTIFY}"  # noqa: S608 a constant
 """Empties each claim that was composed before a migration, and wakes idle workers."""
 _OBJECTS = """
 SELECT pg_describe_object(classid, objid, objsubid) FROM pg_depend

@@ -6,7 +6,7 @@ import asyncio
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import errors as pg_errors
@@ -60,7 +60,8 @@ class Enqueue:
     """Writes groups of accepted messages, each group in one commit."""
 
     def __init__(self, link: Link, schema: Schema | None = None) -> None:
-        self._link = link
+        self.link = link
+        """Its connection."""
         self._schema = schema or Schema()
 
     async def reserve(self, number: int) -> list[int]:
@@ -69,7 +70,7 @@ class Enqueue:
         Raises StoreUnavailable, SchemaMismatch.
         """
         try:
-            ((ids, names, _),) = await self._link.run(_SQL["reserve"], {"number": number})
+            ((ids, names, _),) = await self.link.run(_SQL["reserve"], {"number": number})
         except pg_errors.UndefinedTable:
             raise SchemaMismatch(mismatch(self._schema.known, set())) from None
         self._schema.learn(names)
@@ -123,15 +124,18 @@ class Enqueue:
         """Look the group up until it is known what became of it; if it is not there, write it.
 
         What is seen counts once it is proven: the session of its commit may have ended while it
-        waited for a standby.
+        waited for a standby. Raises StoreUnavailable if other mail has an id of the group: a
+        standby was promoted that lacked more commits than note_timeline() makes room for.
         """
+        bare = Messages([replace(message, body=b"") for message in group])
         while True:
             try:
                 # before the look, because a statement that still runs could commit after it
-                await self._link.end_backends(lost)
-                if await self._link.run(_SQL["known"], {"ids": [m.id for m in group]}):
-                    until = min(until, time.monotonic() + self._link.proof_s)
-                    await self._link.prove()
+                await self.link.end_backends(lost)
+                ((stored,),) = await self.link.run(_SQL["known"], {"messages": bare})
+                if stored:
+                    until = min(until, time.monotonic() + self.link.proof_s)
+                    await self.link.prove()
                     return
             except StoreUnavailable as error:
                 if time.monotonic() >= until:
@@ -139,6 +143,8 @@ class Enqueue:
                 away(error)
                 await asyncio.sleep(_LOOK_INTERVAL_S)
                 continue
+            if stored is False:
+                raise StoreUnavailable("other mail has an id of these messages")
             try:
                 await self._insert(group, beside)
                 return
@@ -152,12 +158,12 @@ class Enqueue:
     async def _insert(
         self, group: list[NewMessage], beside: Companion | None, wake: bool = False
     ) -> None:
-        put, values = _PUT[wake], {"messages": _Messages(group), "rows": _Rows(group)}
+        put, values = _PUT[wake], {"messages": Messages(group), "rows": _Rows(group)}
         if beside:
             companion = (beside.statement, beside.params)
-            await self._link.run_together([(put, values), companion])
+            await self.link.run_together([(put, values), companion])
         else:
-            await self._link.run(put, values)
+            await self.link.run(put, values)
 
     async def chunks(self, parts: Iterable[tuple[int, int, bytes]]) -> None:
         """Store content in chunks, ahead of its messages, in one commit.
@@ -167,7 +173,7 @@ class Enqueue:
         """
         rows = b"".join((_COPY_HEADER, *_rows(parts), _COPY_END))
         async with (
-            self._link.use() as connection,
+            self.link.use() as connection,
             connection.cursor().copy(_SQL["chunks"]) as copy,
         ):
             await copy.write(rows)
@@ -178,13 +184,13 @@ class Enqueue:
         The message had `before` chunks until then. The statements of `lost` are ended before the
         look, and leave the list. Raises StoreUnavailable.
         """
-        await self._link.end_backends(lost)
-        ((number,),) = await self._link.run(_SQL["chunks_stored"], {"id": message_id})
+        await self.link.end_backends(lost)
+        ((number,),) = await self.link.run(_SQL["chunks_stored"], {"id": message_id})
         return int(number) > before
 
     async def drop_chunks(self, ids: list[int]) -> None:
         """Remove the chunks of messages that were not accepted. Raises StoreUnavailable."""
-        await self._link.run(_SQL["drop_chunks"], {"ids": Bigints(ids)})
+        await self.link.run(_SQL["drop_chunks"], {"ids": Bigints(ids)})
 
 
 def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryview]:
@@ -196,12 +202,13 @@ def _rows(parts: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes | memoryvie
             yield chunk
 
 
-class _Messages(Composites[NewMessage]):
+class Messages(Composites[NewMessage]):
     """The messages of a group, as the type new_message has them."""
 
     name = "new_message"
 
     def written(self, octets: Callable[[str], bytes]) -> list[bytes]:
+        """Return the members of each."""
         return [
             b"".join((
                 _MESSAGE.pack(22, 20, 8, m.id, 20, 8, m.size, 21, 2, m.priority, 16, 1, m.utf8,

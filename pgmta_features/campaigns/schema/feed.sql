@@ -93,7 +93,7 @@ BEGIN
                 UPDATE campaign_recipients AS r SET state = CASE WHEN p.suppressed THEN 'invalid' ELSE 'queued' END,
                     error_code = CASE WHEN p.suppressed THEN 'suppressed' END, error_sub_type = NULL, bounced = false,
                     answered_at = CASE WHEN p.suppressed THEN now() END, sent_at = NULL,
-                    message_id = CASE WHEN NOT p.suppressed THEN nextval('message_ids') END
+                    message_id = CASE WHEN NOT p.suppressed THEN next_message_id() END
                 FROM unnest(picked.numbers, suppressed(campaign.tenant, campaign.scope, picked.recipients))
                     AS p (number, suppressed)
                 WHERE r.campaign_id = campaign.id AND r.number = p.number AND r.state = ANY (job.takes)

@@ -226,7 +226,7 @@ CREATE FUNCTION campaign_again(jobs bigint[], takes text[]) RETURNS integer LANG
 DECLARE
     changed integer;
 BEGIN
-    UPDATE campaign_jobs AS j SET status = 'READY', fed_to = j.first - 1, takes = takes, again_from = nextval('message_ids')
+    UPDATE campaign_jobs AS j SET status = 'READY', fed_to = j.first - 1, takes = takes, again_from = next_message_id()
     WHERE j.id = ANY (jobs) AND (j.status = 'STOPPED' OR j.status = 'LOGGED' AND EXISTS (
         SELECT FROM campaign_recipients AS r
         WHERE r.campaign_id = j.campaign_id AND r.number BETWEEN j.first AND j.last AND r.state = ANY (takes)));

@@ -103,7 +103,7 @@ CREATE FUNCTION campaign_test(campaign bigint, recipient text, params jsonb DEFA
 DECLARE
     owner campaigns;
     template templates;
-    message_id bigint := nextval('message_ids');
+    message_id bigint := next_message_id();
     hostname text := (SELECT s.hostname FROM submit_settings AS s);
     domain text := mailbox_domain(recipient COLLATE "C");
     fit record;

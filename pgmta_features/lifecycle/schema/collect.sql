@@ -129,7 +129,7 @@ BEGIN
         SELECT FROM budgets AS b
         WHERE b.key = budget AND b.month_used >= b.month_most AND b.month >= date_trunc('month', began AT TIME ZONE 'UTC'));
     IF granted > 0 THEN
-        mails := ARRAY(SELECT nextval('message_ids') FROM generate_series(1, granted));
+        mails := ARRAY(SELECT next_message_id() FROM generate_series(1, granted));
         PERFORM queue_put(
             ARRAY(SELECT new_message(id => id, size => octet_length(params::text), priority => priority,
                 trace => submit_trace(hostname, id), body => '', sender => sender,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -71,6 +73,17 @@ class Unlucky(Link):
         return await super().run(query, params)
 
 
+async def settle(database: str, db: psycopg.Connection) -> None:
+    """Have a worker deliver all that waits."""
+    (now,) = fetch(db, "SELECT now()")
+    worker = Link(database, "worker")
+    items = (await Claims(worker, "w", 60, None).claim(100, [])).items
+    await Settlements(worker, "w").settle(
+        [Outcome(item, Event.DELIVERED, Reply(250, "Ok"), started=now, ended=now) for item in items]
+    )
+    await worker.close()
+
+
 async def test_a_group_is_stored_as_it_is(db: psycopg.Connection, link: Link) -> None:
     await Enqueue(link).commit(group(300))
     assert db.execute("SELECT id, size, utf8, trace, body, chunks FROM messages").fetchall() == [
@@ -119,15 +132,8 @@ async def test_a_group_delivered_before_its_repetition_is_not_stored_again(
             self, query: str | bytes, params: dict[str, object] | None = None, *, tries: int = 10
         ) -> list[tuple[object, ...]]:
             if self.lost and not self.db.execute("SELECT FROM attempts").rowcount:
-                worker = Link(database, "worker")
-                items = (await Claims(worker, "w", 60, None).claim(100, [])).items
-                await Settlements(worker, "w").settle([_delivered(item) for item in items])
-                await worker.close()
+                await settle(database, db)
             return await super().run(query, params)
-
-    def _delivered(item: object) -> Outcome:
-        (now,) = fetch(db, "SELECT now()")
-        return Outcome(item, Event.DELIVERED, Reply(250, "Ok"), started=now, ended=now)  # type: ignore[arg-type]
 
     link = Delivered(database, db, committed=True)
     await Enqueue(link).commit(group(300))
@@ -152,7 +158,8 @@ async def test_a_repetition_waits_for_a_first_try_that_is_still_committing(
 
     for new in group(300):
         first.execute(
-            "INSERT INTO messages (id, size, trace, body) VALUES (%s, 0, '', '')", (new.id,)
+            "INSERT INTO messages (id, size, trace, body) VALUES (%s, %s, %s, '')",
+            (new.id, new.size, new.trace),
         )
     link = Unlucky(database, db, committed=False)
     await asyncio.gather(Enqueue(link).commit(group(300)), asyncio.to_thread(finish))
@@ -169,6 +176,23 @@ async def test_ids_that_somebody_else_used_are_no_success(
     with pytest.raises(psycopg.errors.UniqueViolation):
         await Enqueue(link).commit(group(298))
     assert column(db, "SELECT id FROM messages") == [300]
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+@pytest.mark.parametrize("change", [{"size": 4}, {"trace": "T: t\r\n"}, {"sender": "x@a.example"}])
+async def test_a_look_takes_no_other_mail_for_a_group(
+    database: str, db: psycopg.Connection, link: Link, delivered: bool, change: dict[str, Any]
+) -> None:
+    """One of its messages has the id of another one; of one that is done the log has the sender."""
+    other = replace(group(301, 1)[0], **({"sender": "x@a.example"} if delivered else change))
+    await Enqueue(link).commit([other])
+    if delivered:
+        await settle(database, db)
+    unlucky = Unlucky(database, db, committed=False)
+    with pytest.raises(StoreUnavailable, match="other mail has an id"):
+        await Enqueue(unlucky).commit(group(300))
+    await unlucky.close()
+    assert column(db, "SELECT id FROM messages") == ([] if delivered else [301])
 
 
 async def test_reserved_ids_are_nobody_elses_after_a_crash(private_server: PrivateServer) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 from pgmta.logs import get
 from pgmta.store.queue.expired_leases import FinalLeases
 from queued.upkeep.duty import Duty
 
 _ROWS_PER_LOOK = 5000  # one statement takes some milliseconds
 _ROWS_PER_SETTLE = 500
+# A look reads the dead rows too, and while a backup keeps them these may be a million. So the next
+# look follows after so many times what the last one took.
+_COST_FACTOR = 20
+_MAX_REST_S = 30.0
 
 log = get("upkeep")
 
@@ -24,6 +31,12 @@ class FinalLeaseDuty:
         self._leases = leases
         self._after = 0  # id of the last row that was looked at
         self._sure = False  # whether the last round had the database
+        self._rests_until = -math.inf
+
+    async def work(self) -> None:
+        """Do one round, unless the last look was dear. Raises StoreUnavailable, psycopg.Error."""
+        if time.monotonic() >= self._rests_until:
+            await self.settle()
 
     async def settle(self) -> None:
         """Do one round. Raises StoreUnavailable, psycopg.Error."""
@@ -32,7 +45,10 @@ class FinalLeaseDuty:
         try:
             more = True
             while more:
+                began = time.monotonic()
                 last, number, ran_out = await self._leases.next(self._after, _ROWS_PER_LOOK)
+                now = time.monotonic()
+                self._rests_until = now + min((now - began) * _COST_FACTOR, _MAX_REST_S)
                 for start in range(0, len(ran_out) if sure else 0, _ROWS_PER_SETTLE):
                     done, freed = await self._leases.settle(
                         ran_out[start : start + _ROWS_PER_SETTLE]
@@ -51,6 +67,6 @@ class FinalLeaseDuty:
 DUTY = Duty(
     "final leases",
     2.0,
-    lambda process: FinalLeaseDuty(FinalLeases(process.link, f"upkeep@{process.name}")).settle,
+    lambda process: FinalLeaseDuty(FinalLeases(process.link, f"upkeep@{process.name}")).work,
     in_turn=True,
 )

@@ -282,7 +282,8 @@ async def play(uri: str, db: psycopg.Connection, seed: int, seconds: float, *, h
     if model.dice.random() < 0.5:
         db.execute(PUT, {"domains": [BIG] * BACKLOG_ROWS, "levels": [5] * BACKLOG_ROWS})
     async with AsyncExitStack() as stack:
-        holder = stack.enter_context(psycopg.connect(uri))
+        options = "-c idle_in_transaction_session_timeout=0"
+        holder = stack.enter_context(psycopg.connect(uri, options=options))
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT count(*) FROM queue")
 

@@ -23,7 +23,7 @@ from pgmta.postgres import blockers
 
 _PROBE_INTERVAL_S = 0.25  # while sessions wait
 _LATE_PROBE_INTERVAL_S = 0.5
-_PROBE_TIMEOUT_S = 5.0
+_PROBE_TIMEOUT_S = 10.0  # several hosts may be silent for 3 s each
 # A full disk takes a probe, but no mail. So an error within this time after a good probe belongs to
 # the same outage, unless mail was stored meanwhile.
 _CALM_S = 1.0

@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from pgmta.errors import StoreUnavailable
 from pgmta.metrics.database_look import DatabaseLook
 from pgmta.metrics.series import dump
 from smtpd.hooks.hook_set import HookSet
@@ -23,13 +24,25 @@ class Teller:
         self._master = master
         self._server = server
         self._hooks = hooks
-        self._database = DatabaseLook(look)
+        self._look = look
+        self._database = DatabaseLook(self._look_at_database)
         self._answer: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
         """Answer soon: the database is asked first, for at most 2 s."""
         if not self._answer or self._answer.done():
             self._answer = asyncio.get_running_loop().create_task(self._tell_all())
+
+    async def _look_at_database(self) -> None:
+        """Ask the database. While mail waits for the end of an outage, it is taken all the same."""
+        outage = self._server.committer.outage
+        if outage.waits:
+            return
+        try:
+            await self._look()
+        except StoreUnavailable as error:
+            if not outage.note(error):
+                raise
 
     async def _tell_all(self) -> None:
         self.tell(await self._database.problem())
@@ -42,7 +55,7 @@ class Teller:
         )
 
         values = server_values(self._server, self._hooks.hooks)
-        if problem := server_problem(self._server) or away:
+        if problem := away or server_problem(self._server):
             values[PROBLEM_KEY] = {(problem,): 1.0}
         with suppress(BrokenPipeError):  # the master has died
             os.write(self._master, dump(values))

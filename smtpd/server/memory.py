@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from pgmta.logs import get
+from pgmta.postgres.outage import Outage
 
 _LOOK_INTERVAL_S = 0.05  # as long as too much is held
 _LOG_INTERVAL_S = 60.0
@@ -22,11 +23,12 @@ class Memory:
     """Counts the octets that connections hold: content under way, and input read ahead.
 
     Over the budget, smtpd stops reading from the connections that hold most, until their content is
-    in the database.
+    in the database. In an outage that is not possible, and no content is read.
     """
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, outage: Outage | None = None) -> None:
         self._budget = budget
+        self._outage = outage
         self._held: dict[Relieve, int] = {}
         self._look: asyncio.Handle | None = None
         self._logged = -_LOG_INTERVAL_S
@@ -47,6 +49,11 @@ class Memory:
     def over(self) -> bool:
         """Return whether more is held than the budget."""
         return self.used > self._budget
+
+    @property
+    def stuck(self) -> bool:
+        """Whether more is held than the budget, and an outage keeps it there for a while."""
+        return self.over and self._outage is not None and self._outage.waits
 
     def _relieve(self) -> None:
         self._look = None

@@ -131,6 +131,9 @@ class _Queue:
         self._before = self._scheduler.spent
 
     def _turn(self) -> None:
+        if self._uses_memory and self._scheduler.memory.stuck:
+            self._handle = self._loop.call_later(_SCARCE_PAUSE_S, self._turn)
+            return
         self._handle = None
         self.do(self._waiting.popleft())
         if self._waiting and not self._handle:

@@ -108,7 +108,7 @@ class Server:
             ),
             config.relay.networks if limits.exempt is None else limits.exempt,
         )
-        self.memory = Memory(limits.memory)
+        self.memory = Memory(limits.memory, outage)
         self.scheduler = Scheduler(self.loop, self.memory)
         self._empty = asyncio.Event()
         self._empty.set()

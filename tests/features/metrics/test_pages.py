@@ -154,19 +154,22 @@ def test_processes_that_hang_are_not_ready(system: System) -> None:
 def test_health_follows_the_database(private_system: System, private_server: PrivateServer) -> None:
     system = private_system
     ports = [free_port(), free_port()]
-    for make, port in zip((system.smtpd, system.queued), ports, strict=True):
-        make(metrics={"listen": f"127.0.0.1:{port}"})  # type: ignore[operator]
+    pages = [{"listen": f"127.0.0.1:{port}"} for port in ports]
+    system.smtpd(metrics=pages[0])
+    system.queued(metrics=pages[1])
     for port in ports:
         until(lambda port=port: get(port, "/readyz")[0] == 200)  # type: ignore[misc]
     private_server.read_only(True)
+    until(lambda: Scrape.of(ports[0]).value("pgmta_smtpd_outage_awaited"))
+    assert get(ports[0], "/readyz")[0] == 200  # mail is taken, and waits
     for port in ports:
-        until(lambda port=port: get(port, "/readyz") == (503, READ_ONLY), 20)  # type: ignore[misc]
+        until(lambda port=port: get(port, "/readyz") == (503, READ_ONLY), 30)  # type: ignore[misc]
     private_server.read_only(False)
     for port in ports:
         until(lambda port=port: get(port, "/readyz")[0] == 200, 20)  # type: ignore[misc]
     private_server.crash()
     for port in ports:
-        until(lambda port=port: get(port, "/readyz")[0] == 503, 20)  # type: ignore[misc]
+        until(lambda port=port: get(port, "/readyz")[0] == 503, 30)  # type: ignore[misc]
         assert get(port, "/healthz")[0] == 200
         began = time.monotonic()
         assert Scrape.of(port).value("pgmta_ready") == 0  # and the page comes nevertheless

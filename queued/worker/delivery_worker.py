@@ -86,6 +86,7 @@ class DeliveryWorker:
         )
         timed = self._dispatch.stages.context.timed
         timed.most, timed.wake = worker.concurrency // 2, self._wake_loops
+        looks = link("looks")  # connects only while dead rows make claims dear
         claims = Claims(
             link("claim"),
             owner,
@@ -96,6 +97,7 @@ class DeliveryWorker:
             schema=schema,
             costly=process.costly,
             clock=process.clock,
+            looks=looks,
         )
         process.mail.append(
             WorkerMail(worker.name, self._leases.items, self._dispatch.find_destinations)
@@ -112,10 +114,12 @@ class DeliveryWorker:
             urgent = Claims(
                 link("urgent"), f"{owner}:urgent", lease, where, worker.priority,
                 urgent=level, each=MAX_URGENT, schema=schema, costly=process.costly,
-                clock=process.clock,
+                clock=process.clock, looks=looks,
             )  # fmt: skip
             self.loops.append(UrgentLoop(slots, claims, context, urgent))
         self._settler.returned = self._returned
+        for loop in self.loops:
+            loop.claims.take_turns(self.schedule.turn)
         self._leases.owners += [self._settler.rows, *(loop.rows for loop in self.loops)]
         self._leases.lost = self._dispatch.end_lost
         self._set_claims(config)

@@ -64,6 +64,10 @@ class TurnSchedule:
             self._spread *= _ERROR_GROWTH_FACTOR
         return new
 
+    def turn(self) -> tuple[int, int]:
+        """Return the place of this worker, from 0, and the number of those that share its rows."""
+        return self._place, self.number
+
     @property
     def pause(self) -> float:
         """Seconds until this worker has to look for mail that comes now; 0.0 in its turn."""

@@ -79,15 +79,18 @@ class Mark:
         free = self._free | dict.fromkeys(row.id for row in found if row.free)
         if cut or len(free) > MAX_IDS:
             return False
-        self._keep(free, found)
+        self._free = free
+        self._remember_leased([*self._leased, *(row.id for row in found if not row.free)])
         return True
 
     def _keep(self, free: dict[int, None], found: Iterable[Found]) -> None:
-        leased = dict.fromkeys(row.id for row in found if not row.free)
         self._free = free | self._returned
-        room = max(0, MAX_IDS - len(self._free))
-        self._leased = dict.fromkeys([each for each in leased if each not in self._free][:room])
+        self._remember_leased(row.id for row in found if not row.free)
         self._returned = {}
+
+    def _remember_leased(self, ids: Iterable[int]) -> None:
+        room = max(0, MAX_IDS - len(self._free))
+        self._leased = dict.fromkeys([each for each in ids if each not in self._free][:room])
 
     def spread(self, found: Iterable[Found]) -> None:
         """Begin a backlog: `found` are the rows of `remembered`, and all from the mark on."""
@@ -101,24 +104,29 @@ class Mark:
         """
         if (pairs := self.pairs) is None:
             return
-        leased = dict[int, None]()
+        leased = list[int]()
         for row in found:
             if row.free:
                 floor = min(row.at, self.moment)
                 if floor < pairs.get(row.place, math.inf):
                     pairs[row.place] = floor
             elif row.at < self.moment:
-                leased[row.id] = None
+                leased.append(row.id)
         self._free = self._returned
-        self._leased = dict.fromkeys([*leased][:MAX_IDS])
+        self._remember_leased(leased)
         self._returned, self._order = {}, None
         self.moment = moment
 
     def set_pairs(self, floors: dict[Place, float], moment: float) -> None:
-        """Take the floors that a walk has found, which began when `moment` was known."""
-        self.pairs = {place: min(floor, moment) for place, floor in floors.items()}
-        self.moment = moment
-        self._used, self._order = {}, None
+        """Take the floors that a walk has found, which began when `moment` was known.
+
+        Pairs that were learnt meanwhile stay.
+        """
+        if self.pairs is None:
+            self.pairs, self.moment = {}, min(self.moment, moment)
+        for place, floor in floors.items():
+            self.pairs[place] = min(floor, moment, self.pairs.get(place, math.inf))
+        self._used, self._order = dict.fromkeys(self.pairs), None
 
     def after(self, cursor: Place, most: int) -> list[tuple[Place, float]]:
         """Return the next pairs with their floors, in their order; a claim is about to ask them."""

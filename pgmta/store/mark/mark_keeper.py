@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -48,15 +49,19 @@ class MarkKeeper:
     more blocks than it finds rows, because times alone say little on a busy host. While that is so,
     a tick every half second moves the mark on, and whole looks find rows that came late.
 
+    Whole looks may take seconds: with a connection of their own, `looks`, claims go on meanwhile.
     `turn` returns the place of this worker, and the number of those that share its rows: they take
     turns with whole looks.
     """
 
-    def __init__(self, link: Link, name: str, priority: int) -> None:
+    def __init__(self, link: Link, name: str, priority: int, looks: Link | None = None) -> None:
         self.mark: Mark | None = None
         """The mark; None: claims look from the beginning."""
         self.turn: Callable[[], tuple[int, int]] = lambda: (0, 1)
         self._link = link
+        self._looks = looks
+        self._looking: asyncio.Task[None] | None = None
+        self._era = 0  # number of marks that had to be given up
         self._name = name
         self._priority = priority
         self._statements: dict[str, Statement] = {}
@@ -120,15 +125,20 @@ class MarkKeeper:
 
     def _end(self) -> None:
         """Let claims begin at the beginning again."""
-        self._active, self._slow, self.mark = False, 0, None
+        self._active, self._slow = False, 0
         self._at = time.monotonic() + PROBE_INTERVAL_S
+        self._forget()
+
+    def _forget(self) -> None:
+        self.mark = None
+        self._era += 1
 
     async def _begin(self) -> None:
         """Tick without a mark, and look at all rows once a moment is known."""
         self._at = time.monotonic() + TICK_INTERVAL_S
         await self._look(math.inf, -math.inf, 0)
         if self._ticks.moment > -math.inf:
-            await self._look_at_all(Mark(self._ticks.moment))
+            await self._begin_look(Mark(self._ticks.moment))
 
     async def _tick(self, mark: Mark) -> None:
         self._at = time.monotonic() + TICK_INTERVAL_S
@@ -145,7 +155,13 @@ class MarkKeeper:
                 self._ticks.missed |= cut
                 await self._raise_floors(mark)
         if self.mark and self._whole_look_due():
+            await self._begin_look(mark)
+
+    async def _begin_look(self, mark: Mark) -> None:
+        if not self._looks:
             await self._look_at_all(mark)
+        elif not self._looking or self._looking.done():
+            self._looking = asyncio.create_task(self._try(self._look_at_all(mark)))
 
     def _whole_look_due(self) -> bool:
         waited = self._ticks.clock - self._looked
@@ -157,13 +173,15 @@ class MarkKeeper:
 
     async def _look_at_all(self, mark: Mark) -> None:
         """Look from the beginning: rows came late, or there is no mark yet."""
-        began = time.monotonic()
+        began, era = time.monotonic(), self._era
         self._ticks.missed = False
         if mark.pairs is not None:
             await self._walk(mark)
         else:
             rows, blocks = await self._look(-math.inf, mark.moment, _WHOLE_ROWS, whole=True)
             cut = len(rows) >= _WHOLE_ROWS
+            if era != self._era:
+                return
             if not cut and blocks <= DEAR_BLOCKS + _BLOCKS_PER_ROW * len(rows):
                 self._end()  # the dead rows are gone
             elif mark.add(rows, cut=cut):
@@ -176,6 +194,7 @@ class MarkKeeper:
     async def _walk(self, mark: Mark) -> None:
         """Learn the pairs of all free rows."""
         moment, floors, blocks, place = self._ticks.moment, dict[Place, float](), 0, START
+        era = self._era
         steps = _PAIRS_PER_STATEMENT
         while steps == _PAIRS_PER_STATEMENT and len(floors) <= MAX_PAIRS:
             found, read = await self._walk_on(place)
@@ -183,6 +202,8 @@ class MarkKeeper:
             blocks, steps = blocks + read, len(found)
             if found:
                 place = next(reversed(found))
+        if era != self._era:
+            return
         if len(floors) > MAX_PAIRS or blocks <= DEAR_BLOCKS + _BLOCKS_PER_PAIR * len(floors):
             self._end()
         else:
@@ -194,7 +215,7 @@ class MarkKeeper:
     async def _walk_on(self, place: Place) -> tuple[dict[Place, float], int]:
         """Return the next pairs, each with its first next attempt, and what they cost in blocks."""
         params = {"cursor": place[0], "level": place[1], "steps": _PAIRS_PER_STATEMENT}
-        rows = await self._link.run(self._statements["walk"], params)
+        rows = await (self._looks or self._link).run(self._statements["walk"], params)
         return {(row[1], row[2]): row[3] for row in rows if row[1] is not None}, rows[0][0]
 
     @property
@@ -255,10 +276,13 @@ class MarkKeeper:
         """Tick, and return the rows between two moments and those of `ids`; and what it cost."""
         params = {"low": low, "high": high, "most": most, "ids": Bigints(ids),
                   "priority": self._priority}  # fmt: skip
-        rows = await self._link.run(self._statements["whole look" if whole else "look"], params)
+        if whole:
+            rows = await (self._looks or self._link).run(self._statements["whole look"], params)
+        else:
+            rows = await self._link.run(self._statements["look"], params)
         clock, number, snapshot, blocks = rows[0][:_FIRST_COLUMN]
-        if not self._ticks.see(clock, number, snapshot):
-            self.mark = None
+        if not (whole or self._ticks.see(clock, number, snapshot)):  # ticks may overtake the others
+            self._forget()
         found = [
             Found(each[4], (each[5], each[6]), each[7], each[8])
             for each in rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from pgmta.model import Item, Labelled, Message, RouteLimit
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.link import Link
+from pgmta.store.mark.mark import Mark
 from pgmta.store.mark.mark_keeper import START, MarkKeeper, arrays
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
@@ -54,7 +55,7 @@ URGENT_PARTS = {
 FROM_BEGINNING = dict.fromkeys(("named", "older", "from_mark", "end", "from_floor"), b"")
 FROM_BEGINNING["walk"] = _SQL["walk"]
 """The parts of a claim's statements that differ, for a claim without a mark."""
-_FROM_MARK = {
+FROM_MARK = {
     "named": _SQL["named"] + b" ",
     "older": _SQL["older"],
     "from_mark": b" " + _SQL["from_mark"],
@@ -62,6 +63,7 @@ _FROM_MARK = {
     "walk": _SQL["pairs"],
     "from_floor": b" " + _SQL["from_floor"],
 }
+"""The same for a claim with a mark."""
 
 _STATEMENT_TIMEOUT = b"SELECT current_setting('statement_timeout')"
 _SET_LIMIT = b"SELECT set_config('statement_timeout', %(limit)s, false)"
@@ -101,7 +103,7 @@ class Claims:
 
     Rows of the priority `urgent` or a lower number are marked as urgent. With `each` only these are
     claimed: at most `each` of a domain at a time, and by a separate index. `clock` learns the time
-    of each claim.
+    of each claim. `looks` is a connection for statements that may take seconds.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Claims:
         each: int = 0,
         costly: CostlyConditions | None = None,
         clock: DatabaseTime | None = None,
+        looks: Link | None = None,
     ) -> None:
         self._link = link
         self._clock = clock or DatabaseTime()
@@ -137,13 +140,17 @@ class Claims:
         self._each = each
         self._cursor: Place | None = None  # where the last claim by domain ended; None: all seen
         self._backlog_until = 0.0  # time until which the window would show the same again
-        self._keeper = MarkKeeper(link, name, min(priority, urgent) if each else priority)
+        self._keeper = MarkKeeper(link, name, min(priority, urgent) if each else priority, looks)
         self._lifted = ""  # the time limit of the connection, while it has none for one claim
         self.leases = RowLeases(link, owner, lease, self._schema)
         """The leases of the claimed rows."""
         self.leases.returned = self._keeper.give_back
         self.saw_all = 0.0
         """When the last claim began that saw all due rows, by the monotonic clock."""
+
+    def take_turns(self, turn: Callable[[], tuple[int, int]]) -> None:
+        """Take turns with whole looks: `turn` returns our place, and how many claim these rows."""
+        self._keeper.turn = turn
 
     def give_back(self, ids: Iterable[int]) -> None:
         """Note rows of ours that others may lease again, and that keep their time."""
@@ -251,13 +258,15 @@ class Claims:
         if self._keeper.has_pairs:
             await self._search_pairs(claim, limit, busy, size)
             return
-        if self._keeper.mark or (self._cursor is None and began >= self._backlog_until):
+        mark = self._keeper.mark
+        if mark or (self._cursor is None and began >= self._backlog_until):
             more, _ = await self._run(
                 claim,
                 "claim_by_time",
                 limit,
                 busy,
                 size,
+                mark,
                 window=limit + _EXTRA_WINDOW_ROWS,
                 wide=False,
             )
@@ -276,7 +285,7 @@ class Claims:
         while len(claim.items) < limit:
             left = {**size, "budget": max(0, size["budget"] - claim.octets)}
             more, last = await self._run(
-                claim, "claim_by_domain", limit - len(claim.items), busy, left,
+                claim, "claim_by_domain", limit - len(claim.items), busy, left, None,
                 cursor=cursor[0], level=cursor[1], steps=_PAIRS_PER_STATEMENT,
             )  # fmt: skip
             if more:
@@ -294,7 +303,7 @@ class Claims:
                 wide = False
                 left = {**size, "budget": max(0, size["budget"] - claim.octets)}
                 more, _ = await self._run(
-                    claim, "claim_by_time", limit - len(claim.items), busy, left,
+                    claim, "claim_by_time", limit - len(claim.items), busy, left, None,
                     window=_WIDE_WINDOW_ROWS, wide=True,
                 )  # fmt: skip
                 if not more:
@@ -315,7 +324,7 @@ class Claims:
             pairs = mark.after(cursor, _PAIRS_PER_STATEMENT)
             left = {**size, "budget": max(0, size["budget"] - claim.octets)}
             more, last = await self._run(
-                claim, "claim_by_domain", limit - len(claim.items), busy, left,
+                claim, "claim_by_domain", limit - len(claim.items), busy, left, mark,
                 steps=_PAIRS_PER_STATEMENT, **arrays(pairs),
             )  # fmt: skip
             if more:
@@ -333,7 +342,7 @@ class Claims:
         if len(claim.items) < limit:
             left = {**size, "budget": max(0, size["budget"] - claim.octets)}
             more, _ = await self._run(
-                claim, "claim_by_time", limit - len(claim.items), busy, left,
+                claim, "claim_by_time", limit - len(claim.items), busy, left, keeper.mark,
                 window=_WIDE_WINDOW_ROWS, wide=True,
             )  # fmt: skip
             if not (more or busy or keeper.has_pairs):
@@ -346,6 +355,7 @@ class Claims:
         limit: int,
         busy: list[str],
         size: dict[str, Any],
+        mark: Mark | None,
         **more: Any,
     ) -> tuple[bool, Place]:
         """Run a claim's statement and add its rows to `claim`.
@@ -364,7 +374,7 @@ class Claims:
             **size,
             **more,
         }
-        if mark := self._keeper.mark:
+        if mark:
             statement = self._statements[f"{name} from mark"]
             params |= {"mark": mark.moment, "ids": Bigints(mark.ids)}
         else:
@@ -422,7 +432,7 @@ class Claims:
             result = _SQL["result"].fill(fits=_SQL["fits"])
             text = _SQL[name].fill(lease=LEASE, result=result, seen=parts["seen"])
             self._statements[name] = text.fill(**FROM_BEGINNING).fill(free="").fill(**parts)
-            self._statements[f"{name} from mark"] = text.fill(**_FROM_MARK).fill(**parts)
+            self._statements[f"{name} from mark"] = text.fill(**FROM_MARK).fill(**parts)
         self._keeper.compose(parts, _SQL["walk"])
         where = near if rules.guarded else parts["where"]
         self._statements["next_due"] = _SQL["next_due"].fill(where=where)

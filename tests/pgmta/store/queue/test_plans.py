@@ -10,7 +10,14 @@ import pytest
 
 from pgmta.postgres.link import Link
 from pgmta.store.queries import queries
-from pgmta.store.queue.claim import FROM_BEGINNING, ORDINARY_PARTS, SESSION, URGENT_PARTS, Claims
+from pgmta.store.queue.claim import (
+    FROM_BEGINNING,
+    FROM_MARK,
+    ORDINARY_PARTS,
+    SESSION,
+    URGENT_PARTS,
+    Claims,
+)
 from pgmta.store.queue.labels import Labels
 from pgmta.store.queue.lease import LEASE
 from tests.support.rows import fetch, message
@@ -21,6 +28,7 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan, *(node for child in plan.get("Plans", []) for node in nodes(child))]
 
 
+@pytest.mark.parametrize("where", [FROM_BEGINNING, FROM_MARK], ids=["plain", "marked"])
 @pytest.mark.parametrize(
     ("name", "parts", "index"),
     [
@@ -30,7 +38,7 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     ],
 )
 async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
-    db: psycopg.Connection, name: str, parts: dict[str, str], index: str
+    db: psycopg.Connection, name: str, parts: dict[str, str], index: str, where: dict[str, bytes]
 ) -> None:
     message(db, 0)
     db.execute(
@@ -45,9 +53,10 @@ async def test_the_claim_stays_on_its_index_and_off_the_rows_on_hold(
               "priority": 9, "siblings": 0, "window": 114, "cursor": "", "steps": 64,
               "level": 10, "wide": False}  # fmt: skip
     params |= {"inline": 1000, "budget": 1000, "overdue": 0.0, "urgent": 1, "each": 5}
+    params |= {"mark": 1.0, "ids": [1, 2], "domains": ["b.example"], "levels": [5], "floors": [1.0]}
     texts = queries("claim")
     claim = texts[name].fill(lease=LEASE, result=texts["result"], seen=parts["seen"])
-    claim = claim.fill(**FROM_BEGINNING).fill(free="")
+    claim = claim.fill(**where).fill(free="")
     parts = Labels().parts() | parts | {"fits": texts["fits"].decode()}
     claim = claim.fill(where="true", partition="true", rules="", **parts)
     with db.transaction(force_rollback=True):

@@ -270,9 +270,9 @@ class Cluster:
         for name in DATABASES:
             (self._folder / name / "disk" / "ballast").unlink(missing_ok=True)
 
-    def switch_over(self, primary: str, candidate: str) -> None:
-        """Switch over, as operators do. Raises ClusterError."""
-        words = ["switchover", "pgmta", "--force", "--primary", primary, "--candidate", candidate]
+    def switch_over(self, primary: str) -> None:
+        """Switch over to the quicker standby, as operators do. Raises ClusterError."""
+        words = ["switchover", "pgmta", "--force", "--primary", primary]
         config = str(self._folder / primary / "patroni.yml")
         command = [str(packages() / "patroni/bin/patronictl"), "-c", config, *words]
         done = subprocess.run(

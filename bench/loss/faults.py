@@ -182,7 +182,5 @@ class Faults:
             self._follow(loss, others=False)
 
     def _switchover(self, loss: Loss) -> None:
-        candidate = self._random.choice([name for name in DATABASES if name != loss.primary])
-        loss.note += f"to {candidate}"
-        self._cluster.switch_over(loss.primary, candidate)
+        self._cluster.switch_over(loss.primary)
         self._follow(loss)

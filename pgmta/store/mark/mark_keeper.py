@@ -59,7 +59,7 @@ class MarkKeeper:
         """The mark; None: claims look from the beginning."""
         self.turn: Callable[[], tuple[int, int]] = lambda: (0, 1)
         self._link = link
-        self._looks = looks
+        self._looks = looks or link
         self._looking: asyncio.Task[None] | None = None
         self._era = 0  # number of marks that had to be given up
         self._name = name
@@ -115,13 +115,14 @@ class MarkKeeper:
     async def _probe(self) -> None:
         self._slow, self._at = 0, time.monotonic() + PROBE_INTERVAL_S
         self._ticks = Ticks()
-        rows, blocks = await self._look(-math.inf, math.inf, _PROBED_ROWS, whole=True)
+        rows, blocks = await self._look(-math.inf, math.inf, _PROBED_ROWS, whole_by=self._link)
         dear = blocks > DEAR_BLOCKS + _BLOCKS_PER_ROW * len(rows)
         if not dear and self._by_domain:
-            floors, blocks = await self._walk_on(START)
+            floors, blocks = await self._walk_on(START, self._link)
             dear = blocks > DEAR_BLOCKS + _BLOCKS_PER_PAIR * len(floors)
         if dear:
             self._active, self._at = True, 0.0
+            log.info("claims pass over dead rows, which a snapshot keeps", worker=self._name)
 
     def _end(self) -> None:
         """Let claims begin at the beginning again."""
@@ -158,7 +159,7 @@ class MarkKeeper:
             await self._begin_look(mark)
 
     async def _begin_look(self, mark: Mark) -> None:
-        if not self._looks:
+        if self._looks is self._link:
             await self._look_at_all(mark)
         elif not self._looking or self._looking.done():
             self._looking = asyncio.create_task(self._try(self._look_at_all(mark)))
@@ -178,12 +179,15 @@ class MarkKeeper:
         if mark.pairs is not None:
             await self._walk(mark)
         else:
-            rows, blocks = await self._look(-math.inf, mark.moment, _WHOLE_ROWS, whole=True)
+            rows, blocks = await self._look(
+                -math.inf, mark.moment, _WHOLE_ROWS, whole_by=self._looks
+            )
             cut = len(rows) >= _WHOLE_ROWS
             if era != self._era:
                 return
             if not cut and blocks <= DEAR_BLOCKS + _BLOCKS_PER_ROW * len(rows):
-                self._end()  # the dead rows are gone
+                self._end()
+                log.info("dead rows are gone", worker=self._name)
             elif mark.add(rows, cut=cut):
                 self.mark = mark
             else:
@@ -197,7 +201,7 @@ class MarkKeeper:
         era = self._era
         steps = _PAIRS_PER_STATEMENT
         while steps == _PAIRS_PER_STATEMENT and len(floors) <= MAX_PAIRS:
-            found, read = await self._walk_on(place)
+            found, read = await self._walk_on(place, self._looks)
             floors |= found
             blocks, steps = blocks + read, len(found)
             if found:
@@ -212,10 +216,10 @@ class MarkKeeper:
             )
             self.mark = mark
 
-    async def _walk_on(self, place: Place) -> tuple[dict[Place, float], int]:
+    async def _walk_on(self, place: Place, link: Link) -> tuple[dict[Place, float], int]:
         """Return the next pairs, each with its first next attempt, and what they cost in blocks."""
         params = {"cursor": place[0], "level": place[1], "steps": _PAIRS_PER_STATEMENT}
-        rows = await (self._looks or self._link).run(self._statements["walk"], params)
+        rows = await link.run(self._statements["walk"], params)
         return {(row[1], row[2]): row[3] for row in rows if row[1] is not None}, rows[0][0]
 
     @property
@@ -271,17 +275,28 @@ class MarkKeeper:
         return [((row[0], row[1]), row[2], row[3]) for row in rows]
 
     async def _look(
-        self, low: float, high: float, most: int, ids: Iterable[int] = (), *, whole: bool = False
+        self,
+        low: float,
+        high: float,
+        most: int,
+        ids: Iterable[int] = (),
+        whole_by: Link | None = None,
     ) -> tuple[list[Found], int]:
-        """Tick, and return the rows between two moments and those of `ids`; and what it cost."""
+        """Tick, and return the rows between two moments and those of `ids`.
+
+        A whole look, over the connection `whole_by`, is no tick; the second value is what it cost
+        in blocks.
+        """
         params = {"low": low, "high": high, "most": most, "ids": Bigints(ids),
                   "priority": self._priority}  # fmt: skip
-        if whole:
-            rows = await (self._looks or self._link).run(self._statements["whole look"], params)
+        if whole_by:
+            rows = await whole_by.run(self._statements["whole look"], params)
         else:
             rows = await self._link.run(self._statements["look"], params)
         clock, number, snapshot, blocks = rows[0][:_FIRST_COLUMN]
-        if not (whole or self._ticks.see(clock, number, snapshot)):  # ticks may overtake the others
+        if not (
+            whole_by or self._ticks.see(clock, number, snapshot)
+        ):  # ticks may overtake the others
             self._forget()
         found = [
             Found(each[4], (each[5], each[6]), each[7], each[8])

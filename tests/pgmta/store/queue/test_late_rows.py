@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from importlib.util import find_spec
 from typing import LiteralString
 
 import psycopg
@@ -20,6 +19,7 @@ import pytest
 
 from pgmta.model import Item
 from pgmta.postgres.link import Link
+from pgmta.store.mark import mark_keeper, ticks
 from pgmta.store.queue.claim import SESSION, Claims
 
 WRITERS, WORKERS = 10, 3
@@ -205,15 +205,22 @@ class Writer:
 class Worker:
     """A worker that settles what it claims; one that `dies` leaves its leases, and begins anew."""
 
-    def __init__(self, model: Model, uri: str, name: str, db: psycopg.AsyncConnection) -> None:
-        self.model, self.name, self.db = model, name, db
-        self.link = Link(uri, name, SESSION)
+    def __init__(self, model: Model, uri: str, place: int, db: psycopg.AsyncConnection) -> None:
+        self.model, self.place, self.db = model, place, db
+        self.link, self.looks = (Link(uri, f"w{place} {name}", SESSION) for name in ("", "looks"))
         self.dies = False
         self.claims = self.begin()
 
     def begin(self) -> Claims:
         self.lease = SHORT_LEASE_S if self.dies else LEASE_S
-        return Claims(self.link, self.name, self.lease, siblings=0)
+        looks = self.looks if self.place else None
+        claims = Claims(self.link, f"w{self.place}", self.lease, siblings=0, looks=looks)
+        claims.take_turns(lambda: (self.place, WORKERS))
+        return claims
+
+    async def close(self) -> None:
+        await self.link.close()
+        await self.looks.close()
 
     async def run(self) -> None:
         dice = self.model.dice
@@ -246,8 +253,7 @@ class Worker:
         if some := ids[end:]:
             self.model.free(some)
             cursor = await self.db.execute(HAND_BACK, [some])
-            if hasattr(self.claims, "give_back"):
-                self.claims.give_back([each for (each,) in await cursor.fetchall()])
+            self.claims.give_back([each for (each,) in await cursor.fetchall()])
 
     async def finish(self) -> None:
         """Deliver what is there now."""
@@ -259,20 +265,17 @@ class Worker:
 
 @pytest.fixture
 def dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims take all claims for dear ones, as far as they know such."""
-    if find_spec("pgmta.store.mark"):
-        keeper = "pgmta.store.mark.mark_keeper."
-        monkeypatch.setattr(f"{keeper}DEAR_S", -1.0)
-        monkeypatch.setattr(f"{keeper}DEAR_BLOCKS", -1_000_000)
-        monkeypatch.setattr(f"{keeper}PROBE_INTERVAL_S", 0.0)
-        monkeypatch.setattr(f"{keeper}TICK_INTERVAL_S", 0.05)
+    """Claims take all claims for dear ones."""
+    monkeypatch.setattr(mark_keeper, "DEAR_S", -1.0)
+    monkeypatch.setattr(mark_keeper, "DEAR_BLOCKS", -1_000_000)
+    monkeypatch.setattr(mark_keeper, "PROBE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(mark_keeper, "TICK_INTERVAL_S", 0.05)
 
 
 def set_looks(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have whole looks so often."""
-    if find_spec("pgmta.store.mark"):
-        for name in ("MIN_LOOK_INTERVAL_S", "MAX_LOOK_INTERVAL_S"):
-            monkeypatch.setattr(f"pgmta.store.mark.mark_keeper.{name}", seconds)
+    for name in ("MIN_LOOK_INTERVAL_S", "MAX_LOOK_INTERVAL_S"):
+        monkeypatch.setattr(mark_keeper, name, seconds)
 
 
 async def play(uri: str, db: psycopg.Connection, seed: int, seconds: float, *, hard: bool) -> None:
@@ -294,11 +297,9 @@ async def play(uri: str, db: psycopg.Connection, seed: int, seconds: float, *, h
 
         name = str(db.info.dbname)
         writers = [Writer(model, await connect(), f"{name} {n}") for n in range(WRITERS)]
-        workers = [
-            Worker(model, uri, f"w{n}", await connect(autocommit=True)) for n in range(WORKERS)
-        ]
+        workers = [Worker(model, uri, n, await connect(autocommit=True)) for n in range(WORKERS)]
         for worker in workers:
-            stack.push_async_callback(worker.link.close)
+            stack.push_async_callback(worker.close)
         if hard:
             for writer in writers:
                 writer.ways += [writer.old, writer.retry]
@@ -338,6 +339,5 @@ async def test_rows_with_an_old_time_and_those_of_a_dead_worker_are_found_by_a_l
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     set_looks(monkeypatch, 0.3)
-    if find_spec("pgmta.store.mark"):
-        monkeypatch.setattr("pgmta.store.mark.ticks.PASS_OVER_S", 1.0)
+    monkeypatch.setattr(ticks, "PASS_OVER_S", 1.0)
     await play(database, db, random.randrange(1 << 32), seconds, hard=True)

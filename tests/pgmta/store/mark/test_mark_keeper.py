@@ -23,8 +23,9 @@ READ = """
     FROM pg_statio_user_tables WHERE relname LIKE 'queue%%'
 """
 PUT = """
-    INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority)
-    SELECT 1, '', '', n || '@r.example', 'd' || n %% 50 || '.example', n %% 3
+    INSERT INTO queue (message_id, sender, sender_domain, recipient, domain, priority, metadata)
+    SELECT 1, '', '', n || '@r.example', 'd' || n %% 50 || '.example', n %% 3,
+        CASE n %% 4 WHEN 3 THEN jsonb_build_object('_partid', '7') ELSE '{}' END
     FROM generate_series(1, %s) AS n RETURNING id
 """
 DELETE = "DELETE FROM queue WHERE status <> 'HOLD'"
@@ -234,6 +235,7 @@ async def test_each_row_is_claimed_whatever_happens_to_it(
     """No whole look comes: only the mark knows old rows."""
     monkeypatch.setattr(ticks, "PASS_OVER_S", 1000.0)
     monkeypatch.setattr(marks, "MAX_IDS", 30)
+    db.execute("CREATE TABLE queue_def_7 PARTITION OF queue_def FOR VALUES IN ('7')")
     row(db, message(db, 1), status="HOLD", hold_reason="stays")
     dice = random.Random(each)
     claims = Claims(link, "w", 60, siblings=0, urgent=3, each=each)

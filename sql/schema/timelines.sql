@@ -28,10 +28,11 @@ BEGIN
         moved := last_value <> present FROM pgmta.timelines;
         IF moved THEN
             PERFORM setval(s.oid, nextval(s.oid) + lost_at_most)
-            FROM pg_class AS s JOIN pg_namespace AS n ON n.oid = s.relnamespace
-            JOIN pg_class AS r ON r.oid = to_regclass(format('%I.rights', n.nspname))
-            JOIN pg_class AS ours ON ours.oid = 'pgmta.timelines'::regclass
-            WHERE s.relkind = 'S' AND s.relowner = ours.relowner AND r.relowner = ours.relowner AND s.oid <> ours.oid;
+            FROM pg_class AS ours
+            -- by names: to_regclass() refuses schemas of others, which PostgreSQL may ask first
+            JOIN pg_class AS r ON r.relname = 'rights' AND r.relowner = ours.relowner
+            JOIN pg_class AS s ON s.relnamespace = r.relnamespace AND s.relowner = ours.relowner
+            WHERE ours.oid = 'pgmta.timelines'::regclass AND s.relkind = 'S' AND s.oid <> ours.oid;
             PERFORM setval('pgmta.timelines', present);
         END IF;
     EXCEPTION WHEN OTHERS OR query_canceled THEN

@@ -9,7 +9,7 @@ FROM {of} AS b (key), LATERAL budget_reserve(b.key, %(wanted)s::integer, make_in
 
 -- name: any
 -- Budgets that operators and campaigns make.
-(SELECT key FROM budgets WHERE key = %(key)s)
+(SELECT key FROM budgets WHERE key = %(key)s ORDER BY generation DESC LIMIT 1)
 
 -- name: route
 -- Those of routes are as shaping.yaml says.

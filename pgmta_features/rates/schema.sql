@@ -17,8 +17,13 @@ CREATE TABLE budgets (
     late_since timestamptz NOT NULL DEFAULT '-infinity',
     lost_share real NOT NULL DEFAULT 0,
     lost_at timestamptz,
-    lost_why text CONSTRAINT budgets_lost_why CHECK (lost_why IN ('database', 'host', 'next hop'))
+    lost_why text CONSTRAINT budgets_lost_why CHECK (lost_why IN ('database', 'host', 'next hop')),
+    reservations bigint NOT NULL DEFAULT 0,
+    generation bigint NOT NULL GENERATED ALWAYS AS (reservations / 256) STORED
 ) WITH (fillfactor = 10);  -- each reservation updates its row, within its page
+-- While a snapshot is held, all versions of a row stay, and a look-up by key visits them all. Each 256th reservation
+-- makes new index entries, and a look-up from the highest generation finds the row behind no more versions than that.
+CREATE INDEX budgets_newest ON budgets (key, generation);
 COMMENT ON TABLE budgets IS 'What may be sent per second and calendar month, over all processes.';
 COMMENT ON COLUMN budgets.key IS 'Name: collector:NAME, credential:NAME, or route:NAME:VALUE of shaping.yaml.';
 COMMENT ON COLUMN budgets.rate IS 'At most so many per second.';
@@ -38,6 +43,9 @@ COMMENT ON COLUMN budgets.lost_share IS 'The share of the last hundred times, or
 COMMENT ON COLUMN budgets.lost_at IS 'When a worker last said that it had lost times.';
 COMMENT ON COLUMN budgets.lost_why IS
     'Who was late then: the database, the host of the worker (its processors are busy), or the next hop.';
+COMMENT ON INDEX budgets_newest IS 'For the present version of a row, before its dead ones.';
+COMMENT ON COLUMN budgets.reservations IS 'How many calls of budget_reserve() changed the row.';
+COMMENT ON COLUMN budgets.generation IS 'reservations / 256, by which the present version of the row is found.';
 COMMENT ON CONSTRAINT budgets_burst ON budgets IS 'From 1 to 1,000,000.';
 COMMENT ON CONSTRAINT budgets_key ON budgets IS '1 to 100 letters, digits and . _ : @ -';
 COMMENT ON CONSTRAINT budgets_lost_why ON budgets IS 'database, host or next hop.';
@@ -106,18 +114,22 @@ CREATE FUNCTION budget_reserve(
     soonest interval DEFAULT '0', INOUT late double precision DEFAULT 0,
     used integer DEFAULT 0, lost integer DEFAULT 0, why text DEFAULT NULL,
     OUT first timestamptz, OUT number integer, OUT step interval
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
+    latest record;
     before budgets;
     budget budgets;
     times record;
 BEGIN
-    SELECT * INTO before FROM budgets AS b WHERE b.key = budget_reserve.key FOR UPDATE;
-    IF before.key IS NULL THEN
+    SELECT b AS whole, b.ctid AS place INTO latest FROM budgets AS b WHERE b.key = budget_reserve.key
+    ORDER BY b.generation DESC LIMIT 1 FOR UPDATE;
+    IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no budget %', to_json(left(key, 100)) USING ERRCODE = 'no_data_found',
             HINT = coalesce('There is ' || (SELECT string_agg(b.key, ', ' ORDER BY b.key) FROM budgets AS b) || '.',
                 'budget_set() makes one.');
     END IF;
+    before := latest.whole;
     -- the clock is read behind the lock
     SELECT * INTO times FROM budget_times(before, clock_timestamp(), wanted, soonest, ahead, together, late);
     budget := times.budget;
@@ -134,8 +146,9 @@ BEGIN
     IF number > 0 OR used + lost > 0 OR budget.reserved_at <> before.reserved_at THEN
         UPDATE budgets AS b SET next_at = budget.next_at, month = budget.month, month_used = budget.month_used,
             reserved_at = budget.reserved_at, late = budget.late, late_before = budget.late_before,
-            late_since = budget.late_since, lost_share = budget.lost_share, lost_at = budget.lost_at, lost_why = budget.lost_why
-        WHERE b.key = budget.key;
+            late_since = budget.late_since, lost_share = budget.lost_share, lost_at = budget.lost_at, lost_why = budget.lost_why,
+            reservations = b.reservations + 1
+        WHERE b.ctid = latest.place;  -- the lock keeps it there
     END IF;
 END $$;
 COMMENT ON FUNCTION budget_reserve IS
@@ -165,12 +178,13 @@ COMMENT ON FUNCTION budget_set IS
     'Makes a budget or changes its rate, sum and note, and returns whether that changed anything. The month goes on.';
 
 CREATE FUNCTION budget_of_route(key text, rate double precision, burst double precision) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
 BEGIN
-    IF NOT EXISTS (
-        SELECT FROM budgets AS b
-        WHERE b.key = budget_of_route.key AND (b.rate, b.burst) = (budget_of_route.rate, budget_of_route.burst)
-    ) THEN
+    IF (
+        SELECT (b.rate, b.burst) = (budget_of_route.rate, budget_of_route.burst)
+        FROM budgets AS b WHERE b.key = budget_of_route.key ORDER BY b.generation DESC LIMIT 1
+    ) IS NOT TRUE THEN
         INSERT INTO budgets AS b (key, rate, burst)
         VALUES (budget_of_route.key, budget_of_route.rate, budget_of_route.burst)
         ON CONFLICT ON CONSTRAINT budgets_pkey DO UPDATE SET rate = excluded.rate, burst = excluded.burst,

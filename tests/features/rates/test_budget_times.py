@@ -95,6 +95,7 @@ def test_a_note_forgets_no_time(db: psycopg.Connection) -> None:
 
 def test_sessions_share_a_budget(database: str, db: psycopg.Connection) -> None:
     make(db, 200)
+    db.execute("UPDATE budgets SET reservations = 250")  # a new generation soon
     began = datetime.now(UTC)
 
     def work(_: int) -> list[Grant]:
@@ -109,6 +110,29 @@ def test_sessions_share_a_budget(database: str, db: psycopg.Connection) -> None:
     assert min(gaps) >= timedelta(microseconds=4999)
     assert times[-1] <= datetime.now(UTC) + timedelta(milliseconds=500)
     assert times[0] >= began - timedelta(seconds=1)
+
+
+@pytest.mark.parametrize("key", ["key", "budget_of_route(key, 1000, 1)"], ids=["any", "route"])
+def test_a_held_snapshot_makes_no_reservation_dear(
+    database: str, db: psycopg.Connection, key: str
+) -> None:
+    """A look-up passes the versions of one generation at most, not all that the snapshot keeps."""
+    make(db, 1000)
+    reserving = f"""
+        SELECT count(*) FROM generate_series(1, 700) AS n,
+            LATERAL (SELECT 'k' || left(n::text, 0) AS key) AS k,
+            LATERAL budget_reserve({key}, 1, used => 1)
+    """
+    with psycopg.connect(database) as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT FROM pgmta.budgets")
+        for _ in range(4):
+            db.execute(reserving.encode())
+        assert fetch(db, "SELECT reservations, generation FROM budgets") == (2800, 10)
+        once = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)" + reserving.replace("700", "1")
+        plans = [fetch(db, once) for _ in range(5)]
+    # a version that leaves its page has its key compared with those of all others
+    assert sorted(plan[0][0]["Plan"]["Shared Hit Blocks"] for plan in plans)[2] < 50
 
 
 def test_a_change_of_the_rate_counts_within_a_second(db: psycopg.Connection) -> None:

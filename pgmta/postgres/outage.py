@@ -8,8 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-import psycopg
-
 from pgmta.errors import (
     AnswerLost,
     Blocked,
@@ -64,11 +62,6 @@ class Outage:
     def refuses(self) -> bool:
         """Whether PostgreSQL is away, and nothing waits for it."""
         return self.away and not self.waits
-
-    @property
-    def age(self) -> float:
-        """Seconds since the outage began; 0 if there is none."""
-        return time.monotonic() - self._began if self.away else 0.0
 
     def note(self, error: StoreUnavailable) -> bool:
         """Note an error; return whether to `wait`, and to try again then.
@@ -151,8 +144,9 @@ class Outage:
         loop = asyncio.get_running_loop()
         if not self._task:
             self._task = loop.create_task(self._run())
-            if waits:
-                self._timer = loop.call_later(self._patience, self._lose_patience)
+        if waits and not self._timer:
+            left = self._began + self._patience - time.monotonic()
+            self._timer = loop.call_later(left, self._lose_patience)
 
     def _change(self, *, away: bool, waits: bool) -> None:
         self.away, self.waits = away, waits
@@ -170,7 +164,7 @@ class Outage:
             try:
                 async with asyncio.timeout(_PROBE_TIMEOUT_S):
                     await self._probe()
-            except (StoreUnavailable, psycopg.Error, TimeoutError):
+            except Exception:  # whatever it is, a later probe may be good
                 await asyncio.sleep(_PROBE_INTERVAL_S if self.waits else _LATE_PROBE_INTERVAL_S)
                 continue
             self._interrupt()

@@ -107,6 +107,7 @@ def longest_gap(moments: list[float], began: float, ended: float) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # for many of them
 def test_a_switchover_costs_no_client_a_refusal(
     system: System, pair: Pair, request: pytest.FixtureRequest
 ) -> None:

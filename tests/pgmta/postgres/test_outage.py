@@ -145,6 +145,17 @@ async def test_a_good_probe_alone_does_not_begin_the_patience_anew() -> None:
     ]
 
 
+async def test_an_outage_soon_after_a_lock_is_given_up_as_any_other() -> None:
+    database = Database()
+    async with outage_of(database, 0.2) as (outage, given_up):
+        outage.note(Blocked(""))
+        await eventually(lambda: not outage.away)
+        database.error = AWAY
+        assert outage.note(AWAY)
+        assert not await outage.wait()
+        assert given_up == [AWAY]
+
+
 async def test_its_end_lets_all_go() -> None:
     database = Database()
     async with outage_of(database, PATIENCE) as (outage, _):

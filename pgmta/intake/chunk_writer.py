@@ -193,6 +193,7 @@ class ChunkWriter:
                     self.drop_chunks(part.content)
             del group, part  # otherwise the content would stay in memory until the next group
             if self.small != small:
+                began = max(began, self._outage.ended_at)  # waiting for its end was no work
                 await asyncio.sleep(rest * (time.monotonic() - began))
 
     async def _write(self, store: Enqueue, group: list[Part]) -> Exception | None:

@@ -22,7 +22,7 @@ from tests.support.waiting import free_port, take_time, until
 
 USER, PASSWORD = "ann", "a good password"
 DOMAIN = "hop.example"
-DOWN = itertools.cycle((1.5, 0.0, 6.0, 3.0))
+DOWN = itertools.cycle((1.0, 0.0, 5.0, 2.0))
 """Seconds from the end of one primary to the promotion of the other, one after the other."""
 MAILS_PER_SESSION = 4  # then a client connects again
 SIZES = {"small": 1_000, "in-a-part": 30_000, "in-parts": 1_200_000}  # octets

@@ -144,11 +144,18 @@ class Mark:
         places = [place for place in self._used if place in pairs][:most]
         return [(place, pairs[place]) for place in places]
 
-    def raise_floors(self, asked: Iterable[Place], firsts: dict[Place, float]) -> None:
-        """Take the time of the first free row of each pair asked; pairs without one go."""
+    def raise_floors(
+        self, asked: Iterable[tuple[Place, float]], firsts: dict[Place, float]
+    ) -> None:
+        """Take the time of the first free row of each pair asked; pairs without one go.
+
+        A floor that was lowered meanwhile stays.
+        """
         if (pairs := self.pairs) is None:
             return
-        for place in asked:
+        for place, floor in asked:
+            if pairs.get(place) != floor:
+                continue
             self._used.pop(place, None)
             if place in firsts:
                 pairs[place] = min(firsts[place], self.moment)

@@ -25,8 +25,8 @@ TICK_INTERVAL_S = 0.5
 LOOK_COST_FACTOR = 20  # a whole look follows after so many times what the last one took
 MIN_LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S = 5.0, 60.0  # between whole looks
 _MISSED_COST_FACTOR = 4  # the same after a transaction that was passed over
-_BLOCKS_PER_ROW = 4  # that a live row costs a look at most: index and heap
-_BLOCKS_PER_PAIR = 16  # that a step of a walk costs at most
+_BLOCKS_PER_ROW = 2  # that a live row costs a look at most: index and heap
+_BLOCKS_PER_PAIR = 8  # that a step of a walk costs at most
 _PROBED_ROWS = 300  # about as many as a claim looks at
 _MAX_ROWS = 20_000  # that came since the mark: more are found pair by pair
 _WHOLE_ROWS = 4 * MAX_IDS  # of a whole look: more are a backlog
@@ -38,7 +38,7 @@ _SQL = queries("mark")
 _AFTER_BEFORE = b" AND (SELECT number FROM before) IS NOT NULL"
 _FIRST_COLUMN = 4  # of a row, after those of the tick
 
-log = get("queued")
+log = get("worker")
 
 
 class MarkKeeper:
@@ -256,14 +256,15 @@ class MarkKeeper:
             await self._walk(mark)
 
     async def _gather(self, mark: Mark) -> None:
-        pairs = mark.pairs or {}
-        found = await self._floors([*pairs.items()], mark.moment, MAX_IDS + 1)
-        mark.gather([number for _, number, _ in found])
+        pairs = dict(mark.pairs or {})
+        found = await self._floors(pairs.items(), mark.moment, MAX_IDS + 1)
+        if mark.pairs == pairs:  # otherwise a walk has found more meanwhile
+            mark.gather([number for _, number, _ in found])
 
     async def _raise_floors(self, mark: Mark) -> None:
         if asked := mark.used(_PAIRS_PER_STATEMENT):
             found = await self._floors(asked, math.inf, 1)
-            mark.raise_floors([place for place, _ in asked], {place: at for place, _, at in found})
+            mark.raise_floors(asked, {place: at for place, _, at in found})
 
     async def _floors(
         self, pairs: Iterable[tuple[Place, float]], high: float, each: int
@@ -294,9 +295,8 @@ class MarkKeeper:
         else:
             rows = await self._link.run(self._statements["look"], params)
         clock, number, snapshot, blocks = rows[0][:_FIRST_COLUMN]
-        if not (
-            whole_by or self._ticks.see(clock, number, snapshot)
-        ):  # ticks may overtake the others
+        # ticks may overtake a whole look
+        if not whole_by and not self._ticks.see(clock, number, snapshot):
             self._forget()
         found = [
             Found(each[4], (each[5], each[6]), each[7], each[8])

@@ -89,7 +89,7 @@ class Queue:
         else:
             mark.learn(self.seen(mark.moment, self.clock, mark.remembered), moment)
             asked = mark.used(3)
-            mark.raise_floors([place for place, _ in asked], self.firsts(dict(asked)))
+            mark.raise_floors(asked, self.firsts(dict(asked)))
 
     def firsts(self, floors: dict[Place, float]) -> dict[Place, float]:
         found: dict[Place, float] = {}

@@ -109,7 +109,7 @@ class Claimer:
         """
         self.returned = 0
         try:
-            if self in self._context.failing:
+            if self in self._context.failing or self.claims.leases.moved:
                 lost = await self.claims.leases.give_back(list(self._leases.items))
                 if lost:
                     log.info("gave back rows of a claim whose answer was lost", rows=lost)

@@ -34,11 +34,19 @@ siblings AS MATERIALIZED (
 
 -- name: give_back
 -- Give back the rows of a claim whose answer was lost: rows under our name that are not in `ids`. Their
--- attempt never began, so it is not counted.
+-- attempt never began, so it is not counted. Only on this timeline: on another one their outcome may be lost, and not
+-- their claim.
 UPDATE queue
 SET status = 'QUEUED', attempts = greatest(attempts - 1, 0),
     lease_owner = NULL, lease_since = NULL, lease_token = NULL, lease_until = NULL
 WHERE status = 'SENDING' AND lease_owner = %(owner)s AND id <> ALL (%(ids)b::bigint[])
+    AND (SELECT last_value FROM timelines) = %(timeline)s
+RETURNING id
+
+-- name: let_run_out
+-- End the leases of these rows: they count as those of a dead worker, and the log gets `unknown`.
+UPDATE queue SET lease_until = now()
+WHERE status = 'SENDING' AND lease_owner = %(owner)s AND id <> ALL (%(ids)b::bigint[]) AND lease_until > now()
 RETURNING id
 
 -- name: renew

@@ -26,6 +26,7 @@ class RowLeases:
         self._link = link
         self._owner = owner
         self._schema = schema or Schema()
+        self._timeline: int | None = None  # of the server that has all leases and outcomes
         self.seconds = seconds
         self.returned: Callable[[list[int]], None] = lambda _: None
         """Gets the ids of rows that were given back."""
@@ -62,14 +63,28 @@ class RowLeases:
     async def give_back(self, known: list[int]) -> int:
         """Give back rows that carry our name and are not known; return how many.
 
-        It follows a claim that broke off, because that may have been committed. Raises
-        StoreUnavailable, SchemaMismatch.
+        It follows a claim that broke off, because that may have been committed. On another timeline
+        the leases of these rows end instead: their outcomes may be lost. Raises StoreUnavailable,
+        SchemaMismatch.
         """
         self._schema.require()
-        params = {"owner": self._owner, "ids": known}
+        before = self._timeline or self._link.timeline
+        params = {"owner": self._owner, "ids": known, "timeline": before}
         ids = [row[0] for row in await self._link.run(_SQL["give_back"], params)]
+        if before != self._link.timeline:
+            del params["timeline"]
+            ended = await self._link.run(_SQL["let_run_out"], params)
+            self.returned([row[0] for row in ended])
+        self._timeline = self._link.timeline
         self.returned(ids)
         return len(ids)
+
+    @property
+    def moved(self) -> bool:
+        """Whether the server is on another timeline, so that `give_back` has to look at leases."""
+        if self._timeline is None:
+            self._timeline = self._link.timeline
+        return self._link.timeline != self._timeline
 
 
 @cache

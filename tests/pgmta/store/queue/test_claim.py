@@ -177,6 +177,23 @@ async def test_rows_of_a_lost_claim_are_given_back(db: psycopg.Connection, link:
     assert column(db, "SELECT id FROM queue WHERE lease_owner = 'other'") == [theirs[0].id]
 
 
+async def test_after_a_promotion_a_lease_that_nobody_holds_has_an_unknown_outcome(
+    db: psycopg.Connection, link: Link
+) -> None:
+    """The outcome of the row may be among the commits that the standby lacked."""
+    for number in (1, 2):
+        row(db, message(db, number))
+    claims = Claims(link, "me", 60)
+    (lost,) = (await claims.claim(1, [])).items
+    (known,) = (await claims.claim(1, [])).items
+    claims.leases._timeline = 1  # of the server before
+    assert await claims.leases.give_back([known.id]) == 0
+    assert not claims.leases.moved
+    (again,) = (await claims.claim(10, [])).items
+    assert (again.id, again.attempts) == (lost.id, 2)
+    assert fetch(db, "SELECT row_id, event FROM attempts") == (lost.id, "unknown")
+
+
 async def test_an_expired_lease_is_taken_over_and_its_attempt_logged_as_unknown(
     db: psycopg.Connection, link: Link
 ) -> None:

@@ -41,7 +41,8 @@ DECLARE
     campaign campaigns;
     template templates;
     job campaign_jobs;
-    rate double precision := (SELECT b.rate FROM budgets AS b WHERE b.key = 'credential:' || campaign_feed.credential);
+    rate double precision := (SELECT b.rate FROM budgets AS b WHERE b.key = 'credential:' || campaign_feed.credential
+        ORDER BY b.generation DESC LIMIT 1);  -- found before its dead versions
     most double precision := greatest(coalesce(ceil(rate * 2), 200), 2);  -- commits and round trips take a second of it
     hostname text := (SELECT s.hostname FROM submit_settings AS s);
     room integer;

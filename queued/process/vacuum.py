@@ -25,6 +25,7 @@ _LONG_REST_FACTOR = 20
 _QUIET_S = 60.0  # after so long with less than a step the file is shortened
 _MAX_UNSHORTENED_S = 3600.0  # afterwards the file is shortened in any case
 _LOOK_INTERVAL_S = 1.0  # for dead rows
+_MAX_REST_S = 5.0  # after a vacuum of rows that a snapshot had kept: the next one is short
 _MIN_CLAIMED_ROWS = 500  # between two looks for dead rows; one after fewer costs too much
 _REFUSED_PAUSE_S = 600.0  # before the next try, if the role may not vacuum
 
@@ -107,7 +108,8 @@ class RowVacuum:
             began = time.monotonic()
             await self.look()
             took = time.monotonic() - began
-            await asyncio.sleep(max(together(_LOOK_INTERVAL_S), took * _REST_FACTOR))
+            rest = min(took * _REST_FACTOR, _MAX_REST_S)
+            await asyncio.sleep(max(together(_LOOK_INTERVAL_S), rest))
 
     async def look(self) -> None:
         """Vacuum what needs it, if enough rows were claimed since the last time."""

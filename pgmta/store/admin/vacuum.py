@@ -13,7 +13,7 @@ _BEGIN, _CROWDED = (_SQL[name].fill(may=_SQL["may"]) for name in ("begin", "crow
 
 _VAIN_SHARE = 0.5  # of the dead rows that are left after a vacuum in vain
 _VAIN_REST_FACTOR = 20  # the pause after it lasts so many times as long as it
-_MAX_VAIN_REST_S = 20.0  # so that the rows go soon after the snapshot that keeps them has ended
+_MAX_VAIN_REST_S = 10.0  # so that the rows go soon after the snapshot that keeps them has ended
 
 
 class NotAllowed(Exception):

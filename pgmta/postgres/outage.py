@@ -57,6 +57,7 @@ class Outage:
         self._changed = asyncio.Event()  # set at the next change of `away` or `waits`
         self._task: asyncio.Task[None] | None = None  # during an outage, and until it is calm
         self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
     @property
     def refuses(self) -> bool:
@@ -70,6 +71,8 @@ class Outage:
         """
         waitable, now = _passes(error), time.monotonic()
         self._error = error
+        if self._stopped:
+            return False
         if not self._task:
             self._began = now
             more = {"waits_s": self._patience} if waitable and self._patience else {}
@@ -119,7 +122,8 @@ class Outage:
                     raise
 
     async def stop(self) -> None:
-        """End its task; nothing waits any more."""
+        """End its task; nothing waits any more, and no outage begins."""
+        self._stopped = True
         if self._timer:
             self._timer.cancel()
         if self._task:

@@ -14,7 +14,7 @@ import click
 from bench.columns import aligned
 from bench.loss.books import Books
 from bench.loss.cluster import Cluster, ClusterError, lacking
-from bench.loss.faults import KINDS, Faults, Loss
+from bench.loss.faults import FAILURES, KINDS, Faults, Loss
 from bench.loss.hosts import Hosts
 from bench.loss.relay import RELAYS, Rates, Relay
 from bench.options import EXIT_CODES_HELP, FAILED, HELP_SETTINGS, dump, failing, finish, hardware
@@ -26,6 +26,8 @@ MAX_SWITCHOVER_S, MEDIAN_SWITCHOVER_S = 8.0, 3.0
 """Limits: the pause of a switchover."""
 _SECONDS_PER_LOSS = 100  # of a campaign, at most
 _DRAIN_S = 180.0
+ENDS: tuple[type[BaseException], ...] = (*FAILURES, KeyboardInterrupt)
+"""After them no further loss is made, and the books are compared."""
 RATES = Rates(route=10, campaign=10)
 ABOUT = f"""Lose the primary of a cluster again and again under mail, and check that none is lost.
 
@@ -110,11 +112,11 @@ def lose(
             try:
                 for number, kind in enumerate(faults.order(numbers), 1):
                     losses.append(faults.make(number, kind))
-            except ClusterError as error:
-                problems.append(f"after {len(losses)} losses: {error}")
+            except ENDS as error:
+                problems.append(f"ended after {len(losses)} losses: {error!r}")
             try:
                 relay.drain(_DRAIN_S)
-            except ClusterError as error:
+            except FAILURES as error:
                 problems.append(str(error))
             books = Books(relay.events, relay.arrivals)
             relay.ask(lambda db: books.check(db, RATES))

@@ -53,6 +53,8 @@ def lacking() -> list[str]:
     """Return what this machine lacks for a cluster."""
     found = ["root"] if os.geteuid() else []
     found += [name for name in ("ip", "setpriv", "mount") if not shutil.which(name)]
+    if not found and subprocess.run(["unshare", "--net", "true"], check=False).returncode:
+        found.append("the right to make network namespaces")
     places = {"patroni": "patroni/bin/patroni", "etcd": "etcd-server/usr/bin/etcd"}
     return found + [name for name, path in places.items() if not (packages() / path).exists()]
 

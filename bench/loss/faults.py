@@ -11,6 +11,7 @@ from bench.loss.cluster import DATABASES, Cluster, ClusterError, wait
 from bench.loss.hosts import Hosts
 from bench.loss.load import AWAY, LATER, REFUSED, TAKEN
 from bench.loss.relay import Relay
+from bench.options import FAILURES as OF_BENCH
 from bench.progress import log
 
 KINDS = {
@@ -21,6 +22,8 @@ KINDS = {
     "switchover": "an operator switches over by patronictl",
 }
 SMTP = ("mx1", "mx2")
+FAILURES: tuple[type[Exception], ...] = (*OF_BENCH, ClusterError)
+"""What may go wrong in a loss without an end to the others."""
 _WRITES_TIMEOUT_S = 90.0
 _ACCEPTS_TIMEOUT_S = 60.0
 _WHOLE_TIMEOUT_S = 150.0
@@ -85,8 +88,12 @@ class Faults:
         """
         primary = self._cluster.wait_whole(_WHOLE_TIMEOUT_S)
         self._start = self._relay.events.stat().st_size
-        self._await_mail(time.monotonic())
         loss = Loss(number, kind, "", time.monotonic(), primary)
+        try:
+            self._await_mail(loss.at)
+        except ClusterError as error:
+            loss.faults.append(f"before the fault: {error}")
+        loss.at = time.monotonic()
         for probe in self._cluster.probes.values():
             probe.await_write()
         self._turns[kind] += 1
@@ -96,15 +103,15 @@ class Faults:
                 self._relay.kill_worker(worker)
                 loss.note = f"and {worker}, "
             self._makers[kind](loss)
-        except (ClusterError, OSError) as error:
+        except FAILURES as error:
             loss.faults.append(str(error))
         try:
             self._repair()
             self._cluster.wait_whole(_WHOLE_TIMEOUT_S)
             loss.whole = time.monotonic() - loss.at
-        except ClusterError as error:
+        except FAILURES as error:
             loss.faults.append(str(error))
-            raise
+            self._begin_again()
         finally:
             loss.faults += [f"{name} has ended" for name in self._relay.ended()]
             self._count(loss)
@@ -120,6 +127,15 @@ class Faults:
             self._hosts.lose(name)
             self._hosts.heal()
             self._cluster.start_host(name, wiped)
+
+    def _begin_again(self) -> None:
+        """Start all three hosts with what they have on disk. Raises ClusterError."""
+        for name in DATABASES:
+            self._hosts.lose(name)
+        self._hosts.heal()
+        for name in DATABASES:
+            self._cluster.start_host(name)
+        self._cluster.wait_whole(_WHOLE_TIMEOUT_S)
 
     def _await_mail(self, since: float) -> float:
         """Return when the first 250 after a time came. Raises ClusterError."""

@@ -5,12 +5,15 @@ import subprocess
 
 import pytest
 
+from bench.loss.cluster import lacking
 from tests.support.daemons import ROOT
 
 
 @pytest.mark.slow
 @pytest.mark.needs("root", "etcd-server", "patroni")
 def test_three_losses_of_the_primary_lose_no_mail() -> None:
+    if lacks := lacking():
+        pytest.skip(f"lacks {', '.join(lacks)}")
     done = subprocess.run(
         ["bench/losses", "--kills", "1", "--switchovers", "1", "--hosts", "1", "--rate", "40",
          "--json"],

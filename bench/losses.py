@@ -26,6 +26,7 @@ MAX_SWITCHOVER_S, MEDIAN_SWITCHOVER_S = 8.0, 3.0
 """Limits: the pause of a switchover."""
 _SECONDS_PER_LOSS = 100  # of a campaign, at most
 _DRAIN_S = 180.0
+_RATE_PER_SESSION = 20
 ENDS: tuple[type[BaseException], ...] = (*FAILURES, KeyboardInterrupt)
 """After them no further loss is made, and the books are compared."""
 RATES = Rates(route=10, campaign=10)
@@ -107,7 +108,7 @@ def lose(
             cluster.start()
             log("three servers are there")
             relay.prepare(round(RATES.campaign * _SECONDS_PER_LOSS * (sum(numbers.values()) + 1)))
-            relay.start(rate, 3)
+            relay.start(rate, max(3, round(rate / _RATE_PER_SESSION)))
             faults = Faults(hosts, cluster, relay, seed)
             try:
                 for number, kind in enumerate(faults.order(numbers), 1):

@@ -24,6 +24,7 @@ PROBE_INTERVAL_S = 5.0  # between looks whether claims are dear
 TICK_INTERVAL_S = 0.5
 LOOK_COST_FACTOR = 20  # a whole look follows after so many times what the last one took
 MIN_LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S = 5.0, 60.0  # between whole looks
+_GATHER_INTERVAL_S = 2.0  # between looks whether a backlog is over
 _MISSED_COST_FACTOR = 4  # the same after a transaction that was passed over
 _BLOCKS_PER_ROW = 2  # that a live row costs a look at most: index and heap
 _BLOCKS_PER_PAIR = 8  # that a step of a walk costs at most
@@ -69,6 +70,7 @@ class MarkKeeper:
         self._slow = 0  # statements in a row that took long
         self._by_domain = False  # whether the last of them was by domain
         self._at = 0.0  # when to attend again, by the monotonic clock
+        self._gather_at = 0.0  # when a backlog may be tried again, by the monotonic clock
         self._ticks = Ticks()
         self._looked = -math.inf  # time of the last whole look, by the database's clock
         self._cost = 0.0  # seconds that it took
@@ -238,7 +240,7 @@ class MarkKeeper:
 
     async def gather(self) -> None:
         """Know the rows before the mark by their ids again, if they are few."""
-        if self.mark and self.mark.pairs is not None:
+        if self.mark and self.mark.pairs is not None and time.monotonic() >= self._gather_at:
             await self._try(self._gather(self.mark))
 
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
@@ -258,8 +260,9 @@ class MarkKeeper:
     async def _gather(self, mark: Mark) -> None:
         pairs = dict(mark.pairs or {})
         found = await self._floors(pairs.items(), mark.moment, MAX_IDS + 1)
-        if mark.pairs == pairs:  # otherwise a walk has found more meanwhile
-            mark.gather([number for _, number, _ in found])
+        # otherwise a walk has found more meanwhile, or they are many and may stay so for hours
+        if mark.pairs != pairs or not mark.gather([number for _, number, _ in found]):
+            self._gather_at = time.monotonic() + _GATHER_INTERVAL_S
 
     async def _raise_floors(self, mark: Mark) -> None:
         if asked := mark.used(_PAIRS_PER_STATEMENT):

@@ -107,10 +107,12 @@ async def test_a_claim_reads_as_much_beside_many_dead_rows_as_beside_few(
     quick: None, db: psycopg.Connection, link: Link, held: psycopg.Connection
 ) -> None:
     """And after the snapshot the mark goes."""
+    for name in ("queue_def_def", "queue_hold"):  # its reads would count
+        db.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
     die(db, 20_000)
     claims = Claims(link, "w", 60, siblings=0)
     costs = list[int]()
-    for _ in range(3):
+    for _ in range(2):
         await move(db, claims)
         for number, limit in ((20, 20), (500, 50)):  # by time; by domain
             put(db, number)
@@ -121,8 +123,8 @@ async def test_a_claim_reads_as_much_beside_many_dead_rows_as_beside_few(
                 pass
             db.execute(DELETE)
         die(db, 20_000)
-    assert max(costs[2::2]) < 1.5 * costs[0]
-    assert max(costs[3::2]) < 1.5 * costs[1]
+    assert costs[2] < 1.5 * costs[0]
+    assert costs[3] < 1.5 * costs[1]
     held.rollback()
     db.execute("VACUUM queue")
     await look(claims)

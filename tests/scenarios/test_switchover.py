@@ -111,7 +111,7 @@ def longest_gap(moments: list[float], began: float, ended: float) -> float:
 def test_a_switchover_costs_no_client_a_refusal(
     system: System, pair: Pair, request: pytest.FixtureRequest
 ) -> None:
-    """Nor a delivery its outcome: deliveries go on as well."""
+    """Nor does it defer a delivery, and what is sent twice has a reason in the log."""
     add_user(pair.uri, USER, PASSWORD, senders=("a@a.example",))
     pair.db.execute("INSERT INTO pgmta.recipients (address) VALUES (%s)", (f"@{DOMAIN}",))
     hop, port = system.hop(), free_port()
@@ -149,5 +149,9 @@ def test_a_switchover_costs_no_client_a_refusal(
     assert [sender.problem for sender in senders if sender.problem] == []
     system.wait_empty()
     accepted = {recipient for sender in senders for _, recipient in sender.accepted}
-    assert hop.deliveries() == dict.fromkeys(accepted, 1)
-    assert system.ask("SELECT event, command, reply FROM attempts WHERE event <> 'delivered'") == []
+    # the answer to a claim may be lost with its server: then the log has an `unknown`
+    rows = system.ask("SELECT event, recipient, reply FROM attempts WHERE event <> 'delivered'")
+    assert [row for row in rows if row["event"] != "unknown"] == []
+    twice = {recipient for recipient, times in hop.deliveries().items() if times > 1}
+    assert twice <= {row["recipient"] for row in rows}
+    assert set(hop.deliveries()) == accepted

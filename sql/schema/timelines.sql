@@ -22,6 +22,10 @@ DECLARE
     present CONSTANT bigint := pgmta.server_timeline();
     moved boolean;
 BEGIN
+    -- before the lock, which any login may take and keep
+    IF (SELECT last_value = present FROM pgmta.timelines) THEN
+        RETURN false;
+    END IF;
     -- of the session: a transaction of a program may stay open for long
     PERFORM pg_advisory_lock(turn);
     BEGIN

@@ -104,7 +104,7 @@ class Books:
             "taken": len(self._by_kind[TAKEN]),
             "arrived": len(mail),
             "arrived again": len(again),
-            "unknown": sum(unknown.values()),
+            "unknown": int(sum(unknown.values())),
         }
 
     def _campaign(self, db: psycopg.Connection[Any]) -> None:
@@ -114,7 +114,7 @@ class Books:
             "errored" if state == "failed" else state for _, state in db.execute(_STATES).fetchall()
         )
         names = ("unsent", "queued", "sent", "errored", "invalid", "unknown")
-        books = dict(zip(names, row[1:], strict=True))
+        books = {name: int(number) for name, number in zip(names, row[1:], strict=True)}
         if sum(books.values()) != row[0] or any(counted[name] != books[name] for name in names):
             self._wrong(f"books of the campaign: {row[0]} recipients, {books}, counted {counted}")
         allowed = {"sent": {1}, "unknown": {0, 1}}

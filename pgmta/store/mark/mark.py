@@ -39,7 +39,7 @@ class Mark:
         """The floors; None while there is no backlog."""
         self._free: dict[int, None] = {}
         self._leased: dict[int, None] = {}
-        self._returned: dict[int, None] = {}  # by us, since the last look
+        self._returned: dict[int, None] = {}  # by us or to a whole look, since the last tick
         self._used: dict[
             Place, None
         ] = {}  # pairs that claims have asked since their floor is known
@@ -76,10 +76,11 @@ class Mark:
 
     def add(self, found: Sequence[Found], *, cut: bool) -> bool:
         """Take all rows before the mark, of a whole look; returns as `move` does."""
-        free = self._free | dict.fromkeys(row.id for row in found if row.free)
-        if cut or len(free) > MAX_IDS:
+        came = dict.fromkeys(row.id for row in found if row.free)
+        if cut or len(free := self._free | came) > MAX_IDS:
             return False
         self._free = free
+        self._returned |= came  # because a tick under way does not ask for them
         self._remember_leased([*self._leased, *(row.id for row in found if not row.free)])
         return True
 
@@ -110,7 +111,7 @@ class Mark:
                 floor = min(row.at, self.moment)
                 if floor < pairs.get(row.place, math.inf):
                     pairs[row.place] = floor
-            elif row.at < self.moment:
+            elif row.at < moment:
                 leased.append(row.id)
         self._free = self._returned
         self._remember_leased(leased)

@@ -108,19 +108,19 @@ class MarkKeeper:
     async def attend(self) -> None:
         """Look whether claims are dear, or tick. After an error claims begin at the beginning."""
         if not self._active:
-            await self._try(self._probe())
+            self._slow, self._at = 0, time.monotonic() + PROBE_INTERVAL_S
+            await self._aside(self._probe)
         elif not self.mark:
             await self._try(self._begin())
         else:
             await self._try(self._tick(self.mark))
 
     async def _probe(self) -> None:
-        self._slow, self._at = 0, time.monotonic() + PROBE_INTERVAL_S
         self._ticks = Ticks()
-        rows, blocks = await self._look(-math.inf, math.inf, _PROBED_ROWS, whole_by=self._link)
+        rows, blocks = await self._look(-math.inf, math.inf, _PROBED_ROWS, whole_by=self._looks)
         dear = blocks > DEAR_BLOCKS + _BLOCKS_PER_ROW * len(rows)
         if not dear and self._by_domain:
-            floors, blocks = await self._walk_on(START, self._link)
+            floors, blocks = await self._walk_on(START, self._looks)
             dear = blocks > DEAR_BLOCKS + _BLOCKS_PER_PAIR * len(floors)
         if dear:
             self._active, self._at = True, 0.0
@@ -141,7 +141,7 @@ class MarkKeeper:
         self._at = time.monotonic() + TICK_INTERVAL_S
         await self._look(math.inf, -math.inf, 0)
         if self._ticks.moment > -math.inf:
-            await self._begin_look(Mark(self._ticks.moment))
+            await self._aside(self._look_at_all, Mark(self._ticks.moment))
 
     async def _tick(self, mark: Mark) -> None:
         self._at = time.monotonic() + TICK_INTERVAL_S
@@ -158,13 +158,16 @@ class MarkKeeper:
                 self._ticks.missed |= cut
                 await self._raise_floors(mark)
         if self.mark and self._whole_look_due():
-            await self._begin_look(mark)
+            await self._aside(self._look_at_all, mark)
 
-    async def _begin_look(self, mark: Mark) -> None:
+    async def _aside[**P](
+        self, work: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Do work that may take seconds, aside if there is a connection for it."""
         if self._looks is self._link:
-            await self._look_at_all(mark)
+            await self._try(work(*args, **kwargs))
         elif not self._looking or self._looking.done():
-            self._looking = asyncio.create_task(self._try(self._look_at_all(mark)))
+            self._looking = asyncio.create_task(self._try(work(*args, **kwargs)))
 
     def _whole_look_due(self) -> bool:
         waited = self._ticks.clock - self._looked

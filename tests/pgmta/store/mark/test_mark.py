@@ -78,16 +78,22 @@ class Queue:
                     del self.rows[number]
 
     def tick(self) -> None:
+        """A tick, sometimes with other things between its question and its answer."""
         mark, moment = self.mark, self.moment
         # what the next tick may count on
-        self.moment = min([self.clock, *(row.at for row in self.rows.values() if row.open)])
-        if mark.pairs is None:
-            found = self.seen(mark.moment, moment, mark.remembered)
+        following = min([self.clock, *(row.at for row in self.rows.values() if row.open)])
+        high = moment if mark.pairs is None else self.clock
+        backlog, found = mark.pairs is not None, self.seen(mark.moment, high, mark.remembered)
+        for _ in range(self.dice.choice((0, 0, 1, 4))):
+            self.dice.choice((self.come, self.commit, self.end, self.look))()
+            self.clock += self.dice.random()
+        self.moment = following
+        if not backlog:
             if not mark.move(moment, found, cut=self.dice.random() < 0.01):
                 mark.spread(self.seen(mark.moment, self.clock, mark.remembered))
                 self.backlogs += 1
         else:
-            mark.learn(self.seen(mark.moment, self.clock, mark.remembered), moment)
+            mark.learn(found, moment)
             asked = mark.used(3)
             mark.raise_floors(asked, self.firsts(dict(asked)))
 
@@ -105,13 +111,13 @@ class Queue:
             self.mark.gather([row.id for row in there if row.free and floor[row.id] <= row.at])
 
     def look(self) -> None:
-        """A whole look, after which no row is late."""
-        mark = self.mark
+        """A whole look, after which no row before the mark is late."""
+        mark, moment = self.mark, self.mark.moment
         everywhere = dict.fromkeys((row.place for row in self.rows.values()), 0.0)
         if mark.pairs is not None or not mark.add(self.seen(0, mark.moment), cut=False):
             mark.set_pairs(self.firsts(everywhere), self.moment)
         for row in self.rows.values():
-            row.late = False
+            row.late = row.late and row.at >= moment
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -137,3 +143,10 @@ def test_each_free_row_that_did_not_come_late_is_known(
             queue.rows = dict([*queue.rows.items()][-5:])
     assert moved > 50
     assert queue.backlogs, "also with a backlog"
+
+
+def test_leased_rows_that_fall_behind_the_mark_in_a_backlog_are_remembered() -> None:
+    mark = Mark(100.0)
+    mark.spread([])
+    mark.learn([Found(1, ("d.example", 5), 105.0, LEASED)], 110.0)
+    assert mark.remembered == [1]

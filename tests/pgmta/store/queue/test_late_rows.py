@@ -130,8 +130,11 @@ class Writer:
         await self._put(20)
         await self.db.commit()
 
-    async def submit(self) -> None:
+    async def _submit(self) -> None:
         await self.db.execute(SUBMIT, [self.model.dice.choice(DOMAINS)])
+
+    async def submit(self) -> None:
+        await self._submit()
         await self.model.pause(0.5)
         await self._end()
 
@@ -141,6 +144,7 @@ class Writer:
         await self.db.execute("SELECT count(*) FROM queue WHERE id < 10")
         await self.model.pause(4)
         await self._put()
+        await self._submit()
         await self.model.pause(2)
         await self._end()
 
@@ -148,6 +152,7 @@ class Writer:
         await self._put()
         await self.model.pause(5)
         await self._put()
+        await self._submit()
         await self._end()
 
     async def savepoints(self) -> None:

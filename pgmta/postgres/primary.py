@@ -134,6 +134,11 @@ def missed(uri: str) -> None:
             primary.lost = True
 
 
+def host_count(uri: str) -> int:
+    """Return how many hosts a connection string names, at least 1."""
+    return max(1, len(_hosts(_given(uri))))
+
+
 def _given(uri: str) -> dict[str, Any]:
     """Return the parameters, with those of the environment that matter here."""
     given: dict[str, Any] = conninfo_to_dict(uri)

@@ -1,7 +1,7 @@
 -- name: settings
 -- Settings of the server that decide whether mail is safe; a session of ours has its own synchronous_commit.
 SELECT name, CASE name WHEN 'synchronous_commit' THEN reset_val ELSE setting END AS setting, source FROM pg_settings
-WHERE name IN ('autovacuum', 'fsync', 'full_page_writes', 'max_slot_wal_keep_size', 'synchronous_commit',
+WHERE name IN ('autovacuum', 'fsync', 'full_page_writes', 'in_hot_standby', 'max_slot_wal_keep_size', 'synchronous_commit',
     'synchronous_standby_names', 'track_counts', 'transaction_read_only')
 
 -- name: roles_async

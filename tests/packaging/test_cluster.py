@@ -1,4 +1,4 @@
-"""The manifests of packaging/cluster/kubernetes: schemas of Kubernetes, and our own daemons."""
+"""The files of packaging/cluster: schemas of Kubernetes, and our own daemons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from smtpd.config.smtpd_config import SmtpdConfig
 from tests.support.daemons import ROOT
 from tests.support.packages import folder
 
-MANIFESTS = sorted((ROOT / "packaging" / "cluster" / "kubernetes").glob("*.yaml"))
+FILES = ROOT / "packaging" / "cluster"
+MANIFESTS = sorted((FILES / "kubernetes").glob("*.yaml"))
 
 
 def objects() -> list[dict[str, Any]]:
@@ -37,6 +38,9 @@ def test_the_settings_are_those_of_our_daemons(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     load(tmp_path / "smtpd.yaml", SmtpdConfig)
     load(tmp_path / "queued.yaml", whole_model())
+    load(FILES / "smtpd.yaml", SmtpdConfig)
+    for name in ("queued.yaml", "operator.yaml"):
+        load(FILES / name, whole_model())
 
 
 def test_names_lead_somewhere() -> None:

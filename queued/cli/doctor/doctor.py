@@ -15,17 +15,19 @@ from pgmta.command import EXIT_FAILURE, print_json, print_line, progress
 from pgmta.errors import ConfigError, FormerDatabase, LoginRefused, PgmtaError, StoreUnavailable
 from pgmta.features import loaded
 from pgmta.postgres.operator import OperatorConnection, connect_operator
+from pgmta.postgres.primary import host_count
 from pgmta.store.admin.examination import TIME_LIMITS, Examination
 from queued.cli.doctor.diagnosis import NOTHING, Check, Diagnosis, error, unknown
 from queued.cli.doctor.host_checks import HostChecks
 from queued.cli.doctor.internet_checks import InternetChecks
-from queued.cli.doctor.queue_checks import QueueChecks
-from queued.cli.doctor.server_checks import ServerChecks
+from queued.cli.doctor.queue_checks import OF_HEARTBEATS, QueueChecks
+from queued.cli.doctor.server_checks import LOST_HOSTS, ServerChecks
 from queued.cli.options.queue_command import command, database_of
 from queued.config import QueuedConfig, read_config
 from queued.delivery.transports import parsers
 
 _MAILDROP = Path("/var/spool/pgmta/maildrop")
+_AGAIN = "look at the server, and run `queuectl doctor` again"
 
 
 @command(json=True)
@@ -77,11 +79,7 @@ async def _examined(config: Path, smtpd: Path, probe: str) -> AsyncIterator[Diag
             text = " ".join(str(fault).split())
             # the text of a refused login, or of a former database, has its remedy
             there = isinstance(fault, (LoginRefused, FormerDatabase))
-            remedy = (
-                "start PostgreSQL, or mend environment.database.uri"
-                if settings.environment.database.uri
-                else "start the embedded PostgreSQL: `queuectl database run`"
-            )
+            remedy = _remedy(settings.environment.database.uri)
             yield error("database", text, "" if there else remedy)
     checks: dict[str, Check] = HostChecks(
         config, smtpd, _folders(settings), examination, own_login=own_login
@@ -93,19 +91,34 @@ async def _examined(config: Path, smtpd: Path, probe: str) -> AsyncIterator[Diag
             examination = None  # the other checks would ask its tables
         elif settings and examination:
             embedded = not settings.environment.database.uri
-            checks |= ServerChecks(examination, embedded=embedded).all()
+            hosts = host_count(uri)
+            checks |= ServerChecks(examination, embedded=embedded, hosts=hosts).all()
             checks |= QueueChecks(examination, uri, smtpd=smtpd.exists()).all()
             checks |= await _of_features(examination)
+            if await _takes_no_writes(examination):
+                for name in OF_HEARTBEATS:
+                    del checks[name]
         if settings and probe:
             checks |= InternetChecks(config, settings, examination, probe).all()
         with progress("checks", len(checks)) as advance:
+            lost = False
             for name, check in checks.items():
-                async for each in _run(name, check):
-                    yield each
+                async for each in _run(name, check, db):
+                    if each.check != "database" or not lost:
+                        yield each
+                    lost = lost or each.check == "database"
                 advance(1)
     finally:
         if db:
             await db.close()
+
+
+def _remedy(uri: str | None) -> str:
+    if not uri:
+        return "start the embedded PostgreSQL: `queuectl database run`"
+    if host_count(uri) > 1:
+        return f"{LOST_HOSTS}; or mend environment.database.uri"
+    return "start PostgreSQL, or mend environment.database.uri"
 
 
 async def _has_queue(examination: Examination) -> bool:
@@ -118,6 +131,15 @@ async def _has_queue(examination: Examination) -> bool:
     return True
 
 
+async def _takes_no_writes(examination: Examination) -> bool:
+    with suppress(psycopg.Error, PgmtaError):  # the check of the settings says so
+        return any(
+            row["name"] == "transaction_read_only" and row["setting"] == "on"
+            for row in await examination.ask("settings")
+        )
+    return False
+
+
 async def _of_features(examination: Examination) -> dict[str, Check]:
     found: dict[str, Check] = {}
     for checks in loaded("doctor_checks"):
@@ -126,7 +148,7 @@ async def _of_features(examination: Examination) -> dict[str, Check]:
     return found
 
 
-async def _run(name: str, check: Check) -> AsyncIterator[Diagnosis]:
+async def _run(name: str, check: Check, db: OperatorConnection | None) -> AsyncIterator[Diagnosis]:
     nothing = True
     try:
         async for each in check():
@@ -137,7 +159,11 @@ async def _run(name: str, check: Check) -> AsyncIterator[Diagnosis]:
     except psycopg.errors.QueryCanceled:
         yield unknown(name, "the question took more than 10 s")
     except (psycopg.Error, PgmtaError) as fault:
-        yield unknown(name, " ".join(str(fault).split()))
+        text = " ".join(str(fault).split())
+        if db and db.closed:
+            yield error("database", f"the connection was lost during the checks: {text}", _AGAIN)
+        else:
+            yield unknown(name, text)
     else:
         if nothing:
             yield Diagnosis(name, "ok", NOTHING)

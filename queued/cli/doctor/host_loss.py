@@ -38,8 +38,10 @@ class Copies:
     absent: Sequence[str] = ()
     """Physical slots without a reader: standbys that should be there."""
     embedded: bool = False
-    sees: bool = True
-    """Whether the login sees the states of standbys."""
+    hosts: int = 1
+    """How many hosts the URI names: the primary, and standbys that should be there."""
+    blind: str = ""
+    """The login, if it does not see the states of standbys."""
 
     @property
     def number(self) -> int:
@@ -52,16 +54,30 @@ class Copies:
         """The standbys whose confirmation counts now."""
         return [each for each in self.standbys if each.confirms in _CANDIDATES]
 
+    @property
+    def physical(self) -> list[StandbyState]:
+        """The standbys that are copies."""
+        return [each for each in self.standbys if not each.logical]
+
+    @property
+    def missing(self) -> str:
+        """What says that a standby is missing; '': nothing does."""
+        if self.absent:
+            return f"the slot {self.absent[0]} waits for one"
+        if len(self.physical) < self.hosts - 1:
+            return f"environment.database.uri names {self.hosts} hosts"
+        return ""
+
 
 def judge(copies: Copies) -> Diagnosis:
     """Return what a loss would lose, and a remedy if that is not what the settings promise."""
     if copies.embedded:
         return _fine("would lose the queue, unless a backup has it: PostgreSQL is embedded")
-    if copies.standbys and not copies.sees:
+    if copies.standbys and copies.blind:
         return unknown(
             _CHECK,
             "standbys are connected, and this login does not see which of them confirm commits",
-            "a superuser runs `GRANT pg_monitor` to it",
+            f"a superuser runs `GRANT pg_monitor TO {copies.blind};`",
         )
     if not copies.number:
         return _without_names(copies)
@@ -86,29 +102,30 @@ def judge(copies: Copies) -> Diagnosis:
             _sentence(f"may lose mail: {subscribers[0]} confirms commits, and is no copy"),
             "name the standbys in synchronous_standby_names",
         )
-    return _fine(f"would lose nothing that was answered with 250: {_confirmed(copies)}")
+    found = f"would lose nothing that was answered with 250: {_confirmed(copies)}"
+    if copies.missing:
+        what = _sentence(f"{found}. A standby is missing: {copies.missing}")
+        return warning(_CHECK, what, _return(copies))
+    return _fine(found)
 
 
 def _without_names(copies: Copies) -> Diagnosis:
-    if copies.absent and not _physical(copies):
-        slot = copies.absent[0]
-        return warning(
-            _CHECK,
-            _sentence(f"{_NO_STANDBY}, and the slot {slot} waits for one"),
-            f"start it, or SELECT pg_drop_replication_slot('{slot}');",
-        )
+    if copies.missing and not copies.physical:
+        return warning(_CHECK, _sentence(f"{_NO_STANDBY}, and {copies.missing}"), _return(copies))
     return _fine(_last_moments(copies))
 
 
-def _physical(copies: Copies) -> list[StandbyState]:
-    return [each for each in copies.standbys if not each.logical]
+def _return(copies: Copies) -> str:
+    if copies.absent:
+        slot = copies.absent[0].replace("'", "''")
+        return f"start it or clone it anew, or SELECT pg_drop_replication_slot('{slot}');"
+    return "start it or clone it anew, or take its host out of the URI"
 
 
 def _last_moments(copies: Copies) -> str:
-    standbys = _physical(copies)
-    if not standbys:
+    if not copies.physical:
         return _NO_STANDBY
-    best = min(standbys, key=lambda each: (each.octets is None, each.octets or 0))
+    best = min(copies.physical, key=lambda each: (each.octets is None, each.octets or 0))
     behind = "still copies" if best.octets is None else f"is {_size(best.octets)} behind"
     return (
         "would lose the commits of the last moments: they wait for no standby, and "

@@ -20,6 +20,9 @@ _LATE_S = 300.0  # a row that is due for longer is a finding
 _MIN_ATTEMPTS = 20  # fewer attempts say little
 _NEWLY_HELD_S = 3600.0  # mail that came and was put on hold in this time is a finding
 
+OF_HEARTBEATS = ("daemons", "workers")
+"""Checks that are false while the database takes no writes, and so no heartbeats."""
+
 
 class QueueChecks:
     """Checks over one connection. Each method raises psycopg.Error, PgmtaError."""

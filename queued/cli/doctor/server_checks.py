@@ -26,12 +26,16 @@ _HELD_TRANSACTIONS = 50_000
 _NOTIFY_QUEUE_SHARE = 0.5  # of the queue of NOTIFY
 _MIN_DEAD_ROWS = 200_000  # and more than three times the others
 
+LOST_HOSTS = "`patronictl list`, and bring lost hosts back (docs/operate/cluster.md)"
+"""The remedy if none of several hosts takes writes."""
+
 
 class ServerChecks:
-    """Checks over one connection. Each method raises psycopg.Error."""
+    """Checks over one connection; its URI names `hosts`. Each method raises psycopg.Error."""
 
-    def __init__(self, examination: Examination, *, embedded: bool = False) -> None:
+    def __init__(self, examination: Examination, *, embedded: bool = False, hosts: int = 1) -> None:
         self._embedded = embedded
+        self._hosts = hosts
         self._ask = examination.ask
         self._examination = examination
 
@@ -90,7 +94,13 @@ class ServerChecks:
                 f"the role {row['role']} has a synchronous_commit that loses mail in a crash",
                 f"ALTER ROLE {row['role']} RESET synchronous_commit;",
             )
-        if settings["transaction_read_only"] == "on":
+        if settings["in_hot_standby"] == "on" and self._hosts > 1:
+            yield error(
+                "durability",
+                "no host takes writes: a failover is under way, or too many hosts are lost",
+                LOST_HOSTS,
+            )
+        elif settings["transaction_read_only"] == "on":
             yield error(
                 "durability",
                 "the server takes no writes: a standby, or default_transaction_read_only is on",
@@ -201,8 +211,14 @@ class ServerChecks:
     async def host_loss(self) -> AsyncIterator[Diagnosis]:
         """Say what the loss of the server's host would lose."""
         if await self._setting("transaction_read_only") == "on":
-            return  # the check of durability says so
+            yield unknown(
+                "loss of a host",
+                "it can't be told while the database takes no writes",
+                "ask again when it does",
+            )
+            return
         rows = await self._ask("standbys")
+        seen = (await self._ask("sees_all"))[0]
         slots = [row["name"] for row in await self._ask("slots") if row["physical"]]
         yield judge(
             Copies(
@@ -211,7 +227,8 @@ class ServerChecks:
                 [StandbyState(**row) for row in rows],
                 slots,
                 self._embedded,
-                (await self._ask("sees_all"))[0]["sees"],
+                self._hosts,
+                blind="" if seen["sees"] else seen["login"],
             )
         )
 

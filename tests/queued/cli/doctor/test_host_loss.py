@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from pgmta.store.admin.examination import Examination, Question
 from queued.cli.doctor.host_loss import Copies, StandbyState, judge
 from tests.queued.cli.doctor.conftest import Doctor
 from tests.support.standby import replicated
@@ -66,7 +70,21 @@ CASES: dict[str, tuple[Copies, str, str]] = {
         Copies("ANY 1 (a, b)", "local", QUORUM), "warning", "synchronous_commit is local",
     ),
     "not seen": (
-        Copies("*", standbys=[StandbyState("", "")], sees=False), "unknown", "does not see which",
+        Copies("*", standbys=[StandbyState("", "")], blind="me"), "unknown", "does not see which",
+    ),
+    "one is lost, its slot is there": (
+        Copies("ANY 1 (a)", standbys=QUORUM[:1], absent=["b"]), "warning",
+        "because no other may confirm. A standby is missing: the slot b waits for one",
+    ),
+    "one is lost, its slot too": (
+        Copies("ANY 1 (a)", standbys=QUORUM[:1], hosts=3), "warning",
+        "A standby is missing: environment.database.uri names 3 hosts",
+    ),
+    "all are there": (
+        Copies("ANY 1 (a, b)", standbys=QUORUM, hosts=3), "ok", "1 of 2 standbys confirms each",
+    ),
+    "all are lost": (
+        Copies(hosts=3), "warning", "no standby is connected, and environment.database.uri names 3",
     ),
 }  # fmt: skip
 
@@ -99,9 +117,39 @@ def test_of_real_servers(server: str, tmp_path: Path) -> None:
         patient.uri += " options='-c role=plain'"
         patient.settings["environment"]["database"]["uri"] = patient.uri
         assert said()[0] == "unknown"
+        either = make_conninfo(pair.uri, host=f"{pair.primary.host},{pair.standby.host}")
+        patient.settings["environment"]["database"]["uri"] = either
         pair.standby.crash()
-        until(lambda: said()[1].endswith("no standby is connected"))
+        until(
+            lambda: said()[1].endswith(
+                "no standby is connected, and environment.database.uri names 2 hosts"
+            )
+        )
         pair.db.execute("ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (s1, s2)'")
         pair.db.execute("SELECT pg_reload_conf()")
         until(lambda: said()[0] == "error")
         assert "waits for 1 more of synchronous_standby_names = 'FIRST 1 (s1, s2)'" in said()[1]
+        pair.standby.start()
+        pair.primary.crash()
+        found = patient.ask("--no-network")
+        assert any("a failover is under way" in each["finding"] for each in found["durability"])
+        assert found["loss of a host"][0]["severity"] == "unknown"
+        assert not {"daemons", "workers"} & set(found)
+
+
+def test_a_connection_that_is_lost_has_one_line(
+    patient: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Examination.ask
+
+    async def ask(self: Examination, name: Question, **values: Any) -> list[dict[str, Any]]:
+        if name == "roles_async":  # in the middle of a check
+            with psycopg.connect(patient.uri, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s)", (self.backend,))
+        return await real(self, name, **values)
+
+    monkeypatch.setattr(Examination, "ask", ask)
+    found = patient.ask("--no-network")
+    [lost] = found["database"]
+    assert (lost["severity"], "lost during the checks" in lost["finding"]) == ("error", True)
+    assert "xmin horizon" not in found

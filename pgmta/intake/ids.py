@@ -63,9 +63,11 @@ class Ids:
                 return
             soon = time.monotonic() < self._fetched_at + _USED_UP_SOON_S
             self._number = min(2 * self._number, _MAX_IDS) if soon else _MIN_IDS
+            # a probe of a database that takes no mail asks again and again
+            number = self._number if len(self.available) < _MAX_IDS else 1
             self.asked_at = time.monotonic()
             try:
-                found = await self._store.reserve(self._number)
+                found = await self._store.reserve(number)
                 self.available.extend(found)
                 self._timeline = self._store.link.timeline
             finally:

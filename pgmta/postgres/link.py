@@ -139,6 +139,19 @@ class Link:
                 await _rest(error, chance)
         raise StoreUnavailable(f"a statement lost {tries} races in a row")
 
+    async def look(
+        self, query: LiteralString | bytes, params: dict[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """Do as `run`, on a server that takes writes: a standby may lack what is committed.
+
+        Raises StoreUnavailable on another one, and as `run` does.
+        """
+        rows = await self.run(query, params)
+        if self.timeline is None:
+            await self.close()  # the server may be promoted meanwhile
+            raise StoreUnavailable("the server takes no writes, so it may lack what is committed")
+        return rows
+
     async def run_together(
         self, statements: Sequence[tuple[bytes, dict[str, Any]]], *, tries: int = 10
     ) -> list[list[tuple[Any, ...]]]:

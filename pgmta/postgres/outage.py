@@ -22,9 +22,11 @@ from pgmta.postgres import blockers
 _PROBE_INTERVAL_S = 0.25  # while sessions wait
 _LATE_PROBE_INTERVAL_S = 0.5
 _PROBE_TIMEOUT_S = 10.0  # several hosts may be silent for 3 s each
-# A full disk takes a probe, but no mail. So an error within this time after a good probe belongs to
-# the same outage, unless mail was stored meanwhile.
+# A full disk takes a probe, but no mail. So an error soon after a good probe belongs to the same
+# outage, unless mail was stored meanwhile: within the first time its task goes on, and within the
+# second its patience counts from its beginning.
 _CALM_S = 1.0
+_UNPROVEN_S = 60.0
 
 log = get("outage")
 
@@ -53,6 +55,7 @@ class Outage:
         self.ended_at = -math.inf
         """When the last outage ended, by the monotonic clock."""
         self._began = 0.0
+        self._unproven_until = -math.inf  # time until which only probes have been good
         self._error = StoreUnavailable()
         self._changed = asyncio.Event()  # set at the next change of `away` or `waits`
         self._task: asyncio.Task[None] | None = None  # during an outage, and until it is calm
@@ -73,12 +76,14 @@ class Outage:
         self._error = error
         if self._stopped:
             return False
-        if not self._task:
+        if not self._task and now >= self._unproven_until:
             self._began = now
-            more = {"waits_s": self._patience} if waitable and self._patience else {}
+        waits = waitable and now < self._began + self._patience
+        if not self._task:
+            more = {"waits_s": self._patience} if waits else {}
             log.warning("database is away", reason=str(error), **more)
         if not self.away:
-            self._begin(waits=waitable and now < self._began + self._patience)
+            self._begin(waits=waits)
         return waitable and self.waits
 
     def refuse(self) -> None:
@@ -92,6 +97,7 @@ class Outage:
 
     def end(self) -> None:
         """Note that PostgreSQL has done work, more than a probe."""
+        self._unproven_until = -math.inf
         if self._task:
             self._task.cancel()
             self._interrupt()
@@ -176,6 +182,7 @@ class Outage:
                 async with asyncio.timeout(_CALM_S):
                     await self._changed.wait()
                 await asyncio.sleep(_PROBE_INTERVAL_S)
+        self._unproven_until = time.monotonic() + _UNPROVEN_S
         self._finish()
 
 

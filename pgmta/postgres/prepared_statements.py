@@ -203,6 +203,7 @@ class PreparedStatements:
         try:
             await self._connection.give_up(lambda: answer)
         finally:
+            self._answer = None
             if self._connection.closed:
                 self.stop()
 

@@ -1,8 +1,8 @@
 """Which server is the primary: its host, which is asked first, and its timeline.
 
 A silent primary is left after 10 s. One that answers and takes no writes, or whose processes hang,
-is found out by the first connection that is made to another host, or that finds another timeline:
-then all connections to the former primary are hung up, also those that only listen.
+is found out by the first connection that finds another timeline: then all connections to the
+former primary are hung up, also those that only listen.
 """
 
 from __future__ import annotations
@@ -82,10 +82,12 @@ def writable(uri: str) -> str:
     """
     given = _given(limited(uri))
     hosts = _hosts(given)
+    attributes = given["target_session_attrs"] or "read-write"
     if len(hosts) < 2:
-        return limited(uri)
-    if not given["target_session_attrs"]:
-        given["target_session_attrs"] = "read-write"
+        # the file of a service may name several
+        more = {"target_session_attrs": attributes} if given["service"] else {}
+        return make_conninfo(limited(uri), **more)
+    given["target_session_attrs"] = attributes
     with _lock:
         if primary := _primaries.get(uri):
             hosts = primary.order(hosts)
@@ -110,10 +112,11 @@ def found(uri: str, connection: psycopg.BaseConnection[Any], timeline: int | Non
     ]
     with _lock:
         primary = _primaries.setdefault(uri, _Primary())
-        before = primary.host, primary.timeline
+        before = primary.timeline
         primary.host, primary.timeline = match[0] if match else None, timeline
         primary.lost = False
-        former = list(primary.connections) if (primary.host, timeline) != before else []
+        # the same timeline is the same server, which may have several names
+        former = list(primary.connections) if timeline != before else []
         for each in former:
             primary.connections.discard(each)
         primary.connections.add(connection)
@@ -142,7 +145,7 @@ def host_count(uri: str) -> int:
 def _given(uri: str) -> dict[str, Any]:
     """Return the parameters, with those of the environment that matter here."""
     given: dict[str, Any] = conninfo_to_dict(uri)
-    names = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT",
+    names = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT", "service": "PGSERVICE",
              "target_session_attrs": "PGTARGETSESSIONATTRS"}  # fmt: skip
     for key, name in names.items():
         given[key] = given.get(key) or os.environ.get(name) or None

@@ -241,7 +241,8 @@ CREATE FUNCTION group_stored(messages new_message[]) RETURNS boolean LANGUAGE sq
     -- a plan that was made for an empty table would later read all of it
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
     SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-    SELECT bool_and(same) FROM unnest(messages) AS g, LATERAL (
+    SELECT CASE WHEN count(*) > 0 THEN bool_and(same) AND count(DISTINCT g.id) = cardinality(messages) END
+    FROM unnest(messages) AS g, LATERAL (
         SELECT (m.size, m.trace, m.message_id_header, m.tenant)
             IS NOT DISTINCT FROM (g.size, g.trace, g.message_id_header, coalesce(g.tenant, ''))
             AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = m.id AND q.sender <> g.sender) AS same
@@ -253,7 +254,7 @@ CREATE FUNCTION group_stored(messages new_message[]) RETURNS boolean LANGUAGE sq
 $$;
 COMMENT ON FUNCTION group_stored IS
     'Whether queue_put has stored this group: null if nothing is known of its ids, and false if one of them is another '
-    'message''s. Of a message that is done with, the log has less.';
+    'message''s, or if only some are known. Of a message that is done with, the log has less.';
 
 CREATE FUNCTION chunks_present(id bigint, number integer) RETURNS integer LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$

@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 import pgmta
-from pgmta.errors import AnswerLost, Undecided
+from pgmta.errors import AnswerLost, StoreUnavailable, Undecided
 from pgmta.model import Outcome, Reply
 from pgmta.postgres.link import Link
 from pgmta.postgres.link_connection import LinkConnection
@@ -136,6 +136,54 @@ def test_no_client_gets_250_without_the_standby(pair: Pair, kind: str) -> None:
     if kind == "cut":
         pair.fail_over()
     assert set(told) <= stored(pair.db)
+
+
+def test_a_standby_behind_its_primary_is_not_asked_what_became_of_a_commit(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One address leads to it before its promotion; it has the mail, and does not show it yet."""
+    asked, look = threading.Event(), Link.look
+
+    async def look_there(link: Link, *statement: Any) -> list[tuple[Any, ...]]:
+        try:
+            return await look(link, *statement)
+        except StoreUnavailable as error:
+            if "takes no writes" in str(error):
+                asked.set()
+            raise
+
+    monkeypatch.setattr(Link, "look", look_there)
+    address = tmp_path / "address"
+    address.symlink_to(pair.primary.host)
+    uri = make_conninfo(pair.uri, host=str(address))
+    with (
+        serving(uri, ingest={"patience": "60s", "wait": "60s"}) as port,
+        Client(port) as earlier,
+        Client(port) as client,
+        pair.connect(pair.standby) as standby,
+    ):
+        send(earlier, SMALL)  # which reserves ids for the next one
+        told = [earlier.reply()]
+        standby.execute("SELECT pg_wal_replay_pause()")
+        pair.db.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        pair.db.execute("SELECT pg_reload_conf()")
+        until(lambda: pair.db.execute("SHOW synchronous_standby_names").fetchone() == ("nobody",))
+        send(client, SMALL)
+        pair.waiting()
+        behind = "SELECT pg_last_wal_receive_lsn() >= %s::pg_lsn"
+        (end,) = pair.db.execute("SELECT pg_current_wal_lsn()").fetchone() or ("",)
+        until(lambda: standby.execute(behind, (end,)).fetchone() == (True,))
+        address.unlink()
+        address.symlink_to(pair.standby.host)
+        pair.db.close()
+        pair.primary.crash()
+        assert asked.wait(PATIENCE)
+        standby.execute("SELECT pg_wal_replay_resume()")
+        pair.standby.control("-w", "promote")
+        told.append(client.reply())
+        pair.db = pair.connect(pair.standby)
+        assert [reply[:3] for reply in told] == ["250", "250"]
+        assert stored(pair.db) == {int(reply.split()[2]) for reply in told}
 
 
 @pytest.mark.parametrize("wait", ["60s", "1s"], ids=["under way", "given up"])

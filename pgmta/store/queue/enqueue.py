@@ -70,7 +70,8 @@ class Enqueue:
         Raises StoreUnavailable, SchemaMismatch.
         """
         try:
-            ((ids, names, _),) = await self.link.run(_SQL["reserve"], {"number": number})
+            # by `look`: a session with a standby that is promoted has not noted the timeline
+            ((ids, names, _),) = await self.link.look(_SQL["reserve"], {"number": number})
         except pg_errors.UndefinedTable:
             raise SchemaMismatch(mismatch(self._schema.known, set())) from None
         self._schema.learn(names)
@@ -94,9 +95,10 @@ class Enqueue:
         does so for at most `patience` seconds. The message ids are known before, so a committed
         group is never written twice. `away` is called for each look that fails. A group that is
         there may still be on this server alone: it counts if the link proves it in time. Raises
-        Undecided if no look succeeds, or without that proof. With every other error nothing of the
-        group is stored: StoreUnavailable if PostgreSQL cannot do it now, SchemaMismatch if the
-        schema is of another version, psycopg.Error if PostgreSQL refuses it.
+        Undecided if no look succeeds, or without that proof. With every other error nothing is
+        stored by this call: StoreUnavailable if PostgreSQL cannot do it now, SchemaMismatch if the
+        schema is of another version, psycopg.Error if PostgreSQL refuses it. That is
+        UniqueViolation if a message of the group is there already, or if an id is another's.
         """
         if self._schema.problem:
             self._schema.require()
@@ -108,10 +110,16 @@ class Enqueue:
                 raise
             return await self.commit(group, patience, away, beside)
         except AnswerLost as error:
-            until = time.monotonic() + patience
-            await self._find_out(group, [error.backend], until, away, beside)
-            return False
-        return wake
+            lost = [error.backend]
+        # a former call has stored it, and could not see that: its server was no primary any more
+        except pg_errors.UniqueViolation as error:
+            if error.diag.table_name != "messages":
+                raise
+            lost = []
+        else:
+            return wake
+        await self._find_out(group, lost, time.monotonic() + patience, away, beside)
+        return False
 
     async def _find_out(
         self,
@@ -124,15 +132,16 @@ class Enqueue:
         """Look the group up until it is known what became of it; if it is not there, write it.
 
         What is seen counts once it is proven: the session of its commit may have ended while it
-        waited for a standby. Raises StoreUnavailable if other mail has an id of the group: a
-        standby was promoted that lacked more commits than note_timeline() makes room for.
+        waited for a standby. Raises UniqueViolation if only some of the group are there, or if
+        an id is another's: a standby was promoted that lacked more commits than note_timeline()
+        makes room for.
         """
         bare = Messages([replace(message, body=b"") for message in group])
         while True:
             try:
                 # before the look, because a statement that still runs could commit after it
                 await self.link.end_backends(lost)
-                ((stored,),) = await self.link.run(_SQL["known"], {"messages": bare})
+                ((stored,),) = await self.link.look(_SQL["known"], {"messages": bare})
                 if stored:
                     until = min(until, time.monotonic() + self.link.proof_s)
                     await self.link.prove()
@@ -144,7 +153,7 @@ class Enqueue:
                 await asyncio.sleep(_LOOK_INTERVAL_S)
                 continue
             if stored is False:
-                raise StoreUnavailable("other mail has an id of these messages")
+                raise pg_errors.UniqueViolation("some of these messages, or others, have their ids")
             try:
                 await self._insert(group, beside)
                 return
@@ -182,10 +191,11 @@ class Enqueue:
         """Return whether a write of chunks whose answer was lost has stored some of a message.
 
         The message had `before` chunks until then. The statements of `lost` are ended before the
-        look, and leave the list. Raises StoreUnavailable.
+        look, and leave the list after it. Raises StoreUnavailable.
         """
-        await self.link.end_backends(lost)
-        ((number,),) = await self.link.run(_SQL["chunks_stored"], {"id": message_id})
+        await self.link.end_backends([*lost])
+        ((number,),) = await self.link.look(_SQL["chunks_stored"], {"id": message_id})
+        lost.clear()
         return int(number) > before
 
     async def drop_chunks(self, ids: list[int]) -> None:

@@ -12,7 +12,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgmta.errors import StoreUnavailable
+from pgmta.postgres import primary
 from pgmta.postgres.link import Link
+from pgmta.postgres.link_connection import LinkConnection
 from pgmta.postgres.notify import News, listen
 from pgmta.postgres.operator import connected
 from pgmta.postgres.primary import writable
@@ -83,9 +85,16 @@ async def test_the_last_primary_is_asked_first(
         assert str(conninfo_to_dict(writable(uri))["port"]).split(",") == ports
 
 
-async def test_who_finds_another_primary_takes_all_others_there(database: str) -> None:
+async def test_who_finds_another_primary_takes_all_others_there(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The former one keeps its connections, and would never say a word again."""
-    news = News()
+    news, found = News(), primary.found
+
+    def found_there(uri: str, connection: LinkConnection, timeline: int) -> None:
+        found(uri, connection, timeline + connection.info.port)  # as if each were promoted
+
+    monkeypatch.setattr(primary, "found", found_there)
     async with hosts(database, 2) as (uri, (former, other)):
         link, task = Link(uri, "test"), asyncio.create_task(listen(Resources(uri, "x"), [], news))
         await link.run("SELECT 1")
@@ -104,12 +113,24 @@ async def test_who_finds_another_primary_takes_all_others_there(database: str) -
         await link.close()
 
 
+async def test_two_names_of_one_server_are_one(database: str) -> None:
+    async with hosts(database, 2) as (uri, (former, other)):
+        link = Link(uri, "test")
+        ((before,),) = await link.run("SELECT pg_backend_pid()")
+        former.server.close()
+        await by_link(uri)
+        assert first(uri) == other.place["port"]
+        assert await link.run("SELECT pg_backend_pid()") == [(before,)]
+        await link.close()
+
+
 def test_what_the_connection_string_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = conninfo_to_dict(writable("host=a,b keepalives_idle=7 target_session_attrs=any"))
     assert silent["keepalives_idle"] == "7"
     assert silent["tcp_user_timeout"] == "10000"
     assert silent["target_session_attrs"] == "any"
     assert "target_session_attrs" not in conninfo_to_dict(writable("host=a"))
+    assert conninfo_to_dict(writable("service=a"))["target_session_attrs"] == "read-write"
     monkeypatch.setenv("PGHOST", "a,b")
     monkeypatch.setenv("PGPORT", "1,2")
     given = conninfo_to_dict(writable("dbname=x"))

@@ -189,10 +189,22 @@ async def test_a_look_takes_no_other_mail_for_a_group(
     if delivered:
         await settle(database, db)
     unlucky = Unlucky(database, db, committed=False)
-    with pytest.raises(StoreUnavailable, match="other mail has an id"):
+    with pytest.raises(psycopg.errors.UniqueViolation):
         await Enqueue(unlucky).commit(group(300))
     await unlucky.close()
     assert column(db, "SELECT id FROM messages") == ([] if delivered else [301])
+
+
+async def test_a_message_that_is_there_already_is_stored_once_and_counts_for_itself_alone(
+    db: psycopg.Connection, link: Link
+) -> None:
+    """A former call could not see that it is there, because its server was a primary no more."""
+    first, second = group(300, 2)
+    await Enqueue(link).commit([first])
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        await Enqueue(link).commit([first, second])
+    assert not await Enqueue(link).commit([first])
+    assert column(db, "SELECT id FROM messages") == [300]
 
 
 async def test_reserved_ids_are_nobody_elses_after_a_crash(private_server: PrivateServer) -> None:

@@ -39,7 +39,8 @@ KEPT = {
         " reach client_protocol tls_version tls_cipher tls_verified halted_reason ids row_ids"
         " transcripts.traces after schema_migrations inquiries inquiry_answers users_version"
         " fingerprint suppression_sieve mailbox_secret login_failures words"
-        " campaign_alarms lost_why forget_columns forget_functions link_recipients event_functions"
+        " campaign_alarms lost_why horizon_holder forget_columns forget_functions link_recipients"
+        " event_functions"
     ),
     "hosts, domains and processes": (
         "domain sender_domain host hostname worker lease_owner address client networks daemons"

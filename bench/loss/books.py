@@ -60,7 +60,8 @@ class Books:
         for event in events(load):
             self._by_kind[event.kind].add(event.what)
             if event.kind in (TAKEN, LATER, LOST):
-                self.figures[event.kind] = self.figures.get(event.kind, 0) + 1
+                name = "answers lost" if event.kind == LOST else event.kind
+                self.figures[name] = self.figures.get(name, 0) + 1
         self._arrived: Counter[str] = Counter()
         self._begun: dict[str, list[float]] = defaultdict(list)
         with arrivals.open() as lines:

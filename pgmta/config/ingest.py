@@ -24,11 +24,13 @@ class Ingest(Section):
         default=10.0,
         ge=0,
         description="age up to which an outage of PostgreSQL keeps messages and sessions waiting; "
-        "then clients get 451; 0s: they get it at once",
+        "then clients get 451; default: at most `wait`; 0s: they get it at once",
     )
 
     @model_validator(mode="after")
     def _in_order(self) -> Ingest:
+        if "patience" not in self.model_fields_set:
+            object.__setattr__(self, "patience", min(self.patience, self.wait))
         if self.patience > self.wait:
             raise ValueError(f"patience ({self.patience:g} s) is above wait ({self.wait:g} s)")
         return self

@@ -10,7 +10,6 @@ from pgmta.daemon_role import QUEUED
 from pgmta.metrics.database_look import DatabaseLook
 from pgmta.metrics.exposition import build_values, page, process_values
 from pgmta.metrics.series import Values
-from pgmta.store.admin.queue_counts import HOLDERS
 from pgmta_features.metrics.queued_series import QUEUED_SERIES as CATALOGUE
 from queued.daemon.presence import Presence
 from queued.process.delivery_figures import MAX_NEXT_HOPS
@@ -144,7 +143,6 @@ def queue_values(figures: QueueFigures, most: int = MAX_NEXT_HOPS) -> Values:
         _QUEUE_PREFIX + "count_share": {(): count.share},
         _QUEUE_PREFIX + "dead_rows": {(): float(count.dead_rows)},
         _QUEUE_PREFIX + "horizon_transactions": {
-            (kind,): float(count.horizon_transactions if kind == count.horizon_holder else 0)
-            for kind in HOLDERS
+            (kind,): float(transactions) for kind, transactions in count.holders.items()
         },
     }

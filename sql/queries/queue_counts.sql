@@ -64,10 +64,10 @@ FROM queue{sample} WHERE status IN ({statuses}) AND EXISTS (SELECT FROM turn) GR
 
 -- name: read
 -- How old the counts are, the seconds that they took, the share that was read, the age of the oldest due row, and what
--- vacuum may not remove: dead rows, and by whom.
+-- vacuum may not remove: dead rows, by whom, and whether this login sees each holder.
 SELECT extract(epoch FROM now() - at)::float8, seconds::float8, share::float8,
     CASE WHEN oldest_due IS NOT NULL THEN greatest(extract(epoch FROM now() - oldest_due), 0)::float8 END,
-    dead_rows, horizon_holder, coalesce(horizon_transactions, 0)
+    dead_rows, horizon_holder, coalesce(horizon_transactions, 0), pg_has_role('pg_read_all_stats', 'USAGE')
 FROM queue_counted WHERE at > '-infinity'
 
 -- name: groups

@@ -13,6 +13,7 @@ from pgmta.store.queue.labels import next_hop_of
 _SQL = queries("queue_counts")
 HOLDERS = ("session", "prepared", "slot", "standby")
 """Who may hold the horizon: the kinds of the view horizon_holders."""
+_SEEN_BY_ALL = ("prepared", "slot")  # the others need the role pg_read_all_stats
 
 _MAX_GROUPS = 1000
 _MAX_WHOLE_OCTETS = 8 << 20  # of a partition that is read whole
@@ -61,6 +62,19 @@ class QueueCount:
     dead_rows: int = 0
     horizon_holder: str | None = None
     horizon_transactions: int = 0
+    sees_holders: bool = True
+
+    @property
+    def holders(self) -> dict[str, int]:
+        """How many transactions old the holder of each kind is; 0: another one is older.
+
+        Kinds that the login of queued does not see are left out.
+        """
+        return {
+            kind: self.horizon_transactions if kind == self.horizon_holder else 0
+            for kind in HOLDERS
+            if self.sees_holders or kind in (*_SEEN_BY_ALL, self.horizon_holder)
+        }
 
 
 class QueueCounts:

@@ -51,6 +51,11 @@ def check(command: str, path: Path | str) -> Result:
     return CliRunner().invoke(main, [*words, "-c", str(path)])
 
 
+def test_a_short_wait_shortens_patience() -> None:
+    ingest = SmtpdConfig.model_validate({"ingest": {"wait": "5s"}}).ingest
+    assert ingest.patience == ingest.wait == 5.0
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_mistakes_are_told(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(case)

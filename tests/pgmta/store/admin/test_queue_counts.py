@@ -83,6 +83,7 @@ async def test_rows_count_by_the_next_hop_of_their_route(
     found = await QueueCounts(link).read_counts()
     assert found
     assert found.oldest_due == pytest.approx(540, abs=30)
+    assert {"session", "standby"}.isdisjoint(found.holders)  # it sees none
     await link.close()
 
 

@@ -2,7 +2,8 @@
 -- What a tick asks (pgmta/store/mark/ticks.py), and the rows that wait or are leased: those whose next attempt is from
 -- `low` on, and before `high` and now, up to `most`; and those of `ids` that are due before `high`. `free` says
 -- whether a claim may lease the row now. The first line comes without a row too. With `blocks` it says how many blocks
--- the range has cost. The time is that before the number, because transactions with a later number write later.
+-- the range has cost, and with `leaves` how many partitions it has asked. The time is that before the number, because
+-- transactions with a later number write later.
 WITH {before}found AS MATERIALIZED (
     SELECT pick.*
     FROM generate_series(0, %(priority)s) AS level (priority)
@@ -26,14 +27,14 @@ WITH {before}found AS MATERIALIZED (
         AND queue.priority + 0 <= %(priority)s AND next_attempt + '0s' < to_timestamp(%(high)s)
 )
 SELECT extract(epoch FROM now())::float8, pg_current_xact_id()::text::bigint, pg_current_snapshot()::text,
-    {blocks}::bigint, rows.id, rows.domain, rows.priority, extract(epoch FROM rows.next_attempt)::float8, rows.free
+    {blocks}::bigint, {leaves}::integer, rows.id, rows.domain, rows.priority, extract(epoch FROM rows.next_attempt)::float8, rows.free
 FROM (SELECT) AS tick LEFT JOIN (SELECT * FROM found UNION ALL SELECT * FROM named) AS rows ON true
 
 -- name: walk
 -- The pairs of domain and priority that have free rows, and the earliest next attempt of these, from the pair after
--- `cursor` on, up to `steps`; the blocks that this has cost.
+-- `cursor` on, up to `steps`; the blocks that this has cost, and how many partitions each step has asked.
 WITH RECURSIVE {before}{walk}
-SELECT {blocks}::bigint, walk.domain, walk.priority, extract(epoch FROM walk.next_attempt)::float8
+SELECT {blocks}::bigint, {leaves}::integer, walk.domain, walk.priority, extract(epoch FROM walk.next_attempt)::float8
 FROM (SELECT) AS one LEFT JOIN walk ON true
 
 -- name: floors
@@ -58,6 +59,10 @@ AND (lease_until IS NULL OR (lease_until < now() AND NOT once))
 -- name: before
 -- Part of a look that is measured: blocks that this session had read of the queue before.
 before AS MATERIALIZED (SELECT {read} AS number), 
+
+-- name: leaves
+-- Partitions that may hold rows which wait or are leased.
+(SELECT count(*) FROM pg_partition_tree('queue_def') WHERE isleaf)
 
 -- name: read
 -- Blocks that this session has read of the queue since it last reported its statistics, after `what` is complete.

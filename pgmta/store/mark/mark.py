@@ -108,7 +108,7 @@ class Mark:
         leased = list[int]()
         for row in found:
             if row.free:
-                floor = min(row.at, self.moment)
+                floor = _floor(row.at, self.moment)
                 if floor < pairs.get(row.place, math.inf):
                     pairs[row.place] = floor
             elif row.at < moment:
@@ -126,7 +126,7 @@ class Mark:
         if self.pairs is None:
             self.pairs, self.moment = {}, min(self.moment, moment)
         for place, floor in floors.items():
-            self.pairs[place] = min(floor, moment, self.pairs.get(place, math.inf))
+            self.pairs[place] = _floor(floor, moment, self.pairs.get(place, math.inf))
         self._used, self._order = dict.fromkeys(self.pairs), None
 
     def after(self, cursor: Place, most: int) -> list[tuple[Place, float]]:
@@ -159,7 +159,7 @@ class Mark:
                 continue
             self._used.pop(place, None)
             if place in firsts:
-                pairs[place] = min(firsts[place], self.moment)
+                pairs[place] = _floor(firsts[place], self.moment)
             elif pairs.pop(place, None) is not None:
                 self._order = None
 
@@ -171,3 +171,9 @@ class Mark:
         self._free |= dict.fromkeys(ids)
         self._used, self._order = {}, None
         return True
+
+
+def _floor(*times: float) -> float:
+    """Return the least of these times as a floor."""
+    floor = min(times)
+    return floor if floor >= 0.0 else -math.inf  # a number may be too coarse so long ago

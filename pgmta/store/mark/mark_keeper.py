@@ -19,25 +19,27 @@ from pgmta.store.mark.ticks import Ticks
 from pgmta.store.queries import Statement, queries
 
 DEAR_S = 0.002  # a claim's statement that takes longer may be dear
-DEAR_BLOCKS = 500  # that a look from the beginning reads beyond its rows, with many dead ones
+DEAR_BLOCKS = 500  # that a look from the beginning reads more than usual, with many dead rows
 PROBE_INTERVAL_S = 5.0  # between looks whether claims are dear
 TICK_INTERVAL_S = 0.5
 LOOK_COST_FACTOR = 20  # a whole look follows after so many times what the last one took
 MIN_LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S = 5.0, 60.0  # between whole looks
+MAX_LOOK_TURNS = 5  # before the first comes again: with more workers, some have the same turn
 _GATHER_INTERVAL_S = 2.0  # between looks whether a backlog is over
 _MISSED_COST_FACTOR = 4  # the same after a transaction that was passed over
 _BLOCKS_PER_ROW = 2  # that a live row costs a look at most: index and heap
-_BLOCKS_PER_PAIR = 8  # that a step of a walk costs at most
+_BLOCKS_PER_PAIR = 5  # the same for a step of a walk
+_BLOCKS_PER_LEAF = 3  # that the way into the index of a leaf partition costs at most
 _PROBED_ROWS = 300  # about as many as a claim looks at
 _MAX_ROWS = 20_000  # that came since the mark: more are found pair by pair
 _WHOLE_ROWS = 4 * MAX_IDS  # of a whole look: more are a backlog
-_PAIRS_PER_STATEMENT = 512
+PAIRS_PER_STATEMENT = 512  # of domain and priority that one statement visits
 START: Place = "", 1 << 14
 """The place before the first domain."""
 
 _SQL = queries("mark")
 _AFTER_BEFORE = b" AND (SELECT number FROM before) IS NOT NULL"
-_FIRST_COLUMN = 4  # of a row, after those of the tick
+_FIRST_COLUMN = 5  # of a row, after those of the tick
 
 log = get("worker")
 
@@ -79,7 +81,7 @@ class MarkKeeper:
         """Compose the statements, with these parts of a claim's."""
         near = {name: parts[name] for name in ("key", "urgent", "partition")}
         free = b" " + _SQL["free"]
-        look = _SQL["look"].fill(before="", after_before="", blocks="0")
+        look = _SQL["look"].fill(before="", after_before="", blocks="0", leaves="0")
         self._statements = {
             "look": look.fill(**near),
             "whole look": _SQL["look"].fill(**_measured("found")).fill(**near),
@@ -117,14 +119,17 @@ class MarkKeeper:
 
     async def _probe(self) -> None:
         self._ticks = Ticks()
-        rows, blocks = await self._look(-math.inf, math.inf, _PROBED_ROWS, whole_by=self._looks)
-        dear = blocks > DEAR_BLOCKS + _BLOCKS_PER_ROW * len(rows)
+        dear = await self._dear_by_time()
         if not dear and self._by_domain:
-            floors, blocks = await self._walk_on(START, self._looks)
-            dear = blocks > DEAR_BLOCKS + _BLOCKS_PER_PAIR * len(floors)
+            _, excess = await self._walk_on(START)
+            dear = excess > DEAR_BLOCKS
         if dear:
             self._active, self._at = True, 0.0
             log.info("claims pass over dead rows, which a snapshot keeps", worker=self._name)
+
+    async def _dear_by_time(self) -> bool:
+        _, excess = await self._look(-math.inf, math.inf, _PROBED_ROWS, whole=True)
+        return excess > DEAR_BLOCKS
 
     def _end(self) -> None:
         """Let claims begin at the beginning again."""
@@ -171,11 +176,16 @@ class MarkKeeper:
 
     def _whole_look_due(self) -> bool:
         waited = self._ticks.clock - self._looked
-        interval = min(max(LOOK_COST_FACTOR * self._cost, MIN_LOOK_INTERVAL_S), MAX_LOOK_INTERVAL_S)
-        if self._ticks.missed and waited >= _MISSED_COST_FACTOR * self._cost:
-            interval = MIN_LOOK_INTERVAL_S
+        interval = MIN_LOOK_INTERVAL_S
+        if not (self._ticks.missed and waited >= _MISSED_COST_FACTOR * self._cost):
+            # doubled, so that workers whose looks take about as long agree on the turns
+            while interval < min(LOOK_COST_FACTOR * self._cost, MAX_LOOK_INTERVAL_S):
+                interval = min(2 * interval, MAX_LOOK_INTERVAL_S)
         place, number = self.turn()
-        return waited >= interval and int(self._ticks.clock // interval) % number == place
+        turns = min(number, MAX_LOOK_TURNS)
+        ours = int(self._ticks.clock // interval) % turns == place % turns
+        # a worker that sleeps may miss its turns
+        return waited >= interval and (ours or waited >= turns * interval)
 
     async def _look_at_all(self, mark: Mark) -> None:
         """Look from the beginning: rows came late, or there is no mark yet."""
@@ -184,13 +194,11 @@ class MarkKeeper:
         if mark.pairs is not None:
             await self._walk(mark)
         else:
-            rows, blocks = await self._look(
-                -math.inf, mark.moment, _WHOLE_ROWS, whole_by=self._looks
-            )
+            rows, excess = await self._look(-math.inf, mark.moment, _WHOLE_ROWS, whole=True)
             cut = len(rows) >= _WHOLE_ROWS
             if era != self._era:
                 return
-            if not cut and blocks <= DEAR_BLOCKS + _BLOCKS_PER_ROW * len(rows):
+            if not cut and excess <= DEAR_BLOCKS:
                 self._end()
                 log.info("dead rows are gone", worker=self._name)
             elif mark.add(rows, cut=cut):
@@ -202,18 +210,20 @@ class MarkKeeper:
 
     async def _walk(self, mark: Mark) -> None:
         """Learn the pairs of all free rows."""
-        moment, floors, blocks, place = self._ticks.moment, dict[Place, float](), 0, START
+        moment, floors, excess, place = self._ticks.moment, dict[Place, float](), 0, START
         era = self._era
-        steps = _PAIRS_PER_STATEMENT
-        while steps == _PAIRS_PER_STATEMENT and len(floors) <= MAX_PAIRS:
-            found, read = await self._walk_on(place, self._looks)
+        steps = PAIRS_PER_STATEMENT
+        while steps == PAIRS_PER_STATEMENT and len(floors) <= MAX_PAIRS:
+            found, more = await self._walk_on(place)
             floors |= found
-            blocks, steps = blocks + read, len(found)
+            excess, steps = excess + more, len(found)
             if found:
                 place = next(reversed(found))
+        # many pairs and partitions hide dead rows
+        dear = excess > DEAR_BLOCKS or await self._dear_by_time()
         if era != self._era:
             return
-        if len(floors) > MAX_PAIRS or blocks <= DEAR_BLOCKS + _BLOCKS_PER_PAIR * len(floors):
+        if len(floors) > MAX_PAIRS or not dear:
             self._end()
         else:
             mark.set_pairs(
@@ -221,11 +231,17 @@ class MarkKeeper:
             )
             self.mark = mark
 
-    async def _walk_on(self, place: Place, link: Link) -> tuple[dict[Place, float], int]:
-        """Return the next pairs, each with its first next attempt, and what they cost in blocks."""
-        params = {"cursor": place[0], "level": place[1], "steps": _PAIRS_PER_STATEMENT}
-        rows = await link.run(self._statements["walk"], params)
-        return {(row[1], row[2]): row[3] for row in rows if row[1] is not None}, rows[0][0]
+    async def _walk_on(self, place: Place) -> tuple[dict[Place, float], int]:
+        """Return the next pairs, each with its first next attempt.
+
+        The second value is how many blocks they cost beyond what they would without dead rows.
+        """
+        params = {"cursor": place[0], "level": place[1], "steps": PAIRS_PER_STATEMENT}
+        rows = await self._looks.run(self._statements["walk"], params)
+        floors = {(row[2], row[3]): row[4] for row in rows if row[2] is not None}
+        blocks, leaves = rows[0][:2]
+        usual = (len(floors) + 1) * (_BLOCKS_PER_PAIR + _BLOCKS_PER_LEAF * leaves)
+        return floors, blocks - usual
 
     @property
     def has_pairs(self) -> bool:
@@ -268,7 +284,7 @@ class MarkKeeper:
             self._gather_at = time.monotonic() + _GATHER_INTERVAL_S
 
     async def _raise_floors(self, mark: Mark) -> None:
-        if asked := mark.used(_PAIRS_PER_STATEMENT):
+        if asked := mark.used(PAIRS_PER_STATEMENT):
             found = await self._floors(asked, math.inf, 1)
             mark.raise_floors(asked, {place: at for place, _, at in found})
 
@@ -287,29 +303,31 @@ class MarkKeeper:
         high: float,
         most: int,
         ids: Iterable[int] = (),
-        whole_by: Link | None = None,
+        *,
+        whole: bool = False,
     ) -> tuple[list[Found], int]:
         """Tick, and return the rows between two moments and those of `ids`.
 
-        A whole look, over the connection `whole_by`, is no tick; the second value is what it cost
-        in blocks.
+        A whole look is no tick; the second value is how many blocks it cost beyond what it would
+        without dead rows.
         """
         params = {"low": low, "high": high, "most": most, "ids": Bigints(ids),
                   "priority": self._priority}  # fmt: skip
-        if whole_by:
-            rows = await whole_by.run(self._statements["whole look"], params)
+        if whole:
+            rows = await self._looks.run(self._statements["whole look"], params)
         else:
             rows = await self._link.run(self._statements["look"], params)
-        clock, number, snapshot, blocks = rows[0][:_FIRST_COLUMN]
+        clock, number, snapshot, blocks, leaves = rows[0][:_FIRST_COLUMN]
         # ticks may overtake a whole look
-        if not whole_by and not self._ticks.see(clock, number, snapshot):
+        if not whole and not self._ticks.see(clock, number, snapshot):
             self._forget()
         found = [
-            Found(each[4], (each[5], each[6]), each[7], each[8])
+            Found(each[5], (each[6], each[7]), each[8], each[9])
             for each in rows
             if each[_FIRST_COLUMN] is not None
         ]
-        return found, blocks
+        usual = _BLOCKS_PER_ROW * len(found) + _BLOCKS_PER_LEAF * leaves * (self._priority + 1)
+        return found, blocks - usual
 
 
 def arrays(pairs: Iterable[tuple[Place, float]]) -> dict[str, Any]:
@@ -323,9 +341,10 @@ def arrays(pairs: Iterable[tuple[Place, float]]) -> dict[str, Any]:
 
 
 def _measured(name: str) -> dict[str, bytes]:
-    """Return the parts that count the blocks of the CTE `name`."""
+    """Return the parts that count the blocks of the CTE `name`, and the leaves."""
     return {
         "before": _SQL["before"].fill(read=_SQL["read"].fill(what="(SELECT) AS one")),
         "after_before": _AFTER_BEFORE,
         "blocks": _SQL["read"].fill(what=name) + b" - (SELECT number FROM before)",
+        "leaves": _SQL["leaves"],
     }

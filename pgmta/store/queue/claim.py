@@ -16,8 +16,8 @@ from pgmta.model import Item, Labelled, Message, RouteLimit
 from pgmta.postgres.binary import Bigints
 from pgmta.postgres.database_time import DatabaseTime
 from pgmta.postgres.link import Link
-from pgmta.store.mark.mark import Mark
-from pgmta.store.mark.mark_keeper import START, MarkKeeper, arrays
+from pgmta.store.mark.mark import Mark, Place
+from pgmta.store.mark.mark_keeper import PAIRS_PER_STATEMENT, START, MarkKeeper, arrays
 from pgmta.store.queries import Statement, bracketed, queries
 from pgmta.store.queue.claim_rules import ClaimRules
 from pgmta.store.queue.conditions import partition_condition
@@ -70,15 +70,11 @@ _SET_LIMIT = b"SELECT set_config('statement_timeout', %(limit)s, false)"
 _EXTRA_WINDOW_ROWS = 64  # that a claim by time looks at beyond the rows that are wanted
 _WIDE_WINDOW_ROWS = 2048  # after a claim by domain that met few due rows
 _BACKLOG_S = 1.0  # for which a backlog is assumed to last, after the window has shown it
-_PAIRS_PER_STATEMENT = 512  # of domain and priority that one claim by domain visits
 _MAX_SIBLINGS = 100  # further recipients of the same messages that come with a claim
 
 
 # Where columns of an answer begin: the claim's own, those of the row, those of its message.
 _PRESENT, _ID, _MESSAGE, _SIZE = 4, 5, 6, 21
-
-type Place = tuple[str, int]
-"""A domain and a priority: where a claim by domain goes on."""
 
 
 @dataclass(slots=True)
@@ -286,7 +282,7 @@ class Claims:
             left = {**size, "budget": max(0, size["budget"] - claim.octets)}
             more, last = await self._run(
                 claim, "claim_by_domain", limit - len(claim.items), busy, left, None,
-                cursor=cursor[0], level=cursor[1], steps=_PAIRS_PER_STATEMENT,
+                cursor=cursor[0], level=cursor[1], steps=PAIRS_PER_STATEMENT,
             )  # fmt: skip
             if more:
                 cursor = last
@@ -321,11 +317,11 @@ class Claims:
         cursor: Place | None = self._cursor or START
         whole = cursor == START
         while cursor and len(claim.items) < limit and (mark := keeper.mark):
-            pairs = mark.after(cursor, _PAIRS_PER_STATEMENT)
+            pairs = mark.after(cursor, PAIRS_PER_STATEMENT)
             left = {**size, "budget": max(0, size["budget"] - claim.octets)}
             more, last = await self._run(
                 claim, "claim_by_domain", limit - len(claim.items), busy, left, mark,
-                steps=_PAIRS_PER_STATEMENT, **arrays(pairs),
+                steps=PAIRS_PER_STATEMENT, **arrays(pairs),
             )  # fmt: skip
             if more:
                 cursor = last

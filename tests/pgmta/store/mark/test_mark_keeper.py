@@ -13,7 +13,7 @@ import pytest
 from pgmta.postgres.link import Link
 from pgmta.store.mark import mark as marks
 from pgmta.store.mark import mark_keeper, ticks
-from pgmta.store.queue.claim import Claims
+from pgmta.store.queue.claim import SESSION, Claims
 from tests.support.rows import column, fetch, message, row
 from tests.support.waiting import eventually
 
@@ -29,6 +29,10 @@ PUT = """
     FROM generate_series(1, %s) AS n RETURNING id
 """
 DELETE = "DELETE FROM queue WHERE status <> 'HOLD'"
+SUBMIT = """
+    SELECT submit('', ARRAY['r@submitted.example'], E'Subject: x\r\n\r\nx\r\n'::bytea,
+        priority => 1)
+"""
 CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
@@ -154,6 +158,65 @@ async def test_without_dead_rows_claims_are_as_without_marks(
     assert sum(text not in plain for text in texts) <= 3, "the rules, and two looks"
 
 
+async def test_many_partitions_are_not_many_dead_rows(
+    quick: None, database: str, db: psycopg.Connection, link: Link, held: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """And dead rows are found beside them, by looks over the connection without a time limit."""
+    for n in range(40):
+        db.execute(f"CREATE TABLE queue_def_{n} PARTITION OF queue_def FOR VALUES IN ('{n}')")
+    put(db, 200)
+    looks = Link(database, "looks", SESSION)
+    claims = Claims(link, "w", 60, siblings=0, looks=looks)
+    keeper, run = claims._keeper, link.run
+
+    async def noted(query: bytes, *args: object) -> object:
+        assert b"pg_stat_get_xact" not in query
+        return await run(query, *args)  # type: ignore[arg-type]
+
+    async def probe() -> bool:
+        await claims.claim(0, [])
+        keeper.claimed(1.0, by_domain=True)
+        await keeper.attend()
+        assert keeper._looking
+        await keeper._looking
+        return keeper._active
+
+    monkeypatch.setattr(link, "run", noted)
+    assert not await probe()
+    put(db, 1000)
+    assert not await probe(), "with a backlog"
+    die(db, 40_000)
+    for count in (200, 5000):
+        put(db, count)
+        assert await probe()
+        await move(db, claims)
+        assert keeper._looking
+        await keeper._looking
+        assert keeper.mark, "after a whole look"
+        db.execute(DELETE)
+        keeper._end()
+    await looks.close()
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 12])
+def test_workers_take_turns_with_whole_looks(number: int, link: Link) -> None:
+    keepers = [mark_keeper.MarkKeeper(link, "w", 9) for _ in range(number)]
+    for place, keeper in enumerate(keepers):
+        keeper.turn = lambda place=place: (place, number)  # type: ignore[misc]
+        keeper._looked, keeper._cost = 0.0, 0.6 + 0.3 * place / number
+    last, turns = 0.0, min(number, mark_keeper.MAX_LOOK_TURNS)
+    for step in range(2000):
+        clock = step / 2
+        for keeper in keepers:
+            keeper._ticks._last = step, clock
+            if keeper._whole_look_due():
+                assert 20 <= clock - keeper._looked <= 20 * turns + 1
+                last = keeper._looked = clock
+        assert clock - last <= 20 + 1
+    assert min(keeper._looked for keeper in keepers) >= clock - 20 * turns
+
+
 @pytest.mark.parametrize("each", [0, 5])
 @pytest.mark.parametrize("backlog", [False, True])
 async def test_a_row_that_is_older_than_the_mark_is_claimed(
@@ -169,6 +232,7 @@ async def test_a_row_that_is_older_than_the_mark_is_claimed(
     if backlog:
         monkeypatch.setattr(marks, "MAX_IDS", 0)
     message(db, 1)
+    db.execute("SELECT nextval('message_ids')")
     held = row(db, 1, status="HOLD", priority=1)
     mine, other = (Claims(link, name, 60, siblings=0, urgent=3, each=each) for name in ("w", "v"))
     await move(db, mine, other)
@@ -177,13 +241,17 @@ async def test_a_row_that_is_older_than_the_mark_is_claimed(
     left = row(db, 1, domain="busy.example", priority=1)
     with psycopg.connect(database) as reads, psycopg.connect(database) as writes:
         reads.execute("SELECT 1")
+        await move(db, mine, other)
         begun = row(writes, 1, priority=1)
         for claims in (mine, other):
             await claims._keeper.attend()
             assert await take(claims, busy=("busy.example",)) == []
         late = row(reads, 1, priority=1)
+        reads.execute(SUBMIT)
         reads.commit()
-        assert await take(mine, busy=("busy.example",)) == [late]
+        (submitted,) = fetch(db, "SELECT id FROM queue WHERE domain = 'submitted.example'")
+        assert await take(mine, busy=("busy.example",)) == [late, submitted]
+        db.execute("DELETE FROM queue WHERE id = %s", (submitted,))
         for claims in (mine, other) * 3:
             await claims._keeper.attend()
         writes.commit()
@@ -227,6 +295,31 @@ async def test_a_whole_look_finds_what_came_late(
     monkeypatch.setattr(mark_keeper, "MIN_LOOK_INTERVAL_S", 0.001)
     await claims._keeper.attend()
     assert await take(claims) == [passed]
+
+
+async def test_a_row_of_long_ago_is_claimed_in_a_backlog(
+    always: None, db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "MAX_IDS", 0)
+    message(db, 1)
+    claims = Claims(link, "w", 60, siblings=0)
+    await move(db, claims)
+    old = row(db, 1, next_attempt="1526-06-07 01:02:03.456789+00")
+    await look(claims)
+    assert claims._keeper.has_pairs
+    assert await take(claims) == [old]
+
+
+async def test_a_mark_goes_when_the_clock_goes_back(
+    always: None, db: psycopg.Connection, link: Link
+) -> None:
+    message(db, 1)
+    claims = Claims(link, "w", 60, siblings=0)
+    await move(db, claims)
+    claims._keeper._ticks._last = 0, math.inf
+    late = row(db, 1, due=-3600)
+    assert await take(claims) == [late]
+    assert not claims._keeper.mark
 
 
 @pytest.mark.parametrize("each", [0, 5])

@@ -288,7 +288,7 @@ async def test_domains_with_nothing_due_cost_a_claim_little(
 async def test_every_priority_of_a_domain_is_found_where_a_walk_goes_on(
     db: psycopg.Connection, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgmta.store.queue.claim._PAIRS_PER_STATEMENT", 3)
+    monkeypatch.setattr("pgmta.store.queue.claim.PAIRS_PER_STATEMENT", 3)
     monkeypatch.setattr("pgmta.store.queue.claim._WIDE_WINDOW_ROWS", 1)
     message(db, 1)
     ids = {row(db, 1, domain=f"{d}.example", priority=p, due=-100) for d in "abc" for p in range(9)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import itertools
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -67,8 +68,9 @@ async def test_smtpd_takes_mail_in(database: str, db: psycopg.Connection) -> Non
         first = (await store.reserve(4))[0]
         group = [message(first, "b@example.com", "c@example.com", _partid="1")]
         await store.commit(group)
+        assert not await store.commit(group)  # it is there
         with pytest.raises(psycopg.errors.UniqueViolation):
-            await store.commit(group)  # not a repeated group, so the ids belong to another one
+            await store.commit([replace(group[0], sender="x@example.com")])
         held = message(first + 2, "d@example.com", "e@example.com")
         held.holds = ["why", None]
         await store.commit([held, message(first + 3, "f@example.com")])

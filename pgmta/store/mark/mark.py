@@ -40,9 +40,8 @@ class Mark:
         self._free: dict[int, None] = {}
         self._leased: dict[int, None] = {}
         self._returned: dict[int, None] = {}  # by us or to a whole look, since the last tick
-        self._used: dict[
-            Place, None
-        ] = {}  # pairs that claims have asked since their floor is known
+        # pairs that claims have asked since their floor is known
+        self._used: dict[Place, None] = {}
         self._order: list[Place] | None = None
 
     @property
@@ -70,7 +69,9 @@ class Mark:
         free = dict.fromkeys(row.id for row in found if row.free)
         if cut or len(free) > MAX_IDS:
             return False
-        self._keep(free, found)
+        self._free = free | self._returned
+        self._remember_leased(row.id for row in found if not row.free)
+        self._returned = {}
         self.moment = moment
         return True
 
@@ -83,11 +84,6 @@ class Mark:
         self._returned |= came  # because a tick under way does not ask for them
         self._remember_leased([*self._leased, *(row.id for row in found if not row.free)])
         return True
-
-    def _keep(self, free: dict[int, None], found: Iterable[Found]) -> None:
-        self._free = free | self._returned
-        self._remember_leased(row.id for row in found if not row.free)
-        self._returned = {}
 
     def _remember_leased(self, ids: Iterable[int]) -> None:
         room = max(0, MAX_IDS - len(self._free))

@@ -23,10 +23,10 @@ DEAR_BLOCKS = 500  # that a look from the beginning reads more than usual, with 
 PROBE_INTERVAL_S = 5.0  # between looks whether claims are dear
 TICK_INTERVAL_S = 0.5
 LOOK_COST_FACTOR = 20  # a whole look follows after so many times what the last one took
+_MISSED_COST_FACTOR = 4  # the same after a transaction that was passed over
 MIN_LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S = 5.0, 60.0  # between whole looks
 MAX_LOOK_TURNS = 5  # before the first comes again: with more workers, some have the same turn
 _GATHER_INTERVAL_S = 2.0  # between looks whether a backlog is over
-_MISSED_COST_FACTOR = 4  # the same after a transaction that was passed over
 _BLOCKS_PER_ROW = 2  # that a live row costs a look at most: index and heap
 _BLOCKS_PER_PAIR = 5  # the same for a step of a walk
 _BLOCKS_PER_LEAF = 3  # that the way into the index of a leaf partition costs at most
@@ -165,14 +165,12 @@ class MarkKeeper:
         if self.mark and self._whole_look_due():
             await self._aside(self._look_at_all, mark)
 
-    async def _aside[**P](
-        self, work: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
+    async def _aside[*A](self, work: Callable[[*A], Coroutine[Any, Any, None]], *args: *A) -> None:
         """Do work that may take seconds, aside if there is a connection for it."""
         if self._looks is self._link:
-            await self._try(work(*args, **kwargs))
+            await self._try(work(*args))
         elif not self._looking or self._looking.done():
-            self._looking = asyncio.create_task(self._try(work(*args, **kwargs)))
+            self._looking = asyncio.create_task(self._try(work(*args)))
 
     def _whole_look_due(self) -> bool:
         waited = self._ticks.clock - self._looked

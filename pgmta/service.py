@@ -102,6 +102,11 @@ def together(seconds: float) -> float:
     return math.floor((now + seconds) / _BEAT_S) * _BEAT_S - now + _TIMER_SLACK_S
 
 
+def rest_after(took: float, longest: float = math.inf) -> float:
+    """Return the pause after work that may be dear, as over dead rows: 20 times what it took."""
+    return min(20 * took, longest)
+
+
 def start_part(part: str, work: Part, stop: asyncio.Event | None = None) -> asyncio.Task[None]:
     """Start work that shall last as long as its daemon, under the name `part`; return its task.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from pgmta.service import rest_after
 from pgmta_features.campaigns.feed import DUE, CampaignFeed
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty, Work
@@ -12,8 +13,6 @@ from queued.upkeep.duty import Duty, Work
 _RECIPIENTS_PER_COMMIT = 1000  # of a job
 _MAX_FEW_RECIPIENTS = 2000  # with at most so many in the queue, each round reconciles
 _ROUNDS_PER_COMPARISON = 30  # with more in it, only the last of so many rounds does
-# an end may read each deferred recipient, so the next comes after 20 times its time
-_REST_FACTOR = 20
 
 
 class CampaignJobs:
@@ -43,7 +42,8 @@ class CampaignJobs:
         began = time.monotonic()
         if began >= self._ends_at:
             await self._feed.finalise(self._lease())
-            self._ends_at = time.monotonic() + _REST_FACTOR * (time.monotonic() - began)
+            now = time.monotonic()
+            self._ends_at = now + rest_after(now - began)  # it may read each deferred recipient
 
 
 def _make(process: QueuedProcess) -> Work:

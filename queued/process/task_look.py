@@ -6,13 +6,11 @@ import asyncio
 import math
 import time
 
+from pgmta.service import rest_after
 from pgmta.store.admin.upkeep import Look, Upkeep
 
 _MAX_ANSWER_AGE_S = 0.9
-# A look is dear while dead rows stand before the live ones (a backup keeps them). It is asked
-# less often then, and still so often that scheduled mail is in time: schedule_ahead().
-_COST_FACTOR = 20
-_MAX_DEAR_ANSWER_AGE_S = 2.0
+_MAX_DEAR_ANSWER_AGE_S = 2.0  # scheduled mail is in time even so: schedule_ahead()
 
 
 class TaskLook:
@@ -34,6 +32,6 @@ class TaskLook:
             began = time.monotonic()
             if began > self._until:
                 self._found = await self._upkeep.look()
-                rest = (time.monotonic() - began) * _COST_FACTOR
-                self._until = began + max(_MAX_ANSWER_AGE_S, min(rest, _MAX_DEAR_ANSWER_AGE_S))
+                rest = rest_after(time.monotonic() - began, _MAX_DEAR_ANSWER_AGE_S)
+                self._until = began + max(_MAX_ANSWER_AGE_S, rest)
             return look in self._found

@@ -11,7 +11,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
-from pgmta.service import together
+from pgmta.service import rest_after, together
 from pgmta.store.admin.vacuum import NotAllowed, Space
 from queued.process.delivery_figures import DeliveryFigures
 
@@ -21,7 +21,6 @@ _FILE_DIVISOR = 16
 _REST_FACTOR = 4  # the pause after a vacuum lasts so many times as long as it
 # a longer vacuum met rows that it may not remove, because of a backup for example
 _LONG_VACUUM_S = 2.0
-_LONG_REST_FACTOR = 20
 _QUIET_S = 60.0  # after so long with less than a step the file is shortened
 _MAX_UNSHORTENED_S = 3600.0  # afterwards the file is shortened in any case
 _LOOK_INTERVAL_S = 1.0  # for dead rows
@@ -86,7 +85,7 @@ class Reclaimer:
 def _rest_since(began: float) -> float:
     """Return the pause after a vacuum that began then."""
     took = time.monotonic() - began
-    return took * (_REST_FACTOR if took < _LONG_VACUUM_S else _LONG_REST_FACTOR)
+    return took * _REST_FACTOR if took < _LONG_VACUUM_S else rest_after(took)
 
 
 class RowVacuum:

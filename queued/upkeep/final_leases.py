@@ -6,15 +6,13 @@ import math
 import time
 
 from pgmta.logs import get
+from pgmta.service import rest_after
 from pgmta.store.queue.expired_leases import FinalLeases
 from queued.upkeep.duty import Duty
 
 _ROWS_PER_LOOK = 5000  # one statement takes some milliseconds
 _ROWS_PER_SETTLE = 500
-# A look reads the dead rows too, and while a backup keeps them these may be a million. So the next
-# look follows after so many times what the last one took.
-_COST_FACTOR = 20
-_MAX_REST_S = 30.0
+_MAX_REST_S = 30.0  # after a look that read many dead rows too
 
 log = get("upkeep")
 
@@ -48,7 +46,7 @@ class FinalLeaseDuty:
                 began = time.monotonic()
                 last, number, ran_out = await self._leases.next(self._after, _ROWS_PER_LOOK)
                 now = time.monotonic()
-                self._rests_until = now + min((now - began) * _COST_FACTOR, _MAX_REST_S)
+                self._rests_until = now + rest_after(now - began, _MAX_REST_S)
                 for start in range(0, len(ran_out) if sure else 0, _ROWS_PER_SETTLE):
                     done, freed = await self._leases.settle(
                         ran_out[start : start + _ROWS_PER_SETTLE]

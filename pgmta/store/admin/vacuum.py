@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from pgmta.postgres.link import Link
+from pgmta.service import rest_after
 from pgmta.store.queries import queries
 
 _SQL = queries("vacuum")
@@ -12,7 +13,6 @@ _BEGIN, _CROWDED = (_SQL[name].fill(may=_SQL["may"]) for name in ("begin", "crow
 
 
 _VAIN_SHARE = 0.5  # of the dead rows that are left after a vacuum in vain
-_VAIN_REST_FACTOR = 20  # the pause after it lasts so many times as long as it
 _MAX_VAIN_REST_S = 10.0  # so that the rows go soon after the snapshot that keeps them has ended
 
 
@@ -64,6 +64,6 @@ class Space:
             took = time.monotonic() - began
             ((left,),) = await self._link.run(_SQL["left"], {"table": name})
             vain = left > dead * _VAIN_SHARE
-            self._rests[name] = min(took * _VAIN_REST_FACTOR, _MAX_VAIN_REST_S) if vain else 0.0
+            self._rests[name] = rest_after(took, _MAX_VAIN_REST_S) if vain else 0.0
             number += 1
         return number

@@ -14,6 +14,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres.binary import Bigints, Smallints, Texts
 from pgmta.postgres.link import Link
+from pgmta.service import rest_after
 from pgmta.store.mark.mark import MAX_IDS, MAX_PAIRS, Found, Mark, Place
 from pgmta.store.mark.ticks import Ticks
 from pgmta.store.queries import Statement, queries
@@ -22,8 +23,7 @@ DEAR_S = 0.002  # a claim's statement that takes longer may be dear
 DEAR_BLOCKS = 500  # that a look from the beginning reads more than usual, with many dead rows
 PROBE_INTERVAL_S = 5.0  # between looks whether claims are dear
 TICK_INTERVAL_S = 0.5
-LOOK_COST_FACTOR = 20  # a whole look follows after so many times what the last one took
-_MISSED_COST_FACTOR = 4  # the same after a transaction that was passed over
+_MISSED_COST_FACTOR = 4  # a whole look may follow so soon after a passed over transaction
 MIN_LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S = 5.0, 60.0  # between whole looks
 MAX_LOOK_TURNS = 5  # before the first comes again: with more workers, some have the same turn
 _GATHER_INTERVAL_S = 2.0  # between looks whether a backlog is over
@@ -177,7 +177,7 @@ class MarkKeeper:
         interval = MIN_LOOK_INTERVAL_S
         if not (self._ticks.missed and waited >= _MISSED_COST_FACTOR * self._cost):
             # doubled, so that workers whose looks take about as long agree on the turns
-            while interval < min(LOOK_COST_FACTOR * self._cost, MAX_LOOK_INTERVAL_S):
+            while interval < rest_after(self._cost, MAX_LOOK_INTERVAL_S):
                 interval = min(2 * interval, MAX_LOOK_INTERVAL_S)
         place, number = self.turn()
         turns = min(number, MAX_LOOK_TURNS)

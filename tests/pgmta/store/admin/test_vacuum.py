@@ -132,7 +132,7 @@ async def test_tables_with_many_dead_rows_are_vacuumed_without_autovacuum(
         found = "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = ANY (%s)"
         return [number for (number,) in db.execute(found, [list(tables)])]
 
-    monkeypatch.setattr("pgmta.store.admin.vacuum._VAIN_REST_FACTOR", 1e6)
+    monkeypatch.setattr("pgmta.store.admin.vacuum.rest_after", lambda *_: 1e6)
     await vacuum.look()
     assert counts() == [0, 0]  # too few rows to look at all
     figures.claimed = 500

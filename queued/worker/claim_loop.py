@@ -108,6 +108,7 @@ class Claimer:
         is repeated, after a while if PostgreSQL is away.
         """
         self.returned = 0
+        self._leases.claiming[self] = delivered = set[int]()
         try:
             if self in self._context.failing or self.claims.leases.moved:
                 lost = await self.claims.leases.give_back(list(self._leases.items))
@@ -129,9 +130,10 @@ class Claimer:
             return await self._fail(want, error)
         finally:
             self._limit = None
+            del self._leases.claiming[self]
         if claim.items:
             try:
-                await self._dispatch(claim, claimed)
+                await self._dispatch(claim, claimed, delivered)
             except (StoreUnavailable, psycopg.Error) as error:
                 return await self._fail(want, error)
             finally:
@@ -152,8 +154,10 @@ class Claimer:
         await asyncio.sleep(_RETRY_PAUSE_S)
         return want
 
-    async def _dispatch(self, claim: Claim, claimed: float) -> None:
-        self._fresh = fresh = self._leases.add_claimed(claim.items, claimed, self._reserved)
+    async def _dispatch(self, claim: Claim, claimed: float, delivered: set[int]) -> None:
+        self._fresh = fresh = self._leases.add_claimed(
+            claim.items, claimed, delivered, self._reserved
+        )
         if self.claimed:
             self.claimed([item.id for item in claim.items])
         if spans := self._context.spans:

@@ -12,7 +12,8 @@ import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
-from pgmta.model import Item
+from pgmta.model import Item, Outcome
+from pgmta.states import Event
 from pgmta.store.queue.lease import RowLeases
 
 _MAX_MARGIN_S = 1.0  # before its end at which a lease no longer counts
@@ -79,7 +80,9 @@ class Leases:
         self._unowned: set[tuple[int, int]] = set()  # ids and tokens of such rows at the last look
         self._offered: set[int] = set()  # rows whose next hop may have them already
         self._until: dict[int, float] = {}
-        self._again: dict[int, Item] = {}
+        self._again: dict[int, Item] = {}  # later claims of rows whose attempts last
+        self.claiming: dict[object, set[int]] = {}
+        """For each claim under way, by its loop: the rows whose delivery was settled meanwhile."""
         self._beginnings = _Notes(leases.mark_begun, "rows with once can't begin")
         self._withdrawals = _Notes(leases.withdraw, "rows with once count as begun")
 
@@ -89,14 +92,20 @@ class Leases:
         self._watchers.append(event)
         return event
 
-    def add_claimed(self, items: list[Item], claimed: float, reserved: bool = False) -> list[Item]:
+    def add_claimed(
+        self, items: list[Item], claimed: float, delivered: set[int], reserved: bool = False
+    ) -> list[Item]:
         """Note the rows of a claim that was sent at `claimed`, by the monotonic clock.
 
-        `reserved` says that they are urgent rows for reserved slots.
+        `delivered` are the ids that `claiming` had for the claim. `reserved` says that they are
+        urgent rows for reserved slots.
 
         Returns the rows that may be begun. After an outage a row may be claimed again while
-        this worker's attempt lasts, or its outcome waits. It has to wait for `drop`.
+        this worker's attempt lasts, or its outcome waits. It has to wait for `drop`. The delivery
+        of a row may also be settled after this claim, and answered first: then the row is gone.
         """
+        if delivered:
+            items = [item for item in items if item.id not in delivered]
         fresh = [item for item in items if item.id not in self.items]
         if len(fresh) < len(items):
             self._again.update((item.id, item) for item in items if item.id in self.items)
@@ -107,9 +116,13 @@ class Leases:
             self.reserved.update(item.id for item in fresh)
         return fresh
 
-    def drop(self, item: Item) -> Item | None:
+    def drop(self, outcome: Outcome) -> Item | None:
         """Forget a row that is settled; return its later claim, if it was claimed again."""
+        item = outcome.item
         self.dropped += 1
+        if outcome.event is Event.DELIVERED:
+            for ids in self.claiming.values():
+                ids.add(item.id)
         for event in self._watchers:
             event.set()
         current = self.items.get(item.id)

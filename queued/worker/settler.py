@@ -225,8 +225,7 @@ class Settler:
             return False
         log.error("outcome refused by the database: the row is on hold",
                   reason=faults.one_line(error), **_facts(outcome))  # fmt: skip
-        if again := self._leases.drop(outcome.item):
-            self._hand_back(again)
+        self._drop(outcome)
         return True
 
     async def _settle(self, batch: list[Outcome]) -> None:
@@ -263,8 +262,7 @@ class Settler:
         for outcome in batch:
             if not (outcome.item.id in changed or self._again):
                 _warn_moved(outcome)
-            if again := self._leases.drop(outcome.item):
-                self._hand_back(again)
+            self._drop(outcome)
         try:
             self._tell(batch, changed, time.monotonic() - began)
         except Exception as error:  # the outcomes are durable, with or without figures
@@ -284,10 +282,11 @@ class Settler:
             if any(map(_is_reported, others)):
                 self._reported()
 
-    def _hand_back(self, item: Item) -> None:
-        """Give up the lease of a row that was claimed again while its outcome was not written."""
-        now = datetime.now(UTC)
-        self.put_outcome(Outcome(item, Event.HAND_BACK, Reply(0, ""), started=now, ended=now))
+    def _drop(self, outcome: Outcome) -> None:
+        """Drop the lease of a row, and hand it back if it was claimed again meanwhile."""
+        if again := self._leases.drop(outcome):
+            now = datetime.now(UTC)
+            self.put_outcome(Outcome(again, Event.HAND_BACK, Reply(0, ""), started=now, ended=now))
 
 
 def _domain(item: Item) -> str:

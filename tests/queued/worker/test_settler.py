@@ -24,7 +24,7 @@ class Taken:
         """Return the rows that changed: all of them."""
         return {outcome.item.id for outcome in batch}
 
-    def drop(self, item: Item) -> None:
+    def drop(self, outcome: Outcome) -> None:
         """Forget a lease."""
 
 

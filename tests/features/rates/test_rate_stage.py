@@ -25,13 +25,13 @@ from pgmta_features.rates.recent_times import BOUNDS_S, RecentTimes
 from pgmta_features.rates.reservations import Budget, BudgetReservations, Reservation, Wish
 from queued.config import QueuedConfig, whole_shaping
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
-from queued.delivery.transport.begin_time import BeginTime
+from queued.delivery.transport.begin_time import LEAD_S, BeginTime
 from queued.delivery.transport.destination import Destination
 from queued.outgoing.outgoing import Outgoing
 from queued.routing.routes import Routed, Routes
 from tests.support.dispatcher import RecordingDispatcher, stage_context
 from tests.support.leases import Always
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 NOW = datetime.now(UTC)
 AHEAD = 1e9  # seconds that the clock of the database is ahead
@@ -53,6 +53,7 @@ class Reservations(BudgetReservations):
         self.asked = 0
         self.away = False
         self.ahead = AHEAD
+        self.more_late = 0.0  # seconds
         self.trip = 0.0
         self.wishes: list[Wish] = []
         self.grants: list[float] = []
@@ -68,7 +69,8 @@ class Reservations(BudgetReservations):
         present = time.monotonic() + self.ahead
         late = min(wish.late, 0.2)
         step = (1 + late) / (budget.rate or 20.0)
-        ahead = wish.ahead - (budget.burst - 1) * step
+        more = (budget.burst - 1) * step
+        ahead = wish.ahead - more
         first = max(self.next_at.get(budget.key, 0.0), present + min(ahead, wish.soonest))
         number = min(wish.number, 1 + int((present + wish.ahead - first) / step))
         if first > present + wish.ahead:
@@ -77,7 +79,7 @@ class Reservations(BudgetReservations):
             self.next_at[budget.key] = first + number * step
             self.grants += [first + n * step - self.ahead for n in range(number)]
         await pass_time(self.trip / 2)
-        return Reservation(first, number, step, late + (budget.burst - 1) * step, present)
+        return Reservation(first, number, step, late + self.more_late + more, present)
 
 
 class Guard(Always):
@@ -152,6 +154,7 @@ async def test_mail_without_a_rate_goes_on(stage: Stage) -> None:
 
 async def test_each_row_has_its_own_time(stage: Stage) -> None:
     """Rows of one message come apart, and nothing of a plain one waits."""
+    stage.reservations.more_late = PATIENCE
     mail = outgoing(1, CREDENTIAL)
     plain = outgoing(9).items[0]
     items = [*mail.items, *outgoing(2, CREDENTIAL).items, plain, *outgoing(3, CREDENTIAL).items]
@@ -160,9 +163,9 @@ async def test_each_row_has_its_own_time(stage: Stage) -> None:
     assert made.items == [plain]
     await stage.until(3)
     assert [[item.id for item in each.items] for _, each in stage.went] == [[1], [2], [3]]
-    step = 1.04 / 20
-    times = [at for at, _ in stage.went]
-    assert times[2] - times[0] == pytest.approx(2 * step, abs=0.03)
+    times = [stage.begin(place).at for place in range(3)]
+    assert [b - a for a, b in pairwise(times)] == pytest.approx([1.04 / 20] * 2, abs=0.001)
+    assert all(went > at - 2 * LEAD_S for (went, _), at in zip(stage.went, times, strict=True))
     assert await stage.begin(2).come()
     assert not await stage.begin(2).come(), "no time is used twice"
     assert stage.context.free_octets == 1000

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -145,7 +146,10 @@ async def test_a_good_probe_alone_does_not_begin_the_patience_anew() -> None:
     ]
 
 
-async def test_an_outage_soon_after_a_lock_is_given_up_as_any_other() -> None:
+async def test_an_outage_soon_after_a_lock_is_given_up_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outages, "time", SimpleNamespace(monotonic=lambda: 0.0))
     database = Database()
     async with outage_of(database, 0.2) as (outage, given_up):
         outage.note(Blocked(""))

@@ -6,16 +6,7 @@ from typing import Any
 import click
 
 from bench.columns import aligned, number
-from bench.held_run import (
-    AFTER_S,
-    DEAD_ROWS,
-    SHARE_AFTER,
-    Outcome,
-    Run,
-    Settings,
-    Statement,
-    Stretch,
-)
+from bench.held_run import AFTER_S, DEAD_ROWS, SHARE_AFTER, Outcome, Run, Settings, Stretch
 from bench.options import (
     EXIT_CODES_HELP,
     HELP_SETTINGS,
@@ -37,7 +28,6 @@ pg_stat_statements, or from PostgreSQL 18 on without it those of the session tha
 {EXIT_CODES_HELP}less than 0.8 of the rate was delivered, the p99 of a claim rose above 3 times,
 or within {AFTER_S:g} s after its end a table never had fewer than {DEAD_ROWS} dead
 rows, or claims did not come down to {SHARE_AFTER:g} times their buffers."""
-_TEXT_CHARACTERS = 110
 
 
 def table(stretches: list[Stretch]) -> str:
@@ -50,23 +40,6 @@ def table(stretches: list[Stretch]) -> str:
     return aligned(rows)
 
 
-def statements(stretches: list[Stretch]) -> str:
-    """Return a line for each statement: calls and buffers before, and at the end of the hold."""
-    before, held = stretches[0], stretches[-2]
-    rows = [["calls/s", "held", "buffers per call", "held", "ms per call", "held", "statement"]]
-    found = sorted(held.statements.items(), key=lambda each: -each[1].buffers)
-    for key, now in found:
-        was = before.statements.get(key, Statement(""))
-        pairs = [
-            (was.calls / before.seconds, now.calls / held.seconds),
-            (was.buffers / max(1.0, was.calls), now.buffers / now.calls),
-            (was.ms / max(1.0, was.calls), now.ms / now.calls),
-        ]
-        cells = [number(value) for pair in pairs for value in pair]
-        rows.append([*cells, now.text[:_TEXT_CHARACTERS]])
-    return "\n".join("  ".join([*(cell.rjust(9) for cell in row[:-1]), row[-1]]) for row in rows)
-
-
 @relay_options("uri")
 @click.command(context_settings=HELP_SETTINGS, help=ABOUT)
 @click.option("--minutes", default=30.0, help="For which the snapshot is held.")
@@ -76,10 +49,8 @@ def statements(stretches: list[Stretch]) -> str:
 @click.option("--waiting", default=0, type=click.IntRange(0), help="Other rows, due in a day.")
 @click.option("--due", is_flag=True, help="The other rows are due, for a next hop that is away.")
 @click.option("--campaign", default=0.0, help="Mails/s of a campaign beside the other mail.")
-@click.option("--statements", "all_", is_flag=True,
-              help="Show all statements (needs pg_stat_statements).")  # fmt: skip
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
-def main(json_: bool, all_: bool, uri: str | None, **rest: Any) -> None:
+def main(json_: bool, uri: str | None, **rest: Any) -> None:
     """Read the options, measure, show."""
     settings = Settings(**rest)
     with failing():
@@ -90,8 +61,6 @@ def main(json_: bool, all_: bool, uri: str | None, **rest: Any) -> None:
         click.echo(dump({"settings": options, **asdict(outcome)}))
     else:
         click.echo(f"{about}\n\n{table(outcome.stretches)}\n")
-        if all_:
-            click.echo(statements(outcome.stretches))
     for note in outcome.notes:
         log(f"note: {note}")
     finish([], outcome.misses)

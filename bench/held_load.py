@@ -2,10 +2,13 @@
 
 import threading
 import time
+from typing import Any
 
 import psycopg
 
+from bench.held_queued import RATED
 from bench.progress import log
+from bench.rate_run import START, TEMPLATE, make_campaign
 
 _TICK_S = 0.02  # mail comes in one transaction per tick
 _FILL_ROWS = 20_000  # in one transaction
@@ -47,21 +50,8 @@ FROM numbers, LATERAL (SELECT
     CASE WHEN %(due)s THEN now() ELSE now() + '1 day' + n * interval '1 ms' END AS next_attempt
 ) AS each
 """
-_TEMPLATE = """
-INSERT INTO templates (name, version, sender, from_field, subject, body, words)
-VALUES ('news', 1, 'news@rated.example', 'News <news@rated.example>', 'News', 'Hello', '{}')
-"""
-_CAMPAIGN = """
-SELECT campaign_create('news', 'rated.example', 'news', sender => 'news@rated.example')
-"""
-_RECIPIENTS = """
-INSERT INTO campaign_recipients (campaign_id, number, recipient, domain)
-SELECT %s, n, 'r' || n || '@c' || n %% 50 || '.example', 'c' || n %% 50 || '.example'
-FROM generate_series(1, %s) AS n
-"""
-_START = "SELECT campaign_start(%s, %s)"
 
-type Database = psycopg.Connection[tuple[object, ...]]
+type Database = psycopg.Connection[Any]
 """A connection whose search_path has the queue."""
 
 
@@ -119,8 +109,6 @@ def make_waiting(db: Database, rows: int, *, due: bool) -> None:
 
 def start_campaign(db: Database, rate: float, seconds: float) -> None:
     """Start a campaign that has mail for so long."""
-    db.execute(_TEMPLATE)
-    row = db.execute(_CAMPAIGN).fetchone()
-    assert row is not None
-    db.execute(_RECIPIENTS, (row[0], round(rate * seconds)))
-    db.execute(_START, (row[0], rate))
+    db.execute(TEMPLATE)
+    number = make_campaign(db, f"news@{RATED}", round(rate * seconds))
+    db.execute(START, (number, rate, 1))

@@ -31,18 +31,16 @@ _DEAD = """
 SELECT regexp_replace(relname, '^queue.*', 'queue'), sum(n_dead_tup)::bigint
 FROM pg_stat_user_tables WHERE schemaname = 'pgmta' GROUP BY 1
 """
-_STATEMENTS = r"""
-SELECT queryid, min(regexp_replace(regexp_replace(query, '--[^\n]*\n', '', 'g'), '\s+', ' ', 'g')),
-    sum(calls)::float8, sum(shared_blks_hit + shared_blks_read)::float8,
-    sum(total_exec_time)::float8
-FROM pg_stat_statements
-WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) GROUP BY queryid
+_BUFFERS = r"""
+SELECT sum(shared_blks_hit + shared_blks_read)::float8 FROM pg_stat_statements
+WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND regexp_replace(query, '--[^\n]*\n', '', 'g')
+        ~ '^\s*WITH\s+(named|seen|RECURSIVE\s+walk)\s+AS'
 """
 _OWN_BUFFERS = """
 SELECT sum(s.hits + s.reads)::float8 FROM pg_stat_activity AS a, pg_stat_get_backend_io(a.pid) AS s
 WHERE a.datname = current_database() AND a.application_name LIKE '% claim'
 """
-_IS_CLAIM = ("WITH seen AS", "WITH RECURSIVE walk AS")
 _OF_BACKENDS = 180000  # the first version that counts buffers of a session
 
 
@@ -58,30 +56,12 @@ class Settings:
     campaign: float
 
 
-@dataclass(frozen=True)
-class Statement:
-    """Calls, buffers and milliseconds of a statement so far."""
-
-    text: str
-    calls: float = 0.0
-    buffers: float = 0.0
-    ms: float = 0.0
-
-    def since(self, before: "Statement | None") -> "Statement":
-        """Return what came after."""
-        old = before or Statement("")
-        calls, buffers, ms = self.calls - old.calls, self.buffers - old.buffers, self.ms - old.ms
-        return Statement(self.text, calls, buffers, ms)
-
-
 @dataclass
 class Stretch:
     """One stretch of a run and its figures."""
 
     name: str
     figures: dict[str, float]
-    statements: dict[int, Statement] = field(default_factory=dict)
-    seconds: float = 0.0
 
 
 @dataclass
@@ -218,28 +198,20 @@ class Run:
             found[name] += number
         return found
 
-    def _statements(self) -> dict[int, Statement]:
-        if not self._has_statements:
-            return {}
-        return {row[0]: Statement(*row[1:]) for row in self._db.execute(_STATEMENTS)}
-
-    def _buffers(self, statements: dict[int, Statement]) -> float | None:
+    def _buffers(self) -> float | None:
         """Return the buffers of all claims so far."""
-        if self._has_statements:
-            return sum(one.buffers for one in statements.values() if one.text.startswith(_IS_CLAIM))
-        if not self._has_own:
+        if not self._has_statements and not self._has_own:
             return None
-        row = self._db.execute(_OWN_BUFFERS).fetchone()
+        row = self._db.execute(_BUFFERS if self._has_statements else _OWN_BUFFERS).fetchone()
         return row[0] if row else None
 
     def _measure(self, name: str, seconds: float) -> Stretch:
         """Watch for so long."""
         self._read_notes()
         begun, committed = cpu.snapshot(self._groups), self._producer.committed
-        before = self._statements()
-        buffers = self._buffers(before)
+        buffers = self._buffers()
         self._sleep(seconds)
-        after = self._statements()
+        now = self._buffers()
         spent = cpu.snapshot(self._groups)
         notes = self._read_notes()
         took = spent.at - begun.at
@@ -260,14 +232,12 @@ class Run:
         if self._settings.campaign:
             figures["campaign/s"] = len(notes.rated) / took
             figures["campaign, most in a second"] = most_in(notes.rated, 1.0)
-        now = self._buffers(after)
         if buffers is not None and now is not None and claims:
             figures["buffers per claim"] = (now - buffers) / len(claims)
         for group, used in spent.groups.items():
             figures[f"% of a core, {group}"] = 100 * (used - begun.groups[group]) / took
-        since = {number: one.since(before.get(number)) for number, one in after.items()}
         log(f"{name}: {figures['delivered/s']:.0f}/s, claim {figures['claim ms p99']:.1f} ms p99")
-        return Stretch(name, figures, {n: one for n, one in since.items() if one.calls}, took)
+        return Stretch(name, figures)
 
     def _end(self, reference: Stretch) -> Stretch:
         """Watch until AFTER_S after the end of the snapshot."""

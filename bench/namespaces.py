@@ -15,10 +15,12 @@ def possible() -> bool:
     return hasattr(os, "setns") and os.geteuid() == 0 and shutil.which("ip") is not None
 
 
-def _ip(*words: str) -> None:
+def ip(*words: str) -> str:
+    """Run ip(8), and return what it prints. Raises OSError."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20, check=False)
     if done.returncode:
         raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 class Namespaces:
@@ -37,17 +39,17 @@ class Namespaces:
         """Make them."""
         with ExitStack() as stack:
             for name in self._names.values():
-                _ip("netns", "add", name)
-                stack.callback(_ip, "netns", "delete", name)
-                _ip("-n", name, "link", "set", "lo", "up")
+                ip("netns", "add", name)
+                stack.callback(ip, "netns", "delete", name)
+                ip("-n", name, "link", "set", "lo", "up")
             for who, address in self.addresses.items():
                 name = self._names[who]
                 peer = ["peer", "name", who, "netns", self.database]
-                _ip("-n", name, "link", "add", "net", "type", "veth", *peer)
+                ip("-n", name, "link", "add", "net", "type", "veth", *peer)
                 near = address.rpartition(".")[0] + ".1"
                 for place, link, own in ((name, "net", near), (self.database, who, address)):
-                    _ip("-n", place, "address", "add", f"{own}/24", "dev", link)
-                    _ip("-n", place, "link", "set", link, "up")
+                    ip("-n", place, "address", "add", f"{own}/24", "dev", link)
+                    ip("-n", place, "link", "set", link, "up")
             self._stack = stack.pop_all()
         return self
 

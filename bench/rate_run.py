@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import yaml
@@ -43,12 +44,12 @@ TEMPLATE = """
 INSERT INTO templates (name, version, sender, from_field, subject, body, words)
 VALUES ('news', 1, 'news@a.example', 'News <news@a.example>', 'News', 'Hello', '{}')
 """
-RECIPIENTS = """
+_RECIPIENTS = """
 INSERT INTO campaign_recipients (campaign_id, number, recipient, domain)
 SELECT %s, n, 'r' || n || '@d' || n %% 50 || '.example', 'd' || n %% 50 || '.example'
 FROM generate_series(1, %s) AS n
 """
-CAMPAIGN = "SELECT campaign_create(%s, %s, 'news', sender => %s)"
+_CAMPAIGN = "SELECT campaign_create(%s, %s, 'news', sender => %s)"
 START = "SELECT campaign_start(%s, %s, %s)"
 LOOKS_PER_S = 100
 _USING = """
@@ -180,6 +181,15 @@ class Outcome:
         return found
 
 
+def make_campaign(db: psycopg.Connection[Any], sender: str, recipients: int) -> int:
+    """Make a campaign by TEMPLATE, whose credential is the domain of the sender; return its id."""
+    name, _, credential = sender.partition("@")
+    row = db.execute(_CAMPAIGN, (name, credential, sender)).fetchone()
+    assert row is not None
+    db.execute(_RECIPIENTS, (row[0], recipients))
+    return int(row[0])
+
+
 def most_in(times: Sequence[float], window: float) -> int:
     """Return the largest number of times in any window, which includes its begin alone."""
     times = sorted(times)
@@ -272,11 +282,8 @@ class RatedLine:
                 return
             db.execute(TEMPLATE)
             for sender, seconds in run.campaigns().items():
-                name, _, credential = sender.partition("@")
-                row = db.execute(CAMPAIGN, (name, credential, sender)).fetchone()
-                assert row is not None
-                db.execute(RECIPIENTS, (row[0], round(run.rate * seconds) + 20))
-                db.execute(START, (row[0], run.rate, 2 if run.fault == "jobs" else 1))
+                number = make_campaign(db, sender, round(run.rate * seconds) + 20)
+                db.execute(START, (number, run.rate, 2 if run.fault == "jobs" else 1))
 
     def looks(self) -> AbstractContextManager[Looks | None]:
         """Look at the campaigns of a credential, if there are two."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.helper import ROOT
+from bench.namespaces import ip
 
 INNER = {"db1": 11, "db2": 12, "db3": 13, "mx1": 21, "mx2": 22, "client": 31}
 """The hosts of the inner network, and the last octets of their addresses."""
@@ -36,17 +37,10 @@ def outer(host: str) -> str:
     return f"{_OUTER_NETWORK}.{INNER[host]}"
 
 
-def _ip(*words: str) -> str:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20, check=False)
-    if done.returncode:
-        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
-    return done.stdout
-
-
 def kill_all(namespace: str) -> None:
     """Kill every process in a namespace, and wait until none is left. Raises OSError."""
     end = time.monotonic() + _END_TIMEOUT_S
-    while pids := _ip("netns", "pids", namespace).split():
+    while pids := ip("netns", "pids", namespace).split():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -92,12 +86,12 @@ class Hosts:
 
     def _make(self) -> None:
         for space in self._spaces.values():
-            _ip("netns", "add", space)
-            _ip("-n", space, "link", "set", "lo", "up")
+            ip("netns", "add", space)
+            ip("-n", space, "link", "set", "lo", "up")
         switch = self._spaces[_SWITCH]
         for bridge in _BRIDGES:
-            _ip("-n", switch, "link", "add", bridge, "type", "bridge")
-            _ip("-n", switch, "link", "set", bridge, "up")
+            ip("-n", switch, "link", "add", bridge, "type", "bridge")
+            ip("-n", switch, "link", "set", bridge, "up")
         for host in INNER:
             self._join(host, "inner", inner(host), "near")
         for host in OUTER:
@@ -105,10 +99,10 @@ class Hosts:
 
     def _join(self, host: str, link: str, address: str, bridge: str) -> None:
         space, switch, port = self._spaces[host], self._spaces[_SWITCH], f"{host}.{link[0]}"
-        _ip("-n", space, "link", "add", link, "type", "veth", "peer", "name", port, "netns", switch)
-        _ip("-n", space, "address", "add", f"{address}/24", "dev", link)
-        _ip("-n", space, "link", "set", link, "up")
-        _ip("-n", switch, "link", "set", port, "master", bridge, "up")
+        ip("-n", space, "link", "add", link, "type", "veth", "peer", "name", port, "netns", switch)
+        ip("-n", space, "address", "add", f"{address}/24", "dev", link)
+        ip("-n", space, "link", "set", link, "up")
+        ip("-n", switch, "link", "set", port, "master", bridge, "up")
 
     def words(self, host: str) -> list[str]:
         """Return the words before a command that run it on a host."""
@@ -133,15 +127,15 @@ class Hosts:
 
     def lose(self, host: str) -> None:
         """Cut a host off, and kill all that it runs. Raises OSError."""
-        _ip("-n", self._spaces[_SWITCH], "link", "set", f"{host}.i", "down")
+        ip("-n", self._spaces[_SWITCH], "link", "set", f"{host}.i", "down")
         kill_all(self._spaces[host])
 
     def part(self, hosts: Iterable[str]) -> None:
         """Let these hosts reach each other alone in the inner network."""
         for host in hosts:
-            _ip("-n", self._spaces[_SWITCH], "link", "set", f"{host}.i", "master", "far")
+            ip("-n", self._spaces[_SWITCH], "link", "set", f"{host}.i", "master", "far")
 
     def heal(self) -> None:
         """Let all hosts reach each other."""
         for host in INNER:
-            _ip("-n", self._spaces[_SWITCH], "link", "set", f"{host}.i", "master", "near", "up")
+            ip("-n", self._spaces[_SWITCH], "link", "set", f"{host}.i", "master", "near", "up")

@@ -18,7 +18,7 @@ from bench.helper import Helper
 from bench.loss.cluster import DATABASES, PACKAGING, Cluster, ClusterError, wait
 from bench.loss.hosts import Hosts, inner, outer
 from bench.loss.load import RATED_DOMAIN
-from bench.rate_run import CAMPAIGN, RECIPIENTS, START, TEMPLATE
+from bench.rate_run import START, TEMPLATE, make_campaign
 
 RELAYS = {"mx1": 3, "mx2": 2}
 """The hosts of pgmta, and the processes of queued on each."""
@@ -71,9 +71,7 @@ class Relay:
             db.execute("SET search_path = pgmta")
             db.execute("GRANT pgmta_submit TO operator")
             db.execute(TEMPLATE)
-            row = db.execute(CAMPAIGN, ("losses", "bench", CAMPAIGN_SENDER)).fetchone()
-            assert row
-            db.execute(RECIPIENTS, (row[0], recipients))
+            make_campaign(db, CAMPAIGN_SENDER, recipients)
 
     def _run_roles(self, db: psycopg.Connection[Any]) -> None:
         """Run roles.sql, whose variables are those of psql."""

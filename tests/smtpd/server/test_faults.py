@@ -22,9 +22,10 @@ import smtpd.session.closing
 from pgmta.accounts.login import Login
 from pgmta.config.ingest import Ingest
 from pgmta.daemon_role import SMTPD
+from pgmta.errors import StoreUnavailable
 from pgmta.intake.chunk_writer import Part
 from pgmta.intake.committer import Committer
-from pgmta.intake.content import Content
+from pgmta.intake.content import Content, State
 from pgmta.model import CHUNK_OCTETS, PART_OCTETS, NewMessage
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
@@ -182,6 +183,43 @@ async def test_a_message_that_cannot_be_encoded_stops_nobody(database: str) -> N
     finally:
         await committer.stop()
         await resources.close()
+
+
+async def test_a_message_whose_session_has_gone_is_not_put_back_after_an_outage(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client sends it again: stored as well, it would go out twice."""
+    real, begun, gone = Enqueue.commit, asyncio.Event(), asyncio.Event()
+
+    async def commit(self: Enqueue, *args: Any, **named: Any) -> bool:
+        if not gone.is_set():
+            begun.set()
+            await gone.wait()
+            raise StoreUnavailable("PostgreSQL is away")
+        return await real(self, *args, **named)
+
+    monkeypatch.setattr(Enqueue, "commit", commit)
+    resources = Resources(database, "smtpd")
+    committer = Committer(SMTPD, resources, Ingest(), Notifier(resources))
+    committer.start()
+    try:
+        contents = [content(committer, number) for number in (1, 2, 3)]
+        ends: list[asyncio.Future[Exception | None]] = []
+        for each in contents:
+            ends.append(asyncio.get_running_loop().create_future())
+            message = NewMessage(each.id, "a@b", [("r@b", "b")], 1, "", b"x")
+            committer.commit(each, message, ends[-1].set_result)
+        async with asyncio.timeout(PATIENCE):
+            await begun.wait()
+            contents[1].discard()
+            gone.set()
+            assert await asyncio.gather(ends[0], ends[2]) == [None, None]
+    finally:
+        await committer.stop()
+        await resources.close()
+    assert contents[1].state is State.DISCARDED
+    assert not ends[1].done()
+    assert column(db, "SELECT id FROM messages ORDER BY id") == [1, 3]
 
 
 async def test_only_what_has_no_answer_is_named_at_the_end(

@@ -28,9 +28,10 @@ class TaskLook:
         The answer is up to 0.9 s old, or 2 s if a look takes long. Raises StoreUnavailable,
         psycopg.Error.
         """
+        asked = time.monotonic()
         async with self._lock:
-            began = time.monotonic()
-            if began > self._until:
+            if asked > self._until:  # otherwise the answer came, or counted, since we asked
+                began = time.monotonic()
                 self._found = await self._upkeep.look()
                 rest = rest_after(time.monotonic() - began, _MAX_DEAR_ANSWER_AGE_S)
                 self._until = began + max(_MAX_ANSWER_AGE_S, rest)

@@ -281,15 +281,17 @@ async def connect(uri: str, name: str, settings: dict[str, str] | None = None) -
     Raises psycopg.Error, also if a pooler stands before the server: settings, prepared statements,
     LISTEN and advisory locks belong to a session.
     """
+    await primary.search(uri)
+    hosts = primary.writable(uri)
     try:
         connection = await LinkConnection.connect(
-            primary.writable(uri),
+            hosts,
             autocommit=True,
             application_name=f"pgmta {name}",
             prepare_threshold=0,
         )
     except psycopg.Error:
-        primary.missed(uri)
+        primary.missed(uri, hosts)
         raise
     try:
         check_pooler(connection)

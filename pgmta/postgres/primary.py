@@ -3,10 +3,14 @@
 A silent primary is left after 10 s. One that answers and takes no writes, or whose processes hang,
 is found out by the first connection that finds another timeline: then all connections to the
 former primary are hung up, also those that only listen.
+
+When no host takes writes, the process searches: it asks all hosts again and again, so that a silent
+one does not keep it from one that is promoted meanwhile.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -26,6 +30,7 @@ _LIMITS: Final[dict[str, Any]] = {
     "tcp_user_timeout": 10_000,  # milliseconds
 }
 _HOST_FIELDS: Final = ("host", "hostaddr", "port")
+_SEARCH_INTERVAL_S = 0.5  # from the answer of a host to the next question
 
 TIMELINE: Final = """
 CASE WHEN NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' THEN
@@ -64,7 +69,16 @@ class _Primary:
         return [*others, *first] if self.lost else [*first, *others]
 
 
+class _Search:
+    """A search under way, and how many wait for it."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+        self.waiting = 0
+
+
 _primaries: dict[str, _Primary] = {}
+_searches: dict[tuple[str, asyncio.AbstractEventLoop], _Search] = {}
 _lock = threading.Lock()  # clients may have threads
 
 
@@ -91,9 +105,69 @@ def writable(uri: str) -> str:
     with _lock:
         if primary := _primaries.get(uri):
             hosts = primary.order(hosts)
-    fields = zip(_HOST_FIELDS, zip(*hosts, strict=True), strict=True)
-    given |= {field: ",".join(values) if any(values) else None for field, values in fields}
-    return make_conninfo("", **given)
+    return _at(hosts, given)
+
+
+async def search(uri: str) -> None:
+    """After a connection without success, return when a host takes writes: it is asked first then.
+
+    Connections that are made meanwhile wait for the same search. It ends without success when each
+    host has failed; until then the others are asked again. Raises psycopg.Error.
+    """
+    primary = _primaries.get(uri)
+    if not (primary and primary.lost and host_count(uri) > 1):
+        return
+    key = uri, asyncio.get_running_loop()
+    found = _searches.get(key)
+    if not found:
+        found = _searches[key] = _Search(asyncio.create_task(_search(writable(uri), primary)))
+    found.waiting += 1
+    try:
+        await asyncio.shield(found.task)
+    finally:
+        found.waiting -= 1
+        if not found.waiting or found.task.done():
+            found.task.cancel()
+            if _searches.get(key) is found:
+                del _searches[key]
+
+
+async def _search(uri: str, primary: _Primary) -> None:
+    """Note the first host that takes writes. The last of them is asked when the others failed."""
+    given = _given(uri)
+    hosts = _hosts(given)
+    failures: dict[int, psycopg.Error] = {}  # the latest of each host, by its place
+    others_failed = asyncio.Event()
+
+    async def ask(place: int) -> _Host:
+        if place == len(hosts) - 1:
+            await others_failed.wait()
+        while True:
+            try:
+                connection = await psycopg.AsyncConnection.connect(
+                    _at([hosts[place]], given), application_name="pgmta search"
+                )
+            except psycopg.Error as error:
+                failures[place] = error
+            else:
+                await connection.close()
+                return hosts[place]
+            if len(failures) == len(hosts):
+                raise psycopg.OperationalError("\n".join(map(str, failures.values())))
+            if len(failures) == len(hosts) - 1:
+                others_failed.set()
+            await asyncio.sleep(_SEARCH_INTERVAL_S)
+
+    tasks = [asyncio.create_task(ask(place)) for place in range(len(hosts))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        host = done.pop().result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    with _lock:
+        primary.host, primary.lost = host, False
 
 
 def found(uri: str, connection: psycopg.BaseConnection[Any], timeline: int | None) -> None:
@@ -130,11 +204,14 @@ def timeline_of(uri: str) -> int | None:
     return primary.timeline if primary else None
 
 
-def missed(uri: str) -> None:
-    """Note that no host took writes: the one that did last is asked last now."""
-    with _lock:
-        if primary := _primaries.get(uri):
-            primary.lost = True
+def missed(uri: str, asked: str) -> None:
+    """Note that no host took writes, `asked` as `writable` said: the next one waits for a `search`.
+
+    Another connection may have found the primary meanwhile: then this one was asked too early.
+    """
+    if writable(uri) == asked:
+        with _lock:
+            _primaries.setdefault(uri, _Primary()).lost = True
 
 
 def host_count(uri: str) -> int:
@@ -150,6 +227,13 @@ def _given(uri: str) -> dict[str, Any]:
     for key, name in names.items():
         given[key] = given.get(key) or os.environ.get(name) or None
     return given
+
+
+def _at(hosts: list[_Host], given: dict[str, Any]) -> str:
+    """Return the connection string with these hosts."""
+    fields = zip(_HOST_FIELDS, zip(*hosts, strict=True), strict=True)
+    own = {field: ",".join(values) if any(values) else None for field, values in fields}
+    return make_conninfo("", **given | own)
 
 
 def _hosts(given: dict[str, Any]) -> list[_Host]:

@@ -136,3 +136,48 @@ def test_what_the_connection_string_says_counts(monkeypatch: pytest.MonkeyPatch)
     given = conninfo_to_dict(writable("dbname=x"))
     assert (given["host"], given["port"]) == ("a,b", "1,2")
     assert given["target_session_attrs"] == "read-write"
+
+
+async def test_a_silent_host_keeps_nobody_from_the_one_that_is_promoted(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One search asks, for all connections of the process, and asks again meanwhile."""
+    monkeypatch.setattr(primary, "_SEARCH_INTERVAL_S", 0.01)
+    async with hosts(database, 3) as (uri, (former, standby, other)):
+        uri = make_conninfo(uri, connect_timeout=3600)
+        await by_link(uri)
+        asked = primary.writable(uri)
+        primary.missed(uri, asked)
+        former.proxy._dark = True
+        standby.server.close()
+        other.server.close()
+        before = len(former.proxy._writers)
+        asking = [asyncio.create_task(by_link(uri)) for _ in range(5)]
+        await eventually(lambda: len(former.proxy._writers) > before)  # all others have failed
+        async with asyncio.timeout(PATIENCE), await other.proxy.start():
+            await asyncio.gather(*asking)
+            primary.missed(uri, asked)  # by one that asked the former primary, and waited for it
+            assert first(uri) == other.place["port"]
+        assert len(former.proxy._writers) == before + 1
+        assert len(other.proxy._writers) <= 2 * (5 + 1)
+
+
+async def test_a_search_that_nobody_waits_for_ends(database: str) -> None:
+    async with hosts(database, 2) as (uri, (former, other)):
+        uri = make_conninfo(uri, connect_timeout=3600)
+        primary.missed(uri, primary.writable(uri))
+        former.proxy._dark = other.proxy._dark = True
+        asking = [asyncio.create_task(by_link(uri)) for _ in range(2)]
+        await eventually(lambda: former.proxy._writers, 4)
+        for task in asking:
+            task.cancel()
+        await asyncio.wait(asking)
+        del asking, task  # their tracebacks have the search
+        (silent,) = former.proxy._writers
+
+        def closed() -> bool:
+            silent.write(b"?")  # a peer that has only ended its side does not show
+            return silent.transport.is_closing()
+
+        await eventually(closed, 4)
+        assert not primary._searches

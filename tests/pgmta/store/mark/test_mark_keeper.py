@@ -103,6 +103,7 @@ async def look(claims: Claims) -> None:
 async def read(db: psycopg.Connection, link: Link) -> int:
     """The blocks of the queue that were read so far."""
     await link.run("SELECT pg_stat_force_next_flush()")
+    db.execute("SELECT pg_stat_force_next_flush()")  # or what it wrote may count a second later
     db.execute("SELECT pg_stat_clear_snapshot()")
     return int(fetch(db, READ)[0])
 

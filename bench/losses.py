@@ -106,7 +106,7 @@ def lose(
         relay = Relay(hosts, cluster, RATES)
         try:
             cluster.start()
-            log("three servers are there")
+            log("a primary is there")
             relay.prepare(round(RATES.campaign * _SECONDS_PER_LOSS * (sum(numbers.values()) + 1)))
             relay.start(rate, max(3, round(rate / _RATE_PER_SESSION)))
             faults = Faults(hosts, cluster, relay, seed)

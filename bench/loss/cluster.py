@@ -22,7 +22,8 @@ from pgmta.postgres.embedded.programs import Programs, tool
 
 DATABASES = ("db1", "db2", "db3")
 PACKAGING = ROOT / "packaging" / "cluster"
-_LOOK_S = 0.1
+_LOOK_S, _WHOLE_LOOK_S = 0.1, 0.5  # the second takes some CPU
+_PRIMARY_TIMEOUT_S = _COMMAND_TIMEOUT_S = 180.0  # on a busy machine
 _WAL_MB, _WAL_PART_MB, _WAL_SEGMENT_MB = 256, 64, 4
 _PARAMETERS = {  # smaller, and files outlive a killed process without a sync
     "shared_buffers": "64MB",
@@ -59,13 +60,13 @@ def lacking() -> list[str]:
     return found + [name for name, path in places.items() if not (packages() / path).exists()]
 
 
-def wait(what: str, found: Callable[[], Any], seconds: float) -> Any:
+def wait(what: str, found: Callable[[], Any], seconds: float, look: float = _LOOK_S) -> Any:
     """Return what `found` returns, once it is true. Raises ClusterError after the time."""
     end = time.monotonic() + seconds
     while not (value := found()):
         if time.monotonic() > end:
             raise ClusterError(f"{what}: not within {seconds:g} s")
-        time.sleep(_LOOK_S)
+        time.sleep(look)
     return value
 
 
@@ -93,14 +94,13 @@ class Probe(threading.Thread):
     def _write(self, db: psycopg.Connection[Any]) -> None:
         warnings: list[str] = []  # a cancelled wait for the standby is one
         db.add_notice_handler(lambda notice: warnings.append(notice.severity_nonlocalized or ""))
-        while not self._ended.wait(0.05) and db.execute(
-            "SELECT NOT pg_is_in_recovery()"
-        ).fetchone() == (True,):
-            began = time.monotonic()
-            db.execute(_EMIT)
-            if not warnings:
-                self._note(began)
-            warnings.clear()
+        while not self._ended.wait(0.05):
+            if db.execute("SELECT pg_is_in_recovery()").fetchone() == (False,):
+                began = time.monotonic()
+                db.execute(_EMIT)
+                if not warnings:
+                    self._note(began)
+                warnings.clear()
 
     def _note(self, began: float) -> None:
         self.wrote = time.monotonic()
@@ -203,14 +203,13 @@ class Cluster:
         self._run(name, "patroni", command, self._patroni_env(name))
 
     def start(self) -> None:
-        """Start all hosts, and wait until they are whole. Raises ClusterError."""
+        """Start all hosts, and wait for the first primary. Raises ClusterError."""
         for name in DATABASES:
             self.start_host(name)
             self.probes[name] = Probe(self._folder / name)
-        wait("the first primary", self.primary, 30)
+        self.wait_primary()
         for probe in self.probes.values():
             probe.start()
-        self.wait_whole(90)
 
     def close(self) -> None:
         """End the probes."""
@@ -238,6 +237,10 @@ class Cluster:
         found = [name for name, state in self.states().items() if state and not state[0]]
         return found[0] if len(found) == 1 else None
 
+    def wait_primary(self) -> str:
+        """Return the primary, once there is one. Raises ClusterError."""
+        return str(wait("a primary", self.primary, _PRIMARY_TIMEOUT_S))
+
     def whole(self) -> str | None:
         """Return the primary, if both others count for its commits and may be promoted."""
         states = self.states()
@@ -251,7 +254,7 @@ class Cluster:
     def wait_whole(self, seconds: float) -> str:
         """Return the primary, once all three servers are there. Raises ClusterError."""
         try:
-            return str(wait("three servers", self.whole, seconds))
+            return str(wait("three servers", self.whole, seconds, _WHOLE_LOOK_S))
         except ClusterError as error:
             raise ClusterError(f"{error}: {self.states()}") from None
 
@@ -279,7 +282,7 @@ class Cluster:
         command = [str(packages() / "patroni/bin/patronictl"), "-c", config, *words]
         done = subprocess.run(
             [*self._hosts.words(primary), *command], env=self._patroni_env(primary),
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False,
         )  # fmt: skip
         if done.returncode or not re.search("Successfully switched over", done.stdout):
             raise ClusterError(f"patronictl: {(done.stdout + done.stderr).strip()[-300:]}")

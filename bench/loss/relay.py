@@ -58,13 +58,13 @@ class Relay:
 
     def prepare(self, recipients: int) -> None:
         """Make logins, tables and the campaign. Raises psycopg.Error, ClusterError."""
-        primary = self._cluster.wait_whole(30)
+        primary = self._cluster.wait_primary()
         with self._cluster.connect(primary) as db:
             self._run_roles(db)
         owner = self._write("owner", {"environment": {"database": {"uri": self._uri("owner")}}})
         queuectl = str(self._commands / "queuectl")
         command = [*self._hosts.words("mx1"), queuectl, "database", "migrate", "-c", str(owner)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
         if done.returncode:
             raise ClusterError(f"queuectl database migrate: {done.stderr[-300:]}")
         with self._cluster.connect(primary, "pgmta") as db:
@@ -116,7 +116,7 @@ class Relay:
             "smtp": {host: outer(host) for host in RELAYS},
         }  # fmt: skip
         for host in RELAYS:
-            wait(f"smtpd of {host}", partial(self._takes_mail, host), 60)
+            wait(f"smtpd of {host}", partial(self._takes_mail, host), 180)
         self._load = Helper("loss.load", load, self._hosts.folder / "load.log", words)
         self._load.wait("ready")
         with self._operator() as db:
@@ -177,8 +177,7 @@ class Relay:
 
     def _operator(self) -> psycopg.Connection[Any]:
         """Return a session with the primary, in its schema."""
-        primary = wait("a primary", self._cluster.primary, 30)
-        db = self._cluster.connect(primary, "pgmta")
+        db = self._cluster.connect(self._cluster.wait_primary(), "pgmta")
         db.execute("SET search_path = pgmta")
         return db
 

@@ -117,7 +117,8 @@ class DeliveryWorker:
                 clock=process.clock, looks=looks,
             )  # fmt: skip
             self.loops.append(UrgentLoop(slots, claims, context, urgent))
-        self._settler.returned = self._returned
+        # claims have to find rows that were handed back, and keep their time
+        self._settler.returned += [loop.claims.give_back for loop in self.loops]
         for loop in self.loops:
             loop.claims.take_turns(self.schedule.turn)
         self._leases.owners += [self._settler.rows, *(loop.rows for loop in self.loops)]
@@ -158,11 +159,6 @@ class DeliveryWorker:
         if delay < self._poll:
             for loop in self.loops:
                 loop.due.start(delay)
-
-    def _returned(self, ids: list[int]) -> None:
-        """Let claims find rows that were handed back, and keep their time."""
-        for loop in self.loops:
-            loop.claims.give_back(ids)
 
     def parts(self) -> dict[str, Part]:
         """Return the work that runs until it is cancelled; `drain` stops the loops themselves."""

@@ -99,8 +99,8 @@ class Settler:
         self._figures = figures or DeliveryFigures()
         self.next_hop: Callable[[Item], str] = _domain
         """Names the next hop of a row, for figures."""
-        self.returned: Callable[[list[int]], None] = lambda _: None
-        """Gets the ids of rows that were handed back."""
+        self.returned: list[Callable[[list[int]], None]] = []
+        """Get the ids of rows that were handed back."""
         self._pending: list[Outcome] = []
         self._writing: list[Outcome] = []
         self._kept: list[Outcome] = []  # outcomes that were refused, and not because of their rows
@@ -278,7 +278,8 @@ class Settler:
             if delays := [outcome.delay for outcome in others if outcome.event in _DEFERRAL_EVENTS]:
                 self._deferred(min(delays))
             if returned := [o.item.id for o in others if o.event is Event.HAND_BACK]:
-                self.returned(returned)
+                for tell in self.returned:
+                    tell(returned)
             if any(map(_is_reported, others)):
                 self._reported()
 

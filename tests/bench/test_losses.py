@@ -16,7 +16,7 @@ def test_three_losses_of_the_primary_lose_no_mail() -> None:
     if lacks := lacking():
         pytest.skip(f"lacks {', '.join(lacks)}")
     done = subprocess.run(
-        ["bench/losses", "--kills", "1", "--partitions", "1", "--switchovers", "1", "--rate", "40",
+        ["bench/losses", "--kills", "1", "--hosts", "1", "--partitions", "1", "--rate", "40",
          "--json"],
         cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip

@@ -24,13 +24,13 @@ DATABASES = ("db1", "db2", "db3")
 PACKAGING = ROOT / "packaging" / "cluster"
 _LOOK_S, _WHOLE_LOOK_S = 0.1, 0.5  # the second takes some CPU
 _PRIMARY_TIMEOUT_S = _COMMAND_TIMEOUT_S = 180.0  # on a busy machine
-_WAL_MB, _WAL_PART_MB, _WAL_SEGMENT_MB = 256, 64, 4
+_WAL_MB, _WAL_PART_MB, _WAL_SEGMENT_MB = 768, 64, 4
 _PARAMETERS = {  # smaller, and files outlive a killed process without a sync
     "shared_buffers": "64MB",
     "fsync": "off",
     "max_wal_size": f"{_WAL_PART_MB}MB",
     "min_wal_size": "8MB",
-    "max_slot_wal_keep_size": f"{_WAL_MB - 2 * _WAL_PART_MB}MB",
+    "max_slot_wal_keep_size": f"{_WAL_MB - 4 * _WAL_PART_MB}MB",
     "wal_recycle": "off",  # a full disk is met by the next segment
 }
 _STREAMING = """

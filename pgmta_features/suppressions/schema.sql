@@ -1,4 +1,4 @@
--- Suppressions: addresses that get no mail of campaigns, by tenant and scope.
+-- Suppressions: addresses that get no mail, by tenant and scope. All mail is asked at submission and before each attempt.
 
 CREATE TABLE suppressions (
     address text COLLATE "C" NOT NULL CONSTRAINT suppressions_address CHECK (
@@ -9,7 +9,7 @@ CREATE TABLE suppressions (
     scope text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT suppressions_scope CHECK (
         scope ~ '^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$'),
     reason text COLLATE "C" NOT NULL CONSTRAINT suppressions_reason CHECK (
-        reason IN ('unsubscribed', 'complained', 'bounced', 'forgotten', 'operator')),
+        reason IN ('unsubscribed', 'complained', 'bounced', 'soft_bounced', 'forgotten', 'operator')),
     source text NOT NULL DEFAULT '' CONSTRAINT suppressions_source CHECK (
         length(source) <= 200 AND source !~ '[[:cntrl:]]'),
     at timestamptz NOT NULL DEFAULT now(),
@@ -18,21 +18,83 @@ CREATE TABLE suppressions (
     PRIMARY KEY (address, tenant, scope)
 );
 COMMENT ON TABLE suppressions IS
-    'Addresses that get no mail of campaigns. A row stays after its release, so that an older fact cannot bring it back.';
+    'Addresses that get no mail. A row stays after its release, so that an older fact cannot bring it back.';
 COMMENT ON COLUMN suppressions.address IS
     'mailbox_key() of the mailbox; or hmac: and its keyed hash, if the person had to be forgotten.';
 COMMENT ON COLUMN suppressions.tenant IS 'Whose mail it is about; empty: mail without a tenant; *: all tenants.';
-COMMENT ON COLUMN suppressions.scope IS 'The kind of mail, as campaigns.scope; empty: all kinds.';
-COMMENT ON COLUMN suppressions.reason IS 'unsubscribed, complained, bounced, forgotten or operator.';
-COMMENT ON COLUMN suppressions.source IS 'Where the fact came from, such as campaign 12, verp, or words of an operator.';
+COMMENT ON COLUMN suppressions.scope IS 'The kind of mail, of those in suppression_scopes, or transactional; empty: all kinds.';
+COMMENT ON COLUMN suppressions.reason IS 'unsubscribed, complained, bounced, soft_bounced, forgotten or operator.';
+COMMENT ON COLUMN suppressions.source IS
+    'The proof: message N, unsubscribe link of message N, campaign N recipient M, import FILE, or words of an operator.';
 COMMENT ON COLUMN suppressions.at IS 'When it happened: of two facts the newer one wins.';
 COMMENT ON COLUMN suppressions.until IS 'When it ends by itself; null: never.';
 COMMENT ON COLUMN suppressions.released_at IS 'When an operator released it; null: it holds.';
 COMMENT ON CONSTRAINT suppressions_address ON suppressions IS 'A mailbox without upper case, a telephone number, or a keyed hash.';
-COMMENT ON CONSTRAINT suppressions_reason ON suppressions IS 'The five reasons.';
+COMMENT ON CONSTRAINT suppressions_reason ON suppressions IS 'The six reasons.';
 COMMENT ON CONSTRAINT suppressions_scope ON suppressions IS 'Up to 64 letters, digits and . _ -, or empty.';
 COMMENT ON CONSTRAINT suppressions_source ON suppressions IS 'Up to 200 characters, none of which is a control.';
 COMMENT ON CONSTRAINT suppressions_tenant ON suppressions IS 'As submit() takes it, or *.';
+
+CREATE TABLE suppression_scopes (
+    tenant text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT suppression_scopes_tenant CHECK (
+        octet_length(tenant) <= 64 AND tenant ~ '^([*]|[A-Za-z0-9][A-Za-z0-9._@+-]*)?$'),
+    name text COLLATE "C" NOT NULL CONSTRAINT suppression_scopes_name CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'),
+    PRIMARY KEY (tenant, name)
+);
+COMMENT ON TABLE suppression_scopes IS
+    'Kinds of mail that suppressions may name. A campaign declares its own. Mail without a scope has transactional, which all '
+    'tenants have.';
+COMMENT ON COLUMN suppression_scopes.tenant IS 'Whose mail it is; empty: mail without a tenant; *: all tenants.';
+COMMENT ON COLUMN suppression_scopes.name IS 'The scope, such as news.';
+COMMENT ON CONSTRAINT suppression_scopes_name ON suppression_scopes IS 'Up to 64 letters, digits and . _ -.';
+COMMENT ON CONSTRAINT suppression_scopes_tenant ON suppression_scopes IS 'As submit() takes it, or *.';
+
+CREATE FUNCTION suppression_scope(name text, tenant text DEFAULT '') RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    broken text;
+BEGIN
+    INSERT INTO suppression_scopes (tenant, name)
+    SELECT suppression_scope.tenant, suppression_scope.name
+    WHERE suppression_scope.name IS DISTINCT FROM 'transactional' ON CONFLICT DO NOTHING;
+    IF FOUND THEN RETURN true; END IF;
+    PERFORM prove_earlier();
+    RETURN false;
+EXCEPTION WHEN check_violation OR not_null_violation THEN
+    GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME;
+    PERFORM submit_refuse(CASE WHEN broken = 'suppression_scopes_tenant' OR suppression_scope.tenant IS NULL THEN 'tenant' ELSE 'scope' END,
+        'it is no name', NULL, 'Up to 64 letters, digits and . _ -; a tenant may have @ + too.');
+END $$;
+COMMENT ON FUNCTION suppression_scope IS
+    'Declares a scope, and returns whether it is new. Mail and suppressions may only name scopes that were declared.';
+
+CREATE FUNCTION suppression_scope_known(name text, tenant text DEFAULT '') RETURNS boolean LANGUAGE sql STABLE
+    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT name IN ('', 'transactional') OR EXISTS (
+        SELECT FROM suppression_scopes AS s
+        WHERE s.name = suppression_scope_known.name AND (s.tenant IN (suppression_scope_known.tenant, '*')
+            OR suppression_scope_known.tenant = '*'))
+$$;
+COMMENT ON FUNCTION suppression_scope_known IS
+    'Whether mail of a tenant may have a scope; tenant *: whether that of any tenant may. The empty one is every scope.';
+
+CREATE FUNCTION suppression_scope_check(name text, tenant text DEFAULT '', argument text DEFAULT 'scope') RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    known text[];
+BEGIN
+    IF suppression_scope_known(name, tenant) THEN RETURN; END IF;
+    known := ARRAY(
+        SELECT DISTINCT s.name FROM suppression_scopes AS s
+        WHERE s.tenant IN (suppression_scope_check.tenant, '*') OR suppression_scope_check.tenant = '*'
+        ORDER BY s.name LIMIT 1000) || '{transactional}';
+    PERFORM submit_refuse(argument, 'there is no such scope', format('Scope %s of tenant %s.', to_json(left(name, 100)),
+            to_json(left(tenant, 100))),
+        coalesce('Did you mean ' || nearest_word(name, known) || '?', 'There is ' || array_to_string(known[:20], ', ') || '.')
+        || ' queuectl suppression scope add declares one.');
+END $$;
+COMMENT ON FUNCTION suppression_scope_check IS
+    'Raises the error of a scope that was not declared, which names the nearest one.';
 
 CREATE TABLE suppression_sieve (
     part integer PRIMARY KEY,
@@ -44,7 +106,7 @@ COMMENT ON TABLE suppression_sieve IS
 COMMENT ON COLUMN suppression_sieve.part IS 'The first 16 bits of the hash; a part that is not there has no bit.';
 COMMENT ON COLUMN suppression_sieve.bits IS 'The next 11 bits say which one.';
 
-CREATE FUNCTION suppression_sieve_add() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION suppressions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO suppression_sieve AS s (part, bits)
@@ -58,60 +120,74 @@ BEGIN
     GROUP BY 1 ORDER BY 1  -- two sessions take the same order
     ON CONFLICT ON CONSTRAINT suppression_sieve_pkey DO UPDATE SET bits = s.bits | excluded.bits
     WHERE s.bits | excluded.bits <> s.bits;
+    IF EXISTS (SELECT FROM added) THEN PERFORM notify_channel('pgmta_orders'); END IF;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION suppression_sieve_add IS 'Sets the bits of addresses.';
+COMMENT ON FUNCTION suppressions_changed IS 'Sets the bits of addresses, and tells every process, which looks at its rows again.';
 CREATE TRIGGER suppressions_added AFTER INSERT ON suppressions REFERENCING NEW TABLE AS added
-    FOR EACH STATEMENT EXECUTE FUNCTION suppression_sieve_add();
+    FOR EACH STATEMENT EXECUTE FUNCTION suppressions_changed();
 CREATE TRIGGER suppressions_changed AFTER UPDATE ON suppressions REFERENCING NEW TABLE AS added
-    FOR EACH STATEMENT EXECUTE FUNCTION suppression_sieve_add();
+    FOR EACH STATEMENT EXECUTE FUNCTION suppressions_changed();
 COMMENT ON TRIGGER suppressions_added ON suppressions IS 'No statement can leave an address out of the sieve.';
 COMMENT ON TRIGGER suppressions_changed ON suppressions IS 'Also if an address is changed by hand.';
 
-CREATE FUNCTION suppressed(tenant text, scope text, addresses text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE
+CREATE FUNCTION suppressed_because(tenants text[], scopes text[], addresses text[]) RETURNS text[] LANGUAGE plpgsql STABLE
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    tenants CONSTANT text[] := ARRAY[coalesce(tenant, ''), '*'];
-    scopes CONSTANT text[] := ARRAY[coalesce(scope, ''), ''];
-    known boolean[];
+    words text[] := suppressed_keys(tenants, scopes,
+        ARRAY(SELECT mailbox_key(a.address) FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n));
     secret mailbox_secret;
     hashes text[];
 BEGIN
-    known := suppressed_keys(tenants, scopes,
-        ARRAY(SELECT mailbox_key(a.address) FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n));
     PERFORM FROM suppressions AS s WHERE s.address >= 'hmac:' AND s.address < 'hmac;' LIMIT 1;
     IF FOUND THEN
         SELECT * INTO secret FROM mailbox_secret;
         hashes := ARRAY(SELECT 'hmac:' || encode(sha256(secret.outer_pad || sha256(secret.inner_pad
                 || convert_to(mailbox_key(a.address), 'UTF8'))), 'hex')
             FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n);
-        known := ARRAY(SELECT f.one OR f.other FROM unnest(known, suppressed_keys(tenants, scopes, hashes))
+        words := ARRAY(SELECT coalesce(f.one, f.other) FROM unnest(words, suppressed_keys(tenants, scopes, hashes))
             WITH ORDINALITY AS f (one, other, n) ORDER BY f.n);
     END IF;
-    RETURN known;
+    RETURN words;
 END $$;
-COMMENT ON FUNCTION suppressed IS
-    'Whether each of these addresses gets no mail of this tenant and scope, in their order. The empty one, of a '
-    'forgotten person, never does.';
+COMMENT ON FUNCTION suppressed_because IS
+    'Why each of these addresses gets no mail of its tenant and scope, in their order, as logs and DSNs have it: suppressed '
+    'since 2026-11-03 14:02 UTC: complained (message 12). Null: it gets mail. The empty one, of a forgotten person, never does.';
 
-CREATE FUNCTION suppressed_keys(tenants text[], scopes text[], keys text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION suppressed_keys(tenants text[], scopes text[], keys text[]) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN ARRAY(
-        SELECT k.key = '' OR coalesce((
+        SELECT CASE WHEN k.key = '' THEN 'suppressed: forgotten' WHEN (
                 SELECT get_bit(v.bits, get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3)) = 1 FROM suppression_sieve AS v
                 WHERE v.part = get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1)
-            ), false) AND coalesce((
-                SELECT true FROM suppressions AS s
-                WHERE s.address = k.key AND s.tenant = ANY (tenants) AND s.scope = ANY (scopes)
+            ) THEN (
+                SELECT suppression_words(s.at, s.reason, s.source) FROM suppressions AS s
+                WHERE s.address = k.key AND s.tenant IN (coalesce(k.tenant, ''), '*') AND s.scope IN (coalesce(k.scope, ''), '')
                     AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
-                LIMIT 1
-            ), false)
-        FROM unnest(keys) WITH ORDINALITY AS k (key, n),
+                ORDER BY s.at LIMIT 1
+            ) END
+        FROM unnest(keys, tenants, scopes) WITH ORDINALITY AS k (key, tenant, scope, n),
             LATERAL (SELECT sha256(convert_to(k.key, 'UTF8')) AS hash OFFSET 0) AS h
         ORDER BY k.n);
 END $$;
-COMMENT ON FUNCTION suppressed_keys IS 'The part of suppressed() for texts as the table has them: first the sieve, then the index.';
+COMMENT ON FUNCTION suppressed_keys IS
+    'The part of suppressed_because() for texts as the table has them: first the sieve, then the index.';
+
+CREATE FUNCTION suppression_words(at timestamptz, reason text, source text) RETURNS text STABLE
+RETURN concat('suppressed since ', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"'), ': ', reason,
+    ' (' || nullif(source, '') || ')');
+COMMENT ON FUNCTION suppression_words IS 'How logs, status() and DSNs name a suppression with its proof.';
+
+CREATE FUNCTION suppressed(tenant text, scope text, addresses text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    number CONSTANT integer[] := ARRAY[cardinality(addresses)];
+BEGIN
+    RETURN ARRAY(SELECT a.words IS NOT NULL
+        FROM unnest(pgmta.suppressed_because(array_fill(tenant, number), array_fill(scope, number), addresses))
+            WITH ORDINALITY AS a (words, n) ORDER BY a.n);
+END $$;
+COMMENT ON FUNCTION suppressed IS 'Whether each of these addresses gets no mail of this tenant and scope, in their order.';
 
 -- By arrays, because files are imported. An array that is null has the default for all.
 CREATE FUNCTION suppressions_put(
@@ -164,6 +240,7 @@ BEGIN
     IF mailbox_domain(address COLLATE "C") IS NULL THEN
         PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN, the domain in A-labels.');
     END IF;
+    PERFORM suppression_scope_check(scope, tenant);
     RETURN (suppressions_put(ARRAY[address], ARRAY[tenant], ARRAY[scope], ARRAY[reason], ARRAY[source], ARRAY[at],
         ARRAY[until]))[1] IN ('new', 'newer');
 END $$;
@@ -284,7 +361,14 @@ COMMENT ON FUNCTION forget_suppressions IS 'The part of forget() that leaves the
 INSERT INTO rights (object, role, privileges) VALUES
     ('suppressions', 'pgmta_operator', 'SELECT'),
     ('suppressions', 'pgmta_reader', 'SELECT'),
+    ('suppression_scopes', 'pgmta_operator', 'SELECT'),
+    ('suppression_scopes', 'pgmta_reader', 'SELECT'),
+    ('FUNCTION suppression_scope', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppression_scope_check', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppressed_because', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppressed_because', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION suppressed_because', 'pgmta_smtpd', 'EXECUTE'),
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE'),

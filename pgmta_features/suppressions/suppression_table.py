@@ -16,7 +16,7 @@ _CURSOR_ROWS = 2000
 ALL_TENANTS = "*"
 """The tenant of a suppression that holds for all tenants."""
 
-REASONS = ("unsubscribed", "complained", "bounced", "forgotten", "operator")
+REASONS = ("unsubscribed", "complained", "bounced", "soft_bounced", "forgotten", "operator")
 """Why an address is suppressed, as the table has it."""
 
 

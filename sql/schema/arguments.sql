@@ -175,10 +175,12 @@ CREATE FUNCTION submit_options(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     fault text[];
+    exempt boolean := jsonb_typeof(metadata) = 'object' AND metadata ? '_exempt';
 BEGIN
     IF send_at IS NOT NULL THEN
         scheduled := submit_send_at(send_at);
     END IF;
+    IF exempt THEN metadata := metadata - '_exempt'; END IF;
     fault := option_fault(priority, metadata, tenant, on_failed);
     IF fault IS NOT NULL THEN PERFORM submit_refuse(fault[1], fault[2], fault[3], fault[4]); END IF;
     IF length(key) NOT BETWEEN 1 AND 255 OR key ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
@@ -192,6 +194,7 @@ BEGIN
         END IF;
         metadata := metadata || jsonb_build_object('_deadline', submit_deadline(deadline));
     END IF;
+    IF exempt THEN metadata := metadata || submit_exempt(); END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN
         PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
     END IF;
@@ -199,6 +202,17 @@ END $$;
 COMMENT ON FUNCTION submit_options IS
     'Raises the error of the first bad argument beside envelope and content. Returns the metadata with the deadline, '
     'and send_at if the mail is scheduled, else null.';
+
+CREATE FUNCTION submit_exempt() RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'pgmta_operator' AND pg_has_role(acting(), r.oid, 'MEMBER')) THEN
+        PERFORM submit_refuse('metadata', 'only operators may give _exempt', NULL,
+            'It sends mail to a suppressed address: a right of pgmta_operator.');
+    END IF;
+    RETURN jsonb_build_object('_exempt', 'operator ' || acting());
+END $$;
+COMMENT ON FUNCTION submit_exempt IS
+    'The key _exempt of mail by an operator, which goes to suppressed addresses too, and whose name the log has.';
 
 CREATE FUNCTION option_fault(priority integer, metadata jsonb, tenant text, on_failed text) RETURNS text[]
 STABLE LANGUAGE sql AS $$

@@ -260,6 +260,7 @@ BEGIN
     INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline)
     VALUES (tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline)
     RETURNING id INTO made;
+    IF scope <> '' THEN PERFORM suppression_scope(scope, tenant); END IF;
     RETURN made;
 EXCEPTION WHEN unique_violation THEN
     RAISE EXCEPTION 'there is a campaign % already', to_json(name) USING ERRCODE = 'unique_violation',

@@ -131,7 +131,7 @@ COMMENT ON FUNCTION campaign_feed IS
 
 CREATE FUNCTION campaign_metadata(campaign campaigns, rated boolean) RETURNS jsonb STABLE
 RETURN jsonb_strip_nulls(jsonb_build_object('campaign', campaign.name, 'credential', campaign.credential,
-    '_budget', CASE WHEN rated THEN 'credential:' || campaign.credential END,
+    '_scope', campaign.scope, '_budget', CASE WHEN rated THEN 'credential:' || campaign.credential END,
     '_deadline', CASE WHEN campaign.deadline IS NOT NULL
         THEN to_char(campaign.deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') END));
 COMMENT ON FUNCTION campaign_metadata IS 'The metadata that all mail of a campaign has.';

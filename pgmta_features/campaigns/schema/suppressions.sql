@@ -46,7 +46,7 @@ CREATE FUNCTION campaign_recipient(campaign bigint, number integer)
 RETURNS TABLE (address text, tenant text, scope text, source text) LANGUAGE sql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
     -- number 0 is a test message; a person who had to be forgotten has no address here
-    SELECT r.recipient, c.tenant, c.scope, 'campaign ' || c.id
+    SELECT r.recipient, c.tenant, c.scope, format('campaign %s recipient %s', c.id, r.number)
     FROM campaigns AS c LEFT JOIN campaign_recipients AS r ON r.campaign_id = c.id AND r.number = campaign_recipient.number
     WHERE c.id = campaign AND (r.recipient IS NOT NULL OR campaign_recipient.number <= 0)
 $$;

@@ -51,7 +51,7 @@ def fill(db: psycopg.Connection, campaign: Campaign) -> None:
     campaign.add(JOE, ANN, f"{JOE}.org")
     db.execute("UPDATE campaign_recipients SET params = %s", (Jsonb({"name": "N", "mail": JOE}),))
     db.execute("UPDATE campaign_recipients SET state = 'sent', params = '{}' WHERE number > 1")
-    db.execute("SELECT suppress(%s, 't', 'ads')", (JOE,))
+    db.execute("SELECT suppression_scope('ads', '*'), suppress(%s, 't', 'ads')", (JOE,))
 
 
 def test_one_person(

@@ -152,7 +152,9 @@ def _options(mail: SubmittedMail) -> dict[str, Any]:
         found["tenant"] = mail.tenant
     if mail.on_failed != "remove":
         found["on_failed"] = mail.on_failed
-    for name in ("key", "tenant", "on_failed"):
+    if mail.unsubscribe is not None:
+        found["unsubscribe"] = mail.unsubscribe
+    for name in ("key", "tenant", "on_failed", "unsubscribe"):
         if name in found and not isinstance(found[name], str):
             raise _no_text(name, found[name])
     if mail.once is not False:

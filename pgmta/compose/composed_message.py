@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from pgmta.compose.mime import MessageIdentity, compose_header
 from pgmta.compose.parts import Parts, mailboxes_of, parts_of, tail_of
 from pgmta.compose.template import Template, TemplateSource, compile_template
-from pgmta.compose.token import KeyRings
+from pgmta.compose.token import KeyRings, LinkNumbers
 from pgmta.errors import TemplateError
 
 UNSUBSCRIBE = "unsubscribe"
-"""The word of a template whose value is the link of a campaign's mail."""
+"""The word of a template whose value is the link that unsubscribes, and the key of such mail."""
 
 _JSON = json.JSONDecoder(parse_int=str, parse_float=str)
 
@@ -47,37 +47,62 @@ def parts_for(
     template: Template | None,
     keys: KeyRings | None = None,
     *,
+    row: LinkNumbers | None = None,
     masked: bool = False,
 ) -> Parts:
     """Return the parts of a message. Raises ValueError, which names words and no values.
 
     With `masked` the words of a template have their names in place of their values. `keys` sign the
     token of mail that has one. Raises UnknownKey if the key that its row names is not there. Mail
-    of a campaign gets the fields of one click (RFC 2369, section 3.2; RFC 8058, section 3.1).
+    from which its recipient can unsubscribe gets the fields of one click; the link of mail that is
+    of no campaign names its `row`.
     """
     if template is None:
-        return parts_of(params)
+        if UNSUBSCRIBE not in params:
+            return parts_of(params)
+        parts = parts_of({key: value for key, value in params.items() if key != UNSUBSCRIBE})
+        return parts if masked else _with_one_click(parts, _link(params, keys, row))
     to, tail = mailboxes_of(params, "to"), tail_of(params)
     if masked:
         return template.masked(to, tail)
     words = params.get("words")
     if not isinstance(words, dict):
         raise ValueError("words is no object")
-    if keys is None and ("token" in params or "unsubscribe" in params):
-        raise ValueError("it has a token, and there are no keys here")
-    if keys and "token" in params:
-        words = words | keys.words(params["token"], template.words)
-    if not (keys and "unsubscribe" in params):
+    if "token" in params:
+        words = words | _keys(keys).words(params["token"], template.words)
+    if UNSUBSCRIBE not in params:
         return template.fill(words, to, tail)
-    link = keys.unsubscription(params["unsubscribe"])
+    link = _link(params, keys, row)
     if UNSUBSCRIBE in template.words:
         words = words | {UNSUBSCRIBE: link}
     return _with_one_click(template.fill(words, to, tail), link)
 
 
+def one_click_fields(link: str) -> dict[str, str]:
+    """Return the fields of one click (RFC 2369, section 3.2; RFC 8058, section 3.1)."""
+    return {"List-Unsubscribe": f"<{link}>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
+
+
+def _keys(keys: KeyRings | None) -> KeyRings:
+    if keys is None:
+        raise ValueError("it has a token, and there are no keys here")
+    return keys
+
+
+def _link(params: dict[str, Any], keys: KeyRings | None, row: LinkNumbers | None) -> str:
+    """Return the link of a row, or of `campaign` and `number` in the part unsubscribe."""
+    order, signer = params[UNSUBSCRIBE], _keys(keys)
+    try:
+        if row is None or not isinstance(order, str):
+            row = LinkNumbers(int(order["campaign"]), int(order["number"]))
+        return signer.unsubscription(row)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ValueError("the part unsubscribe is broken") from None
+
+
 def _with_one_click(parts: Parts, link: str) -> Parts:
-    """Return the parts with the fields, in place of those that the template has."""
-    ours = {"List-Unsubscribe": f"<{link}>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
+    """Return the parts with the fields, in place of own ones."""
+    ours = one_click_fields(link)
     names = {name.lower() for name in ours}
     own = [each for each in parts.headers if each[0].lower() not in names]
     return replace(parts, headers=(*own, *ours.items()))

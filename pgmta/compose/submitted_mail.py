@@ -29,7 +29,8 @@ class SubmittedMail:
     `send_at` and `deadline` have a time zone. `priority` is 0 (first) to 9. `metadata` goes to the
     rows of the queue. A repetition with the same `key` of a `tenant` is not sent again. `on_failed`
     is remove (the state is then failed, with the reply), hold or bounce. With `once` no recipient
-    gets a second copy.
+    gets a second copy. `unsubscribe` is a scope, such as news: the mail has a link by which each
+    recipient unsubscribes from it, and the fields of one click.
     """
 
     send_at: datetime | None = None
@@ -40,6 +41,7 @@ class SubmittedMail:
     tenant: str = ""
     on_failed: str = "remove"
     once: bool = False
+    unsubscribe: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

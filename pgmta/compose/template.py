@@ -38,7 +38,8 @@ class TemplateSource:
     """A template as it is written. `{{name}}` is a word, `{{{{` is `{{`.
 
     `sender` is the reverse-path, '' for none, and has no words. `from_` and `reply_to` are
-    `NAME <ADDRESS>` or `ADDRESS`. `headers` are further fields by name.
+    `NAME <ADDRESS>` or `ADDRESS`. `headers` are further fields by name. `unsubscribe` is the scope
+    from which recipients of its mail unsubscribe.
     """
 
     sender: str
@@ -48,6 +49,7 @@ class TemplateSource:
     body: str | None = None
     html: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    unsubscribe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 A token is base64url without padding of `secret ‖ HMAC-SHA256(key, message)`: 64 octets, 86
 characters (RFC 4648, section 5; RFC 2104). The message is the path of the purpose, then the secret,
 then the code of a recovery. So a token of one purpose is none of another. Tokens that unsubscribe
-have the numbers of a campaign and of its recipient in place of a secret: 44 octets, 59 characters.
+have numbers in place of a secret (`LinkNumbers`): 50 octets, 67 characters.
 """
 
 from __future__ import annotations
@@ -14,22 +14,60 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pgmta.config.token_keys import TokenKeys
 
 SECRET_OCTETS = 32
 """The size of a secret, of a key, and of a signature."""
 
-RECIPIENT_OCTETS = 12
-"""The size of the numbers of a campaign and of its recipient in a link."""
+LINK_OCTETS = 18
+"""The size of the numbers in a link that unsubscribes."""
 
 LINK_WORDS = ("link", "token")
 """Words of a template whose values are made when the mail is composed."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _CODE = re.compile(r"[0-9]{0,5}", re.ASCII)
+_EPOCH = date(1970, 1, 1)
+_MAX_DAY = 32767  # of two octets, in 2059
+
+
+class LinkNumbers(NamedTuple):
+    """What a link that unsubscribes says of its recipient.
+
+    For mail of a campaign: the campaign, and the number of the recipient. For other mail: minus the
+    message id, the id of the row, and the day from which on the log has it, in days since 1970.
+    """
+
+    list: int
+    number: int
+    day: int = 0
+
+    @classmethod
+    def of_row(cls, message_id: int, row_id: int, since: datetime) -> Self:
+        """Return those of a row that is in the queue since then."""
+        days = (since.astimezone(UTC).date() - _EPOCH).days
+        return cls(-message_id, row_id, min(max(days, 0), _MAX_DAY))
+
+    @classmethod
+    def read(cls, octets: bytes) -> Self:
+        """Return the numbers in a token."""
+        numbers = octets[:8], octets[8:16], octets[16:]
+        return cls(*(int.from_bytes(each, signed=True) for each in numbers))
+
+    @property
+    def octets(self) -> bytes:
+        """What a token signs. Raises OverflowError for other numbers."""
+        parts = (self.list, 8), (self.number, 8), (self.day, 2)
+        return b"".join(number.to_bytes(size, signed=True) for number, size in parts)
+
+    @property
+    def date(self) -> date:
+        """The day as a date."""
+        return _EPOCH + timedelta(self.day)
 
 
 class Purpose(StrEnum):
@@ -47,7 +85,7 @@ class Purpose(StrEnum):
     @property
     def octets(self) -> int:
         """Octets of a token without its signature."""
-        return RECIPIENT_OCTETS if self is Purpose.UNSUBSCRIBE else SECRET_OCTETS
+        return LINK_OCTETS if self is Purpose.UNSUBSCRIBE else SECRET_OCTETS
 
 
 class UnknownKey(Exception):
@@ -147,31 +185,12 @@ class KeyRings:
         values = {"link": f"{url}?token={token}", "token": token}
         return {word: value for word, value in values.items() if word in wanted}
 
-    def unsubscription(self, order: Any) -> str:
-        """Return the link that unsubscribes the recipient of a campaign.
-
-        `order` is the part `unsubscribe` of the message's parameters: `campaign` and `number`.
-        Raises UnknownKey, and ValueError if a part is not there.
-        """
-        try:
-            octets = recipient_octets(int(order["campaign"]), int(order["number"]))
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise ValueError("the part unsubscribe is broken") from None
+    def unsubscription(self, numbers: LinkNumbers) -> str:
+        """Return the link that unsubscribes a recipient. Raises UnknownKey, OverflowError."""
         if not self.url or Purpose.UNSUBSCRIBE not in self.rings:
             raise UnknownKey("tokens.unsubscribe_url is missing, with which links begin")
-        token = self.rings[Purpose.UNSUBSCRIBE].sign(octets)
+        token = self.rings[Purpose.UNSUBSCRIBE].sign(numbers.octets)
         return f"{self.url}{Purpose.UNSUBSCRIBE.path}?token={token}"
-
-
-def recipient_octets(campaign: int, number: int) -> bytes:
-    """Return what a token that unsubscribes signs. Raises OverflowError for other numbers."""
-    return campaign.to_bytes(8, signed=True) + number.to_bytes(4, signed=True)
-
-
-def recipient_numbers(octets: bytes) -> tuple[int, int]:
-    """Return the number of the campaign, and that of its recipient."""
-    first, second = octets[:8], octets[8:]
-    return int.from_bytes(first, signed=True), int.from_bytes(second, signed=True)
 
 
 def secret_of(token: str, purpose: Purpose = Purpose.RECOVER) -> bytes | None:

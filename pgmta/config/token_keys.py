@@ -80,7 +80,7 @@ class TokenKeys(Section):
         default=[], description="keys of links for recovery, likewise"
     )
     unsubscribe: list[TokenKeyFile] = Field(
-        default=[], description="keys of links that unsubscribe from campaigns, likewise"
+        default=[], description="keys of links that unsubscribe, likewise"
     )
 
     @field_validator("activate", "recover", "unsubscribe")

@@ -7,7 +7,7 @@ docs/programs/suppressions.md.
 from pgmta.features import Command, Feature
 
 FEATURE = Feature(
-    schema=("schema.sql",),
+    schema=("schema.sql", "unsubscribing.sql"),
     commands={
         "suppression": Command(
             path=".command:suppression",

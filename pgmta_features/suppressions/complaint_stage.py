@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from pgmta.compose.token import KeyRings, Purpose, recipient_numbers
+from pgmta.compose.token import KeyRings, LinkNumbers, Purpose
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.mail.address import domain_of, mailbox_key
@@ -29,7 +29,7 @@ from .config import Suppressions
 _SENDER = re.compile(
     rb"^(?:Original-Mail-From|Return-Path)[ \t]*:[ \t]*<?([^\s<>]{3,254})>?", re.I | re.MULTILINE
 )
-_TOKEN = re.compile(rb"/unsubscribe\?token=([A-Za-z0-9_-]{59})(?![A-Za-z0-9_-])")
+_TOKEN = re.compile(rb"/unsubscribe\?token=([A-Za-z0-9_-]{67})(?![A-Za-z0-9_-])")
 _MAX_NAMES = 20  # of one report that are looked at
 
 log = get("worker")
@@ -86,7 +86,8 @@ class ComplaintStage(QueueStage[Waiting]):
             suppressed += sum(found is not None for found in await attempts.record(rows))
         for token in _tokens(content):
             if octets := self._ring.verify(token):
-                params = dict(zip(("list", "number"), recipient_numbers(octets), strict=True))
+                numbers = LinkNumbers.read(octets)
+                params = {"list": numbers.list, "number": numbers.number, "date": numbers.date}
                 ((known,),) = await attempts.link.run(_SQL["complain"], params)
                 suppressed += bool(known)
         log.info("complaint", message=outgoing.message.id, signed=suppressed)

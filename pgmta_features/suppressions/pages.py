@@ -10,7 +10,7 @@ from typing import NamedTuple
 import psycopg
 from aiohttp import web
 
-from pgmta.compose.token import Purpose, recipient_numbers
+from pgmta.compose.token import LinkNumbers, Purpose
 from pgmta.errors import StoreUnavailable
 from pgmta.http.answers import HttpError
 from pgmta.http.request_body import read_body
@@ -77,10 +77,10 @@ class UnsubscriptionPages:
             self._site.clients.count_refusal(client)
             log.info("token refused", action="unsubscribe", why="signature", client=client)
             raise refusal(_UNKNOWN)
-        campaign, number = recipient_numbers(octets)
+        numbers = LinkNumbers.read(octets)
         try:
             self._site.schema.require()
-            known = await self._table.unsubscribe(campaign, number)
+            known = await self._table.unsubscribe(numbers)
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("a recipient could not unsubscribe", reason=faults.one_line(error))
             raise away() from None
@@ -89,7 +89,14 @@ class UnsubscriptionPages:
         ):  # only these: a provider that follows old links for many users has to be served
             log.info("token refused", action="unsubscribe", why="unknown", client=client)
             raise refusal(_UNKNOWN)
-        log.info("unsubscribed", campaign=campaign, number=number, client=client)
+        log.info("unsubscribed", **_named(numbers), client=client)
+
+
+def _named(numbers: LinkNumbers) -> dict[str, int]:
+    """Return the numbers as the log has them."""
+    if numbers.list < 0:
+        return {"message": -numbers.list, "row": numbers.number}
+    return {"campaign": numbers.list, "number": numbers.number}
 
 
 class Unsubscription(NamedTuple):

@@ -32,12 +32,12 @@ ORDER BY s.address, s.tenant, s.scope
 
 -- name: complain
 -- Suppress the recipient whom a signed link names; false if there is none.
-SELECT link_complaint(%(list)s, %(number)s)
+SELECT link_complaint(%(list)s, %(number)s, %(date)s)
 
 -- name: unsubscribe
 -- Suppress the address of a recipient whose token was verified; false if there is no such recipient.
-SELECT pgmta.unsubscribe(%(list)s, %(number)s)
+SELECT pgmta.unsubscribe(%(list)s, %(number)s, %(date)s)
 
 -- name: unsubscribable
 -- Whether the role may unsubscribe recipients.
-SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.unsubscribe(bigint, integer)'), 'EXECUTE'), false)
+SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.unsubscribe(bigint, bigint, date)'), 'EXECUTE'), false)

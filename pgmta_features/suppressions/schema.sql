@@ -287,55 +287,6 @@ CREATE TRIGGER returned_suppress AFTER UPDATE OF returned_at, complained_at ON a
 COMMENT ON TRIGGER returned_suppress ON attempts IS
     'Whoever notes that mail came back suppresses. A trigger of a name before this one may give another source.';
 
-CREATE TABLE link_recipients (function text PRIMARY KEY);
-COMMENT ON TABLE link_recipients IS 'Functions of features that know the recipients whom signed links name.';
-COMMENT ON COLUMN link_recipients.function IS
-    'Of the two numbers of a link: it returns address, tenant, scope and source of the recipient, or no row. An address that '
-    'is empty or null is nobody''s, as in a test message.';
-
-CREATE FUNCTION link_recipient(list bigint, number integer)
-RETURNS TABLE (address text, tenant text, scope text, source text) LANGUAGE plpgsql STABLE
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    each record;
-BEGIN
-    FOR each IN SELECT l.function FROM link_recipients AS l LOOP
-        RETURN QUERY EXECUTE format('SELECT r.address, r.tenant, r.scope, r.source FROM %I($1, $2) AS r', each.function)
-        USING list, number;
-    END LOOP;
-END $$;
-COMMENT ON FUNCTION link_recipient IS 'The recipient whom a signed link names, and the mail that it is about.';
-
-CREATE FUNCTION unsubscribe(list bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    named record;
-BEGIN
-    SELECT * INTO named FROM link_recipient(list, unsubscribe.number);
-    IF NOT FOUND THEN RETURN false; END IF;
-    IF named.address <> '' THEN
-        PERFORM suppressions_put(ARRAY[named.address], ARRAY[named.tenant], ARRAY[named.scope], ARRAY['unsubscribed'],
-            ARRAY[named.source]);
-    ELSE
-        PERFORM prove_earlier();
-    END IF;
-    RETURN true;
-END $$;
-COMMENT ON FUNCTION unsubscribe IS
-    'Suppresses the address whom a link names, for its tenant and scope. Returns false if there is no such recipient. The '
-    'caller has verified a token that names both numbers.';
-
-CREATE FUNCTION link_complaint(list bigint, number integer) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM suppressions_put(ARRAY[r.address], ARRAY[r.tenant], ARRAY[''], ARRAY['complained'], ARRAY[r.source])
-    FROM link_recipient(list, link_complaint.number) AS r WHERE r.address <> '';
-    RETURN FOUND;
-END $$;
-COMMENT ON FUNCTION link_complaint IS
-    'Suppresses the address whom a link names, for all scopes of its tenant, because its owner complained. Returns false if '
-    'there is no such recipient. The caller has verified a token that names both numbers.';
-
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('suppressions', '{source}', 'words', 'true'),
     ('suppressions', '{address}', 'row', 't.address <> %1$L AND t.released_at IS NOT NULL'),
@@ -371,6 +322,4 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION suppressed_because', 'pgmta_smtpd', 'EXECUTE'),
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION link_complaint', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION unsubscribe', 'pgmta_web', 'EXECUTE');
+    ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE');

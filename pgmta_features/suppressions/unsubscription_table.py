@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pgmta.compose.token import LinkNumbers
 from pgmta.postgres.link_pool import LinkPool
 from pgmta.store.queries import feature_queries
 
@@ -14,9 +15,9 @@ class UnsubscriptionTable:
     def __init__(self, pool: LinkPool) -> None:
         self._pool = pool
 
-    async def unsubscribe(self, list_id: int, number: int) -> bool:
+    async def unsubscribe(self, numbers: LinkNumbers) -> bool:
         """Suppress the address of the recipient whom a link names; return False if none is."""
-        fields = {"list": list_id, "number": number}
+        fields = {"list": numbers.list, "number": numbers.number, "date": numbers.date}
         ((known,),) = await self._pool.run(_SQL["unsubscribe"], fields)
         return bool(known)
 

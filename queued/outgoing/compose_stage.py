@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass, field
 
 import psycopg
 
-from pgmta.compose.composed_message import Composition, parts_for, read_composition
+from pgmta.compose.composed_message import (
+    Composition,
+    one_click_fields,
+    parts_for,
+    read_composition,
+)
 from pgmta.compose.mime import MessageIdentity, compose_head, tail_end
 from pgmta.compose.template import Template, TemplateSource, compile_template
-from pgmta.compose.token import KeyRings, UnknownKey
+from pgmta.compose.token import KeyRings, LinkNumbers, UnknownKey
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable, TemplateError
 from pgmta.logs import get
 from pgmta.model import Message, Reply
@@ -24,6 +30,7 @@ from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import Prepare, Prepared, QueueStage, StageContext, Waiting
 
 _EMPTY_LINE = b"\r\n\r\n"
+_SCOPE = '"_scope"'  # is in the metadata of mail from which recipients unsubscribe
 _TAIL_OCTETS = 200  # more than the end of a tail has
 _MAX_SOURCE_OCTETS = 64 << 20  # of all templates in memory, about
 
@@ -82,13 +89,16 @@ class _ForTemplate(Waiting):
 class ComposeStage(QueueStage[_ForTemplate]):
     """Composes content from the parameters of its message; other mail passes.
 
+    Mail from which its recipients unsubscribe has a link for each row. Other mail that came as
+    octets gets the fields of one click in front of its header.
+
     The same message gets the same octets at each attempt and in each process: the Message-ID and
     boundaries are those of the message, and Date is the time of the row. Mail whose template is
     not known yet waits until it is read. Large parameters are read when the content is sent.
 
     Mail that can't be composed goes on hold, whatever its `on_failed` says: its row or its template
-    was changed by hand. Mail waits if the key of its token is not configured, because another
-    process may have it.
+    was changed by hand. Mail waits if the key of its token or the URL of its link is not
+    configured, because another process may have it.
     """
 
     most = 1000
@@ -107,14 +117,34 @@ class ComposeStage(QueueStage[_ForTemplate]):
     def prepare(self, outgoing: Outgoing) -> Prepared:
         """Return the message with its content; take it, if its template has to be read."""
         message = outgoing.message
+        if (metadata := outgoing.items[0].metadata) is not None and _SCOPE in metadata:
+            return self._by_row(outgoing, metadata)
         if message.composition is None:
             return outgoing
         if self._last and self._last[0] is message:
             return _with_content(outgoing, self._last[1])
-        if not message.composition:
-            content = ComposedContent(self, outgoing, message.id)
+        return self._prepared(outgoing)
+
+    def _by_row(self, outgoing: Outgoing, metadata: str) -> Prepared:
+        """Return the mail of each row, with its link if it has one."""
+        items = outgoing.items
+        # programs may have this word in other places
+        if outgoing.message.composition is None and "_scope" not in json.loads(metadata):
+            return outgoing
+        each = [self._prepared(outgoing._replace(items=[item])) for item in items]
+        self._last = None
+        return each[0] if len(items) == 1 else [made for made in each if made]
+
+    def _prepared(self, outgoing: Outgoing) -> Outgoing | None:
+        message = outgoing.message
+        if message.composition == "":
+            content = ComposedContent(self, outgoing, message.id, outgoing.items[0].id)
             return outgoing._replace(content=content)
         try:
+            if message.composition is None:
+                link = self._keys.unsubscription(_numbers(outgoing))
+                fields = "".join(f"{n}: {v}\r\n" for n, v in one_click_fields(link).items())
+                return outgoing._replace(trace=outgoing.trace + fields.encode())
             composition = read_composition(message.composition)
             template_id = composition.template_id
             template = None if template_id is None else self._templates.find(template_id)
@@ -264,6 +294,7 @@ class ComposedContent:
     stage: ComposeStage = field(compare=False, repr=False)
     outgoing: Outgoing = field(compare=False, repr=False)
     message_id: int
+    row_id: int
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the parts. Raises DeliveryError if it can't be composed, or read."""
@@ -297,8 +328,14 @@ def _compose(
     if isinstance(template, str):
         raise ValueError(f"template {composition.template_id}: {template}")
     identity = MessageIdentity(outgoing.message.message_id_header or "", outgoing.items[0].ts)
-    parts = parts_for(composition.params, template, keys)
+    parts = parts_for(composition.params, template, keys, row=_numbers(outgoing))
     return compose_head(parts, identity), tail_end(parts, identity)
+
+
+def _numbers(outgoing: Outgoing) -> LinkNumbers:
+    """Return what a link says of the first row."""
+    item = outgoing.items[0]
+    return LinkNumbers.of_row(item.message_id, item.id, item.ts)
 
 
 def _with_content(outgoing: Outgoing, made: Outgoing) -> Outgoing:

@@ -171,7 +171,7 @@ COMMENT ON FUNCTION submit_message_id IS
 
 CREATE FUNCTION submit_options(
     send_at timestamptz, priority integer, INOUT metadata jsonb, key text, tenant text, on_failed text,
-    deadline timestamptz, OUT scheduled timestamptz
+    deadline timestamptz, scope text, OUT scheduled timestamptz
 ) LANGUAGE plpgsql AS $$
 DECLARE
     fault text[];
@@ -195,13 +195,25 @@ BEGIN
         metadata := metadata || jsonb_build_object('_deadline', submit_deadline(deadline));
     END IF;
     IF exempt THEN metadata := metadata || submit_exempt(); END IF;
+    IF scope IS NOT NULL THEN
+        PERFORM submit_scope(scope, tenant);
+        metadata := metadata || jsonb_build_object('_scope', scope);
+    END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN
         PERFORM submit_text('key', key), submit_text('metadata', metadata::text);
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_options IS
-    'Raises the error of the first bad argument beside envelope and content. Returns the metadata with the deadline, '
-    'and send_at if the mail is scheduled, else null.';
+    'Raises the error of the first bad argument beside envelope and content. Returns the metadata with the deadline '
+    'and the scope, and send_at if the mail is scheduled, else null.';
+
+-- a feature replaces it
+CREATE FUNCTION submit_scope(scope text, tenant text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM submit_refuse('unsubscribe', 'there is no list of suppressions here', NULL, 'Leave it out.');
+END $$;
+COMMENT ON FUNCTION submit_scope IS
+    'Raises the error of a scope from which recipients of a tenant can''t unsubscribe, as the argument unsubscribe has it.';
 
 CREATE FUNCTION submit_exempt() RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -24,16 +24,16 @@ BEGIN
     IF mail ->> 'template' IS NOT NULL THEN
         RETURN submit_template(mail ->> 'template', mail ->> 'recipient', coalesce(nullif(mail -> 'params', 'null'), '{}'),
             (mail ->> 'version')::numeric::integer, files, send_at, priority, metadata, mail ->> 'key', tenant, on_failed,
-            once, false, deadline);
+            once, false, deadline, mail ->> 'unsubscribe');
     ELSIF mail ->> 'content' IS NOT NULL THEN
         RETURN submit(mail ->> 'sender', json_texts(mail -> 'recipients'),
             submit_octets('content', mail -> 'content', contents), send_at, priority, metadata, mail ->> 'key', tenant,
-            on_failed, once, false, deadline);
+            on_failed, once, false, deadline, mail ->> 'unsubscribe');
     END IF;
     RETURN submit_mail(mail ->> 'sender', json_texts(mail -> 'to'), mail ->> 'subject', mail ->> 'body',
         mail ->> 'html', json_texts(mail -> 'cc'), json_texts(mail -> 'bcc'), mail ->> 'reply_to',
         coalesce(nullif(mail -> 'headers', 'null'), '{}'), files, mail ->> 'from', send_at, priority, metadata,
-        mail ->> 'key', tenant, on_failed, once, false, deadline);
+        mail ->> 'key', tenant, on_failed, once, false, deadline, mail ->> 'unsubscribe');
 END $$;
 COMMENT ON FUNCTION submit_object IS
     'Submits a mail that is a JSON object by submit_mail(), submit_template() or submit(), and returns its id. Raises '
@@ -46,7 +46,7 @@ CREATE FUNCTION mail_keys(mail jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
         ELSE jsonb '{"sender": "text", "to": "texts", "cc": "texts", "bcc": "texts", "reply_to": "text", "from": "text",
             "subject": "text", "body": "text", "html": "text", "headers": "any", "attachments": "list"}' END
         || jsonb '{"send_at": "time", "deadline": "time", "priority": "integer", "metadata": "any", "key": "text",
-            "tenant": "text", "on_failed": "text", "once": "boolean"}'
+            "tenant": "text", "on_failed": "text", "once": "boolean", "unsubscribe": "text"}'
 $$;
 COMMENT ON FUNCTION mail_keys IS 'The keys that a mail of its kind may have: by template, as octets, or as parts.';
 

@@ -40,7 +40,7 @@ CREATE FUNCTION submit(
     sender text, recipients text[], content bytea, send_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL,
     tenant text DEFAULT '', on_failed text DEFAULT 'remove', once boolean DEFAULT false,
-    wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL
+    wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL, unsubscribe text DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
@@ -65,10 +65,10 @@ BEGIN
             WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
             WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
             WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
-    ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+    ELSIF num_nonnulls(send_at, key, deadline, unsubscribe) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
             OR tenant <> '' COLLATE "C" OR on_failed <> 'remove' COLLATE "C" THEN
         SELECT * INTO metadata, scheduled
-        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
+        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline, unsubscribe);
     END IF;
     IF cardinality(recipients) IS DISTINCT FROM 1 OR domains[1] IS NULL OR sender_domain IS NULL THEN
         SELECT * INTO recipients, sender_domain, domains FROM submit_envelope(sender COLLATE "C", recipients);
@@ -77,10 +77,14 @@ BEGIN
     header := submit_header(content, settings.message_size);
     -- each submission opens a block of ids, so that smtpd's blocks never have this one
     message_id := next_message_id();
-    IF key IS NOT NULL THEN
-        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
-            metadata - '_trace', on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));
-        IF known IS NOT NULL THEN RETURN known; END IF;
+    IF num_nonnulls(key, unsubscribe) > 0 THEN
+        IF unsubscribe IS NOT NULL AND header ~ '(?in)^list-unsubscribe(-post)?[ \t]*:' COLLATE "C" THEN
+            PERFORM submit_refuse('content', 'it has List-Unsubscribe, and pgmta writes it for each recipient', NULL, 'Leave it out.');
+        ELSIF key IS NOT NULL THEN
+            known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(sender, recipients, priority,
+                metadata - '_trace', on_failed, once, extract(epoch FROM send_at))::text, getdatabaseencoding()) || sha256(content)));
+            IF known IS NOT NULL THEN RETURN known; END IF;
+        END IF;
     END IF;
     message_id_header := CASE WHEN header ~ '(?in)^message-id[ \t]*:' COLLATE "C" THEN submit_message_id(header) END;
     added := submit_missing(header, settings.hostname);

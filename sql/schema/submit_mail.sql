@@ -6,7 +6,7 @@ CREATE FUNCTION submit_mail(
     attachments submit_attachment[] DEFAULT '{}', "from" text DEFAULT NULL, send_at timestamptz DEFAULT NULL,
     priority integer DEFAULT 5, metadata jsonb DEFAULT '{}', key text DEFAULT NULL, tenant text DEFAULT '',
     on_failed text DEFAULT 'remove', once boolean DEFAULT false, wake boolean DEFAULT false,
-    deadline timestamptz DEFAULT NULL
+    deadline timestamptz DEFAULT NULL, unsubscribe text DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on AS $$
 #variable_conflict use_variable
@@ -26,7 +26,7 @@ BEGIN
     END IF;
     RETURN submit_composed(NULL, judged.params, sender COLLATE "C", judged.sender_domain, judged.recipients, judged.domains,
         attachments, body IS NOT NULL, html IS NOT NULL, send_at, priority, metadata, key, tenant, on_failed, once, wake,
-        deadline, NULL);
+        deadline, NULL, unsubscribe);
 END $$;
 COMMENT ON FUNCTION submit_mail IS
     'Puts mail into the queue that is given as parts, in the transaction of the caller, and returns its id. It is '
@@ -36,7 +36,7 @@ CREATE FUNCTION submit_template(
     template text, recipient text, params jsonb DEFAULT '{}', version integer DEFAULT NULL,
     attachments submit_attachment[] DEFAULT '{}', send_at timestamptz DEFAULT NULL, priority integer DEFAULT 5,
     metadata jsonb DEFAULT '{}', key text DEFAULT NULL, tenant text DEFAULT '', on_failed text DEFAULT 'remove',
-    once boolean DEFAULT false, wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL
+    once boolean DEFAULT false, wake boolean DEFAULT false, deadline timestamptz DEFAULT NULL, unsubscribe text DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on AS $$
 #variable_conflict use_variable
@@ -61,7 +61,9 @@ BEGIN
     ELSIF judged.sender_domain IS NULL THEN  -- a row that was changed by hand
         PERFORM submit_refuse_mailbox('sender', found.sender, 'Address: ');
     END IF;
-    PERFORM submit_words(params, found.words);
+    -- the value of this word is the link
+    PERFORM submit_words(params, CASE WHEN coalesce(unsubscribe, found.unsubscribe) IS NULL THEN found.words
+        ELSE found.words - 'unsubscribe' END);
     IF octet_length(params::text) > 65536 AND (
             SELECT sum(octet_length(value)::bigint
                 * regexp_count(concat(found.body, found.html), concat('\{\{[ \t]*', name, '[ \t]*\}\}')))
@@ -71,7 +73,8 @@ BEGIN
     END IF;
     RETURN submit_composed(found.id, jsonb_build_object('to', judged.to_pairs, 'words', params), found.sender COLLATE "C",
         judged.sender_domain, judged.recipients, judged.domains, attachments, found.body IS NOT NULL, found.html IS NOT NULL,
-        send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline, jsonb_build_array(template, version));
+        send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline, jsonb_build_array(template, version, unsubscribe),
+        coalesce(unsubscribe, found.unsubscribe));
 END $$;
 COMMENT ON FUNCTION submit_template IS
     'Puts mail into the queue that a template and its words make, in the transaction of the caller, and returns its '
@@ -80,7 +83,8 @@ COMMENT ON FUNCTION submit_template IS
 CREATE FUNCTION submit_composed(
     template_id bigint, params jsonb, sender text, sender_domain text, recipients text[], domains text[],
     attachments submit_attachment[], has_body boolean, has_html boolean, send_at timestamptz, priority integer,
-    metadata jsonb, key text, tenant text, on_failed text, once boolean, wake boolean, deadline timestamptz, given jsonb
+    metadata jsonb, key text, tenant text, on_failed text, once boolean, wake boolean, deadline timestamptz, given jsonb,
+    scope text
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -99,19 +103,21 @@ BEGIN
             WHEN priority IS NULL THEN 'priority' WHEN metadata IS NULL THEN 'metadata'
             WHEN tenant IS NULL THEN 'tenant' WHEN on_failed IS NULL THEN 'on_failed'
             WHEN once IS NULL THEN 'once' ELSE 'wake' END, 'it is null');
-    ELSIF num_nonnulls(send_at, key, deadline) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
+    ELSIF num_nonnulls(send_at, key, deadline, scope) > 0 OR priority NOT BETWEEN 0 AND 9 OR metadata <> '{}'
             OR tenant <> '' COLLATE "C" OR on_failed <> 'remove' COLLATE "C" THEN
         SELECT * INTO metadata, scheduled
-        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline);
+        FROM submit_options(send_at, priority, metadata, key, tenant COLLATE "C", on_failed, deadline, scope);
     END IF;
     IF domains[1] = 'sms' THEN PERFORM submit_sms(template_id IS NOT NULL, params, has_body, attachments); END IF;
     SELECT * INTO settings FROM submit_settings;
-    IF key IS NOT NULL THEN
-        known := submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(coalesce(given, to_jsonb(sender)), params,
-            recipients, priority, metadata - '_trace', on_failed, once, extract(epoch FROM send_at), (
+    IF num_nonnulls(key, scope) > 0 THEN
+        known := CASE WHEN key IS NOT NULL THEN submit_key(tenant, key, message_id, sha256(convert_to(jsonb_build_array(
+            coalesce(given, jsonb_build_array(sender, scope)), params, recipients, priority,
+            metadata - '{_trace,_scope}'::text[], on_failed, once, extract(epoch FROM send_at), (
                 SELECT jsonb_agg(jsonb_build_array(a.name, a.type, encode(sha256(a.content), 'hex'), a.content_id))
-                FROM unnest(attachments) AS a))::text, getdatabaseencoding())));
+                FROM unnest(attachments) AS a))::text, getdatabaseencoding()))) END;
         IF known IS NOT NULL THEN RETURN known; END IF;
+        IF scope IS NOT NULL THEN params := params || jsonb_build_object('unsubscribe', scope); END IF;
     END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN
         PERFORM submit_text(CASE WHEN template_id IS NULL THEN part WHEN part = 'to' THEN 'recipient' ELSE 'params' END,
@@ -151,7 +157,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION submit_composed IS
     'The common part of submit_mail() and submit_template(), once they have judged their mailboxes. For a key, '
-    '`given` is the template as it was asked for: a new version makes no other mail of a repetition.';
+    '`given` is the template as it was asked for: a new version makes no other mail of a repetition. `scope` is that of the '
+    'link by which its recipients unsubscribe.';
 
 CREATE FUNCTION submit_field(value text, most integer DEFAULT 2000) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN value ~ '[\u0001-\u001f\u007f]' COLLATE "C"
@@ -258,7 +265,8 @@ BEGIN
     WHERE fault IS NOT NULL ORDER BY name COLLATE "C" LIMIT 1;
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('params', reason, 'Word: ' || to_json(left(bad, 100)),
-            CASE WHEN reason IN ('the template has no such word', 'a word is missing') THEN
+            CASE WHEN reason = 'a word is missing' AND bad = 'unsubscribe' THEN 'Give the argument unsubscribe a scope.'
+            WHEN reason IN ('the template has no such word', 'a word is missing') THEN
                 format('It has %s.', coalesce((SELECT string_agg(w, ', ' ORDER BY w) FROM jsonb_object_keys(words) AS w), 'none'))
             ELSE 'docs/programs/templates.md has the values of each place: "Words".' END);
     END IF;

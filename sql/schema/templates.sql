@@ -14,6 +14,7 @@ CREATE TABLE templates (
     html text,
     headers jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_headers CHECK (jsonb_typeof(headers) = 'object'),
     words jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_words CHECK (jsonb_typeof(words) = 'object'),
+    unsubscribe text COLLATE "C" CONSTRAINT templates_unsubscribe CHECK (unsubscribe ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'),
     created_at timestamptz NOT NULL DEFAULT now(),
     created_by text NOT NULL DEFAULT acting(),
     UNIQUE (tenant, name, version),
@@ -35,6 +36,7 @@ COMMENT ON COLUMN templates.html IS 'HTML, with {{word}}; null for none.';
 COMMENT ON COLUMN templates.headers IS 'Further fields of the header: names and values, with {{word}}.';
 COMMENT ON COLUMN templates.words IS
     'Each word and its places: text, field, name, address, url, url_part, atom. They say which values fit.';
+COMMENT ON COLUMN templates.unsubscribe IS 'The scope from which recipients unsubscribe, unless the mail names one; null: none.';
 COMMENT ON COLUMN templates.created_at IS 'When it was stored.';
 COMMENT ON COLUMN templates.created_by IS 'The login that stored it.';
 COMMENT ON SEQUENCE templates_id_seq IS 'templates.id.';
@@ -42,6 +44,7 @@ COMMENT ON CONSTRAINT templates_headers ON templates IS 'Values by name.';
 COMMENT ON CONSTRAINT templates_name ON templates IS '1 to 64 letters, digits and . _ -';
 COMMENT ON CONSTRAINT templates_tenant ON templates IS 'As submit() takes it.';
 COMMENT ON CONSTRAINT templates_text ON templates IS 'It has text, html or both.';
+COMMENT ON CONSTRAINT templates_unsubscribe ON templates IS 'Up to 64 letters, digits and . _ -';
 COMMENT ON CONSTRAINT templates_version ON templates IS 'From 1 on.';
 COMMENT ON CONSTRAINT templates_words ON templates IS 'Lists of places by word.';
 COMMENT ON INDEX templates_tenant_name_version_key IS 'submit_template() and queuectl template; no version is taken twice.';
@@ -65,5 +68,7 @@ COMMENT ON TRIGGER templates_unchanged ON templates IS 'A retry, and another hos
 INSERT INTO rights (object, role, privileges) VALUES
     ('templates', 'pgmta_queued', 'SELECT'),
     ('templates', 'pgmta_operator',
-        'SELECT, INSERT (tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words)'),
+        'SELECT, INSERT (tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words, '
+        'unsubscribe)'),
+    ('FUNCTION submit_scope', 'pgmta_operator', 'EXECUTE'),
     ('templates', 'pgmta_reader', 'SELECT');

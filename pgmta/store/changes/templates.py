@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
+
 from pgmta.compose.template import Template, TemplateSource
+from pgmta.errors import PgmtaError, SubmissionError
 from pgmta.postgres.operator import OperatorConnection
+from pgmta.store.changes.sql_interface import refused
 from pgmta.store.queries import queries
 
 _SQL = queries("templates")
@@ -58,7 +62,8 @@ class TemplateTable:
     async def put(self, templates: Sequence[NamedTemplate]) -> list[tuple[int, bool]]:
         """Store the templates, all or none. Return the version of each, and whether it is new.
 
-        A template that equals the last version of its name makes none.
+        A template that equals the last version of its name makes none. Raises PgmtaError for an
+        unknown scope.
         """
         stored: dict[int, tuple[int, bool]] = {}
         # sorted, so that two operators wait for each other and never deadlock
@@ -71,6 +76,14 @@ class TemplateTable:
         return [stored[index] for index in range(len(templates))]
 
     async def _put(self, given: NamedTemplate) -> tuple[int, bool]:
+        if scope := given.source.unsubscribe:
+            try:  # mail of all tenants may have a template without one
+                await self._db.row(_SQL["scope"], {"scope": scope, "tenant": given.tenant or "*"})
+            except psycopg.Error as error:
+                problem = refused(error)
+                if isinstance(problem, SubmissionError):
+                    raise PgmtaError(f"template {given.name}: {problem}") from None
+                raise
         while True:
             last = await self.find(given.tenant, given.name)
             if last and (last.source, last.row["words"]) == (given.source, given.words):
@@ -90,6 +103,7 @@ class TemplateTable:
                     "html": source.html,
                     "headers": json.dumps(dict(source.headers)),
                     "words": json.dumps(given.words),
+                    "unsubscribe": source.unsubscribe,
                 },
             )
             if row:  # otherwise another operator has taken this version meanwhile
@@ -112,6 +126,6 @@ class TemplateTable:
         source = TemplateSource(
             sender=row["sender"], from_=row["from_field"], reply_to=row["reply_to"],
             subject=row["subject"], body=row["body"], html=row["html"],
-            headers=row["headers"],
+            headers=row["headers"], unsubscribe=row["unsubscribe"],
         )  # fmt: skip
         return StoredTemplate(source, row)

@@ -42,8 +42,8 @@ CREATE TRIGGER suppressions_changed_withdraw AFTER UPDATE ON suppressions REFERE
 COMMENT ON TRIGGER suppressions_added_withdraw ON suppressions IS 'Whoever suppresses withdraws.';
 COMMENT ON TRIGGER suppressions_changed_withdraw ON suppressions IS 'Also after a release.';
 
-CREATE FUNCTION campaign_recipient(campaign bigint, number integer)
-RETURNS TABLE (address text, tenant text, scope text, source text) LANGUAGE sql STABLE
+CREATE FUNCTION campaign_recipient(campaign bigint, number bigint, day date)
+RETURNS TABLE (address text, tenant text, scope text, mail text) LANGUAGE sql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
     -- number 0 is a test message; a person who had to be forgotten has no address here
     SELECT r.recipient, c.tenant, c.scope, format('campaign %s recipient %s', c.id, r.number)

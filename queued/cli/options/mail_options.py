@@ -31,6 +31,7 @@ _OPTIONS = [
         show_default=True,
         help="After a final failure: put the row on hold, remove it, or bounce it.",
     ),
+    click.option("--unsubscribe", metavar="SCOPE", help="Add a link to unsubscribe from it."),
     click.option("--once", is_flag=True, help="Never a second copy, if an outcome is unknown."),
 ]
 

@@ -52,6 +52,7 @@ class FrontMatter(Section):
     reply_to: str | None = None
     subject: Annotated[str, BeforeValidator(lambda text: "" if text is None else text)]
     headers: dict[str, str] = Field(default_factory=dict)
+    unsubscribe: str | None = None
 
     @property
     def reverse_path(self) -> str:
@@ -119,6 +120,7 @@ def read_template(path: Path, tenant: str = "") -> NamedTemplate:
         body=texts.get("body"),
         html=texts.get("html"),
         headers=fields.headers,
+        unsubscribe=fields.unsubscribe or None,
     )
     try:
         name = fields.name or check_name(path.stem)
@@ -193,6 +195,7 @@ def front_matter(tenant: str, name: str, source: TemplateSource) -> str:
         **({"reply_to": source.reply_to} if source.reply_to else {}),
         "subject": source.subject,
         **({"headers": dict(sorted(source.headers.items()))} if source.headers else {}),
+        **({"unsubscribe": source.unsubscribe} if source.unsubscribe else {}),
     }
     text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=1 << 20)
     return f"{_FENCE}\n{text}{_FENCE}\n"

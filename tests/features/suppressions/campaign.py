@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from pgmta.compose.template import TemplateSource
-from pgmta.compose.token import Purpose, recipient_octets
+from pgmta.compose.token import LinkNumbers, Purpose
 from tests.features.lifecycle.tokens import KEYS, put_template
 from tests.support.rows import column, fetch
 from tests.web.web import RINGS
@@ -83,4 +83,4 @@ class Campaign:
 
 def token(campaign: int, number: int) -> str:
     """The token of a recipient."""
-    return RINGS[UNSUBSCRIBE].sign(recipient_octets(campaign, number))
+    return RINGS[UNSUBSCRIBE].sign(LinkNumbers(campaign, number).octets)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from pgmta.compose.token import KeyRing, Purpose, TokenKey, recipient_octets
+from pgmta.compose.token import KeyRing, LinkNumbers, Purpose, TokenKey
 from pgmta.features import folder
 from pgmta.postgres.embedded.programs import tool
 from queued.web.pages import page_texts
@@ -25,7 +25,7 @@ from tests.web.web import RINGS, Answer, Web
 
 FORM = "application/x-www-form-urlencoded"
 ONE_CLICK = "List-Unsubscribe=One-Click"
-_TOKEN = re.compile(rb"[A-Za-z0-9_-]{59,86}")
+_TOKEN = re.compile(rb"[A-Za-z0-9_-]{67,86}")
 
 
 def click(web: Web, text: str, body: str = ONE_CLICK, kind: str = FORM) -> Answer:
@@ -136,14 +136,15 @@ def test_forged_and_swapped_tokens_have_equal_answers(web: Web, campaign: Campai
     key = bytes.fromhex("c" * 64)
     bad = {
         "another key": KeyRing(UNSUBSCRIBE, [TokenKey("x", b"x" * 32)]).sign(
-            recipient_octets(campaign.id, 1)
+            LinkNumbers(campaign.id, 1).octets
         ),
         # the numbers of one, and the signature of another
         "swapped": good[:16] + other[16:],
         "no such recipient": token(campaign.id, 3),
         "no such campaign": token(campaign.id + 1, 1),
-        "largest": RINGS[UNSUBSCRIBE].sign(b"\x7f" + b"\xff" * 11),
-        "over bigint": RINGS[UNSUBSCRIBE].sign(b"\xff" * 12),
+        "largest": RINGS[UNSUBSCRIBE].sign(b"\x7f" + b"\xff" * 17),
+        "smallest": RINGS[UNSUBSCRIBE].sign(b"\x80" + b"\0" * 17),
+        "mail before the log": RINGS[UNSUBSCRIBE].sign(LinkNumbers(-1, 1, 1).octets),
         "another purpose": KeyRing(Purpose.ACTIVATE, [TokenKey("k1", key)]).sign(b"1" * 32),
         "cut": good[:-1],
         "longer": good + "A",
@@ -151,7 +152,7 @@ def test_forged_and_swapped_tokens_have_equal_answers(web: Web, campaign: Campai
         "empty": "",
         "not ASCII": "%C3%BC" * 20,
     }
-    assert recipient_octets(campaign.id, 1) == RINGS[UNSUBSCRIBE].verify(good)
+    assert LinkNumbers(campaign.id, 1).octets == RINGS[UNSUBSCRIBE].verify(good)
     answers = [click(web, text) for text in bad.values()]
     for answer in answers:
         answer.headers.pop("date")
@@ -163,7 +164,7 @@ def test_forged_and_swapped_tokens_have_equal_answers(web: Web, campaign: Campai
 
 def test_refusals_are_limited(web: Web, campaign: Campaign) -> None:
     campaign.add("ann@b.example")
-    statuses = [click(web, "A" * 59).status for _ in range(21)]
+    statuses = [click(web, "A" * 67).status for _ in range(21)]
     assert statuses == [422] * 20 + [429]
     assert click(web, token(campaign.id, 1)).status == 429
     assert campaign.reasons() == []
@@ -188,7 +189,7 @@ def test_rights_of_the_role(db: psycopg.Connection) -> None:
         " WHERE a.grantee = 'pgmta_web'::regrole ORDER BY 1",
     )
     assert may == ["callbacks_note", "unsubscribe"]
-    assert fetch(db, "SELECT pgmta.unsubscribe(1, 1)") == (False,)
+    assert fetch(db, "SELECT pgmta.unsubscribe(1, 1, '2026-01-01')") == (False,)
 
 
 def test_mail_waits_without_a_url(system: System, campaign: Campaign, tmp_path: Path) -> None:

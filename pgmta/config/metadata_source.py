@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from pgmta.config.types import Section, Whole, hint
+from pgmta.mail.metadata import OWN_KEYS
 
 SOURCES = (
     "listener",
@@ -61,4 +62,6 @@ def parse_key(key: str) -> str:
     """Return a metadata key; raises ValueError."""
     if not key or len(key) > 64 or not key.isprintable():
         raise ValueError("a metadata key is a word of at most 64 characters")
+    if key in OWN_KEYS:
+        raise ValueError(f"{key} is a key that pgmta alone gives")
     return key

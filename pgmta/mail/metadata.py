@@ -17,6 +17,9 @@ def values_of(metadata: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
+OWN_KEYS = frozenset(("_scope", "_exempt"))
+"""Keys that neither smtpd.yaml nor hooks may give: they decide which suppressions count."""
+
 DEADLINE_KEY = "_deadline"
 """The key of a row's metadata whose value is the time after which no attempt is made."""
 

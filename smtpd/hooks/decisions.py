@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgmta.mail.metadata import OWN_KEYS
 from pgmta.model import NewMessage
 from smtpd.hooks.answer import BadAnswer
 
@@ -111,6 +112,8 @@ def _metadata(value: Any) -> dict[str, str]:
             raise BadAnswer(
                 f"{key!r} is no key of metadata: a word of at most {_MAX_KEY_CHARACTERS} characters"
             )
+        if key in OWN_KEYS:
+            raise BadAnswer(f"{key} is a key of metadata that pgmta alone gives")
         found[key] = _text(f"metadata {key!r}", text, _MAX_VALUE_CHARACTERS)
     return found
 

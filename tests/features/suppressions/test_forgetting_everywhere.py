@@ -31,7 +31,8 @@ KEPT = {
     "what operators name themselves": (
         "tenant created_by changed_by held_by fed_by who role login password scram"
         " idempotency_keys.submitted_by user_networks rights mutexes origin scope credential_use"
-        " dkim_keys templates.name campaigns.name queue_counts suppression_scopes"
+        " dkim_keys templates.name templates.unsubscribe campaigns.name queue_counts"
+        " suppression_scopes"
     ),
     "words of ours, and numbers": (
         "event class late status action state kind mode takes former on_failed notify report_kind"

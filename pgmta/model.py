@@ -110,11 +110,13 @@ class Message:
 class ReasonToWait(NamedTuple):
     """Why mail may not go for now: `kind` says what it is, such as `suspended`.
 
-    `number` is that of the order behind it.
+    `number` is that of the order behind it. With a text in `final` the mail may never go, and its
+    row ends with this text in the log.
     """
 
     kind: str
     number: int
+    final: str = ""
 
 
 @dataclass(slots=True)
@@ -143,6 +145,7 @@ class Item:
     client: str = ""  # address|helo|protocol of who handed the message over by SMTP
     spans: RowSpans | None = field(default=None, compare=False)  # None: no trace is recorded
     reason_to_wait: ReasonToWait | None = None  # which the database has noted
+    suppressed: str = ""  # why the recipient gets no mail, as the database has noted; '': it does
     original: Item | None = None  # the row, if this is a copy with another recipient
 
 

@@ -37,14 +37,18 @@ class Event(StrEnum):
     UNKNOWN = "unknown"  # connection lost after the final dot
     HAND_BACK = "handed back"  # the attempt never began (drain)
     POSTPONE = "postponed"  # the row may not go yet: it waits until a time, and no attempt counts
+    SUPPRESS = "suppressed"  # the recipient wants no mail: the row ends, and no attempt counts
     REPORT = "reported"  # its DSN is in the queue, or none is due
 
 
 LOGGED_EVENTS = (
     *(each.value for each in (Event.DELIVERED, Event.DEFER, Event.FAIL, Event.UNKNOWN)),
-    *("deleted", "cancelled", "expired", "suppressed"),
+    *("deleted", "cancelled", "expired", Event.SUPPRESS.value),
 )
 """The events of the log: ends of attempts, and ends of rows without one."""
+
+NOT_BEGUN_EVENTS = (Event.HAND_BACK, Event.POSTPONE, Event.SUPPRESS)
+"""The events of a leased row without an attempt."""
 
 
 GONE = None
@@ -64,6 +68,7 @@ TRANSITIONS: dict[tuple[Status, Event], tuple[Status | None, ...]] = {
     (Status.SENDING, Event.FAIL): (*_FINAL, Status.REPORT),
     (Status.SENDING, Event.HAND_BACK): (Status.QUEUED,),
     (Status.SENDING, Event.POSTPONE): (Status.QUEUED,),
+    (Status.SENDING, Event.SUPPRESS): (GONE, Status.REPORT),
     (Status.REPORT, Event.REPORT): (GONE, Status.HOLD),
 }
 """The targets of each transition. `queue.once` and `queue.on_failed` choose between several."""
@@ -77,7 +82,7 @@ def after(event: Event, *, once: bool, on_failed: str, report: str = "") -> Stat
     """
     if event is Event.DELIVERED:
         return Status.REPORT if report else GONE
-    if event is Event.FAIL and on_failed == "bounce":
+    if event in (Event.FAIL, Event.SUPPRESS) and on_failed == "bounce":
         return Status.REPORT
     if event is Event.FAIL or (once and event in (Event.UNKNOWN, Event.TAKEOVER)):
         return GONE if on_failed == "remove" else Status.HOLD

@@ -23,6 +23,9 @@ OWN_KEYS = frozenset(("_scope", "_exempt"))
 DEADLINE_KEY = "_deadline"
 """The key of a row's metadata whose value is the time after which no attempt is made."""
 
+EXEMPT_KEY = "_exempt"
+"""The key of a row that goes whether its recipient is suppressed or not; its value says why."""
+
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:)(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )

@@ -49,7 +49,7 @@ QUEUED_SERIES = (
            ("next_hop", "event", "class")),
     Series(_D + "late_outcomes_total", "counter", "Outcomes whose row had moved on or was gone."),
     Series(_D + "returned_rows_total", "counter",
-           "Rows that were handed back or postponed: no attempt.", ("event",)),
+           "Rows that were handed back, postponed or suppressed: no attempt.", ("event",)),
     Series(_D + "first_attempt_seconds", "histogram",
            "From the acceptance of a row to the begin of its first attempt.", (), WAITS),
     Series(_D + "connect_seconds", "histogram",

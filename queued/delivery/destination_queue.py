@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from pgmta.errors import DeliveryError
 from pgmta.logs import get
-from pgmta.model import Item
+from pgmta.model import Item, ReasonToWait
 from pgmta.states import Event
 from queued.config import Delivery
 from queued.delivery.backlog import Backlog
@@ -292,12 +292,16 @@ class DestinationQueue:
                 continue
             if len(envelope.items) > channel.most_recipients:
                 self._leave(envelope, [*range(channel.most_recipients, len(envelope.items))])
+            late = False
             try:
                 once = not begin and any(item.once for item in envelope.items)
                 begun = not once or await envelope.guard.begin(envelope.items)
+                # by an order that came while the beginning was noted
+                if once and begun and self._gate.active:
+                    late = bool(self._kept_back(channel, envelope))
                 came = not (begin and begun) or await begin.come()
-                results = await channel.send(envelope) if begun and came else []
-                if once and channel.vain:
+                results = await channel.send(envelope) if begun and came and not late else []
+                if once and (late or channel.vain):
                     # the envelope waits again: if we die meanwhile, its outcome may not be unknown
                     await envelope.guard.withdraw(envelope.items)
             except Exception as error:
@@ -305,6 +309,10 @@ class DestinationQueue:
             except BaseException:
                 self._finish_all(envelope, CUT_OFF if channel.in_doubt else NOT_BEGUN)
                 raise
+            if late:
+                self._put_back(envelope)
+                envelope = None
+                continue
             if not results:
                 (self._hand_back if came else self._give_back)(envelope)
                 envelope = None
@@ -368,13 +376,17 @@ class DestinationQueue:
             channel.close()
             self._put_back(envelope)
             return True
-        reasons = self._gate.find_rows(items, self.destination, channel.name)
+        reasons = self._kept_back(channel, envelope)
         if not reasons:
             return False
         whole = len(reasons) == len(items)
         rest = envelope if whole else self.backlog.split(envelope, [*reasons], wait=False)
         self._finish(rest, [kept_back(reason) for reason in reasons.values()])
         return whole
+
+    def _kept_back(self, channel: Channel, envelope: Envelope) -> dict[int, ReasonToWait]:
+        """Return the places of the recipients that may not go by now, each with the reason."""
+        return self._gate.find_rows(envelope.items, self.destination, channel.name)
 
     def _hand_back(self, envelope: Envelope) -> None:
         self._finish_all(envelope, NOT_BEGUN)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from pgmta.metrics.series import NUMBERS, SECONDS, WAITS, Histogram
 from pgmta.model import Facts, Item, Outcome
-from pgmta.states import Event
+from pgmta.states import NOT_BEGUN_EVENTS
 from queued.process.next_hop_figures import NextHopFigures
 
-_NOT_BEGUN_EVENTS = (Event.HAND_BACK, Event.POSTPONE)
 MAX_NEXT_HOPS = 100
 """Next hops with own figures; the others share one."""
 
@@ -27,7 +26,7 @@ class DeliveryFigures:
         self.next_hops: NextHopFigures[tuple[str, str]] = NextHopFigures(MAX_NEXT_HOPS)
         """The same by next hop."""
         self.returned: Counter[str] = Counter()
-        """Rows that were handed back or postponed."""
+        """Rows without an attempt, by event."""
         self.late = 0
         """Outcomes that changed no row: it had moved on, or was gone."""
         self.claims = 0
@@ -65,7 +64,7 @@ class DeliveryFigures:
         attempts, hops = self.attempts, self.next_hops
         for outcome in outcomes:
             event, item = outcome.event, outcome.item
-            if event in _NOT_BEGUN_EVENTS:
+            if event in NOT_BEGUN_EVENTS:
                 self.returned[event.value] += 1
                 continue
             if changed is not None and item.id not in changed:

@@ -15,7 +15,7 @@ from pgmta.postgres.link import Link
 from pgmta.postgres.notify import News
 from pgmta.store.schema import Schema
 
-UNHEARD_S = 0.4
+UNHEARD_S = 0.5
 """Seconds between two reads, at least; without notifications an order is known within a second."""
 HEARD_S = 5.0
 """Seconds between two reads while notifications arrive."""

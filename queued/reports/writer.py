@@ -11,6 +11,7 @@ from datetime import datetime
 from pgmta.compose.composed_message import composed_header
 from pgmta.compose.header_fields import date
 from pgmta.compose.mime import MessageIdentity
+from pgmta.mail.metadata import EXEMPT_KEY
 from pgmta.mail.newlines import Mode, NewlineGuard, check
 from pgmta.model import CHUNK_OCTETS, PART_OCTETS, NewMessage, Options
 from pgmta.report_row import ReportedMessage
@@ -90,7 +91,7 @@ class ReportWriter:
             now=now,
         )
         first = plan.rows[0]
-        metadata: dict[str, str] = {"_report": plan.kind}
+        metadata: dict[str, str] = {"_report": plan.kind, EXEMPT_KEY: "report"}
         if first.part is not None:
             metadata["_partid"] = first.part
         message = NewMessage(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pgmta.logs import get
 from pgmta.model import Outcome
-from pgmta.states import Event
+from pgmta.states import NOT_BEGUN_EVENTS, Event
 from pgmta.store.records.traces import Trace, Traces
 from queued.delivery.transport.result import Result
 from queued.delivery.transport.transcript import Said, transcript
@@ -44,7 +44,7 @@ class AttemptRecorder:
 
         It raises nothing: the outcome counts more.
         """
-        if outcome.event in (Event.HAND_BACK, Event.POSTPONE):
+        if outcome.event in NOT_BEGUN_EVENTS:
             return
         item = outcome.item
         try:

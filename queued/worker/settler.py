@@ -12,7 +12,7 @@ from pgmta.errors import AnswerLost, Backend, StoreUnavailable, Undecided
 from pgmta.logs import get
 from pgmta.model import Item, Outcome, Reply
 from pgmta.postgres import faults
-from pgmta.states import Event
+from pgmta.states import NOT_BEGUN_EVENTS, Event
 from pgmta.store.queue.settle import Settlements
 from queued.process.delivery_figures import DeliveryFigures
 from queued.worker.leases import Leases
@@ -296,13 +296,13 @@ def _domain(item: Item) -> str:
 
 def _is_reported(outcome: Outcome) -> bool:
     """Return whether an outcome moves its row to REPORT."""
-    failed = outcome.event is Event.FAIL and outcome.item.on_failed == "bounce"
-    return failed or bool(outcome.report)
+    ended = outcome.event in (Event.FAIL, Event.SUPPRESS)
+    return (ended and outcome.item.on_failed == "bounce") or bool(outcome.report)
 
 
 def _warn_moved(outcome: Outcome) -> None:
     """Log that a row was taken over, or changed by an operator, before its outcome was written."""
-    if outcome.event not in (Event.HAND_BACK, Event.POSTPONE):
+    if outcome.event not in NOT_BEGUN_EVENTS:
         duplicate = outcome.event is Event.DELIVERED
         log.warning("row had moved on", duplicate=duplicate, **_facts(outcome))
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from pgmta.config.types import without_port
 from pgmta.mail.metadata import values_of
 from pgmta.model import Outcome
-from pgmta.states import Event
+from pgmta.states import NOT_BEGUN_EVENTS, Event
 from pgmta.store.queue.claim import Claim
 from pgmta.tracing import TRACE_KEY, Attributes, RowSpans, Tracing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
-
-_NO_ATTEMPT_EVENTS = (Event.HAND_BACK, Event.POSTPONE)
 
 
 class Spans:
@@ -70,7 +68,7 @@ class Spans:
 
     def concluded(self, outcome: Outcome, spans: RowSpans) -> None:
         """Make the span of an attempt. One that never began has none."""
-        if outcome.event in _NO_ATTEMPT_EVENTS:
+        if outcome.event in NOT_BEGUN_EVENTS:
             return
         error = ""
         if outcome.event is not Event.DELIVERED:

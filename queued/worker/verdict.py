@@ -10,7 +10,7 @@ from pgmta.logs import get
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.mail.metadata import DEADLINE_KEY, deadline_of
 from pgmta.model import Item, Outcome, ReasonToWait, Reply
-from pgmta.states import Event
+from pgmta.states import NOT_BEGUN_EVENTS, Event
 from queued.answers.answer_rules import AnswerRules
 from queued.config import QueuedConfig, Retry
 from queued.config.answer_index import Answer
@@ -131,7 +131,7 @@ def judge(
     """
     event = result.event
     item = replace(item, on_failed="hold") if result.hold else item
-    if event in (Event.DELIVERED, Event.HAND_BACK, Event.POSTPONE):
+    if event is Event.DELIVERED or event in NOT_BEGUN_EVENTS:
         outcome = settled(item, event, result, started, now)
         if result.wait is not None:
             wait = max(result.wait, 0.0)
@@ -190,7 +190,6 @@ def _until_deadline(item: Item, wait: float, now: datetime) -> tuple[float, str]
 
 
 _UNREAD_ANSWER = Answer(AnswerClass.OTHER, "", "")
-_NOT_BEGUN_EVENTS = (Event.HAND_BACK, Event.POSTPONE)
 
 # Multiplicative hashing (Knuth, The Art, vol. 3, section 6.4) spreads consecutive ids evenly.
 _MESSAGE_MULTIPLIER, _ATTEMPT_MULTIPLIER = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
@@ -229,7 +228,7 @@ class Judge:
         if reason := result.reason_to_wait:
             return self._put_off(item, result, reason, started, now)
         answer = _UNREAD_ANSWER
-        if result.event not in _NOT_BEGUN_EVENTS:
+        if result.event not in NOT_BEGUN_EVENTS:
             try:
                 permanent = result.event is Event.FAIL
                 answer = self._answers.read_reply(

@@ -42,7 +42,7 @@ ORDER BY message_id, id LIMIT %(limit)s
 
 -- name: facts
 -- The last attempts of the rows of these messages.
-SELECT row_id, attempt, ended_at, host, class FROM attempts
+SELECT row_id, attempt, ended_at, host, CASE event WHEN 'suppressed' THEN event ELSE class END FROM attempts
 WHERE message_id = ANY (%(ids)b::bigint[]) AND event = ANY (%(events)b::text[])
     AND ended_at > %(since)s - interval '1 day' AND ended_at < %(until)s + interval '1 day'
 

@@ -18,7 +18,7 @@ WITH outcome AS MATERIALIZED (
         AND (id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered')) OR EXISTS (
             SELECT FROM outcome AS o
             WHERE o.id = queue.id AND o.token = queue.lease_token AND o.status IS NULL
-                AND (queue.status = 'SENDING'
+                AND (queue.status = 'SENDING' OR (o.event = 'suppressed' AND queue.status = 'DELETE')
                     OR (o.event = 'unknown' AND queue.status NOT IN ('HOLD', 'DELETE', 'REPORT')))))
     RETURNING id
 ), delayed AS (
@@ -37,22 +37,22 @@ WITH outcome AS MATERIALIZED (
                 queue.last_reply),
             CASE WHEN queue.status = 'SENDING' AND (o.status = 'DEFERRED' OR o.event = 'postponed')
                 THEN now() + make_interval(secs => o.delay) ELSE queue.next_attempt END,
-            greatest(queue.attempts - CASE WHEN o.event IN ('handed back', 'postponed') THEN 1 ELSE 0 END, 0),
+            greatest(queue.attempts - CASE WHEN o.event IN ('handed back', 'postponed', 'suppressed') THEN 1 ELSE 0 END, 0),
             CASE WHEN o.success THEN NULL
-                WHEN o.event = 'failed' AND queue.status = 'SENDING' THEN 'undeliverable'
+                WHEN o.failed AND queue.status = 'SENDING' THEN 'undeliverable'
                 WHEN o.final AND queue.status <> 'DELETE'
                 THEN concat_ws('; ', 'outcome unknown: a release may send a second copy',
                     queue.hold_reason)
                 ELSE queue.hold_reason END,
             CASE WHEN o.success THEN o.report
-                WHEN o.event = 'failed' AND queue.status = 'SENDING' THEN 'failed'
+                WHEN o.failed AND queue.status = 'SENDING' THEN 'failed'
                 WHEN o.final AND queue.status <> 'DELETE' THEN 'unknown' ELSE queue.report_kind END,
-            CASE WHEN o.success OR (o.event = 'failed' OR o.final) AND queue.status = 'SENDING'
+            CASE WHEN o.success OR (o.failed OR o.final) AND queue.status = 'SENDING'
                 THEN %(worker)s ELSE queue.held_by END,
             CASE WHEN NOT o.final AND NOT o.success THEN queue.hold_until END,
             NULL::text, NULL::timestamptz, NULL::bigint, NULL::timestamptz{values}
         FROM (
-            SELECT *, event = 'delivered' AS success,
+            SELECT *, event = 'delivered' AS success, event IN ('failed', 'suppressed') AS failed,
                 event = 'unknown' AND status IS DISTINCT FROM 'DEFERRED' AS final FROM outcome
         ) AS o
         WHERE o.id = queue.id AND CASE WHEN o.success THEN o.report <> '' ELSE o.token = queue.lease_token END

@@ -20,6 +20,7 @@ RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
     WHEN status = 'REPORT' THEN CASE
         WHEN logged = attempts AND event = 'delivered' THEN 'delivered'
         WHEN report_kind IN ('relayed', 'delivered') THEN 'delivered'
+        WHEN event = 'suppressed' THEN event
         ELSE 'failed' END
     WHEN status <> 'HOLD' THEN lower(status COLLATE "C")
     WHEN attempts = 0 THEN 'held'
@@ -75,7 +76,7 @@ FROM (
         q.attempts, q.next_attempt, coalesce(q.since, last.ended_at, q.ts) AS at, q.code, q.reply, q.row_id
     FROM queue_states AS q LEFT JOIN LATERAL (
         SELECT a.attempt, a.event, a.ended_at FROM attempts AS a
-        WHERE q.attempts > 0 AND a.message_id = q.message_id AND a.row_id = q.row_id
+        WHERE (q.attempts > 0 OR q.status = 'REPORT') AND a.message_id = q.message_id AND a.row_id = q.row_id
         ORDER BY a.attempt DESC, a.event = 'deferred', a.ended_at DESC LIMIT 1
     ) AS last ON true
     WHERE (SELECT sees_all_mail()) OR q.submitted_by = acting()

@@ -44,6 +44,8 @@ def test_once_and_on_failed_choose_among_the_targets_of_an_event() -> None:
             chosen.add((Status.SENDING, event, target))
             if event is Event.FAIL:
                 assert target is final[policy]
+            elif event is Event.SUPPRESS:
+                assert target is (Status.REPORT if policy == "bounce" else GONE)
             elif once and event in (Event.UNKNOWN, Event.TAKEOVER):
                 assert target is lost[policy]
             else:

@@ -72,7 +72,7 @@ class Settlements:
             "senders": Texts([o.item.sender for o in outcomes]),
             "recipients": Texts([o.item.recipient[:MAX_INDEXED_CHARACTERS] for o in outcomes]),
             "domains": Texts([o.item.domain for o in outcomes]),
-            "attempts": Integers([o.item.attempts for o in outcomes]),
+            "attempts": Integers([o.item.attempts - (o.event is Event.SUPPRESS) for o in outcomes]),
             "codes": Smallints([o.reply.code for o in outcomes]),
             "enhanced": Texts([((m := _ENHANCED(o.reply.text)) and m[0]) or "" for o in outcomes]),
             "replies": Texts([o.reply.text for o in outcomes]),

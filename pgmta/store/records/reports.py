@@ -17,6 +17,7 @@ from pgmta.postgres.binary import Bigints, Integers, Texts
 from pgmta.postgres.link import Link
 from pgmta.postgres.notify import NOTIFY
 from pgmta.report_row import ReportedMessage, ReportRow
+from pgmta.states import Event
 from pgmta.store.queries import queries
 from pgmta.store.queue.enqueue import Companion
 
@@ -133,7 +134,7 @@ class Reports:
         """
         params = {"ids": Bigints(ids), "limit": limit}
         rows = [ReportRow(*row) for row in await self._link.run(_SQL["rows"], params)]
-        await self._add_facts(rows, ["failed", "delivered"])
+        await self._add_facts(rows, ["failed", "delivered", "suppressed"])
         return rows
 
     async def delayed(
@@ -166,7 +167,9 @@ class Reports:
                 last[found[0]] = found
         for row in rows:
             if (fact := last.get(row.id)) and (row.refusal or not row.bounced):
-                row.attempted, row.host, row.answer_class = fact[2], fact[3], fact[4] or ""
+                row.answer_class = fact[4] or ""
+                if row.answer_class != Event.SUPPRESS:  # which is no attempt
+                    row.attempted, row.host = fact[2], fact[3]
 
     async def messages(self, ids: Iterable[int]) -> dict[int, ReportedMessage]:
         """Return these messages without content; one may be gone. Raises StoreUnavailable."""

@@ -44,7 +44,8 @@ class Keeper:
     ) -> dict[int, ReasonToWait]:
         """Return the places of the rows that may not go now, each with the reason.
 
-        `host` is the one that a connection has, '' before there is a connection.
+        A row with a final reason ends. `host` is the one that a connection has, '' before there is
+        a connection.
         """
         return {}
 

@@ -99,7 +99,9 @@ def postponed(wait: float, reason: str) -> Result:
 
 
 def kept_back(reason: ReasonToWait) -> Result:
-    """Return the result of a row that the gate keeps back."""
+    """Return the result of a row that the gate keeps back, for now or for good."""
+    if reason.final:
+        return Result(Event.SUPPRESS, Reply(0, reason.final))
     return Result(Event.POSTPONE, Reply(0, ""), reason_to_wait=reason)
 
 

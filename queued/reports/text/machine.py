@@ -42,6 +42,7 @@ _DETAILS = {
     "loop": ".4.6",
     "undecided": ".3.0",
     "expired": ".4.7",
+    "suppressed": ".7.1",
 }
 
 

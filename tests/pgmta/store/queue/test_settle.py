@@ -67,6 +67,7 @@ async def test_every_event_moves_the_row_as_the_table_of_transitions_says(
         Event.FAIL: ("HOLD", 3, "451 4.0.0 later", *no_lease, 0),
         Event.HAND_BACK: ("QUEUED", 2, "451 4.0.0 later", *no_lease, 0),
         Event.POSTPONE: ("QUEUED", 2, "451 4.0.0 later", *no_lease, 10),
+        Event.SUPPRESS: None,
     }
     events = [event for status, event in TRANSITIONS if status is Status.SENDING]
     assert set(events) == {*expected, Event.TAKEOVER}
@@ -85,8 +86,9 @@ async def test_every_event_moves_the_row_as_the_table_of_transitions_says(
         "worker, started_at, ended_at, class FROM attempts"
     ).fetchall()
     assert sorted(logged) == sorted(
-        (event, i.id, 3, i.token, 451, "4.0.0", "4.0.0 later", "end of data", "mx:25", "worker",
-         STARTED, ENDED, None if event is Event.DELIVERED else "greylisted")
+        (event, i.id, 2 if event is Event.SUPPRESS else 3, i.token, 451, "4.0.0", "4.0.0 later",
+         "end of data", "mx:25", "worker", STARTED, ENDED,
+         None if event is Event.DELIVERED else "greylisted")
         for event, i in items.items() if event not in (Event.HAND_BACK, Event.POSTPONE)
     )  # fmt: skip
     assert column(db, "SELECT DISTINCT tableoid::regclass::text FROM attempts") == [

@@ -1,7 +1,7 @@
 """Suppressions: addresses that get no mail, because they bounced, complained or unsubscribed.
 
-Campaigns ask for them. What came back and complaints add to them by a trigger on the log. See
-docs/programs/suppressions.md.
+All mail is asked before its attempt. What came back and complaints add to them by a trigger on the
+log. See docs/programs/suppressions.md.
 """
 
 from pgmta.features import Command, Feature
@@ -17,5 +17,6 @@ FEATURE = Feature(
     },
     sections={"suppressions": ".config:Suppressions"},
     routes=(".pages:PAGES",),
+    process_parts=(".watch:add_watch",),
     stages={"DeadlineStage": ".complaint_stage:ComplaintStage"},
 )

@@ -41,3 +41,11 @@ SELECT pgmta.unsubscribe(%(list)s, %(number)s, %(date)s)
 -- name: unsubscribable
 -- Whether the role may unsubscribe recipients.
 SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.unsubscribe(bigint, bigint, date)'), 'EXECUTE'), false)
+
+-- name: any
+-- Whether there is any suppression, of whatever kind.
+SELECT suppressions_there()
+
+-- name: because
+-- Why each of these addresses gets no mail of its tenant and scope; null: it gets mail.
+SELECT suppressed_because(%(tenants)b::text[], %(scopes)b::text[], %(addresses)b::text[])

@@ -189,6 +189,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION suppressed IS 'Whether each of these addresses gets no mail of this tenant and scope, in their order.';
 
+CREATE FUNCTION suppressions_there() RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$ SELECT EXISTS (SELECT FROM suppressions) $$;
+COMMENT ON FUNCTION suppressions_there IS 'Whether there is any suppression, released ones too. Without any, no row is looked at.';
+
 -- By arrays, because files are imported. An array that is null has the default for all.
 CREATE FUNCTION suppressions_put(
     addresses text[], tenants text[], scopes text[], reasons text[] DEFAULT NULL, sources text[] DEFAULT NULL,
@@ -322,4 +326,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION suppressed_because', 'pgmta_smtpd', 'EXECUTE'),
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE');
+    ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppressions_there', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION suppressions_there', 'pgmta_smtpd', 'EXECUTE');

@@ -1,0 +1,62 @@
+"""The list of suppressions as queued and smtpd ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pgmta.mail.metadata import EXEMPT_KEY, values_of
+from pgmta.model import Item
+from pgmta.postgres.binary import Texts
+from pgmta.postgres.link import Link
+from pgmta.store.queries import feature_queries
+
+TRANSACTIONAL = "transactional"
+"""The scope of mail that names none."""
+
+_SCOPE_KEY = "_scope"
+_SQL = feature_queries("suppressions")
+
+
+class Asked(NamedTuple):
+    """A recipient, and the mail that it would get."""
+
+    tenant: str
+    scope: str
+    address: str
+
+
+def asked_for(item: Item) -> Asked | None:
+    """Return what is asked for a row; None if it goes in any case."""
+    scope = TRANSACTIONAL
+    if item.metadata and (_SCOPE_KEY in item.metadata or EXEMPT_KEY in item.metadata):
+        try:
+            values = values_of(item.metadata)
+        except (ValueError, RecursionError):  # such metadata has no keys that count
+            values = {}
+        if EXEMPT_KEY in values:
+            return None
+        scope = str(values.get(_SCOPE_KEY, TRANSACTIONAL))
+    return Asked(item.tenant, scope, item.recipient)
+
+
+class SuppressionLook:
+    """Asks the database. Each method raises StoreUnavailable, psycopg.Error."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def is_empty(self) -> bool:
+        """Return whether there is no suppression at all."""
+        ((found,),) = await self._link.run(_SQL["any"])
+        return not found
+
+    async def words(self, asked: Sequence[Asked]) -> list[str]:
+        """Return for each why it gets no mail, as logs have it; '': it gets mail."""
+        params = {
+            "tenants": Texts(each.tenant for each in asked),
+            "scopes": Texts(each.scope for each in asked),
+            "addresses": Texts(each.address for each in asked),
+        }
+        ((found,),) = await self._link.run(_SQL["because"], params)
+        return [words or "" for words in found]

@@ -1,0 +1,116 @@
+"""Ends rows for suppressed recipients before their attempt, in all workers of a process."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.metrics.series import MoreFigures, Series, Values
+from pgmta.model import Item, ReasonToWait
+from pgmta.states import Event
+from pgmta.store.schema import Schema
+from queued.delivery.transport.destination import Destination
+from queued.delivery.transport.gate import Keeper
+from queued.process.queued_process import QueuedProcess
+
+from .suppression_look import SuppressionLook, asked_for
+
+_REASON = re.compile(r": ([a-z_]+)")  # in the words of a suppression
+
+SERIES = (
+    Series("pgmta_queued_suppressed_rows_total", "counter",
+           "Rows that ended before an attempt, by the reason of the suppression.", ("reason",)),
+)  # fmt: skip
+
+
+class SuppressionWatch(Keeper):
+    """Looks at rows right after their claim, and at all leased ones when the list has changed.
+
+    While the list is empty, no row is looked at. `leased` yields the rows of all workers.
+    """
+
+    def __init__(
+        self, look: SuppressionLook, schema: Schema, leased: Callable[[], Iterable[Item]]
+    ) -> None:
+        super().__init__()
+        self.ready = False
+        self.found: Counter[str] = Counter()
+        """Rows for suppressed recipients so far, by reason."""
+        self._look = look
+        self._schema = schema
+        self._leased = leased
+
+    def _know(self, *, ready: bool, active: bool) -> None:
+        self.ready, self.active = ready, active
+        self.changed()
+
+    async def get_ready(self) -> None:
+        """Return once it is known whether the list is empty. Raises what the database does."""
+        self._schema.require()
+        await self.read()
+
+    async def look_at(self, items: Sequence[Item]) -> None:
+        """Note at each row why its recipient is suppressed. Raises what the database does."""
+        # what is known stays: the answer may be older than that of a look after a change
+        for item, words in await self._ask(items):
+            if words:
+                self._note(item, words)
+
+    def find_rows(
+        self, items: Sequence[Item], destination: Destination, host: str = ""
+    ) -> dict[int, ReasonToWait]:
+        """Return the places of rows whose recipients are suppressed: their end is final."""
+        return {
+            place: ReasonToWait(Event.SUPPRESS, 0, words)
+            for place, item in enumerate(items)
+            if (words := (item.original or item).suppressed)
+        }
+
+    async def read(self) -> None:
+        """Look at all leased rows, if there are suppressions. Raises what the database does.
+
+        After a failure nothing is claimed before a look has succeeded.
+        """
+        try:
+            if await self._look.is_empty():
+                self._know(ready=True, active=False)
+                return
+            # claims that come from here on look at their rows themselves
+            self._know(ready=self.ready, active=True)
+            for item, words in await self._ask(list(self._leased())):
+                self._note(item, words)
+            self._know(ready=True, active=True)
+        except (StoreUnavailable, psycopg.Error):
+            self._know(ready=False, active=self.active)
+            raise
+
+    async def _ask(self, items: Sequence[Item]) -> list[tuple[Item, str]]:
+        pairs = [(item, asked) for item in items if (asked := asked_for(item))]
+        if not pairs:
+            return []
+        words = await self._look.words([asked for _, asked in pairs])
+        return [(item, why) for (item, _), why in zip(pairs, words, strict=True)]
+
+    def _note(self, item: Item, words: str) -> None:
+        if words and not item.suppressed:
+            match = _REASON.search(words)
+            self.found[match[1] if match else "other"] += 1
+        item.suppressed = words
+
+
+def _values(watch: SuppressionWatch) -> Values:
+    return {SERIES[0].name: {(reason,): float(number) for reason, number in watch.found.items()}}
+
+
+def add_watch(process: QueuedProcess) -> None:
+    """Have a process end rows for suppressed recipients."""
+    orders = process.orders
+    watch = SuppressionWatch(SuppressionLook(orders.link), process.schema, process.leased)
+    process.gate.add_keeper(watch)
+    orders.add_reader("suppressions", watch.read)
+    process.more_figures.append(MoreFigures(SERIES, partial(_values, watch)))

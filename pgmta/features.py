@@ -83,6 +83,7 @@ class Feature:
     routes: tuple[ImportPath, ...] = ()  # WebPart
     servers: Mapping[str, ImportPath] = field(default_factory=dict)  # returns a SideServer or None
     first_steps: tuple[ImportPath, ...] = ()  # FirstStep
+    recipient_looks: tuple[ImportPath, ...] = ()  # makes a GroupedLook of Resources
 
 
 class SideServer(Protocol):

@@ -18,7 +18,6 @@ from pgmta.config.environment import Database
 from pgmta.config.loader import read_settings
 from pgmta.errors import ConfigError
 from pgmta.logs import get
-from pgmta.mail.address import parse_mailbox
 from smtpd.commands.commands import Commands
 from smtpd.commands.listener import SmtpListener
 from smtpd.commands.tally import Tally
@@ -128,10 +127,9 @@ class AiosmtpdHandler:
     ) -> str:
         """Take a recipient if the client may send to it."""
         commands: Commands = envelope.pgmta_commands
-        directory = self._begin().directory
         reply = commands.do_command(b"RCPT", f"TO:<{address}>")
-        while reply is replies.LOOK_UP and directory:
-            await directory.look_up(*parse_mailbox(commands.path, utf8=True))
+        while reply is replies.LOOK_UP:
+            await commands.look_up()
             reply = commands.do_command(b"RCPT", f"TO:<{address}>")
         envelope.pgmta_accepted += reply[0] == "2"
         return reply

@@ -18,5 +18,6 @@ FEATURE = Feature(
     sections={"suppressions": ".config:Suppressions"},
     routes=(".pages:PAGES",),
     process_parts=(".watch:add_watch",),
+    recipient_looks=(".recipient_look:begin_look",),
     stages={"DeadlineStage": ".complaint_stage:ComplaintStage"},
 )

@@ -9,7 +9,7 @@ from aiosmtpd.smtp import Session
 
 from pgmta.accounts.login import Login
 from pgmta.errors import AddressError
-from pgmta.mail.address import split_path
+from pgmta.mail.address import parse_mailbox, split_path
 from pgmta.mail.received_field import trace_field
 from pgmta.model import Origin
 from smtpd.commands.listener import SmtpListener
@@ -18,6 +18,7 @@ from smtpd.commands.tally import Tally
 from smtpd.message import bdat
 from smtpd.protocol import replies
 from smtpd.protocol.transaction import Transaction
+from smtpd.recipients.recipient_verdict import Verdict
 from smtpd.server.server import Server
 from smtpd.tls.tls_facts import TlsFacts
 
@@ -45,6 +46,7 @@ class Commands:
         self._extended = "LMTP" if listener.protocol == "lmtp" else "ESMTP"
         self._gate = server.gate
         self._directory = server.directory
+        self._suppressions = server.suppressions if listener.refuses_suppressed else None
         self._hostname = server.hostname
         self._client = client
         self.trusted = trusted and listener.trusts and listener.handler.knows(client)
@@ -238,7 +240,7 @@ class Commands:
         self.path, self.options = path, []
         if rest:
             return self._rcpt_with(rest, transaction, path)
-        return self._handler.rcpt(transaction, path, self._directory)
+        return self._take_recipient(transaction, path)
 
     def _rcpt_with(self, rest: str, transaction: Transaction, path: str) -> str:
         """Take a recipient that has parameters."""
@@ -247,11 +249,36 @@ class Commands:
         if refusal:
             return refusal
         known = len(transaction.recipients)
-        reply = self._handler.rcpt(transaction, path, self._directory)
+        reply = self._take_recipient(transaction, path)
         if len(transaction.recipients) > known:
             transaction.set_dsn(next(reversed(transaction.recipients)), dsn)
             self.options = separated(rest)
         return reply
+
+    def _take_recipient(self, transaction: Transaction, path: str) -> str:
+        """Take a recipient who is known, and gets mail; LOOK_UP: `look_up` has to be awaited."""
+        if self._suppressions and transaction.trusted and (key := self._suppression_key(path)):
+            verdict = self._suppressions.verdict(key)
+            if verdict is None:
+                return replies.LOOK_UP
+            if verdict is Verdict.UNKNOWN:
+                return replies.SUPPRESSED
+        return self._handler.rcpt(transaction, path, self._directory)
+
+    def _suppression_key(self, path: str) -> tuple[str, str] | None:
+        """Return what the list of suppressions is asked; None for what is no mailbox."""
+        try:
+            return self.login.tenant if self.login else "", parse_mailbox(path, utf8=True)[0]
+        except AddressError:
+            return None
+
+    async def look_up(self) -> None:
+        """Find out what the last RCPT has to know."""
+        looks, key = self._suppressions, self._suppression_key(self.path)
+        if looks and key and looks.verdict(key) is None:
+            await looks.look_up(key)
+        elif self._directory:
+            await self._directory.look_up(*parse_mailbox(self.path, utf8=True))
 
     def _data(self, argument: str) -> str:
         if argument:

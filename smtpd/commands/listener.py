@@ -55,6 +55,8 @@ class SmtpListener:
         self._xclient = Networks(listener.xclient) if listener.xclient else None
         self.trusts_traceparent = listener.trust_traceparent
         """Whether the field Traceparent of mail counts."""
+        self.refuses_suppressed = listener.suppressed == "refuse"
+        """Whether RCPT refuses recipients who are suppressed."""
         self.bouncing = Bouncing(config, listener)
         """Decides whether mail that fails is bounced."""
         self.helo = f"250 {config.environment.hostname}"

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pgmta.config.types import FilePath, NetworkList, Section, Whole, parse_listen_address
+from pgmta.features import import_paths
 from smtpd.config.hooks import Hooks
 from smtpd.config.listener_role import Auth, Early, Tls
 
@@ -162,6 +163,11 @@ class Listener(Section):
         description="who accepts recipients: the section relay, which hooks only narrow, or the "
         "handle_RCPT of a hook alone",
     )
+    suppressed: Literal["accept", "refuse"] = Field(
+        default="accept",
+        description="mail of clients that may send to any address, for a recipient on the list of "
+        "suppressions: accept, and it ends before its attempt; or refuse at RCPT",
+    )
     on_failed: Literal["bounce", "hold", "remove"] = Field(
         default="bounce",
         description="what becomes of mail that fails; bounce: its sender gets a DSN; hold: it "
@@ -178,6 +184,8 @@ class Listener(Section):
         given = self.model_fields_set & {"address", "port"}
         if self.socket and given:
             raise ValueError(f"socket and {given.pop()} exclude each other")
+        if self.suppressed == "refuse" and not any(import_paths("recipient_looks")):
+            raise ValueError("suppressed: refuse needs the feature suppressions")
         if self.socket and not self.socket.is_absolute():
             raise ValueError("socket needs an absolute path")
         if self.on_failed != "bounce" and "bounces" in self.model_fields_set:

@@ -1,8 +1,9 @@
-"""Recipients in the table `recipients` of the database."""
+"""Recipients in tables of the database, asked for all sessions together."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 from pgmta.logs import get
@@ -10,28 +11,39 @@ from pgmta.postgres.outage import Outage
 from pgmta.store.accounts.recipients import Recipients
 from smtpd.recipients.recipient_verdict import Remembered, Verdict
 
-_KNOWN_S, _UNKNOWN_S, _UNSURE_S = 60.0, 5.0, 1.0  # for which such a verdict counts
+_SECONDS = {Verdict.KNOWN: 60.0, Verdict.UNKNOWN: 5.0, Verdict.UNSURE: 1.0}
 _ANSWER_TIMEOUT_S = 10.0
 _RECIPIENTS_PER_QUESTION = 500
 
 log = get("smtpd")
 
 
-class RecipientTable:
-    """Asks for the recipients of all sessions together: one statement at a time."""
+type Key = tuple[str, ...]
+"""What is asked of a recipient."""
 
-    def __init__(self, store: Recipients, outage: Outage) -> None:
-        self._store = store
-        self._outage = outage
+
+class GroupedLook:
+    """Asks for the recipients of all sessions together: one question at a time.
+
+    `ask` returns those of the keys that are known. A verdict counts for its `seconds`.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[list[Key]], Awaitable[Collection[Key]]],
+        seconds: Mapping[Verdict, float],
+    ) -> None:
+        self._known = ask
+        self._seconds = seconds
         self._memory = Remembered()
-        self._waiting: dict[tuple[str, ...], asyncio.Future[None]] = {}
+        self._waiting: dict[Key, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def verdict(self, addresses: tuple[str, ...]) -> Verdict | None:
+    def verdict(self, addresses: Key) -> Verdict | None:
         """Return the verdict of the last seconds."""
         return self._memory.get(addresses)
 
-    async def look_up(self, addresses: tuple[str, ...]) -> None:
+    async def look_up(self, addresses: Key) -> None:
         """Ask the database, together with other sessions."""
         loop = asyncio.get_running_loop()
         if addresses not in self._waiting:
@@ -49,18 +61,16 @@ class RecipientTable:
         try:
             while self._waiting:
                 keys = list(self._waiting)[:_RECIPIENTS_PER_QUESTION]
-                known: set[str] | None = None
+                known: Collection[Key] | None = None
                 try:
-                    known = await self._outage.outlast(partial(self._known, keys))
+                    known = await self._known(keys)
                 except Exception as error:  # whatever it is: sessions wait for an answer
                     log.warning("recipients can't be looked up", reason=str(error))
                 for key in keys:
-                    if known is None:
-                        self._memory.keep(key, Verdict.UNSURE, _UNSURE_S)
-                    elif known.isdisjoint(key):
-                        self._memory.keep(key, Verdict.UNKNOWN, _UNKNOWN_S)
-                    else:
-                        self._memory.keep(key, Verdict.KNOWN, _KNOWN_S)
+                    verdict = Verdict.UNSURE
+                    if known is not None:
+                        verdict = Verdict.KNOWN if key in known else Verdict.UNKNOWN
+                    self._memory.keep(key, verdict, self._seconds[verdict])
                     self._waiting.pop(key).set_result(None)
         finally:
             self._task = None
@@ -68,6 +78,14 @@ class RecipientTable:
                 future.cancel()
             self._waiting.clear()
 
-    async def _known(self, keys: list[tuple[str, ...]]) -> set[str]:
-        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-            return await self._store.known({one for key in keys for one in key})
+
+class RecipientTable(GroupedLook):
+    """Knows the recipients in the table `recipients`; a key has spellings of one."""
+
+    def __init__(self, store: Recipients, outage: Outage) -> None:
+        async def known(keys: list[Key]) -> list[Key]:
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                found = await store.known({one for key in keys for one in key})
+            return [key for key in keys if not found.isdisjoint(key)]
+
+        super().__init__(lambda keys: outage.outlast(partial(known, keys)), _SECONDS)

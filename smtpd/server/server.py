@@ -12,6 +12,7 @@ from pgmta.accounts.logins import Logins
 from pgmta.accounts.network_limits import Bound, Excess, NetworkLimits
 from pgmta.accounts.networks import NETWORK_FACTOR
 from pgmta.daemon_role import SMTPD
+from pgmta.features import loaded
 from pgmta.intake.committer import Committer
 from pgmta.intake.metadata_rules import MetadataRules
 from pgmta.postgres.notify import Notifier
@@ -21,6 +22,7 @@ from pgmta.tracing import tracing
 from smtpd.config import SmtpdConfig
 from smtpd.protocol import replies
 from smtpd.recipients.directory import Directory
+from smtpd.recipients.table import GroupedLook
 from smtpd.server.database_gate import Gate
 from smtpd.server.log import AcceptedLog, Notice, RefusalLog
 from smtpd.server.memory import Memory
@@ -80,6 +82,10 @@ class Server:
         recipients = config.relay.recipients
         self.directory = Directory(config, self.resources, outage) if recipients else None
         """The known recipients of relay domains; None: all are taken."""
+        refuses = any(each.suppressed == "refuse" for each in config.listen)
+        look = next(loaded("recipient_looks")) if refuses else None
+        self.suppressions: GroupedLook | None = look and look(self.resources)
+        """Knows who gets mail, by tenant and address; None: no listener asks."""
         self.tracing = tracing()
         """The part that makes spans; None unless OpenTelemetry is on."""
         self.gating: asyncio.Task[None] | None = None
@@ -209,6 +215,8 @@ class Server:
             await asyncio.wait([self.gating])
         if self.directory:
             await self.directory.stop()
+        if self.suppressions:
+            await self.suppressions.stop()
         await self._notifier.close()
         await self.committer.stop()
         await self.resources.close()

@@ -8,7 +8,6 @@ from typing import Any
 
 from pgmta.accounts.login import Login
 from pgmta.accounts.mechanisms import MAX_LINE_OCTETS
-from pgmta.mail.address import parse_mailbox
 from smtpd.commands.commands import COMMANDS_WITHOUT_MAIL, Commands
 from smtpd.commands.listener import SmtpListener
 from smtpd.commands.tally import HTTP_METHODS, Consequence, Tally
@@ -202,9 +201,8 @@ class SmtpSession:
 
     async def _look_up(self, argument: str) -> None:
         """Find out whether the recipient of RCPT is known, and do the command again."""
-        if directory := self._server.directory:
-            await directory.look_up(*parse_mailbox(self.commands.path, utf8=True))
-            self.line(b"RCPT " + argument.encode("utf-8", "surrogateescape"))
+        await self.commands.look_up()
+        self.line(b"RCPT " + argument.encode("utf-8", "surrogateescape"))
 
     def _answered(self, word: bytes, known: int, reply: str) -> None:
         """Send the reply of the hooks, and go on with the next command."""

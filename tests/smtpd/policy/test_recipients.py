@@ -93,8 +93,8 @@ def test_mistakes_of_a_file_stop_the_start(tmp_path: Path) -> None:
 
 
 def test_the_table(database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "_KNOWN_S", 0.2)
-    monkeypatch.setattr(table_module, "_UNKNOWN_S", 0.2)
+    for verdict in (Verdict.KNOWN, Verdict.UNKNOWN):
+        monkeypatch.setitem(table_module._SECONDS, verdict, 0.2)
     db.execute("INSERT INTO recipients VALUES ('one@example.org'), ('@sub.example.net')")
     with serving(database, relay=relaying({"table": True})) as port:
         with begun(port) as client:

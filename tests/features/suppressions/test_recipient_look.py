@@ -1,0 +1,54 @@
+"""RCPT at a listener that refuses suppressed recipients."""
+
+from __future__ import annotations
+
+import psycopg
+
+from tests.support.serving import Client, serving
+from tests.support.users import add_user, log_in
+from tests.support.waiting import until
+
+GOOD, SUPPRESSED = "250 2.1.5", "550 5.7.1 This address is suppressed for your mail"
+STRANGER = "127.0.0.5"
+RELAY = {"networks": ["127.0.0.1"], "domains": ["b.example"]}
+
+
+def answers(client: Client, *addresses: str) -> list[str]:
+    """Replies to these recipients, in one write."""
+    client.send("".join(f"RCPT TO:<{address}>\r\n" for address in addresses).encode())
+    return [
+        reply if reply[0] == "5" else reply[:9] for reply in (client.reply() for _ in addresses)
+    ]
+
+
+def test_only_clients_that_may_send_anywhere_are_told(
+    database: str, db: psycopg.Connection
+) -> None:
+    db.autocommit = True
+    db.execute(
+        "SELECT suppression_scope('news'); SELECT suppress('ann@b.example'),"
+        " suppress('joe@b.example', 't'), suppress('bob@b.example', '', 'news')"
+    )
+    add_user(database, "u@a.example", "secret", tenant="t", any_sender=True)
+    people = ["Ann@B.example", "joe@b.example", "bob@b.example"]
+    listen = [{"suppressed": "refuse", "auth": "offered", "auth_without_tls": True}]
+    with serving(database, relay=RELAY, listen=listen) as port:
+        for source, user, expected in (
+            ("127.0.0.1", "", [SUPPRESSED, GOOD, GOOD]),
+            (STRANGER, "u@a.example", [GOOD, SUPPRESSED, GOOD]),
+            (STRANGER, "", [GOOD, GOOD, GOOD]),
+        ):
+            with Client(port, source).hello() as client:
+                if user:
+                    assert log_in(client, user, "secret")[:3] == "235"
+                assert client.say("MAIL FROM:<a@a.example>")[:3] == "250"
+                assert answers(client, *people) == expected
+        with Client(port).hello() as client:
+            assert client.say("MAIL FROM:<a@a.example>")[:3] == "250"
+            db.execute("SELECT suppression_release('ann@b.example')")
+            until(lambda: answers(client, "ann@b.example") == [GOOD])
+            # what can't be asked is taken: its row is asked about before its attempt
+            db.execute("REVOKE EXECUTE ON FUNCTION suppressed_because(text[], text[], text[])"
+                       " FROM pgmta_smtpd, PUBLIC")  # fmt: skip
+            db.execute("ALTER FUNCTION suppressed_because(text[], text[], text[]) RENAME TO away")
+            assert answers(client, "other@b.example") == [GOOD]

@@ -17,6 +17,8 @@ FEATURE = Feature(
     },
     sections={"suppressions": ".config:Suppressions"},
     routes=(".pages:PAGES",),
+    doctor_checks=(".doctor_check:checks",),
+    explainers=(".explainer:EXPLAINER",),
     process_parts=(".watch:add_watch",),
     recipient_looks=(".recipient_look:begin_look",),
     stages={"DeadlineStage": ".complaint_stage:ComplaintStage"},

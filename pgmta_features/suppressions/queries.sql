@@ -49,3 +49,29 @@ SELECT suppressions_there()
 -- name: because
 -- Why each of these addresses gets no mail of its tenant and scope; null: it gets mail.
 SELECT suppressed_because(%(tenants)b::text[], %(scopes)b::text[], %(addresses)b::text[])
+
+-- name: of_message
+-- Why recipients of a message get no mail, by the rows of the queue.
+SELECT w.id, w.words
+FROM (
+    SELECT array_agg(q.id ORDER BY q.id) AS ids, suppressed_because(array_agg(q.tenant ORDER BY q.id),
+        array_agg(coalesce(q.metadata ->> '_scope', 'transactional') ORDER BY q.id),
+        array_agg(q.recipient ORDER BY q.id)) AS words
+    FROM queue AS q WHERE q.message_id = %(message)s AND NOT q.metadata ? '_exempt'
+) AS found, LATERAL unnest(found.ids, found.words) AS w (id, words)
+WHERE w.words IS NOT NULL
+
+-- name: jumps
+-- Reasons with far more suppressions within the last hour than in an hour of the week before, each with the tenant that has
+-- most of them. Imports are no jump.
+WITH added AS MATERIALIZED (
+    SELECT s.reason, s.tenant, count(*) FILTER (WHERE s.at > now() - interval '1 hour') AS fresh, count(*) AS number
+    FROM suppressions AS s
+    WHERE s.at > now() - interval '7 days' AND s.source NOT LIKE 'import %%' AND s.reason <> 'forgotten'
+    GROUP BY s.reason, s.tenant
+)
+SELECT reason, sum(fresh)::bigint AS added, (sum(number - fresh) / 167)::float8 AS usual,
+    (array_agg(tenant ORDER BY fresh DESC, tenant))[1] AS tenant
+FROM added GROUP BY reason
+HAVING sum(fresh) >= %(least)s AND sum(fresh) >= %(ratio)s * sum(number - fresh) / 167
+ORDER BY added DESC

@@ -17,6 +17,8 @@ CREATE TABLE suppressions (
     released_at timestamptz,
     PRIMARY KEY (address, tenant, scope)
 );
+CREATE INDEX suppressions_at ON suppressions USING brin (at);
+COMMENT ON INDEX suppressions_at IS 'What was added lately: queuectl doctor.';
 COMMENT ON TABLE suppressions IS
     'Addresses that get no mail. A row stays after its release, so that an older fact cannot bring it back.';
 COMMENT ON COLUMN suppressions.address IS
@@ -322,6 +324,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION suppression_scope_check', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppressed_because', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_smtpd', 'EXECUTE'),
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),

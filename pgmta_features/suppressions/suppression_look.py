@@ -36,7 +36,8 @@ def asked_for(item: Item) -> Asked | None:
             values = {}
         if EXEMPT_KEY in values:
             return None
-        scope = str(values.get(_SCOPE_KEY, TRANSACTIONAL))
+        if (given := values.get(_SCOPE_KEY)) is not None:
+            scope = str(given)
     return Asked(item.tenant, scope, item.recipient)
 
 

@@ -29,7 +29,12 @@ _CODE, _SUB_TYPE = (
     re.compile(rf" {name}=(.+?)(?: error_sub_type=| error_text=| \(given up |$)")
     for name in ("error", "error_sub_type")
 )
-_STATES = {Event.DELIVERED: "sent", Event.FAIL: "failed", Event.DEFER: "deferred"}
+_STATES = {
+    Event.DELIVERED: "sent",
+    Event.FAIL: "failed",
+    Event.DEFER: "deferred",
+    Event.SUPPRESS: "invalid",
+}
 
 
 def _is_of_campaign(item: Item) -> bool:
@@ -95,6 +100,8 @@ def _codes(outcome: Outcome) -> tuple[str, str]:
     """
     if outcome.event is Event.DELIVERED:
         return "", ""
+    if outcome.event is Event.SUPPRESS:
+        return outcome.event.value, ""
     enhanced = found[0] if (found := ENHANCED.match(outcome.reply.text)) else ""
     sub_type = f"{enhanced} {outcome.answer_class}".strip()
     code = str(outcome.reply.code) if outcome.reply.code else outcome.event.value

@@ -159,7 +159,7 @@ BEGIN
         FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
         WHERE j.status <> 'LOGGED' ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
-        -- a row under a lease is refused before its transaction, and comes back
+        -- a row under a lease ends before its transaction, or is refused there and comes back
         SELECT array_agg(w.id), array_agg(w.number) INTO rows, numbers FROM (
             SELECT q.id, r.number FROM (
                 SELECT p.number, p.message_id, job.status = 'STOPPED'
@@ -222,10 +222,10 @@ BEGIN
             UPDATE campaign_recipients AS r SET
                 state = CASE WHEN e.event = 'delivered' THEN 'sent' WHEN e.event = 'unknown' THEN 'unknown'
                     WHEN e.event IS NULL OR e.reply = 'the campaign was stopped' THEN 'unsent'
-                    WHEN e.reply = 'suppressed' THEN 'invalid' ELSE 'failed' END,
+                    WHEN 'suppressed' IN (e.event, e.reply) THEN 'invalid' ELSE 'failed' END,
                 sent_at = CASE WHEN e.event IN ('delivered', 'failed', 'unknown') THEN e.started_at END, answered_at = e.ended_at,
                 bounced = e.event = 'failed' AND is_hard_bounce(e.class),
-                error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.reply = 'suppressed' THEN 'suppressed'
+                error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN 'suppressed' IN (e.event, e.reply) THEN 'suppressed'
                     ELSE coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
                         nullif(e.code, 0)::text, e.event) END,
                 error_sub_type = coalesce(reply_word(e.reply, 'error_sub_type'),
@@ -241,7 +241,7 @@ BEGIN
         UPDATE campaign_jobs AS j SET fed_to = least(j.fed_to, earliest - 1),
             status = CASE j.status WHEN 'SENT' THEN 'READY' ELSE j.status END
         WHERE j.id = job.id AND earliest IS NOT NULL AND j.status IN ('READY', 'ENQUEUED', 'SENDING', 'SENT');
-        -- an attempt that may not begin is handed back: if its address is suppressed, campaign_withdraw() takes it now
+        -- an attempt that may not begin is handed back: of a stopped job, campaign_withdraw() takes it now
         UPDATE campaign_recipients AS r SET state = 'queued'
         WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last AND r.state = 'deferred'
             AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id AND q.status = 'QUEUED');
@@ -350,21 +350,12 @@ CREATE FUNCTION campaign_may_begin(ids bigint[]) RETURNS bigint[] LANGUAGE plpgs
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN ARRAY(
-        SELECT s.id
-        FROM (
-            SELECT q.tenant, c.scope, array_agg(q.id ORDER BY q.id) AS ids, array_agg(q.recipient ORDER BY q.id) AS recipients
-            FROM queue AS q CROSS JOIN LATERAL (SELECT campaign_path(q.metadata) AS path OFFSET 0) AS p
-            LEFT JOIN campaigns AS c ON c.id = p.path[1]
-            WHERE q.id = ANY (ids) AND (p.path IS NULL
-                OR EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED'))
-            GROUP BY q.tenant, c.scope
-        -- one call for all of a kind, because a call costs more than a look-up
-        ) AS kind, LATERAL unnest(kind.ids, CASE WHEN kind.scope IS NULL THEN '{}'
-            ELSE suppressed(kind.tenant, kind.scope, kind.recipients) END) AS s (id, suppressed)
-        WHERE s.suppressed IS NOT TRUE);
+        SELECT q.id FROM queue AS q CROSS JOIN LATERAL (SELECT campaign_path(q.metadata) AS path OFFSET 0) AS p
+        WHERE q.id = ANY (ids) AND (p.path IS NULL
+            OR EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED'))
+        ORDER BY q.id);
 END $$;
-COMMENT ON FUNCTION campaign_may_begin IS
-    'Which of these rows may begin a transaction: not those of stopped jobs and suppressed addresses.';
+COMMENT ON FUNCTION campaign_may_begin IS 'Which of these rows may begin a transaction: not those of stopped jobs.';
 
 CREATE FUNCTION campaign_outcomes(
     -- arrays with a value for each outcome
@@ -378,7 +369,9 @@ DECLARE
     told integer;
 BEGIN
     UPDATE campaign_recipients AS r SET state = o.state, bounced = o.bounced,
-        sent_at = o.started, answered_at = CASE WHEN o.state <> 'deferred' THEN o.ended END,
+        -- a suppressed one had no attempt
+        sent_at = CASE WHEN o.state = 'invalid' THEN r.sent_at ELSE o.started END,
+        answered_at = CASE WHEN o.state <> 'deferred' THEN o.ended END,
         error_code = nullif(o.code, ''), error_sub_type = nullif(o.sub_type, '')
     FROM unnest(campaigns, numbers, mails, rows, states, campaign_outcomes.bounced, codes, sub_types, started, ended)
         AS o (campaign, number, mail, row_id, state, bounced, code, sub_type, started, ended)

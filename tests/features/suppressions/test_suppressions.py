@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import hmac
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 
+from pgmta.model import Outcome, Reply
+from pgmta.postgres.link import Link
+from pgmta.states import Event
+from pgmta.store.queue.claim import Claims
+from pgmta.store.queue.settle import Settlements
 from tests.features.suppressions.campaign import Campaign
 from tests.support.rows import column, fetch
 
@@ -82,7 +88,6 @@ def test_mail_that_waits_is_withdrawn(db: psycopg.Connection, campaign: Campaign
     assert fetch(db, "SELECT campaign_may_begin(%s)", flying) == (flying,)
     for name in names[:-1]:
         assert fetch(db, "SELECT suppress(%s, '', 'news')", f"{name}@b.example") == (True,)
-    assert fetch(db, "SELECT campaign_may_begin(%s)", flying) == ([],)
     # an attempt under way has the last word
     assert campaign.states() == {
         "queued@b.example": "invalid", "deferred@b.example": "invalid",
@@ -96,6 +101,25 @@ def test_mail_that_waits_is_withdrawn(db: psycopg.Connection, campaign: Campaign
     db.execute("DELETE FROM queue WHERE recipient ~ '^flying'")
     db.execute("SELECT campaign_reconcile(10)")
     assert campaign.states()["flying@b.example"] != "queued"
+
+
+async def test_a_row_in_flight_that_ends_for_it_is_in_the_books(
+    db: psycopg.Connection, link: Link, campaign: Campaign
+) -> None:
+    """Although the suppression asked for its deletion: the log has one entry."""
+    campaign.add("joe@b.example")
+    campaign.start()
+    campaign.feed()
+    (item,) = (await Claims(link, "w", 60).claim(10, [])).items
+    db.execute("SELECT suppress('joe@b.example')")
+    assert column(db, "SELECT status FROM queue") == ["DELETE"]
+    now, words = datetime.now(UTC), "suppressed since 2026-11-03 14:02 UTC: operator"
+    ended = Outcome(item, Event.SUPPRESS, Reply(0, words), started=now, ended=now)
+    assert await Settlements(link, "w").settle([ended]) == {item.id}
+    found = "SELECT state, error_code, sent_at FROM campaign_recipients"
+    assert fetch(db, found) == ("invalid", "suppressed", None)
+    assert fetch(db, "SELECT event, attempt, reply FROM attempts") == ("suppressed", 0, words)
+    assert column(db, "SELECT id FROM queue") == []
 
 
 def test_a_row_that_is_locked_is_not_waited_for(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Undecided,
     )
     from pgmta.mail.address import parse_mailbox
+    from pgmta.store.changes.sql_interface import MessageId, SuppressedRecipient
 
     __version__: str
 
@@ -42,6 +43,7 @@ __all__ = [
     "Client",
     "LoginRefused",
     "Mail",
+    "MessageId",
     "NotBegun",
     "PgmtaError",
     "RawMail",
@@ -51,6 +53,7 @@ __all__ = [
     "StoreUnavailable",
     "SubmissionError",
     "SubmittedMail",
+    "SuppressedRecipient",
     "SyncClient",
     "TemplateMail",
     "Undecided",
@@ -67,6 +70,7 @@ _MODULES = {
     "Client": "pgmta.client.client",
     "LoginRefused": "pgmta.errors",
     "Mail": "pgmta.compose.submitted_mail",
+    "MessageId": "pgmta.store.changes.sql_interface",
     "NotBegun": "pgmta.errors",
     "PgmtaError": "pgmta.errors",
     "RawMail": "pgmta.compose.submitted_mail",
@@ -76,6 +80,7 @@ _MODULES = {
     "StoreUnavailable": "pgmta.errors",
     "SubmissionError": "pgmta.errors",
     "SubmittedMail": "pgmta.compose.submitted_mail",
+    "SuppressedRecipient": "pgmta.store.changes.sql_interface",
     "SyncClient": "pgmta.client.sync_client",
     "TemplateMail": "pgmta.compose.submitted_mail",
     "Undecided": "pgmta.errors",

@@ -41,6 +41,7 @@ class Client:
     async def send(self, mail: SubmittedMail) -> int:
         """Store mail and return its message id; it is durable then, and will be sent once.
 
+        If it is a `MessageId`, it names recipients who get nothing, because they are suppressed.
         Calls of many tasks share commits. A cancelled call is not sent, unless its commit has
         begun. Raises TypeError, ValueError and SubmissionError if the mail is bad: the text begins
         with the argument. Raises StoreUnavailable if PostgreSQL stays away, and Undecided if it is
@@ -55,7 +56,7 @@ class Client:
             [found] = await future
             if isinstance(found, Exception):
                 raise found
-            return span.sent(int(found))
+            return span.sent(found)
 
     async def send_many(self, mails: Iterable[SubmittedMail]) -> list[SendResult]:
         """Store mails, many in each commit; return the id or the error of each, in order.

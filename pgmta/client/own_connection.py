@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from pgmta.client.mail_json import MailJson, as_text, mail_json
-from pgmta.client.results import SendResult
+from pgmta.client.results import SendResult, stored
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import SubmissionError
 from pgmta.store.changes.sql_interface import SUBMIT_TEXT, Answer, read_text
@@ -112,10 +112,7 @@ def _made(mail: SubmittedMail, traceparent: str) -> MailJson | Exception:
 def _results(made: Iterable[MailJson | Exception], answer: Answer) -> list[SendResult]:
     answers = iter(answer)
     found = [each if isinstance(each, Exception) else next(answers) for each in made]
-    return [
-        SendResult(each, None) if isinstance(each, int) else SendResult(None, each)
-        for each in found
-    ]
+    return [stored(each) if isinstance(each, int) else SendResult(None, each) for each in found]
 
 
 def submit_text(connection: Any, mails: str, *, wake: bool = False) -> Any:

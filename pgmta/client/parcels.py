@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pgmta.client.mail_json import MailJson, mail_json
-from pgmta.client.results import SendResult
+from pgmta.client.results import SendResult, stored
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import NotBegun, SubmissionError
 
@@ -116,7 +116,7 @@ class Batch[F: Waiting]:
         results = self._results
         for place, each in zip(parcel.places, found, strict=True):
             if isinstance(each, int):
-                results[place] = SendResult(each, None)
+                results[place] = stored(each)
             else:
                 results[place] = SendResult(None, each)
                 self._closed = self._closed or isinstance(each, NotBegun)
@@ -127,5 +127,5 @@ class Batch[F: Waiting]:
 
     def broke_off(self, error: Exception) -> None:
         """Note in the error of the program's iterator how much mail is stored."""
-        stored = sum(1 for each in self._results if each and each.id is not None)
-        error.add_note(f"pgmta: {stored} mails that came before this are in the queue")
+        number = sum(1 for each in self._results if each and each.id is not None)
+        error.add_note(f"pgmta: {number} mails that came before this are in the queue")

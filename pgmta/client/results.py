@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from pgmta.store.changes.sql_interface import MessageId, SuppressedRecipient
+
 _UNFINISHED: Final = frozenset(("scheduled", "queued", "deferred", "sending"))
 
 
@@ -14,11 +16,18 @@ class SendResult:
     """The result of one of many mails: its message id, or the error, and the other is None.
 
     The error is a SubmissionError, TypeError or ValueError if the mail is bad. It is NotBegun,
-    StoreUnavailable or Undecided if the mail may be good.
+    StoreUnavailable or Undecided if the mail may be good. `suppressed` are recipients who get
+    nothing; the others get the mail.
     """
 
     id: int | None
     error: Exception | None
+    suppressed: tuple[SuppressedRecipient, ...] = ()
+
+
+def stored(id: int) -> SendResult:
+    """Return the result of stored mail."""
+    return SendResult(id, None, id.suppressed if isinstance(id, MessageId) else ())
 
 
 @dataclass(frozen=True, slots=True)

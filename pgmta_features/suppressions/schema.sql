@@ -105,7 +105,8 @@ CREATE TABLE suppression_sieve (
 COMMENT ON TABLE suppression_sieve IS
     'A bit for each address of suppressions, by its SHA-256: without it the address is not there. All parts have 20 MB, '
     'which stay in memory where the index of ten million addresses does not. No bit is ever cleared.';
-COMMENT ON COLUMN suppression_sieve.part IS 'The first 16 bits of the hash; a part that is not there has no bit.';
+COMMENT ON COLUMN suppression_sieve.part IS
+    'The first 16 bits of the hash; a part that is not there has no bit. -1, with all bits, is there if a person was forgotten.';
 COMMENT ON COLUMN suppression_sieve.bits IS 'The next 11 bits say which one.';
 
 CREATE FUNCTION suppressions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -122,6 +123,9 @@ BEGIN
     GROUP BY 1 ORDER BY 1  -- two sessions take the same order
     ON CONFLICT ON CONSTRAINT suppression_sieve_pkey DO UPDATE SET bits = s.bits | excluded.bits
     WHERE s.bits | excluded.bits <> s.bits;
+    IF EXISTS (SELECT FROM added AS a WHERE starts_with(a.address, 'hmac:')) THEN
+        INSERT INTO suppression_sieve (part, bits) VALUES (-1, ~0::bit(2048)) ON CONFLICT DO NOTHING;
+    END IF;
     IF EXISTS (SELECT FROM added) THEN PERFORM notify_channel('pgmta_orders'); END IF;
     RETURN NULL;
 END $$;
@@ -194,6 +198,76 @@ COMMENT ON FUNCTION suppressed IS 'Whether each of these addresses gets no mail 
 CREATE FUNCTION suppressions_there() RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$ SELECT EXISTS (SELECT FROM suppressions) $$;
 COMMENT ON FUNCTION suppressions_there IS 'Whether there is any suppression, released ones too. Without any, no row is looked at.';
+
+-- Each submission by SQL calls it. So a row costs one query while the sieve does not know its address, names have their
+-- schema, since SET search_path takes longer than all the rest, and words are made of those that are suppressed only.
+CREATE FUNCTION rows_suppressed(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
+    SET enable_seqscan = off AS $$  -- a plan that was made for an empty table would later read all of it
+DECLARE
+    forgotten boolean;
+    known boolean;
+    places integer[] := '{}';
+BEGIN
+    FOR place IN 1 .. pg_catalog.cardinality(rows) LOOP
+        SELECT pg_catalog.bool_or(v.part OPERATOR(pg_catalog.<) 0), pg_catalog.bool_or(v.part OPERATOR(pg_catalog.>=) 0)
+        INTO forgotten, known
+        FROM (SELECT pg_catalog.sha256(pg_catalog.convert_to(pgmta.mailbox_key(rows[place].recipient), 'UTF8')) AS hash OFFSET 0)
+            AS h, pgmta.suppression_sieve AS v
+        WHERE v.part OPERATOR(pg_catalog.=) ANY (ARRAY[(pg_catalog.get_byte(h.hash, 0) OPERATOR(pg_catalog.*) 256)
+                OPERATOR(pg_catalog.+) pg_catalog.get_byte(h.hash, 1), -1])
+            AND pg_catalog.get_bit(v.bits, ((pg_catalog.get_byte(h.hash, 2) OPERATOR(pg_catalog.%) 8) OPERATOR(pg_catalog.*) 256)
+                OPERATOR(pg_catalog.+) pg_catalog.get_byte(h.hash, 3)) OPERATOR(pg_catalog.=) 1;
+        IF known THEN
+            PERFORM FROM pgmta.suppressions AS s
+            WHERE s.address OPERATOR(pg_catalog.=) pgmta.mailbox_key(rows[place].recipient) LIMIT 1;
+            known := FOUND;
+        END IF;
+        IF forgotten AND known IS NOT TRUE THEN
+            PERFORM FROM pgmta.suppressions AS s
+            WHERE s.address OPERATOR(pg_catalog.=) pgmta.mailbox_hash(rows[place].recipient) LIMIT 1;
+            known := FOUND;
+        END IF;
+        IF known THEN places := places OPERATOR(pg_catalog.||) place; END IF;
+    END LOOP;
+    RETURN CASE WHEN pg_catalog.cardinality(places) OPERATOR(pg_catalog.>) 0
+        THEN pgmta.rows_withdraw(messages, ARRAY(SELECT rows[p.place] FROM pg_catalog.unnest(places) AS p (place))) ELSE 0 END;
+END $$;
+COMMENT ON FUNCTION rows_suppressed IS
+    'Ends rows that have just been stored and whose recipients are suppressed, and returns how many.';
+
+CREATE FUNCTION rows_withdraw(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    ids bigint[];
+    reasons text[];
+BEGIN
+    SELECT array_agg(q.id), array_agg(because.words) INTO ids, reasons
+    FROM (
+        SELECT array_agg(r) AS rows, array_agg(coalesce((messages[r.message]).tenant, '')) AS tenants,
+            array_agg(coalesce(r.metadata ->> '_scope', 'transactional')) AS scopes, array_agg(r.recipient) AS recipients
+        FROM unnest(rows) AS r WHERE (r.metadata ?| '{_exempt,_campaign}') IS NOT TRUE  -- a campaign has asked itself
+    ) AS asked, unnest(asked.rows, suppressed_because(asked.tenants, asked.scopes, asked.recipients))
+        AS because (message, recipient, domain, metadata, hold_reason, notify, orcpt, words), LATERAL (
+        SELECT q.id FROM queue AS q
+        WHERE q.message_id = (messages[because.message]).id AND q.recipient = because.recipient OFFSET 0) AS q
+    WHERE because.words IS NOT NULL;
+    IF ids IS NULL THEN RETURN 0; END IF;
+    PERFORM rows_log(ids, 'suppressed', acting()::text, NULL, reasons);
+    DELETE FROM queue AS q WHERE q.id = ANY (ids);
+    PERFORM set_config('pgmta.suppressed', 'true', true);  -- submit_mails() names them
+    RETURN cardinality(ids);
+END $$;
+COMMENT ON FUNCTION rows_withdraw IS
+    'Ends those of these rows that are suppressed for their tenant and scope: the log says why. Returns how many. Mail of '
+    'campaigns and of operators is left.';
+
+CREATE OR REPLACE FUNCTION rows_put(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE sql
+-- an empty list costs no query
+RETURN CASE WHEN pg_relation_size('suppressions') > 0 AND (messages[1]).origin = 'sql'
+    THEN rows_suppressed(messages, rows) ELSE 0 END;
+COMMENT ON FUNCTION rows_put IS
+    'Part of queue_put(): mail by SQL to suppressed addresses ends before it waits. Mail by SMTP is looked up at RCPT or before '
+    'its attempt, and all mail before its attempt.';
 
 -- By arrays, because files are imported. An array that is null has the default for all.
 CREATE FUNCTION suppressions_put(

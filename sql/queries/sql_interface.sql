@@ -1,10 +1,10 @@
 -- name: submit_mails
 -- Put mails into the queue. A repetition of the call gets the answer of the first one.
-SELECT ids, problems FROM pgmta.submit_mails(%(mails)s::jsonb, %(contents)s, %(call)s)
+SELECT ids, problems, suppressed FROM pgmta.submit_mails(%(mails)s::jsonb, %(contents)s, %(call)s)
 
 -- name: submit_text
 -- Put mails into the queue in the transaction of a program. The answer is one text, which every driver can read.
-SELECT pg_catalog.to_json(ids)::text, problems::text
+SELECT pg_catalog.to_json(ids)::text, problems::text, suppressed::text
 FROM pgmta.submit_mails(CAST(CAST(%(mails)s AS text) AS jsonb), wake => {wake})
 
 -- name: cancel

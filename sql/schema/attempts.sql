@@ -190,8 +190,9 @@ COMMENT ON FUNCTION trace_client IS
     'Who handed over the message with this trace field, as address|helo|protocol; null: no client of SMTP. '
     'pgmta/mail/received_field.py finds the same.';
 
-CREATE FUNCTION rows_log(ids bigint[], event text, who text DEFAULT NULL, reason text DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION rows_log(
+    ids bigint[], event text, who text DEFAULT NULL, reason text DEFAULT NULL, reasons text[] DEFAULT NULL
+) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     IF cardinality(ids) = 0 THEN RETURN 0; END IF;
@@ -199,7 +200,7 @@ BEGIN
     RETURN (SELECT pgmta.attempts_log('', array_agg(q.id), array_agg(q.message_id), array_agg(
             CASE event WHEN 'failed' THEN 0 ELSE coalesce(q.lease_token, 0) END), array_agg(q.attempts),
         array_agg(event), array_agg(q.sender), array_agg(left(q.recipient, 600)), array_agg(q.domain), '{}', '{}',
-        array_agg(coalesce(reason, CASE event WHEN 'unknown' THEN 'lease ran out: the worker died or lost the database'
+        array_agg(coalesce(reason, reasons[array_position(ids, q.id)], CASE event WHEN 'unknown' THEN 'lease ran out: the worker died or lost the database'
             ELSE q.hold_reason END, '')),
         '{}', array_agg(CASE event WHEN 'failed' THEN 'other' END),
         array_agg(CASE event WHEN 'unknown' THEN coalesce(q.lease_since, now()) ELSE now() END), '{}', '{}',
@@ -212,8 +213,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rows_log IS
     'Writes an entry of the log for rows of the queue, which the caller has locked and changes or removes afterwards: '
-    'unknown (their lease ran out), deleted, cancelled or failed. Without who and reason the row itself says both. '
-    'Returns how many.';
+    'unknown (their lease ran out), deleted, cancelled, suppressed or failed. `reasons` has one for each row. Without who and '
+    'reason the row itself says both. Returns how many.';
 
 CREATE FUNCTION is_hard_bounce(class text) RETURNS boolean IMMUTABLE PARALLEL SAFE
 RETURN coalesce(class IN ('unknown_user', 'disabled', 'bad_domain'), false);

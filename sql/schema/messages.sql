@@ -202,6 +202,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION lone_rows IS 'The rows for queue_put of a message that is put in alone.';
 
+CREATE FUNCTION rows_put(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE sql RETURN 0;
+COMMENT ON FUNCTION rows_put IS
+    'What features do with rows that queue_put() has just stored; returns how many of them it has ended. A feature replaces this '
+    'one, which costs nothing, because PostgreSQL puts its expression in the place of the call.';
+
 -- Groups, because smtpd writes many messages at once. A member that is null has the default of its column. Callers may
 -- be any role, and SET search_path took 48 µs, so all names have their schema, operators too.
 CREATE FUNCTION queue_put(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -231,10 +236,10 @@ BEGIN
         SELECT CASE WHEN m.send_at OPERATOR(pg_catalog.>) present THEN m.send_at END AS send_at,
             m.send_at OPERATOR(pg_catalog.>) (present OPERATOR(pg_catalog.+) pgmta.schedule_ahead()) AS waits) AS t;
     GET DIAGNOSTICS stored = ROW_COUNT;
-    RETURN stored;
+    RETURN stored OPERATOR(pg_catalog.-) pgmta.rows_put(messages, rows);
 END $$;
 COMMENT ON FUNCTION queue_put IS
-    'Stores a group of messages with all their rows, and returns the number of rows: all mail comes in here. It checks '
+    'Stores a group of messages with all their rows, and returns the number of rows that wait: all mail comes in here. It checks '
     'nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
 
 CREATE FUNCTION group_stored(messages new_message[]) RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER

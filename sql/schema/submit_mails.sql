@@ -22,7 +22,7 @@ COMMENT ON INDEX submit_calls_called_at IS 'Calls whose time is over.';
 
 CREATE FUNCTION submit_mails(
     mails jsonb, contents bytea[] DEFAULT '{}', call uuid DEFAULT NULL, wake boolean DEFAULT false,
-    OUT ids bigint[], OUT problems jsonb
+    OUT ids bigint[], OUT problems jsonb, OUT suppressed jsonb
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
 #variable_conflict use_variable
@@ -43,7 +43,7 @@ BEGIN
         INSERT INTO submit_calls (call, login, fingerprint) VALUES (call, acting(), call_fingerprint(mails, contents))
         ON CONFLICT ON CONSTRAINT submit_calls_pkey DO NOTHING;
         EXIT WHEN FOUND;
-        SELECT c.ids, c.problems INTO ids, problems FROM submit_called(call, call_fingerprint(mails, contents)) AS c;
+        SELECT c.ids, c.problems, c.suppressed INTO ids, problems, suppressed FROM submit_called(call, call_fingerprint(mails, contents)) AS c;
         IF ids IS NOT NULL THEN RETURN; END IF;  -- otherwise the call has expired meanwhile
     END LOOP;
     IF jsonb_array_length(mails) = 1 THEN
@@ -63,6 +63,7 @@ BEGIN
         END LOOP;
         problems := nullif(to_jsonb(refused), '[]');
     END IF;
+    IF current_setting('pgmta.suppressed', true) = 'true' THEN suppressed := mails_suppressed(ids, now()); END IF;
     IF call IS NOT NULL THEN
         UPDATE submit_calls AS c SET ids = submit_mails.ids, problems = submit_mails.problems
         WHERE c.call = submit_mails.call;
@@ -70,14 +71,25 @@ BEGIN
     IF wake AND cardinality(array_remove(ids, NULL)) > 0 THEN PERFORM pgmta.notify_channel('pgmta_queue'); END IF;
 END $$;
 COMMENT ON FUNCTION submit_mails IS
-    'Puts mails into the queue, in the transaction of the caller. Returns the id of each, and the errors of those that '
-    'are refused: the others are stored. docs/programs/sql.md has the keys of a mail.';
+    'Puts mails into the queue, in the transaction of the caller. Returns the id of each, the errors of those that are refused, '
+    'and the recipients that get nothing because they are suppressed. docs/programs/sql.md has the keys of a mail.';
+
+CREATE FUNCTION mails_suppressed(ids bigint[], at timestamptz) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT jsonb_agg(jsonb_build_object('index', m.n - 1, 'recipient', a.recipient, 'reason', a.reply) ORDER BY m.n, a.row_id)
+        FROM unnest(ids) WITH ORDINALITY AS m (id, n) JOIN attempts AS a ON a.message_id = m.id
+        WHERE a.event = 'suppressed' AND a.ended_at = at);
+END $$;
+COMMENT ON FUNCTION mails_suppressed IS
+    'The recipients of mails that were suppressed in the transaction that began at this time; null if none was.';
 
 CREATE FUNCTION call_fingerprint(mails jsonb, contents bytea[]) RETURNS bigint IMMUTABLE
 RETURN jsonb_hash_extended(mails, 0) # coalesce(hash_array_extended(contents, 0), 0);
 COMMENT ON FUNCTION call_fingerprint IS 'submit_calls.fingerprint of a call.';
 
-CREATE FUNCTION submit_called(call uuid, fingerprint bigint, OUT ids bigint[], OUT problems jsonb) LANGUAGE plpgsql AS $$
+CREATE FUNCTION submit_called(call uuid, fingerprint bigint, OUT ids bigint[], OUT problems jsonb, OUT suppressed jsonb)
+LANGUAGE plpgsql AS $$
 DECLARE
     first_one submit_calls;
 BEGIN
@@ -90,6 +102,7 @@ BEGIN
     PERFORM prove_earlier();
     ids := first_one.ids;
     problems := first_one.problems;
+    suppressed := mails_suppressed(ids, first_one.called_at);
 END $$;
 COMMENT ON FUNCTION submit_called IS
     'The answer of the first call with this UUID. Raises an error if that was of another role, or with other mails.';

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,13 +23,28 @@ SUBMIT_TEXT: Final = {
 }
 """Submits mails that are one text, the parameter `mails`; True wakes the workers after the commit.
 
-The one row has the ids and the problems, as JSON; `read_text` reads them.
+The one row has the ids, problems and suppressed recipients, as JSON; `read_text` reads them.
 """
 
 _IN_PYTHON: Final = {"from": "from_", "mails": ""}  # of a mail as a whole: its caller gave one mail
 
+
+@dataclass(frozen=True, slots=True)
+class SuppressedRecipient:
+    """A recipient who gets nothing: the reason says since when, why and by what proof."""
+
+    recipient: str
+    reason: str
+
+
+class MessageId(int):
+    """The id of stored mail; `suppressed` are those of its recipients who get nothing."""
+
+    suppressed: tuple[SuppressedRecipient, ...] = ()
+
+
 type Answer = list[int | SubmissionError]
-"""For each mail its message id, or why it is refused."""
+"""For each mail its message id, or why it is refused. A MessageId has suppressed recipients."""
 
 
 class SqlInterface:
@@ -43,8 +59,8 @@ class SqlInterface:
         Raises StoreUnavailable, AnswerLost, psycopg.Error.
         """
         params = {"mails": mails, "contents": Bytes(contents), "call": call}
-        ((ids, problems),) = await self._link.run(_SQL["submit_mails"], params)
-        return answer_of(ids, problems) if problems else ids
+        ((ids, *rest),) = await self._link.run(_SQL["submit_mails"], params)
+        return answer_of(ids, *rest) if any(rest) else ids
 
     async def cancel(self, message_id: int, reason: str | None) -> int:
         """Cancel a message; return the number of recipients that were stopped.
@@ -62,15 +78,29 @@ class SqlInterface:
         return await self._link.run(_SQL["states"], {"ids": Bigints(ids)})
 
 
-def read_text(ids: str, problems: str | None) -> Answer:
+def read_text(ids: str, problems: str | None, suppressed: str | None) -> Answer:
     """Return the answer of `SUBMIT_TEXT`."""
-    return answer_of(json.loads(ids), json.loads(problems) if problems else [])
+    return answer_of(
+        json.loads(ids), *(json.loads(text or "[]") for text in (problems, suppressed))
+    )
 
 
-def answer_of(ids: Sequence[int | None], problems: Sequence[dict[str, Any]]) -> Answer:
+def answer_of(
+    ids: Sequence[int | None],
+    problems: Sequence[dict[str, Any]] | None,
+    suppressed: Sequence[dict[str, Any]] | None,
+) -> Answer:
     """Return the answer that the columns of submit_mails() are."""
     found: list[Any] = list(ids)
-    for problem in problems:
+    for each in suppressed or ():
+        place = each["index"]
+        stored = MessageId(found[place])
+        stored.suppressed = (
+            *getattr(found[place], "suppressed", ()),
+            SuppressedRecipient(each["recipient"], each["reason"]),
+        )
+        found[place] = stored
+    for problem in problems or ():
         found[problem["index"]] = _error_of(
             problem["argument"], problem["message"], problem["detail"], problem["hint"],
             problem["code"],

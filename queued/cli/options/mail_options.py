@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import ConfigError
 from pgmta.mail.metadata import parse_time
 from pgmta.postgres.operator import connected
+from pgmta.store.changes.sql_interface import MessageId
 from queued.cli.options.queue_command import database_of, parse_pairs
 
 _OPTIONS = [
@@ -55,13 +57,19 @@ def mail_arguments(options: dict[str, Any]) -> dict[str, Any]:
 
 
 async def print_submitted(config: Path, mail: SubmittedMail, *, as_json: bool) -> None:
-    """Submit mail, wake the workers, and print the message id. Raises SubmissionError."""
+    """Submit mail, wake the workers, and print the message id. Raises SubmissionError.
+
+    Recipients who get nothing, because they are suppressed, are named too.
+    """
     async with connected(database_of(config)) as db:
         found = await enqueue(db, mail, wake=True)
+    suppressed = found.suppressed if isinstance(found, MessageId) else ()
     if as_json:
-        print_json({"id": found})
+        print_json({"id": found, "suppressed": [asdict(each) for each in suppressed]})
     else:
         print_line(str(found))
+        for each in suppressed:
+            print_line(f"{each.recipient}: {each.reason}", err=True)
 
 
 def time_option(flag: str, text: str | None) -> datetime | None:

@@ -1,7 +1,7 @@
 """Suppressions: addresses that get no mail, because they bounced, complained or unsubscribed.
 
-All mail is asked before its attempt. What came back and complaints add to them by a trigger on the
-log. See docs/programs/suppressions.md.
+All mail is looked up. Hard bounces add to them in the commit of their outcome; mail that comes back
+and complaints by a trigger on the log. See docs/programs/suppressions.md.
 """
 
 from pgmta.features import Command, Feature
@@ -11,11 +11,12 @@ FEATURE = Feature(
     commands={
         "suppression": Command(
             path=".command:suppression",
-            line="Add, release and list addresses that get no mail of campaigns.",
+            line="Add, release and list addresses that get no mail.",
             task="Programs and people",
         )
     },
     sections={"suppressions": ".config:Suppressions"},
+    settling=(".bounces:SETTLING",),
     routes=(".pages:PAGES",),
     doctor_checks=(".doctor_check:checks",),
     explainers=(".explainer:EXPLAINER",),

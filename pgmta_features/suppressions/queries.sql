@@ -75,3 +75,8 @@ SELECT reason, sum(fresh)::bigint AS added, (sum(number - fresh) / 167)::float8 
 FROM added GROUP BY reason
 HAVING sum(fresh) >= %(least)s AND sum(fresh) >= %(ratio)s * sum(number - fresh) / 167
 ORDER BY added DESC
+
+-- name: settled
+-- Part of settle: recipients who do not exist are suppressed, in the commit of their outcomes.
+coalesce(suppress_bounced(%(bounced_rows)b::bigint[], %(bounced_recipients)b::text[], %(bounced_tenants)b::text[],
+    %(bounced_messages)b::bigint[], ARRAY(SELECT id FROM changed)), 0)

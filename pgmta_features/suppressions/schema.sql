@@ -365,7 +365,22 @@ CREATE TRIGGER returned_suppress AFTER UPDATE OF returned_at, complained_at ON a
     WHEN ((NEW.returned_at, NEW.class, NEW.complained_at) IS DISTINCT FROM (OLD.returned_at, OLD.class, OLD.complained_at))
     EXECUTE FUNCTION suppress_returned();
 COMMENT ON TRIGGER returned_suppress ON attempts IS
-    'Whoever notes that mail came back suppresses. A trigger of a name before this one may give another source.';
+    'Whoever notes that mail came back suppresses.';
+
+CREATE FUNCTION suppress_bounced(rows bigint[], recipients text[], tenants text[], messages bigint[], changed bigint[])
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    -- one call for all, because it takes its locks in an order that all sessions have
+    RETURN (
+        SELECT cardinality(suppressions_put(array_agg(b.recipient), array_agg(b.tenant), array_agg(''::text),
+            array_agg('bounced'::text), array_agg('message ' || b.message)))
+        -- mail by SQL may have any text there, and an error would keep the outcome from the log
+        FROM unnest(rows, recipients, tenants, messages) AS b (id, recipient, tenant, message)
+        WHERE b.id = ANY (changed) AND mailbox_domain(b.recipient COLLATE "C") IS NOT NULL HAVING count(*) > 0);
+END $$;
+COMMENT ON FUNCTION suppress_bounced IS
+    'Suppresses the recipients of rows that failed with a hard bounce, for all scopes of their tenants. `changed` are the rows '
+    'that the outcomes changed: others were late. Returns how many.';
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('suppressions', '{source}', 'words', 'true'),
@@ -404,5 +419,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION suppress_bounced', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppressions_there', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppressions_there', 'pgmta_smtpd', 'EXECUTE');

@@ -140,11 +140,6 @@ WITNESSES = {
         CAMPAIGN + JOB + " UPDATE campaign_jobs SET status = 'STOPPED' RETURNING former",
         "READY",
     ),
-    "campaign_bounced": (
-        CAMPAIGN
-        + " UPDATE campaign_recipients SET bounced = true; SELECT count(*) FROM suppressions",
-        "1",
-    ),
     "suppressions_added_withdraw": (
         CAMPAIGN + WAITING + " INSERT INTO suppressions (address, reason) VALUES"
         " ('a@b.example', 'operator'); SELECT state FROM campaign_recipients",

@@ -19,6 +19,8 @@ BEGIN
         JOIN campaign_recipients AS r ON mailbox_key(r.recipient) = s.address AND r.state IN ('queued', 'deferred')
         JOIN campaigns AS c ON c.id = r.campaign_id AND s.tenant IN (c.tenant, '*') AND s.scope IN (c.scope, '')
         WHERE s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
+            -- a row whose outcome suppresses has left the queue in this transaction, and its recipient gets that outcome
+            AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id)
     ) AS f;
     IF mails IS NULL THEN RETURN NULL; END IF;
     -- locked rows are skipped: a transaction that settles one may wait for the suppression of this one
@@ -53,46 +55,22 @@ $$;
 COMMENT ON FUNCTION campaign_recipient IS 'The recipient whom a link of a campaign names.';
 INSERT INTO link_recipients (function) VALUES ('campaign_recipient');
 
-CREATE FUNCTION campaign_bounced() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET enable_hashjoin = on AS $$
-BEGIN
-    -- one call for all, because it takes its locks in an order that all sessions have
-    PERFORM suppressions_put(array_agg(r.recipient), array_agg(c.tenant), array_agg(''::text), array_agg('bounced'::text),
-        array_agg('campaign ' || c.id))
-    FROM after AS r JOIN before AS b USING (campaign_id, number) JOIN campaigns AS c ON c.id = r.campaign_id
-    WHERE r.bounced AND NOT b.bounced AND r.recipient <> ''
-    HAVING count(*) > 0;
-    RETURN NULL;
-END $$;
-COMMENT ON FUNCTION campaign_bounced IS 'Suppresses addresses that do not exist, for all scopes of their tenants.';
-CREATE TRIGGER campaign_bounced AFTER UPDATE ON campaign_recipients REFERENCING OLD TABLE AS before NEW TABLE AS after
-    FOR EACH STATEMENT EXECUTE FUNCTION campaign_bounced();
-COMMENT ON TRIGGER campaign_bounced ON campaign_recipients IS
-    'Whoever marks a hard bounce suppresses, whether it came with the answer or later.';
-
 CREATE FUNCTION campaign_returned() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     path CONSTANT bigint[] := campaign_path(NEW.metadata);
-    complaint CONSTANT boolean := NEW.complained_at IS DISTINCT FROM OLD.complained_at;
 BEGIN
-    IF NOT complaint AND NOT returned_for_good(NEW.class, NEW.returned) THEN RETURN NULL; END IF;
-    IF NOT complaint THEN
+    IF returned_for_good(NEW.class, NEW.returned) THEN
         UPDATE campaign_recipients AS r SET bounced = true
         WHERE r.campaign_id = path[1] AND r.number = path[2] AND NOT r.bounced AND r.recipient = NEW.recipient;
     END IF;
-    PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[NEW.tenant], ARRAY[''],
-        ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END], ARRAY['campaign ' || path[1]])
-    WHERE mailbox_domain(NEW.recipient COLLATE "C") IS NOT NULL;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION campaign_returned IS
-    'Marks a recipient of a campaign whose mail came back for good, and names the campaign as the source.';
-CREATE TRIGGER returned_campaign AFTER UPDATE OF returned_at, complained_at ON attempts FOR EACH ROW
-    WHEN (NEW.metadata ? '_campaign' AND
-        (NEW.returned_at, NEW.class, NEW.complained_at) IS DISTINCT FROM (OLD.returned_at, OLD.class, OLD.complained_at))
+COMMENT ON FUNCTION campaign_returned IS 'Marks a recipient of a campaign whose mail came back for good.';
+CREATE TRIGGER returned_campaign AFTER UPDATE OF returned_at ON attempts FOR EACH ROW
+    WHEN (NEW.metadata ? '_campaign' AND (NEW.returned_at, NEW.class) IS DISTINCT FROM (OLD.returned_at, OLD.class))
     EXECUTE FUNCTION campaign_returned();
-COMMENT ON TRIGGER returned_campaign ON attempts IS 'Its name puts it before that of suppressions, which finds the fact there.';
+COMMENT ON TRIGGER returned_campaign ON attempts IS 'A hard bounce that comes later counts in its campaign too.';
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('campaign_recipients', '{recipient}', 'waits', 'mailbox_key(t.recipient) <> %1$L

@@ -1,0 +1,53 @@
+"""Failures of attempts: which suppress, with what proof, and what becomes of a campaign's books."""
+
+from __future__ import annotations
+
+import psycopg
+
+from tests.features.suppressions.campaign import Campaign, sections
+from tests.support.nexthop import Do, Transaction
+from tests.support.system import System
+from tests.support.waiting import until
+
+REPLIES = {  # by local part: the answer to RCPT, and whether it suppresses
+    "nobody": ("550 5.1.1 User unknown", True),
+    "disabled": ("550 5.2.1 The email account that you tried to reach is disabled", True),
+    "full": ("552 5.2.2 Mailbox full", False),
+    "full-now": ("452 4.2.2 Mailbox full", False),
+    "policy": ("550 5.7.1 Message rejected due to local policy", False),
+    "spam": ("554 5.7.1 Message rejected as spam", False),
+    "not-now": ("450 4.1.1 User unknown, try again", False),
+}
+
+
+def answer(point: str, line: str, _: Transaction | None) -> Do | None:
+    """Answer RCPT by the local part."""
+    name = line.partition("<")[2].partition("@")[0]
+    return Do(line=REPLIES[name][0]) if point == "RCPT" and name in REPLIES else None
+
+
+def test_hard_bounces_suppress_all_scopes_of_the_tenant(
+    system: System, db: psycopg.Connection, campaign: Campaign, tmp_path: object
+) -> None:
+    system.queued(system.hop(answer), **sections(system.folder, "https://mail.example"))
+    campaign.add("nobody@b.example", "full@b.example")
+    campaign.start()
+    until(lambda: set(campaign.states().values()) == {"failed"})
+    assert campaign.reasons() == ["nobody@b.example bounced"]
+    query = "SELECT submit('s@a.example', ARRAY[%s], 'Subject: x\r\n\r\nx\r\n', tenant => 't')"
+    for name in REPLIES:
+        db.execute(query, (f"{name}@c.example",))
+    until(lambda: {row["recipient"].partition("@")[0] for row in system.attempts()} == {*REPLIES})
+    found = db.execute(
+        "SELECT s.address, s.tenant, s.scope, s.reason FROM suppressions AS s JOIN attempts AS a"
+        " ON s.source = 'message ' || a.message_id AND a.recipient = s.address ORDER BY 1"
+    ).fetchall()
+    assert found == [
+        ("disabled@c.example", "t", "", "bounced"), ("nobody@b.example", "", "", "bounced"),
+        ("nobody@c.example", "t", "", "bounced"),
+    ]  # fmt: skip
+    (again,) = db.execute(query, ("nobody@c.example",)).fetchone() or (0,)
+    (state,) = (
+        db.execute("SELECT state FROM status(ARRAY[%s]::bigint[])", (again,)).fetchone() or ()
+    )
+    assert state == "suppressed"

@@ -1,9 +1,11 @@
-"""`queuectl suppression`: addresses that get no mail of campaigns."""
+"""`queuectl suppression`: addresses that get no mail."""
 
 from __future__ import annotations
 
 import csv
 import io
+import os
+import stat
 import sys
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator
@@ -15,8 +17,9 @@ from typing import Any
 import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
-from pgmta.errors import ConfigError, PgmtaError
+from pgmta.errors import ConfigError, PgmtaError, SubmissionError
 from pgmta.postgres.operator import connected
+from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import (
     Column,
     Form,
@@ -32,6 +35,8 @@ from .suppression_file import BadLine, read_suppressions
 from .suppression_table import (
     ALL_TENANTS,
     REASONS,
+    TRANSACTIONAL,
+    Scopes,
     Suppression,
     SuppressionTable,
     WantedSuppressions,
@@ -51,10 +56,15 @@ _SCOPE_OPTION = click.option("--scope", default="", help="Kind of mail; default:
 
 @click.group()
 def suppression() -> None:
-    """Add, release and list addresses that get no mail of campaigns.
+    """Add, release and list addresses that get no mail.
 
-    Campaigns look an address up when they import, feed and send. Mail that waits is withdrawn.
+    All mail is looked up when it is submitted and before each attempt.
     """
+
+
+@suppression.group()
+def scope() -> None:
+    """Declare and list scopes: the kinds of mail that recipients unsubscribe from."""
 
 
 @asynccontextmanager
@@ -67,6 +77,14 @@ def _tenant(tenant: str, all_tenants: bool) -> str:
     if all_tenants and tenant:
         raise ConfigError(["--tenant and --all-tenants exclude each other"])
     return ALL_TENANTS if all_tenants else tenant
+
+
+def _check(scopes: Scopes, tenant: str, name: str) -> None:
+    """Raise ConfigError if there is no such scope."""
+    try:
+        scopes.check(tenant, name)
+    except ValueError as error:
+        raise ConfigError([f"--scope: {error}"]) from None
 
 
 @command(suppression)
@@ -88,12 +106,13 @@ async def add(
     source: str,
     until: datetime | None,
 ) -> None:
-    """Suppress ADDRESS, and withdraw mail of campaigns that waits for it."""
+    """Suppress ADDRESS. Mail that waits for it ends with its next attempt, of campaigns at once."""
     given = Suppression(
         address=read_address(address), tenant=_tenant(tenant, all_tenants), scope=scope,
         reason=reason, source=source, until=until.astimezone() if until else None,
     )  # fmt: skip
     async with _table(config) as table:
+        _check(await table.scopes(), given.tenant, given.scope)
         outcome = await table.add(given)
     said = {"new": "suppressed", "newer": "suppressed", "older": "suppressed already"}
     print_line(f"{address} is {said.get(outcome, 'suppressed already, and was forgotten')}")
@@ -179,20 +198,25 @@ async def import_suppressions(
         source=f"import {name}"[:200],
     )  # fmt: skip
     outcomes: Counter[str] = Counter(new=0, newer=0, older=0, forgotten=0, bad=0)
+    size = _size(file)
     async with _table(config) as table:
         batch: list[Suppression] = []
-        for each in read_suppressions(file, default):
-            if isinstance(each, BadLine):
-                outcomes["bad"] += 1
-                if outcomes["bad"] <= _MAX_SHOWN_LINES:
-                    print_line(f"{name}:{each.line}: {each.reason}", err=True)
-                continue
-            batch.append(each)
-            if len(batch) == _ADDRESSES_PER_COMMIT:
+        scopes = await table.scopes()
+        _check(scopes, default.tenant, default.scope)
+        with progress_bar("importing", size, "addresses") as bar:
+            for each in read_suppressions(file, default, scopes.check):
+                if isinstance(each, BadLine):
+                    outcomes["bad"] += 1
+                    if outcomes["bad"] <= _MAX_SHOWN_LINES:
+                        print_line(f"{name}:{each.line}: {each.reason}", err=True)
+                    continue
+                batch.append(each)
+                if len(batch) == _ADDRESSES_PER_COMMIT:
+                    outcomes.update(await table.put(batch))
+                    batch.clear()
+                    bar.show(file.buffer.tell() if size else 0, outcomes.total())
+            if batch:
                 outcomes.update(await table.put(batch))
-                batch.clear()
-        if batch:
-            outcomes.update(await table.put(batch))
         await table.note_import(name, outcomes)
     if outcomes["bad"] > _MAX_SHOWN_LINES:
         print_line(f"{name}: {outcomes['bad'] - _MAX_SHOWN_LINES} more bad lines", err=True)
@@ -202,6 +226,15 @@ async def import_suppressions(
         print_line(", ".join(f"{number} {name}" for name, number in outcomes.items()))
     if outcomes["bad"]:
         sys.exit(EXIT_FAILURE)
+
+
+def _size(file: Any) -> int | None:
+    """Return the octets of a file; None for a pipe."""
+    try:
+        found = os.fstat(file.fileno())
+    except (OSError, io.UnsupportedOperation):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 @command(suppression)
@@ -226,3 +259,27 @@ async def _write(rows: AsyncIterable[dict[str, Any]]) -> None:
         line.truncate()
         writer.writerow([{**row, **times}[name] for name in names])
         print_line(line.getvalue())
+
+
+@command(scope, "add")
+@click.argument("name")
+@_TENANT_OPTION
+@_ALL_TENANTS_OPTION
+async def add_scope(config: Path, name: str, tenant: str, all_tenants: bool) -> None:
+    """Declare scope NAME, such as news. A campaign declares its own."""
+    async with _table(config) as table:
+        try:
+            is_new = await table.declare(name, _tenant(tenant, all_tenants))
+        except SubmissionError as error:
+            raise ConfigError([str(error)]) from None
+    print_line(f"{name} is declared" if is_new else f"{name} was declared already")
+
+
+@command(scope, "list", rows=True)
+@click.option("--tenant", help="Of this tenant and of all tenants; '' for mail of none.")
+async def list_scopes(config: Path, tenant: str | None, form: Form) -> None:
+    """List scopes. All tenants have transactional, the scope of mail without another."""
+    async with _table(config) as table:
+        rows = await table.scope_rows(tenant)
+    rows = [{"tenant": ALL_TENANTS, "name": TRANSACTIONAL}, *rows]
+    print_rows(rows, {"TENANT": lambda row: row["tenant"] or "-", "SCOPE": "name"}, form)

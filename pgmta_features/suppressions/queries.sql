@@ -30,6 +30,15 @@ WHERE s.released_at IS NULL AND (s.until IS NULL OR s.until > now()) AND s.addre
     AND (%(reason)s::text IS NULL OR s.reason = %(reason)s)
 ORDER BY s.address, s.tenant, s.scope
 
+-- name: scopes
+-- The scopes that were declared, of one tenant or all; null is every tenant.
+SELECT s.tenant, s.name FROM suppression_scopes AS s
+WHERE %(tenant)s::text IS NULL OR s.tenant IN (%(tenant)s, '*') ORDER BY s.tenant, s.name
+
+-- name: declare
+-- Declare a scope.
+SELECT suppression_scope(%(name)s, %(tenant)s) AS new
+
 -- name: complain
 -- Suppress the recipient whom a signed link names; false if there is none.
 SELECT link_complaint(%(list)s, %(number)s, %(date)s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -26,9 +26,11 @@ class BadLine:
 
 
 def read_suppressions(
-    lines: Iterable[str], default: Suppression
+    lines: Iterable[str], default: Suppression, check: Callable[[str, str], None]
 ) -> Iterator[Suppression | BadLine]:
     """Yield what the lines say; `default` has the values that they leave out.
+
+    `check` raises ValueError for a tenant and its scope if there is no such scope.
 
     Raises ConfigError if the first line names a column that there is none of, or no address.
     """
@@ -48,7 +50,7 @@ def read_suppressions(
                 continue  # the row was the header
         if any(cell.strip() for cell in cells):
             yield _read(dict(zip(columns, map(str.strip, cells), strict=False)),
-                        reader.line_num, default)  # fmt: skip
+                        reader.line_num, default, check)  # fmt: skip
 
 
 def _columns(cells: list[str]) -> list[str]:
@@ -66,17 +68,22 @@ def _columns(cells: list[str]) -> list[str]:
     return names
 
 
-def _read(cells: dict[str, str], line: int, default: Suppression) -> Suppression | BadLine:
+def _read(
+    cells: dict[str, str], line: int, default: Suppression, check: Callable[[str, str], None]
+) -> Suppression | BadLine:
     try:
         address = with_domain(*parse_recipient(cells.get("address", "")))
         reason = cells.get("reason") or default.reason
         if reason not in REASONS:
             raise ValueError(f"{reason[:64]!r} is none of {', '.join(REASONS)}")
+        tenant = cells.get("tenant") or default.tenant
+        scope = cells.get("scope") or default.scope
+        check(tenant, scope)
         return replace(
             default,
             address=address,
-            tenant=cells.get("tenant") or default.tenant,
-            scope=cells.get("scope") or default.scope,
+            tenant=tenant,
+            scope=scope,
             reason=reason,
             source=" ".join((cells.get("source") or default.source).split())[
                 :_MAX_SOURCE_CHARACTERS

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import psycopg
+
+from pgmta.config.types import hint
 from pgmta.postgres.operator import OperatorConnection
+from pgmta.store.changes.sql_interface import refused
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("suppressions")
@@ -16,13 +20,16 @@ _CURSOR_ROWS = 2000
 ALL_TENANTS = "*"
 """The tenant of a suppression that holds for all tenants."""
 
+TRANSACTIONAL = "transactional"
+"""The scope of mail that has none, which all tenants have."""
+
 REASONS = ("unsubscribed", "complained", "bounced", "soft_bounced", "forgotten", "operator")
 """Why an address is suppressed, as the table has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suppression:
-    """An address that gets no mail of campaigns; `scope` '' is every kind of mail."""
+    """An address that gets no mail; `scope` '' is every kind of mail."""
 
     address: str
     tenant: str = ""
@@ -46,6 +53,24 @@ class WantedSuppressions:
         """Return the parameters of a statement."""
         return {"address": self.address, "tenant": self.tenant, "scope": self.scope,
                 "reason": self.reason}  # fmt: skip
+
+
+class Scopes:
+    """The scopes that were declared, as pairs of tenant and name."""
+
+    def __init__(self, declared: Iterable[tuple[str, str]]) -> None:
+        self._declared = frozenset(declared)
+
+    def check(self, tenant: str, name: str) -> None:
+        """Raise ValueError if mail of the tenant has no such scope; '' is every scope."""
+        if name in ("", TRANSACTIONAL) or {(tenant, name), (ALL_TENANTS, name)} & self._declared:
+            return
+        known = {n for t, n in self._declared if tenant in (t, ALL_TENANTS) or t == ALL_TENANTS}
+        if name not in known:
+            raise ValueError(
+                f"there is no scope {name[:64]!r}; {hint(name, sorted({*known, TRANSACTIONAL}))} "
+                "(queuectl suppression scope add declares one)"
+            )
 
 
 class SuppressionTable:
@@ -111,6 +136,26 @@ class SuppressionTable:
             await cursor.execute(_SQL["export"], wanted.params())
             async for row in cursor:
                 yield row
+
+    async def scopes(self) -> Scopes:
+        """Return the scopes that were declared."""
+        return Scopes((row["tenant"], row["name"]) for row in await self.scope_rows(None))
+
+    async def scope_rows(self, tenant: str | None) -> list[dict[str, Any]]:
+        """Return the scopes of a tenant, None for all, with those of campaigns."""
+        return await self._db.rows(_SQL["scopes"], {"tenant": tenant})
+
+    async def declare(self, name: str, tenant: str) -> bool:
+        """Declare a scope; return whether it is new. Raises SubmissionError for a bad name."""
+        try:
+            async with self._db.transaction():
+                row = await self._db.row(_SQL["declare"], {"name": name, "tenant": tenant})
+                if is_new := bool(row and row["new"]):
+                    details = {"tenant": tenant}
+                    await self._db.audit(self._who, "suppression scope add", name, details, 1)
+        except psycopg.Error as error:
+            raise refused(error) from None
+        return is_new
 
     async def _hash(self, address: str) -> str:
         row = await self._db.row(_SQL["hash"], {"address": address})

@@ -27,7 +27,9 @@ JOB = (
     " SELECT id, 1, 1, 0 FROM campaigns;"
 )
 
-WAITING = " UPDATE campaign_recipients SET state = 'queued', message_id = 9;"
+WAITING = (
+    " UPDATE campaign_recipients SET state = 'queued', message_id = (SELECT id FROM messages);"
+)
 ATTEMPT = (
     "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
     " sender, recipient, domain, worker, host, command, enhanced, reply) VALUES (now(), 1, 1, 1, 1,"

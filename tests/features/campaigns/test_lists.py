@@ -115,7 +115,8 @@ def test_a_test_goes_out_as_mail_of_the_campaign(campaign: int, db: psycopg.Conn
     ).fetchone()  # fmt: skip
     assert row == (
         "other@a.example", 8, True,
-        {"campaign": "news", "credential": "ses-1", "_budget": "credential:ses-1"},
+        {"campaign": "news", "credential": "ses-1", "_budget": "credential:ses-1",
+         "_scope": "news", "_exempt": "test"},
         {"to": [["", "me@x.example"]], "words": {"name": "Ann", "shop": "A", "code": "1"},
          "unsubscribe": {"campaign": campaign, "number": 0}},
     )  # fmt: skip

@@ -105,11 +105,13 @@ def test_import_list_and_export(
         "A@b.example,news,bounced,2025-01-01,\r\n"
         "b@b.example,,fancy,,\r\n"
         "c@bücher.example,,,2999-01-01,\r\n"
+        "d@b.example,new,,,\r\n"
     )
     done = run(tmp_path, database, "suppression", "import", "-", stdin=text)
     assert done.exit_code == 1
-    assert done.stdout == "2 new, 0 newer, 1 older, 0 forgotten, 2 bad\n"
-    assert [line.split(":")[1] for line in done.stderr.splitlines()] == ["4", "6"]
+    assert done.stdout == "2 new, 0 newer, 1 older, 0 forgotten, 3 bad\n"
+    assert [line.split(":")[1] for line in done.stderr.splitlines()] == ["4", "6", "8"]
+    assert "there is no scope 'new'; did you mean 'news'?" in done.stderr
     assert campaign.reasons() == [
         "a@b.example news unsubscribed",
         "c@xn--bcher-kva.example operator",
@@ -127,6 +129,23 @@ def test_import_list_and_export(
     assert (wrong.exit_code, "did you mean reason?" in wrong.stderr) == (2, True)
     assert run(tmp_path, database, "suppression", "remove", "no@b.example").exit_code == 1
     assert run(tmp_path, database, "suppression", "add", "no").exit_code == 2
+    unknown = run(tmp_path, database, "suppression", "add", "Z@b.example", "--scope", "ads")
+    assert (unknown.exit_code, "--scope: there is no scope 'ads'" in unknown.output) == (2, True)
+    for words in ("is declared", "was declared already"):
+        declared = run(tmp_path, database, "suppression", "scope", "add", "ads")
+        assert declared.output == f"ads {words}\n"
+    assert run(tmp_path, database, "suppression", "scope", "add", "a b").exit_code == 2
+    listed = run(tmp_path, database, "suppression", "scope", "list")
+    assert listed.output.split() == [
+        "TENANT",
+        "SCOPE",
+        "*",
+        "transactional",
+        "-",
+        "ads",
+        "-",
+        "news",
+    ]
     added = run(tmp_path, database, "suppression", "add", "Z@b.example", "--scope", "ads")
     assert added.output == "Z@b.example is suppressed\n"
     names = fetch(db, "SELECT count(*) FROM audit WHERE condition ~ 'b.example'")

@@ -283,7 +283,7 @@ def test_odd_json_and_arrays(db: psycopg.Connection) -> None:
     assert column(db, "SELECT sender FROM queue") == ["a@a.example"]
     raw = json.dumps([{**BY_OCTETS, "content": 1}])
     for contents in ("NULL", "'[5:6]={x,y}'::bytea[]", "'{{x,y}}'::bytea[]", "'{x,NULL}'::bytea[]"):
-        ids, problems = fetch(db, f"SELECT * FROM submit_mails('{raw}', {contents})")
+        ids, problems = fetch(db, f"SELECT ids, problems FROM submit_mails('{raw}', {contents})")
         assert ids == [None]
         assert problems[0]["argument"] == "content"
     shifted = "array_fill('Subject: x'::bytea || '\\x0d0a0d0a', ARRAY[2], ARRAY[5])"

@@ -31,8 +31,8 @@ class SettleCompanion:
 
     `arrays` returns the parameters of its SQL for some outcomes, none if they don't concern it.
     The expression `after` is evaluated once the rows have changed, because it refers to `changed`,
-    their ids; it must not be null. A `column` is for outcomes that are no deliveries; a companion without `after` is
-    not asked about a batch of deliveries.
+    their ids; it must not be null. A `column` is for outcomes that are no deliveries; a companion
+    without `after` is not asked about a batch of deliveries.
     """
 
     arrays: Callable[[Sequence[Outcome]], dict[str, Any]]

@@ -80,5 +80,6 @@ class ReportedMessage:
     received_at: datetime
     requiretls: bool = False
     composition: str | None = None  # the parts of composed mail, as composition_shown() gives them
+    origin: str | None = None
     content: bytes = b""
     torn: bool = False

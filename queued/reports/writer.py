@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pgmta.compose.composed_message import composed_header
@@ -15,6 +15,7 @@ from pgmta.mail.metadata import EXEMPT_KEY
 from pgmta.mail.newlines import Mode, NewlineGuard, check
 from pgmta.model import CHUNK_OCTETS, PART_OCTETS, NewMessage, Options
 from pgmta.report_row import ReportedMessage
+from pgmta.states import Event
 from pgmta.store.queue.contents import Contents
 from pgmta.store.queue.enqueue import Enqueue, chunk_count
 from queued.config import QueuedConfig
@@ -140,6 +141,13 @@ class ReportWriter:
         report.arrival = original.received_at
         report.envid, report.ret, report.utf8 = original.envid, original.ret, original.utf8
         report.message_id = original.message_id_header
+        if original.origin == "stranger":  # who must not learn that somebody complained
+            report.recipients = [
+                replace(row, reply=Event.SUPPRESS.value)
+                if row.answer_class == Event.SUPPRESS
+                else row
+                for row in plan.rows
+            ]
         content: bytes | AsyncIterator[bytes] | None = None
         if original.composition:
             identity = MessageIdentity(original.message_id_header or "", first.ts)

@@ -50,7 +50,7 @@ WHERE message_id = ANY (%(ids)b::bigint[]) AND event = ANY (%(events)b::text[])
 -- What a DSN says of these messages, without their content.
 SELECT id, size, utf8, chunks, trace, left(message_id_header, 1000), left(envid, 400), ret,
     least(greatest(received_at, '0002-01-01 00:00:00+00'), '9998-01-01 00:00:00+00'), requiretls,
-    composition_shown(template_id, params)::text
+    composition_shown(template_id, params)::text, origin
 FROM messages WHERE id = ANY (%(ids)b::bigint[])
 
 -- name: contents

@@ -350,3 +350,31 @@ async def test_messages_that_are_left_are_forgotten(
             work._round._leave(number)
             work._round._leave(number // 2)
         assert len(work._round._left) < 1000
+
+
+async def test_a_stranger_does_not_learn_why_somebody_gets_no_mail(
+    database: str, db: psycopg.Connection
+) -> None:
+    words = "suppressed since 2026-11-03 14:02 UTC: complained (message 123)"
+    for number, origin in enumerate(("stranger", "user"), 1):
+        ended(db, number, sender=f"{origin}@a.example", recipient="ann@b.example",
+              last_reply=words)  # fmt: skip
+        db.execute("UPDATE messages SET origin = %s WHERE id = %s", (origin, number))
+    db.execute(
+        "INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt,"
+        " code, event, sender, recipient, domain, worker, host, command, enhanced, reply)"
+        " SELECT held_at, held_at, id, message_id, 1, 0, 0, 'suppressed', sender, recipient,"
+        " domain, '', '', '', '', last_reply FROM queue"
+    )
+    async with duty(database):
+        await ends(db)
+    found: dict[str, str] = dict(
+        db.execute(
+            "SELECT q.recipient, convert_from(m.body, 'UTF8') FROM queue AS q"
+            " JOIN messages AS m ON m.id = q.message_id WHERE q.metadata ? '_report'"
+        ).fetchall()
+    )
+    assert "X-pgmta; suppressed since 2026" in found["user@a.example"]
+    assert "X-pgmta; suppressed\r\n" in found["stranger@a.example"]
+    assert "complained" not in found["stranger@a.example"]
+    assert all("Status: 5.7.1" in body for body in found.values())

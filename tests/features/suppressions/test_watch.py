@@ -25,9 +25,9 @@ from queued.delivery.smtp.smtp_parameters import SmtpParameters
 from queued.delivery.transport.destination import Destination
 from queued.process import orders as orders_module
 from queued.process.orders import Orders
-from tests.support.nexthop import as_usual, at
+from tests.support.nexthop import as_usual, at, holding_at
 from tests.support.system import System
-from tests.support.waiting import eventually, let_others_run
+from tests.support.waiting import SLACK, eventually, let_others_run, take_time
 
 HOP = Destination("smtp", SmtpParameters(), "b.example")
 MANY = 30
@@ -185,3 +185,33 @@ def test_mail_that_waits_for_its_retry_ends_with_a_dsn_that_goes(system: System)
     ]
     (report_row,) = system.attempts("s@a.example")
     assert report_row["metadata"]["_exempt"] == "report"
+
+
+@pytest.mark.slow
+def test_a_burst_counts_within_a_second_for_rows_of_two_processes(system: System) -> None:
+    """Half of the mail waits in the workers, behind a slow next hop, when the burst comes."""
+    hop, slow, other = system.hop(), system.hop(holding_at("MAIL")), system.hop()
+    routes = {"slow.example": slow.target, "other.example": other.target, "*": hop.target}
+    for _ in range(2):
+        system.queued(routes=routes, delivery={"connections": 1})
+    people = [f"{n}@{domain}" for domain in ("b.example", "slow.example") for n in range(MANY)]
+    for address in people[MANY:]:
+        system.enqueue(address, on_failed="remove")
+    slow.wait(lambda: slow.transactions)  # the others wait behind the first
+    for address in people:
+        system.ask("SELECT suppress(%s, source => 'burst')", address)
+    take_time(1.0 + SLACK)  # from then on no attempt begins
+    under_way = len(slow.transactions)
+    slow.script = as_usual
+    slow.release()
+    for n in range(MANY):
+        system.enqueue(f"{n}@b.example", on_failed="remove")
+        system.enqueue(f"{n}@other.example", on_failed="remove")
+    system.wait_empty()
+    assert len(other.kept) == MANY
+    assert hop.transactions == []
+    assert len(slow.kept) == under_way
+    ended = system.ask("SELECT event, count(*) AS rows FROM attempts GROUP BY 1 ORDER BY 1")
+    assert [(each["event"], each["rows"]) for each in ended] == [
+        ("delivered", MANY + under_way), ("suppressed", 2 * MANY - under_way)
+    ]  # fmt: skip

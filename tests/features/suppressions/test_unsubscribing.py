@@ -139,7 +139,7 @@ def test_forged_and_swapped_tokens_have_equal_answers(web: Web, campaign: Campai
             LinkNumbers(campaign.id, 1).octets
         ),
         # the numbers of one, and the signature of another
-        "swapped": good[:16] + other[16:],
+        "swapped": good[:24] + other[24:],
         "no such recipient": token(campaign.id, 3),
         "no such campaign": token(campaign.id + 1, 1),
         "largest": RINGS[UNSUBSCRIBE].sign(b"\x7f" + b"\xff" * 17),

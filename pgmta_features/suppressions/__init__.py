@@ -16,11 +16,11 @@ FEATURE = Feature(
         )
     },
     sections={"suppressions": ".config:Suppressions"},
-    settling=(".bounces:SETTLING",),
+    settling=(".bounces:SETTLING", ".bounces:SOFT_SETTLING"),
     routes=(".pages:PAGES",),
     doctor_checks=(".doctor_check:checks",),
     explainers=(".explainer:EXPLAINER",),
-    process_parts=(".watch:add_watch",),
+    process_parts=(".watch:add_watch", ".bounces:add_settings"),
     recipient_looks=(".recipient_look:begin_look",),
     stages={"DeadlineStage": ".complaint_stage:ComplaintStage"},
 )

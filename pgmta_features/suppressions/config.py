@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from pgmta.config.types import Section
+from pgmta.config.types import Period, Section, at_least
 from pgmta.errors import AddressError
 from pgmta.mail.address import mailbox_key, parse_mailbox
 
@@ -21,8 +21,27 @@ def _mailbox(value: Any) -> str:
     return mailbox_key(value)
 
 
+class SoftBounces(Section):
+    """Say when a mailbox that is full for long is suppressed."""
+
+    number: int = Field(
+        default=5, ge=0, le=1000, description="failures for good that suppress; 0: they never do"
+    )
+    days: int = Field(default=3, ge=1, le=365, description="on at least so many different days")
+    period: Annotated[Period, at_least("1d")] = Field(
+        default=30 * 86400.0, description="within this time"
+    )
+    lasts: Period = Field(
+        default=90 * 86400.0, description="after this time the address gets mail again"
+    )
+
+
 class Suppressions(Section):
     """Say who gets no mail any more."""
+
+    soft_bounces: SoftBounces = Field(
+        default=SoftBounces(), description="mailboxes that are full for long, by failures for good"
+    )
 
     complaints: list[Annotated[str, BeforeValidator(_mailbox)]] = Field(
         default=[],

@@ -89,3 +89,9 @@ ORDER BY added DESC
 -- Part of settle: recipients who do not exist are suppressed, in the commit of their outcomes.
 coalesce(suppress_bounced(%(bounced_rows)b::bigint[], %(bounced_recipients)b::text[], %(bounced_tenants)b::text[],
     %(bounced_messages)b::bigint[], ARRAY(SELECT id FROM changed)), 0)
+
+-- name: soft_settled
+-- Part of settle: full mailboxes are counted, in the commit of their outcomes.
+suppress_soft_bounced(%(soft_rows)b::bigint[], %(soft_recipients)b::text[], %(soft_tenants)b::text[], %(soft_messages)b::bigint[],
+    ARRAY(SELECT id FROM changed), %(soft_number)s::integer, %(soft_days)s::integer, make_interval(secs => %(soft_period)s),
+    make_interval(secs => %(soft_lasts)s))

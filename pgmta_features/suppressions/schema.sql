@@ -98,6 +98,21 @@ END $$;
 COMMENT ON FUNCTION suppression_scope_check IS
     'Raises the error of a scope that was not declared, which names the nearest one.';
 
+CREATE TABLE soft_bounces (
+    address text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    day date NOT NULL,
+    number integer NOT NULL,
+    PRIMARY KEY (address, tenant, day)
+);
+COMMENT ON TABLE soft_bounces IS 'Failures for good of full mailboxes. So many on so many days suppress: suppressions.soft_bounces.';
+COMMENT ON COLUMN soft_bounces.address IS 'mailbox_key() of the mailbox.';
+COMMENT ON COLUMN soft_bounces.tenant IS 'Whose mail it was; empty: mail without a tenant.';
+COMMENT ON COLUMN soft_bounces.day IS 'The day (UTC).';
+COMMENT ON COLUMN soft_bounces.number IS 'Failures on this day.';
+CREATE INDEX soft_bounces_day ON soft_bounces (day);
+COMMENT ON INDEX soft_bounces_day IS 'Days that count no more.';
+
 CREATE TABLE suppression_sieve (
     part integer PRIMARY KEY,
     bits bit(2048) NOT NULL
@@ -367,6 +382,48 @@ CREATE TRIGGER returned_suppress AFTER UPDATE OF returned_at, complained_at ON a
 COMMENT ON TRIGGER returned_suppress ON attempts IS
     'Whoever notes that mail came back suppresses.';
 
+CREATE FUNCTION suppress_soft_bounced(
+    rows bigint[], recipients text[], tenants text[], messages bigint[], changed bigint[],
+    number integer, days integer, period interval, lasts interval
+) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    today CONSTANT date := (now() AT TIME ZONE 'UTC')::date;
+    each record;
+    counted record;
+    found text[] := '{}';
+    of_tenants text[] := '{}';
+    sources text[] := '{}';
+BEGIN
+    FOR each IN
+        SELECT mailbox_key(b.recipient) AS address, b.tenant, max(b.message) AS message, count(*) AS number
+        FROM unnest(rows, recipients, tenants, messages) AS b (id, recipient, tenant, message)
+        WHERE b.id = ANY (changed) AND mailbox_domain(b.recipient COLLATE "C") IS NOT NULL
+        GROUP BY 1, 2 ORDER BY 1, 2  -- two sessions take the same order
+    LOOP
+        INSERT INTO soft_bounces AS s (address, tenant, day, number)
+        VALUES (each.address, each.tenant, today, each.number)
+        ON CONFLICT ON CONSTRAINT soft_bounces_pkey DO UPDATE SET number = s.number + excluded.number;
+        SELECT sum(s.number) AS number, count(*) AS days INTO counted FROM soft_bounces AS s
+        WHERE s.address = each.address AND s.tenant = each.tenant AND s.day > today - period;
+        IF counted.number >= suppress_soft_bounced.number AND counted.days >= suppress_soft_bounced.days THEN
+            DELETE FROM soft_bounces AS s WHERE s.address = each.address AND s.tenant = each.tenant;
+            found := found || each.address;
+            of_tenants := of_tenants || each.tenant;
+            sources := sources || ('message ' || each.message);
+        END IF;
+    END LOOP;
+    DELETE FROM soft_bounces AS s WHERE s.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM soft_bounces AS o WHERE o.day <= today - period LIMIT 10 FOR UPDATE SKIP LOCKED));
+    IF found <> '{}' THEN
+        PERFORM suppressions_put(found, of_tenants, NULL, array_fill('soft_bounced'::text, ARRAY[cardinality(found)]), sources,
+            NULL, array_fill(now() + lasts, ARRAY[cardinality(found)]));
+    END IF;
+    RETURN cardinality(found);
+END $$;
+COMMENT ON FUNCTION suppress_soft_bounced IS
+    'Counts failures of full mailboxes, and suppresses those that had so many on so many days within the period, for all scopes '
+    'of their tenants. Returns how many it has suppressed. A delivery does not end a count: that would cost each mail.';
+
 CREATE FUNCTION suppress_bounced(rows bigint[], recipients text[], tenants text[], messages bigint[], changed bigint[])
 RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
@@ -384,6 +441,7 @@ COMMENT ON FUNCTION suppress_bounced IS
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('suppressions', '{source}', 'words', 'true'),
+    ('soft_bounces', '{address}', 'row', 't.address <> %1$L'),
     ('suppressions', '{address}', 'row', 't.address <> %1$L AND t.released_at IS NOT NULL'),
     ('suppressions', '{address}', 'named', 't.address <> %1$L AND t.released_at IS NULL');
 
@@ -397,6 +455,7 @@ BEGIN
     SELECT count(*) INTO number FROM suppressions AS s WHERE s.address = key;
     IF NOT dry THEN
         DELETE FROM suppressions AS s WHERE s.address = key;
+        DELETE FROM soft_bounces AS s WHERE s.address = key;
         INSERT INTO suppressions AS s (address, tenant, reason) VALUES (mailbox_hash(key), '*', 'forgotten')
         ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET at = now(), released_at = NULL;
     END IF;
@@ -419,6 +478,9 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE'),
+    ('soft_bounces', 'pgmta_operator', 'SELECT'),
+    ('soft_bounces', 'pgmta_reader', 'SELECT'),
     ('FUNCTION suppress_bounced', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION suppress_soft_bounced', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppressions_there', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppressions_there', 'pgmta_smtpd', 'EXECUTE');

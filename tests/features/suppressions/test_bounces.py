@@ -22,7 +22,7 @@ REPLIES = {  # by local part: the answer to RCPT, and whether it suppresses
 
 def answer(point: str, line: str, _: Transaction | None) -> Do | None:
     """Answer RCPT by the local part."""
-    name = line.partition("<")[2].partition("@")[0]
+    name = line.partition("<")[2].partition("@")[0].lower()
     return Do(line=REPLIES[name][0]) if point == "RCPT" and name in REPLIES else None
 
 
@@ -51,3 +51,27 @@ def test_hard_bounces_suppress_all_scopes_of_the_tenant(
         db.execute("SELECT state FROM status(ARRAY[%s]::bigint[])", (again,)).fetchone() or ()
     )
     assert state == "suppressed"
+
+
+def test_a_mailbox_that_is_full_for_long_is_suppressed_for_a_while(
+    system: System, db: psycopg.Connection
+) -> None:
+    system.queued(system.hop(answer))
+    mail = "SELECT submit('s@a.example', '{Full@b.example}', 'Subject: x\r\n\r\nx\r\n')"
+    past = "INSERT INTO soft_bounces VALUES ('full@b.example', '', current_date - %s, %s)"
+    db.execute(past, (40, 9))
+    db.execute(past, (2, 2))
+
+    def fail(number: int) -> list[tuple[int]]:
+        db.execute(mail)
+        until(lambda: len(system.attempts()) == number)
+        return db.execute("SELECT number FROM soft_bounces ORDER BY day").fetchall()
+
+    assert [fail(number) for number in (1, 2, 3)] == [[(2,), (n,)] for n in (1, 2, 3)], "two days"
+    assert db.execute("SELECT count(*) FROM suppressions").fetchone() == (0,)
+    db.execute(past, (1, 1))
+    assert fail(4) == []
+    assert db.execute(
+        "SELECT address, scope, reason, source ~ '^message ', until > now() + interval '89 days'"
+        " FROM suppressions"
+    ).fetchall() == [("full@b.example", "", "soft_bounced", True, True)]

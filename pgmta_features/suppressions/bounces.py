@@ -80,7 +80,7 @@ def _is_full(outcome: Outcome) -> bool:
         return outcome.answer_class == AnswerClass.MAILBOX_FULL
     # the last answer of mail that was deferred for too long
     found = ENHANCED.match(outcome.reply.text)
-    return bool(found) and found[0].strip()[1:] == _FULL
+    return found is not None and found[0].strip()[1:] == _FULL
 
 
 SETTLING = SettleCompanion(_bounced, after=_SQL["settled"])

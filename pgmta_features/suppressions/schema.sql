@@ -120,8 +120,7 @@ CREATE TABLE suppression_sieve (
 COMMENT ON TABLE suppression_sieve IS
     'A bit for each address of suppressions, by its SHA-256: without it the address is not there. All parts have 20 MB, '
     'which stay in memory where the index of ten million addresses does not. No bit is ever cleared.';
-COMMENT ON COLUMN suppression_sieve.part IS
-    'The first 16 bits of the hash; a part that is not there has no bit. -1, with all bits, is there if a person was forgotten.';
+COMMENT ON COLUMN suppression_sieve.part IS 'The first 16 bits of the hash; a part that is not there has no bit.';
 COMMENT ON COLUMN suppression_sieve.bits IS 'The next 11 bits say which one.';
 
 CREATE FUNCTION suppressions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -138,9 +137,6 @@ BEGIN
     GROUP BY 1 ORDER BY 1  -- two sessions take the same order
     ON CONFLICT ON CONSTRAINT suppression_sieve_pkey DO UPDATE SET bits = s.bits | excluded.bits
     WHERE s.bits | excluded.bits <> s.bits;
-    IF EXISTS (SELECT FROM added AS a WHERE starts_with(a.address, 'hmac:')) THEN
-        INSERT INTO suppression_sieve (part, bits) VALUES (-1, ~0::bit(2048)) ON CONFLICT DO NOTHING;
-    END IF;
     IF EXISTS (SELECT FROM added) THEN PERFORM notify_channel('pgmta_orders'); END IF;
     RETURN NULL;
 END $$;
@@ -214,38 +210,31 @@ CREATE FUNCTION suppressions_there() RETURNS boolean LANGUAGE sql STABLE SECURIT
     SET search_path = pgmta, pg_catalog, pg_temp AS $$ SELECT EXISTS (SELECT FROM suppressions) $$;
 COMMENT ON FUNCTION suppressions_there IS 'Whether there is any suppression, released ones too. Without any, no row is looked at.';
 
--- Each submission by SQL calls it. So a row costs one query while the sieve does not know its address, names have their
--- schema, since SET search_path takes longer than all the rest, and words are made of those that are suppressed only.
+-- Each submission by SQL calls it. So a row costs one look-up in the index, names have their schema, since SET search_path
+-- takes longer than all the rest, and expressions are simple: PL/pgSQL runs others as queries.
 CREATE FUNCTION rows_suppressed(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
     SET enable_seqscan = off AS $$  -- a plan that was made for an empty table would later read all of it
 DECLARE
+    recipient text;
+    key text;
     forgotten boolean;
-    known boolean;
     places integer[] := '{}';
 BEGIN
+    PERFORM FROM pgmta.suppressions AS s
+    WHERE s.address OPERATOR(pg_catalog.>=) 'hmac:' AND s.address OPERATOR(pg_catalog.<) 'hmac;' LIMIT 1;
+    forgotten := FOUND;
     FOR place IN 1 .. pg_catalog.cardinality(rows) LOOP
-        SELECT pg_catalog.bool_or(v.part OPERATOR(pg_catalog.<) 0), pg_catalog.bool_or(v.part OPERATOR(pg_catalog.>=) 0)
-        INTO forgotten, known
-        FROM (SELECT pg_catalog.sha256(pg_catalog.convert_to(pgmta.mailbox_key(rows[place].recipient), 'UTF8')) AS hash OFFSET 0)
-            AS h, pgmta.suppression_sieve AS v
-        WHERE v.part OPERATOR(pg_catalog.=) ANY (ARRAY[(pg_catalog.get_byte(h.hash, 0) OPERATOR(pg_catalog.*) 256)
-                OPERATOR(pg_catalog.+) pg_catalog.get_byte(h.hash, 1), -1])
-            AND pg_catalog.get_bit(v.bits, ((pg_catalog.get_byte(h.hash, 2) OPERATOR(pg_catalog.%) 8) OPERATOR(pg_catalog.*) 256)
-                OPERATOR(pg_catalog.+) pg_catalog.get_byte(h.hash, 3)) OPERATOR(pg_catalog.=) 1;
-        IF known THEN
-            PERFORM FROM pgmta.suppressions AS s
-            WHERE s.address OPERATOR(pg_catalog.=) pgmta.mailbox_key(rows[place].recipient) LIMIT 1;
-            known := FOUND;
+        recipient := rows[place].recipient;
+        key := pgmta.mailbox_key(recipient);
+        PERFORM FROM pgmta.suppressions AS s WHERE s.address OPERATOR(pg_catalog.=) key LIMIT 1;
+        IF NOT FOUND AND forgotten THEN
+            key := pgmta.mailbox_hash(recipient);
+            PERFORM FROM pgmta.suppressions AS s WHERE s.address OPERATOR(pg_catalog.=) key LIMIT 1;
         END IF;
-        IF forgotten AND known IS NOT TRUE THEN
-            PERFORM FROM pgmta.suppressions AS s
-            WHERE s.address OPERATOR(pg_catalog.=) pgmta.mailbox_hash(rows[place].recipient) LIMIT 1;
-            known := FOUND;
-        END IF;
-        IF known THEN places := places OPERATOR(pg_catalog.||) place; END IF;
+        IF FOUND THEN places := places OPERATOR(pg_catalog.||) place; END IF;
     END LOOP;
-    RETURN CASE WHEN pg_catalog.cardinality(places) OPERATOR(pg_catalog.>) 0
-        THEN pgmta.rows_withdraw(messages, ARRAY(SELECT rows[p.place] FROM pg_catalog.unnest(places) AS p (place))) ELSE 0 END;
+    IF places OPERATOR(pg_catalog.=) '{}' THEN RETURN 0; END IF;
+    RETURN pgmta.rows_withdraw(messages, ARRAY(SELECT rows[p.place] FROM pg_catalog.unnest(places) AS p (place)));
 END $$;
 COMMENT ON FUNCTION rows_suppressed IS
     'Ends rows that have just been stored and whose recipients are suppressed, and returns how many.';

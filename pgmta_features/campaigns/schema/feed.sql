@@ -152,6 +152,7 @@ DECLARE
     job record;
     rows bigint[];
     numbers integer[];
+    reasons text[];
     withdrawn integer := 0;
 BEGIN
     FOR job IN
@@ -160,21 +161,20 @@ BEGIN
         WHERE j.status <> 'LOGGED' ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
         -- a row under a lease ends before its transaction, or is refused there and comes back
-        SELECT array_agg(w.id), array_agg(w.number) INTO rows, numbers FROM (
-            SELECT q.id, r.number FROM (
-                SELECT p.number, p.message_id, job.status = 'STOPPED'
-                    OR (suppressed(job.tenant, job.scope, ARRAY[p.recipient]))[1] AS goes
+        SELECT array_agg(w.id), array_agg(w.number), array_agg(w.words) INTO rows, numbers, reasons FROM (
+            SELECT q.id, r.number, r.words FROM (
+                SELECT p.number, p.message_id, CASE job.status WHEN 'STOPPED' THEN 'the campaign was stopped'
+                    ELSE (suppressed_because(ARRAY[job.tenant], ARRAY[job.scope], ARRAY[p.recipient]))[1] END AS words
                 FROM campaign_recipients AS p
                 WHERE p.campaign_id = job.campaign_id AND p.number BETWEEN job.first AND job.last
                     AND p.state = ANY (CASE job.status WHEN 'STOPPED' THEN '{queued,deferred}' ELSE '{queued}' END::text[])
                     AND p.state IN ('queued', 'deferred') OFFSET 0) AS r
             JOIN queue AS q ON q.message_id = r.message_id
             -- without ORDER BY: so a batch ends with the last row that it takes
-            WHERE r.goes AND q.lease_token IS NULL AND q.status IN ('QUEUED', 'DEFERRED', 'HOLD')
+            WHERE r.words IS NOT NULL AND q.lease_token IS NULL AND q.status IN ('QUEUED', 'DEFERRED', 'HOLD')
             LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
         CONTINUE WHEN rows IS NULL;
-        PERFORM rows_log(rows, 'cancelled', acting()::text,
-            CASE job.status WHEN 'STOPPED' THEN 'the campaign was stopped' ELSE 'suppressed' END);
+        PERFORM rows_log(rows, CASE job.status WHEN 'STOPPED' THEN 'cancelled' ELSE 'suppressed' END, acting()::text, NULL, reasons);
         DELETE FROM queue AS q WHERE q.id = ANY (rows);
         UPDATE campaign_recipients AS r SET state = CASE job.status WHEN 'STOPPED' THEN 'unsent' ELSE 'invalid' END,
             error_code = CASE WHEN job.status <> 'STOPPED' THEN 'suppressed' END, error_sub_type = NULL,
@@ -213,7 +213,9 @@ BEGIN
                 AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id)
             LIMIT most
         ), ended AS MATERIALIZED (
-            SELECT g.number, g.message_id, a.* FROM gone AS g LEFT JOIN LATERAL (
+            SELECT g.number, g.message_id, a.*, a.event = 'suppressed'
+                OR a.event IN ('cancelled', 'deleted') AND a.reply ~ '^suppressed since ' AS suppressed
+            FROM gone AS g LEFT JOIN LATERAL (
                 SELECT a.event, a.code, a.enhanced, a.class, a.started_at, a.ended_at, a.reply FROM attempts AS a
                 WHERE a.message_id = g.message_id AND a.event <> 'deferred'
                 -- a delivery is a fact, whatever outcome came after it
@@ -222,10 +224,10 @@ BEGIN
             UPDATE campaign_recipients AS r SET
                 state = CASE WHEN e.event = 'delivered' THEN 'sent' WHEN e.event = 'unknown' THEN 'unknown'
                     WHEN e.event IS NULL OR e.reply = 'the campaign was stopped' THEN 'unsent'
-                    WHEN 'suppressed' IN (e.event, e.reply) THEN 'invalid' ELSE 'failed' END,
+                    WHEN e.suppressed THEN 'invalid' ELSE 'failed' END,
                 sent_at = CASE WHEN e.event IN ('delivered', 'failed', 'unknown') THEN e.started_at END, answered_at = e.ended_at,
                 bounced = e.event = 'failed' AND is_hard_bounce(e.class),
-                error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN 'suppressed' IN (e.event, e.reply) THEN 'suppressed'
+                error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.suppressed THEN 'suppressed'
                     ELSE coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
                         nullif(e.code, 0)::text, e.event) END,
                 error_sub_type = coalesce(reply_word(e.reply, 'error_sub_type'),

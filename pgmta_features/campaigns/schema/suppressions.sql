@@ -11,20 +11,25 @@ DECLARE
     campaigns bigint[];
     numbers integer[];
     mails bigint[];
+    reasons text[];
 BEGIN
-    SELECT array_agg(f.campaign_id), array_agg(f.number), array_agg(f.message_id) INTO campaigns, numbers, mails
+    SELECT array_agg(f.campaign_id), array_agg(f.number), array_agg(f.message_id), array_agg(f.words)
+    INTO campaigns, numbers, mails, reasons
     FROM (
-        SELECT DISTINCT r.campaign_id, r.number, r.message_id
+        SELECT DISTINCT ON (r.campaign_id, r.number) r.campaign_id, r.number, r.message_id,
+            suppression_words(s.at, s.reason, s.source) AS words
         FROM added AS s
         JOIN campaign_recipients AS r ON mailbox_key(r.recipient) = s.address AND r.state IN ('queued', 'deferred')
         JOIN campaigns AS c ON c.id = r.campaign_id AND s.tenant IN (c.tenant, '*') AND s.scope IN (c.scope, '')
         WHERE s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
             -- a row whose outcome suppresses has left the queue in this transaction, and its recipient gets that outcome
             AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id)
+        ORDER BY r.campaign_id, r.number, s.at
     ) AS f;
     IF mails IS NULL THEN RETURN NULL; END IF;
     -- locked rows are skipped: a transaction that settles one may wait for the suppression of this one
-    PERFORM withdraw(mails, 'suppressed', 'suppressed', skip_locked => true);
+    PERFORM withdraw(array_agg(f.message_id), f.words, 'suppressed', skip_locked => true)
+    FROM unnest(mails, reasons) AS f (message_id, words) GROUP BY f.words;
     -- a row in flight is settled by its outcome
     UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
     FROM unnest(campaigns, numbers, mails) AS f (campaign_id, number, message_id)

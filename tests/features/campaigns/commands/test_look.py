@@ -92,6 +92,8 @@ def test_a_campaign_that_is_done(site: Site, db: psycopg.Connection) -> None:
     site.said("start", "news")
     books = "UPDATE campaign_recipients SET state = %s, bounced = %s WHERE number = %s"
     db.execute(books, ("failed", True, 1))
+    db.execute("SELECT suppress(recipient, reason => 'bounced') FROM campaign_recipients"
+               " WHERE number = 1")  # fmt: skip
     db.execute(books, ("unknown", False, 2))
     for status in ("ENQUEUED", "SENT", "LOGGED"):
         db.execute("UPDATE campaign_jobs SET status = %s", (status,))

@@ -27,15 +27,14 @@ from tests.support.system import System
 HARD = {AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN}
 SAMPLES = list(samples())
 MANY = len(SAMPLES)
-SUPPRESSED = (
-    "SELECT concat_ws(' ', address, tenant, scope, reason) FROM suppressions ORDER BY 1"
-)
+SUPPRESSED = "SELECT concat_ws(' ', address, tenant, scope, reason) FROM suppressions ORDER BY 1"
 
 
 def is_hard(sample: Sample) -> bool:
     """Whether the sample says for good that there is no such mailbox."""
     name, _, lasting = sample.expected.partition("/")
-    return name in HARD and (lasting or sample.answer[0].code >= 500) not in (False, "temporary")
+    by_code = "permanent" if sample.answer[0].code >= 500 else "temporary"
+    return name in HARD and (lasting or by_code) == "permanent"
 
 
 def expected(prefix: str, hard: Iterable[int]) -> list[str]:
@@ -61,8 +60,11 @@ async def test_answers_of_an_attempt(db: psycopg.Connection, link: Link) -> None
     hard = [number for number, sample in enumerate(SAMPLES) if is_hard(sample)]
     assert column(db, SUPPRESSED) == expected("a", hard)
     assert len({SAMPLES[number].provider for number in hard}) >= 10
-    full = {f"a{n}@b.example" for n, sample in enumerate(SAMPLES)
-            if sample.expected.startswith("mailbox_full") and sample.answer[0].code >= 500}  # fmt: skip
+    full = {
+        f"a{number}@b.example"
+        for number, sample in enumerate(SAMPLES)
+        if sample.expected.startswith("mailbox_full") and sample.answer[0].code >= 500
+    }
     assert set(column(db, "SELECT address FROM soft_bounces")) == full
     assert full
 

@@ -75,3 +75,28 @@ def test_a_mailbox_that_is_full_for_long_is_suppressed_for_a_while(
         "SELECT address, scope, reason, source ~ '^message ', until > now() + interval '89 days'"
         " FROM suppressions"
     ).fetchall() == [("full@b.example", "", "soft_bounced", True, True)]
+
+
+def test_soft_bounces_suppress_as_often_as_the_setting_says(
+    system: System, db: psycopg.Connection
+) -> None:
+    """Refusals by policy never do; with 0 a full mailbox does not either."""
+    soft = {"number": 2, "days": 1, "lasts": "2d"}
+    queued = system.queued(system.hop(answer), suppressions={"soft_bounces": soft})
+
+    def fail(*addresses: str) -> list[tuple[str, bool]]:
+        before = len(system.attempts())
+        for address in addresses:
+            system.enqueue(address, on_failed="remove")
+        until(lambda: len(system.attempts()) == before + len(addresses))
+        return db.execute(
+            "SELECT address, until BETWEEN now() + interval '47 h' AND now() + interval '2 days'"
+            " FROM suppressions WHERE reason = 'soft_bounced'"
+        ).fetchall()
+
+    both = ("full@b.example", "policy@b.example")
+    assert fail(*both) == []
+    assert fail(*both) == [("full@b.example", True)]
+    queued.reload(queued.config | {"suppressions": {"soft_bounces": {"number": 0}}})
+    assert fail(*["full@c.example"] * 3) == [("full@b.example", True)]
+    assert db.execute("SELECT count(*) FROM soft_bounces").fetchone() == (0,)

@@ -200,7 +200,7 @@ COMMENT ON FUNCTION cancel IS
     'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A role that only submits '
     'has its own mail.';
 
-CREATE FUNCTION withdraw(ids bigint[], reason text, event text DEFAULT 'cancelled', waiting_only boolean DEFAULT false)
+CREATE FUNCTION withdraw(ids bigint[], reason text, event text DEFAULT 'cancelled', skip_locked boolean DEFAULT false)
 RETURNS integer LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     chances integer :=
@@ -214,8 +214,8 @@ DECLARE
 BEGIN
     FOR chance IN 1 .. chances LOOP
         BEGIN
-            IF waiting_only THEN
-                messages := ARRAY(SELECT q.message_id FROM queue AS q WHERE q.message_id = ANY (ids) AND q.lease_until IS NULL
+            IF skip_locked THEN
+                messages := ARRAY(SELECT q.message_id FROM queue AS q WHERE q.message_id = ANY (ids)
                     ORDER BY q.id FOR UPDATE SKIP LOCKED);
                 IF messages = '{}' THEN RETURN 0; END IF;
             END IF;
@@ -228,7 +228,6 @@ BEGIN
                 SELECT q.id, q.lease_until FROM queue AS q
                 WHERE q.message_id = ANY (messages) AND q.status NOT IN ('DELETE', 'REPORT') ORDER BY q.id FOR UPDATE
             ) AS found;
-            IF waiting_only THEN flying := NULL; END IF;
             -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
             -- of the first statement would clear what the second one sets.
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
@@ -244,8 +243,8 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION withdraw IS
-    'The common part of cancel() and of triggers that withdraw mail: it asks for no right to the messages. With '
-    'waiting_only it leaves rows under a lease, and messages whose rows are all locked, as they are.';
+    'The common part of cancel() and of triggers that withdraw mail: it asks for no right to the messages. With skip_locked '
+    'it leaves messages whose rows are all locked as they are.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION sees_all_mail', 'PUBLIC', 'EXECUTE'),

@@ -27,9 +27,8 @@ BEGIN
         ORDER BY r.campaign_id, r.number, s.at
     ) AS f;
     IF mails IS NULL THEN RETURN NULL; END IF;
-    -- locked rows are skipped: a transaction that settles one may wait for the suppression of this one; and queued asks for
-    -- those that it has leased
-    PERFORM withdraw(array_agg(f.message_id), f.words, 'suppressed', waiting_only => true)
+    -- locked rows are skipped: a transaction that settles one may wait for the suppression of this one
+    PERFORM withdraw(array_agg(f.message_id), f.words, 'suppressed', skip_locked => true)
     FROM unnest(mails, reasons) AS f (message_id, words) GROUP BY f.words;
     -- a row in flight is settled by its outcome
     UPDATE campaign_recipients AS r SET state = 'invalid', error_code = 'suppressed', message_id = NULL
@@ -40,8 +39,9 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION campaign_suppressed IS
-    'Withdraws mail of campaigns that waits for suppressed addresses. A row that a worker has leased or another transaction has '
-    'locked is left to the look before its attempt, and to campaign_withdraw().';
+    'Withdraws mail of campaigns that waits for suppressed addresses. An attempt whose transaction has not begun does not '
+    'begin any more. A row that another transaction has locked is left to campaign_withdraw(), or to its next attempt, which '
+    'is refused.';
 CREATE TRIGGER suppressions_added_withdraw AFTER INSERT ON suppressions REFERENCING NEW TABLE AS added
     FOR EACH STATEMENT EXECUTE FUNCTION campaign_suppressed();
 CREATE TRIGGER suppressions_changed_withdraw AFTER UPDATE ON suppressions REFERENCING NEW TABLE AS added

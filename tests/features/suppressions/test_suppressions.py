@@ -94,7 +94,7 @@ def test_mail_that_waits_is_withdrawn(db: psycopg.Connection, campaign: Campaign
         "flying@b.example": "queued", "begun@b.example": "queued", "other@b.example": "queued",
     }  # fmt: skip
     rows = column(db, "SELECT concat_ws(' ', recipient, status) FROM queue ORDER BY id")
-    assert rows == ["flying@b.example SENDING", "begun@b.example SENDING", "other@b.example QUEUED"]
+    assert rows == ["flying@b.example DELETE", "begun@b.example DELETE", "other@b.example QUEUED"]
     log = column(db, "SELECT concat_ws(' ', recipient, event) FROM attempts ORDER BY recipient")
     assert log == ["deferred@b.example suppressed", "queued@b.example suppressed"]
     # as the upkeep ends it, if the transaction never began
@@ -106,13 +106,13 @@ def test_mail_that_waits_is_withdrawn(db: psycopg.Connection, campaign: Campaign
 async def test_a_row_in_flight_that_ends_for_it_is_in_the_books(
     db: psycopg.Connection, link: Link, campaign: Campaign
 ) -> None:
-    """The suppression leaves it to the worker, and the log has one entry."""
+    """Although the suppression asked for its deletion: the log has one entry."""
     campaign.add("joe@b.example")
     campaign.start()
     campaign.feed()
     (item,) = (await Claims(link, "w", 60).claim(10, [])).items
     db.execute("SELECT suppress('joe@b.example')")
-    assert column(db, "SELECT status FROM queue") == ["SENDING"]
+    assert column(db, "SELECT status FROM queue") == ["DELETE"]
     now, words = datetime.now(UTC), "suppressed since 2026-11-03 14:02 UTC: operator"
     ended = Outcome(item, Event.SUPPRESS, Reply(0, words), started=now, ended=now)
     assert await Settlements(link, "w").settle([ended]) == {item.id}

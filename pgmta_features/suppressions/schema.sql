@@ -114,29 +114,45 @@ CREATE INDEX soft_bounces_day ON soft_bounces (day);
 COMMENT ON INDEX soft_bounces_day IS 'Days that count no more.';
 
 CREATE TABLE suppression_sieve (
-    part integer PRIMARY KEY,
-    bits bit(2048) NOT NULL
+    part integer NOT NULL,
+    number bigint GENERATED ALWAYS AS IDENTITY,
+    bits bit(2048) NOT NULL,
+    PRIMARY KEY (part, number)
 );
 COMMENT ON TABLE suppression_sieve IS
     'A bit for each address of suppressions, by its SHA-256: without it the address is not there. All parts have 20 MB, '
     'which stay in memory where the index of ten million addresses does not. No bit is ever cleared.';
 COMMENT ON COLUMN suppression_sieve.part IS 'The first 16 bits of the hash; a part that is not there has no bit.';
+COMMENT ON COLUMN suppression_sieve.number IS
+    'Tells rows of a part apart. There is a second one if a transaction came while another one had locked the first.';
 COMMENT ON COLUMN suppression_sieve.bits IS 'The next 11 bits say which one.';
 
 CREATE FUNCTION suppressions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    parts integer[];
+    numbers bigint[];
+    masks bit(2048)[];
 BEGIN
-    INSERT INTO suppression_sieve AS s (part, bits)
-    SELECT get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1),
-        bit_or(set_bit(0::bit(2048), get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3), 1))
-    FROM added AS a, LATERAL (SELECT sha256(convert_to(a.address, 'UTF8')) AS hash OFFSET 0) AS h
-    -- a conflict locks the row even if it changes nothing, and a statement that adds and changes comes here twice
-    WHERE coalesce((
-        SELECT get_bit(s.bits, get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3)) = 0 FROM suppression_sieve AS s
-        WHERE s.part = get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1)), true)
-    GROUP BY 1 ORDER BY 1  -- two sessions take the same order
-    ON CONFLICT ON CONSTRAINT suppression_sieve_pkey DO UPDATE SET bits = s.bits | excluded.bits
-    WHERE s.bits | excluded.bits <> s.bits;
+    -- Of a part whose rows another transaction has locked there will be one more: an open transaction with many addresses locks
+    -- most parts, and no outcome may wait for it.
+    SELECT array_agg(n.part), array_agg(n.bits), array_agg((
+        SELECT s.number FROM suppression_sieve AS s WHERE s.part = n.part LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED))
+    INTO parts, masks, numbers
+    FROM (
+        SELECT h.part, bit_or(set_bit(0::bit(2048), h.place, 1)) AS bits
+        FROM added AS a, LATERAL (SELECT sha256(convert_to(a.address, 'UTF8')) AS hash OFFSET 0) AS f,
+            LATERAL (SELECT get_byte(f.hash, 0) * 256 + get_byte(f.hash, 1) AS part,
+                get_byte(f.hash, 2) % 8 * 256 + get_byte(f.hash, 3) AS place OFFSET 0) AS h
+        WHERE (SELECT bool_or(get_bit(s.bits, h.place) = 1) FROM suppression_sieve AS s WHERE s.part = h.part) IS NOT TRUE
+        GROUP BY h.part
+    ) AS n;
+    IF parts IS NOT NULL THEN
+        UPDATE suppression_sieve AS s SET bits = s.bits | n.bits FROM unnest(parts, numbers, masks) AS n (part, number, bits)
+        WHERE s.part = n.part AND s.number = n.number;
+        INSERT INTO suppression_sieve (part, bits)
+        SELECT n.part, n.bits FROM unnest(parts, numbers, masks) AS n (part, number, bits) WHERE n.number IS NULL;
+    END IF;
     IF EXISTS (SELECT FROM added) THEN PERFORM notify_channel('pgmta_orders'); END IF;
     RETURN NULL;
 END $$;
@@ -175,9 +191,10 @@ COMMENT ON FUNCTION suppressed_because IS
 CREATE FUNCTION suppressed_keys(tenants text[], scopes text[], keys text[]) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN ARRAY(
-        SELECT CASE WHEN k.key = '' THEN 'suppressed: forgotten' WHEN (
-                SELECT get_bit(v.bits, get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3)) = 1 FROM suppression_sieve AS v
+        SELECT CASE WHEN k.key = '' THEN 'suppressed: forgotten' WHEN EXISTS (
+                SELECT FROM suppression_sieve AS v
                 WHERE v.part = get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1)
+                    AND get_bit(v.bits, get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3)) = 1
             ) THEN (
                 SELECT suppression_words(s.at, s.reason, s.source) FROM suppressions AS s
                 WHERE s.address = k.key AND s.tenant IN (coalesce(k.tenant, ''), '*') AND s.scope IN (coalesce(k.scope, ''), '')

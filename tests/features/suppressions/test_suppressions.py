@@ -5,6 +5,8 @@ from __future__ import annotations
 import hmac
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import count, islice
 
 import psycopg
 import pytest
@@ -157,6 +159,27 @@ def test_bounces_of_two_commits_take_one_order(
         for job in jobs:
             job.result()
     assert len(campaign.reasons()) == len(names)
+
+
+def test_an_open_transaction_with_many_addresses_blocks_no_outcome(
+    db: psycopg.Connection, database: str, campaign: Campaign
+) -> None:
+    """It has locked the parts of the sieve that the addresses of others are in, too."""
+    names = (f"{number}@b.example" for number in count())
+    of_one_part = (name for name in names if sha256(name.encode()).digest()[:2] == b"pg")
+    first, then, *more = islice(of_one_part, 5)
+    assert put(db, then, "1 day")
+    db.execute("SET lock_timeout = '5 s'")
+    with psycopg.connect(database) as one, psycopg.connect(database) as two:
+        assert put(one, first, "1 day")
+        assert put(two, more[0], "1 day")
+        assert put(db, more[1], "1 day")
+        assert campaign.suppressed(first, then, *more) == [False, True, False, True, False]
+        one.rollback()
+        two.commit()
+    assert put(db, more[2], "1 day")
+    assert campaign.suppressed(first, then, *more) == [False, True, True, True, True]
+    assert fetch(db, "SELECT count(*) FROM suppression_sieve") == (3,), "as many as were open"
 
 
 def test_suppressions_of_one_address_for_two_tenants_do_not_wait_for_each_other(

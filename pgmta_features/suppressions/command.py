@@ -18,6 +18,7 @@ import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError, SubmissionError
+from pgmta.mail.text import printable
 from pgmta.postgres.operator import connected
 from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import (
@@ -30,8 +31,9 @@ from queued.cli.options.queue_command import (
     read_address,
     who,
 )
+from queued.cli.options.template_file import check_tenant
 
-from .suppression_file import BadLine, read_suppressions
+from .suppression_file import BadLine, read_suppressions, source_of
 from .suppression_table import (
     ALL_TENANTS,
     REASONS,
@@ -76,7 +78,10 @@ async def _table(config: Path) -> AsyncIterator[SuppressionTable]:
 def _tenant(tenant: str, all_tenants: bool) -> str:
     if all_tenants and tenant:
         raise ConfigError(["--tenant and --all-tenants exclude each other"])
-    return ALL_TENANTS if all_tenants else tenant
+    try:
+        return ALL_TENANTS if all_tenants else check_tenant(tenant)
+    except ValueError as error:
+        raise ConfigError([f"--tenant: {error}"]) from None
 
 
 def _check(scopes: Scopes, tenant: str, name: str) -> None:
@@ -107,14 +112,16 @@ async def add(
     until: datetime | None,
 ) -> None:
     """Suppress ADDRESS. Mail that waits for it ends with its next attempt, of campaigns at once."""
+    if until and until <= datetime.now():
+        raise ConfigError([f"--until: {until} is over; `suppression remove` ends a suppression"])
     given = Suppression(
         address=read_address(address), tenant=_tenant(tenant, all_tenants), scope=scope,
-        reason=reason, source=source, until=until.astimezone() if until else None,
+        reason=reason, source=source_of(source), until=until.astimezone() if until else None,
     )  # fmt: skip
     async with _table(config) as table:
         _check(await table.scopes(), given.tenant, given.scope)
         outcome = await table.add(given)
-    said = {"new": "suppressed", "newer": "suppressed", "older": "suppressed already"}
+    said = {"new": "suppressed", "newer": "suppressed", "older": "suppressed already, for as long"}
     print_line(f"{address} is {said.get(outcome, 'suppressed already, and was forgotten')}")
 
 
@@ -127,11 +134,18 @@ async def remove(
     config: Path, address: str, tenant: str, all_tenants: bool, scope: str | None
 ) -> None:
     """Release ADDRESS, because its owner wants mail again. Exit 1 if it was not suppressed."""
+    mailbox, of_tenant = read_address(address), _tenant(tenant, all_tenants)
     async with _table(config) as table:
-        released = await table.release(read_address(address), _tenant(tenant, all_tenants), scope)
+        released = await table.release(mailbox, of_tenant, scope)
+        places = await table.places(mailbox)
     if not released:
-        raise PgmtaError(f"{address} is not suppressed there")
-    print_line(f"{address} gets mail again: {released} released")
+        raise PgmtaError(
+            f"{address} is not suppressed there" + (f", but: {places}" if places else "")
+        )
+    if places:
+        print_line(f"{address}: {released} released; suppressed as before: {places}")
+    else:
+        print_line(f"{address} gets mail again: {released} released")
 
 
 @command(suppression, "list", rows=True)
@@ -172,7 +186,7 @@ async def list_suppressions(
 
 
 @command(suppression, "import", json=True)
-@click.argument("file", type=click.File("r", encoding="utf-8-sig"))
+@click.argument("file", type=click.File("r", encoding="utf-8-sig", errors="surrogateescape"))
 @_TENANT_OPTION
 @_ALL_TENANTS_OPTION
 @_SCOPE_OPTION
@@ -192,10 +206,10 @@ async def import_suppressions(
     FILE has an address a line. Or it is CSV, whose first line names the columns: address, and of
     tenant, scope, reason, source, at, until what it likes. Of two facts the newer one wins.
     """
-    name = Path(getattr(file, "name", "-")).name
+    name = printable(Path(getattr(file, "name", "-")).name)
     default = Suppression(
         address="", tenant=_tenant(tenant, all_tenants), scope=scope, reason=reason,
-        source=f"import {name}"[:200],
+        source=source_of(f"import {name}"),
     )  # fmt: skip
     outcomes: Counter[str] = Counter(new=0, newer=0, older=0, forgotten=0, bad=0)
     size = _size(file)
@@ -204,7 +218,7 @@ async def import_suppressions(
         scopes = await table.scopes()
         _check(scopes, default.tenant, default.scope)
         with progress_bar("importing", size, "addresses") as bar:
-            for each in read_suppressions(file, default, scopes.check):
+            for each in read_suppressions(name, file, default, scopes.check):
                 if isinstance(each, BadLine):
                     outcomes["bad"] += 1
                     if outcomes["bad"] <= _MAX_SHOWN_LINES:

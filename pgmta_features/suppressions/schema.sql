@@ -28,7 +28,7 @@ COMMENT ON COLUMN suppressions.scope IS 'The kind of mail, of those in suppressi
 COMMENT ON COLUMN suppressions.reason IS 'unsubscribed, complained, bounced, soft_bounced, forgotten or operator.';
 COMMENT ON COLUMN suppressions.source IS
     'The proof: message N, unsubscribe link of message N, campaign N recipient M, import FILE, or words of an operator.';
-COMMENT ON COLUMN suppressions.at IS 'When it happened: of two facts the newer one wins.';
+COMMENT ON COLUMN suppressions.at IS 'When it happened: of two facts the newer one wins, unless it ends earlier.';
 COMMENT ON COLUMN suppressions.until IS 'When it ends by itself; null: never.';
 COMMENT ON COLUMN suppressions.released_at IS 'When an operator released it; null: it holds.';
 COMMENT ON CONSTRAINT suppressions_address ON suppressions IS 'A mailbox without upper case, a telephone number, or a keyed hash.';
@@ -310,7 +310,7 @@ BEGIN
             SELECT FROM suppressions AS s
             WHERE s.address = mailbox_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
         ) AS forgotten
-        FROM given AS g ORDER BY g.address, g.tenant, g.scope, g.at DESC, g.place
+        FROM given AS g ORDER BY g.address, g.tenant, g.scope, g.until DESC NULLS FIRST, g.at DESC, g.place
     ), put AS (
         INSERT INTO suppressions AS s (address, tenant, scope, reason, source, at, until)
         SELECT n.address, n.tenant, n.scope, n.reason, n.source, n.at, n.until FROM newest AS n
@@ -318,6 +318,8 @@ BEGIN
         ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET reason = excluded.reason, source = excluded.source,
             at = excluded.at, until = excluded.until, released_at = NULL
         WHERE excluded.at > greatest(s.at, s.released_at)
+            -- a mailbox that is full for a while does not end a complaint
+            AND (s.released_at IS NOT NULL OR coalesce(excluded.until, 'infinity') >= coalesce(s.until, 'infinity'))
         RETURNING s.address, s.tenant, s.scope, xmax = 0 AS new
     )
     SELECT array_agg(CASE WHEN n.place IS NULL THEN 'older' WHEN n.forgotten THEN 'forgotten'
@@ -330,8 +332,8 @@ BEGIN
     RETURN coalesce(changed.outcomes, '{}');
 END $$;
 COMMENT ON FUNCTION suppressions_put IS
-    'Suppresses addresses. Returns for each new, newer (than the fact that was there), older (nothing changed) or forgotten '
-    '(it is suppressed for all already).';
+    'Suppresses addresses. Returns for each new, newer (than the fact that was there), older (nothing changed: that fact is '
+    'newer or holds for longer) or forgotten (it is suppressed for all already).';
 
 CREATE FUNCTION suppress(
     address text, tenant text DEFAULT '', scope text DEFAULT '', reason text DEFAULT 'operator', source text DEFAULT '',
@@ -341,12 +343,15 @@ BEGIN
     IF mailbox_domain(address COLLATE "C") IS NULL THEN
         PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN, the domain in A-labels.');
     END IF;
+    IF until <= now() THEN
+        PERFORM submit_refuse('until', 'it is over', NULL, 'suppression_release() ends a suppression.');
+    END IF;
     PERFORM suppression_scope_check(scope, tenant);
     RETURN (suppressions_put(ARRAY[address], ARRAY[tenant], ARRAY[scope], ARRAY[reason], ARRAY[source], ARRAY[at],
         ARRAY[until]))[1] IN ('new', 'newer');
 END $$;
 COMMENT ON FUNCTION suppress IS
-    'Suppresses one address, and returns whether that changed anything: of two facts the newer one wins.';
+    'Suppresses one address, and returns whether that changed anything: of two facts the newer one wins, unless it ends earlier.';
 
 CREATE FUNCTION suppression_release(
     address text, tenant text DEFAULT '', scope text DEFAULT NULL, at timestamptz DEFAULT now()

@@ -16,6 +16,7 @@ from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("suppressions")
 _CURSOR_ROWS = 2000
+_MAX_PLACES = 20  # of an address, in one message
 
 ALL_TENANTS = "*"
 """The tenant of a suppression that holds for all tenants."""
@@ -25,6 +26,13 @@ TRANSACTIONAL = "transactional"
 
 REASONS = ("unsubscribed", "complained", "bounced", "soft_bounced", "forgotten", "operator")
 """Why an address is suppressed, as the table has it."""
+
+
+def named(tenant: str) -> str:
+    """Return whose mail it is, as messages say it."""
+    if tenant == ALL_TENANTS:
+        return "all tenants"
+    return f"tenant {tenant}" if tenant else "mail without a tenant"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +74,25 @@ class Scopes:
         if name in ("", TRANSACTIONAL) or {(tenant, name), (ALL_TENANTS, name)} & self._declared:
             return
         known = {n for t, n in self._declared if tenant in (t, ALL_TENANTS) or t == ALL_TENANTS}
-        if name not in known:
-            raise ValueError(
-                f"there is no scope {name[:64]!r}; {hint(name, sorted({*known, TRANSACTIONAL}))} "
-                "(queuectl suppression scope add declares one)"
-            )
+        if name in known:
+            return
+        advice = hint(name, sorted({*known, TRANSACTIONAL}))
+        whose = ""
+        if others := sorted(t for t, n in self._declared if n == name):
+            whose, advice = f" of {named(tenant)}", f"{named(others[0])} has it"
+        raise ValueError(
+            f"there is no scope {name[:64]!r}{whose}; {advice} "
+            "(queuectl suppression scope add declares one)"
+        )
+
+
+def _options(row: dict[str, Any]) -> str:
+    tenant = row["tenant"]
+    options = [
+        "--all-tenants" if tenant == ALL_TENANTS else f"--tenant {tenant}" if tenant else "",
+        f"--scope {row['scope']}" if row["scope"] else "",
+    ]
+    return " ".join(filter(None, options)) or named("")
 
 
 class SuppressionTable:
@@ -106,6 +128,11 @@ class SuppressionTable:
                 self._who, "suppression add", await self._hash(given.address), details, 1
             )
         return outcome
+
+    async def places(self, address: str) -> str:
+        """Return where an address is suppressed, by the options that release it; '': nowhere."""
+        rows = await self.rows(WantedSuppressions(address), _MAX_PLACES)
+        return ", ".join(f"{row['reason']} ({_options(row)})" for row in rows)
 
     async def note_import(self, name: str, outcomes: dict[str, int]) -> None:
         """Note in the audit that a file was imported."""

@@ -94,17 +94,20 @@ def suppress(db: psycopg.Connection, given: list[Case]) -> None:
                 db.execute("SELECT forget(%s, 'suppressions')", (case.recipient,))
                 continue
             db.execute(
-                "SELECT suppress(%s, %s, %s, %s, %s, now() - interval '2 days',"
-                " CASE WHEN %s THEN now() - interval '1 day' END)",
+                "SELECT suppress(%s, %s, %s, %s, %s, now() - interval '2 days')",
                 (
                     case.recipient,
                     tenant,
                     scope if scope != "all" else "",
                     reason,
                     f"case {case.number}",
-                    ended == "over",
                 ),
             )
+            if ended == "over":
+                db.execute(
+                    "UPDATE suppressions SET until = now() - interval '1 day' WHERE address = %s",
+                    (case.recipient,),
+                )
             if ended == "released":
                 db.execute("SELECT suppression_release(%s, %s)", (case.recipient, tenant))
 

@@ -95,6 +95,66 @@ def test_row_under_way_ends_first(db: psycopg.Connection, database: str, tmp_pat
     assert fetch(db, "SELECT status FROM queue") == ("DELETE",)
 
 
+LATIN = (
+    b"a@b.example\nm\xfcller@b.example\nb@b.example,news\n\0@b.example\nc@b.example\n"
+    b'\xff\xfe\n"d@b.example,\n'
+)
+
+
+def test_a_file_that_is_no_list_of_addresses_has_bad_lines(
+    db: psycopg.Connection, database: str, tmp_path: Path
+) -> None:
+    db.autocommit = True
+    path = tmp_path / "list.csv"
+    path.write_bytes(LATIN)
+    done = run(tmp_path, database, "suppression", "import", str(path))
+    assert (done.exit_code, done.stdout) == (1, "2 new, 0 newer, 0 older, 0 forgotten, 5 bad\n")
+    assert [line.split(": ")[0] for line in done.stderr.splitlines()] == [
+        f"list.csv:{n}" for n in (2, 3, 4, 6, 7)
+    ]
+    assert "list.csv:2: it is not UTF-8\nlist.csv:3: it has more than address;" in done.stderr
+    path.write_text(
+        "address,tenant,until,source\na@b.example,bad one,,\na@b.example,,2020-01-01,\n"
+        "a@b.example,,soon,\na@b.example,,0001-01-01T00:00+14:00,\na@b.example,t,9998-01-01,a\0b\n"
+    )
+    done = run(tmp_path, database, "suppression", "import", str(path))
+    assert done.stdout == "1 new, 0 newer, 0 older, 0 forgotten, 4 bad\n", done.output
+    assert "'soon' is no time such as" in done.stderr
+    path.write_bytes(b"\x89PNG\r\n\x1a\n")
+    done = run(tmp_path, database, "suppression", "import", str(path))
+    assert (done.exit_code, "list.csv:1: there is no column" in done.stderr) == (2, True)
+
+
+def test_operators_learn_what_still_holds(
+    db: psycopg.Connection, database: str, tmp_path: Path
+) -> None:
+    db.autocommit = True
+
+    def ask(*words: str) -> tuple[int, str]:
+        done = run(tmp_path, database, "suppression", *words)
+        return done.exit_code, done.output
+
+    db.execute("SELECT suppression_scope('news', 'shop')")
+    assert ask("add", "a@b.example", "--until", "2020-01-01")[0] == 2
+    assert ask("add", "a@b.example", "--tenant", "bad one")[0] == 2
+    code, said = ask("add", "a@b.example", "--scope", "news")
+    assert (code, "of mail without a tenant; tenant shop has it" in said) == (2, True)
+    for options in ((), ("--tenant", "shop", "--scope", "news"), ("--all-tenants",)):
+        assert ask("add", "a@b.example", *options)[0] == 0
+    assert "already" in ask("add", "a@b.example", "--until", "2999-01-01")[1]
+    code, said = ask("remove", "a@b.example")
+    assert code == 0
+    assert "suppressed as before: " in said
+    assert "operator (--tenant shop --scope news)" in said
+    code, said = ask("remove", "a@b.example")
+    assert (code, "not suppressed there, but: " in said) == (1, True)
+    assert "operator (--all-tenants)" in said
+    ask("remove", "a@b.example", "--all-tenants")
+    assert ask("remove", "a@b.example", "--tenant", "shop") == (
+        0, "a@b.example gets mail again: 1 released\n",
+    )  # fmt: skip
+
+
 def test_import_list_and_export(
     db: psycopg.Connection, database: str, campaign: Campaign, tmp_path: Path
 ) -> None:
@@ -126,7 +186,7 @@ def test_import_list_and_export(
     )
     assert simple.stdout.startswith("2 new")
     wrong = run(tmp_path, database, "suppression", "import", "-", stdin="address,reasn\n")
-    assert (wrong.exit_code, "did you mean reason?" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "did you mean 'reason'?" in wrong.stderr) == (2, True)
     assert run(tmp_path, database, "suppression", "remove", "no@b.example").exit_code == 1
     assert run(tmp_path, database, "suppression", "add", "no").exit_code == 2
     unknown = run(tmp_path, database, "suppression", "add", "Z@b.example", "--scope", "ads")

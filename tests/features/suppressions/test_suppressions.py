@@ -44,9 +44,10 @@ def test_tenants_scopes_and_spellings(db: psycopg.Connection, campaign: Campaign
         "'a@b.example', 't1', ''",
         "'c@b.example', '*', 'news'",
         "'\"d.e\"@b.example'",
-        "'x@b.example', until => now() - interval '1 s'",
+        "'x@b.example', until => now() + interval '1 h'",
     ):
         db.execute(f"SELECT suppress({arguments})".encode())
+    db.execute("UPDATE suppressions SET until = now() WHERE address = 'x@b.example'")
     everybody = ["a@b.example", "c@b.example", "D.E@b.example", "x@b.example", '"c"@b.example']
     assert campaign.suppressed(*everybody) == [False, True, True, False, True]
     assert campaign.suppressed(*everybody, tenant="t1") == [True, True, False, False, True]
@@ -64,6 +65,41 @@ def test_many_at_once(db: psycopg.Connection) -> None:
     db.execute("SELECT forget('f@x', 'suppressions')")
     assert fetch(db, outcomes) == (["older", "new", "new", "forgotten"],)
     assert fetch(db, "SELECT count(*) FROM suppressions WHERE address = 'f@x'") == (0,)
+
+
+PERMANENT, LONG, SHORT = None, "2 days", "1 day"
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    ("untils", "left"),
+    [
+        ([PERMANENT, SHORT], 0),  # a full mailbox after a complaint
+        ([LONG, SHORT], 0),
+        ([SHORT, LONG, SHORT], 1),
+        ([SHORT, PERMANENT], 1),
+        ([SHORT, PERMANENT, LONG, PERMANENT], 3),
+        (["-1 day", SHORT], 1),
+    ],
+)
+def test_a_fact_that_ends_replaces_none_that_holds_for_longer(
+    db: psycopg.Connection, untils: list[str | None], left: int, together: bool
+) -> None:
+    number = len(untils)
+    facts = [("ann@b.example", str(n), f"{number - n} h", untils[n]) for n in range(number)]
+    put = (
+        "SELECT suppressions_put(%s, NULL, NULL, NULL, %s,"
+        " ARRAY(SELECT now() - a::interval FROM unnest(%s::text[]) AS a),"
+        " ARRAY(SELECT now() + u::interval FROM unnest(%s::text[]) AS u))"
+    )
+    for batch in [facts] if together else [[each] for each in facts]:
+        db.execute(put, [list(values) for values in zip(*batch, strict=True)])
+    assert column(db, "SELECT source FROM suppressions") == [str(left)]
+    db.execute("SELECT suppression_release('ann@b.example')")
+    db.execute("SELECT suppress('ann@b.example', until => now() + interval '1 min')")
+    assert fetch(db, "SELECT until < now() + interval '2 min' FROM suppressions") == (True,)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="until: it is over"):
+        db.execute("SELECT suppress('ann@b.example', until => now())")
 
 
 def test_hash_is_hmac_sha256(db: psycopg.Connection, campaign: Campaign) -> None:
@@ -196,7 +232,10 @@ def test_a_suppression_that_is_over_withdraws_nothing(
 ) -> None:
     campaign.add("joe@b.example")
     campaign.start()
-    db.execute("SELECT suppress('joe@b.example', at => '2020-01-01', until => '2020-01-02')")
+    db.execute(
+        "INSERT INTO suppressions (address, reason, at, until)"
+        " VALUES ('joe@b.example', 'operator', '2020-01-01', '2020-01-02')"
+    )
     campaign.feed()
     db.execute("UPDATE suppressions SET source = 'changed'")
     assert campaign.states() == {"joe@b.example": "queued"}

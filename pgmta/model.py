@@ -276,6 +276,7 @@ class Outcome:
     reply: Reply
     host: str = ""  # the next hop, host:port, or '' if none was reached
     stage: Stage = Stage.NONE  # the step in which the reply came
+    shared: bool = False  # the reply was for several recipients at once
     started: datetime = field(kw_only=True)
     ended: datetime = field(kw_only=True)
     delay: float = 0.0  # seconds until the next attempt after a deferral

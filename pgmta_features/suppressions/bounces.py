@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from pgmta.errors import Stage
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.model import ENHANCED, Item, Outcome
 from pgmta.postgres.binary import Bigints, Texts
@@ -19,6 +21,16 @@ _HARD = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
 """The classes of SQL function is_hard_bounce()."""
 
 _FULL = ".2.2"  # RFC 3463, section 3.3, without its first digit
+
+_NO_SUCH_DOMAIN = (".1.2", ".1.10")  # RFC 3463, section 3.2, and RFC 7505: also our own findings
+_TAKES_NO_MAIL = 556  # RFC 7504, of a domain
+
+_POLICY = ".7."  # RFC 3463, section 3.8
+_POLICY_OR_NO_USER = (".7.0", ".7.1", ".7.17")
+"""Codes with which hosts also say that there is no such mailbox; .7.17 is of RFC 7293."""
+
+_REQUEST_REFUSED = re.compile(r"[45]\.[0-9.]+ HTTP 40[1-4]\b")
+"""A provider's status for a login, an account without money, a right that lacks, a wrong URL."""
 
 _SQL = feature_queries("suppressions")
 
@@ -57,14 +69,14 @@ def _columns(prefix: str, items: Sequence[Item]) -> dict[str, Any]:
 
 def _bounced(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the recipients of failures for good that say that there is no such mailbox."""
-    failed = (o.item for o in outcomes if o.event is Event.FAIL and o.answer_class in _HARD)
-    items = [item.original or item for item in failed]
+    items = [o.item.original or o.item for o in outcomes if o.event is Event.FAIL and _is_hard(o)]
     return _columns("bounced", items) if items else {}
 
 
 def _soft_bounced(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the recipients of failures for good whose mailbox is full, with the settings."""
-    items = [o.item.original or o.item for o in outcomes if o.event is Event.FAIL and _is_full(o)]
+    items = [o.item.original or o.item for o in outcomes
+             if o.event is Event.FAIL and _is_full(o) and _is_of_recipient(o)]  # fmt: skip
     if not items or not (settings := _SETTINGS.read()).number:
         return {}
     return _columns("soft", items) | {
@@ -73,6 +85,34 @@ def _soft_bounced(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "soft_period": settings.period,
         "soft_lasts": settings.lasts,
     }
+
+
+def _is_of_recipient(outcome: Outcome) -> bool:
+    """Return whether an answer is about this recipient.
+
+    Any other may be about our host, our login, the sender or the mail, whatever its words are: a
+    login that was blocked would suppress everybody.
+    """
+    if not outcome.reply.code:
+        return True
+    if outcome.stage is Stage.END_OF_DATA and not outcome.shared:
+        return not _REQUEST_REFUSED.match(outcome.reply.text)
+    return outcome.stage is Stage.RCPT
+
+
+def _is_hard(outcome: Outcome) -> bool:
+    """Return whether an answer proves that there is no such mailbox.
+
+    SQL function bounce_proven() has the same rules for mail that comes back.
+    """
+    if outcome.answer_class not in _HARD or not _is_of_recipient(outcome):
+        return False
+    detail = outcome.reply.enhanced[1:]
+    if outcome.answer_class == AnswerClass.BAD_DOMAIN:  # or our host may not relay there
+        return outcome.reply.code == _TAKES_NO_MAIL or detail in _NO_SUCH_DOMAIN
+    if outcome.answer_class == AnswerClass.DISABLED:
+        return not detail.startswith(_POLICY)
+    return not detail.startswith(_POLICY) or detail in _POLICY_OR_NO_USER
 
 
 def _is_full(outcome: Outcome) -> bool:

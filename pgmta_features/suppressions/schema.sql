@@ -372,12 +372,20 @@ COMMENT ON FUNCTION suppression_release IS
     'Releases an address, because its owner wants mail again; without a scope, from all of them. Returns how many '
     'suppressions ended. Older facts cannot bring them back.';
 
+CREATE FUNCTION bounce_proven(class text, returned text) RETURNS boolean IMMUTABLE PARALLEL SAFE
+RETURN coalesce(returned_for_good(class, returned) AND CASE class
+    WHEN 'bad_domain' THEN returned ~ '^(556 |[0-9]{3} [245][.]1[.](2|10)( |$))'  -- or a host may not relay there
+    WHEN 'disabled' THEN returned !~ '^[0-9]{3} [245][.]7[.]'
+    ELSE returned !~ '^[0-9]{3} [245][.]7[.]' OR returned ~ '^[0-9]{3} [245][.]7[.](0|1|17)( |$)' END, false);
+COMMENT ON FUNCTION bounce_proven IS
+    'Whether mail came back with a proof that there is no such mailbox: other words may be about a host or a login.';
+
 CREATE FUNCTION suppress_returned() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     complaint CONSTANT boolean := NEW.complained_at IS DISTINCT FROM OLD.complained_at;
 BEGIN
-    IF complaint OR returned_for_good(NEW.class, NEW.returned) THEN
+    IF complaint OR bounce_proven(NEW.class, NEW.returned) THEN
         -- mail by SQL may have any text there, and an error would keep the mail that came back
         PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[NEW.tenant], ARRAY[''],
             ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END], ARRAY['message ' || NEW.message_id])

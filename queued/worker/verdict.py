@@ -104,6 +104,7 @@ def settled(item: Item, event: Event, result: Result, started: datetime, now: da
         reply=reply,
         host=result.host,
         stage=result.stage,
+        shared=result.shared,
         started=started,
         ended=now,
         facts=result.facts,

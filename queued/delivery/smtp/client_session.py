@@ -274,7 +274,9 @@ class ClientSession:
             finals = [result_of(reply, host, Stage.END_OF_DATA) for reply in said]
         elif go_on and begun and accepted:
             reply = await send_content(connection, envelope, ascii_only=only)
-            finals = [result_of(reply, host, Stage.END_OF_DATA)] * len(accepted)
+            final = result_of(reply, host, Stage.END_OF_DATA)
+            final.shared = len(accepted) > 1
+            finals = [final] * len(accepted)
         elif go_on and begun:
             await send_nothing(connection)
         elif go_on:

@@ -50,9 +50,9 @@ class Result:
 
     The transport sets the `event`, and no other part reads its answers. `reply` is the answer of
     the next hop, or with the code 0 the reason why there is none. Facts, seconds and dialogue are
-    those of the transaction, if one began. No attempt is wanted for `wait` seconds. A row
-    with a `reason_to_wait` has not begun. With `hold` a failure is a hold, whatever
-    `on_failed` of the row says.
+    those of the transaction, if one began. A `shared` reply was for several recipients at once.
+    No attempt is wanted for `wait` seconds. A row with a `reason_to_wait` has not begun. With
+    `hold` a failure is a hold, whatever `on_failed` of the row says.
     """
 
     event: Event
@@ -62,6 +62,7 @@ class Result:
     again: Again | None = None
     facts: ConnectionFacts | None = field(default=None, compare=False)
     seconds: float = 0.0  # that the transaction took
+    shared: bool = False
     said: Said | None = field(default=None, compare=False)
     wait: float | None = None
     hold: bool = False

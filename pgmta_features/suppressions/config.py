@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from pgmta.config.types import Period, Section, at_least
 from pgmta.errors import AddressError
@@ -29,11 +29,19 @@ class SoftBounces(Section):
     )
     days: int = Field(default=3, ge=1, le=365, description="on at least so many different days")
     period: Annotated[Period, at_least("1d")] = Field(
-        default=30 * 86400.0, description="within this time"
+        default=30 * 86400.0, validate_default=True, description="within this time"
     )
     lasts: Period = Field(
         default=90 * 86400.0, description="after this time the address gets mail again"
     )
+
+    @field_validator("period")
+    @classmethod
+    def _has_the_days(cls, period: float, info: ValidationInfo) -> float:
+        days = info.data.get("days", 1)
+        if period <= (days - 1) * 86400:
+            raise ValueError(f"has no {days} days, as `days` asks for: the mailbox never counts")
+        return period
 
 
 class Suppressions(Section):

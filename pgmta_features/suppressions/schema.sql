@@ -290,6 +290,21 @@ COMMENT ON FUNCTION rows_put IS
     'Part of queue_put(): mail by SQL to suppressed addresses ends before it waits. Mail by SMTP is looked up at RCPT or before '
     'its attempt, and all mail before its attempt.';
 
+CREATE FUNCTION suppression_refuse(broken text, place text, reasons text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    known CONSTANT text[] := '{unsubscribed,complained,bounced,soft_bounced,forgotten,operator}';
+    argument text := CASE WHEN broken ~ '^suppressions_(tenant|scope|reason|source)$' THEN substr(broken, 14) ELSE 'address' END;
+BEGIN
+    PERFORM submit_refuse(argument, CASE argument WHEN 'address' THEN 'it is no mailbox' WHEN 'reason' THEN 'there is no such reason'
+            WHEN 'source' THEN 'it is over 200 characters or has a control character' ELSE 'it is no name' END,
+        place, CASE argument WHEN 'address' THEN 'Write LOCAL@DOMAIN, the domain in A-labels.'
+            WHEN 'reason' THEN coalesce((
+                SELECT 'Did you mean ' || nearest_word(r, known) || '?' FROM unnest(reasons) AS r WHERE r <> ALL (known) LIMIT 1),
+                'There is ' || array_to_string(known, ', ') || '.')
+            WHEN 'source' THEN 'Give one line.' ELSE 'Up to 64 letters, digits and . _ -; a tenant may have @ + too.' END);
+END $$;
+COMMENT ON FUNCTION suppression_refuse IS 'Raises the error of a suppression that broke this constraint.';
+
 -- By arrays, because files are imported. An array that is null has the default for all.
 CREATE FUNCTION suppressions_put(
     addresses text[], tenants text[], scopes text[], reasons text[] DEFAULT NULL, sources text[] DEFAULT NULL,
@@ -298,6 +313,8 @@ CREATE FUNCTION suppressions_put(
 #variable_conflict use_column
 DECLARE
     changed record;
+    broken text;
+    place text;
 BEGIN
     WITH given AS MATERIALIZED (
         SELECT n AS place, mailbox_key(addresses[n]) AS address, coalesce(tenants[n], '') AS tenant,
@@ -330,6 +347,9 @@ BEGIN
         LEFT JOIN put AS p ON (p.address, p.tenant, p.scope) = (n.address, n.tenant, n.scope);
     IF NOT changed.wrote THEN PERFORM prove_earlier(); END IF;
     RETURN coalesce(changed.outcomes, '{}');
+EXCEPTION WHEN check_violation OR not_null_violation THEN
+    GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME, place = PG_EXCEPTION_DETAIL;
+    PERFORM suppression_refuse(broken, place, reasons);
 END $$;
 COMMENT ON FUNCTION suppressions_put IS
     'Suppresses addresses. Returns for each new, newer (than the fact that was there), older (nothing changed: that fact is '

@@ -175,12 +175,12 @@ CREATE FUNCTION submit_options(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     fault text[];
-    exempt boolean := jsonb_typeof(metadata) = 'object' AND metadata ? '_exempt';
+    exempt jsonb := CASE WHEN jsonb_typeof(metadata) = 'object' THEN metadata -> '_exempt' END;
 BEGIN
     IF send_at IS NOT NULL THEN
         scheduled := submit_send_at(send_at);
     END IF;
-    IF exempt THEN metadata := metadata - '_exempt'; END IF;
+    IF exempt IS NOT NULL THEN metadata := metadata - '_exempt'; END IF;
     fault := option_fault(priority, metadata, tenant, on_failed);
     IF fault IS NOT NULL THEN PERFORM submit_refuse(fault[1], fault[2], fault[3], fault[4]); END IF;
     IF length(key) NOT BETWEEN 1 AND 255 OR key ~ '[\u0001-\u001f\u007f]' COLLATE "C" THEN
@@ -194,7 +194,7 @@ BEGIN
         END IF;
         metadata := metadata || jsonb_build_object('_deadline', submit_deadline(deadline));
     END IF;
-    IF exempt THEN metadata := metadata || submit_exempt(); END IF;
+    IF exempt IS NOT NULL THEN metadata := metadata || submit_exempt(exempt); END IF;
     IF scope IS NOT NULL THEN
         PERFORM submit_scope(scope, tenant);
         metadata := metadata || jsonb_build_object('_scope', scope);
@@ -215,16 +215,17 @@ END $$;
 COMMENT ON FUNCTION submit_scope IS
     'Raises the error of a scope from which recipients of a tenant can''t unsubscribe, as the argument unsubscribe has it.';
 
-CREATE FUNCTION submit_exempt() RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION submit_exempt(given jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'pgmta_operator' AND pg_has_role(acting(), r.oid, 'MEMBER')) THEN
         PERFORM submit_refuse('metadata', 'only operators may give _exempt', NULL,
             'It sends mail to a suppressed address: a right of pgmta_operator.');
     END IF;
-    RETURN jsonb_build_object('_exempt', 'operator ' || acting());
+    RETURN jsonb_build_object('_exempt', concat('operator ', acting(),
+        CASE WHEN jsonb_typeof(given) = 'string' THEN ': ' || left(given #>> '{}', 200) END));
 END $$;
 COMMENT ON FUNCTION submit_exempt IS
-    'The key _exempt of mail by an operator, which goes to suppressed addresses too, and whose name the log has.';
+    'The key _exempt of mail by an operator, which goes to suppressed addresses too: the log has the name, and the text given.';
 
 CREATE FUNCTION option_fault(priority integer, metadata jsonb, tenant text, on_failed text) RETURNS text[]
 STABLE LANGUAGE sql AS $$
@@ -255,7 +256,7 @@ BEGIN
             THEN ARRAY['metadata', 'it is nested over 100 levels deep']
         WHEN bad IS NOT NULL
             THEN ARRAY['metadata', 'a key begins with _', 'Key: ' || to_json(left(bad, 100)),
-                'Such keys belong to pgmta; only _partid, _deadline and _trace may be given.']
+                'Such keys belong to pgmta; only _partid, _deadline and _trace may be given, by operators also _exempt.']
         WHEN jsonb_typeof(metadata -> '_partid') NOT IN ('string', 'number') OR length(metadata ->> '_partid') > 100
             THEN ARRAY['metadata', '_partid is no text of at most 100 characters']
         WHEN metadata ? '_deadline' AND NOT deadline_valid(metadata -> '_deadline')

@@ -168,7 +168,7 @@ CREATE FUNCTION suppressed_because(tenants text[], scopes text[], addresses text
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    words text[] := suppressed_keys(tenants, scopes,
+    words text[] := suppressed_keys_because(tenants, scopes,
         ARRAY(SELECT mailbox_key(a.address) FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n));
     secret mailbox_secret;
     hashes text[];
@@ -179,7 +179,7 @@ BEGIN
         hashes := ARRAY(SELECT 'hmac:' || encode(sha256(secret.outer_pad || sha256(secret.inner_pad
                 || convert_to(mailbox_key(a.address), 'UTF8'))), 'hex')
             FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n);
-        words := ARRAY(SELECT coalesce(f.one, f.other) FROM unnest(words, suppressed_keys(tenants, scopes, hashes))
+        words := ARRAY(SELECT coalesce(f.one, f.other) FROM unnest(words, suppressed_keys_because(tenants, scopes, hashes))
             WITH ORDINALITY AS f (one, other, n) ORDER BY f.n);
     END IF;
     RETURN words;
@@ -188,7 +188,7 @@ COMMENT ON FUNCTION suppressed_because IS
     'Why each of these addresses gets no mail of its tenant and scope, in their order, as logs and DSNs have it: suppressed '
     'since 2026-11-03 14:02 UTC: complained (message 12). Null: it gets mail. The empty one, of a forgotten person, never does.';
 
-CREATE FUNCTION suppressed_keys(tenants text[], scopes text[], keys text[]) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION suppressed_keys_because(tenants text[], scopes text[], keys text[]) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN ARRAY(
         SELECT CASE WHEN k.key = '' THEN 'suppressed: forgotten' WHEN EXISTS (
@@ -205,7 +205,7 @@ BEGIN
             LATERAL (SELECT sha256(convert_to(k.key, 'UTF8')) AS hash OFFSET 0) AS h
         ORDER BY k.n);
 END $$;
-COMMENT ON FUNCTION suppressed_keys IS
+COMMENT ON FUNCTION suppressed_keys_because IS
     'The part of suppressed_because() for texts as the table has them: first the sieve, then the index.';
 
 CREATE FUNCTION suppression_words(at timestamptz, reason text, source text) RETURNS text STABLE
@@ -214,11 +214,10 @@ RETURN concat('suppressed since ', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH
 COMMENT ON FUNCTION suppression_words IS 'How logs, status() and DSNs name a suppression with its proof.';
 
 CREATE FUNCTION suppressed(tenant text, scope text, addresses text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    number CONSTANT integer[] := ARRAY[cardinality(addresses)];
 BEGIN
     RETURN ARRAY(SELECT a.words IS NOT NULL
-        FROM unnest(pgmta.suppressed_because(array_fill(tenant, number), array_fill(scope, number), addresses))
+        FROM unnest(pgmta.suppressed_because(array_fill(tenant, ARRAY[cardinality(addresses)]),
+            array_fill(scope, ARRAY[cardinality(addresses)]), addresses))
             WITH ORDINALITY AS a (words, n) ORDER BY a.n);
 END $$;
 COMMENT ON FUNCTION suppressed IS 'Whether each of these addresses gets no mail of this tenant and scope, in their order.';
@@ -229,7 +228,7 @@ COMMENT ON FUNCTION suppressions_there IS 'Whether there is any suppression, rel
 
 -- Each submission by SQL calls it. So a row costs one look-up in the index, names have their schema, since SET search_path
 -- takes longer than all the rest, and expressions are simple: PL/pgSQL runs others as queries.
-CREATE FUNCTION rows_suppressed(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
+CREATE FUNCTION rows_suppress(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
     SET enable_seqscan = off AS $$  -- a plan that was made for an empty table would later read all of it
 DECLARE
     recipient text;
@@ -253,7 +252,7 @@ BEGIN
     IF places OPERATOR(pg_catalog.=) '{}' THEN RETURN 0; END IF;
     RETURN pgmta.rows_withdraw(messages, ARRAY(SELECT rows[p.place] FROM pg_catalog.unnest(places) AS p (place)));
 END $$;
-COMMENT ON FUNCTION rows_suppressed IS
+COMMENT ON FUNCTION rows_suppress IS
     'Ends rows that have just been stored and whose recipients are suppressed, and returns how many.';
 
 CREATE FUNCTION rows_withdraw(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
@@ -261,12 +260,13 @@ CREATE FUNCTION rows_withdraw(messages new_message[], rows new_row[]) RETURNS in
 DECLARE
     ids bigint[];
     reasons text[];
+    withdrawn integer;
 BEGIN
     SELECT array_agg(q.id), array_agg(because.words) INTO ids, reasons
     FROM (
         SELECT array_agg(r) AS rows, array_agg(coalesce((messages[r.message]).tenant, '')) AS tenants,
             array_agg(coalesce(r.metadata ->> '_scope', 'transactional')) AS scopes, array_agg(r.recipient) AS recipients
-        FROM unnest(rows) AS r WHERE (r.metadata ?| '{_exempt,_campaign}') IS NOT TRUE  -- a campaign has asked itself
+        FROM unnest(rows) AS r WHERE (r.metadata ? '_exempt') IS NOT TRUE
     ) AS asked, unnest(asked.rows, suppressed_because(asked.tenants, asked.scopes, asked.recipients))
         AS because (message, recipient, domain, metadata, hold_reason, notify, orcpt, words), LATERAL (
         SELECT q.id FROM queue AS q
@@ -275,17 +275,18 @@ BEGIN
     IF ids IS NULL THEN RETURN 0; END IF;
     PERFORM rows_log(ids, 'suppressed', acting()::text, NULL, reasons);
     DELETE FROM queue AS q WHERE q.id = ANY (ids);
+    GET DIAGNOSTICS withdrawn = ROW_COUNT;  -- `ids` has a recipient that a message names twice more than once
     PERFORM set_config('pgmta.suppressed', 'true', true);  -- submit_mails() names them
-    RETURN cardinality(ids);
+    RETURN withdrawn;
 END $$;
 COMMENT ON FUNCTION rows_withdraw IS
-    'Ends those of these rows that are suppressed for their tenant and scope: the log says why. Returns how many. Mail of '
-    'campaigns and of operators is left.';
+    'Ends those of these rows that are suppressed for their tenant and scope: the log says why. Returns how many. Exempt '
+    'mail is left.';
 
 CREATE OR REPLACE FUNCTION rows_put(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE sql
 -- an empty list costs no query
 RETURN CASE WHEN pg_relation_size('suppressions') > 0 AND (messages[1]).origin = 'sql'
-    THEN rows_suppressed(messages, rows) ELSE 0 END;
+    THEN rows_suppress(messages, rows) ELSE 0 END;
 COMMENT ON FUNCTION rows_put IS
     'Part of queue_put(): mail by SQL to suppressed addresses ends before it waits. Mail by SMTP is looked up at RCPT or before '
     'its attempt, and all mail before its attempt.';

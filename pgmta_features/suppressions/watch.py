@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 import psycopg
 
 from pgmta.errors import StoreUnavailable
-from pgmta.metrics.series import MoreFigures, Series, Values
 from pgmta.model import Item, ReasonToWait
 from pgmta.states import Event
 from pgmta.store.schema import Schema
@@ -19,13 +15,6 @@ from queued.delivery.transport.gate import Keeper
 from queued.process.queued_process import QueuedProcess
 
 from .suppression_look import SuppressionLook, asked_for
-
-_REASON = re.compile(r": ([a-z_]+)")  # in the words of a suppression
-
-SERIES = (
-    Series("pgmta_queued_suppressed_rows_total", "counter",
-           "Rows that ended before an attempt, by the reason of the suppression.", ("reason",)),
-)  # fmt: skip
 
 
 class SuppressionWatch(Keeper):
@@ -39,8 +28,6 @@ class SuppressionWatch(Keeper):
     ) -> None:
         super().__init__()
         self.ready = False
-        self.found: Counter[str] = Counter()
-        """Rows for suppressed recipients so far, by reason."""
         self._look = look
         self._schema = schema
         self._leased = leased
@@ -59,7 +46,7 @@ class SuppressionWatch(Keeper):
         # what is known stays: the answer may be older than that of a look after a change
         for item, words in await self._ask(items):
             if words:
-                self._note(item, words)
+                item.suppressed = words
 
     def find_rows(
         self, items: Sequence[Item], destination: Destination, host: str = ""
@@ -83,7 +70,7 @@ class SuppressionWatch(Keeper):
             # claims that come from here on look at their rows themselves
             self._know(ready=self.ready, active=True)
             for item, words in await self._ask(list(self._leased())):
-                self._note(item, words)
+                item.suppressed = words
             self._know(ready=True, active=True)
         except (StoreUnavailable, psycopg.Error):
             self._know(ready=False, active=self.active)
@@ -96,16 +83,6 @@ class SuppressionWatch(Keeper):
         words = await self._look.words([asked for _, asked in pairs])
         return [(item, why) for (item, _), why in zip(pairs, words, strict=True)]
 
-    def _note(self, item: Item, words: str) -> None:
-        if words and not item.suppressed:
-            match = _REASON.search(words)
-            self.found[match[1] if match else "other"] += 1
-        item.suppressed = words
-
-
-def _values(watch: SuppressionWatch) -> Values:
-    return {SERIES[0].name: {(reason,): float(number) for reason, number in watch.found.items()}}
-
 
 def add_watch(process: QueuedProcess) -> None:
     """Have a process end rows for suppressed recipients."""
@@ -113,4 +90,3 @@ def add_watch(process: QueuedProcess) -> None:
     watch = SuppressionWatch(SuppressionLook(orders.link), process.schema, process.leased)
     process.gate.add_keeper(watch)
     orders.add_reader("suppressions", watch.read)
-    process.more_figures.append(MoreFigures(SERIES, partial(_values, watch)))

@@ -40,7 +40,8 @@ UPDATE audit SET finished_at = now() WHERE id = %(audit)s
 -- with a later batch. `in_doubt` are rows whose lease ran out: their worker died, and the next hop may have the mail.
 -- A row with `once` is in doubt only if its transaction had begun.
 WITH found AS MATERIALIZED (
-    SELECT id, status = 'DELETE' AND held_by IS NOT NULL AS cancelled,
+    SELECT id, CASE WHEN status = 'DELETE' AND held_by IS NOT NULL
+            THEN CASE report_kind WHEN 'suppressed' THEN report_kind ELSE 'cancelled' END END AS event,
         lease_token IS NOT NULL AND (NOT once OR begun = lease_token) AS in_doubt FROM queue
     WHERE {takes} AND (lease_until IS NULL OR lease_until < now())
         AND ts <= now() - make_interval(secs => %(older)s) AND ({where})
@@ -55,12 +56,13 @@ SELECT (SELECT count(*) FROM found),
     queue_change_rows(%(action)s, ARRAY(SELECT id FROM found), %(who)s, %(details)s::jsonb)
 
 -- name: remove
--- One batch of a worker's deletion: the rows go at once, each with a last entry in the log. cancel() has
--- left its role and reason in rows that were in flight. The log has `unknown` too for an attempt whose worker died.
+-- One batch of a worker's deletion: the rows go at once, each with a last entry in the log. withdraw() has
+-- left role, reason and event in rows that were in flight. The log has `unknown` too for an attempt whose worker died.
 {found}, logged AS MATERIALIZED (
-    SELECT rows_log(ARRAY(SELECT id FROM found WHERE NOT cancelled), 'deleted', %(who)s,
+    SELECT rows_log(ARRAY(SELECT id FROM found WHERE event IS NULL), 'deleted', %(who)s,
             coalesce(%(details)s::jsonb ->> 'reason', ''))
-        + rows_log(ARRAY(SELECT id FROM found WHERE cancelled), 'cancelled')
+        + rows_log(ARRAY(SELECT id FROM found WHERE event = 'cancelled'), 'cancelled')
+        + rows_log(ARRAY(SELECT id FROM found WHERE event = 'suppressed'), 'suppressed')
         + 0 * rows_log(ARRAY(SELECT id FROM found WHERE in_doubt), 'unknown') AS rows
 ), gone AS (
     DELETE FROM queue WHERE id = ANY (ARRAY(SELECT id FROM found)) AND (SELECT rows FROM logged) > 0

@@ -1,7 +1,8 @@
 -- name: settle
 -- The outcomes of many attempts in one commit. A delivery is a fact: its row is deleted, whatever its
 -- status is by now, or waits in REPORT. Any other outcome counts only under its own lease. If an operator has given the row
--- another status since, that status stays; but if the row has `once`, an unknown outcome is final. A
+-- another status since, that status stays; but if the row has `once`, an unknown outcome is final, and mail for a suppressed
+-- recipient ends also if it was held or released. A
 -- status of null removes the row. A success that its sender wants to know of counts whatever the lease. `delayed` are
 -- rows that have passed a time of `bounces.delay`, each time once for a row: whether the row still waits is seen when its
 -- sender is notified.
@@ -18,7 +19,7 @@ WITH outcome AS MATERIALIZED (
         AND (id = ANY (ARRAY(SELECT id FROM outcome WHERE event = 'delivered')) OR EXISTS (
             SELECT FROM outcome AS o
             WHERE o.id = queue.id AND o.token = queue.lease_token AND o.status IS NULL
-                AND (queue.status = 'SENDING' OR (o.event = 'suppressed' AND queue.status = 'DELETE')
+                AND (queue.status = 'SENDING' OR (o.event = 'suppressed' AND queue.status <> 'REPORT')
                     OR (o.event = 'unknown' AND queue.status NOT IN ('HOLD', 'DELETE', 'REPORT')))))
     RETURNING id
 ), delayed AS (
@@ -31,7 +32,7 @@ WITH outcome AS MATERIALIZED (
     UPDATE queue
     SET (status, last_reply, next_attempt, attempts, hold_reason, report_kind, held_by,
             hold_until, lease_owner, lease_since, lease_token, lease_until{columns}) = (
-        SELECT CASE WHEN queue.status = 'SENDING' OR o.success THEN coalesce(o.status, 'HOLD')
+        SELECT CASE WHEN o.ends OR queue.status = 'SENDING' OR o.success THEN coalesce(o.status, 'HOLD')
                 WHEN o.final AND queue.status <> 'DELETE' THEN 'HOLD' ELSE queue.status END,
             coalesce(nullif(concat_ws(' ', nullif(o.code, 0), nullif(o.reply, '')), ''),
                 queue.last_reply),
@@ -39,20 +40,22 @@ WITH outcome AS MATERIALIZED (
                 THEN now() + make_interval(secs => o.delay) ELSE queue.next_attempt END,
             greatest(queue.attempts - CASE WHEN o.event IN ('handed back', 'postponed', 'suppressed') THEN 1 ELSE 0 END, 0),
             CASE WHEN o.success THEN NULL
-                WHEN o.failed AND queue.status = 'SENDING' THEN 'undeliverable'
+                WHEN o.ends THEN 'undeliverable'
                 WHEN o.final AND queue.status <> 'DELETE'
                 THEN concat_ws('; ', 'outcome unknown: a release may send a second copy',
                     queue.hold_reason)
                 ELSE queue.hold_reason END,
             CASE WHEN o.success THEN o.report
-                WHEN o.failed AND queue.status = 'SENDING' THEN 'failed'
+                WHEN o.ends THEN 'failed'
                 WHEN o.final AND queue.status <> 'DELETE' THEN 'unknown' ELSE queue.report_kind END,
-            CASE WHEN o.success OR (o.failed OR o.final) AND queue.status = 'SENDING'
+            CASE WHEN o.success OR o.ends OR o.final AND queue.status = 'SENDING'
                 THEN %(worker)s ELSE queue.held_by END,
             CASE WHEN NOT o.final AND NOT o.success THEN queue.hold_until END,
             NULL::text, NULL::timestamptz, NULL::bigint, NULL::timestamptz{values}
         FROM (
-            SELECT *, event = 'delivered' AS success, event IN ('failed', 'suppressed') AS failed,
+            SELECT *, event = 'delivered' AS success,
+                event IN ('failed', 'suppressed') AND queue.status = 'SENDING'
+                    OR event = 'suppressed' AND queue.status NOT IN ('DELETE', 'REPORT') AS ends,
                 event = 'unknown' AND status IS DISTINCT FROM 'DEFERRED' AS final FROM outcome
         ) AS o
         WHERE o.id = queue.id AND CASE WHEN o.success THEN o.report <> '' ELSE o.token = queue.lease_token END

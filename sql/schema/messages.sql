@@ -209,7 +209,8 @@ COMMENT ON FUNCTION rows_put IS
 
 -- Groups, because smtpd writes many messages at once. A member that is null has the default of its column. Callers may
 -- be any role, and SET search_path took 48 µs, so all names have their schema, operators too.
-CREATE FUNCTION queue_put(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE FUNCTION queue_put(messages new_message[], rows new_row[], checked boolean DEFAULT false) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     present timestamptz := pg_catalog.clock_timestamp();
@@ -236,11 +237,12 @@ BEGIN
         SELECT CASE WHEN m.send_at OPERATOR(pg_catalog.>) present THEN m.send_at END AS send_at,
             m.send_at OPERATOR(pg_catalog.>) (present OPERATOR(pg_catalog.+) pgmta.schedule_ahead()) AS waits) AS t;
     GET DIAGNOSTICS stored = ROW_COUNT;
-    RETURN stored OPERATOR(pg_catalog.-) pgmta.rows_put(messages, rows);
+    RETURN stored OPERATOR(pg_catalog.-) CASE WHEN checked THEN 0 ELSE pgmta.rows_put(messages, rows) END;
 END $$;
 COMMENT ON FUNCTION queue_put IS
     'Stores a group of messages with all their rows, and returns the number of rows that wait: all mail comes in here. It checks '
-    'nothing. The whole group fails if an id exists already, or if chunks of a message are missing.';
+    'nothing. The whole group fails if an id exists already, or if chunks of a message are missing. `checked`: the caller has '
+    'done what rows_put() does.';
 
 CREATE FUNCTION group_stored(messages new_message[]) RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER
     -- a plan that was made for an empty table would later read all of it

@@ -16,7 +16,7 @@ CREATE FUNCTION row_state(
     status text, lease_until timestamptz, report_kind text, once boolean, attempts integer, logged integer, event text
 ) RETURNS text STABLE PARALLEL SAFE
 RETURN CASE WHEN status = 'SENDING' OR lease_until > now() THEN 'sending'
-    WHEN status = 'DELETE' THEN 'cancelled'
+    WHEN status = 'DELETE' THEN CASE report_kind WHEN 'suppressed' THEN report_kind ELSE 'cancelled' END
     WHEN status = 'REPORT' THEN CASE
         WHEN logged = attempts AND event = 'delivered' THEN 'delivered'
         WHEN report_kind IN ('relayed', 'delivered') THEN 'delivered'
@@ -231,7 +231,7 @@ BEGIN
             -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
             -- of the first statement would clear what the second one sets.
             UPDATE queue AS q SET status = 'DELETE' WHERE q.id = ANY (flying);
-            UPDATE queue AS q SET held_by = who, hold_reason = coalesce(reason, '')
+            UPDATE queue AS q SET held_by = who, hold_reason = coalesce(reason, ''), report_kind = event
             WHERE q.id = ANY (flying);
             PERFORM rows_log(waiting, event, who, coalesce(reason, ''));
             DELETE FROM queue AS q WHERE q.id = ANY (waiting);

@@ -111,7 +111,7 @@ BEGIN
             INTO found FROM marked WHERE message_id IS NOT NULL;
             IF found.mails IS NOT NULL THEN
                 fed := fed + queue_put(found.mails, ARRAY(SELECT new_row(n::integer, r, d, m)
-                    FROM unnest(found.recipients, found.domains, found.metadata) WITH ORDINALITY AS each (r, d, m, n)));
+                    FROM unnest(found.recipients, found.domains, found.metadata) WITH ORDINALITY AS each (r, d, m, n)), true);
             END IF;
         END IF;
         UPDATE campaign_jobs AS j SET fed_at = now(), fed_by = worker,
@@ -213,9 +213,7 @@ BEGIN
                 AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id)
             LIMIT most
         ), ended AS MATERIALIZED (
-            SELECT g.number, g.message_id, a.*, a.event = 'suppressed'
-                OR a.event IN ('cancelled', 'deleted') AND a.reply ~ '^suppressed since ' AS suppressed
-            FROM gone AS g LEFT JOIN LATERAL (
+            SELECT g.number, g.message_id, a.* FROM gone AS g LEFT JOIN LATERAL (
                 SELECT a.event, a.code, a.enhanced, a.class, a.started_at, a.ended_at, a.reply FROM attempts AS a
                 WHERE a.message_id = g.message_id AND a.event <> 'deferred'
                 -- a delivery is a fact, whatever outcome came after it
@@ -224,10 +222,10 @@ BEGIN
             UPDATE campaign_recipients AS r SET
                 state = CASE WHEN e.event = 'delivered' THEN 'sent' WHEN e.event = 'unknown' THEN 'unknown'
                     WHEN e.event IS NULL OR e.reply = 'the campaign was stopped' THEN 'unsent'
-                    WHEN e.suppressed THEN 'invalid' ELSE 'failed' END,
+                    WHEN e.event = 'suppressed' THEN 'invalid' ELSE 'failed' END,
                 sent_at = CASE WHEN e.event IN ('delivered', 'failed', 'unknown') THEN e.started_at END, answered_at = e.ended_at,
                 bounced = e.event = 'failed' AND is_hard_bounce(e.class),
-                error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.suppressed THEN 'suppressed'
+                error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.event = 'suppressed' THEN 'suppressed'
                     ELSE coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
                         nullif(e.code, 0)::text, e.event) END,
                 error_sub_type = coalesce(reply_word(e.reply, 'error_sub_type'),

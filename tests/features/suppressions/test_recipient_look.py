@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 
+from smtpd.config.listener_settings import Listener
 from tests.support.serving import Client, serving
 from tests.support.users import add_user, log_in
 from tests.support.waiting import until
@@ -52,3 +54,10 @@ def test_only_clients_that_may_send_anywhere_are_told(
                        " FROM pgmta_smtpd, PUBLIC")  # fmt: skip
             db.execute("ALTER FUNCTION suppressed_because(text[], text[], text[]) RENAME TO away")
             assert answers(client, "other@b.example") == [GOOD]
+
+
+def test_nothing_is_refused_without_the_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smtpd.config.listener_settings.import_paths", lambda _: [])
+    Listener.model_validate({"suppressed": "accept"})
+    with pytest.raises(ValueError, match="needs the feature suppressions"):
+        Listener.model_validate({"suppressed": "refuse"})

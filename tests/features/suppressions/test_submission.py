@@ -73,6 +73,9 @@ def test_what_is_not_asked_and_what_does_not_fit(db: psycopg.Connection) -> None
         assert fetch(db, put, origin, metadata) == (rows,)
     news = put.replace("'u'", "'t'")
     assert fetch(db, news, "sql", '{"_scope": "news"}') == (0,)
+    row = "new_row(1, 'joe@b.example', 'b.example')"
+    twice = put.replace(", ARRAY[new_row", f", {row} || ARRAY[new_row")
+    assert fetch(db, twice, "sql", "{}") == (0,)
     db.execute("SELECT suppression_release('joe@b.example', 'u')")
     assert states(db, submit(db, "joe@b.example", tenant="u"))[0][1] == "queued"
 
@@ -123,3 +126,18 @@ def test_an_empty_list_is_not_asked(db: psycopg.Connection, campaign: Campaign) 
     with db.transaction():
         submit(db, "ann@b.example")
         assert fetch(db, reads) == (0, 0)
+
+
+def test_the_feed_of_a_campaign_is_asked_once(db: psycopg.Connection, campaign: Campaign) -> None:
+    """It looks at many recipients at once; queue_put() does not look at each again."""
+    db.execute(SUPPRESS, ("", ""))
+    campaign.add("ann@b.example", "joe@b.example")
+    campaign.start()
+    calls = "SELECT calls FROM pg_stat_xact_user_functions WHERE funcname = 'rows_suppress'"
+    with db.transaction():
+        db.execute("SET LOCAL track_functions = 'pl'")
+        campaign.feed()
+        assert column(db, "SELECT recipient FROM queue") == ["ann@b.example"]
+        assert column(db, calls) == []
+        submit(db, "ann@b.example")
+        assert column(db, calls) == [1]

@@ -30,7 +30,9 @@ class Taken:
 
 @pytest.mark.parametrize("on_failed", ["hold", "remove", "bounce"])
 @pytest.mark.parametrize("report", ["", "relayed"])
-@pytest.mark.parametrize("event", [Event.DELIVERED, Event.FAIL, Event.DEFER, Event.UNKNOWN])
+@pytest.mark.parametrize(
+    "event", [Event.DELIVERED, Event.FAIL, Event.DEFER, Event.UNKNOWN, Event.SUPPRESS]
+)
 async def test_only_rows_in_report_wake_the_duty(event: Event, report: str, on_failed: str) -> None:
     report = report if event is Event.DELIVERED else ""
     item = Item(1, 2, "s@a.example", "r@b.example", "b.example", 1, NOW, 3, on_failed=on_failed)

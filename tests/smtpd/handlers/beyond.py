@@ -14,6 +14,7 @@ BEGUN: list[str] = []  # addresses of calls that block
 WRONG: dict[str, Any] = {
     "metadata": {"a": 1},
     "key": {"": "x"},
+    "own": {"_exempt": "x"},
     "priority": 10,
     "bool": True,
     "hold": "a\nb",
@@ -24,8 +25,9 @@ WRONG: dict[str, Any] = {
     "text": [("X-A", "ü")],
     "single": ["X-A: b"],
 }
-_ATTRIBUTES = {"key": "metadata", "bool": "priority", "name": "fields", "long": "fields",
-               "text": "fields", "single": "fields", "field": "fields"}  # fmt: skip
+_ATTRIBUTES = {"key": "metadata", "own": "metadata", "bool": "priority", "name": "fields",
+               "long": "fields", "text": "fields", "single": "fields",
+               "field": "fields"}  # fmt: skip
 
 
 class Decider:

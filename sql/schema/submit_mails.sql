@@ -74,12 +74,14 @@ COMMENT ON FUNCTION submit_mails IS
     'Puts mails into the queue, in the transaction of the caller. Returns the id of each, the errors of those that are refused, '
     'and the recipients that get nothing because they are suppressed. docs/programs/sql.md has the keys of a mail.';
 
-CREATE FUNCTION mails_suppressed(ids bigint[], at timestamptz) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE FUNCTION mails_suppressed(ids bigint[], at timestamptz) RETURNS jsonb LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     RETURN (
         SELECT jsonb_agg(jsonb_build_object('index', m.n - 1, 'recipient', a.recipient, 'reason', a.reply) ORDER BY m.n, a.row_id)
-        FROM unnest(ids) WITH ORDINALITY AS m (id, n) JOIN attempts AS a ON a.message_id = m.id
-        WHERE a.event = 'suppressed' AND a.ended_at = at);
+        FROM unnest(ids) WITH ORDINALITY AS m (id, n), LATERAL (
+            SELECT a.recipient, a.reply, a.row_id FROM attempts AS a
+            -- OFFSET 0, or a join might read the whole log of a day
+            WHERE a.message_id = m.id AND a.event = 'suppressed' AND a.ended_at = at OFFSET 0) AS a);
 END $$;
 COMMENT ON FUNCTION mails_suppressed IS
     'The recipients of mails that were suppressed in the transaction that began at this time; null if none was.';

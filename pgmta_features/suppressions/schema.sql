@@ -310,7 +310,8 @@ COMMENT ON FUNCTION suppression_refuse IS 'Raises the error of a suppression tha
 CREATE FUNCTION suppressions_put(
     addresses text[], tenants text[], scopes text[], reasons text[] DEFAULT NULL, sources text[] DEFAULT NULL,
     ats timestamptz[] DEFAULT NULL, untils timestamptz[] DEFAULT NULL
-) RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$
+) RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     changed record;
@@ -324,10 +325,10 @@ BEGIN
             least(coalesce(ats[n], now()), now()) AS at, untils[n] AS until
         FROM generate_subscripts(addresses, 1) AS n
     ), newest AS MATERIALIZED (
-        SELECT DISTINCT ON (g.address, g.tenant, g.scope) g.*, EXISTS (
-            SELECT FROM suppressions AS s
+        SELECT DISTINCT ON (g.address, g.tenant, g.scope) g.*, coalesce((  -- for EXISTS, all of the table may be hashed
+            SELECT true FROM suppressions AS s
             WHERE s.address = mailbox_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
-        ) AS forgotten
+        ), false) AS forgotten
         FROM given AS g ORDER BY g.address, g.tenant, g.scope, g.until DESC NULLS FIRST, g.at DESC, g.place
     ), put AS (
         INSERT INTO suppressions AS s (address, tenant, scope, reason, source, at, until)

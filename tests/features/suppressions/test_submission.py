@@ -7,10 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 import pgmta
 from tests.features.suppressions.campaign import Campaign
-from tests.support.rows import column, fetch
+from tests.support.rows import attempt, column, fetch
 
 WORDS = "suppressed since 2026-01-02 03:04 UTC: complained (message 12)"
 SUPPRESS = (
@@ -87,6 +88,35 @@ def test_forgotten_persons_and_old_suppressions(db: psycopg.Connection) -> None:
     assert {r: s for r, s, _ in states(db, message)} == {
         "ann@b.example": "queued", "joe@b.example": "suppressed", "old@b.example": "queued",
     }  # fmt: skip
+
+
+def test_a_long_list_and_a_long_log_are_read_by_index(db: psycopg.Connection) -> None:
+    """Whatever PostgreSQL knows of their sizes."""
+    attempt(db)
+    db.execute("SET session_replication_role = replica")  # no sieve
+    db.execute(
+        "INSERT INTO suppressions (address, reason)"
+        " SELECT n || '@b.example', 'operator' FROM generate_series(1, 40000) AS n;"
+        " ANALYZE suppressions"
+    )
+    db.execute(
+        "INSERT INTO attempts"
+        " SELECT (jsonb_populate_record(a, jsonb_build_object('message_id', -n))).*"
+        " FROM attempts AS a, generate_series(1, 10000) AS n"
+    )
+    db.execute("RESET session_replication_role")
+    submit = "SELECT suppressed FROM submit_mails(%s)"
+    mails = [
+        {"sender": "s@a.example", "to": [f"{n}@b.example"], "body": "x"} for n in range(-200, 2)
+    ]
+    read = (
+        "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables"
+        " WHERE relname ~ '^(suppressions|attempts_.*)$'"
+    )
+    with db.transaction():
+        db.execute("SELECT suppress('joe@b.example'), suppress('1@b.example')")
+        assert len(fetch(db, submit, Jsonb(mails))[0]) == 1
+        assert fetch(db, read)[0] < 1000
 
 
 def test_programs_learn_who_gets_nothing(db: psycopg.Connection, database: str) -> None:

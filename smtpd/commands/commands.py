@@ -59,6 +59,9 @@ class Commands:
         """The path of the last MAIL or RCPT, without its angle brackets."""
         self.options: list[str] = []
         """The parameters of the last RCPT."""
+        self._asked: tuple[str, str] | None = None
+        """What the list of suppressions was asked for this RCPT: the answer may be out of date once
+        the directory has answered, and is not asked for again."""
         self.chunk = (0, False)
         """Octets of the chunk that follows BDAT, and whether it is the last."""
         self.transaction: Transaction | None = None
@@ -259,11 +262,15 @@ class Commands:
         """Take a recipient who is known, and gets mail; LOOK_UP: `look_up` has to be awaited."""
         if self._suppressions and transaction.trusted and (key := self._suppression_key(path)):
             verdict = self._suppressions.verdict(key)
-            if verdict is None:
+            if verdict is None and self._asked != key:
                 return replies.LOOK_UP
             if verdict is Verdict.UNKNOWN:
+                self._asked = None
                 return replies.SUPPRESSED
-        return self._handler.rcpt(transaction, path, self._directory)
+        reply = self._handler.rcpt(transaction, path, self._directory)
+        if reply is not replies.LOOK_UP:
+            self._asked = None
+        return reply
 
     def _suppression_key(self, path: str) -> tuple[str, str] | None:
         """Return what the list of suppressions is asked; None for what is no mailbox."""
@@ -275,8 +282,9 @@ class Commands:
     async def look_up(self) -> None:
         """Find out what the last RCPT has to know."""
         looks, key = self._suppressions, self._suppression_key(self.path)
-        if looks and key and looks.verdict(key) is None:
+        if looks and key and self._asked != key and looks.verdict(key) is None:
             await looks.look_up(key)
+            self._asked = key
         elif self._directory:
             await self._directory.look_up(*parse_mailbox(self.path, utf8=True))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from pgmta_features.suppressions import recipient_look
 from smtpd.config.listener_settings import Listener
+from smtpd.recipients.recipient_verdict import Verdict
 from tests.support.serving import Client, serving
 from tests.support.users import add_user, log_in
 from tests.support.waiting import until
@@ -61,3 +63,21 @@ def test_nothing_is_refused_without_the_feature(monkeypatch: pytest.MonkeyPatch)
     Listener.model_validate({"suppressed": "accept"})
     with pytest.raises(ValueError, match="needs the feature suppressions"):
         Listener.model_validate({"suppressed": "refuse"})
+
+
+def test_a_recipient_is_looked_up_once_in_the_list_and_in_the_directory(
+    database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory may take longer than the answer of the list counts."""
+    db.execute("SELECT suppress('ann@b.example'); INSERT INTO recipients VALUES ('joe@b.example')")
+    monkeypatch.setattr(
+        recipient_look, "_SECONDS", dict.fromkeys(Verdict, 1.0) | {Verdict.KNOWN: 0.0}
+    )
+    relay = {**RELAY, "recipients": [{"table": True}]}
+    listen = [{"suppressed": "refuse"}]
+    with serving(database, relay=relay, listen=listen) as port, Client(port).hello() as client:
+        assert client.say("MAIL FROM:<a@a.example>")[:3] == "250"
+        joe, eve, ann = answers(client, "joe@b.example", "eve@b.example", "ann@b.example")
+        assert (joe, eve[:3], ann) == (GOOD, "550", SUPPRESSED)
+        db.execute("SELECT suppress('joe@b.example')")
+        assert answers(client, "joe@b.example") == [SUPPRESSED], "the next RCPT asks again"

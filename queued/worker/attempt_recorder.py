@@ -42,11 +42,16 @@ class AttemptRecorder:
     def see(self, outcome: Outcome, result: Result) -> None:
         """Give the outcome its transcript, and log the attempt. One that never began is none.
 
+        But the log has a row that ends for a suppressed recipient.
+
         It raises nothing: the outcome counts more.
         """
+        item = outcome.item
+        if outcome.event is Event.SUPPRESS and self._lines:
+            why = outcome.reply.text
+            log.info("suppressed", message=item.message_id, row=item.id, to=item.recipient, why=why)
         if outcome.event in NOT_BEGUN_EVENTS:
             return
-        item = outcome.item
         try:
             if self._traces:
                 outcome.traces = tuple(trace.id for trace in self._traces if trace.matches(item))

@@ -135,6 +135,7 @@ class Night:
         """The functions that plant what the next hops do not, by the heading of the section."""
         return {
             "A destination is suspended": self._suspend,
+            "A recipient is suppressed": self._suppress,
             "A rule fails on a row": self._odd_rule,
             "Mail was accepted and is never due": self._hold,
             "Activation mail does not come": self._token_without_collector,
@@ -156,6 +157,11 @@ class Night:
         self._do("suspend", "--domain", "suspended.example", "--reason", "ticket 4711")
         later = datetime.now(UTC) + timedelta(hours=1)
         self._send(FIRST + 28, "bob@suspended.example", next_attempt=later)
+
+    def _suppress(self) -> None:
+        self._do("suppression", "add", "bob@silent.example", "--reason", "complained",
+                 "--source", "message 123")  # fmt: skip
+        self.system.ask("SELECT submit_mail('a@a.example', '{bob@silent.example}', body => 'x')")
 
     def _odd_rule(self) -> None:
         self._do("rule", "add", "odd", "--where", "(metadata->>'n')::int > 3", "--reason", "large")

@@ -58,10 +58,11 @@ RETURN lower(CASE WHEN strpos(address, '"') <> 1 THEN address
     WHEN regexp_replace(substring(address FROM '^"(.*)"@[^@]*$'), '\\(.)', '\1', 'g') COLLATE "C"
         ~ '^[^][()<>:;@\\,." [:cntrl:]]+(\.[^][()<>:;@\\,." [:cntrl:]]+)*$'
     THEN regexp_replace(substring(address FROM '^"(.*)"@[^@]*$'), '\\(.)', '\1', 'g') || substring(address FROM '@[^@]*$')
-    ELSE address END COLLATE "C");
+    ELSE coalesce('"' || regexp_replace(regexp_replace(substring(address FROM '^"(.*)"@[^@]*$'), '\\(.)', '\1', 'g'),
+        '(["\\])', '\\\1', 'g') || '"' || substring(address FROM '@[^@]*$'), address) END COLLATE "C");
 COMMENT ON FUNCTION mailbox_key IS
-    'The text by which addresses are compared: in lower case of ASCII, without needless quotes. A domain beyond ASCII '
-    'has to be written in A-labels.';
+    'The text by which addresses are compared: in lower case of ASCII, without needless quotes and backslashes. A domain beyond '
+    'ASCII has to be written in A-labels.';
 
 CREATE FUNCTION submit_envelope(sender text, recipients text[],
     OUT addresses text[], OUT sender_domain text, OUT domains text[]) LANGUAGE plpgsql AS $$

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
 from pgmta.errors import AddressError
-from pgmta.mail.address import parse_mailbox
+from pgmta.mail.address import mailbox_key, parse_mailbox
 from pgmta.mail.header import message_id_header
 from pgmta.mail.newlines import check
 from pgmta.mail.text import unsafe
 from tests.pgmta.mail.test_address import MAILBOXES, UTF8_MAILBOXES
-from tests.support.rows import fetch
+from tests.support.rows import column, fetch
 
 MAIL = b"From: shop@example.org\r\nSubject: Your order\r\n\r\nThank you.\r\n"
 BATCH = 200  # texts of one statement
@@ -68,6 +68,16 @@ def test_python_takes_each_address_that_sql_takes(
 ) -> None:
     for address, domain in domains(template_db, addresses):
         assert domain is None or domain == python(address), address
+
+
+def test_python_and_sql_compare_by_one_key(db: psycopg.Connection) -> None:
+    spellings = [
+        "A", '"A"', r'"\a"', '"q x"', r'"q\ X"', r'"\q \x"', r'"a\"b"', r'"\a\"b"', r'"\\"',
+        r'"\\\a"', '"@"', r'"\@"', '""', '".a"', r'"\.a"', 'a"', '"', r'"\"', "zoë", '"zoë"',
+    ]  # fmt: skip
+    addresses = ["", "A", '"a"', *(f"{local}@B.example" for local in spellings)]
+    keys = "SELECT mailbox_key(a) FROM unnest(%s::text[]) WITH ORDINALITY AS g (a, n) ORDER BY n"
+    assert column(db, keys, addresses) == [mailbox_key(address) for address in addresses]
 
 
 def test_no_unsafe_character_passes(db: psycopg.Connection) -> None:

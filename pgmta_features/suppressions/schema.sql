@@ -125,6 +125,7 @@ COMMENT ON TABLE suppression_sieve IS
 COMMENT ON COLUMN suppression_sieve.part IS 'The first 16 bits of the hash; a part that is not there has no bit.';
 COMMENT ON COLUMN suppression_sieve.number IS
     'Tells rows of a part apart. There is a second one if a transaction came while another one had locked the first.';
+COMMENT ON SEQUENCE suppression_sieve_number_seq IS 'Numbers the rows of suppression_sieve.';
 COMMENT ON COLUMN suppression_sieve.bits IS 'The next 11 bits say which one.';
 
 CREATE FUNCTION suppressions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgmta.errors import Stage
+from pgmta.mail.address import with_domain
 from pgmta.mail.answer_class import AnswerClass
 from pgmta.model import ENHANCED, Item, Outcome
 from pgmta.postgres.binary import Bigints, Texts
@@ -61,7 +62,7 @@ add_settings = _SETTINGS.use
 def _columns(prefix: str, items: Sequence[Item]) -> dict[str, Any]:
     return {
         f"{prefix}_rows": Bigints([item.id for item in items]),
-        f"{prefix}_recipients": Texts([item.recipient for item in items]),
+        f"{prefix}_recipients": Texts([with_domain(item.recipient, item.domain) for item in items]),
         f"{prefix}_tenants": Texts([item.tenant for item in items]),
         f"{prefix}_messages": Bigints([item.message_id for item in items]),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from pgmta.mail.address import parse_mailbox, with_domain
 from pgmta.postgres.resources import Resources
 from smtpd.recipients.recipient_verdict import Verdict
 from smtpd.recipients.table import GroupedLook, Key
@@ -19,7 +20,10 @@ def begin_look(resources: Resources) -> GroupedLook:
     look = SuppressionLook(resources.link("suppressions"))
 
     async def unsuppressed(keys: list[Key]) -> list[Key]:
-        asked = [Asked(tenant, TRANSACTIONAL, address) for tenant, address in keys]
+        asked = [
+            Asked(tenant, TRANSACTIONAL, with_domain(*parse_mailbox(address, utf8=True)))
+            for tenant, address in keys
+        ]
         async with asyncio.timeout(_ANSWER_TIMEOUT_S):
             words = await look.words(asked)
         return [key for key, why in zip(keys, words, strict=True) if not why]

@@ -227,6 +227,12 @@ CREATE FUNCTION suppressions_there() RETURNS boolean LANGUAGE sql STABLE SECURIT
     SET search_path = pgmta, pg_catalog, pg_temp AS $$ SELECT EXISTS (SELECT FROM suppressions) $$;
 COMMENT ON FUNCTION suppressions_there IS 'Whether there is any suppression, released ones too. Without any, no row is looked at.';
 
+CREATE FUNCTION row_address(recipient text, domain text) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN right(recipient, length(domain)) = domain OR strpos(recipient, '@') = 0 THEN recipient
+    ELSE left(recipient, -length(split_part(recipient, '@', -1))) || domain END;
+COMMENT ON FUNCTION row_address IS
+    'The recipient of a row with its normalised domain, which suppressions have: that of mail by SMTPUTF8 may be beyond ASCII.';
+
 -- Each submission by SQL calls it. So a row costs one look-up in the index, names have their schema, since SET search_path
 -- takes longer than all the rest, and expressions are simple: PL/pgSQL runs others as queries.
 CREATE FUNCTION rows_suppress(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
@@ -241,7 +247,7 @@ BEGIN
     WHERE s.address OPERATOR(pg_catalog.>=) 'hmac:' AND s.address OPERATOR(pg_catalog.<) 'hmac;' LIMIT 1;
     forgotten := FOUND;
     FOR place IN 1 .. pg_catalog.cardinality(rows) LOOP
-        recipient := rows[place].recipient;
+        recipient := pgmta.row_address(rows[place].recipient, rows[place].domain);
         key := pgmta.mailbox_key(recipient);
         PERFORM FROM pgmta.suppressions AS s WHERE s.address OPERATOR(pg_catalog.=) key LIMIT 1;
         IF NOT FOUND AND forgotten THEN
@@ -266,7 +272,8 @@ BEGIN
     SELECT array_agg(q.id), array_agg(because.words) INTO ids, reasons
     FROM (
         SELECT array_agg(r) AS rows, array_agg(coalesce((messages[r.message]).tenant, '')) AS tenants,
-            array_agg(coalesce(r.metadata ->> '_scope', 'transactional')) AS scopes, array_agg(r.recipient) AS recipients
+            array_agg(coalesce(r.metadata ->> '_scope', 'transactional')) AS scopes,
+            array_agg(row_address(r.recipient, r.domain)) AS recipients
         FROM unnest(rows) AS r WHERE (r.metadata ? '_exempt') IS NOT TRUE
     ) AS asked, unnest(asked.rows, suppressed_because(asked.tenants, asked.scopes, asked.recipients))
         AS because (message, recipient, domain, metadata, hold_reason, notify, orcpt, words), LATERAL (
@@ -370,8 +377,8 @@ BEGIN
         PERFORM submit_refuse('until', 'it is over', NULL, 'suppression_release() ends a suppression.');
     END IF;
     PERFORM suppression_scope_check(scope, tenant);
-    RETURN (suppressions_put(ARRAY[address], ARRAY[tenant], ARRAY[scope], ARRAY[reason], ARRAY[source], ARRAY[at],
-        ARRAY[until]))[1] IN ('new', 'newer');
+    RETURN (suppressions_put(ARRAY[row_address(address, mailbox_domain(address COLLATE "C"))], ARRAY[tenant], ARRAY[scope],
+        ARRAY[reason], ARRAY[source], ARRAY[at], ARRAY[until]))[1] IN ('new', 'newer');
 END $$;
 COMMENT ON FUNCTION suppress IS
     'Suppresses one address, and returns whether that changed anything: of two facts the newer one wins, unless it ends earlier.';
@@ -410,9 +417,10 @@ DECLARE
 BEGIN
     IF complaint OR bounce_proven(NEW.class, NEW.returned) THEN
         -- mail by SQL may have any text there, and an error would keep the mail that came back
-        PERFORM suppressions_put(ARRAY[NEW.recipient], ARRAY[NEW.tenant], ARRAY[''],
+        PERFORM suppressions_put(ARRAY[row_address(NEW.recipient, NEW.domain)], ARRAY[NEW.tenant], ARRAY[''],
             ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END], ARRAY['message ' || NEW.message_id])
-        WHERE mailbox_domain(NEW.recipient COLLATE "C") IS NOT NULL;
+        WHERE mailbox_domain(row_address(NEW.recipient, NEW.domain) COLLATE "C") IS NOT NULL
+            AND NEW.tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})?$';
     END IF;
     RETURN NULL;
 END $$;
@@ -440,6 +448,7 @@ BEGIN
         SELECT mailbox_key(b.recipient) AS address, b.tenant, max(b.message) AS message, count(*) AS number
         FROM unnest(rows, recipients, tenants, messages) AS b (id, recipient, tenant, message)
         WHERE b.id = ANY (changed) AND mailbox_domain(b.recipient COLLATE "C") IS NOT NULL
+            AND b.tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})?$'
         GROUP BY 1, 2 ORDER BY 1, 2  -- two sessions take the same order
     LOOP
         INSERT INTO soft_bounces AS s (address, tenant, day, number)
@@ -475,7 +484,8 @@ BEGIN
             array_agg('bounced'::text), array_agg('message ' || b.message)))
         -- mail by SQL may have any text there, and an error would keep the outcome from the log
         FROM unnest(rows, recipients, tenants, messages) AS b (id, recipient, tenant, message)
-        WHERE b.id = ANY (changed) AND mailbox_domain(b.recipient COLLATE "C") IS NOT NULL HAVING count(*) > 0);
+        WHERE b.id = ANY (changed) AND mailbox_domain(b.recipient COLLATE "C") IS NOT NULL
+            AND b.tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})?$' HAVING count(*) > 0);
 END $$;
 COMMENT ON FUNCTION suppress_bounced IS
     'Suppresses the recipients of rows that failed with a hard bounce, for all scopes of their tenants. `changed` are the rows '

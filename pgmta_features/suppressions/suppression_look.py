@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pgmta.mail.address import with_domain
 from pgmta.mail.metadata import EXEMPT_KEY, values_of
 from pgmta.model import Item
 from pgmta.postgres.binary import Texts
@@ -38,7 +39,7 @@ def asked_for(item: Item) -> Asked | None:
             return None
         if (given := values.get(_SCOPE_KEY)) is not None:
             scope = str(given)
-    return Asked(item.tenant, scope, item.recipient)
+    return Asked(item.tenant, scope, with_domain(item.recipient, item.domain))
 
 
 class SuppressionLook:

@@ -34,9 +34,9 @@ DECLARE
 BEGIN
     IF list >= 0 OR list < -9223372036854775807 THEN RETURN; END IF;
     message := -list;
-    SELECT q.recipient, q.tenant, q.metadata INTO entry FROM queue AS q WHERE q.message_id = message AND q.id = number;
+    SELECT row_address(q.recipient, q.domain) AS recipient, q.tenant, q.metadata INTO entry FROM queue AS q WHERE q.message_id = message AND q.id = number;
     IF NOT FOUND THEN
-        SELECT a.recipient, a.tenant, a.metadata INTO entry FROM attempts AS a
+        SELECT row_address(a.recipient, a.domain) AS recipient, a.tenant, a.metadata INTO entry FROM attempts AS a
         -- an entry is of the clock of a worker
         WHERE a.message_id = message AND a.row_id = number AND a.ended_at >= (day - 1)::timestamp AT TIME ZONE 'UTC'
         ORDER BY a.ended_at DESC LIMIT 1;

@@ -100,3 +100,31 @@ def test_soft_bounces_suppress_as_often_as_the_setting_says(
     queued.reload(queued.config | {"suppressions": {"soft_bounces": {"number": 0}}})
     assert fail(*["full@c.example"] * 3) == [("full@b.example", True)]
     assert db.execute("SELECT count(*) FROM soft_bounces").fetchone() == (0,)
+
+
+def test_a_domain_has_one_form(system: System, db: psycopg.Connection) -> None:
+    """Mail by SMTPUTF8 may have it in U-labels, and address literals are written variously."""
+    mail = (
+        "INSERT INTO messages (id, size, utf8, trace, body) VALUES"
+        " (nextval('message_ids'), 18, true, '', E'Subject: x\\r\\n\\r\\nx\\r\\n');"
+        " INSERT INTO queue (message_id, sender, recipient, domain, on_failed) VALUES"
+        " (currval('message_ids'), 's@a.example', 'nobody@bücher.example',"
+        " 'xn--bcher-kva.example', 'remove'); NOTIFY pgmta_queue"
+    )
+    system.queued(system.hop(answer))
+
+    def suppressed() -> bool:  # within a second of the first failure
+        db.execute(mail)
+        system.wait_empty()
+        return "suppressed" in {row["event"] for row in system.attempts()}
+
+    until(suppressed)
+    literal = "joe@[IPv6:2001:DB8:0:0:0:0:0:1]"
+    db.execute("SELECT suppress(%s)", (literal,))
+    db.execute("SELECT submit('s@a.example', ARRAY[%s, 'joe@[IPv6:2001:db8::1]'],"
+               " 'Subject: x\r\n\r\nx\r\n')", (literal,))  # fmt: skip
+    found = db.execute("SELECT event FROM attempts WHERE recipient LIKE 'joe@%%'").fetchall()
+    assert found == [("suppressed",)], "both are one recipient"
+    assert db.execute("SELECT address FROM suppressions ORDER BY 1").fetchall() == [
+        ("joe@[ipv6:2001:db8::1]",), ("nobody@xn--bcher-kva.example",)
+    ]  # fmt: skip

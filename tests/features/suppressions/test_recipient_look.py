@@ -48,7 +48,9 @@ def test_only_clients_that_may_send_anywhere_are_told(
                 assert client.say("MAIL FROM:<a@a.example>")[:3] == "250"
                 assert answers(client, *people) == expected
         with Client(port).hello() as client:
-            assert client.say("MAIL FROM:<a@a.example>")[:3] == "250"
+            assert client.say("MAIL FROM:<a@a.example> SMTPUTF8")[:3] == "250"
+            db.execute("SELECT suppress('joe@xn--bcher-kva.example')")
+            assert answers(client, "joe@Bücher.example") == [SUPPRESSED]
             db.execute("SELECT suppression_release('ann@b.example')")
             until(lambda: answers(client, "ann@b.example") == [GOOD])
             # what can't be asked is taken: its row is asked about before its attempt

@@ -9,8 +9,10 @@ CREATE TABLE users (
     disabled boolean NOT NULL DEFAULT false,
     senders text[],
     networks cidr[],
-    tenant text NOT NULL DEFAULT '',
-    metadata jsonb NOT NULL DEFAULT '{}' CONSTRAINT users_metadata CHECK (jsonb_typeof(metadata) = 'object'),
+    tenant text NOT NULL DEFAULT '' CONSTRAINT users_tenant CHECK (
+        octet_length(tenant) <= 64 AND tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]*)?$' COLLATE "C"),
+    metadata jsonb NOT NULL DEFAULT '{}' CONSTRAINT users_metadata CHECK (
+        jsonb_typeof(metadata) = 'object' AND NOT metadata ?| '{_scope,_exempt}'),
     priority_first smallint NOT NULL DEFAULT 5,
     priority_last smallint NOT NULL DEFAULT 5,
     version bigint NOT NULL,
@@ -36,11 +38,12 @@ COMMENT ON COLUMN users.priority_last IS 'Greatest number for it.';
 COMMENT ON COLUMN users.version IS 'Another number after each change of the row.';
 COMMENT ON COLUMN users.created_at IS 'When the user was added.';
 COMMENT ON COLUMN users.changed_at IS 'When the row was changed last.';
-COMMENT ON CONSTRAINT users_metadata ON users IS 'Texts by key.';
+COMMENT ON CONSTRAINT users_metadata ON users IS 'Texts by key, of which none decides which suppressions count.';
 COMMENT ON CONSTRAINT users_name ON users IS 'At most 255 characters, without upper case and control characters.';
 COMMENT ON CONSTRAINT users_password ON users IS 'No password in clear text.';
 COMMENT ON CONSTRAINT users_priorities ON users IS '0 to 9.';
 COMMENT ON CONSTRAINT users_scram ON users IS 'Iterations, salt, stored key and server key.';
+COMMENT ON CONSTRAINT users_tenant ON users IS 'As submit() takes it.';
 
 CREATE TABLE users_version (
     version bigint NOT NULL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 import sys
 from collections.abc import Callable
@@ -14,11 +15,14 @@ import click
 from pgmta.config.types import Network
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import normalise_domain, parse_mailbox
+from pgmta.mail.metadata import OWN_KEYS
 from pgmta.password import MAX_PASSWORD_OCTETS
 from pgmta.store.admin.user_accounts import Rights, Secret
 from queued.cli.options.queue_command import parse_pairs
 
 _MIN_PASSWORD_CHARACTERS = 8
+
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 _PASSWORD_OPTIONS = (
     click.option("--stdin", is_flag=True, help="Read the password from standard input."),
@@ -101,12 +105,20 @@ def read_rights(
     if options["metadata"] and no_metadata:
         raise ConfigError(["--metadata and --no-metadata exclude each other"])
     metadata = parse_pairs(options["metadata"])
+    if own := sorted(OWN_KEYS & metadata.keys()):
+        raise ConfigError([f"--metadata {own[0]}: it is a key that pgmta alone gives"])
+    tenant = options["tenant"]
+    if tenant and not _TENANT.fullmatch(tenant):
+        raise ConfigError([
+            f"--tenant {tenant!r}: expected up to 64 letters, digits and . _ - @ +, of which the "
+            "first is a letter or a digit"
+        ])  # fmt: skip
     return Rights(
         senders=[_sender(text) for text in options["sender"]] or None,
         any_sender=options["any_sender"],
         networks=[_network(text) for text in options["network"]] or None,
         any_network=any_network,
-        tenant=options["tenant"],
+        tenant=tenant,
         metadata=metadata if metadata or no_metadata else None,
         priorities=_priorities(options["priorities"]) if options["priorities"] else None,
     )

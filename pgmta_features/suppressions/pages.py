@@ -87,7 +87,9 @@ class UnsubscriptionPages:
         if (
             not known
         ):  # only these: a provider that follows old links for many users has to be served
-            log.info("token refused", action="unsubscribe", why="unknown", client=client)
+            log.warning(
+                "a link names nobody", action="unsubscribe", **_named(numbers), client=client
+            )
             raise refusal(_UNKNOWN)
         log.info("unsubscribed", **_named(numbers), client=client)
 

@@ -287,4 +287,5 @@ class Outcome:
     report: str = ""  # "relayed" or "delivered" if the sender wants to know of the success
     overdue: float = 0.0  # the time of `bounces.delay`, in seconds, that has passed; 0: none has
     answer_class: str = ""  # an AnswerClass; '': delivered, or no answer was read
+    expired_class: str = ""  # that of the last answer, if the row expired with it
     reason_to_wait: ReasonToWait | None = None  # why the row is put off

@@ -9,7 +9,7 @@ from typing import Any
 from pgmta.errors import Stage
 from pgmta.mail.address import with_domain
 from pgmta.mail.answer_class import AnswerClass
-from pgmta.model import ENHANCED, Item, Outcome
+from pgmta.model import Item, Outcome
 from pgmta.postgres.binary import Bigints, Texts
 from pgmta.states import Event
 from pgmta.store.queries import feature_queries
@@ -20,8 +20,6 @@ from .config import SoftBounces, Suppressions
 
 _HARD = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
 """The classes of SQL function is_hard_bounce()."""
-
-_FULL = ".2.2"  # RFC 3463, section 3.3, without its first digit
 
 _NO_SUCH_DOMAIN = (".1.2", ".1.10")  # RFC 3463, section 3.2, and RFC 7505: also our own findings
 _TAKES_NO_MAIL = 556  # RFC 7504, of a domain
@@ -117,11 +115,7 @@ def _is_hard(outcome: Outcome) -> bool:
 
 
 def _is_full(outcome: Outcome) -> bool:
-    if outcome.answer_class != AnswerClass.EXPIRED:
-        return outcome.answer_class == AnswerClass.MAILBOX_FULL
-    # the last answer of mail that was deferred for too long
-    found = ENHANCED.match(outcome.reply.text)
-    return found is not None and found[0].strip()[1:] == _FULL
+    return AnswerClass.MAILBOX_FULL in (outcome.answer_class, outcome.expired_class)
 
 
 SETTLING = SettleCompanion(_bounced, after=_SQL["settled"])

@@ -26,8 +26,8 @@ from queued.delivery.transport.result import (
     Again,
     Reporter,
     Result,
+    gate_result,
     internal,
-    kept_back,
 )
 from queued.delivery.transport.transport import Channel, Transport, failed
 
@@ -253,7 +253,7 @@ class DestinationQueue:
         batch = self.backlog.clear()
         result = Result.from_error(error, "")
         if isinstance(error, HostClosed):
-            result = kept_back(error.reason)
+            result = gate_result(error.reason)
         try:
             if batch and not (error.permanent or result.reason_to_wait):
                 self._reporter.unreachable(self.destination, self.domains, result)
@@ -298,7 +298,7 @@ class DestinationQueue:
                 begun = not once or await envelope.guard.begin(envelope.items)
                 # by an order that came while the beginning was noted
                 if once and begun and self._gate.active:
-                    late = bool(self._kept_back(channel, envelope))
+                    late = bool(self._reasons_to_wait(channel, envelope))
                 came = not (begin and begun) or await begin.come()
                 results = await channel.send(envelope) if begun and came and not late else []
                 if once and (late or channel.vain):
@@ -376,15 +376,15 @@ class DestinationQueue:
             channel.close()
             self._put_back(envelope)
             return True
-        reasons = self._kept_back(channel, envelope)
+        reasons = self._reasons_to_wait(channel, envelope)
         if not reasons:
             return False
         whole = len(reasons) == len(items)
         rest = envelope if whole else self.backlog.split(envelope, [*reasons], wait=False)
-        self._finish(rest, [kept_back(reason) for reason in reasons.values()])
+        self._finish(rest, [gate_result(reason) for reason in reasons.values()])
         return whole
 
-    def _kept_back(self, channel: Channel, envelope: Envelope) -> dict[int, ReasonToWait]:
+    def _reasons_to_wait(self, channel: Channel, envelope: Envelope) -> dict[int, ReasonToWait]:
         """Return the places of the recipients that may not go by now, each with the reason."""
         return self._gate.find_rows(envelope.items, self.destination, channel.name)
 

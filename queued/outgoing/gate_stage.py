@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queued.config import QueuedConfig
-from queued.delivery.transport.result import kept_back
+from queued.delivery.transport.result import gate_result
 from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import OutgoingStage, Prepare, Prepared
 
@@ -25,7 +25,7 @@ class GateStage(OutgoingStage):
             return outgoing
         for place, reason in found.items():
             self.context.dispatcher.end(
-                [outgoing.items[place]], kept_back(reason), outgoing.started
+                [outgoing.items[place]], gate_result(reason), outgoing.started
             )
         rest = [item for place, item in enumerate(outgoing.items) if place not in found]
         return outgoing._replace(items=rest) if rest else None

@@ -148,7 +148,7 @@ def judge(
         # the end of the row, whatever `on_failed` says
         end = "remove" if retry.unknown == "delivered" else "hold"
         item = replace(item, once=True, on_failed=end)
-    note, wait = "", 0.0
+    note, wait, expired_class = "", 0.0, ""
     if event is Event.DEFER or (event is Event.UNKNOWN and not item.once):
         own = retry.of_class(answer_class)
         expire, most = own.expire or retry.expire, own.attempts or retry.attempts
@@ -172,11 +172,13 @@ def judge(
         if given_up and event is Event.UNKNOWN:
             item, wait = replace(item, once=True), 0.0
         elif given_up:
-            event, wait, answer_class = Event.FAIL, 0.0, AnswerClass.EXPIRED
+            event, wait, expired_class = Event.FAIL, 0.0, answer_class
+            answer_class = AnswerClass.EXPIRED
     outcome = settled(item, event, result, started, now)
     if note:
         outcome.reply = Reply(result.reply.code, stored(result.reply.text, note))
-    outcome.delay, outcome.answer_class = wait, answer_class
+    outcome.delay = wait
+    outcome.answer_class, outcome.expired_class = answer_class, expired_class
     return outcome
 
 

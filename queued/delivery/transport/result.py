@@ -99,7 +99,7 @@ def postponed(wait: float, reason: str) -> Result:
     return Result(Event.POSTPONE, Reply(0, reason), wait=wait)
 
 
-def kept_back(reason: ReasonToWait) -> Result:
+def gate_result(reason: ReasonToWait) -> Result:
     """Return the result of a row that the gate keeps back, for now or for good."""
     if reason.final:
         return Result(Event.SUPPRESS, Reply(0, reason.final))

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
 import psycopg
 
+from pgmta.errors import Stage
+from pgmta.mail.answer_class import AnswerClass
+from pgmta.model import Item, Outcome, Reply
+from pgmta_features.suppressions.bounces import SETTLING, SOFT_SETTLING
+from queued.config import Retry
+from queued.config.answer_index import Answer
+from queued.delivery.smtp.exchange import result_of
+from queued.worker.verdict import judge
 from tests.features.suppressions.campaign import Campaign, sections
 from tests.support.nexthop import Do, Transaction
 from tests.support.system import System
@@ -128,3 +139,21 @@ def test_a_domain_has_one_form(system: System, db: psycopg.Connection) -> None:
     assert db.execute("SELECT address FROM suppressions ORDER BY 1").fetchall() == [
         ("joe@[ipv6:2001:db8::1]",), ("nobody@xn--bcher-kva.example",)
     ]  # fmt: skip
+
+
+def test_the_recipient_of_the_queue_is_suppressed_also_if_the_mail_expired() -> None:
+    """The address was rewritten, and the answer of the full mailbox has no enhanced code."""
+    now = datetime.now(UTC)
+    row = Item(1, 2, "s@a.example", "r@b.example", "b.example", 1, now - timedelta(days=30), 3)
+    copy = replace(row, recipient="team@c.example", original=row)
+
+    def judged(code: int, answer_class: AnswerClass) -> Outcome:
+        result = result_of(Reply(code, "Mailbox full"), "h:25", Stage.RCPT)
+        return judge(copy, result, Answer(answer_class, ""), Retry(),
+                     started=now, now=now, chance=0.0)  # fmt: skip
+
+    full, gone = judged(452, AnswerClass.MAILBOX_FULL), judged(550, AnswerClass.UNKNOWN_USER)
+    assert full.answer_class == AnswerClass.EXPIRED
+    assert SOFT_SETTLING.arrays([full, gone])["soft_recipients"] == ["r@b.example"]
+    assert SETTLING.arrays([full]) == {}
+    assert SETTLING.arrays([full, gone])["bounced_recipients"] == ["r@b.example"]

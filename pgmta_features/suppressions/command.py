@@ -171,6 +171,8 @@ async def list_suppressions(
     wanted = WantedSuppressions(read_address(address) if address else None, tenant, scope, reason)
     async with _table(config) as table:
         rows = await table.rows(wanted, limit)
+        if not rows and scope:
+            _check(await table.scopes(), ALL_TENANTS if tenant is None else tenant, scope)
     columns: dict[str, Column] = {
         "ADDRESS": "address",
         "TENANT": lambda row: row["tenant"] or "-",

@@ -139,6 +139,9 @@ def test_operators_learn_what_still_holds(
     assert ask("add", "a@b.example", "--tenant", "bad one")[0] == 2
     code, said = ask("add", "a@b.example", "--scope", "news")
     assert (code, "of mail without a tenant; tenant shop has it" in said) == (2, True)
+    code, said = ask("list", "--scope", "newz")
+    assert (code, "did you mean 'news'?" in said) == (2, True)
+    assert ask("list", "--scope", "news")[0] == 1
     for options in ((), ("--tenant", "shop", "--scope", "news"), ("--all-tenants",)):
         assert ask("add", "a@b.example", *options)[0] == 0
     assert "already" in ask("add", "a@b.example", "--until", "2999-01-01")[1]

@@ -9,7 +9,9 @@ from bench.corpus import Corpus, unstuff
 RECEIVED = re.compile(rb"Received:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*", re.IGNORECASE)
 SIGNATURE = re.compile(rb"DKIM-Signature:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*")
 MAX_SAMPLES = 5
-REFUSAL = b"550 5.1.1 <%s>: user unknown\r\n"
+REFUSAL = (
+    b"550 5.7.1 <%s>: refused\r\n"  # not 5.1.1: nobody is suppressed, so the next burst comes too
+)
 FAILED = re.compile(rb"^Final-Recipient: rfc822; ?([^\r\n]+)\r\nAction: failed\r\n", re.M | re.I)
 FAILED_BEFORE = re.compile(
     rb"^Final-Recipient: rfc822; ?([^\r\n]+)\r\n(?:(?:Original-Recipient|X-)[^\r\n]*\r\n)+"

@@ -17,6 +17,7 @@ from bench.helper import ROOT, Helper, HelperError
 from bench.peer.cells import Cell
 from bench.peer.pgmta import front, settings
 from bench.place import Place
+from bench.progress import log
 
 MESSAGES = 300  # few, so that the bursts of a pair are close to each other in time
 EMPTY_TIMEOUT_S = 60.0
@@ -41,6 +42,19 @@ SELECT pgmta.submit(one.sender, ARRAY[one.recipient], one.content,
 FROM unnest(%b::text[], %b::text[], %b::bytea[]) AS one (sender, recipient, content)
 """
 _SUBMIT = "SELECT pgmta.submit(%b::text, ARRAY[%b::text], %b::bytea)"
+_SUPPRESS = """
+ALTER TABLE pgmta.suppressions DISABLE TRIGGER USER;
+INSERT INTO pgmta.suppressions (address, reason)
+SELECT md5(n::text) || '@suppressed.example', 'bounced' FROM generate_series(1, %(number)s) AS n;
+ALTER TABLE pgmta.suppressions ENABLE TRIGGER USER;
+INSERT INTO pgmta.suppression_sieve (part, bits)
+SELECT get_byte(hash, 0) * 256 + get_byte(hash, 1),
+    bit_or(set_bit(0::bit(2048), get_byte(hash, 2) %% 8 * 256 + get_byte(hash, 3), 1))
+FROM pgmta.suppressions, LATERAL (SELECT sha256(convert_to(address, 'UTF8')) AS hash OFFSET 0)
+GROUP BY 1;
+ANALYZE pgmta.suppressions, pgmta.suppression_sieve;
+"""
+"""Fills the list as its triggers would, which would take ten minutes for ten million."""
 _SESSIONS = """
 SELECT pid FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
@@ -68,12 +82,14 @@ class Burst(Place):
         server: Server,
         directory: Path,
         hook: str = "",
+        suppressed: int = 0,
     ) -> None:
         self.cell = STAGES[name]
         super().__init__(
             name.replace(", ", "-"), self.cell.options(20.0, None, commands).plan(), directory
         )
         self.commands, self.server, self.hook = commands, server, hook
+        self.suppressed = suppressed
         self.corpus = Corpus(self.plan)
         self.messages = self.plan.messages
         self.seconds = 0.0  # duration of the last burst
@@ -91,6 +107,10 @@ class Burst(Place):
         self.product.migrate()
         self.control = self.stack.enter_context(psycopg.connect(uri, autocommit=True))
         self.client = self.stack.enter_context(psycopg.connect(uri, autocommit=True))
+        if self.suppressed:
+            log(f"{self.suppressed} suppressions")
+            cursor = psycopg.ClientCursor(self.control)
+            cursor.execute(_SUPPRESS, {"number": self.suppressed})
         self.stack.callback(self.product.stop)
         if cell.scenario == "intake":
             more = front(cell, self.directory)

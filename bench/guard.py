@@ -1,4 +1,4 @@
-"""The command bench/guard: CPU per message, beside another checkout or a stored baseline."""
+"""The command bench/guard: CPU per message, beside another checkout, list or stored baseline."""
 
 import json
 import math
@@ -110,21 +110,24 @@ class Guard:
     pairs: int
     directory: Path
     server: Server
+    suppressed: int = 0
 
     def measure(self, name: str) -> Measured:
         """Measure one stage. Raises one of FAILURES."""
         here = commands_of(None)
         with ExitStack() as stack:
 
-            def start(commands: Path, hook: str = "") -> Burst:
-                burst = Burst(name, commands, self.server, self.directory, hook)
+            def start(commands: Path, hook: str = "", suppressed: int = 0) -> Burst:
+                burst = Burst(name, commands, self.server, self.directory, hook, suppressed)
                 return stack.enter_context(burst)
 
             if name == "hook":
                 with_hook, without = start(here, HOOK), start(here)
                 rates = (lambda: _rate(with_hook), lambda: _rate(without))
                 return Measured(name, alternate(name, *rates, self.pairs))
-            own = start(here).run
+            own = start(here, suppressed=self.suppressed).run
+            if self.suppressed:
+                return Measured(name, alternate(name, own, start(here).run, self.pairs))
             other = start(self.against / ".venv" / "bin").run if self.against else calibrate
             return Measured(name, alternate(name, own, other, self.pairs))
 
@@ -132,6 +135,12 @@ class Guard:
 @click.command(context_settings=HELP_SETTINGS)
 @click.option("--against", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Another checkout with its .venv, instead of the baseline.")  # fmt: skip
+@click.option(
+    "--suppressed",
+    default=0,
+    type=click.IntRange(0),
+    help="Another list of suppressions: so many, beside an empty one.",
+)
 @click.option("--stage", "names", multiple=True, type=click.Choice(list(STAGES)),
               help="Only this one; repeatable  [default: all]")  # fmt: skip
 @click.option("--pairs", default=25, type=click.IntRange(1), help="Pairs of bursts; the median.")
@@ -141,6 +150,7 @@ class Guard:
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(
     against: Path | None,
+    suppressed: int,
     names: tuple[str, ...],
     pairs: int,
     limit: float | None,
@@ -150,7 +160,8 @@ def main(
     """Compare the CPU that a message costs in each stage: bursts in alternating pairs.
 
     The other of a pair is the same burst through another checkout; without one it is a loop of
-    fixed work, so that the stored baseline holds on another machine. "hook" compares the rates of
+    fixed work, so that the stored baseline holds on another machine. With --suppressed it is the
+    same burst beside an empty list of suppressions. "hook" compares the rates of
     smtpd with and without a handle_RCPT that awaits nothing. A limit is missed when
     the interval of the ratio (95 %) is beyond it. Exit code: 0 all well; 2 could not run; 3 a
     limit was missed.
@@ -158,29 +169,30 @@ def main(
     if against and not (against / ".venv").is_dir():
         log(f"{against} has no .venv: run `make .venv/.dev` there")
         sys.exit(FAILED)
-    other = "other" if against else "loop"
+    other = "other" if against else "empty" if suppressed else "loop"
+    beside = bool(against or suppressed)
     rows = [["stage", "µs/message", other, "ratio", "from", "to"]]
     ratios: dict[str, float] = {}
     misses = []
-    baseline: dict[str, float] = {} if against else json.loads(BASELINE.read_text())
+    baseline: dict[str, float] = {} if beside else json.loads(BASELINE.read_text())
     with failing():
         directory, server, _ = opened(None, what="")
-        guard = Guard(against and against.resolve(), pairs, directory, server)
+        guard = Guard(against and against.resolve(), pairs, directory, server, suppressed)
         for name in names or STAGES:
             found = guard.measure(name)
             ratios[name] = statistics.median(found.ratios())
             divisor = baseline.get(name, 1.0)
-            most = limit or (MAX_RATIOS.get(name, 1.05) if against else 1.6)
+            most = limit or (MAX_RATIOS.get(name, 1.05) if beside else 1.6)
             misses.append(found.missed(divisor, most))
             rows.append(found.row(divisor))
             log("  ".join(rows[-1]))  # so that an interrupted run is not lost
-            if not (against or update or name in baseline or name == "hook"):
+            if not (beside or update or name in baseline or name == "hook"):
                 misses.append(f"{name} has no baseline: bench/guard --update")
     if json_:
         click.echo(json.dumps(ratios, indent=2))
     else:
         click.echo(aligned(rows))
-    if update and not against:
+    if update and not beside:
         kept = {name: round(ratio, 7) for name, ratio in ratios.items() if name != "hook"}
         BASELINE.write_text(json.dumps(baseline | kept, indent=2) + "\n")
         sys.exit(0)

@@ -523,6 +523,8 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION suppression_scope', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppression_scope_check', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION row_address', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION row_address', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_queued', 'EXECUTE'),

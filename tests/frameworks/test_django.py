@@ -116,7 +116,7 @@ def test_options_of_a_message(db: psycopg.Connection) -> None:
         message(subject="Another", **options).send()
     with pytest.raises(SubmissionError, match="^tennant: message.pgmta .*; did you mean 'tenant'"):
         message(tennant="shop").send()
-    with pytest.raises(SubmissionError, match="^x: .* There are send_at, deadline, .*once$"):
+    with pytest.raises(SubmissionError, match="^x: .* There are send_at, deadline, .*unsubscribe$"):
         message(x=1).send()
     wrong = message()
     wrong.pgmta = ["tenant"]

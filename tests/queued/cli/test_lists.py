@@ -37,6 +37,7 @@ LISTS: dict[str, tuple[str, ...]] = {
     "rule list": (),
     "status": ("1",),
     "suppression list": (),
+    "suppression scope list": (),
     "suspend --list": (),
     "template list": (),
     "template put": ("welcome.txt",),

@@ -123,8 +123,8 @@ def previous_tree(folder: Path) -> Path:
     Before the first release nothing migrates a database to another schema.
     """
     same = subprocess.run(
-        ["git", "diff", "--quiet", "HEAD~1", "--", "sql/schema"], cwd=ROOT, capture_output=True,
-        check=False,
+        ["git", "diff", "--quiet", "HEAD~1", "--", "sql/schema", "pgmta_features/*.sql"],
+        cwd=ROOT, capture_output=True, check=False,
     )  # fmt: skip
     if same.returncode:
         return ROOT

@@ -64,7 +64,7 @@ SELECT suppressed_because(%(tenants)b::text[], %(scopes)b::text[], %(addresses)b
 SELECT w.id, w.words
 FROM (
     SELECT array_agg(q.id ORDER BY q.id) AS ids, suppressed_because(array_agg(q.tenant ORDER BY q.id),
-        array_agg(coalesce(q.metadata ->> '_scope', 'transactional') ORDER BY q.id),
+        array_agg(mail_scope(q.metadata) ORDER BY q.id),
         array_agg(row_address(q.recipient, q.domain) ORDER BY q.id)) AS words
     FROM queue AS q WHERE q.message_id = %(message)s AND NOT q.metadata ? '_exempt'
 ) AS found, LATERAL unnest(found.ids, found.words) AS w (id, words)

@@ -233,6 +233,16 @@ RETURN CASE WHEN right(recipient, length(domain)) = domain OR strpos(recipient, 
 COMMENT ON FUNCTION row_address IS
     'The recipient of a row with its normalised domain, which suppressions have: that of mail by SMTPUTF8 may be beyond ASCII.';
 
+CREATE FUNCTION mail_scope(metadata jsonb) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN coalesce(metadata ->> '_scope', 'transactional');
+COMMENT ON FUNCTION mail_scope IS 'The scope of a row, by its metadata.';
+
+CREATE FUNCTION suppressible(address text, tenant text) RETURNS boolean IMMUTABLE PARALLEL SAFE
+RETURN mailbox_domain(address COLLATE "C") IS NOT NULL AND tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})?$' COLLATE "C";
+COMMENT ON FUNCTION suppressible IS
+    'Whether suppressions take a row''s address and tenant. Mail by SQL may have any text there, and an error would keep an outcome, '
+    'or the mail that came back, from the log.';
+
 -- Each submission by SQL calls it. So a row costs one look-up in the index, names have their schema, since SET search_path
 -- takes longer than all the rest, and expressions are simple: PL/pgSQL runs others as queries.
 CREATE FUNCTION rows_suppress(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
@@ -272,7 +282,7 @@ BEGIN
     SELECT array_agg(q.id), array_agg(because.words) INTO ids, reasons
     FROM (
         SELECT array_agg(r) AS rows, array_agg(coalesce((messages[r.message]).tenant, '')) AS tenants,
-            array_agg(coalesce(r.metadata ->> '_scope', 'transactional')) AS scopes,
+            array_agg(mail_scope(r.metadata)) AS scopes,
             array_agg(row_address(r.recipient, r.domain)) AS recipients
         FROM unnest(rows) AS r WHERE (r.metadata ? '_exempt') IS NOT TRUE
     ) AS asked, unnest(asked.rows, suppressed_because(asked.tenants, asked.scopes, asked.recipients))
@@ -416,11 +426,9 @@ DECLARE
     complaint CONSTANT boolean := NEW.complained_at IS DISTINCT FROM OLD.complained_at;
 BEGIN
     IF complaint OR bounce_proven(NEW.class, NEW.returned) THEN
-        -- mail by SQL may have any text there, and an error would keep the mail that came back
         PERFORM suppressions_put(ARRAY[row_address(NEW.recipient, NEW.domain)], ARRAY[NEW.tenant], ARRAY[''],
             ARRAY[CASE WHEN complaint THEN 'complained' ELSE 'bounced' END], ARRAY['message ' || NEW.message_id])
-        WHERE mailbox_domain(row_address(NEW.recipient, NEW.domain) COLLATE "C") IS NOT NULL
-            AND NEW.tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})?$';
+        WHERE suppressible(row_address(NEW.recipient, NEW.domain), NEW.tenant);
     END IF;
     RETURN NULL;
 END $$;
@@ -447,8 +455,7 @@ BEGIN
     FOR each IN
         SELECT mailbox_key(b.recipient) AS address, b.tenant, max(b.message) AS message, count(*) AS number
         FROM unnest(rows, recipients, tenants, messages) AS b (id, recipient, tenant, message)
-        WHERE b.id = ANY (changed) AND mailbox_domain(b.recipient COLLATE "C") IS NOT NULL
-            AND b.tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})?$'
+        WHERE b.id = ANY (changed) AND suppressible(b.recipient, b.tenant)
         GROUP BY 1, 2 ORDER BY 1, 2  -- two sessions take the same order
     LOOP
         INSERT INTO soft_bounces AS s (address, tenant, day, number)
@@ -482,10 +489,8 @@ BEGIN
     RETURN (
         SELECT cardinality(suppressions_put(array_agg(b.recipient), array_agg(b.tenant), array_agg(''::text),
             array_agg('bounced'::text), array_agg('message ' || b.message)))
-        -- mail by SQL may have any text there, and an error would keep the outcome from the log
         FROM unnest(rows, recipients, tenants, messages) AS b (id, recipient, tenant, message)
-        WHERE b.id = ANY (changed) AND mailbox_domain(b.recipient COLLATE "C") IS NOT NULL
-            AND b.tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})?$' HAVING count(*) > 0);
+        WHERE b.id = ANY (changed) AND suppressible(b.recipient, b.tenant) HAVING count(*) > 0);
 END $$;
 COMMENT ON FUNCTION suppress_bounced IS
     'Suppresses the recipients of rows that failed with a hard bounce, for all scopes of their tenants. `changed` are the rows '
@@ -525,6 +530,8 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION suppressed', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION row_address', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION row_address', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION mail_scope', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION mail_scope', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_queued', 'EXECUTE'),

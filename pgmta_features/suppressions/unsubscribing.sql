@@ -34,7 +34,8 @@ DECLARE
 BEGIN
     IF list >= 0 OR list < -9223372036854775807 THEN RETURN; END IF;
     message := -list;
-    SELECT row_address(q.recipient, q.domain) AS recipient, q.tenant, q.metadata INTO entry FROM queue AS q WHERE q.message_id = message AND q.id = number;
+    SELECT row_address(q.recipient, q.domain) AS recipient, q.tenant, q.metadata INTO entry FROM queue AS q
+    WHERE q.message_id = message AND q.id = number;
     IF NOT FOUND THEN
         SELECT row_address(a.recipient, a.domain) AS recipient, a.tenant, a.metadata INTO entry FROM attempts AS a
         -- an entry is of the clock of a worker
@@ -42,7 +43,7 @@ BEGIN
         ORDER BY a.ended_at DESC LIMIT 1;
     END IF;
     IF FOUND THEN
-        RETURN QUERY SELECT entry.recipient, entry.tenant, coalesce(entry.metadata ->> '_scope', 'transactional'),
+        RETURN QUERY SELECT entry.recipient, entry.tenant, mail_scope(entry.metadata),
             'message ' || message;
     -- the log has all days since then, and somebody was forgotten; else a promotion may have lost the mail
     ELSIF EXISTS (SELECT FROM suppressions AS s WHERE s.address >= 'hmac:' AND s.address < 'hmac;')

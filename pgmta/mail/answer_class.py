@@ -32,3 +32,7 @@ class AnswerClass(StrEnum):
     UNDECIDED = "undecided"  # a provider answered a request with neither yes nor no
     EXPIRED = "expired"  # the age, the deadline or the number of attempts is too high
     OTHER = "other"  # none of the classes above
+
+
+HARD_BOUNCES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
+"""The classes of a failure because there is no such mailbox, as SQL function is_hard_bounce()."""

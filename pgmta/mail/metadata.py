@@ -17,14 +17,17 @@ def values_of(metadata: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-OWN_KEYS = frozenset(("_scope", "_exempt"))
-"""Keys that neither smtpd.yaml nor hooks may give: they decide which suppressions count."""
-
 DEADLINE_KEY = "_deadline"
 """The key of a row's metadata whose value is the time after which no attempt is made."""
 
+SCOPE_KEY = "_scope"
+"""The key of a row whose recipient can unsubscribe from this kind of mail."""
+
 EXEMPT_KEY = "_exempt"
 """The key of a row that goes whether its recipient is suppressed or not; its value says why."""
+
+OWN_KEYS = frozenset((SCOPE_KEY, EXEMPT_KEY))
+"""Keys that neither smtpd.yaml nor hooks may give: they decide which suppressions count."""
 
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:)(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII

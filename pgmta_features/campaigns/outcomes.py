@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pgmta.mail.answer_class import AnswerClass
+from pgmta.mail.answer_class import HARD_BOUNCES
 from pgmta.model import ENHANCED, Item, Outcome
 from pgmta.postgres.binary import Bigints, Booleans, Instants, Integers, Texts
 from pgmta.states import Event, after
@@ -19,7 +19,6 @@ _SQL = feature_queries("campaigns")
 _CAMPAIGN = '"_campaign"'
 """Is in the metadata of each row of a campaign: campaign, number of the recipient, job."""
 
-_BOUNCE_CLASSES = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
 _HTTP_STATUS = re.compile(r"[245]\.[\d.]+ HTTP (\d{3})\b")
 """The status in a reply by HTTP. The error code and sub type of the provider follow it.
 
@@ -90,7 +89,7 @@ def _state(outcome: Outcome) -> str:
 
 
 def _bounced(outcome: Outcome) -> bool:
-    return outcome.event is Event.FAIL and outcome.answer_class in _BOUNCE_CLASSES
+    return outcome.event is Event.FAIL and outcome.answer_class in HARD_BOUNCES
 
 
 def _codes(outcome: Outcome) -> tuple[str, str]:

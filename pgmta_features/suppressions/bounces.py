@@ -8,7 +8,7 @@ from typing import Any
 
 from pgmta.errors import Stage
 from pgmta.mail.address import with_domain
-from pgmta.mail.answer_class import AnswerClass
+from pgmta.mail.answer_class import HARD_BOUNCES, AnswerClass
 from pgmta.model import Item, Outcome
 from pgmta.postgres.binary import Bigints, Texts
 from pgmta.states import Event
@@ -17,9 +17,6 @@ from pgmta.store.queue.companion import SettleCompanion
 from queued.process.queued_process import QueuedProcess
 
 from .config import SoftBounces, Suppressions
-
-_HARD = (AnswerClass.UNKNOWN_USER, AnswerClass.DISABLED, AnswerClass.BAD_DOMAIN)
-"""The classes of SQL function is_hard_bounce()."""
 
 _NO_SUCH_DOMAIN = (".1.2", ".1.10")  # RFC 3463, section 3.2, and RFC 7505: also our own findings
 _TAKES_NO_MAIL = 556  # RFC 7504, of a domain
@@ -104,7 +101,7 @@ def _is_hard(outcome: Outcome) -> bool:
 
     SQL function bounce_proven() has the same rules for mail that comes back.
     """
-    if outcome.answer_class not in _HARD or not _is_of_recipient(outcome):
+    if outcome.answer_class not in HARD_BOUNCES or not _is_of_recipient(outcome):
         return False
     detail = outcome.reply.enhanced[1:]
     if outcome.answer_class == AnswerClass.BAD_DOMAIN:  # or our host may not relay there

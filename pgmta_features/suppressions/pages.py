@@ -84,9 +84,7 @@ class UnsubscriptionPages:
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("a recipient could not unsubscribe", reason=faults.one_line(error))
             raise away() from None
-        if (
-            not known
-        ):  # only these: a provider that follows old links for many users has to be served
+        if not known:  # not counted as above: a provider may follow old links for many users
             log.warning(
                 "a link names nobody", action="unsubscribe", **_named(numbers), client=client
             )

@@ -17,10 +17,8 @@ from .suppression_table import ALL_TENANTS, REASONS, Suppression
 
 _COLUMNS = ("address", "tenant", "scope", "reason", "source", "at", "until")
 _MAX_SOURCE_CHARACTERS = 200
-_FIRST_YEAR, _LAST_YEAR = (
-    1900,
-    9998,
-)  # those of a time zone away have to be in reach of datetime too
+# those of a time zone away have to be in reach of datetime too
+_FIRST_YEAR, _LAST_YEAR = 1900, 9998
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pgmta.mail.address import with_domain
-from pgmta.mail.metadata import EXEMPT_KEY, values_of
+from pgmta.mail.metadata import EXEMPT_KEY, SCOPE_KEY, values_of
 from pgmta.model import Item
 from pgmta.postgres.binary import Texts
 from pgmta.postgres.link import Link
@@ -15,7 +15,6 @@ from pgmta.store.queries import feature_queries
 TRANSACTIONAL = "transactional"
 """The scope of mail that names none."""
 
-_SCOPE_KEY = "_scope"
 _SQL = feature_queries("suppressions")
 
 
@@ -30,14 +29,14 @@ class Asked(NamedTuple):
 def asked_for(item: Item) -> Asked | None:
     """Return what is asked for a row; None if it goes in any case."""
     scope = TRANSACTIONAL
-    if item.metadata and (_SCOPE_KEY in item.metadata or EXEMPT_KEY in item.metadata):
+    if item.metadata and (SCOPE_KEY in item.metadata or EXEMPT_KEY in item.metadata):
         try:
             values = values_of(item.metadata)
         except (ValueError, RecursionError):  # such metadata has no keys that count
             values = {}
         if EXEMPT_KEY in values:
             return None
-        if (given := values.get(_SCOPE_KEY)) is not None:
+        if (given := values.get(SCOPE_KEY)) is not None:
             scope = str(given)
     return Asked(item.tenant, scope, with_domain(item.recipient, item.domain))
 

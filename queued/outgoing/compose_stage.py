@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.compose.token import KeyRings, LinkNumbers, UnknownKey
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable, TemplateError
 from pgmta.logs import get
+from pgmta.mail.metadata import SCOPE_KEY, values_of
 from pgmta.model import Message, Reply
 from pgmta.postgres import faults
 from pgmta.states import Event
@@ -30,7 +30,7 @@ from queued.outgoing.outgoing import Outgoing
 from queued.outgoing.stage import Prepare, Prepared, QueueStage, StageContext, Waiting
 
 _EMPTY_LINE = b"\r\n\r\n"
-_SCOPE = '"_scope"'  # is in the metadata of mail from which recipients unsubscribe
+_SCOPE = f'"{SCOPE_KEY}"'  # is in the metadata of mail from which recipients unsubscribe
 _TAIL_OCTETS = 200  # more than the end of a tail has
 _MAX_SOURCE_OCTETS = 64 << 20  # of all templates in memory, about
 
@@ -129,7 +129,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
         """Return the mail of each row, with its link if it has one."""
         items = outgoing.items
         # programs may have this word in other places
-        if outgoing.message.composition is None and "_scope" not in json.loads(metadata):
+        if outgoing.message.composition is None and SCOPE_KEY not in values_of(metadata):
             return outgoing
         each = [self._prepared(outgoing._replace(items=[item])) for item in items]
         self._last = None

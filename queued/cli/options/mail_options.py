@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from pgmta.client.own_connection import enqueue
+from pgmta.client.results import stored
 from pgmta.command import print_json, print_line
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.errors import ConfigError
 from pgmta.mail.metadata import parse_time
 from pgmta.postgres.operator import connected
-from pgmta.store.changes.sql_interface import MessageId
 from queued.cli.options.queue_command import database_of, parse_pairs
 
 _OPTIONS = [
@@ -63,7 +63,7 @@ async def print_submitted(config: Path, mail: SubmittedMail, *, as_json: bool) -
     """
     async with connected(database_of(config)) as db:
         found = await enqueue(db, mail, wake=True)
-    suppressed = found.suppressed if isinstance(found, MessageId) else ()
+    suppressed = stored(found).suppressed
     if as_json:
         print_json({"id": found, "suppressed": [asdict(each) for each in suppressed]})
     else:

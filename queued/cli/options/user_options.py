@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 import secrets
 import sys
 from collections.abc import Callable
@@ -19,10 +18,9 @@ from pgmta.mail.metadata import OWN_KEYS
 from pgmta.password import MAX_PASSWORD_OCTETS
 from pgmta.store.admin.user_accounts import Rights, Secret
 from queued.cli.options.queue_command import parse_pairs
+from queued.cli.options.template_file import check_tenant
 
 _MIN_PASSWORD_CHARACTERS = 8
-
-_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 _PASSWORD_OPTIONS = (
     click.option("--stdin", is_flag=True, help="Read the password from standard input."),
@@ -108,11 +106,13 @@ def read_rights(
     if own := sorted(OWN_KEYS & metadata.keys()):
         raise ConfigError([f"--metadata {own[0]}: it is a key that pgmta alone gives"])
     tenant = options["tenant"]
-    if tenant and not _TENANT.fullmatch(tenant):
+    try:
+        check_tenant(tenant or "")
+    except ValueError:
         raise ConfigError([
             f"--tenant {tenant!r}: expected up to 64 letters, digits and . _ - @ +, of which the "
             "first is a letter or a digit"
-        ])  # fmt: skip
+        ]) from None  # fmt: skip
     return Rights(
         senders=[_sender(text) for text in options["sender"]] or None,
         any_sender=options["any_sender"],

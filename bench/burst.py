@@ -48,11 +48,9 @@ INSERT INTO pgmta.suppressions (address, reason)
 SELECT md5(n::text) || '@suppressed.example', 'bounced' FROM generate_series(1, %(number)s) AS n;
 ALTER TABLE pgmta.suppressions ENABLE TRIGGER USER;
 INSERT INTO pgmta.suppression_sieve (part, bits)
-SELECT get_byte(hash, 0) * 256 + get_byte(hash, 1),
-    bit_or(set_bit(0::bit(2048), get_byte(hash, 2) %% 8 * 256 + get_byte(hash, 3), 1))
-FROM pgmta.suppressions, LATERAL (SELECT sha256(convert_to(address, 'UTF8')) AS hash OFFSET 0)
+SELECT pgmta.sieve_part(hash), bit_or(set_bit(0::bit(2048), pgmta.sieve_place(hash), 1))
+FROM pgmta.suppressions, LATERAL (SELECT pgmta.sieve_hash(address) AS hash OFFSET 0)
 GROUP BY 1;
-ANALYZE pgmta.suppressions, pgmta.suppression_sieve;
 """
 """Fills the list as its triggers would, which would take ten minutes for ten million."""
 _SESSIONS = """
@@ -111,6 +109,8 @@ class Burst(Place):
             log(f"{self.suppressed} suppressions")
             cursor = psycopg.ClientCursor(self.control)
             cursor.execute(_SUPPRESS, {"number": self.suppressed})
+            # else autovacuum would do it beside the bursts
+            cursor.execute("VACUUM (ANALYZE) pgmta.suppressions, pgmta.suppression_sieve")
         self.stack.callback(self.product.stop)
         if cell.scenario == "intake":
             more = front(cell, self.directory)

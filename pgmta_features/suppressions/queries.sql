@@ -55,6 +55,10 @@ SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.unsubscribe(bigint
 -- Whether there is any suppression, of whatever kind.
 SELECT suppressions_there()
 
+-- name: news
+-- The parts of the sieve that are new to this process.
+SELECT known, parts, bits FROM sieve_news(%(seen)s)
+
 -- name: because
 -- Why each of these addresses gets no mail of its tenant and scope; null: it gets mail.
 SELECT suppressed_because(%(tenants)b::text[], %(scopes)b::text[], %(addresses)b::text[])

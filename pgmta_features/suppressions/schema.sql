@@ -117,18 +117,34 @@ CREATE TABLE suppression_sieve (
     part integer NOT NULL,
     number bigint GENERATED ALWAYS AS IDENTITY,
     bits bit(2048) NOT NULL,
+    changed xid8 NOT NULL DEFAULT pg_current_xact_id(),
     PRIMARY KEY (part, number)
 );
 COMMENT ON TABLE suppression_sieve IS
-    'A bit for each address of suppressions, by its SHA-256: without it the address is not there. All parts have 20 MB, '
-    'which stay in memory where the index of ten million addresses does not. No bit is ever cleared.';
+    'A bit for each address of suppressions, and of each person who had to be forgotten, by its SHA-256: without it the address '
+    'is not there. All parts have 20 MB, which stay in memory where the index of ten million addresses does not. No bit is ever '
+    'cleared. Processes of queued have a copy.';
 COMMENT ON COLUMN suppression_sieve.part IS 'The first 16 bits of the hash; a part that is not there has no bit.';
 COMMENT ON COLUMN suppression_sieve.number IS
     'Tells rows of a part apart. There is a second one if a transaction came while another one had locked the first.';
 COMMENT ON SEQUENCE suppression_sieve_number_seq IS 'Numbers the rows of suppression_sieve.';
 COMMENT ON COLUMN suppression_sieve.bits IS 'The next 11 bits say which one.';
+COMMENT ON COLUMN suppression_sieve.changed IS 'The transaction that wrote the row: sieve_news() finds the latest.';
+CREATE INDEX suppression_sieve_changed ON suppression_sieve (changed);
+COMMENT ON INDEX suppression_sieve_changed IS 'What processes have not seen yet.';
 
-CREATE FUNCTION suppressions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION sieve_hash(key text) RETURNS bytea STABLE PARALLEL SAFE RETURN sha256(convert_to(key, 'UTF8'));
+COMMENT ON FUNCTION sieve_hash IS 'The hash that says which bit an address has, of its mailbox_key().';
+
+CREATE FUNCTION sieve_part(hash bytea) RETURNS integer IMMUTABLE PARALLEL SAFE
+RETURN get_byte(hash, 0) * 256 + get_byte(hash, 1);
+COMMENT ON FUNCTION sieve_part IS 'The part of an address, by its hash.';
+
+CREATE FUNCTION sieve_place(hash bytea) RETURNS integer IMMUTABLE PARALLEL SAFE
+RETURN get_byte(hash, 2) % 8 * 256 + get_byte(hash, 3);
+COMMENT ON FUNCTION sieve_place IS 'The place of the bit of an address in its part, by its hash.';
+
+CREATE FUNCTION sieve_add(keys text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     parts integer[];
@@ -142,19 +158,48 @@ BEGIN
     INTO parts, masks, numbers
     FROM (
         SELECT h.part, bit_or(set_bit(0::bit(2048), h.place, 1)) AS bits
-        FROM added AS a, LATERAL (SELECT sha256(convert_to(a.address, 'UTF8')) AS hash OFFSET 0) AS f,
-            LATERAL (SELECT get_byte(f.hash, 0) * 256 + get_byte(f.hash, 1) AS part,
-                get_byte(f.hash, 2) % 8 * 256 + get_byte(f.hash, 3) AS place OFFSET 0) AS h
+        FROM unnest(keys) AS k (key), LATERAL (SELECT sieve_hash(k.key) AS hash OFFSET 0) AS f,
+            LATERAL (SELECT sieve_part(f.hash) AS part, sieve_place(f.hash) AS place OFFSET 0) AS h
         WHERE (SELECT bool_or(get_bit(s.bits, h.place) = 1) FROM suppression_sieve AS s WHERE s.part = h.part) IS NOT TRUE
         GROUP BY h.part
     ) AS n;
     IF parts IS NOT NULL THEN
-        UPDATE suppression_sieve AS s SET bits = s.bits | n.bits FROM unnest(parts, numbers, masks) AS n (part, number, bits)
-        WHERE s.part = n.part AND s.number = n.number;
+        UPDATE suppression_sieve AS s SET bits = s.bits | n.bits, changed = pg_current_xact_id()
+        FROM unnest(parts, numbers, masks) AS n (part, number, bits) WHERE s.part = n.part AND s.number = n.number;
         INSERT INTO suppression_sieve (part, bits)
         SELECT n.part, n.bits FROM unnest(parts, numbers, masks) AS n (part, number, bits) WHERE n.number IS NULL;
     END IF;
-    IF EXISTS (SELECT FROM added) THEN PERFORM notify_channel('pgmta_orders'); END IF;
+END $$;
+COMMENT ON FUNCTION sieve_add IS 'Sets the bits of addresses, given as mailbox_key() has them.';
+
+CREATE FUNCTION sieve_news(seen text, OUT known text, OUT parts integer[], OUT bits bytea[]) LANGUAGE plpgsql STABLE
+    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    -- the numbers of transactions mean nothing on another server, nor after a crash, which ends all sessions
+    session CONSTANT text := concat(extract(epoch FROM pg_postmaster_start_time()), '/', pg_backend_pid());
+    was pg_snapshot := CASE WHEN split_part(seen, ' ', 1) = session THEN split_part(seen, ' ', 2) END;
+BEGIN
+    known := concat(session, ' ', pg_current_snapshot());
+    IF was IS NULL THEN
+        SELECT array_agg(s.part), array_agg(substr(bit_send(s.bits), 5)) INTO parts, bits FROM suppression_sieve AS s;
+    ELSE
+        -- rows that were restored from a dump have numbers of another server: after the first answer only such that are over
+        SELECT array_agg(s.part), array_agg(substr(bit_send(s.bits), 5)) INTO parts, bits FROM suppression_sieve AS s
+        WHERE s.changed >= pg_snapshot_xmin(was) AND s.changed < pg_snapshot_xmax(pg_current_snapshot())
+            AND NOT pg_visible_in_snapshot(s.changed, was);
+    END IF;
+END $$;
+COMMENT ON FUNCTION sieve_news IS
+    'The parts of the sieve that were committed since an answer with this `known`; null or that of another session: all. A part '
+    'may come in several rows, and one that came may come again: the bits of all count.';
+
+CREATE FUNCTION suppressions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM added) THEN
+        PERFORM sieve_add(ARRAY(SELECT a.address FROM added AS a));
+        PERFORM notify_channel('pgmta_orders');
+    END IF;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION suppressions_changed IS 'Sets the bits of addresses, and tells every process, which looks at its rows again.';
@@ -168,46 +213,26 @@ COMMENT ON TRIGGER suppressions_changed ON suppressions IS 'Also if an address i
 CREATE FUNCTION suppressed_because(tenants text[], scopes text[], addresses text[]) RETURNS text[] LANGUAGE plpgsql STABLE
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off AS $$
-DECLARE
-    words text[] := suppressed_keys_because(tenants, scopes,
-        ARRAY(SELECT mailbox_key(a.address) FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n));
-    secret mailbox_secret;
-    hashes text[];
-BEGIN
-    PERFORM FROM suppressions AS s WHERE s.address >= 'hmac:' AND s.address < 'hmac;' LIMIT 1;
-    IF FOUND THEN
-        SELECT * INTO secret FROM mailbox_secret;
-        hashes := ARRAY(SELECT 'hmac:' || encode(sha256(secret.outer_pad || sha256(secret.inner_pad
-                || convert_to(mailbox_key(a.address), 'UTF8'))), 'hex')
-            FROM unnest(addresses) WITH ORDINALITY AS a (address, n) ORDER BY a.n);
-        words := ARRAY(SELECT coalesce(f.one, f.other) FROM unnest(words, suppressed_keys_because(tenants, scopes, hashes))
-            WITH ORDINALITY AS f (one, other, n) ORDER BY f.n);
-    END IF;
-    RETURN words;
-END $$;
-COMMENT ON FUNCTION suppressed_because IS
-    'Why each of these addresses gets no mail of its tenant and scope, in their order, as logs and DSNs have it: suppressed '
-    'since 2026-11-03 14:02 UTC: complained (message 12). Null: it gets mail. The empty one, of a forgotten person, never does.';
-
-CREATE FUNCTION suppressed_keys_because(tenants text[], scopes text[], keys text[]) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN ARRAY(
         SELECT CASE WHEN k.key = '' THEN 'suppressed: forgotten' WHEN EXISTS (
                 SELECT FROM suppression_sieve AS v
-                WHERE v.part = get_byte(h.hash, 0) * 256 + get_byte(h.hash, 1)
-                    AND get_bit(v.bits, get_byte(h.hash, 2) % 8 * 256 + get_byte(h.hash, 3)) = 1
+                WHERE v.part = sieve_part(h.hash) AND get_bit(v.bits, sieve_place(h.hash)) = 1
             ) THEN (
                 SELECT suppression_words(s.at, s.reason, s.source) FROM suppressions AS s
-                WHERE s.address = k.key AND s.tenant IN (coalesce(k.tenant, ''), '*') AND s.scope IN (coalesce(k.scope, ''), '')
+                WHERE s.address IN (k.key, mailbox_hash(k.key))
+                    AND s.tenant IN (coalesce(a.tenant, ''), '*') AND s.scope IN (coalesce(a.scope, ''), '')
                     AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
                 ORDER BY s.at LIMIT 1
             ) END
-        FROM unnest(keys, tenants, scopes) WITH ORDINALITY AS k (key, tenant, scope, n),
-            LATERAL (SELECT sha256(convert_to(k.key, 'UTF8')) AS hash OFFSET 0) AS h
-        ORDER BY k.n);
+        FROM unnest(addresses, tenants, scopes) WITH ORDINALITY AS a (address, tenant, scope, n),
+            LATERAL (SELECT mailbox_key(a.address) AS key OFFSET 0) AS k,
+            LATERAL (SELECT sieve_hash(k.key) AS hash OFFSET 0) AS h
+        ORDER BY a.n);
 END $$;
-COMMENT ON FUNCTION suppressed_keys_because IS
-    'The part of suppressed_because() for texts as the table has them: first the sieve, then the index.';
+COMMENT ON FUNCTION suppressed_because IS
+    'Why each of these addresses gets no mail of its tenant and scope, in their order, as logs and DSNs have it: suppressed '
+    'since 2026-11-03 14:02 UTC: complained (message 12). Null: it gets mail. The empty one, of a forgotten person, never does.';
 
 CREATE FUNCTION suppression_words(at timestamptz, reason text, source text) RETURNS text STABLE
 RETURN concat('suppressed since ', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"'), ': ', reason,
@@ -243,27 +268,39 @@ COMMENT ON FUNCTION suppressible IS
     'Whether suppressions take a row''s address and tenant. Mail by SQL may have any text there, and an error would keep an outcome, '
     'or the mail that came back, from the log.';
 
--- Each submission by SQL calls it. So a row costs one look-up in the index, names have their schema, since SET search_path
--- takes longer than all the rest, and expressions are simple: PL/pgSQL runs others as queries.
+CREATE FUNCTION row_key(recipient text, domain text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN mailbox_key(row_address(recipient, domain));
+END $$;
+COMMENT ON FUNCTION row_key IS
+    'The recipient of a row as suppressions have it. In PL/pgSQL, because each transaction prepares what it inlines, and this took '
+    '40 µs.';
+
+-- Each submission by SQL calls it. So nearly all rows cost one look-up in the sieve, names have their schema, since SET
+-- search_path takes longer than all the rest, and expressions are few and short: each transaction prepares them again.
 CREATE FUNCTION rows_suppress(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
     SET enable_seqscan = off AS $$  -- a plan that was made for an empty table would later read all of it
 DECLARE
     recipient text;
+    domain text;
     key text;
-    forgotten boolean;
+    hash bytea;
     places integer[] := '{}';
 BEGIN
-    PERFORM FROM pgmta.suppressions AS s
-    WHERE s.address OPERATOR(pg_catalog.>=) 'hmac:' AND s.address OPERATOR(pg_catalog.<) 'hmac;' LIMIT 1;
-    forgotten := FOUND;
     FOR place IN 1 .. pg_catalog.cardinality(rows) LOOP
-        recipient := pgmta.row_address(rows[place].recipient, rows[place].domain);
-        key := pgmta.mailbox_key(recipient);
-        PERFORM FROM pgmta.suppressions AS s WHERE s.address OPERATOR(pg_catalog.=) key LIMIT 1;
-        IF NOT FOUND AND forgotten THEN
-            key := pgmta.mailbox_hash(recipient);
-            PERFORM FROM pgmta.suppressions AS s WHERE s.address OPERATOR(pg_catalog.=) key LIMIT 1;
-        END IF;
+        recipient := rows[place].recipient;
+        domain := rows[place].domain;
+        hash := pgmta.sieve_hash(CASE
+            WHEN pg_catalog.right(recipient, pg_catalog.length(domain)) OPERATOR(pg_catalog.=) domain
+                AND NOT pg_catalog.starts_with(recipient, '"') THEN pg_catalog.lower(recipient COLLATE "C")
+            ELSE pgmta.row_key(recipient, domain) END);
+        PERFORM FROM pgmta.suppression_sieve AS v WHERE v.part OPERATOR(pg_catalog.=) pgmta.sieve_part(hash)
+            AND pg_catalog.get_bit(v.bits, pgmta.sieve_place(hash)) OPERATOR(pg_catalog.=) 1;
+        CONTINUE WHEN NOT FOUND;
+        key := pgmta.row_key(recipient, domain);
+        PERFORM FROM pgmta.suppressions AS s
+        WHERE s.address OPERATOR(pg_catalog.=) ANY (ARRAY[key, pgmta.mailbox_hash(key)]) LIMIT 1;
         IF FOUND THEN places := places OPERATOR(pg_catalog.||) place; END IF;
     END LOOP;
     IF places OPERATOR(pg_catalog.=) '{}' THEN RETURN 0; END IF;
@@ -343,11 +380,15 @@ BEGIN
             least(coalesce(ats[n], now()), now()) AS at, untils[n] AS until
         FROM generate_subscripts(addresses, 1) AS n
     ), newest AS MATERIALIZED (
-        SELECT DISTINCT ON (g.address, g.tenant, g.scope) g.*, coalesce((  -- for EXISTS, all of the table may be hashed
-            SELECT true FROM suppressions AS s
-            WHERE s.address = mailbox_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
-        ), false) AS forgotten
-        FROM given AS g ORDER BY g.address, g.tenant, g.scope, g.until DESC NULLS FIRST, g.at DESC, g.place
+        SELECT DISTINCT ON (g.address, g.tenant, g.scope) g.*, CASE WHEN EXISTS (
+                SELECT FROM suppression_sieve AS v
+                WHERE v.part = sieve_part(h.hash) AND get_bit(v.bits, sieve_place(h.hash)) = 1
+            ) THEN coalesce((  -- for EXISTS, all of the table may be hashed
+                SELECT true FROM suppressions AS s
+                WHERE s.address = mailbox_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
+            ), false) ELSE false END AS forgotten
+        FROM given AS g, LATERAL (SELECT sieve_hash(g.address) AS hash OFFSET 0) AS h
+        ORDER BY g.address, g.tenant, g.scope, g.until DESC NULLS FIRST, g.at DESC, g.place
     ), put AS (
         INSERT INTO suppressions AS s (address, tenant, scope, reason, source, at, until)
         SELECT n.address, n.tenant, n.scope, n.reason, n.source, n.at, n.until FROM newest AS n
@@ -513,6 +554,8 @@ BEGIN
     IF NOT dry THEN
         DELETE FROM suppressions AS s WHERE s.address = key;
         DELETE FROM soft_bounces AS s WHERE s.address = key;
+        -- 27 bits of its hash, which one of fourteen addresses share in a list of ten million, spare all others the keyed hash
+        PERFORM sieve_add(ARRAY[key]);
         INSERT INTO suppressions AS s (address, tenant, reason) VALUES (mailbox_hash(key), '*', 'forgotten')
         ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET at = now(), released_at = NULL;
     END IF;
@@ -536,6 +579,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION suppressed_because', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppressed_because', 'pgmta_smtpd', 'EXECUTE'),
+    ('FUNCTION sieve_news', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION suppressions_put', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppress', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suppression_release', 'pgmta_operator', 'EXECUTE'),

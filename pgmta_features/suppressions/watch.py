@@ -14,6 +14,7 @@ from queued.delivery.transport.destination import Destination
 from queued.delivery.transport.gate import Keeper
 from queued.process.queued_process import QueuedProcess
 
+from .sieve import Sieve
 from .suppression_look import SuppressionLook, asked_for
 
 
@@ -24,11 +25,16 @@ class SuppressionWatch(Keeper):
     """
 
     def __init__(
-        self, look: SuppressionLook, schema: Schema, leased: Callable[[], Iterable[Item]]
+        self,
+        look: SuppressionLook,
+        sieve: Sieve,
+        schema: Schema,
+        leased: Callable[[], Iterable[Item]],
     ) -> None:
         super().__init__()
         self.ready = False
         self._look = look
+        self._sieve = sieve
         self._schema = schema
         self._leased = leased
 
@@ -77,7 +83,12 @@ class SuppressionWatch(Keeper):
             raise
 
     async def _ask(self, items: Sequence[Item]) -> list[tuple[Item, str]]:
-        pairs = [(item, asked) for item in items if (asked := asked_for(item))]
+        await self._sieve.catch_up()
+        pairs = [
+            (item, asked)
+            for item in items
+            if (asked := asked_for(item)) and self._sieve.may_have(asked.address)
+        ]
         if not pairs:
             return []
         words = await self._look.words([asked for _, asked in pairs])
@@ -87,6 +98,7 @@ class SuppressionWatch(Keeper):
 def add_watch(process: QueuedProcess) -> None:
     """Have a process end rows for suppressed recipients."""
     orders = process.orders
-    watch = SuppressionWatch(SuppressionLook(orders.link), process.schema, process.leased)
+    link = orders.link
+    watch = SuppressionWatch(SuppressionLook(link), Sieve(link), process.schema, process.leased)
     process.gate.add_keeper(watch)
     orders.add_reader("suppressions", watch.read)

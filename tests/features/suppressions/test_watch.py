@@ -21,6 +21,7 @@ from pgmta.postgres.link import Link
 from pgmta.postgres.notify import listen
 from pgmta.postgres.resources import Resources
 from pgmta.store.schema import Schema
+from pgmta_features.suppressions.sieve import Sieve
 from pgmta_features.suppressions.suppression_look import SuppressionLook
 from pgmta_features.suppressions.watch import SuppressionWatch
 from queued.delivery.smtp.smtp_parameters import SmtpParameters
@@ -62,7 +63,7 @@ class Watched:
             return await words(asked)
 
         monkeypatch.setattr(look, "words", counted)
-        self.watch = SuppressionWatch(look, schema, lambda: self.leased)
+        self.watch = SuppressionWatch(look, Sieve(self.link), schema, lambda: self.leased)
         self.orders.add_reader("suppressions", self.watch.read)
 
     def ended(self) -> list[int]:

@@ -23,7 +23,7 @@ class Sieve:
 
     async def catch_up(self) -> None:
         """Learn what was committed before this call. Raises StoreUnavailable, psycopg.Error."""
-        ((seen, numbers, parts),) = await self._link.run(_SQL["news"], {"seen": self._seen})
+        ((seen, numbers, parts),) = await self._link.look(_SQL["news"], {"seen": self._seen})
         for number, part in zip(numbers or (), parts or (), strict=True):
             known = self._parts.get(number)
             self._parts[number] = _union(known, part) if known else part

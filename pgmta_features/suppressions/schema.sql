@@ -340,7 +340,7 @@ COMMENT ON FUNCTION rows_withdraw IS
 
 CREATE OR REPLACE FUNCTION rows_put(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE sql
 -- an empty list costs no query
-RETURN CASE WHEN pg_relation_size('suppressions') > 0 AND (messages[1]).origin = 'sql'
+RETURN CASE WHEN (messages[1]).origin = 'sql' AND pg_relation_size('suppressions') > 0
     THEN rows_suppress(messages, rows) ELSE 0 END;
 COMMENT ON FUNCTION rows_put IS
     'Part of queue_put(): mail by SQL to suppressed addresses ends before it waits. Mail by SMTP is looked up at RCPT or before '

@@ -49,7 +49,7 @@ SELECT md5(n::text) || '@suppressed.example', 'bounced' FROM generate_series(1, 
 ALTER TABLE pgmta.suppressions ENABLE TRIGGER USER;
 INSERT INTO pgmta.suppression_sieve (part, bits)
 SELECT pgmta.sieve_part(hash), bit_or(set_bit(0::bit(2048), pgmta.sieve_place(hash), 1))
-FROM pgmta.suppressions, LATERAL (SELECT pgmta.sieve_hash(address) AS hash OFFSET 0)
+FROM pgmta.suppressions, LATERAL (SELECT pgmta.sieve_hash(address) AS hash OFFSET 0) AS h
 GROUP BY 1;
 """
 """Fills the list as its triggers would, which would take ten minutes for ten million."""

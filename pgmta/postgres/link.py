@@ -65,6 +65,8 @@ class Link:
         """Limit of the time for a proof of durability, in seconds."""
         self.timeline: int | None = None
         """That of the server of the last connection; None: of none, or it takes no writes."""
+        self.sessions = 0
+        """How many connections there were: right after an answer, the number of its session."""
         self._connection: LinkConnection | None = None
         self._statements: PreparedStatements | None = None  # those of the present connection
         # sees, as LinkConnection.broken does, that the server hung up
@@ -192,6 +194,7 @@ class Link:
         try:
             await self.close()
             self._connection = await connect(self._uri, self._name, self._settings)
+            self.sessions += 1
             self.timeline = self._connection.timeline
             self._statements = PreparedStatements(self._connection)
             self._hang_up = select.poll()

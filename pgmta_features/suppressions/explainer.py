@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pgmta.postgres.operator import OperatorConnection
-from pgmta.states import WAITING
+from pgmta.states import WAITING, Status
 from pgmta.store.queries import feature_queries
 from queued.cli.options.explainer import Explainer, Row
 
@@ -24,12 +24,14 @@ async def _add_suppressions(
     found = await db.rows(statement, {"message": rows[0]["message_id"]})
     words = {each["id"]: each["words"] for each in found}
     for row in rows:
-        row["suppressed"] = words.get(row["id"]) if row["status"] in WAITING else None
+        ends = row["status"] in (*WAITING, Status.HOLD)
+        row["suppressed"] = words.get(row["id"]) if ends else None
 
 
 def _lines(row: Row) -> Iterator[tuple[str, str]]:
     if words := row["suppressed"]:
-        yield "suppressed", f"{words.removeprefix('suppressed ')}; it ends before its next attempt"
+        end = "once it is released" if row["status"] == Status.HOLD else "before its next attempt"
+        yield "suppressed", f"{words.removeprefix('suppressed ')}; it ends {end}"
 
 
 EXPLAINER = Explainer(add_facts=_add_suppressions, reason=lambda row: "", lines=_lines)

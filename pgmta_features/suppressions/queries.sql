@@ -5,7 +5,7 @@ SELECT suppressions_put(%(addresses)s, %(tenants)s, %(scopes)s, %(reasons)s, %(s
 
 -- name: release
 -- End the suppressions of an address.
-SELECT suppression_release(%(address)s, %(tenant)s, %(scope)s) AS released
+SELECT suppression_release(%(address)s, %(tenant)s, %(scope)s, who => %(who)s) AS released
 
 -- name: hash
 -- How the audit names an address.
@@ -57,7 +57,7 @@ SELECT suppressions_there()
 
 -- name: news
 -- The parts of the sieve that are new to this process.
-SELECT known, parts, bits FROM sieve_news(%(seen)s)
+SELECT known::text, parts, bits FROM sieve_news(%(seen)s::text::pg_snapshot)
 
 -- name: because
 -- Why each of these addresses gets no mail of its tenant and scope; null: it gets mail.

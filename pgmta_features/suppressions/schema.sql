@@ -121,9 +121,9 @@ CREATE TABLE suppression_sieve (
     PRIMARY KEY (part, number)
 );
 COMMENT ON TABLE suppression_sieve IS
-    'A bit for each address of suppressions, and of each person who had to be forgotten, by its SHA-256: without it the address '
-    'is not there. All parts have 20 MB, which stay in memory where the index of ten million addresses does not. No bit is ever '
-    'cleared. Processes of queued have a copy.';
+    'A bit for each address of suppressions by its SHA-256, and for each person who had to be forgotten, who is nowhere else: '
+    'without it the address is not there. All parts have 20 MB, which stay in memory where the index of ten million addresses does '
+    'not. No bit is ever cleared. Processes of queued have a copy.';
 COMMENT ON COLUMN suppression_sieve.part IS 'The first 16 bits of the hash; a part that is not there has no bit.';
 COMMENT ON COLUMN suppression_sieve.number IS
     'Tells rows of a part apart. There is a second one if a transaction came while another one had locked the first.';
@@ -134,7 +134,7 @@ CREATE INDEX suppression_sieve_changed ON suppression_sieve (changed);
 COMMENT ON INDEX suppression_sieve_changed IS 'What processes have not seen yet.';
 
 CREATE FUNCTION sieve_hash(key text) RETURNS bytea STABLE PARALLEL SAFE RETURN sha256(convert_to(key, 'UTF8'));
-COMMENT ON FUNCTION sieve_hash IS 'The hash that says which bit an address has, of its mailbox_key().';
+COMMENT ON FUNCTION sieve_hash IS 'The SHA-256 of a mailbox_key(): it says which bit the address has.';
 
 CREATE FUNCTION sieve_part(hash bytea) RETURNS integer IMMUTABLE PARALLEL SAFE
 RETURN get_byte(hash, 0) * 256 + get_byte(hash, 1);
@@ -144,8 +144,9 @@ CREATE FUNCTION sieve_place(hash bytea) RETURNS integer IMMUTABLE PARALLEL SAFE
 RETURN get_byte(hash, 2) % 8 * 256 + get_byte(hash, 3);
 COMMENT ON FUNCTION sieve_place IS 'The place of the bit of an address in its part, by its hash.';
 
-CREATE FUNCTION sieve_add(keys text[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+-- a plan that was made for a small sieve would later read all of it
+CREATE FUNCTION sieve_add(keys text[]) RETURNS void LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     parts integer[];
     numbers bigint[];
@@ -172,26 +173,29 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION sieve_add IS 'Sets the bits of addresses, given as mailbox_key() has them.';
 
-CREATE FUNCTION sieve_news(seen text, OUT known text, OUT parts integer[], OUT bits bytea[]) LANGUAGE plpgsql STABLE
-    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-    -- the numbers of transactions mean nothing on another server, nor after a crash, which ends all sessions
-    session CONSTANT text := concat(extract(epoch FROM pg_postmaster_start_time()), '/', pg_backend_pid());
-    was pg_snapshot := CASE WHEN split_part(seen, ' ', 1) = session THEN split_part(seen, ' ', 2) END;
+CREATE FUNCTION sieve_news(seen pg_snapshot, OUT known pg_snapshot, OUT parts integer[], OUT bits bytea[]) LANGUAGE plpgsql STABLE
+    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+    SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    known := concat(session, ' ', pg_current_snapshot());
-    IF was IS NULL THEN
+    known := pg_current_snapshot();
+    IF seen IS NULL THEN
         SELECT array_agg(s.part), array_agg(substr(bit_send(s.bits), 5)) INTO parts, bits FROM suppression_sieve AS s;
     ELSE
-        -- rows that were restored from a dump have numbers of another server: after the first answer only such that are over
-        SELECT array_agg(s.part), array_agg(substr(bit_send(s.bits), 5)) INTO parts, bits FROM suppression_sieve AS s
-        WHERE s.changed >= pg_snapshot_xmin(was) AND s.changed < pg_snapshot_xmax(pg_current_snapshot())
-            AND NOT pg_visible_in_snapshot(s.changed, was);
+        -- The transactions that `seen` does not see, in two looks at the index: all since the oldest open one would be many. Rows
+        -- from a dump have numbers of another server, which `known` does not reach.
+        SELECT array_agg(n.part), array_agg(substr(bit_send(n.bits), 5)) INTO parts, bits
+        FROM (
+            SELECT s.part, s.bits FROM suppression_sieve AS s
+            WHERE s.changed >= pg_snapshot_xmax(seen) AND s.changed < pg_snapshot_xmax(known)
+            UNION ALL
+            SELECT s.part, s.bits FROM suppression_sieve AS s WHERE s.changed = ANY (ARRAY(SELECT pg_snapshot_xip(seen)))
+        ) AS n;
     END IF;
 END $$;
 COMMENT ON FUNCTION sieve_news IS
-    'The parts of the sieve that were committed since an answer with this `known`; null or that of another session: all. A part '
-    'may come in several rows, and one that came may come again: the bits of all count.';
+    'The parts of the sieve that were committed since an answer to the same session with this `known`; null: all. A part may come '
+    'in several rows, and one that came may come again: the bits of all count. The numbers of transactions mean nothing to another '
+    'session: another server may answer it, or one that lost its last commits in a crash.';
 
 CREATE FUNCTION suppressions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -277,15 +281,16 @@ COMMENT ON FUNCTION row_key IS
     'The recipient of a row as suppressions have it. In PL/pgSQL, because each transaction prepares what it inlines, and this took '
     '40 µs.';
 
--- Each submission by SQL calls it. So nearly all rows cost one look-up in the sieve, names have their schema, since SET
--- search_path takes longer than all the rest, and expressions are few and short: each transaction prepares them again.
+-- Each submission by SQL calls it, as the owner with the search_path of its caller, because SET search_path takes longer than all the
+-- rest. So all names have their schema, of types and operators too. Nearly all rows cost one look-up in the sieve, and expressions
+-- are few and short: each transaction prepares them again.
 CREATE FUNCTION rows_suppress(messages new_message[], rows new_row[]) RETURNS integer LANGUAGE plpgsql
     SET enable_seqscan = off AS $$  -- a plan that was made for an empty table would later read all of it
 DECLARE
-    recipient text;
-    domain text;
-    key text;
-    hash bytea;
+    recipient pg_catalog.text;
+    domain pg_catalog.text;
+    key pg_catalog.text;
+    hash pg_catalog.bytea;
     places integer[] := '{}';
 BEGIN
     FOR place IN 1 .. pg_catalog.cardinality(rows) LOOP
@@ -293,7 +298,7 @@ BEGIN
         domain := rows[place].domain;
         hash := pgmta.sieve_hash(CASE
             WHEN pg_catalog.right(recipient, pg_catalog.length(domain)) OPERATOR(pg_catalog.=) domain
-                AND NOT pg_catalog.starts_with(recipient, '"') THEN pg_catalog.lower(recipient COLLATE "C")
+                AND NOT pg_catalog.starts_with(recipient, '"') THEN pg_catalog.lower(recipient COLLATE pg_catalog."C")
             ELSE pgmta.row_key(recipient, domain) END);
         PERFORM FROM pgmta.suppression_sieve AS v WHERE v.part OPERATOR(pg_catalog.=) pgmta.sieve_part(hash)
             AND pg_catalog.get_bit(v.bits, pgmta.sieve_place(hash)) OPERATOR(pg_catalog.=) 1;
@@ -361,7 +366,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION suppression_refuse IS 'Raises the error of a suppression that broke this constraint.';
 
--- By arrays, because files are imported. An array that is null has the default for all.
+-- By arrays, because files are imported. An array that is null has the default for all. A null within `ats` says that nobody knows
+-- when it happened, so it replaces nothing that holds for as long: the proof of a complaint stays.
 CREATE FUNCTION suppressions_put(
     addresses text[], tenants text[], scopes text[], reasons text[] DEFAULT NULL, sources text[] DEFAULT NULL,
     ats timestamptz[] DEFAULT NULL, untils timestamptz[] DEFAULT NULL
@@ -377,30 +383,35 @@ BEGIN
         SELECT n AS place, mailbox_key(addresses[n]) AS address, coalesce(tenants[n], '') AS tenant,
             coalesce(scopes[n], '') AS scope, coalesce(reasons[n], 'operator') AS reason, coalesce(sources[n], '') AS source,
             -- a clock that is ahead must not win over later facts
-            least(coalesce(ats[n], now()), now()) AS at, untils[n] AS until
+            least(coalesce(ats[n], now()), now()) AS at, untils[n] AS until, ats IS NULL OR ats[n] IS NOT NULL AS dated
         FROM generate_subscripts(addresses, 1) AS n
     ), newest AS MATERIALIZED (
         SELECT DISTINCT ON (g.address, g.tenant, g.scope) g.*, CASE WHEN EXISTS (
                 SELECT FROM suppression_sieve AS v
                 WHERE v.part = sieve_part(h.hash) AND get_bit(v.bits, sieve_place(h.hash)) = 1
-            ) THEN coalesce((  -- for EXISTS, all of the table may be hashed
-                SELECT true FROM suppressions AS s
-                WHERE s.address = mailbox_hash(g.address) AND s.tenant = '*' AND s.scope = '' AND s.released_at IS NULL
-            ), false) ELSE false END AS forgotten
+            ) THEN (  -- for EXISTS, all of the table may be hashed
+                SELECT CASE WHEN s.address = g.address THEN 'older' ELSE 'forgotten' END FROM suppressions AS s
+                WHERE s.address IN (g.address, mailbox_hash(g.address)) AND s.released_at IS NULL
+                    AND CASE WHEN s.address <> g.address THEN s.tenant = '*' AND s.scope = ''
+                        ELSE NOT g.dated AND s.tenant = g.tenant AND s.scope = g.scope
+                            AND coalesce(s.until, 'infinity') >= coalesce(g.until, 'infinity') END
+                ORDER BY s.address = g.address LIMIT 1
+            ) END AS outcome
         FROM given AS g, LATERAL (SELECT sieve_hash(g.address) AS hash OFFSET 0) AS h
         ORDER BY g.address, g.tenant, g.scope, g.until DESC NULLS FIRST, g.at DESC, g.place
     ), put AS (
         INSERT INTO suppressions AS s (address, tenant, scope, reason, source, at, until)
         SELECT n.address, n.tenant, n.scope, n.reason, n.source, n.at, n.until FROM newest AS n
-        WHERE NOT n.forgotten ORDER BY n.address, n.tenant, n.scope  -- two sessions take the same order
+        WHERE n.outcome IS NULL ORDER BY n.address, n.tenant, n.scope  -- two sessions take the same order
         ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET reason = excluded.reason, source = excluded.source,
             at = excluded.at, until = excluded.until, released_at = NULL
-        WHERE excluded.at > greatest(s.at, s.released_at)
+        -- a transaction may release an address and suppress it again
+        WHERE CASE WHEN s.released_at IS NULL THEN excluded.at > s.at ELSE excluded.at >= s.released_at END
             -- a mailbox that is full for a while does not end a complaint
             AND (s.released_at IS NOT NULL OR coalesce(excluded.until, 'infinity') >= coalesce(s.until, 'infinity'))
         RETURNING s.address, s.tenant, s.scope, xmax = 0 AS new
     )
-    SELECT array_agg(CASE WHEN n.place IS NULL THEN 'older' WHEN n.forgotten THEN 'forgotten'
+    SELECT array_agg(CASE WHEN n.place IS NULL THEN 'older' WHEN n.outcome IS NOT NULL THEN n.outcome
             WHEN p.new THEN 'new' WHEN p.new IS NOT NULL THEN 'newer' ELSE 'older' END ORDER BY g.place) AS outcomes,
         coalesce(bool_or(p.new IS NOT NULL), false) AS wrote
     INTO changed
@@ -417,9 +428,11 @@ COMMENT ON FUNCTION suppressions_put IS
     'newer or holds for longer) or forgotten (it is suppressed for all already).';
 
 CREATE FUNCTION suppress(
-    address text, tenant text DEFAULT '', scope text DEFAULT '', reason text DEFAULT 'operator', source text DEFAULT '',
+    address text, tenant text DEFAULT '', scope text DEFAULT '', reason text DEFAULT 'operator', source text DEFAULT acting(),
     at timestamptz DEFAULT now(), until timestamptz DEFAULT NULL
 ) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    outcome text;
 BEGIN
     IF mailbox_domain(address COLLATE "C") IS NULL THEN
         PERFORM submit_refuse('address', 'it is no mailbox', NULL, 'Write LOCAL@DOMAIN, the domain in A-labels.');
@@ -428,30 +441,41 @@ BEGIN
         PERFORM submit_refuse('until', 'it is over', NULL, 'suppression_release() ends a suppression.');
     END IF;
     PERFORM suppression_scope_check(scope, tenant);
-    RETURN (suppressions_put(ARRAY[row_address(address, mailbox_domain(address COLLATE "C"))], ARRAY[tenant], ARRAY[scope],
-        ARRAY[reason], ARRAY[source], ARRAY[at], ARRAY[until]))[1] IN ('new', 'newer');
+    outcome := (suppressions_put(ARRAY[row_address(address, mailbox_domain(address COLLATE "C"))], ARRAY[tenant], ARRAY[scope],
+        ARRAY[reason], ARRAY[source], ARRAY[at], ARRAY[until]))[1];
+    INSERT INTO audit (who, action, condition, details, rows, finished_at) VALUES (acting(), 'suppression add',
+        mailbox_hash(address), jsonb_build_object('tenant', tenant, 'scope', scope, 'outcome', outcome), 1, now());
+    RETURN outcome IN ('new', 'newer');
 END $$;
 COMMENT ON FUNCTION suppress IS
-    'Suppresses one address, and returns whether that changed anything: of two facts the newer one wins, unless it ends earlier.';
+    'Suppresses one address, notes it in audit by its keyed hash, and returns whether that changed anything: of two facts the newer '
+    'one wins, unless it ends earlier.';
 
 CREATE FUNCTION suppression_release(
-    address text, tenant text DEFAULT '', scope text DEFAULT NULL, at timestamptz DEFAULT now()
+    address text, tenant text DEFAULT '', scope text DEFAULT NULL, at timestamptz DEFAULT now(), who text DEFAULT acting()
 ) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
+    key CONSTANT text := mailbox_key(coalesce(row_address(address, mailbox_domain(address COLLATE "C")), address));
+    hash CONSTANT text := mailbox_hash(key);
     released integer;
 BEGIN
     UPDATE suppressions AS s SET released_at = least(suppression_release.at, now())
-    WHERE s.address IN (mailbox_key(suppression_release.address), mailbox_hash(suppression_release.address))
+    WHERE s.address IN (key, hash)
         AND s.tenant = suppression_release.tenant
         AND (suppression_release.scope IS NULL OR s.scope = suppression_release.scope)
         AND s.released_at IS NULL AND s.at <= least(suppression_release.at, now());
     GET DIAGNOSTICS released = ROW_COUNT;
-    IF released = 0 THEN PERFORM prove_earlier(); END IF;
+    IF released = 0 THEN
+        PERFORM prove_earlier();
+    ELSE
+        INSERT INTO audit (who, action, condition, details, rows, finished_at) VALUES (coalesce(who, acting()),
+            'suppression remove', hash, jsonb_build_object('tenant', tenant, 'scope', scope), released, now());
+    END IF;
     RETURN released;
 END $$;
 COMMENT ON FUNCTION suppression_release IS
-    'Releases an address, because its owner wants mail again; without a scope, from all of them. Returns how many '
-    'suppressions ended. Older facts cannot bring them back.';
+    'Releases an address, because its owner wants mail again, and notes it in audit by its keyed hash; without a scope, from all '
+    'of them. Returns how many suppressions ended. Older facts cannot bring them back.';
 
 CREATE FUNCTION bounce_proven(class text, returned text) RETURNS boolean IMMUTABLE PARALLEL SAFE
 RETURN coalesce(returned_for_good(class, returned) AND CASE class
@@ -554,7 +578,7 @@ BEGIN
     IF NOT dry THEN
         DELETE FROM suppressions AS s WHERE s.address = key;
         DELETE FROM soft_bounces AS s WHERE s.address = key;
-        -- 27 bits of its hash, which one of fourteen addresses share in a list of ten million, spare all others the keyed hash
+        -- its bit spares all other addresses the keyed hash
         PERFORM sieve_add(ARRAY[key]);
         INSERT INTO suppressions AS s (address, tenant, reason) VALUES (mailbox_hash(key), '*', 'forgotten')
         ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET at = now(), released_at = NULL;

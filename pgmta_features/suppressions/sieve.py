@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from hashlib import sha256
 
 from pgmta.postgres.link import Link
@@ -18,27 +19,38 @@ class Sieve:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._lock = asyncio.Lock()
         self._seen: str | None = None
+        self._session = 0  # that of `_seen`, by its number on the link
         self._parts: dict[int, bytes] = {}
 
-    async def catch_up(self) -> None:
-        """Learn what was committed before this call. Raises StoreUnavailable, psycopg.Error."""
-        ((seen, numbers, parts),) = await self._link.look(_SQL["news"], {"seen": self._seen})
-        for number, part in zip(numbers or (), parts or (), strict=True):
-            known = self._parts.get(number)
-            self._parts[number] = _union(known, part) if known else part
-        self._seen = seen
+    async def catch_up(self) -> bool:
+        """Learn what was committed before this call, and return whether anything was.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        async with self._lock:  # after a failover the first caller reads all for the others
+            seen = self._seen if self._link.sessions == self._session else None
+            rows = await self._link.look(_SQL["news"], {"seen": seen})
+            if seen is not None and self._link.sessions != self._session:
+                rows = await self._link.look(_SQL["news"], {"seen": None})
+            ((self._seen, parts, bits),) = rows
+            self._session = self._link.sessions
+            for part, told in zip(parts or (), bits or (), strict=True):
+                known = self._parts.get(part)
+                self._parts[part] = _union(known, told) if known else told
+            return bool(parts)
 
     def may_have(self, address: str) -> bool:
         """Return whether the database has to be asked about an address."""
         if not address.isascii() or address[:1] in ('"', ""):
             return True  # mailbox_key() in SQL does more than lower() with these
         digest = sha256(address.lower().encode()).digest()
-        part = self._parts.get(digest[0] << 8 | digest[1])
-        if part is None:
+        bits = self._parts.get(digest[0] << 8 | digest[1])
+        if bits is None:
             return False
         place = (digest[2] & 7) << 8 | digest[3]
-        return bool(part[place >> 3] & 128 >> (place & 7))
+        return bool(bits[place >> 3] & 128 >> (place & 7))
 
 
 def _union(one: bytes, other: bytes) -> bytes:

@@ -42,14 +42,17 @@ def asked_for(item: Item) -> Asked | None:
 
 
 class SuppressionLook:
-    """Asks the database. Each method raises StoreUnavailable, psycopg.Error."""
+    """Asks a server that takes writes: a standby may lack the latest suppressions.
+
+    Each method raises StoreUnavailable, psycopg.Error.
+    """
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     async def is_empty(self) -> bool:
         """Return whether there is no suppression at all."""
-        ((found,),) = await self._link.run(_SQL["any"])
+        ((found,),) = await self._link.look(_SQL["any"], {})
         return not found
 
     async def words(self, asked: Sequence[Asked]) -> list[str]:
@@ -59,5 +62,5 @@ class SuppressionLook:
             "scopes": Texts(each.scope for each in asked),
             "addresses": Texts(each.address for each in asked),
         }
-        ((found,),) = await self._link.run(_SQL["because"], params)
+        ((found,),) = await self._link.look(_SQL["because"], params)
         return [words or "" for words in found]

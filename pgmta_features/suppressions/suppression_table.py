@@ -142,15 +142,9 @@ class SuppressionTable:
 
     async def release(self, address: str, tenant: str, scope: str | None) -> int:
         """End the suppressions of an address; return how many there were."""
-        params = {"address": address, "tenant": tenant, "scope": scope}
-        async with self._db.transaction():
-            row = await self._db.row(_SQL["release"], params)
-            released = int(row["released"]) if row else 0
-            if released:
-                details = {"tenant": tenant, "scope": scope}
-                name = await self._hash(address)
-                await self._db.audit(self._who, "suppression remove", name, details, released)
-        return released
+        params = {"address": address, "tenant": tenant, "scope": scope, "who": self._who}
+        row = await self._db.row(_SQL["release"], params)
+        return int(row["released"]) if row else 0
 
     async def rows(self, wanted: WantedSuppressions, limit: int) -> list[dict[str, Any]]:
         """Return the latest suppressions that hold."""

@@ -8,6 +8,7 @@ import psycopg
 
 from pgmta.errors import StoreUnavailable
 from pgmta.model import Item, ReasonToWait
+from pgmta.postgres.notify import News
 from pgmta.states import Event
 from pgmta.store.schema import Schema
 from queued.delivery.transport.destination import Destination
@@ -21,7 +22,8 @@ from .suppression_look import SuppressionLook, asked_for
 class SuppressionWatch(Keeper):
     """Looks at rows right after their claim, and at all leased ones when the list has changed.
 
-    While the list is empty, no row is looked at. `leased` yields the rows of all workers.
+    While the list is empty, no row is looked at. `leased` yields the rows of all workers. `news`
+    has the list read again: a claim may learn of a change whose notice does not come.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class SuppressionWatch(Keeper):
         sieve: Sieve,
         schema: Schema,
         leased: Callable[[], Iterable[Item]],
+        news: News,
     ) -> None:
         super().__init__()
         self.ready = False
@@ -37,6 +40,7 @@ class SuppressionWatch(Keeper):
         self._sieve = sieve
         self._schema = schema
         self._leased = leased
+        self._news = news
 
     def _know(self, *, ready: bool, active: bool) -> None:
         self.ready, self.active = ready, active
@@ -49,6 +53,8 @@ class SuppressionWatch(Keeper):
 
     async def look_at(self, items: Sequence[Item]) -> None:
         """Note at each row why its recipient is suppressed. Raises what the database does."""
+        if await self._sieve.catch_up():
+            self._news.came.set()
         # what is known stays: the answer may be older than that of a look after a change
         for item, words in await self._ask(items):
             if words:
@@ -75,6 +81,7 @@ class SuppressionWatch(Keeper):
                 return
             # claims that come from here on look at their rows themselves
             self._know(ready=self.ready, active=True)
+            await self._sieve.catch_up()
             for item, words in await self._ask(list(self._leased())):
                 item.suppressed = words
             self._know(ready=True, active=True)
@@ -83,7 +90,6 @@ class SuppressionWatch(Keeper):
             raise
 
     async def _ask(self, items: Sequence[Item]) -> list[tuple[Item, str]]:
-        await self._sieve.catch_up()
         pairs = [
             (item, asked)
             for item in items
@@ -97,8 +103,9 @@ class SuppressionWatch(Keeper):
 
 def add_watch(process: QueuedProcess) -> None:
     """Have a process end rows for suppressed recipients."""
-    orders = process.orders
-    link = orders.link
-    watch = SuppressionWatch(SuppressionLook(link), Sieve(link), process.schema, process.leased)
+    orders, link = process.orders, process.orders.link
+    watch = SuppressionWatch(
+        SuppressionLook(link), Sieve(link), process.schema, process.leased, orders.news
+    )
     process.gate.add_keeper(watch)
     orders.add_reader("suppressions", watch.read)

@@ -65,7 +65,8 @@ class GroupedLook:
                 try:
                     known = await self._known(keys)
                 except Exception as error:  # whatever it is: sessions wait for an answer
-                    log.warning("recipients can't be looked up", reason=str(error))
+                    reason = str(error) or "no answer in time"
+                    log.warning("recipients can't be looked up", reason=reason)
                 for key in keys:
                     verdict = Verdict.UNSURE
                     if known is not None:

@@ -22,7 +22,7 @@ SELECT string_agg(decode(lpad(to_hex(get_byte(octets, n) # 54), 2, '0'), 'hex'),
 FROM secret, generate_series(0, 63) AS n;
 
 CREATE FUNCTION mailbox_hash(address text) RETURNS text LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET jit = off AS $$  -- callers may have forbidden its plan, the only one
     SELECT 'hmac:' || encode(sha256(s.outer_pad || sha256(s.inner_pad
         || convert_to(mailbox_key(mailbox_hash.address), 'UTF8'))), 'hex')
     FROM mailbox_secret AS s
@@ -369,6 +369,7 @@ COMMENT ON FUNCTION forget_reports IS 'The part of forget() for a day of the DSN
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION mailbox_hash', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION mailbox_hash', 'pgmta_reader', 'EXECUTE'),  -- who may see that an address was forgotten
     ('FUNCTION mailbox_key', 'PUBLIC', 'EXECUTE'),  -- indexes of features call it
     ('FUNCTION forget_parts', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION forget', 'pgmta_operator', 'EXECUTE');

@@ -208,12 +208,12 @@ COMMENT ON FUNCTION rows_put IS
     'one, which costs nothing, because PostgreSQL puts its expression in the place of the call.';
 
 -- Groups, because smtpd writes many messages at once. A member that is null has the default of its column. Callers may
--- be any role, and SET search_path took 48 µs, so all names have their schema, operators too.
+-- be any role, and SET search_path took 48 µs, so all names have their schema, of types and operators too.
 CREATE FUNCTION queue_put(messages new_message[], rows new_row[], checked boolean DEFAULT false) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
-    present timestamptz := pg_catalog.clock_timestamp();
+    present pg_catalog.timestamptz := pg_catalog.clock_timestamp();
     stored integer;
 BEGIN
     -- The whole group fails if one id exists already, because the caller repeats a group then.

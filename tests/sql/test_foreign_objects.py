@@ -282,6 +282,12 @@ def test_what_a_role_puts_into_its_search_path_does_nothing_as_the_owner(
         CREATE OPERATOR traps.<> (FUNCTION = traps.spy, LEFTARG = text, RIGHTARG = text);
         CREATE OPERATOR traps.~ (FUNCTION = traps.spy, LEFTARG = text, RIGHTARG = text);
         CREATE DOMAIN traps.jsonb AS pg_catalog.text CHECK (traps.spy(VALUE, VALUE));
+        CREATE FUNCTION traps.sprung() RETURNS boolean LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'captured'; END $$;
+        CREATE DOMAIN traps.timestamptz AS pg_catalog.timestamptz CHECK (traps.sprung());
+        CREATE DOMAIN traps.bytea AS pg_catalog.bytea CHECK (traps.sprung());
+        CREATE DOMAIN traps.text AS pg_catalog.text CHECK (traps.sprung());
+        SELECT suppress('c@d.example');
         SET ROLE {role}; SET search_path = traps, pg_catalog
     """.encode()
     )

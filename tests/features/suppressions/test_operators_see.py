@@ -32,16 +32,18 @@ def test_explain_says_why_mail_will_end(
     row(db, 1, recipient="ann@b.example", metadata={"_exempt": "test"})
     row(db, 1, recipient="joe@b.example")
     row(db, 1, recipient="joe@B.example", metadata={"_scope": "news"})
+    row(db, 1, recipient="ann@b.example", status="HOLD", hold_reason="x", held_by="operator")
     path = tmp_path / "queuectl.yaml"
     path.write_text(yaml.safe_dump({"environment": {"database": {"uri": database}}}))
     done = CliRunner().invoke(main, ["explain", "-c", str(path), "1"])
     lines = [line.strip() for line in done.stdout.splitlines() if "suppressed" in line]
-    assert len(lines) == 2, done.output
+    assert len(lines) == 3, done.output
     assert lines[0] == (
         "suppressed since 2026-11-03 14:02 UTC: complained (message 123); "
         "it ends before its next attempt"
     )
-    assert ": operator;" in lines[1]
+    assert ": operator (" in lines[1]
+    assert lines[2].endswith("(message 123); it ends once it is released")
 
 
 def test_doctor_names_the_reason_and_the_tenant_of_a_jump(

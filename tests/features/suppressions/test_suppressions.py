@@ -25,6 +25,34 @@ def put(db: psycopg.Connection, address: str, ago: str, reason: str = "bounced")
     return bool(fetch(db, query, address, reason, ago)[0])
 
 
+def test_a_transaction_may_release_an_address_and_suppress_it_again(db: psycopg.Connection) -> None:
+    db.execute("SELECT suppress('joe@b.example', source => 'first')")
+    with db.transaction():
+        assert fetch(db, "SELECT suppression_release('joe@b.example')") == (1,)
+        assert fetch(db, "SELECT suppress('joe@b.example', reason => 'complained')") == (True,)
+        assert fetch(db, "SELECT suppress('joe@b.example')") == (False,)
+    rows = db.execute("SELECT reason, source, released_at FROM suppressions").fetchall()
+    (me,) = fetch(db, "SELECT acting()::text")
+    assert rows == [("complained", me, None)]
+    done = "SELECT action, who, condition = mailbox_hash('joe@b.example') FROM audit ORDER BY id"
+    actions = ("add", "remove", "add", "add")
+    assert db.execute(done).fetchall() == [(f"suppression {each}", me, True) for each in actions]
+
+
+def test_what_nobody_dated_replaces_only_what_ends_earlier(db: psycopg.Connection) -> None:
+    """A file of addresses would else end the proof of a complaint, and its undoing all."""
+    names = ["complained@b.example", "full@b.example", "released@b.example", "none@b.example"]
+    db.execute(
+        "SELECT suppress('complained@b.example', reason => 'complained'),"
+        " suppress('full@b.example', reason => 'soft_bounced', until => now() + interval '1 day'),"
+        " suppress('released@b.example'), suppression_release('released@b.example')"
+    )
+    db.execute("UPDATE suppressions SET at = at - interval '1 day'")
+    query = "SELECT suppressions_put(%s, '{}', '{}', ats => %s::timestamptz[])"
+    assert fetch(db, query, names, [None] * 4) == (["older", "newer", "newer", "new"],)
+    assert fetch(db, query, names[:1], ["now"]) == (["newer"],)
+
+
 def test_the_newer_fact_wins(db: psycopg.Connection, campaign: Campaign) -> None:
     assert put(db, "Ann@B.example", "2 days", "unsubscribed")
     assert not put(db, "ann@b.example", "3 days")

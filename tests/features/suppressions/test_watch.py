@@ -55,7 +55,7 @@ class Watched:
         self.leased: list[Item] = []
         self.looks: list[int] = []  # addresses of each look at rows
         look = SuppressionLook(self.link)
-        words = look.words
+        self.words = words = look.words
 
         async def counted(asked: Any) -> list[str]:
             self.looks.append(len(asked))
@@ -63,7 +63,9 @@ class Watched:
             return await words(asked)
 
         monkeypatch.setattr(look, "words", counted)
-        self.watch = SuppressionWatch(look, Sieve(self.link), schema, lambda: self.leased)
+        self.watch = SuppressionWatch(
+            look, Sieve(self.link), schema, lambda: self.leased, self.orders.news
+        )
         self.orders.add_reader("suppressions", self.watch.read)
 
     def ended(self) -> list[int]:
@@ -98,10 +100,16 @@ async def test_rows_are_asked_for_with_their_tenant_and_scope(
     await watch.get_ready()
     watched.leased += rows + others
     await watch.look_at(watched.leased)
+    assert watched.looks == [8], "nobody asks about row 9, which has no bit, and the exempt one"
     assert watched.ended() == [1, 2, 3, 4]
     assert rows[2].suppressed.endswith("UTC: unsubscribed (unsubscribe link of message 7)")
     rewritten = replace(others[-1], recipient="team@c.example", original=rows[0])
     assert list(watch.find_rows([rewritten], HOP)) == [0]
+    await watch.look_at(watched.leased)
+    assert not watched.orders.news.came.is_set()
+    db.execute("SELECT suppress('r9@b.example')")
+    await watch.look_at(rows)
+    assert watched.orders.news.came.is_set(), "the others are looked at too, without a notice"
     db.execute("DELETE FROM suppressions")
     await watch.read()
     assert watched.ended() == []
@@ -155,6 +163,11 @@ async def test_nothing_goes_on_while_the_list_can_not_be_read(
     watched.leased.append(item(1))
     await watch.get_ready()
     assert watched.ended() == [1]
+    for look in (watch.read, lambda: watch.look_at([item(1)]), lambda: watched.words([])):
+        await watched.link.run("SELECT")
+        watched.link.timeline = None  # as that of a standby
+        with pytest.raises(StoreUnavailable, match="takes no writes"):
+            await look()
 
 
 def test_mail_that_waits_for_its_retry_ends_with_a_dsn_that_goes(system: System) -> None:

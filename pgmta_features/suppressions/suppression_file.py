@@ -67,6 +67,8 @@ def _columns(file: str, cells: list[str]) -> list[str]:
         return ["address"]
     names = [cell.strip().lower() for cell in cells]
     for name in names:
+        if not _is_utf8(name):
+            raise ConfigError([f"{file}:1: it is not UTF-8"])
         if name not in _COLUMNS:
             advice = hint(name, _COLUMNS)
             raise ConfigError([f"{file}:1: there is no column {name[:64]!r}; {advice}"])
@@ -79,8 +81,8 @@ def _read(
     cells: dict[str, str], line: int, default: Suppression, check: Callable[[str, str], None]
 ) -> Suppression | BadLine:
     try:
-        for cell in cells.values():
-            _check_octets(cell)
+        if not all(map(_is_utf8, cells.values())):
+            raise ValueError("it is not UTF-8")
         address = with_domain(*parse_recipient(cells.get("address", "")))
         reason = cells.get("reason") or default.reason
         if reason not in REASONS:
@@ -107,11 +109,12 @@ def _read(
         return BadLine(line, str(error))
 
 
-def _check_octets(cell: str) -> None:
+def _is_utf8(cell: str) -> bool:
     try:
         cell.encode()
     except UnicodeEncodeError:
-        raise ValueError("it is not UTF-8") from None
+        return False
+    return True
 
 
 def source_of(text: str) -> str:

@@ -122,7 +122,7 @@ def test_a_file_that_is_no_list_of_addresses_has_bad_lines(
     assert "'soon' is no time such as" in done.stderr
     path.write_bytes(b"\x89PNG\r\n\x1a\n")
     done = run(tmp_path, database, "suppression", "import", str(path))
-    assert (done.exit_code, "list.csv:1: there is no column" in done.stderr) == (2, True)
+    assert (done.exit_code, "list.csv:1: it is not UTF-8" in done.stderr) == (2, True)
 
 
 def test_operators_learn_what_still_holds(

@@ -145,33 +145,21 @@ RETURN get_byte(hash, 2) % 8 * 256 + get_byte(hash, 3);
 COMMENT ON FUNCTION sieve_place IS 'The place of the bit of an address in its part, by its hash.';
 
 -- a plan that was made for a small sieve would later read all of it
-CREATE FUNCTION sieve_add(keys text[]) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION sieve_add(parts integer[], masks bit[]) RETURNS void LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
-    parts integer[];
-    numbers bigint[];
-    masks bit(2048)[];
-BEGIN
     -- Of a part whose rows another transaction has locked there will be one more: an open transaction with many addresses locks
     -- most parts, and no outcome may wait for it.
-    SELECT array_agg(n.part), array_agg(n.bits), array_agg((
-        SELECT s.number FROM suppression_sieve AS s WHERE s.part = n.part LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED))
-    INTO parts, masks, numbers
-    FROM (
-        SELECT h.part, bit_or(set_bit(0::bit(2048), h.place, 1)) AS bits
-        FROM unnest(keys) AS k (key), LATERAL (SELECT sieve_hash(k.key) AS hash OFFSET 0) AS f,
-            LATERAL (SELECT sieve_part(f.hash) AS part, sieve_place(f.hash) AS place OFFSET 0) AS h
-        WHERE (SELECT bool_or(get_bit(s.bits, h.place) = 1) FROM suppression_sieve AS s WHERE s.part = h.part) IS NOT TRUE
-        GROUP BY h.part
-    ) AS n;
-    IF parts IS NOT NULL THEN
-        UPDATE suppression_sieve AS s SET bits = s.bits | n.bits, changed = pg_current_xact_id()
-        FROM unnest(parts, numbers, masks) AS n (part, number, bits) WHERE s.part = n.part AND s.number = n.number;
-        INSERT INTO suppression_sieve (part, bits)
-        SELECT n.part, n.bits FROM unnest(parts, numbers, masks) AS n (part, number, bits) WHERE n.number IS NULL;
-    END IF;
+    numbers CONSTANT bigint[] := ARRAY(
+        SELECT (SELECT s.number FROM suppression_sieve AS s WHERE s.part = n.part LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
+        FROM unnest(parts) WITH ORDINALITY AS n (part, place) ORDER BY n.place);
+BEGIN
+    UPDATE suppression_sieve AS s SET bits = s.bits | n.bits, changed = pg_current_xact_id()
+    FROM unnest(parts, numbers, masks) AS n (part, number, bits) WHERE s.part = n.part AND s.number = n.number;
+    INSERT INTO suppression_sieve (part, bits)
+    SELECT n.part, n.bits FROM unnest(parts, numbers, masks) AS n (part, number, bits) WHERE n.number IS NULL;
 END $$;
-COMMENT ON FUNCTION sieve_add IS 'Sets the bits of addresses, given as mailbox_key() has them.';
+COMMENT ON FUNCTION sieve_add IS 'Sets bits in parts of the sieve, each of which is given once.';
 
 CREATE FUNCTION sieve_news(seen pg_snapshot, OUT known pg_snapshot, OUT parts integer[], OUT bits bytea[]) LANGUAGE plpgsql STABLE
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
@@ -198,12 +186,21 @@ COMMENT ON FUNCTION sieve_news IS
     'session: another server may answer it, or one that lost its last commits in a crash.';
 
 CREATE FUNCTION suppressions_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    parts integer[];
+    masks bit(2048)[];
 BEGIN
-    IF EXISTS (SELECT FROM added) THEN
-        PERFORM sieve_add(ARRAY(SELECT a.address FROM added AS a));
-        PERFORM notify_channel('pgmta_orders');
-    END IF;
+    SELECT array_agg(n.part), array_agg(n.bits) INTO parts, masks
+    FROM (
+        SELECT h.part, bit_or(set_bit(0::bit(2048), h.place, 1)) AS bits
+        FROM added AS a, LATERAL (SELECT sieve_hash(a.address) AS hash OFFSET 0) AS f,
+            LATERAL (SELECT sieve_part(f.hash) AS part, sieve_place(f.hash) AS place OFFSET 0) AS h
+        WHERE (SELECT bool_or(get_bit(s.bits, h.place) = 1) FROM suppression_sieve AS s WHERE s.part = h.part) IS NOT TRUE
+        GROUP BY h.part
+    ) AS n;
+    IF parts IS NOT NULL THEN PERFORM sieve_add(parts, masks); END IF;
+    IF EXISTS (SELECT FROM added) THEN PERFORM notify_channel('pgmta_orders'); END IF;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION suppressions_changed IS 'Sets the bits of addresses, and tells every process, which looks at its rows again.';
@@ -579,7 +576,7 @@ BEGIN
         DELETE FROM suppressions AS s WHERE s.address = key;
         DELETE FROM soft_bounces AS s WHERE s.address = key;
         -- its bit spares all other addresses the keyed hash
-        PERFORM sieve_add(ARRAY[key]);
+        PERFORM sieve_add(ARRAY[sieve_part(h)], ARRAY[set_bit(0::bit(2048), sieve_place(h), 1)]) FROM sieve_hash(key) AS h;
         INSERT INTO suppressions AS s (address, tenant, reason) VALUES (mailbox_hash(key), '*', 'forgotten')
         ON CONFLICT ON CONSTRAINT suppressions_pkey DO UPDATE SET at = now(), released_at = NULL;
     END IF;

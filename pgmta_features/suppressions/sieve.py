@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from hashlib import sha256
 
 from pgmta.postgres.link import Link
@@ -41,16 +42,20 @@ class Sieve:
                 self._parts[part] = _union(known, told) if known else told
             return bool(parts)
 
-    def may_have(self, address: str) -> bool:
-        """Return whether the database has to be asked about an address."""
-        if not address.isascii() or address[:1] in ('"', ""):
-            return True  # mailbox_key() in SQL does more than lower() with these
-        digest = sha256(address.lower().encode()).digest()
-        bits = self._parts.get(digest[0] << 8 | digest[1])
-        if bits is None:
-            return False
-        place = (digest[2] & 7) << 8 | digest[3]
-        return bool(bits[place >> 3] & 128 >> (place & 7))
+    def places_of(self, addresses: Sequence[str]) -> list[int]:
+        """Return the places of the addresses about which the database has to be asked."""
+        found = []
+        get = self._parts.get
+        for place, address in enumerate(addresses):
+            # mailbox_key() in SQL does more than lower() with some
+            if address.isascii() and address[:1] not in ('"', ""):
+                digest = sha256(address.lower().encode()).digest()
+                bits = get(digest[0] << 8 | digest[1])
+                octet, bit = (digest[2] & 7) << 5 | digest[3] >> 3, 128 >> (digest[3] & 7)
+                if bits is None or not bits[octet] & bit:
+                    continue
+            found.append(place)
+        return found
 
 
 def _union(one: bytes, other: bytes) -> bytes:

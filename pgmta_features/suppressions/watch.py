@@ -16,7 +16,7 @@ from queued.delivery.transport.gate import Keeper
 from queued.process.queued_process import QueuedProcess
 
 from .sieve import Sieve
-from .suppression_look import SuppressionLook, asked_for
+from .suppression_look import SuppressionLook, address_of, asked_for
 
 
 class SuppressionWatch(Keeper):
@@ -42,8 +42,8 @@ class SuppressionWatch(Keeper):
         self._leased = leased
         self._news = news
 
-    def _know(self, *, ready: bool, active: bool) -> None:
-        self.ready, self.active = ready, active
+    def _know(self, *, ready: bool, looks: bool, active: bool) -> None:
+        self.ready, self.looks, self.active = ready, looks, active
         self.changed()
 
     async def get_ready(self) -> None:
@@ -59,6 +59,7 @@ class SuppressionWatch(Keeper):
         for item, words in await self._ask(items):
             if words:
                 item.suppressed = words
+                self._know(ready=self.ready, looks=self.looks, active=True)
 
     def find_rows(
         self, items: Sequence[Item], destination: Destination, host: str = ""
@@ -77,24 +78,24 @@ class SuppressionWatch(Keeper):
         """
         try:
             if await self._look.is_empty():
-                self._know(ready=True, active=False)
+                self._know(ready=True, looks=False, active=False)
                 return
             # claims that come from here on look at their rows themselves
-            self._know(ready=self.ready, active=True)
+            self._know(ready=self.ready, looks=True, active=self.active)
             await self._sieve.catch_up()
             for item, words in await self._ask(list(self._leased())):
                 item.suppressed = words
-            self._know(ready=True, active=True)
+            # the gate costs each mail, and few rows are suppressed
+            active = any(item.suppressed for item in self._leased())
+            self._know(ready=True, looks=True, active=active)
         except (StoreUnavailable, psycopg.Error):
-            self._know(ready=False, active=self.active)
+            self._know(ready=False, looks=self.looks, active=self.active)
             raise
 
     async def _ask(self, items: Sequence[Item]) -> list[tuple[Item, str]]:
-        pairs = [
-            (item, asked)
-            for item in items
-            if (asked := asked_for(item)) and self._sieve.may_have(asked.address)
-        ]
+        """Return the rows that may be suppressed, each with the reason or ''."""
+        likely = self._sieve.places_of([address_of(item) for item in items])
+        pairs = [(items[place], asked) for place in likely if (asked := asked_for(items[place]))]
         if not pairs:
             return []
         words = await self._look.words([asked for _, asked in pairs])

@@ -54,7 +54,7 @@ class SuspensionWatch(Keeper):
     def _know(self, version: int) -> None:
         self.version = version
         """Changes so far, as they are known; 0: nothing is known."""
-        self.ready, self.active = version > 0, self.mail.active
+        self.ready, self.looks, self.active = version > 0, self.mail.conditional, self.mail.active
         self.changed()
 
     async def get_ready(self) -> None:
@@ -64,8 +64,7 @@ class SuspensionWatch(Keeper):
 
     async def look_at(self, items: Sequence[Item]) -> None:
         """Find which rows meet an SQL condition."""
-        if self.mail.conditional:
-            await self.mark(items)
+        await self.mark(items)
 
     def find_rows(
         self, items: Sequence[Item], destination: Destination, host: str = ""

@@ -162,7 +162,7 @@ class Claimer:
             self.claimed([item.id for item in claim.items])
         if spans := self._context.spans:
             spans.claimed(claim, time.monotonic() - claimed)
-        if self._context.gate.active:
+        if self._context.gate.looks:
             try:
                 await self._context.gate.look_at(fresh)
             except (StoreUnavailable, psycopg.Error):

@@ -20,12 +20,14 @@ class HostClosed(NoHostLeft):
 class Keeper:
     """Keeps mail back for a feature, in all workers of a process. This one keeps none back.
 
-    It calls `changed` after it has changed `ready` or `active`.
+    It calls `changed` after it has changed `ready`, `looks` or `active`.
     """
 
     def __init__(self) -> None:
         self.ready = True
         """Whether it knows which mail it keeps back."""
+        self.looks = False
+        """Whether it looks at rows right after their claim."""
         self.active = False
         """Whether it may keep any mail back now. If not, nobody asks it for any."""
         self.changed: Callable[[], None] = lambda: None
@@ -78,6 +80,8 @@ class Gate:
     def _update(self) -> None:
         self.ready = all(keeper.ready for keeper in self._keepers)
         """Whether all keepers know which mail they keep back."""
+        self.looks = any(keeper.looks for keeper in self._keepers)
+        """Whether rows are looked at right after their claim."""
         self.active = any(keeper.active for keeper in self._keepers)
         """Whether any mail may be kept back now."""
 
@@ -90,7 +94,7 @@ class Gate:
     async def look_at(self, items: Sequence[Item]) -> None:
         """Let the keepers look at rows that were claimed. Raises what the database does."""
         for keeper in self._keepers:
-            if keeper.active:
+            if keeper.looks:
                 await keeper.look_at(items)
 
     def find_rows(

@@ -59,7 +59,7 @@ class Watched:
 
         async def counted(asked: Any) -> list[str]:
             self.looks.append(len(asked))
-            assert self.watch.active, "a claim that comes now looks at its rows too"
+            assert self.watch.looks, "a claim that comes now looks at its rows too"
             return await words(asked)
 
         monkeypatch.setattr(look, "words", counted)

@@ -214,6 +214,8 @@ COMMENT ON TRIGGER suppressions_changed ON suppressions IS 'Also if an address i
 CREATE FUNCTION suppressed_because(tenants text[], scopes text[], addresses text[]) RETURNS text[] LANGUAGE plpgsql STABLE
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    forgotten CONSTANT boolean := EXISTS (SELECT FROM suppressions AS s WHERE s.address >= 'hmac:' AND s.address < 'hmac;');
 BEGIN
     RETURN ARRAY(
         SELECT CASE WHEN k.key = '' THEN 'suppressed: forgotten' WHEN EXISTS (
@@ -221,7 +223,7 @@ BEGIN
                 WHERE v.part = sieve_part(h.hash) AND get_bit(v.bits, sieve_place(h.hash)) = 1
             ) THEN (
                 SELECT suppression_words(s.at, s.reason, s.source) FROM suppressions AS s
-                WHERE s.address IN (k.key, mailbox_hash(k.key))
+                WHERE s.address IN (k.key, CASE WHEN forgotten THEN mailbox_hash(k.key) END)
                     AND s.tenant IN (coalesce(a.tenant, ''), '*') AND s.scope IN (coalesce(a.scope, ''), '')
                     AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
                 ORDER BY s.at LIMIT 1

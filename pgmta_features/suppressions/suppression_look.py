@@ -26,12 +26,6 @@ class Asked(NamedTuple):
     address: str
 
 
-def address_of(item: Item) -> str:
-    """Return the recipient of a row with its normalised domain."""
-    recipient = item.recipient
-    return recipient if recipient.endswith(item.domain) else with_domain(recipient, item.domain)
-
-
 def asked_for(item: Item) -> Asked | None:
     """Return what is asked for a row; None if it goes in any case."""
     scope = TRANSACTIONAL
@@ -44,7 +38,7 @@ def asked_for(item: Item) -> Asked | None:
             return None
         if (given := values.get(SCOPE_KEY)) is not None:
             scope = str(given)
-    return Asked(item.tenant, scope, address_of(item))
+    return Asked(item.tenant, scope, with_domain(item.recipient, item.domain))
 
 
 class SuppressionLook:

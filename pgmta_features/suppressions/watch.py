@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import psycopg
 
 from pgmta.errors import StoreUnavailable
+from pgmta.mail.address import with_domain
 from pgmta.model import Item, ReasonToWait
 from pgmta.postgres.notify import News
 from pgmta.states import Event
@@ -16,7 +17,7 @@ from queued.delivery.transport.gate import Keeper
 from queued.process.queued_process import QueuedProcess
 
 from .sieve import Sieve
-from .suppression_look import SuppressionLook, address_of, asked_for
+from .suppression_look import SuppressionLook, asked_for
 
 
 class SuppressionWatch(Keeper):
@@ -56,10 +57,11 @@ class SuppressionWatch(Keeper):
         if await self._sieve.catch_up():
             self._news.came.set()
         # what is known stays: the answer may be older than that of a look after a change
-        for item, words in await self._ask(items):
-            if words:
-                item.suppressed = words
-                self._know(ready=self.ready, looks=self.looks, active=True)
+        found = [(item, words) for item, words in await self._ask(items) if words]
+        for item, words in found:
+            item.suppressed = words
+        if found:
+            self._know(ready=self.ready, looks=self.looks, active=True)
 
     def find_rows(
         self, items: Sequence[Item], destination: Destination, host: str = ""
@@ -94,7 +96,7 @@ class SuppressionWatch(Keeper):
 
     async def _ask(self, items: Sequence[Item]) -> list[tuple[Item, str]]:
         """Return the rows that may be suppressed, each with the reason or ''."""
-        likely = self._sieve.places_of([address_of(item) for item in items])
+        likely = self._sieve.places_of([with_domain(item.recipient, item.domain) for item in items])
         pairs = [(items[place], asked) for place in likely if (asked := asked_for(items[place]))]
         if not pairs:
             return []

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 from pgmta.logs import get
+from pgmta.postgres import faults
 from pgmta.postgres.outage import Outage
 from pgmta.store.accounts.recipients import Recipients
 from smtpd.recipients.recipient_verdict import Remembered, Verdict
@@ -65,7 +66,7 @@ class GroupedLook:
                 try:
                     known = await self._known(keys)
                 except Exception as error:  # whatever it is: sessions wait for an answer
-                    reason = str(error) or "no answer in time"
+                    reason = faults.one_line(error)
                     log.warning("recipients can't be looked up", reason=reason)
                 for key in keys:
                     verdict = Verdict.UNSURE

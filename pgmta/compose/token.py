@@ -1,9 +1,9 @@
 """Signed tokens: links that a server verifies without asking the database (pure).
 
 A token is base64url without padding of `secret ‖ HMAC-SHA256(key, message)`: 64 octets, 86
-characters (RFC 4648, section 5; RFC 2104). The message is the path of the purpose, then the secret,
-then the code of a recovery. So a token of one purpose is none of another. Tokens that unsubscribe
-have numbers in place of a secret (`LinkNumbers`): 50 octets, 67 characters.
+characters (RFC 4648, section 5; RFC 2104). The message is the path of the page, then the secret,
+then the code if the action has one. So a token of one purpose or action is none of another. Tokens
+that unsubscribe have numbers in place of a secret (`LinkNumbers`): 50 octets, 67 characters.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ LINK_OCTETS = 18
 
 LINK_WORDS = ("link", "token")
 """Words of a template whose values are made when the mail is composed."""
+
+ACTION_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+"""The name of an action, as in the table lifecycle.actions."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _CODE = re.compile(r"[0-9]{0,5}", re.ASCII)
@@ -71,16 +74,27 @@ class LinkNumbers(NamedTuple):
 
 
 class Purpose(StrEnum):
-    """The purpose of a token. Each has its own keys and its own path."""
+    """The purpose of a token. Each has its own keys and its own path.
+
+    CONFIRM is that of all actions but the first two, and each of these has a page of its own.
+    """
 
     ACTIVATE = "activate"
     RECOVER = "recover"
+    CONFIRM = "confirm"
     UNSUBSCRIBE = "unsubscribe"
 
     @property
     def path(self) -> str:
-        """The path of its page, with which the signed message begins."""
+        """The path of its page; that of CONFIRM goes on with / and the name of the action."""
         return f"/{self}"
+
+    def signed(self, action: str = "") -> bytes:
+        """Return the octets with which the signed message begins.
+
+        Those of an action end in ?, which no name has: no name begins another message.
+        """
+        return (f"{self.path}/{action}?" if self is Purpose.CONFIRM else self.path).encode()
 
     @property
     def octets(self) -> int:
@@ -103,25 +117,33 @@ class TokenKey(NamedTuple):
 
 
 class KeyRing:
-    """The keys of one purpose: the first one signs, and all of them verify."""
+    """The keys of one purpose: the first one signs, and all of them verify.
 
-    def __init__(self, purpose: Purpose, keys: Iterable[TokenKey]) -> None:
-        self._path = purpose.path.encode()
+    A ring of CONFIRM signs and verifies tokens of one action.
+    """
+
+    def __init__(self, purpose: Purpose, keys: Iterable[TokenKey], action: str = "") -> None:
+        self._purpose = purpose
+        self._begin = purpose.signed(action)
         self._octets = purpose.octets
         self._keys = tuple(keys)
 
     def __bool__(self) -> bool:
         return bool(self._keys)
 
+    def of_action(self, action: str) -> KeyRing:
+        """Return the ring of an action, with the same keys."""
+        return KeyRing(self._purpose, self._keys, action)
+
     @property
     def signer(self) -> str:
         """The id of the key that signs new tokens. Raises UnknownKey if there is none."""
         if not self._keys:
-            raise UnknownKey(f"there is no key for {self._path.decode()}")
+            raise UnknownKey(f"there is no key in tokens.{self._purpose}")
         return self._keys[0].id
 
     def sign(self, secret: bytes, code: str = "", key_id: str | None = None) -> str:
-        """Return the token of a secret, and of the `code` of a recovery.
+        """Return the token of a secret, and of its `code` if the action has one.
 
         `key_id` names the key; without it the signer is used. Raises UnknownKey.
         """
@@ -129,7 +151,7 @@ class KeyRing:
         for key in self._keys:
             if key.id == wanted:
                 return _encoded(secret + self._signature(key, secret, code))
-        raise UnknownKey(f"there is no key {wanted} for {self._path.decode()}")
+        raise UnknownKey(f"there is no key {wanted} in tokens.{self._purpose}")
 
     def verify(self, token: str, code: str = "") -> bytes | None:
         """Return the secret of a token that one of the keys signed; None for any other text.
@@ -146,7 +168,7 @@ class KeyRing:
         return secret if found and code != "-" else None
 
     def _signature(self, key: TokenKey, secret: bytes, code: str) -> bytes:
-        return hmac.digest(key.secret, self._path + secret + code.encode(), hashlib.sha256)
+        return hmac.digest(key.secret, self._begin + secret + code.encode(), hashlib.sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,21 +189,29 @@ class KeyRings:
         }
         return cls(rings, url)
 
+    def ring(self, purpose: Purpose, action: str = "") -> KeyRing:
+        """Return the ring of a purpose; that of CONFIRM is the one of an action."""
+        ring = self.rings[purpose]
+        return ring.of_action(action) if purpose is Purpose.CONFIRM else ring
+
     def words(self, order: Any, wanted: Container[str]) -> dict[str, str]:
         """Return the values of LINK_WORDS that a template has.
 
-        `order` is the part `token` of the message's parameters: `purpose`, `secret` in hex, `code`,
-        `key` and `url`, to which the token is added. Raises UnknownKey, and ValueError if a part is
-        not there.
+        `order` is the part `token` of the message's parameters: `purpose`, `action`, `secret` in
+        hex, `code`, `key` and `url`, to which the token is added. Raises UnknownKey, and ValueError
+        if a part is not there.
         """
         try:
             purpose, secret = Purpose(order["purpose"]), bytes.fromhex(order["secret"])
             code, key, url = order.get("code") or "", order["key"], order["url"]
+            action = order["action"] if purpose is Purpose.CONFIRM else ""
             if len(secret) != SECRET_OCTETS or not _CODE.fullmatch(code):
                 raise ValueError(code)
+            if action and not ACTION_NAME.fullmatch(action):
+                raise ValueError(action)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ValueError("the part token is broken") from None
-        token = self.rings[purpose].sign(secret, code, key)
+        token = self.ring(purpose, action).sign(secret, code, key)
         values = {"link": f"{url}?token={token}", "token": token}
         return {word: value for word, value in values.items() if word in wanted}
 
@@ -196,7 +226,7 @@ class KeyRings:
 def secret_of(token: str, purpose: Purpose = Purpose.RECOVER) -> bytes | None:
     """Return the secret in a text that has the form of a token, with any signature.
 
-    A wrong code of a recovery leaves the signature wrong, and the failure counts for this secret.
+    A wrong code leaves the signature wrong, and the failure counts for this secret.
     """
     octets = _decoded(token, purpose.octets)
     return octets[: purpose.octets] if octets else None

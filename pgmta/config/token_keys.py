@@ -79,11 +79,14 @@ class TokenKeys(Section):
     recover: list[TokenKeyFile] = Field(
         default=[], description="keys of links for recovery, likewise"
     )
+    confirm: list[TokenKeyFile] = Field(
+        default=[], description="keys of links of all other actions, likewise"
+    )
     unsubscribe: list[TokenKeyFile] = Field(
         default=[], description="keys of links that unsubscribe, likewise"
     )
 
-    @field_validator("activate", "recover", "unsubscribe")
+    @field_validator("activate", "recover", "confirm", "unsubscribe")
     @classmethod
     def _distinct(cls, keys: list[TokenKeyFile]) -> list[TokenKeyFile]:
         ids = [key.id for key in keys]
@@ -106,4 +109,5 @@ class TokenKeys(Section):
         """Yield each purpose with its keys."""
         yield "activate", self.activate
         yield "recover", self.recover
+        yield "confirm", self.confirm
         yield "unsubscribe", self.unsubscribe

@@ -46,22 +46,23 @@ def key(out: Path | None) -> None:
     show_default=True,
     help="Purpose of the token.",
 )
-@click.option("--code", default="", help="Code of a recovery.")
+@click.option("--action", default="", help="Name of the action of --purpose confirm.")
+@click.option("--code", default="", help="Code, if the action has one.")
 @click.option("--key", "files", multiple=True, required=True, type=click.Path(),
               help="File with a key; may be repeated.")  # fmt: skip
 @reporting
-def verify(text: str, purpose: str, code: str, files: tuple[str, ...]) -> None:
+def verify(text: str, purpose: str, action: str, code: str, files: tuple[str, ...]) -> None:
     """Say whether one of the keys signed TOKEN: exit 0 if it is valid, 1 if not.
 
     It asks no database, so it knows neither expiry nor use.
     """
-    if (purpose == Purpose.RECOVER.value) != bool(code):
-        raise ConfigError(["--code: a recovery needs its code, and an activation has none"])
+    if (purpose == Purpose.CONFIRM.value) != bool(action):
+        raise ConfigError(["--action: --purpose confirm needs it, and the others have none"])
     try:
         keys = [TokenKey(file, read_key(file).secret) for file in files]
     except ValueError as error:
         raise ConfigError([str(error)]) from None
-    if KeyRing(Purpose(purpose), keys).verify(text, code) is None:
+    if KeyRing(Purpose(purpose), keys, action).verify(text, code) is None:
         print_line("invalid", err=True)
         sys.exit(EXIT_FAILURE)
     print_line("valid")

@@ -45,13 +45,18 @@ def test_the_command_verifies(tmp_path: Path) -> None:
     secret = bytes(32)
     verify = ["token", "verify", "--key", file]
     recover = by_hand(b"/recover", secret, b"06435")
+    invite = by_hand(b"/confirm/invite?", secret)
     for arguments, status in [
         ([by_hand(b"/activate", secret)], 0),
         ([recover], 1),
-        ([recover, "--purpose", "recover"], 2),
-        ([recover, "--code", "06435"], 2),
+        ([recover, "--purpose", "recover"], 1),
+        ([recover, "--code", "06435"], 1),
         ([recover, "--purpose", "recover", "--code", "06435"], 0),
         ([recover, "--purpose", "recover", "--code", "06436"], 1),
+        ([invite, "--purpose", "confirm", "--action", "invite"], 0),
+        ([invite, "--purpose", "confirm", "--action", "invit"], 1),
+        ([invite, "--purpose", "confirm"], 2),
+        ([recover, "--purpose", "recover", "--action", "invite"], 2),
         (["x"], 1),
     ]:
         assert run.invoke(main, [*verify, *arguments]).exit_code == status, arguments
@@ -74,6 +79,7 @@ def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tokens = {
         "activate": by_hand(b"/activate", secret),
         "recover": by_hand(b"/recover", secret, b"06435"),
+        "confirm": by_hand(b"/confirm/invitation?", secret),
     }
     for line in commands.splitlines():
         program, *words = shlex.split(line, comments=True)

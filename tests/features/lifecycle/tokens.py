@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from pgmta.compose.template import TemplateSource, compile_template
 
-KEYS = {"activate": "a" * 64, "recover": "b" * 64, "unsubscribe": "c" * 64}
+KEYS = {"activate": "a" * 64, "recover": "b" * 64, "confirm": "d" * 64, "unsubscribe": "c" * 64}
 """Keys in hexadecimal digits, by purpose."""
 
 URL = "https://mail.example"

@@ -10,6 +10,7 @@ CREATE FUNCTION callbacks_note(
 DECLARE
     event record;
     taker text;
+    rows_metadata jsonb[] := array_fill(NULL::jsonb, ARRAY[cardinality(messages)]);
     outcomes text[] := array_fill('unknown'::text, ARRAY[cardinality(messages)]);
 BEGIN
     FOR event IN
@@ -64,9 +65,18 @@ BEGIN
             WHERE a.message_id = event.message AND a.row_id = event.row_id AND a.ended_at = event.ended_at
                 AND a.lease_token = event.lease_token AND NOT EXISTS (SELECT FROM queue AS q WHERE q.id = event.row_id);
         END IF;
+        rows_metadata[event.place] := event.metadata;
+        ats[event.place] := event.at;
+    END LOOP;
+    -- Triggers of the log have suppressed addresses by now: all who write outcomes lock suppressions first.
+    FOR event IN
+        SELECT e.place, e.message, e.kind, e.code, e.sub_type FROM unnest(messages, rows, kinds, codes, sub_types) WITH ORDINALITY
+            AS e (message, row_id, kind, code, sub_type, place)
+        WHERE outcomes[e.place] = 'new' ORDER BY e.message, e.row_id, e.place
+    LOOP
         FOR taker IN SELECT f.function FROM event_functions AS f LOOP
             EXECUTE format('SELECT %I($1, $2, $3, $4, $5, $6)', taker)
-            USING event.message, event.metadata, event.kind, event.code, event.sub_type, event.at;
+            USING event.message, rows_metadata[event.place], event.kind, event.code, event.sub_type, ats[event.place];
         END LOOP;
     END LOOP;
     RETURN outcomes;

@@ -32,6 +32,8 @@ class CampaignState:
     invalid: int
     unknown: int
     bounced: int
+    unsubscribed: int
+    complained: int
     rate: float | None
     wait: float | None
     jobs: dict[str, int]
@@ -109,6 +111,10 @@ class CampaignTable:
         advice = f"did you mean {near[0]}?" if near else "`queuectl campaign list` has all"
         owner = f" of tenant {tenant}" if tenant else ""
         raise PgmtaError(f"there is no campaign {name}{owner}; {advice}")
+
+    async def failures(self, campaign: int) -> list[dict[str, Any]]:
+        """Return state, class, code and number of its failures, the most frequent first."""
+        return await self._db.rows(_SQL["failures"], {"campaign": campaign})
 
     async def obstacles(self, campaign: int) -> Obstacles:
         """Return reasons why mail of a campaign may wait."""

@@ -28,6 +28,7 @@ OUTCOMES = ("unsent", "queued", "deferred", "sent", "failed", "invalid", "unknow
 _UTC = "to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
 _FIELDS: dict[str, str | None] = {  # None: the column itself
     "number": None, "recipient": None, "state": None, "bounced": None,
+    "unsubscribed": None, "complained": None,
     "sent_at": _UTC, "answered_at": _UTC, "error_code": None, "error_sub_type": None,
     "message_id": None,
 }  # fmt: skip

@@ -160,11 +160,16 @@ COPY (SELECT row_to_json(each)::text FROM (
 -- name: statistics
 -- How far campaigns are, the newest first; null for all names.
 SELECT id, tenant, name, recipients::bigint, unsent::bigint, queued::bigint, sent::bigint, errored::bigint, invalid::bigint,
-    unknown::bigint, bounced::bigint, rate, extract(epoch FROM estimated_wait)::float8 AS wait, jobs, halted_at,
+    unknown::bigint, bounced::bigint, unsubscribed::bigint, complained::bigint, rate, extract(epoch FROM estimated_wait)::float8 AS wait, jobs, halted_at,
     halted_reason, credential, created_at
 FROM campaign_statistics
 WHERE (%(name)s::text IS NULL OR name = %(name)s) AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
 ORDER BY id DESC LIMIT %(most)s
+
+-- name: failures
+-- The failures of a campaign, the most frequent first.
+SELECT state, class, code, number::bigint FROM campaign_failures WHERE campaign_id = %(campaign)s
+ORDER BY number DESC, state, class, code
 
 -- name: obstacles
 -- What keeps the mail of a campaign back: its time, its credential, its budget, workers, and a mail that waits.
@@ -189,7 +194,7 @@ WHERE c.id = %(campaign)s
 
 -- name: recipient_by_address
 -- The recipient of a campaign with this address.
-SELECT number, recipient, state, bounced, message_id, sent_at, answered_at, error_code, error_sub_type
+SELECT number, recipient, state, bounced, unsubscribed, complained, message_id, sent_at, answered_at, error_code, error_sub_type
 FROM campaign_recipients WHERE campaign_id = %(campaign)s AND lower(recipient COLLATE "C") = lower(%(recipient)s COLLATE "C")
 ORDER BY number LIMIT 1
 

@@ -6,24 +6,36 @@ BEGIN
     PERFORM suppression_scope_check(scope, tenant, 'unsubscribe');
 END $$;
 
-CREATE TABLE link_recipients (function text PRIMARY KEY);
+CREATE TABLE link_recipients (function text PRIMARY KEY, taker text);
 COMMENT ON TABLE link_recipients IS 'Functions that know the recipients whom signed links name; features add theirs.';
 COMMENT ON COLUMN link_recipients.function IS
     'Of the two numbers and the day of a link: it returns address, tenant, scope and mail of the recipient, or no row. An '
     'address that is empty or null is nobody''s, as in a test message.';
+COMMENT ON COLUMN link_recipients.taker IS
+    'A function of these two numbers and a reason, unsubscribed or complained, which hears that somebody used a link to a '
+    'recipient of `function`; null: nothing.';
 
 CREATE FUNCTION link_recipient(list bigint, number bigint, day date)
-RETURNS TABLE (address text, tenant text, scope text, mail text) LANGUAGE plpgsql STABLE
+RETURNS TABLE (address text, tenant text, scope text, mail text, taker text) LANGUAGE plpgsql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     each record;
 BEGIN
-    FOR each IN SELECT l.function FROM link_recipients AS l LOOP
-        RETURN QUERY EXECUTE format('SELECT r.address, r.tenant, r.scope, r.mail FROM %I($1, $2, $3) AS r', each.function)
-        USING list, number, day;
+    FOR each IN SELECT l.function, l.taker FROM link_recipients AS l LOOP
+        RETURN QUERY EXECUTE format('SELECT r.address, r.tenant, r.scope, r.mail, $4 FROM %I($1, $2, $3) AS r', each.function)
+        USING list, number, day, each.taker;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION link_recipient IS 'The recipient whom a signed link names, and the mail that it is about.';
+COMMENT ON FUNCTION link_recipient IS
+    'The recipient whom a signed link names, the mail that it is about, and link_recipients.taker.';
+
+CREATE FUNCTION link_used(list bigint, number bigint, taker text, reason text) RETURNS void LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    -- after the suppression: all who write outcomes lock suppressions first
+    IF taker IS NOT NULL THEN EXECUTE format('SELECT %I($1, $2, $3)', taker) USING list, number, reason; END IF;
+END $$;
+COMMENT ON FUNCTION link_used IS 'Tells the feature whose link it was that somebody unsubscribed or complained.';
 
 CREATE FUNCTION mail_recipient(list bigint, number bigint, day date)
 RETURNS TABLE (address text, tenant text, scope text, mail text) LANGUAGE plpgsql STABLE ROWS 1
@@ -67,6 +79,7 @@ BEGIN
     IF named.address <> '' THEN
         PERFORM suppressions_put(ARRAY[named.address], ARRAY[named.tenant], ARRAY[named.scope], ARRAY['unsubscribed'],
             ARRAY['unsubscribe link of ' || named.mail]);
+        PERFORM link_used(list, unsubscribe.number, named.taker, 'unsubscribed');
     ELSE
         PERFORM prove_earlier();
     END IF;
@@ -78,10 +91,14 @@ COMMENT ON FUNCTION unsubscribe IS
 
 CREATE FUNCTION link_complaint(list bigint, number bigint, day date) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    named record;
 BEGIN
-    PERFORM suppressions_put(ARRAY[r.address], ARRAY[r.tenant], ARRAY[''], ARRAY['complained'], ARRAY[r.mail])
-    FROM link_recipient(list, link_complaint.number, day) AS r WHERE r.address <> '';
-    RETURN FOUND;
+    SELECT * INTO named FROM link_recipient(list, link_complaint.number, day) AS r WHERE r.address <> '';
+    IF NOT FOUND THEN RETURN false; END IF;
+    PERFORM suppressions_put(ARRAY[named.address], ARRAY[named.tenant], ARRAY[''], ARRAY['complained'], ARRAY[named.mail]);
+    PERFORM link_used(list, link_complaint.number, named.taker, 'complained');
+    RETURN true;
 END $$;
 COMMENT ON FUNCTION link_complaint IS
     'Suppresses the address whom a link names, for all scopes of its tenant, because its owner complained. Returns false if '

@@ -157,7 +157,7 @@ WITNESSES = {
         CAMPAIGN + ATTEMPT + " UPDATE attempts SET metadata = jsonb_build_object('_campaign',"
         " (SELECT id || '.1.1' FROM campaigns));"
         + RETURNED
-        + " SELECT bounced FROM campaign_recipients",
+        + " SET CONSTRAINTS ALL IMMEDIATE; SELECT bounced FROM campaign_recipients",
         "True",
     ),
     "returned_suppress": (

@@ -55,9 +55,10 @@ async def show_campaign(
                 state, recipient, await table.recipient(state.id, recipient), as_json=as_json
             )
             return
+        failures = await table.failures(state.id)
         waits = reasons(state, await table.obstacles(state.id), datetime.now(UTC))
     if as_json:
-        print_json({**asdict(state), "waits_for": waits})
+        print_json({**asdict(state), "failures": failures, "waits_for": waits})
         return
     rate = rate_text(state.rate) if state.rate else "no rate"
     status = status_of(state) + (": done" if state.done and not state.unsent else "")
@@ -66,6 +67,7 @@ async def show_campaign(
         ["recipients", state.recipients], ["unsent", state.unsent], ["queued", state.queued],
         ["sent", state.sent], ["errored", state.errored], ["invalid", state.invalid],
         ["unknown", state.unknown], ["bounced", state.bounced],
+        ["unsubscribed", state.unsubscribed], ["complained", state.complained],
     ]  # fmt: skip
     if state.halted_reason:
         rows.append(["halted", state.halted_reason])
@@ -73,6 +75,13 @@ async def show_campaign(
         rows.append(["estimated wait", age(state.wait)])
     rows += [["waits for", reason] for reason in waits]
     print_table([f"campaign {name}", ""], [[word, str(value)] for word, value in rows])
+    if failures:
+        print_line("")
+        print_table(
+            ["FAILURES", "CLASS", "CODE", "NUMBER"],
+            [[row["state"], row["class"] or "-", row["code"] or "-", str(row["number"])]
+             for row in failures],
+        )  # fmt: skip
 
 
 def _show_recipient(

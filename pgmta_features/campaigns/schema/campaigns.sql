@@ -16,7 +16,6 @@ CREATE TABLE campaigns (
     halted_at timestamptz,
     halted_reason text,
     forgiven bigint NOT NULL DEFAULT 0,
-    totals jsonb,
     created_at timestamptz NOT NULL DEFAULT now(),
     created_by text NOT NULL DEFAULT acting(),
     CONSTRAINT campaigns_tenant_name UNIQUE (tenant, name)
@@ -24,7 +23,7 @@ CREATE TABLE campaigns (
 COMMENT ON SEQUENCE campaigns_id_seq IS 'campaigns.id.';
 COMMENT ON INDEX campaigns_tenant_name IS 'Campaigns by name.';
 COMMENT ON CONSTRAINT campaigns_tenant_name ON campaigns IS 'A name once for each tenant.';
-COMMENT ON TABLE campaigns IS 'One message to many recipients. Its totals outlive the recipients.';
+COMMENT ON TABLE campaigns IS 'One message to many recipients. Its sums outlive the recipients.';
 COMMENT ON COLUMN campaigns.id IS 'The number of the campaign.';
 COMMENT ON COLUMN campaigns.tenant IS 'As messages.tenant.';
 COMMENT ON COLUMN campaigns.name IS 'Its name, which is unique for a tenant.';
@@ -38,7 +37,6 @@ COMMENT ON COLUMN campaigns.deadline IS 'Mail that is not sent by then fails.';
 COMMENT ON COLUMN campaigns.halted_at IS 'When too many of its recipients bounced, which stopped its jobs.';
 COMMENT ON COLUMN campaigns.halted_reason IS 'Why, with the numbers.';
 COMMENT ON COLUMN campaigns.forgiven IS 'Bounces that no longer count, because an operator went on.';
-COMMENT ON COLUMN campaigns.totals IS 'The counts when its last job ended.';
 COMMENT ON COLUMN campaigns.created_at IS 'When it was made.';
 COMMENT ON COLUMN campaigns.created_by IS 'The login that made it.';
 COMMENT ON CONSTRAINT campaigns_template ON campaigns IS 'Its version of a template stays as long as the campaign.';
@@ -57,6 +55,8 @@ CREATE TABLE campaign_recipients (
     state text COLLATE "C" NOT NULL DEFAULT 'unsent' CONSTRAINT campaign_recipients_state CHECK (
         state IN ('unsent', 'queued', 'deferred', 'sent', 'failed', 'invalid', 'unknown')),
     bounced boolean NOT NULL DEFAULT false,
+    unsubscribed boolean NOT NULL DEFAULT false,
+    complained boolean NOT NULL DEFAULT false,
     message_id bigint,
     sent_at timestamptz,
     answered_at timestamptz,
@@ -71,6 +71,8 @@ CREATE TABLE campaign_recipients (
 );
 CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, state, number)
     WHERE state IN ('queued', 'deferred');
+CREATE INDEX campaign_recipients_failures ON campaign_recipients (campaign_id, state, error_sub_type, error_code)
+    WHERE state IN ('failed', 'invalid', 'unknown', 'deferred');
 COMMENT ON TABLE campaign_recipients IS 'The recipients of campaigns, and what became of each.';
 COMMENT ON COLUMN campaign_recipients.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN campaign_recipients.number IS 'From 1, in the order of the import.';
@@ -81,6 +83,8 @@ COMMENT ON COLUMN campaign_recipients.state IS
     'unsent; queued: in the queue; deferred: in the queue after a first attempt; or the outcome: sent, failed, invalid (not '
     'to be sent), unknown.';
 COMMENT ON COLUMN campaign_recipients.bounced IS 'There is no such mailbox, by the next hop or by a later DSN.';
+COMMENT ON COLUMN campaign_recipients.unsubscribed IS 'A link of the campaign unsubscribed the recipient.';
+COMMENT ON COLUMN campaign_recipients.complained IS 'The recipient complained about mail of the campaign.';
 COMMENT ON COLUMN campaign_recipients.message_id IS 'messages.id of its last mail.';
 COMMENT ON COLUMN campaign_recipients.sent_at IS 'When a worker picked the mail for its last attempt.';
 COMMENT ON COLUMN campaign_recipients.answered_at IS 'When the next hop had answered, or a provider reported the outcome.';
@@ -94,6 +98,7 @@ COMMENT ON CONSTRAINT campaign_recipients_sizes ON campaign_recipients IS
 COMMENT ON CONSTRAINT campaign_recipients_state ON campaign_recipients IS 'The states that the column names.';
 COMMENT ON INDEX campaign_recipients_queued IS
     'What a campaign has in the queue. The feed counts those before their first attempt, beside many that are deferred.';
+COMMENT ON INDEX campaign_recipients_failures IS 'Sums of failures: campaign_failures.';
 
 CREATE TABLE campaign_counts (
     campaign_id bigint NOT NULL,
@@ -106,10 +111,13 @@ CREATE TABLE campaign_counts (
     invalid bigint NOT NULL DEFAULT 0,
     unknown bigint NOT NULL DEFAULT 0,
     bounced bigint NOT NULL DEFAULT 0,
+    unsubscribed bigint NOT NULL DEFAULT 0,
+    complained bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (campaign_id, slot)
 ) WITH (fillfactor = 20);
 COMMENT ON TABLE campaign_counts IS
-    'How many recipients of a campaign are in each state: the sum over its slots. Triggers of campaign_recipients keep it.';
+    'How many recipients of a campaign are in each state: the sum over its slots. Triggers of campaign_recipients keep it, and '
+    'recipients that expire stay counted.';
 COMMENT ON COLUMN campaign_counts.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN campaign_counts.slot IS 'So that processes of PostgreSQL seldom wait for each other.';
 COMMENT ON COLUMN campaign_counts.unsent IS 'Recipients in this state; one slot alone may be below 0.';
@@ -120,38 +128,46 @@ COMMENT ON COLUMN campaign_counts.failed IS 'Likewise.';
 COMMENT ON COLUMN campaign_counts.invalid IS 'Likewise.';
 COMMENT ON COLUMN campaign_counts.unknown IS 'Likewise.';
 COMMENT ON COLUMN campaign_counts.bounced IS 'Recipients with `bounced`, whatever their state.';
+COMMENT ON COLUMN campaign_counts.unsubscribed IS 'Likewise.';
+COMMENT ON COLUMN campaign_counts.complained IS 'Likewise.';
 
 CREATE FUNCTION campaign_recipients_count() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     -- a trigger may name only the rows that its event has
     IF TG_OP = 'INSERT' THEN
-        PERFORM campaign_count(ARRAY(SELECT (r.campaign_id, r.state, r.bounced, count(*))::campaign_change
-            FROM after AS r GROUP BY r.campaign_id, r.state, r.bounced));
+        PERFORM campaign_count(ARRAY(
+            SELECT (r.campaign_id, r.state, r.bounced, r.unsubscribed, r.complained, count(*))::campaign_change
+            FROM after AS r GROUP BY r.campaign_id, r.state, r.bounced, r.unsubscribed, r.complained));
     ELSIF TG_OP = 'DELETE' THEN
-        PERFORM campaign_count(ARRAY(SELECT (r.campaign_id, r.state, r.bounced, -count(*))::campaign_change
-            FROM before AS r GROUP BY r.campaign_id, r.state, r.bounced));
+        PERFORM campaign_count(ARRAY(
+            SELECT (r.campaign_id, r.state, r.bounced, r.unsubscribed, r.complained, -count(*))::campaign_change
+            FROM before AS r GROUP BY r.campaign_id, r.state, r.bounced, r.unsubscribed, r.complained));
     ELSE
-        PERFORM campaign_count(ARRAY(SELECT (r.campaign_id, r.state, r.bounced, sum(r.n))::campaign_change
-            FROM (SELECT campaign_id, state, bounced, 1 AS n FROM after UNION ALL
-                SELECT campaign_id, state, bounced, -1 FROM before) AS r
-            GROUP BY r.campaign_id, r.state, r.bounced));
+        PERFORM campaign_count(ARRAY(
+            SELECT (r.campaign_id, r.state, r.bounced, r.unsubscribed, r.complained, sum(r.n))::campaign_change
+            FROM (SELECT campaign_id, state, bounced, unsubscribed, complained, 1 AS n FROM after UNION ALL
+                SELECT campaign_id, state, bounced, unsubscribed, complained, -1 FROM before) AS r
+            GROUP BY r.campaign_id, r.state, r.bounced, r.unsubscribed, r.complained));
     END IF;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION campaign_recipients_count IS 'Keeps campaign_counts: whatever changes a recipient changes its count.';
 
-CREATE TYPE campaign_change AS (campaign_id bigint, state text, bounced boolean, number bigint);
+CREATE TYPE campaign_change AS (
+    campaign_id bigint, state text, bounced boolean, unsubscribed boolean, complained boolean, number bigint);
 COMMENT ON TYPE campaign_change IS 'So many more recipients of a campaign are in this state.';
 
 CREATE FUNCTION campaign_count(changes campaign_change[]) RETURNS void LANGUAGE sql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    INSERT INTO campaign_counts AS c (campaign_id, slot, unsent, queued, deferred, sent, failed, invalid, unknown, bounced)
+    INSERT INTO campaign_counts AS c (campaign_id, slot, unsent, queued, deferred, sent, failed, invalid, unknown, bounced,
+        unsubscribed, complained)
     SELECT n.campaign_id, pg_backend_pid() % 64,
         coalesce(sum(n.number) FILTER (WHERE n.state = 'unsent'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'queued'), 0),
         coalesce(sum(n.number) FILTER (WHERE n.state = 'deferred'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'sent'), 0),
         coalesce(sum(n.number) FILTER (WHERE n.state = 'failed'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'invalid'), 0),
-        coalesce(sum(n.number) FILTER (WHERE n.state = 'unknown'), 0), coalesce(sum(n.number) FILTER (WHERE n.bounced), 0)
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'unknown'), 0), coalesce(sum(n.number) FILTER (WHERE n.bounced), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.unsubscribed), 0), coalesce(sum(n.number) FILTER (WHERE n.complained), 0)
     FROM unnest(changes) AS n
     GROUP BY n.campaign_id
     HAVING bool_or(n.number <> 0)
@@ -159,7 +175,8 @@ CREATE FUNCTION campaign_count(changes campaign_change[]) RETURNS void LANGUAGE 
     ON CONFLICT ON CONSTRAINT campaign_counts_pkey DO UPDATE SET unsent = c.unsent + excluded.unsent,
         queued = c.queued + excluded.queued, deferred = c.deferred + excluded.deferred, sent = c.sent + excluded.sent,
         failed = c.failed + excluded.failed, invalid = c.invalid + excluded.invalid, unknown = c.unknown + excluded.unknown,
-        bounced = c.bounced + excluded.bounced
+        bounced = c.bounced + excluded.bounced, unsubscribed = c.unsubscribed + excluded.unsubscribed,
+        complained = c.complained + excluded.complained
 $$;
 COMMENT ON FUNCTION campaign_count IS 'Adds changes of states to campaign_counts.';
 
@@ -175,7 +192,8 @@ COMMENT ON TRIGGER campaign_recipients_removed ON campaign_recipients IS 'Keeps 
 
 CREATE VIEW campaign_sums AS
 SELECT campaign_id, sum(unsent) AS unsent, sum(queued) AS queued, sum(deferred) AS deferred, sum(sent) AS sent,
-    sum(failed) AS failed, sum(invalid) AS invalid, sum(unknown) AS unknown, sum(bounced) AS bounced
+    sum(failed) AS failed, sum(invalid) AS invalid, sum(unknown) AS unknown, sum(bounced) AS bounced,
+    sum(unsubscribed) AS unsubscribed, sum(complained) AS complained
 FROM campaign_counts GROUP BY campaign_id;
 COMMENT ON VIEW campaign_sums IS 'The recipients of each campaign by state.';
 COMMENT ON COLUMN campaign_sums.campaign_id IS 'campaigns.id.';
@@ -187,6 +205,45 @@ COMMENT ON COLUMN campaign_sums.failed IS 'Refused for good.';
 COMMENT ON COLUMN campaign_sums.invalid IS 'Not to be sent, for example suppressed.';
 COMMENT ON COLUMN campaign_sums.unknown IS 'The next hop may have them.';
 COMMENT ON COLUMN campaign_sums.bounced IS 'There is no such mailbox.';
+COMMENT ON COLUMN campaign_sums.unsubscribed IS 'By a link of the campaign.';
+COMMENT ON COLUMN campaign_sums.complained IS 'About mail of the campaign.';
+
+CREATE TABLE campaign_expired_failures (
+    campaign_id bigint NOT NULL REFERENCES campaigns ON DELETE CASCADE,
+    state text COLLATE "C" NOT NULL,
+    error_code text NOT NULL,
+    error_sub_type text NOT NULL,
+    number bigint NOT NULL,
+    PRIMARY KEY (campaign_id, state, error_sub_type, error_code)
+);
+COMMENT ON TABLE campaign_expired_failures IS 'Sums of failures whose recipients are gone.';
+COMMENT ON COLUMN campaign_expired_failures.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_expired_failures.state IS 'As campaign_recipients.state.';
+COMMENT ON COLUMN campaign_expired_failures.error_code IS 'As campaign_recipients.error_code; empty: null there.';
+COMMENT ON COLUMN campaign_expired_failures.error_sub_type IS 'Likewise.';
+COMMENT ON COLUMN campaign_expired_failures.number IS 'How many recipients.';
+
+CREATE VIEW campaign_failures AS
+SELECT campaign_id, state,
+    CASE WHEN error_sub_type ~ '^[245][.][0-9]+[.][0-9]+( |$)' THEN substring(error_sub_type FROM ' (.*)') ELSE error_sub_type END
+        AS class,
+    nullif(concat_ws(' ', error_code, substring(error_sub_type FROM '^[245][.][0-9]+[.][0-9]+(?= |$)')), '') AS code,
+    sum(number) AS number
+FROM (
+    SELECT r.campaign_id, r.state, r.error_code, r.error_sub_type, count(*) AS number FROM campaign_recipients AS r
+    WHERE r.state IN ('failed', 'invalid', 'unknown', 'deferred')
+    GROUP BY r.campaign_id, r.state, r.error_sub_type, r.error_code
+    UNION ALL
+    SELECT e.campaign_id, e.state, nullif(e.error_code, ''), nullif(e.error_sub_type, ''), e.number
+    FROM campaign_expired_failures AS e) AS f
+GROUP BY 1, 2, 3, 4;
+COMMENT ON VIEW campaign_failures IS
+    'Failures of each campaign: how many recipients have a state, class and code.';
+COMMENT ON COLUMN campaign_failures.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_failures.state IS 'failed, invalid, unknown or deferred.';
+COMMENT ON COLUMN campaign_failures.class IS 'The answer class, or the sub type of a provider.';
+COMMENT ON COLUMN campaign_failures.code IS 'campaign_recipients.error_code, and the enhanced status code.';
+COMMENT ON COLUMN campaign_failures.number IS 'How many recipients.';
 
 CREATE TABLE campaign_alarms (
     campaign_id bigint PRIMARY KEY REFERENCES campaigns ON DELETE CASCADE,
@@ -286,6 +343,10 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('campaign_counts', 'pgmta_reader', 'SELECT'),
     ('campaign_alarms', 'pgmta_operator', 'SELECT'),
     ('campaign_alarms', 'pgmta_reader', 'SELECT'),
+    ('campaign_expired_failures', 'pgmta_operator', 'SELECT'),
+    ('campaign_expired_failures', 'pgmta_reader', 'SELECT'),
+    ('campaign_failures', 'pgmta_operator', 'SELECT'),
+    ('campaign_failures', 'pgmta_reader', 'SELECT'),
     ('campaign_sums', 'pgmta_operator', 'SELECT'),
     ('campaign_sums', 'pgmta_reader', 'SELECT'),
     ('campaign_sums', 'pgmta_queued', 'SELECT'),

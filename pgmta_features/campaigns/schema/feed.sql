@@ -226,10 +226,10 @@ BEGIN
                 sent_at = CASE WHEN e.event IN ('delivered', 'failed', 'unknown') THEN e.started_at END, answered_at = e.ended_at,
                 bounced = e.event = 'failed' AND is_hard_bounce(e.class),
                 error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.event = 'suppressed' THEN 'suppressed'
-                    ELSE coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
-                        nullif(e.code, 0)::text, e.event) END,
-                error_sub_type = coalesce(reply_word(e.reply, 'error_sub_type'),
-                    nullif(concat_ws(' ', nullif(e.enhanced, ''), e.class), ''))
+                    ELSE left(coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
+                        nullif(e.code, 0)::text, e.event), 100) END,
+                error_sub_type = left(coalesce(reply_word(e.reply, 'error_sub_type'),
+                    nullif(concat_ws(' ', nullif(e.enhanced, ''), e.class), '')), 100)
             FROM ended AS e
             WHERE r.campaign_id = job.campaign_id AND r.number = e.number AND r.message_id = e.message_id
                 AND r.state IN ('queued', 'deferred')
@@ -267,14 +267,8 @@ BEGIN
         CONTINUE WHEN EXISTS (
             SELECT FROM campaign_recipients AS r WHERE r.campaign_id = job.campaign_id
                 AND r.number BETWEEN job.first AND job.last AND r.state IN ('queued', 'deferred'));
-        -- an operator who has the campaign may wait for this job: a later round ends it
-        PERFORM FROM campaigns AS c WHERE c.id = job.campaign_id FOR NO KEY UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
         UPDATE campaign_jobs AS j SET status = 'LOGGED' WHERE j.id = job.id;
         logged := logged + 1;
-        UPDATE campaigns AS c SET totals = to_jsonb(s) - 'campaign_id'
-        FROM campaign_sums AS s WHERE s.campaign_id = c.id AND c.id = job.campaign_id
-            AND NOT EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = c.id AND j.status <> 'LOGGED');
     END LOOP;
     FOR used IN SELECT u.credential, u.campaign_id FROM credential_use AS u ORDER BY u.credential FOR UPDATE SKIP LOCKED LOOP
         -- in a later snapshot: who gives it to a job, and who feeds the job, has locked the row before
@@ -290,8 +284,7 @@ BEGIN
     RETURN logged;
 END $$;
 COMMENT ON FUNCTION campaign_finalise IS
-    'Ends jobs that have nothing in the queue, and returns how many; with the last one of a campaign its totals are written. '
-    'A credential is free when its campaign has fed all, and no mail of that is in flight or due within a lease. It may be repeated.';
+    'Ends jobs that have nothing in the queue, and returns how many. A credential is free when its campaign has fed all, and no mail of that is in flight or due within a lease. It may be repeated.';
 
 CREATE FUNCTION campaign_halt() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
@@ -372,7 +365,7 @@ BEGIN
         -- a suppressed one had no attempt
         sent_at = CASE WHEN o.state = 'invalid' THEN r.sent_at ELSE o.started END,
         answered_at = CASE WHEN o.state <> 'deferred' THEN o.ended END,
-        error_code = nullif(o.code, ''), error_sub_type = nullif(o.sub_type, '')
+        error_code = left(nullif(o.code, ''), 100), error_sub_type = left(nullif(o.sub_type, ''), 100)
     FROM unnest(campaigns, numbers, mails, rows, states, campaign_outcomes.bounced, codes, sub_types, started, ended)
         AS o (campaign, number, mail, row_id, state, bounced, code, sub_type, started, ended)
     WHERE r.campaign_id = o.campaign AND r.number = o.number AND r.message_id = o.mail

@@ -268,7 +268,7 @@ CREATE VIEW campaign_statistics AS
 SELECT c.id, c.tenant, c.name,
     s.unsent + s.queued + s.deferred + s.sent + s.failed + s.invalid + s.unknown AS recipients,
     s.unsent, s.queued + s.deferred AS queued, s.sent, s.failed AS errored, s.invalid, s.unknown, s.bounced,
-    b.rate, CASE WHEN b.rate > 0 THEN make_interval(secs => (s.unsent + s.queued)::float8 / (b.rate * 0.97)) END AS estimated_wait,
+    s.unsubscribed, s.complained, b.rate, CASE WHEN b.rate > 0 THEN make_interval(secs => (s.unsent + s.queued)::float8 / (b.rate * 0.97)) END AS estimated_wait,
     (SELECT jsonb_object_agg(j.status, j.number) FROM (
         SELECT status, count(*) AS number FROM campaign_jobs WHERE campaign_id = c.id GROUP BY status) AS j) AS jobs,
     c.halted_at, c.halted_reason, c.credential, c.created_at
@@ -276,7 +276,8 @@ FROM campaigns AS c
 LEFT JOIN LATERAL (
     SELECT coalesce(sum(n.unsent), 0) AS unsent, coalesce(sum(n.queued), 0) AS queued, coalesce(sum(n.deferred), 0) AS deferred,
         coalesce(sum(n.sent), 0) AS sent, coalesce(sum(n.failed), 0) AS failed, coalesce(sum(n.invalid), 0) AS invalid,
-        coalesce(sum(n.unknown), 0) AS unknown, coalesce(sum(n.bounced), 0) AS bounced
+        coalesce(sum(n.unknown), 0) AS unknown, coalesce(sum(n.bounced), 0) AS bounced,
+        coalesce(sum(n.unsubscribed), 0) AS unsubscribed, coalesce(sum(n.complained), 0) AS complained
     FROM campaign_counts AS n WHERE n.campaign_id = c.id) AS s ON true
 LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential;
 COMMENT ON VIEW campaign_statistics IS
@@ -292,6 +293,8 @@ COMMENT ON COLUMN campaign_statistics.errored IS 'Refused for good, or too late.
 COMMENT ON COLUMN campaign_statistics.invalid IS 'Not to be sent, for example suppressed.';
 COMMENT ON COLUMN campaign_statistics.unknown IS 'The next hop may have them.';
 COMMENT ON COLUMN campaign_statistics.bounced IS 'There is no such mailbox, whatever the state.';
+COMMENT ON COLUMN campaign_statistics.unsubscribed IS 'A link of the campaign unsubscribed them.';
+COMMENT ON COLUMN campaign_statistics.complained IS 'They complained about mail of the campaign.';
 COMMENT ON COLUMN campaign_statistics.rate IS 'Mails per second of its credential; null: any number.';
 COMMENT ON COLUMN campaign_statistics.estimated_wait IS 'How long the rest takes at that rate; null without a rate.';
 COMMENT ON COLUMN campaign_statistics.jobs IS 'The number of its jobs by status.';

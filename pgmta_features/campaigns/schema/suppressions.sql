@@ -58,24 +58,38 @@ RETURNS TABLE (address text, tenant text, scope text, mail text) LANGUAGE sql ST
     WHERE c.id = campaign AND (r.recipient IS NOT NULL OR campaign_recipient.number <= 0)
 $$;
 COMMENT ON FUNCTION campaign_recipient IS 'The recipient whom a link of a campaign names.';
-INSERT INTO link_recipients (function) VALUES ('campaign_recipient');
+
+CREATE FUNCTION campaign_reaction(campaign bigint, number bigint, reason text) RETURNS void LANGUAGE sql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    UPDATE campaign_recipients AS r SET unsubscribed = r.unsubscribed OR reason = 'unsubscribed',
+        complained = r.complained OR reason = 'complained'
+    WHERE r.campaign_id = campaign AND r.number = campaign_reaction.number
+        AND NOT CASE reason WHEN 'unsubscribed' THEN r.unsubscribed ELSE r.complained END
+$$;
+COMMENT ON FUNCTION campaign_reaction IS 'Marks a recipient of a campaign who unsubscribed or complained by its link.';
+INSERT INTO link_recipients (function, taker) VALUES ('campaign_recipient', 'campaign_reaction');
 
 CREATE FUNCTION campaign_returned() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     path CONSTANT bigint[] := campaign_path(NEW.metadata);
+    now_bounced CONSTANT boolean := returned_for_good(NEW.class, NEW.returned);
+    now_complained CONSTANT boolean := NEW.complained_at IS DISTINCT FROM OLD.complained_at;
 BEGIN
-    IF returned_for_good(NEW.class, NEW.returned) THEN
-        UPDATE campaign_recipients AS r SET bounced = true
-        WHERE r.campaign_id = path[1] AND r.number = path[2] AND NOT r.bounced AND r.recipient = NEW.recipient;
-    END IF;
+    UPDATE campaign_recipients AS r SET bounced = r.bounced OR now_bounced, complained = r.complained OR now_complained
+    WHERE r.campaign_id = path[1] AND r.number = path[2] AND r.recipient = NEW.recipient
+        AND (now_bounced AND NOT r.bounced OR now_complained AND NOT r.complained);
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION campaign_returned IS 'Marks a recipient of a campaign whose mail came back for good.';
-CREATE TRIGGER returned_campaign AFTER UPDATE OF returned_at ON attempts FOR EACH ROW
-    WHEN (NEW.metadata ? '_campaign' AND (NEW.returned_at, NEW.class) IS DISTINCT FROM (OLD.returned_at, OLD.class))
+COMMENT ON FUNCTION campaign_returned IS
+    'Marks a recipient of a campaign whose mail came back for good, or who complained about it.';
+-- All who write outcomes lock suppressions, then recipients of campaigns. At the commit no suppression is to come any more.
+CREATE CONSTRAINT TRIGGER returned_campaign AFTER UPDATE OF returned_at, complained_at ON attempts
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NEW.metadata ? '_campaign'
+        AND (NEW.returned_at, NEW.class, NEW.complained_at) IS DISTINCT FROM (OLD.returned_at, OLD.class, OLD.complained_at))
     EXECUTE FUNCTION campaign_returned();
-COMMENT ON TRIGGER returned_campaign ON attempts IS 'A hard bounce that comes later counts in its campaign too.';
+COMMENT ON TRIGGER returned_campaign ON attempts IS 'A hard bounce or a complaint that comes later counts in its campaign too.';
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('campaign_recipients', '{recipient}', 'waits', 'mailbox_key(t.recipient) <> %1$L

@@ -95,6 +95,8 @@ class Provided:
         rows = self.db.execute(
             "SELECT state, count(*) FROM campaign_recipients GROUP BY state UNION ALL"
             " SELECT 'bounced', count(*) FROM campaign_recipients WHERE bounced HAVING count(*) > 0"
+            " UNION ALL SELECT 'complained', count(*) FROM campaign_recipients WHERE complained"
+            " HAVING count(*) > 0"
         ).fetchall()
         assert counted == dict(rows)
         return counted

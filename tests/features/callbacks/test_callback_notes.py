@@ -49,8 +49,9 @@ def test_any_order_and_number_of_times_is_as_the_model(
         states.append("failed" if failed else "unknown" if unknown and "delivered" not in kinds
                       else "sent")  # fmt: skip
     expected = {state: states.count(state) for state in states}
-    if bounced := sum("bounced" in kinds for kinds in said.values()):
-        expected["bounced"] = bounced
+    for kind in ("bounced", "complained"):
+        if number := sum(kind in kinds for kinds in said.values()):
+            expected[kind] = number
     assert provided.books() == expected
     addresses = [f"r{number}@b.example" for number in first]
     assert provided.campaign.suppressed(*addresses) == [

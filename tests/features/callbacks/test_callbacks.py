@@ -77,7 +77,7 @@ def test_late_failures_out_of_order_repeated_and_forged(web: Web, provided: Prov
         assert (answer.status, answer.body) == (403, forged.body)
     for events in (bad, ok, bad, [*ok, *bad], ok):
         assert call(web, events).status == 200
-    assert provided.books() == {"sent": 2, "failed": 2, "bounced": 1}
+    assert provided.books() == {"sent": 2, "failed": 2, "bounced": 1, "complained": 1}
     assert provided.campaign.reasons() == ["r3@b.example bounced", "r4@b.example complained"]
     assert [provided.log(number) for number in numbers] == [
         (None, True, False), ("other", True, False), ("unknown_user", True, False),

@@ -36,7 +36,7 @@ KEPT = {
     ),
     "words of ours, and numbers": (
         "event class late status action state kind mode takes former on_failed notify report_kind"
-        " error_code error_sub_type suppressions.reason enhanced totals held_under exempt_from"
+        " error_code error_sub_type suppressions.reason enhanced held_under exempt_from"
         " reach client_protocol tls_version tls_cipher tls_verified halted_reason ids row_ids"
         " transcripts.traces after schema_migrations inquiries inquiry_answers users_version"
         " fingerprint suppression_sieve mailbox_secret login_failures words"

@@ -47,15 +47,15 @@ def sent(site: Site) -> Site:
 def test_outcomes_as_csv_and_json(sent: Site) -> None:
     head, first, second, third, last = sent.exported("--words")
     assert head == [
-        "number", "recipient", "state", "bounced", "sent_at", "answered_at", "error_code",
-        "error_sub_type", "message_id", "word_city", "word_name",
+        "number", "recipient", "state", "bounced", "unsubscribed", "complained", "sent_at",
+        "answered_at", "error_code", "error_sub_type", "message_id", "word_city", "word_name",
     ]  # fmt: skip
-    assert first == ["1", "=cmd@x.example", "unsent", "f", "", "", "", "", "", "+2", "=1+1"]
-    assert second[2:9] == [
-        "sent", "f", "2026-01-02T02:04:05.500000Z", "2026-01-02T02:04:06.000000Z", "", "", "7",
+    assert first == ["1", "=cmd@x.example", "unsent", *"fff", "", "", "", "", "", "+2", "=1+1"]
+    assert second[2:11] == [
+        "sent", *"fff", "2026-01-02T02:04:05.500000Z", "2026-01-02T02:04:06.000000Z", "", "", "7",
     ]  # fmt: skip
     assert third[2:4] == ["failed", "t"]
-    assert third[6:8] == ["550", "5.1.1 unknown_user"]
+    assert third[8:10] == ["550", "5.1.1 unknown_user"]
     assert last[-2:] == ['=HYPERLINK("http://x")\nnext', 'a, "b"']
     lines = sent.said("export", "news", "--json", "--words").splitlines()
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
@@ -86,9 +86,9 @@ def test_psql_reads_it(sent: Site, database: str, db: psycopg.Connection) -> Non
     path = sent.folder / "out.csv"
     sent.said("export", "news", "-o", str(path), "--words")
     columns = (
-        "number integer, recipient text, state text, bounced boolean, sent_at timestamptz,"
-        " answered_at timestamptz, error_code text, error_sub_type text, message_id bigint,"
-        " city text, name text"
+        "number integer, recipient text, state text, bounced boolean, unsubscribed boolean,"
+        " complained boolean, sent_at timestamptz, answered_at timestamptz, error_code text,"
+        " error_sub_type text, message_id bigint, city text, name text"
     )
     db.execute(f"CREATE TABLE public.report ({columns})".encode())
     copy = f"\\copy public.report FROM '{path}' WITH (FORMAT csv, HEADER)"

@@ -39,13 +39,13 @@ class _Lines:
     A quote without its end makes one row of many lines. They can be read again then.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, first: int) -> None:
         self._readline: Callable[[int], str] = stream.readline
         self._again = deque[str]()
         self._taken: list[str] = []
         self._size = 0
         self._credit = MAX_CELL_CHARACTERS  # characters that may be read again
-        self.number = 1  # number of the line where the row begins
+        self.number = first  # number of the line where the row begins
 
     def __iter__(self) -> _Lines:
         return self
@@ -97,14 +97,14 @@ class _Lines:
             part = self._readline(MAX_ROW_CHARACTERS)
 
 
-def read_rows(stream: TextIO, separator: str = ",") -> Iterator[CsvRow]:
-    """Yield the rows of a stream that was opened with newline="".
+def read_rows(stream: TextIO, separator: str = ",", first: int = 1) -> Iterator[CsvRow]:
+    """Yield the rows of a stream that was opened with newline="", and begins with line `first`.
 
     Blank lines are left out. A row that is no CSV costs its first line alone: the others are read
     again, because a quote may be missing. Only the cells of one row are in memory.
     """
     csv.field_size_limit(MAX_CELL_CHARACTERS)  # the module's limit holds for the whole process
-    lines = _Lines(stream)
+    lines = _Lines(stream, first)
     reader = csv.reader(lines, delimiter=separator, strict=True)
     while True:
         lines.begin()

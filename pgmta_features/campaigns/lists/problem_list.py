@@ -1,17 +1,17 @@
-"""The lines that an import leaves out: into a file, or the first ones to stderr."""
+"""The lines that an import leaves out: the first ones to stderr, and all into a file."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from pgmta.command import print_line, shorten
 
 MAX_SHOWN_LINES = 20
-"""So many go to stderr, if there is no file for the list."""
+"""So many go to stderr."""
 
 _MAX_REASON_CHARACTERS = 300
 
@@ -33,23 +33,25 @@ class ProblemList:
         reason = shorten(reason, _MAX_REASON_CHARACTERS)
         if self._writer:
             self._writer.writerow((line, reason))
-        elif self._number <= MAX_SHOWN_LINES:
+        if self._number <= MAX_SHOWN_LINES:
             print_line(f"{self._name}:{line}: {reason}", err=True)
 
     def end(self) -> None:
         """Say how many lines were not shown."""
-        if not self._writer and self._number > MAX_SHOWN_LINES:
+        if self._number > MAX_SHOWN_LINES:
             more = self._number - MAX_SHOWN_LINES
-            print_line(f"{self._name}: {more:,} more; --errors FILE has all", err=True)
+            where = self._file.name if self._file else "--errors FILE"
+            print_line(f"{self._name}: {more:,} more; {where} has all", err=True)
 
 
 @contextmanager
 def problem_list(name: str, path: Path | None) -> Iterator[ProblemList]:
-    """Open the list: CSV with the columns line and problem in a file, or else stderr."""
-    if path is None:
-        problems = ProblemList(name, None)
+    """Open the list. Its file is CSV in UTF-8 with the columns line and problem."""
+    with ExitStack() as stack:
+        file = None
+        if path:
+            opened = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+            file = stack.enter_context(opened)
+        problems = ProblemList(name, file)
         yield problems
         problems.end()
-        return
-    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        yield ProblemList(name, file)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Sequence
-from difflib import get_close_matches
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from json import JSONEncoder
 
 from pgmta.compose.composed_message import UNSUBSCRIBE
 from pgmta.compose.template import Template
-from pgmta.compose.words import fault
+from pgmta.compose.words import NAME, fault
+from pgmta.config.types import hint
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import parse_recipient
 from pgmta.mail.telephone import NUMBER_DOMAIN
 from pgmta.mail.text import UNSTORABLE
+from pgmta_features.campaigns.lists.column_finder import ColumnFinder, NoColumn
+from pgmta_features.campaigns.lists.text_encoding import UTF_8, Encoding
 
 RECIPIENT = "recipient"
 """The column with the mailbox, and the word that has it."""
@@ -25,8 +26,6 @@ MAX_WORDS_OCTETS = 65_536
 _OWN_WORDS = frozenset((RECIPIENT, UNSUBSCRIBE))
 _TO_JSON = JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 _BLANKS = " \t"
-_MAX_SHOWN_NAMES = 10  # of columns, in an error
-_MAX_COMPARED_NAMES = 1000  # of columns, to find a hint
 
 
 def words_of(template: Template) -> list[str]:
@@ -34,34 +33,72 @@ def words_of(template: Template) -> list[str]:
     return sorted(template.words.keys() - _OWN_WORDS)
 
 
+def read_mapping(texts: Iterable[str], template: Template) -> dict[str, str]:
+    """Return the columns that `WORD=COLUMN` name; a column alone has the mailbox.
+
+    Raises ConfigError for a word that a list does not give.
+    """
+    words = [RECIPIENT, *words_of(template)]
+    mapping: dict[str, str] = {}
+    problems = []
+    for text in texts:
+        word, sign, column = text.partition("=")
+        if not (sign and NAME.fullmatch(word)):
+            word, column = RECIPIENT, text
+        if word in mapping:
+            problems.append(f"--column {text}: {word} has the column {mapping[word]!r} already")
+        elif word not in words:
+            problems.append(f"--column {text}: the list gives no word {word}; {hint(word, words)}")
+        mapping[word] = column
+    if problems:
+        raise ConfigError(problems)
+    return mapping
+
+
 class RowCheck:
     """Checks the rows of a list whose columns are these.
 
-    Raises ConfigError if the columns do not have the recipient and all words of the template.
-    Columns that the template has no word for are left out.
+    A word has the column of its name, or the one of `mapping`. Raises ConfigError if there is no
+    such column, or several. Columns that the template has no word for are left out.
     """
 
-    def __init__(self, template: Template, columns: Sequence[str], column: str = RECIPIENT) -> None:
-        names = [name.strip() for name in columns]
+    def __init__(
+        self,
+        template: Template,
+        columns: Sequence[str],
+        mapping: Mapping[str, str] | None = None,
+        encoding: Encoding = UTF_8,
+    ) -> None:
+        self._columns = ColumnFinder(columns)
+        self._encoding = encoding
+        self._width = len(columns)
+        self._has_text = template.has_text
+        mapping = mapping or {}
+        places: dict[str, int] = {}
         problems = []
-        if column not in names:
-            hint = f"{_nearest(column, names)}; --column names another one"
-            problems.append(f"there is no column {column}; {hint}")
-        for word in words_of(template):
-            if word not in names:
-                hint = _nearest(word, names)
-                problems.append(f"the template has the word {word}, and no column has it; {hint}")
-        number = Counter(names)
-        twice = [name for name in {column, *words_of(template)} if number[name] > 1]
-        problems += [f"there are several columns {name}" for name in sorted(twice)]
+        for word in (RECIPIENT, *words_of(template)):
+            try:
+                places[word] = self._columns.find(mapping.get(word, word))
+            except NoColumn as error:
+                problems.append(_no_column(word, mapping.get(word), error))
         if problems:
             raise ConfigError(problems)
-        self._width = len(names)
-        self._has_text = template.has_text
-        self._recipient = names.index(column)
+        self._places = places
+        self._recipient = places[RECIPIENT]
         self._words = [
-            (word, names.index(word), tuple(template.words[word])) for word in words_of(template)
+            (word, places[word], tuple(template.words[word])) for word in words_of(template)
         ]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column of each word."""
+        return {word: self._columns.names[place] for word, place in self._places.items()}
+
+    @property
+    def left_out(self) -> list[str]:
+        """The columns that no word has."""
+        used = set(self._places.values())
+        return [name for place, name in enumerate(self._columns.names) if place not in used]
 
     def read(self, cells: Sequence[str]) -> tuple[str, str, str]:
         """Return recipient, its domain, and the words as JSON. Raises ValueError."""
@@ -70,6 +107,8 @@ class RowCheck:
         try:
             recipient, domain = parse_recipient(cells[self._recipient].strip(_BLANKS))
         except AddressError as error:
+            if reason := self._encoding.fault(cells[self._recipient]):
+                raise ValueError(f"{RECIPIENT} {reason}") from None
             raise ValueError(str(error)) from None
         if domain == NUMBER_DOMAIN and not self._has_text:
             raise ValueError(f"{recipient}: the template has no plain text, which is the SMS")
@@ -77,7 +116,7 @@ class RowCheck:
         for word, index, places in self._words:
             words[word] = text = cells[index]
             if not text.isprintable() and UNSTORABLE.search(text):
-                raise ValueError(f"{word} has NUL, or is no UTF-8")
+                raise ValueError(f"{word} {self._encoding.fault(text)}")
             for place in places:
                 if reason := fault(place, text):
                     raise ValueError(f"{word} {reason}")
@@ -87,14 +126,9 @@ class RowCheck:
         return recipient, domain, params
 
 
-def _nearest(name: str, columns: Sequence[str]) -> str:
-    """Return a hint: the column that may be meant, or which there are."""
-    columns = [column[:64] for column in columns]
-    folded = {
-        re.sub(r"[ .-]", "_", column.lower()): column for column in columns[:_MAX_COMPARED_NAMES]
-    }
-    for near in get_close_matches(name, folded, 1, 0.5):
-        return f"did you mean {folded[near]!r}?"
-    named = ", ".join(map(repr, columns[:_MAX_SHOWN_NAMES]))
-    more = f" and {len(columns) - _MAX_SHOWN_NAMES} more" if len(columns) > _MAX_SHOWN_NAMES else ""
-    return f"it has {named}{more}"
+def _no_column(word: str, mapped: str | None, error: NoColumn) -> str:
+    """Return the reason why a word has no column, and the option that gives it one."""
+    if mapped is not None:
+        return f"--column {word}={mapped}: {error}"
+    column = shlex.quote(error.near) if error.near else "COLUMN"
+    return f"{error}; give --column {word}={column}"

@@ -29,10 +29,12 @@ def command(site: Site, *words: str) -> list[str]:
 def test_a_killed_import_leaves_nothing(site: Site, db: psycopg.Connection) -> None:
     """While it waits for its source it has no transaction."""
     copied = BUSY.format("state = 'idle' AND backend_xmin IS NULL AND query LIKE '%FROM STDIN'")
-    with subprocess.Popen(command(site, "news", "-"), stdin=subprocess.PIPE) as process:
-        assert process.stdin
-        process.stdin.write((HEAD + LINES).encode())
-        process.stdin.flush()
+    query = (
+        "SELECT 'r' || n || '@x.example' AS recipient, '' AS name,"
+        " CASE n WHEN 30000 THEN pg_sleep(600)::text ELSE '' END AS city"
+        " FROM generate_series(1, 30000) AS n"
+    )
+    with subprocess.Popen(command(site, "news", "--sql", query)) as process:
         until(lambda: column(db, copied) == [1], describe="the end of a COPY")
         process.kill()
     until(lambda: column(db, copied) == [0], describe="the end of the connection")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import mailbox_key, parse_mailbox
-from pgmta_features.campaigns.lists.row_check import MAX_WORDS_OCTETS, RowCheck
+from pgmta_features.campaigns.lists.column_finder import ColumnFinder, NoColumn
+from pgmta_features.campaigns.lists.row_check import MAX_WORDS_OCTETS, RowCheck, read_mapping
 
 TEMPLATE = compile_template(TemplateSource(
     sender="", from_="{{shop}} <{{address}}>", subject="{{title}}",
@@ -77,13 +79,60 @@ def test_a_mailbox_is_kept_and_its_domain_in_a_labels(text: str) -> None:
 def test_columns_that_lack_a_word() -> None:
     with pytest.raises(ConfigError) as refused:
         RowCheck(TEMPLATE, ["e-mail", "Shop", "address", "titel", "text", "part", "lnk", "text"])
+    has = "it has 'e-mail', 'Shop', 'address', 'titel', 'text', 'part', 'lnk', 'text'"
     assert refused.value.problems == [
-        "there is no column recipient; it has 'e-mail', 'Shop', 'address', 'titel', 'text', 'part',"
-        " 'lnk', 'text'; --column names another one",
-        "the template has the word kind, and no column has it; it has 'e-mail', 'Shop', 'address',"
-        " 'titel', 'text', 'part', 'lnk', 'text'",
-        "the template has the word link, and no column has it; did you mean 'lnk'?",
-        "the template has the word shop, and no column has it; did you mean 'Shop'?",
-        "the template has the word title, and no column has it; did you mean 'titel'?",
-        "there are several columns text",
+        f"there is no column recipient; {has}; give --column recipient=COLUMN",
+        f"there is no column kind; {has}; give --column kind=COLUMN",
+        "there is no column link; did you mean 'lnk'?; give --column link=lnk",
+        "there are several columns 'text'; give --column text=COLUMN",
+        "there is no column title; did you mean 'titel'?; give --column title=titel",
     ]
+
+
+LIST = ("E-Mail-Adresse", "First name", "Größe ", "ORT", "Ort", "straße")
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("E-Mail-Adresse", 0), ("e-mail-adresse", 0), (" First  Name", 1), ("GRÖSSE", 2),
+        ("gro\u0308ße", 2), ("Ort", 4), ("ORT", 3), ("STRASSE", 5),
+    ],
+)  # fmt: skip
+def test_columns_are_found_as_people_write_them(name: str, index: int) -> None:
+    assert ColumnFinder(LIST).find(name) == index
+
+
+def test_columns_that_are_not_found_name_those_that_may_be_meant() -> None:
+    for name, reason in (
+        ("E-Mial", "did you mean 'E-Mail-Adresse'?"),
+        ("ort", "there are several columns 'ORT' and 'Ort'"),
+        ("zzz", "it has 'E-Mail-Adresse', 'First name'"),
+    ):
+        with pytest.raises(NoColumn, match=re.escape(reason)):
+            ColumnFinder(LIST).find(name)
+
+
+def test_words_have_the_columns_that_are_named() -> None:
+    template = compile_template(TemplateSource(
+        sender="", from_="a@a.example", subject="{{first}}", body="{{first}} {{greeting}} {{city}}"
+    ))  # fmt: skip
+    given = ["mail = x", "first=Name", "greeting=name", "city= Ort"]
+    mapping = read_mapping(given, template)
+    check = RowCheck(template, ["Nr", "Name ", "Mail = X", "Ort"], mapping)
+    assert check.columns == {
+        "recipient": "Mail = X", "city": "Ort", "first": "Name", "greeting": "Name",
+    }  # fmt: skip
+    assert check.left_out == ["Nr"]
+    words = check.read(["7", "Ann", "a@x.example", "Ulm"])[2]
+    assert json.loads(words) == {"city": "Ulm", "first": "Ann", "greeting": "Ann"}
+    with pytest.raises(ConfigError) as refused:
+        read_mapping(["mail", "recipient=e", "frist=x", "unsubscribe=y"], template)
+    assert [each.split(";")[0] for each in refused.value.problems] == [
+        "--column recipient=e: recipient has the column 'mail' already",
+        "--column frist=x: the list gives no word frist",
+        "--column unsubscribe=y: the list gives no word unsubscribe",
+    ]
+    assert "did you mean 'first'?" in refused.value.problems[1]
+    with pytest.raises(ConfigError, match="--column first=Nmae: there is no column Nmae; did"):
+        RowCheck(template, ["Name", "recipient", "greeting", "city"], {"first": "Nmae"})

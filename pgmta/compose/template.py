@@ -101,6 +101,12 @@ class Template:
         return self._parts(values, to, tail)
 
     @property
+    def text_words(self) -> tuple[str, ...]:
+        """The words of the plain text, in the order in which each first comes there."""
+        holes = self._body.holes if self._body else ()
+        return tuple(dict.fromkeys(self._fillings[filling].word for _, filling in holes))
+
+    @property
     def has_text(self) -> bool:
         """Whether there is a plain text."""
         return self._body is not None

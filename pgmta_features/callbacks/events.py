@@ -12,7 +12,13 @@ from pgmta.mail.text import UNSTORABLE, printable
 from pgmta_features.callbacks.notes import ProviderEvent
 from pgmta_features.callbacks.proof import BodyMalformed, CallbackRequest
 from pgmta_features.callbacks.settings import CallbackEvents
-from pgmta_features.providers.answer_path import find, parse_path, shown
+from pgmta_features.providers.answer_path import (
+    find,
+    find_elements,
+    parse_list_path,
+    parse_path,
+    shown,
+)
 
 _KEY = re.compile(r"(?<![\w-])pgmta-([1-9]\d{0,18})-([1-9]\d{0,18})(?![\w-])", re.ASCII)
 _MAX_BIGINT = (1 << 63) - 1
@@ -42,6 +48,7 @@ class EventReader:
     def __init__(self, settings: CallbackEvents) -> None:
         self._settings = settings
         self._kinds: Mapping[str, str] = settings.kinds
+        self._each = parse_list_path(settings.each) if settings.each else ((),)
         self._key = [parse_path(path) for path in settings.key]
         self._kind = [parse_path(path) for path in settings.kind]
         self._code = [parse_path(path) for path in settings.code]
@@ -82,14 +89,10 @@ class EventReader:
     def _list(self, request: CallbackRequest) -> list[Any]:
         if self._settings.body == "form":
             return [dict(request.fields)]
-        document = request.document
-        if self._settings.each:
-            document = find(document, parse_path(self._settings.each))
-        if isinstance(document, dict):
-            return [document]
-        if not isinstance(document, list):
+        found = find_elements(request.document, self._each)
+        if found is None:
             raise BodyMalformed("no list of events")
-        return document
+        return found
 
     def _kind_of(self, event: dict[str, Any]) -> str:
         """Return our word for the words of the provider: of all, or without the last ones."""

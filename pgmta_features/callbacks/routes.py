@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import psycopg
 from aiohttp import web
 
 from pgmta.errors import StoreUnavailable
-from pgmta.http.answers import JSON_TYPE, HttpError
+from pgmta.http.answers import JSON_TYPE, TEXT_TYPE, HttpError
 from pgmta.http.request_body import read_octets
 from pgmta.http.route import Route
 from pgmta.logs import get
@@ -28,6 +29,7 @@ _PATH_PREFIX = "/callbacks/"
 _MAX_EVENTS = 1000  # of a request
 _MAX_LISTED_EVENTS = 10_000  # of a request, with those that are about mail of others
 _MAX_BODY_OCTETS = 64 << 20  # of all bodies that are read at the same time
+_MAX_CHALLENGE_CHARACTERS = 1000
 _NOTE_TIMEOUT_S = 8.0  # below the time limit of an answer
 
 log = get("web")
@@ -62,11 +64,15 @@ class CallbackRoutes:
         self._octets_under_way = 0  # of the bodies that are being read
 
     def routes(self) -> Sequence[Route]:
-        """Use the settings and keys that are configured now; return the route."""
+        """Use the settings and keys that are configured now; return the routes."""
         config = self._site.config
         self._providers = {name: _Provider(each) for name, each in callbacks_of(config).items()}
         most = config.section(CallbackLimits).callback
-        return (Route("POST", f"{_PATH_PREFIX}{{rest:.*}}", self._callback, most),)
+        path = f"{_PATH_PREFIX}{{rest:.*}}"
+        return (
+            Route("POST", path, self._callback, most),
+            Route("GET", path, self._challenge),
+        )
 
     async def problem(self) -> str:
         """Return why no callback can be noted; '' if they can.
@@ -80,6 +86,23 @@ class CallbackRoutes:
         taken = await self._take(request, request.path.removeprefix(self._site.base), client)
         await self._note(taken, client)
         return self._site.answers.make(b'{"status": "taken"}', JSON_TYPE)
+
+    async def _challenge(self, request: web.Request) -> web.StreamResponse:
+        """Answer the request by which a provider tries the URL. Raises HttpError."""
+        name = request.path.removeprefix(self._site.base).removeprefix(_PATH_PREFIX)
+        provider = self._providers.get(name.partition("/")[0])
+        if provider is None:
+            raise HttpError(404, "There is no such path.")
+        challenge = provider.settings.challenge
+        if challenge is None or challenge.key is None:
+            raise HttpError(405, "Callbacks come by POST.", {"Allow": "POST"})
+        token = request.query.get(challenge.token, "").encode("utf-8", "surrogateescape")
+        text = request.query.get(challenge.answer, "")
+        if not hmac.compare_digest(token, challenge.key.octets):
+            raise self._unproven(name, self._site.client_of(request))
+        if not (text.isascii() and 0 < len(text) <= _MAX_CHALLENGE_CHARACTERS):
+            raise HttpError(400, "The URL has no text to answer, or a strange one.")
+        return self._site.answers.make(text.encode(), TEXT_TYPE)
 
     async def _take(self, request: web.Request, path: str, client: str) -> TakenCallback:
         """Return the events of a proven request. Raises HttpError: 400, 403, 404, 413, 503.

@@ -34,7 +34,7 @@ from pgmta.config.types import (
 )
 from pgmta.secret_file import read_secret
 from pgmta_features.callbacks.proof_keys import verifier
-from pgmta_features.providers.answer_path import parse_path
+from pgmta_features.providers.answer_path import parse_list_path, parse_path
 from pgmta_features.providers.places import Text
 from queued.web.web_config import WebConfig
 
@@ -65,6 +65,11 @@ class ProofKey:
 
 def _path(given: Any) -> str:
     parse_path(given if isinstance(given, str) else "")
+    return str(given)
+
+
+def _list_path(given: Any) -> str:
+    parse_list_path(given if isinstance(given, str) else "")
     return str(given)
 
 
@@ -134,13 +139,11 @@ class CallbackProof(Section):
     @field_validator("keys", mode="before")
     @classmethod
     def _read(cls, given: Any, info: ValidationInfo) -> list[ProofKey]:
-        folder = (info.context or {}).get(FOLDER)
         found = []
         for each in some_listed(given):
             if not isinstance(each, str) or not each:
                 raise ValueError("expected the path of a file, or a list of them")
-            path = str(folder / each) if folder else each
-            found.append(ProofKey(path, _octets(path, info.data.get("by"))))
+            found.append(_key(each, info, info.data.get("by")))
         if len(found) > 5:
             raise ValueError("at most five keys")
         return found
@@ -156,6 +159,13 @@ class CallbackProof(Section):
         for key in self.keys if _NEEDS[self.by] else ():
             verifier(self.by, self.algorithm, self.key_encoding, key.path, key.octets)
         return self
+
+
+def _key(name: str, info: ValidationInfo, by: str | None) -> ProofKey:
+    """Return the key in a file, relative to the folder of web.yaml. Raises ValueError."""
+    folder = (info.context or {}).get(FOLDER)
+    path = str(folder / name) if folder else name
+    return ProofKey(path, _octets(path, by))
 
 
 def _octets(path: str, by: str | None) -> bytes:
@@ -174,13 +184,35 @@ def _octets(path: str, by: str | None) -> bytes:
     return octets
 
 
+class CallbackChallenge(Section):
+    """How a provider tries the URL: it sends a GET with a token, and wants a text of it back."""
+
+    key: Annotated[ProofKey, WithJsonSchema({"type": "string"})] | None = Field(
+        default=None,
+        description="file with the token, relative to this one, that others can't read; without "
+        "it no GET is answered",
+    )
+    token: str = Field(min_length=1, description="parameter of the URL with the token")
+    answer: str = Field(min_length=1, description="parameter of the URL with the text to answer")
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _read(cls, given: Any, info: ValidationInfo) -> ProofKey | None:
+        if given is None:
+            return None
+        if not isinstance(given, str) or not given:
+            raise ValueError("expected the path of a file")
+        return _key(given, info, None)
+
+
 class CallbackEvents(Section):
     """How the events of a request are read. A path is one as messages[0].status."""
 
     body: Literal["json", "form"] = Field(default="json", description="form of the body")
-    each: _Path | None = Field(
+    each: Annotated[str, BeforeValidator(_list_path)] | None = Field(
         default=None,
-        description="path of the list of events; without it the body is an event or a list",
+        description="path of the list of events, with [] behind each list around it, as "
+        "entry[].events; without it the body is an event or a list",
     )
     key: _Paths = Field(default=[], description="paths of {{key}} in an event: the first with one")
     query: str | None = Field(
@@ -228,6 +260,9 @@ class CallbackSettings(Section):
         default=None, description="tenants of the mail that it may speak of; null: all"
     )
     proof: CallbackProof = Field(description="how it is proven")
+    challenge: CallbackChallenge | None = Field(
+        default=None, description="how the provider tries the URL by GET; null: it does not"
+    )
     events: CallbackEvents = Field(description="how its events are read")
 
     @model_validator(mode="before")

@@ -25,6 +25,33 @@ def parse_path(text: str) -> tuple[str | int, ...]:
     return tuple(steps)
 
 
+@lru_cache(maxsize=1024)
+def parse_list_path(text: str) -> tuple[tuple[str | int, ...], ...]:
+    """Return the paths between the `[]` of a path to lists in lists. Raises ValueError.
+
+    Of `entry[].events` they are those of `entry`, and of `events` in each of its elements.
+    """
+    return tuple(parse_path(part) for part in text.removesuffix("[]").split("[]"))
+
+
+def find_elements(document: Any, paths: tuple[tuple[str | int, ...], ...]) -> list[Any] | None:
+    """Return the elements of all lists at such a path; None if the first list is not there.
+
+    A mapping is taken for a list of itself. Where an inner list is missing, nothing is found.
+    """
+    first, *inner = paths
+    elements = _elements(find(document, first))
+    for path in inner:
+        elements = elements and [
+            each for outer in elements for each in _elements(find(outer, path)) or ()
+        ]
+    return elements
+
+
+def _elements(value: Any) -> list[Any] | None:
+    return [value] if isinstance(value, dict) else value if isinstance(value, list) else None
+
+
 def find(document: Any, path: tuple[str | int, ...]) -> Any:
     """Return the value at a path; None if there is none."""
     for step in path:

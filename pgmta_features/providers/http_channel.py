@@ -132,7 +132,8 @@ class HttpChannel:
         endpoints, settings = self._endpoints, self._endpoints.parameters.settings
         kept = connection.requests > 0
         octets = envelope.trace + await _whole(envelope)
-        words = MailWords(envelope.message, octets, endpoints.parameters.secrets)
+        secrets = endpoints.parameters.secrets
+        words = MailWords(envelope.message, octets, secrets, envelope.template)
         target, item = endpoints.targets[place], envelope.items[0]
         try:
             number = item.domain == NUMBER_DOMAIN
@@ -175,8 +176,8 @@ class HttpChannel:
             return Result(Event.UNKNOWN, Reply(0, f"4.4.2 {error.line}"), connection.place,
                           Stage.END_OF_DATA)  # fmt: skip
         said.append((time.monotonic(), NOTE, f"HTTP {answer.status}, {len(answer.body)} octets"))
-        secrets = endpoints.parameters.secret_parts
-        result = result_of(settings, answer, connection.place, datetime.now(UTC), secrets)
+        parts = endpoints.parameters.secret_parts
+        result = result_of(settings, answer, connection.place, datetime.now(UTC), parts)
         connection.settled()
         return result
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from pgmta.compose.composed_message import read_composition
+from pgmta.compose.template import Template
+from pgmta.compose.words import value_text
 from pgmta.mail.address import parse_mailbox
 from pgmta.mail.metadata import values_of
 from pgmta.mail.telephone import Segments, segments_of
 from pgmta.model import Item, Message
 from pgmta_features.providers.mail_parts import MailParts, mailbox
+from pgmta_features.providers.places import Unplaceable
 
 PREFIXES = ("secrets.", "metadata.", "params.", "header.")
 """Words that begin so go on with a name."""
@@ -24,7 +27,7 @@ FILE_LISTS = ("attachments", "files", "inline")
 
 LISTS: Mapping[str, tuple[str, ...]] = {
     "to": _MAILBOX_KEYS, "cc": _MAILBOX_KEYS, "reply_to": _MAILBOX_KEYS,
-    "texts": ("type", "content"), "headers": ("name", "value"),
+    "texts": ("type", "content"), "headers": ("name", "value"), "params": ("name", "value"),
     **dict.fromkeys(FILE_LISTS, _FILE_KEYS),
 }  # fmt: skip
 """The words whose value is a list, and the words of its elements."""
@@ -40,17 +43,28 @@ KNOWN_WORDS = (*ROW_WORDS, *PART_WORDS)
 class MailWords:
     """Answers words of one message; `octets` is the whole of it. A row is given with each look.
 
-    Parts are read at the first word that needs them.
+    `template` is that of which the message was composed. Parts are read at the first word that
+    needs them.
     """
 
-    def __init__(self, message: Message, octets: bytes, secrets: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        message: Message,
+        octets: bytes,
+        secrets: Mapping[str, str],
+        template: Template | None = None,
+    ) -> None:
         self._message = message
+        self._template = template
         self.octets = octets
         """The whole message."""
         self._secrets = secrets
 
     def value(self, item: Item, word: str) -> Any:
-        """Return the value of a word for a row: a text, a number, a list; None for none."""
+        """Return the value of a word for a row: a text, a number, a list; None for none.
+
+        Raises Unplaceable for a word of the template whose value is not stored.
+        """
         if word in ROW_WORDS:
             return self._of_row(item, word)
         kind, dot, name = word.partition(".")
@@ -60,8 +74,9 @@ class MailWords:
             return self._secrets[name]
         if kind == "header":
             return self._mail.field(name)
-        source = values_of(item.metadata or "{}") if kind == "metadata" else self._params
-        found = source.get(name)
+        if kind == "params":
+            return self._params.get(name)
+        found = values_of(item.metadata or "{}").get(name)
         return found if isinstance(found, str | int | float | bool) else None
 
     def _of_row(self, item: Item, word: str) -> Any:
@@ -81,13 +96,23 @@ class MailWords:
         return found or None
 
     @cached_property
-    def _params(self) -> dict[str, Any]:
-        try:
-            found = json.loads(self._message.composition or "{}")
-        except ValueError:
+    def _params(self) -> dict[str, str]:
+        """Return the values of the template's words, as the mail has them."""
+        stored = self._message.composition
+        if stored is None:
             return {}
-        words = found.get("words") if isinstance(found, dict) else None
-        return words if isinstance(words, dict) else {}
+        if not stored:
+            raise Unplaceable("the values of the template are too large for words")
+        words = read_composition(stored).params.get("words", {})
+        return {name: value_text(value) for name, value in words.items()}
+
+    def _text_params(self) -> list[dict[str, str]]:
+        """Return the words of the plain text in their order, each once."""
+        names = self._template.text_words if self._template else ()
+        # a link or a token is made when the mail is composed, and is in its text alone
+        if missing := [name for name in names if name not in self._params]:
+            raise Unplaceable(f"the word {missing[0]} has no stored value")
+        return [{"name": name, "value": self._params[name]} for name in names]
 
     @cached_property
     def sms(self) -> str:
@@ -121,6 +146,8 @@ class MailWords:
                 return self.sms or None
             case "segments":
                 return self.segments.number
+            case "params":
+                return self._text_params() or None
         return self._of_mail(self._mail, word)
 
     def _of_mail(self, mail: MailParts, word: str) -> Any:

@@ -172,7 +172,8 @@ class ComposeStage(QueueStage[_ForTemplate]):
         else:
             content = HeadedContent(head, stored, end)
             size = len(head) + max(0, message.size - len((message.composition or "").encode()))
-        made = outgoing._replace(content=content, size=size, header_utf8=utf8)
+        found = template if isinstance(template, Template) else None
+        made = outgoing._replace(content=content, size=size, header_utf8=utf8, template=found)
         self._last = message, made
         return made
 
@@ -339,7 +340,12 @@ def _numbers(outgoing: Outgoing) -> LinkNumbers:
 
 
 def _with_content(outgoing: Outgoing, made: Outgoing) -> Outgoing:
-    return outgoing._replace(content=made.content, size=made.size, header_utf8=made.header_utf8)
+    return outgoing._replace(
+        content=made.content,
+        size=made.size,
+        header_utf8=made.header_utf8,
+        template=made.template,
+    )
 
 
 def _words(problem: str) -> str:

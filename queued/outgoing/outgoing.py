@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from pgmta.compose.template import Template
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable
 from pgmta.model import CHUNK_OCTETS, PART_OCTETS, Item, Message
 from pgmta.store.queue.contents import Contents
@@ -22,7 +23,7 @@ class Outgoing(NamedTuple):
     known. `utf8` says whether an address needs SMTPUTF8, and `header_utf8` whether the header may
     need it. The attempt counts from `started`. `labels` are those of the rows, if any mail has
     labels. Rows in `reserved` slots are handed back if their destination has its share of these.
-    `begin` is the time of mail that has one.
+    `begin` is the time of mail that has one, and `template` that of which the content is composed.
     """
 
     items: list[Item]
@@ -39,6 +40,7 @@ class Outgoing(NamedTuple):
     labels: set[str] | None = None
     reserved: bool = False
     begin: BeginTime | None = None
+    template: Template | None = None
 
     @property
     def names(self) -> set[str]:

@@ -191,6 +191,7 @@ def _envelopes(outgoing: Outgoing, most: int, context: StageContext) -> list[Env
             labels=outgoing.labels,
             deadline=deadline,
             begin=outgoing.begin,
+            template=outgoing.template,
         )
         for start in range(0, len(group), most)
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
+from pgmta.compose.template import Template
 from pgmta.model import Item, Message
 from queued.delivery.transport.begin_time import BeginTime
 
@@ -37,7 +38,7 @@ class Envelope:
     content takes from the worker's memory. A `bare` one goes without options, because a place
     refused them. `labels` are those of the items, if any mail has labels. No transaction begins
     after the `deadline`, a time of the monotonic clock. An envelope with a rate begins at `begin`,
-    with one item.
+    with one item. `template` is that of which the content was composed, if it was of one.
     """
 
     items: list[Item]
@@ -55,6 +56,7 @@ class Envelope:
     labels: set[str] | None = None
     deadline: float | None = None
     begin: BeginTime | None = None
+    template: Template | None = None
 
     @property
     def domains(self) -> set[str]:

@@ -9,10 +9,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from pydantic import ValidationError
 
 from pgmta.config.types import FOLDER
 from pgmta_features.callbacks.events import EventReader
-from pgmta_features.callbacks.proof import CallbackRequest
+from pgmta_features.callbacks.proof import BodyMalformed, CallbackRequest
 from pgmta_features.callbacks.settings import CallbackSettings, interface_files
 from tests.features.callbacks.provided import secret_file
 from tests.features.callbacks.test_callback_proofs import SENDGRID_KEY
@@ -26,6 +27,18 @@ KEYS = {
 MAILGUN: dict[str, Any] = {"user-variables": {"pgmta": KEY}, "timestamp": 1534110422.389832}
 POSTMARK = {"Metadata": {"pgmta": KEY}, "BouncedAt": "2016-04-27T16:28:50.3963933-04:00"}
 NO_ADDRESS = "5.1.1 The email account that you tried to reach does not exist. Please try\n5.1.1"
+
+
+def whatsapp(status: dict[str, Any]) -> dict[str, Any]:
+    """Return a notification of Meta with one status."""
+    status = status | {"id": "wamid.ID", "timestamp": "1749416383", "recipient_id": "16505551234",
+                       "biz_opaque_callback_data": KEY}  # fmt: skip
+    metadata = {"display_phone_number": "15550783881", "phone_number_id": "106540352242922"}
+    value = {"messaging_product": "whatsapp", "metadata": metadata, "statuses": [status]}
+    change = {"value": value, "field": "messages"}
+    return {"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [change]}]}
+
+
 RESEND = {"created_at": "2023-10-02T18:11:26.101Z"}
 CASES: list[tuple[str, Any, str]] = [
     ("sendgrid", {"event": "delivered", "response": "250 OK", "timestamp": 1513299569},
@@ -84,6 +97,13 @@ CASES: list[tuple[str, Any, str]] = [
     ("vonage", {"client-ref": KEY, "status": "expired", "err-code": "1"},
      "failed 1   2026-01-01"),
     ("vonage", {"client-ref": KEY, "status": "buffered", "err-code": "0"}, ""),
+    ("whatsapp", whatsapp({"status": "read"}), "delivered    2025-06-08"),
+    ("whatsapp", whatsapp({"status": "sent"}), ""),
+    ("whatsapp", whatsapp({"status": "failed", "errors": [
+        {"code": 131026, "title": "Receiver is incapable of receiving this message",
+         "message": "Receiver is incapable of receiving this message",
+         "error_data": {"details": "Message Undeliverable."}}]}),
+     "failed 131026  Message Undeliverable. 2025-06-08"),
 ]  # fmt: skip
 
 
@@ -114,6 +134,42 @@ def test_examples(tmp_path: Path, name: str, event: dict[str, Any], expected: st
 
 def test_each_interface_has_an_example() -> None:
     assert {name for name, _, _ in CASES} == set(interface_files())
+
+
+def test_lists_in_lists(tmp_path: Path) -> None:
+    """An entry without statuses, such as what a recipient writes, has no events."""
+    reader = EventReader(settings(tmp_path, "whatsapp").events)
+    event = {"status": "delivered", "biz_opaque_callback_data": KEY}
+    changes = [{"value": {"statuses": [event, event]}}, {"value": {"messages": [{}]}}, 7]
+    cases: list[tuple[Any, int]] = [
+        ({"entry": [{"changes": changes}, {"changes": changes[:1]}, None, {}]}, 4),
+        ({"entry": []}, 0), ({"entry": {"changes": {"value": {"statuses": event}}}}, 1),
+    ]  # fmt: skip
+    for document, number in cases:
+        asked = CallbackRequest("https://a.example/x", "", {}, json.dumps(document).encode())
+        read = reader.read(asked, datetime(2026, 1, 1, tzinfo=UTC), 10)
+        assert read
+        assert (len(read.events), read.foreign, read.strange) == (number, 0, 0)
+    for malformed in (b"{}", b"7", b'{"entry": 1}'):
+        asked = CallbackRequest("https://a.example/x", "", {}, malformed)
+        with pytest.raises(BodyMalformed):
+            reader.read(asked, datetime(2026, 1, 1, tzinfo=UTC), 10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"events": {"each": "entry[].[]"}}, "is no path"),
+        ({"challenge": {"key": "short.token"}}, "short.token has no line of at least 16 octets"),
+        ({"challenge": {"kye": "short.token"}}, "kye"),
+    ],
+)
+def test_mistakes(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    key = secret_file(tmp_path, "a.key", "0123456789abcdef")
+    secret_file(tmp_path, "short.token", "short")
+    given = {"interface": "whatsapp", "proof": {"keys": key}, **changes}
+    with pytest.raises(ValidationError, match=reason):
+        CallbackSettings.model_validate(given, context={FOLDER: tmp_path})
 
 
 def test_other_keys_go_over_a_description(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ VALUES = {
     "mailgun_raw": {"domain": "mg.example.com"},
     "twilio": {"account": "AC123", "from": "+15005550006"},
     "vonage": {"key": "abc", "from": "Shop"},
+    "whatsapp": {"number": "106540352242922", "version": "v25.0"},
+    "whatsapp_text": {"number": "106540352242922", "version": "v25.0"},
 }
 SECRETS = {"key": "s3cret", "token": "s3cret", "secret": "s3cret"}
 TRACE = b"Received: from a.example by mta.example; Fri, 27 Nov 2026 00:00:00 +0000\r\n"
@@ -81,14 +83,20 @@ class Provider:
 
     def send(self, mail: Envelope) -> tuple[Result, Got]:
         """Return the result of a row, and the request."""
+        result, got = self.try_to_send(mail)
+        assert got
+        return result, got
+
+    def try_to_send(self, mail: Envelope) -> tuple[Result, Got | None]:
+        """Return the result of a row, and the request if there was one."""
         return self._runner.run(self._send(mail))
 
-    async def _send(self, mail: Envelope) -> tuple[Result, Got]:
+    async def _send(self, mail: Envelope) -> tuple[Result, Got | None]:
         channel = await self._transport.open(self._destination)
         (result,) = await channel.send(mail)
         channel.close()
         await channel.wait_closed()
-        return result, self._server.got.pop()
+        return result, self._server.got.pop() if self._server.got else None
 
 
 class Field(NamedTuple):

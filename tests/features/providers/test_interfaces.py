@@ -16,9 +16,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgmta.compose.mime import MessageIdentity, compose_head
+from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.states import Event
 from pgmta_features.providers.http_parameters import parse_parameters
 from pgmta_features.providers.interface import interface_names, read_interface
+from queued.delivery.transport.envelope import Envelope
 from tests.features.providers.provider_requests import (
     VALUES,
     Field,
@@ -30,7 +33,7 @@ from tests.features.providers.provider_requests import (
 from tests.features.providers.scripted_server import said
 
 DELIVERED, DEFER, FAIL, UNKNOWN = Event.DELIVERED, Event.DEFER, Event.FAIL, Event.UNKNOWN
-SMS = ("twilio", "vonage")
+SMS = ("twilio", "vonage", "whatsapp", "whatsapp_text")
 OK = said("200 OK")
 
 
@@ -59,6 +62,25 @@ def sms(text: str = "Hi €") -> bytes:
     mail["From"] = "shop@a.example"
     mail.set_content(text)
     return mail.as_bytes(policy=SMTP)
+
+
+ORDER = TemplateSource(
+    sender="shop@a.example", from_="Shop <shop@a.example>", subject="{{number}}",
+    body="Hello {{name}}, your order {{number}} is on its way. Bye, {{name}}!",
+    headers={"WhatsApp-Template": "order_shipped", "WhatsApp-Language": "en_US"},
+)  # fmt: skip
+
+
+def of_template(mail: Envelope, stored: str | None = None) -> Envelope:
+    """Return the mail as one of the template ORDER; `stored` is its composition."""
+    template = compile_template(ORDER)
+    words: dict[str, object] = {"number": 4711, "name": "Ann"}
+    parts = template.fill(words, [("", "+4917012345678")])
+    mail.content = compose_head(parts, MessageIdentity(f"<{'0' * 32}@a.example>", mail.started))
+    mail.template = template
+    composition = json.dumps([3, {"to": [], "words": words}])
+    mail.message.composition = composition if stored is None else stored
+    return mail
 
 
 UNSUBSCRIBE = {
@@ -123,6 +145,20 @@ REQUESTS: dict[str, Any] = {
         Field("To", b"+4917012345678"), Field("From", b"+15005550006"),
         Field("Body", "Hi €".encode()),
     ],
+    "whatsapp": {
+        "messaging_product": "whatsapp", "recipient_type": "individual", "to": "+4917012345678",
+        "type": "template", "template": {
+            "name": "order_shipped", "language": {"code": "en_US"},
+            "components": [{"type": "body", "parameters": [
+                {"type": "text", "text": "Ann"}, {"type": "text", "text": "4711"},
+            ]}],
+        },
+        "biz_opaque_callback_data": "pgmta-5-7",
+    },
+    "whatsapp_text": {
+        "messaging_product": "whatsapp", "recipient_type": "individual", "to": "+4917012345678",
+        "type": "text", "text": {"body": "Hi €"}, "biz_opaque_callback_data": "pgmta-5-7",
+    },
     "vonage": [
         Field("to", b"4917012345678"), Field("from", b"Shop"), Field("text", "Hi €".encode()),
         Field("type", b"text"), Field("client-ref", b"pgmta-5-7"),
@@ -137,6 +173,8 @@ PATHS = {
     "resend": ("/emails", "idempotency-key", "pgmta-5-7"),
     "twilio": ("/2010-04-01/Accounts/AC123/Messages.json", "authorization",
                "Basic QUMxMjM6czNjcmV0"),
+    "whatsapp": ("/v25.0/106540352242922/messages", "authorization", "Bearer s3cret"),
+    "whatsapp_text": ("/v25.0/106540352242922/messages", "authorization", "Bearer s3cret"),
     "vonage": ("/sms/json", "authorization", "Basic YWJjOnMzY3JldA=="),
 }  # fmt: skip
 
@@ -149,6 +187,8 @@ def test_all_are_here() -> None:
 def test_each_request(name: str) -> None:
     to_phone = name in SMS
     mail = envelope(sms(), "+4917012345678", b"") if to_phone else envelope(sample(), trace=b"")
+    if name == "whatsapp":
+        mail = of_template(mail)
     with Provider(name, OK) as provider:
         _, got = provider.send(mail)
     found = json.loads(got.body) if isinstance(REQUESTS[name], dict) else form_of(got)
@@ -162,6 +202,40 @@ def test_a_text_beyond_gsm_7_bit_is_unicode() -> None:
     with Provider("vonage", OK) as provider:
         _, got = provider.send(envelope(sms("мир"), "+4917012345678", b""))
     assert Field("type", b"unicode") in form_of(got)
+
+
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [
+        ("", "the values of the template are too large for words"),
+        ('[3, {"to": [], "words": {"number": 1}}]', "the word name has no stored value"),
+    ],
+)
+def test_a_parameter_without_a_stored_value_fails_the_mail(stored: str, reason: str) -> None:
+    """Without one of them the others would be in its place."""
+    with Provider("whatsapp", OK) as provider:
+        result, asked = provider.try_to_send(
+            of_template(envelope(sms(), "+4917012345678", b""), stored)
+        )
+    assert (result.event, result.reply.text) == (FAIL, f"5.6.0 {reason}")
+    assert not asked
+
+
+def fault(code: int, message: str, details: str = "") -> dict[str, Any]:
+    """Return an error of Meta's Graph API."""
+    error: dict[str, Any] = {"message": message, "type": "OAuthException", "code": code}
+    if details:
+        error["error_data"] = {"messaging_product": "whatsapp", "details": details}
+    return {"error": error | {"fbtrace_id": "Az8or2"}}
+
+
+def test_a_route_names_words_of_the_template() -> None:
+    parameters = [{"type": "text", "text": "{{params.number}}"}]
+    components = [{"type": "body", "parameters": parameters}]
+    with Provider("whatsapp", OK, json={"template": {"components": components}}) as provider:
+        _, got = provider.send(of_template(envelope(sms(), "+4917012345678", b"")))
+    (body,) = json.loads(got.body)["template"]["components"]
+    assert body["parameters"] == [{"type": "text", "text": "4711"}]
 
 
 # answers of the sources, and their results
@@ -231,6 +305,25 @@ ANSWERS: list[tuple[str, str, Any, Event, str]] = [
     ("vonage", "200 OK", {"message-count": "1", "messages": [
         {"status": "1", "error-text": "Throughput Rate Exceeded"}]}, DEFER, "error=1"),
     ("vonage", "200 OK", {"message-count": "0", "messages": []}, FAIL, "HTTP 200"),
+    *((name, *row) for name in ("whatsapp", "whatsapp_text") for row in [
+        ("200 OK", {"messaging_product": "whatsapp",
+                    "contacts": [{"input": "+16505551234", "wa_id": "16505551234"}],
+                    "messages": [{"id": "wamid.HBgLMTY1MDU1NTEyMzQVAgARGBI=",
+                                  "message_status": "accepted"}]}, DELIVERED,
+         "id=wamid.HBgLMTY1MDU1NTEyMzQVAgARGBI="),
+        ("400 Bad Request", fault(131047, "(#131047) Re-engagement message", "24 hours"), FAIL,
+         "error=131047 error_sub_type=24 hours error_text=(#131047) Re-engagement message"),
+        ("400 Bad Request", fault(131026, "(#131026) Message undeliverable"), FAIL,
+         "error=131026"),
+        ("404 Not Found", fault(132001, "(#132001) Template name does not exist"), FAIL,
+         "error=132001"),
+        ("400 Bad Request", fault(130429, "(#130429) Rate limit hit"), DEFER, "error=130429"),
+        ("400 Bad Request", fault(131056, "(#131056) Pair rate limit hit"), DEFER, "error=131056"),
+        ("401 Unauthorized", fault(190, "Error validating access token"), DEFER, "error=190"),
+        ("403 Forbidden", fault(368, "Temporarily blocked"), DEFER, "error=368"),
+        ("500 Internal Server Error", fault(131000, "(#131000) Something went wrong"), DEFER,
+         "error=131000"),
+    ]),
 ]  # fmt: skip
 
 
@@ -263,7 +356,9 @@ def test_hostile_values_stay_values(
     clean = recipient.encode("utf-8", "replace").decode()
     if got.fields["content-type"] == "application/json":
         keys = {"personalizations", "from", "subject", "content", "custom_args", "headers", "To",
-                "Subject", "TextBody", "Headers", "Metadata", "to", "text", "tags"}  # fmt: skip
+                "Subject", "TextBody", "Headers", "Metadata", "to", "text", "tags", "type",
+                "messaging_product", "recipient_type", "template",
+                "biz_opaque_callback_data"}  # fmt: skip
         assert json.loads(got.body).keys() <= keys | {"attachments", "Attachments"}
         assert json.dumps(clean)[1:-1] in json.dumps(json.loads(got.body)) or name != "sendgrid"
     else:

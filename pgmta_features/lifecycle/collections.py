@@ -23,7 +23,8 @@ class TokenBatch(NamedTuple):
     """A batch: how many tokens became mail or a line, which can't and why, and a `wait` in seconds.
 
     `wait` says when the budget allows a batch again; it is None if the budget was no reason. With
-    `spent` the sum of the month is used up. `expired` tokens were too old for mail or a line.
+    `spent` the sum of the month is used up. `expired` tokens were too old for mail or a line. Those
+    of `aside` rest for a minute, each with the reason: their action has no usable template.
     """
 
     taken: int
@@ -31,6 +32,7 @@ class TokenBatch(NamedTuple):
     wait: float | None
     expired: int = 0
     spent: bool = False
+    aside: Sequence[tuple[int, str]] = ()
 
 
 class LeasedToken(NamedTuple):
@@ -82,11 +84,10 @@ class CollectorStatements:
     async def collect(self, reason: str, limit: int, options: dict[str, Any]) -> TokenBatch:
         """Make the mail of at most `limit` tokens."""
         fields = {**self._fields, "reason": reason, "options": json.dumps(options), "limit": limit}
-        ((taken, refused, wait, expired, spent),) = await self._run(_SQL["collect"], fields)
-        if isinstance(refused, str | bytes):
-            refused = json.loads(refused)
-        faults = [(token, fault) for token, fault, _ in refused or []]
-        return TokenBatch(taken, faults, wait, expired, spent)
+        ((taken, refused, wait, expired, spent, aside),) = await self._run(_SQL["collect"], fields)
+        faults = [(token, fault) for token, fault, _ in _json(refused)]
+        resting = [(token, f"action {action}: {fault}") for token, action, fault in _json(aside)]
+        return TokenBatch(taken, faults, wait, expired, spent, resting)
 
     async def notify(self) -> None:
         """Wake the workers that deliver."""
@@ -127,3 +128,7 @@ class CollectorStatements:
         if connection.doubtful:
             await connection.prove(_PROOF_S)
         return await cursor.fetchall() if cursor.description else []
+
+
+def _json(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str | bytes) else value or []

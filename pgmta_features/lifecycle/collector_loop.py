@@ -141,7 +141,7 @@ class CollectorLoop:
                 continue
             self._pause, singles = _FIRST_PAUSE_S, max(singles - 1, 0)
             self._note(batch, reason)
-            done = batch.taken + len(batch.refused)
+            done = batch.taken + len(batch.refused) + len(batch.aside)
             left = [] if done or batch.expired or batch.wait is not None else tokens
             if batch.wait is not None:
                 paid = time.monotonic() + min(batch.wait - _EARLY_S, _BUDGET_AGE_S)
@@ -157,6 +157,9 @@ class CollectorLoop:
             self._log.info("collected", tokens=batch.taken, reason=reason)
         for token, fault in batch.refused:
             self._log.warning("no mail", token=token, reason=fault)
+        for token, fault in batch.aside:
+            self._log.error("set aside", token=token, reason=fault)
+        self.tokens["set aside"] += len(batch.aside)
         if batch.expired:
             self._log.warning("tokens expired before their mail was made", tokens=batch.expired)
         if batch.spent and not self.spent:

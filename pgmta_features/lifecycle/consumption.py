@@ -14,13 +14,16 @@ _SQL = feature_queries("lifecycle")
 class Consumption(NamedTuple):
     """The outcome for a token: its account, or `why` it was refused.
 
-    `proof` is for the application, after a recovery. It takes the proof once.
+    `proof` is for the application, which takes it once. `missing` confirmations are lacking before
+    anything happens. `returns_to` is the page of the application to which a browser goes.
     """
 
-    account: int | None
+    account: int | str | None
     login: str | None
     proof: str | None
     why: str | None
+    missing: int | None
+    returns_to: str | None
 
 
 async def check_login(link: Link) -> None:

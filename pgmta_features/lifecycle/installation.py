@@ -16,7 +16,8 @@ from pgmta.postgres.primary import writable
 from pgmta.store.schema import migrations, mismatch
 
 TOPICS = (
-    "schema", "accounts", "tokens", "bindings", "consumption", "jobs", "collect", "rights",
+    "schema", "accounts", "actions", "tokens", "bindings", "consumption", "jobs", "collect",
+    "rights",
 )  # fmt: skip
 """The files of the folder `schema`, in the order in which they run."""
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TextIO
 from pgmta.compose.token import KeyRings, Purpose
 from pgmta.logs import get
 from pgmta_features.lifecycle.collections import CollectorStatements, LeasedToken, TokenBatch
-from pgmta_features.lifecycle.config import PRIORITIES, PURPOSES, Collector
+from pgmta_features.lifecycle.config import PURPOSES, Collector
 
 _LEASE_S = 60.0  # in which a batch is printed
 
@@ -38,11 +38,9 @@ def options_of(collector: Collector, keys: KeyRings) -> dict[str, Any]:
     The key of a token is fixed now, and signs it when its mail is composed. Raises UnknownKey.
     """
     actions = {}
-    for name, action in collector.actions.items():
+    for name in collector.actions:
         purpose = Purpose(PURPOSES[name])
         actions[name] = {
-            "template": action.template,
-            "priority": PRIORITIES[name] if action.priority is None else action.priority,
             "key": keys.rings[purpose].signer,
             "url": f"{collector.url}{purpose.path}",
         }

@@ -1,6 +1,6 @@
 -- name: consume
 -- Consume a token whose signature was verified, or say why not.
-SELECT account, login, proof, why FROM lifecycle.token_consume(%(secret)s, %(action)s)
+SELECT account, login, proof, why, missing, returns_to FROM lifecycle.token_consume(%(secret)s, %(action)s)
 
 -- name: failed
 -- Count a wrong code of a recovery.
@@ -28,7 +28,7 @@ SELECT lifecycle.tokens_waiting(%(actions)s, %(limit)s::integer)
 
 -- name: collect
 -- Make the mail of a batch.
-SELECT taken, refused, wait, expired, spent
+SELECT taken, refused, wait, expired, spent, aside
 FROM lifecycle.collect(%(collector)s, %(worker)s, %(limit)s::integer, %(reason)s, %(options)s::text::jsonb)
 
 -- name: lease
@@ -43,7 +43,7 @@ SELECT lifecycle.tokens_printed(%(tokens)s::bigint[], %(collector)s, %(worker)s,
 
 -- name: check
 -- Raise the error of a template that does not fit, of a schema that is not there, or of accounts that can't be read.
-SELECT count(*), lifecycle.accounts_check() FROM lifecycle.collect_actions(%(options)s::text::jsonb)
+SELECT lifecycle.collect_check(%(options)s::text::jsonb), lifecycle.accounts_check()
 
 -- name: set_aside
 -- Let a token rest, so that the others go on.

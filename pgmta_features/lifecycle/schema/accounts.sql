@@ -25,18 +25,19 @@ COMMENT ON SEQUENCE accounts_id_seq IS 'accounts.id.';
 CREATE INDEX accounts_mailbox ON accounts (pgmta.mailbox_key(email));
 COMMENT ON INDEX accounts_mailbox IS 'A recovery finds its account by the mailbox in any spelling.';
 
--- SET search_path costs more than the rest, so names have their schema, and there are no operators.
-CREATE FUNCTION accounts_made() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE FUNCTION accounts_made() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN
-    INSERT INTO lifecycle.tokens (action, account) VALUES ('activation', NEW.id);
+    INSERT INTO tokens (action, account)
+    SELECT a.name, m.id FROM made AS m JOIN actions AS a ON a.name = 'activation' WHERE m.status = 'provisioned';
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION accounts_made IS 'Makes the first token of an account.';
+COMMENT ON FUNCTION accounts_made IS 'Makes the first tokens of accounts; none without the action `activation`.';
 
 -- AFTER, because an insert that ON CONFLICT leaves out makes no account
-CREATE TRIGGER accounts_made AFTER INSERT ON accounts FOR EACH ROW WHEN (NEW.status = 'provisioned')
+CREATE TRIGGER accounts_made AFTER INSERT ON accounts REFERENCING NEW TABLE AS made FOR EACH STATEMENT
     EXECUTE FUNCTION accounts_made();
-COMMENT ON TRIGGER accounts_made ON accounts IS 'The token is in the transaction of its account.';
+COMMENT ON TRIGGER accounts_made ON accounts IS 'The tokens are in the transaction of their accounts.';
 
 CREATE FUNCTION accounts_dated() RETURNS trigger LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN
@@ -63,11 +64,11 @@ COMMENT ON TRIGGER accounts_dated ON accounts IS 'The same status again changes 
 CREATE FUNCTION accounts_changed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN
-    IF OLD.email <> NEW.email THEN PERFORM mailbox_changed(NEW.id); END IF;
-    PERFORM account_changed(NEW.id);
+    IF OLD.email <> NEW.email THEN PERFORM mailbox_left(NEW.id); END IF;
+    PERFORM status_follow(NEW.id);
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION accounts_changed IS 'Calls mailbox_changed() and account_changed().';
+COMMENT ON FUNCTION accounts_changed IS 'Calls mailbox_left() and status_follow().';
 
 CREATE TRIGGER accounts_changed AFTER UPDATE ON accounts FOR EACH ROW
     WHEN (OLD.status <> NEW.status OR OLD.email <> NEW.email) EXECUTE FUNCTION accounts_changed();

@@ -1,41 +1,94 @@
--- All that is known of accounts. bind() replaces these functions by those of an application.
+-- All that is known of accounts. A binding replaces these functions by those of an application.
 
-CREATE FUNCTION account_rows(ids bigint[]) RETURNS TABLE (id bigint, email text, login text, status text)
-LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT a.id, a.email, a.login, a.status::text FROM lifecycle.accounts AS a WHERE a.id = ANY (ids)
+CREATE FUNCTION account_rows(numbers bigint[]) RETURNS TABLE (
+    number bigint, id text, email text, login text, status text, language text, words jsonb
+) LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp AS $$
+    SELECT a.id, a.id::text, a.email, a.login, a.status::text, NULL::text, NULL::jsonb
+    FROM lifecycle.accounts AS a WHERE a.id = ANY (numbers)
 $$;
-COMMENT ON FUNCTION account_rows IS 'Accounts by id.';
+COMMENT ON FUNCTION account_rows IS
+    'Accounts by number: the id in their own table, mailbox, login, status, the language of their mail, and more words for it.';
 
 CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp AS $$
     SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR pgmta.mailbox_key(a.email) = pgmta.mailbox_key(name)
 $$;
 COMMENT ON FUNCTION account_named IS
-    'The ids of the accounts with a login, or with a mailbox in any spelling, in the order in which recover() locks them; '
+    'The numbers of the accounts with a login, or with a mailbox in any spelling, in the order in which ask_named() locks them; '
     'null if there is none.';
 
-CREATE FUNCTION account_status(account bigint) RETURNS text STABLE
-RETURN (SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account);
+CREATE FUNCTION account_number(id text) RETURNS bigint LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT a.id FROM lifecycle.accounts AS a
+    WHERE a.id = CASE WHEN account_number.id ~ '^[0-9]{1,18}$' THEN account_number.id::bigint END
+$$;
+COMMENT ON FUNCTION account_number IS 'The number of the account with an id, which a bound application may give as any text; null if there is none.';
+
+CREATE FUNCTION account_id(number bigint) RETURNS jsonb IMMUTABLE RETURN to_jsonb(number);
+COMMENT ON FUNCTION account_id IS 'The id of the account with a number, as a JSON number or text; null if there is none.';
+
+CREATE FUNCTION account_status(number bigint) RETURNS text STABLE
+RETURN (SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = number);
 COMMENT ON FUNCTION account_status IS
     'The status of an account; null if there is none; unknown if an application is bound and the role sees all mail.';
 
-CREATE FUNCTION account_lock(account bigint) RETURNS text LANGUAGE sql VOLATILE
+CREATE FUNCTION account_lock(number bigint) RETURNS text LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp AS $$
-    SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = account FOR NO KEY UPDATE
+    SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = number FOR NO KEY UPDATE
 $$;
 COMMENT ON FUNCTION account_lock IS
     'The same; the status of one of lifecycle.accounts stays until the transaction ends. That of a bound application may '
     'change: its function decides whether it activates.';
 
-CREATE FUNCTION account_activate(account bigint) RETURNS boolean LANGUAGE sql VOLATILE
+CREATE FUNCTION account_activate(number bigint) RETURNS boolean LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp AS $$
     WITH changed AS (
-        UPDATE lifecycle.accounts AS a SET status = 'active' WHERE a.id = account AND a.status = 'provisioned'
+        UPDATE lifecycle.accounts AS a SET status = 'active' WHERE a.id = number AND a.status = 'provisioned'
         RETURNING true
     )
     SELECT count(*) > 0 FROM changed
 $$;
 COMMENT ON FUNCTION account_activate IS 'Activates a provisioned account; returns whether it was one.';
+
+CREATE FUNCTION calls_fault(calls text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parts text[] := CASE WHEN calls ~ '^("([^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)[.]("([^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)$'
+        THEN parse_ident(calls) END;
+    owner oid := (SELECT n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'lifecycle');
+    known text[];
+    function record;
+BEGIN
+    IF parts IS NULL THEN RETURN format('%s is no name of a function with its schema', to_json(left(calls, 100))); END IF;
+    SELECT p.prorettype = 'boolean'::regtype AND NOT p.proretset AND p.prokind = 'f' AS fits,
+        -- nobody else may put another function in its place, which would run with the rights of the owner
+        p.proowner = owner AND (n.nspowner = owner OR r.rolsuper OR r.rolname = 'pg_database_owner'
+            AND owner = (SELECT d.datdba FROM pg_database AS d WHERE d.datname = current_database())) AS ours
+    INTO function
+    FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace JOIN pg_roles AS r ON r.oid = n.nspowner
+    WHERE p.oid = to_regprocedure(format('%I.%I(text,text,jsonb)', parts[1], parts[2]));
+    IF NOT FOUND THEN
+        known := ARRAY(SELECT DISTINCT format('%I.%I', n.nspname, p.proname)
+            FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+            WHERE oidvectortypes(p.proargtypes) = 'text, text, jsonb' AND p.prorettype = 'boolean'::regtype);
+        RETURN format('there is no function %s(text, text, jsonb)', calls)
+            || coalesce(': did you mean ' || pgmta.nearest_word(calls, known) || '?', '');
+    END IF;
+    RETURN CASE WHEN NOT function.fits THEN format('%s(text, text, jsonb) does not return one boolean', calls)
+        WHEN NOT function.ours THEN format('%s and its schema have to belong to %s, who runs it', calls, owner::regrole) END;
+END $$;
+COMMENT ON FUNCTION calls_fault IS 'Why a function of the application can''t be called by redeem(); null if it can.';
+
+CREATE FUNCTION redeem(calls text, account text, email text, data jsonb) RETURNS boolean LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parts text[] := parse_ident(calls);
+    fault text := lifecycle.calls_fault(calls);
+    result boolean;
+BEGIN
+    IF fault IS NOT NULL THEN RAISE EXCEPTION '%', fault USING ERRCODE = 'undefined_function'; END IF;
+    EXECUTE format('SELECT %I.%I($1, $2, $3)', parts[1], parts[2]) INTO result USING account, email, data;
+    RETURN result;
+END $$;
+COMMENT ON FUNCTION redeem IS 'Calls a function of the application for a token, with the rights of the owner; returns what it says.';
 
 CREATE FUNCTION accounts_check() RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
@@ -71,135 +124,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION binding_role IS
     'Makes the role pgmta_binding, and the caller a member. Returns null, or what a superuser has to run before.';
-
-CREATE FUNCTION binding_lacks(accounts regclass, activate regprocedure) RETURNS text[] LANGUAGE sql STABLE
-    SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg(g.command ORDER BY g.number)
-    FROM pg_class AS c JOIN pg_namespace AS v ON v.oid = c.relnamespace,
-        pg_proc AS p JOIN pg_namespace AS f ON f.oid = p.pronamespace,
-        LATERAL (VALUES
-            (1, format('GRANT USAGE ON SCHEMA %I TO pgmta_binding;', v.nspname),
-                has_schema_privilege('pgmta_binding', v.oid, 'USAGE')),
-            (2, format('GRANT USAGE ON SCHEMA %I TO pgmta_binding;', f.nspname),
-                v.oid = f.oid OR has_schema_privilege('pgmta_binding', f.oid, 'USAGE')),
-            (3, format('GRANT SELECT ON %I.%I TO pgmta_binding;', v.nspname, c.relname),
-                has_table_privilege('pgmta_binding', c.oid, 'SELECT')),
-            (4, format('GRANT EXECUTE ON FUNCTION %I.%I(bigint) TO pgmta_binding;', f.nspname, p.proname),
-                has_function_privilege('pgmta_binding', p.oid, 'EXECUTE'))
-        ) AS g (number, command, has)
-    WHERE c.oid = binding_lacks.accounts AND p.oid = binding_lacks.activate AND NOT g.has
-$$;
-COMMENT ON FUNCTION binding_lacks IS
-    'The statements that give the role pgmta_binding the rights to a view and a function that it lacks; null if it has all.';
-
-CREATE FUNCTION bind(accounts regclass, activate regprocedure) RETURNS void LANGUAGE plpgsql
-    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-DECLARE
-    -- names have their schema, because the caller may have any search_path
-    place text := (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c
-        JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = bind.accounts);
-    call text := (SELECT format('%I.%I', n.nspname, p.proname) FROM pg_proc AS p
-        JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.oid = bind.activate);
-    again boolean := (SELECT (i.accounts_view, i.activate_function) = (place, call) FROM lifecycle.installation AS i);
-    -- A database that was restored without owners would run the code of the application with the rights of its own.
-    -- With its schema the operator is PostgreSQL's, whatever the search_path is.
-    guard text := 'IF current_user OPERATOR(pg_catalog.<>) ''pgmta_binding'' THEN RAISE EXCEPTION '
-        '''the functions about accounts lost their owner'' USING ERRCODE = ''insufficient_privilege'', '
-        'HINT = ''Call lifecycle.bind() again.''; END IF;';
-    -- judged by session_user: after SET ROLE, code could leave a prepared statement that the login runs later
-    refusal text := 'IF pgmta.sees_all_mail(role => SESSION_USER) THEN RAISE EXCEPTION ''code of an application does not run for a login '
-        'that sees all mail'' USING ERRCODE = ''insufficient_privilege'', HINT = ''Log in as a member of pgmta_queued, '
-        'pgmta_web or of the application.''; END IF;';
-    -- later the collector looks, with a login of its own
-    later text := 'IF pgmta.sees_all_mail(role => SESSION_USER) THEN RETURN ''unknown''; END IF;';
-    -- functions of the owner go on behind it, and a setting that was changed for the session outlives their own
-    unchanged text := 'IF pg_catalog.current_setting(''search_path'') OPERATOR(pg_catalog.<>) path THEN RAISE EXCEPTION '
-        '''the application changed search_path'' USING ERRCODE = ''insufficient_privilege''; END IF;';
-    misfit text := (
-        SELECT format('column %I of %s is %s, and has to be %s', a.attname, place, format_type(a.atttypid, a.atttypmod),
-            CASE a.attname WHEN 'id' THEN 'a whole number' ELSE 'text' END)
-        FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
-        WHERE a.attrelid = bind.accounts AND CASE a.attname
-            WHEN 'id' THEN a.atttypid <> ALL ('{int2,int4,int8}'::regtype[])
-            ELSE a.attname IN ('email', 'login', 'status') AND t.typcategory NOT IN ('S', 'E') END
-        ORDER BY a.attnum LIMIT 1);
-    fault text;
-    command text;
-    made record;
-BEGIN
-    SELECT CASE
-        WHEN EXISTS (SELECT FROM lifecycle.accounts) THEN 'lifecycle.accounts has accounts'
-        WHEN again IS NOT TRUE AND EXISTS (SELECT FROM lifecycle.tokens) THEN 'there are tokens'
-        WHEN c.relkind <> 'v' THEN format('%s is no view', place)
-        WHEN (SELECT count(*) FROM pg_attribute AS a WHERE a.attrelid = c.oid AND NOT a.attisdropped
-                AND a.attname IN ('id', 'email', 'login', 'status')) < 4
-            THEN format('%s lacks columns: it needs id bigint, email text, login text and status text', place)
-        WHEN misfit IS NOT NULL THEN misfit
-        WHEN p.prorettype <> 'boolean'::regtype OR oidvectortypes(p.proargtypes) <> 'bigint'
-            OR p.proretset OR p.prokind <> 'f'
-            THEN format('%s is no function of a bigint that returns a boolean', call)
-        WHEN NOT p.prosecdef THEN format('%s has no SECURITY DEFINER, so it would not run as its owner', call)
-        WHEN r.rolsuper OR pg_has_role(r.oid, (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'MEMBER')
-            THEN format('%s belongs to %I, who owns the mail too', call, r.rolname)
-        WHEN c.relowner <> p.proowner THEN format('%s and %s have two owners', place, call)
-        END
-    INTO fault
-    FROM pg_class AS c, pg_proc AS p, pg_roles AS r
-    WHERE c.oid = bind.accounts AND p.oid = bind.activate AND r.oid = p.proowner;
-    IF fault IS NOT NULL THEN
-        RAISE EXCEPTION '%', fault USING ERRCODE = 'object_not_in_prerequisite_state',
-            HINT = 'docs/programs/lifecycle.md has an example: "Accounts of your own".';
-    END IF;
-    fault := binding_role();
-    IF fault IS NOT NULL THEN
-        RAISE EXCEPTION '% is no member of the role pgmta_binding', current_user USING ERRCODE = 'insufficient_privilege',
-            HINT = format('A superuser runs: %s', fault);
-    END IF;
-    FOREACH command IN ARRAY coalesce(binding_lacks(accounts, activate), '{}') LOOP
-        BEGIN
-            EXECUTE command;
-        EXCEPTION WHEN insufficient_privilege THEN
-            NULL;  -- the functions belong to another owner
-        END;
-    END LOOP;
-    fault := array_to_string(binding_lacks(accounts, activate), ' ');
-    IF fault IS NOT NULL THEN
-        RAISE EXCEPTION 'the role pgmta_binding lacks rights to % and %', place, call USING
-            ERRCODE = 'insufficient_privilege', HINT = format('Their owner runs: %s', fault);
-    END IF;
-    GRANT USAGE ON SCHEMA pgmta TO pgmta_binding;
-    ALTER TABLE lifecycle.tokens DROP CONSTRAINT IF EXISTS tokens_account_fkey;  -- another view was bound
-    -- The code of the application has the rights of pgmta_binding and of its owner, and no others. It may not use the
-    -- schema of the functions that run it, so it can't name them to alter them.
-    GRANT CREATE ON SCHEMA lifecycle_bound TO pgmta_binding;
-    FOR made IN SELECT f.*, f.name = 'account_rows' AS many FROM (VALUES
-        -- an account with two rows may have the mailbox of another owner
-        ('account_rows', 'ids bigint[]', 'TABLE (id bigint, email text, login text, status text)', 'STABLE ROWS 10', refusal,
-            'SELECT a.id::bigint, CASE WHEN count(*) = 1 THEN min(a.email::text) END, min(a.login::text), '
-            'min(a.status::text) FROM %1$s AS a WHERE a.id = ANY ($1) GROUP BY a.id'),
-        ('account_named', 'name text', 'bigint[]', 'STABLE', refusal,
-            'SELECT array_agg(a.id::bigint ORDER BY a.id) FROM %1$s AS a WHERE a.login::text = $1 '
-            'OR pgmta.mailbox_key(a.email::text) = pgmta.mailbox_key($1)'),
-        ('account_status', 'account bigint', 'text', 'STABLE', later, 'SELECT a.status::text FROM %1$s AS a WHERE a.id = $1'),
-        ('account_lock', 'account bigint', 'text', 'VOLATILE', later, 'SELECT a.status::text FROM %1$s AS a WHERE a.id = $1'),
-        ('account_activate', 'account bigint', 'boolean', 'VOLATILE', refusal, 'SELECT %2$s($1)')
-        ) AS f (name, argument, type, kind, before, query) LOOP
-        EXECUTE format('CREATE OR REPLACE FUNCTION lifecycle_bound.%I(%s) RETURNS %s %s LANGUAGE plpgsql SECURITY DEFINER '
-            'SET search_path = pg_catalog, pg_temp AS %L', made.name, made.argument, made.type, made.kind,
-            concat_ws(' ', 'BEGIN', guard, 'RETURN', CASE WHEN made.many THEN 'QUERY' END,
-                '(' || format(made.query, place, call) || '); END'));
-        EXECUTE format('ALTER FUNCTION lifecycle_bound.%I OWNER TO pgmta_binding', made.name);
-        -- the owner's own function looks at the session before and after the code of the application
-        EXECUTE format('CREATE OR REPLACE FUNCTION lifecycle.%I(%s) RETURNS %s %s LANGUAGE plpgsql AS %L', made.name,
-            made.argument, made.type, made.kind,
-            concat_ws(' ', 'DECLARE path text := pg_catalog.current_setting(''search_path'');',
-                'result ' || CASE WHEN NOT made.many THEN made.type END || ';', 'BEGIN', made.before,
-                CASE WHEN made.many THEN 'RETURN QUERY SELECT * FROM' ELSE 'result :=' END,
-                format('lifecycle_bound.%I($1);', made.name), unchanged, CASE WHEN NOT made.many THEN 'RETURN result;' END, 'END'));
-    END LOOP;
-    REVOKE CREATE ON SCHEMA lifecycle_bound FROM pgmta_binding;
-    UPDATE lifecycle.installation SET accounts_view = place, activate_function = call;
-END $$;
-COMMENT ON FUNCTION bind IS
-    'Takes the accounts from a view of an application, and activates them by its function. Both run with its rights. The '
-    'owner of the schema calls it, or a superuser. Their owner gives pgmta_binding the rights to them before.';

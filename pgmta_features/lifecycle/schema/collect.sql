@@ -1,27 +1,28 @@
 -- Tokens become mail: a batch is one statement.
 
-CREATE FUNCTION action_levels(actions text[] DEFAULT '{password_recovery,activation}')
-RETURNS smallint[] IMMUTABLE PARALLEL SAFE
-RETURN array_remove(ARRAY[
-    CASE WHEN 'password_recovery' = ANY (actions) THEN token_priority('password_recovery') END,
-    CASE WHEN 'activation' = ANY (actions) THEN token_priority('activation') END], NULL);
-COMMENT ON FUNCTION action_levels IS
-    'The priorities of actions in their order, as waiting_tokens has them; without an argument those of all actions.';
+CREATE FUNCTION action_levels(actions text[]) RETURNS smallint[] LANGUAGE sql STABLE
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    SELECT coalesce(array_agg(DISTINCT a.priority ORDER BY a.priority), '{}') FROM actions AS a
+    WHERE action_levels.actions IS NULL OR a.name = ANY (action_levels.actions)
+$$;
+COMMENT ON FUNCTION action_levels IS 'The priorities of actions in their order, as waiting_tokens has them; null: of all actions.';
 
 CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     SELECT array_agg(found.token) FROM (
-        SELECT w.token FROM unnest(action_levels(actions)) AS level, LATERAL (
+        SELECT w.token FROM unnest(action_levels(tokens_waiting.actions)) AS level, LATERAL (
             SELECT t.token FROM waiting_tokens AS t WHERE t.priority = level AND t.lease_until < now()
+                AND (tokens_waiting.actions IS NULL OR EXISTS (
+                    SELECT FROM tokens AS k WHERE k.id = t.token AND k.action = ANY (tokens_waiting.actions)))
             ORDER BY t.token LIMIT most) AS w
         LIMIT most) AS found
 $$;
-COMMENT ON FUNCTION tokens_waiting IS 'At most so many tokens of these actions that wait for their mail; null for none.';
+COMMENT ON FUNCTION tokens_waiting IS 'At most so many tokens of these actions, null for all, that wait for their mail; null for none.';
 
 CREATE TYPE picked_token AS (place tid, waits tid, token tokens);
 COMMENT ON TYPE picked_token IS 'A locked token with the places of its rows in tokens and in waiting_tokens.';
 
-CREATE FUNCTION tokens_pick(levels smallint[], most integer) RETURNS picked_token[] LANGUAGE plpgsql
+CREATE FUNCTION tokens_pick(actions text[], most integer) RETURNS picked_token[] LANGUAGE plpgsql
     SET search_path = lifecycle, pg_catalog, pg_temp
     SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -29,29 +30,31 @@ DECLARE
     picked picked_token[] := '{}';
 BEGIN
     -- one priority at a time, because the index has no order over several
-    FOREACH level IN ARRAY levels LOOP
+    FOREACH level IN ARRAY action_levels(actions) LOOP
         EXIT WHEN cardinality(picked) >= most;
         -- lock both rows or neither: a transaction that consumes a token has locked one, and waits for the other
         -- + 0: an order by w.token would also be one by t.id, and a plan read all tokens for it
         picked := picked || ARRAY(
             SELECT ROW(t.ctid, w.ctid, t)::picked_token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token + 0
-            WHERE w.priority = level AND w.lease_until < now() ORDER BY w.token LIMIT most - cardinality(picked)
+            WHERE w.priority = level AND w.lease_until < now()
+                AND (tokens_pick.actions IS NULL OR t.action = ANY (tokens_pick.actions))
+            ORDER BY w.token LIMIT most - cardinality(picked)
             FOR NO KEY UPDATE OF w, t SKIP LOCKED);
     END LOOP;
     RETURN picked;
 END $$;
-COMMENT ON FUNCTION tokens_pick IS 'Locks tokens that wait, by priority, and leaves out those that others have locked.';
+COMMENT ON FUNCTION tokens_pick IS 'Locks tokens of these actions, null for all, that wait, by priority, and leaves out those that others have locked.';
 
 CREATE FUNCTION collect(
     collector text, worker text, batch integer, reason text, options jsonb,
-    OUT taken integer, OUT refused jsonb, OUT wait double precision, OUT expired integer, OUT spent boolean
+    OUT taken integer, OUT refused jsonb, OUT wait double precision, OUT expired integer, OUT spent boolean, OUT aside jsonb
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     began timestamptz := clock_timestamp();
     present double precision;
-    levels smallint[] := lifecycle.action_levels(ARRAY(SELECT jsonb_object_keys(options -> 'actions')));
+    actions text[] := CASE WHEN options -> 'actions' ? '*' THEN NULL ELSE ARRAY(SELECT jsonb_object_keys(options -> 'actions')) END;
     budget text := options ->> 'budget';
     granted integer;
     next_at timestamptz;
@@ -70,7 +73,7 @@ BEGIN
         IF wait > 0.02 AND wait <= 60 THEN RETURN; END IF;
         IF wait <= 0.02 THEN wait := NULL; END IF;
     END IF;
-    picked := lifecycle.tokens_pick(levels, batch);
+    picked := lifecycle.tokens_pick(actions, batch);
     IF cardinality(picked) = 0 THEN RETURN; END IF;
     present := extract(epoch FROM clock_timestamp());
     SELECT count(*) INTO expired FROM unnest(picked) AS p
@@ -86,28 +89,37 @@ BEGIN
         array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS metadata,
         array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS params,
         jsonb_agg(jsonb_build_array(e.token, e.fault, e.at) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL)
-            AS faults
+            AS faults, count(*) AS kept
     INTO found
     FROM (
-        SELECT p.place, p.at, p.waits, t.id AS token, a.email, mailbox_domain(a.email COLLATE "C") AS domain,
+        SELECT p.place, p.at, p.waits, t.id AS token, m.email, mailbox_domain(m.email COLLATE "C") AS domain,
             o.template_id, o.sender, o.priority,
-            jsonb_build_object('_deadline', to_char(to_timestamp(t.expires_at) AT TIME ZONE 'UTC',
+            jsonb_build_object('_deadline', to_char(to_timestamp(CASE WHEN o.delivery
+                    THEN least(t.expires_at, t.created_at + 432000) ELSE t.expires_at END) AT TIME ZONE 'UTC',
                 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
-            jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', a.email)), 'words', w.words,
-                'token', jsonb_build_object('purpose', o.purpose, 'secret', encode(t.secret, 'hex'), 'key', o.key,
-                    'url', o.url, 'code', CASE t.action WHEN 'password_recovery' THEN t.code END)) AS params,
-            CASE WHEN mailbox_domain(a.email COLLATE "C") IS NULL THEN 'its account has no usable mailbox'
-                WHEN a.login IS NULL THEN 'its account has no login'
-                ELSE (SELECT format('the word %s: %s', name, submit_word(w.words ->> name, o.words -> name))
-                    FROM jsonb_object_keys(w.words) AS name
-                    WHERE submit_word(w.words ->> name, o.words -> name) IS NOT NULL LIMIT 1) END AS fault
+            jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
+                'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
+                    'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
+            CASE WHEN mailbox_domain(m.email COLLATE "C") IS NULL THEN 'its account has no usable mailbox'
+                ELSE (SELECT format('the word %s: %s', name, fault)
+                    FROM unnest(o.own) AS name, LATERAL (
+                        SELECT CASE WHEN w.words ->> name IS NULL THEN 'there is no value'
+                            ELSE submit_word(w.words ->> name, o.words -> name) END AS fault) AS judged
+                    WHERE fault IS NOT NULL LIMIT 1) END AS fault
         FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
-        JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
-            ON a.id = t.account AND lifecycle.token_fits(t.action, a.status)
-        JOIN lifecycle.collect_actions(options) AS o ON o.action = t.action,
+        LEFT JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
+            ON a.number = t.account
+        JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
+            ON o.action = t.action AND o.fault IS NULL AND (t.account IS NULL OR lifecycle.token_fits(o.statuses, a.status))
+                AND (o.languages IS NULL OR o.language = lifecycle.language_of(a.language, o.languages)),
+            LATERAL (SELECT coalesce(t.email, a.email) AS email) AS m,
             LATERAL (SELECT coalesce(jsonb_object_agg(word, CASE word WHEN 'login' THEN a.login
-                    WHEN 'email' THEN a.email WHEN 'code' THEN t.code
-                    WHEN 'minutes' THEN ceil((t.expires_at - extract(epoch FROM began)) / 60)::text END), '{}') AS words
+                    WHEN 'email' THEN m.email WHEN 'code' THEN t.code
+                    WHEN 'new_email' THEN coalesce(t.email, (
+                        SELECT n.email FROM lifecycle.tokens AS n WHERE n.request = t.request AND n.email IS NOT NULL LIMIT 1))
+                    WHEN 'minutes' THEN ceil(CASE WHEN o.delivery THEN o.seconds
+                        ELSE t.expires_at - extract(epoch FROM began) END / 60)::text
+                    ELSE coalesce(t.data ->> word, a.words ->> word) END), '{}') AS words
                 FROM unnest(o.own) AS word) AS w
         WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > present
         OFFSET 0  -- a fault is looked for once
@@ -149,80 +161,109 @@ BEGIN
     refused := found.faults;
     UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp()
     FROM jsonb_array_elements(refused) AS fault WHERE t.ctid = (fault ->> 2)::tid;
+    -- an action without a usable template stops no other one, and its tokens are tried again
+    IF found.kept < cardinality(picked) THEN
+        WITH resting AS (
+            UPDATE lifecycle.waiting_tokens AS w SET lease_until = clock_timestamp() + interval '1 minute'
+            FROM unnest(picked) AS p (at, waits, token)
+            JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
+                ON o.action = (p.token).action AND o.fault IS NOT NULL
+            WHERE w.ctid = p.waits AND (p.token).expires_at > present
+            RETURNING o.action, o.fault, (p.token).id
+        )
+        SELECT jsonb_agg(jsonb_build_array(r.id, r.action, r.fault)) INTO aside FROM resting AS r;
+    END IF;
     -- tokens beyond the budget go on waiting; the others are done, or do not fit
     DELETE FROM lifecycle.waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
     WHERE w.ctid = p.waits AND w.ctid <> ALL (coalesce(found.waits[granted + 1:], '{}'));
     INSERT INTO lifecycle.collections (collector, worker, reason, wanted, taken, refused, expired, began_at)
     SELECT collector, worker, CASE WHEN spent THEN 'sum' ELSE reason END, batch, taken,
         coalesce(jsonb_array_length(refused), 0), expired, began
-    WHERE taken > 0 OR refused IS NOT NULL OR expired > 0 OR wait IS NULL OR spent AND NOT EXISTS (
+    WHERE taken > 0 OR refused IS NOT NULL OR expired > 0 OR wait IS NULL AND aside IS NULL OR spent AND NOT EXISTS (
         SELECT FROM lifecycle.collections AS c
         WHERE c.collector = collect.collector AND c.reason = 'sum' AND c.began_at > began - interval '1 hour');
 END $$;
 COMMENT ON FUNCTION collect IS
     'Makes the mail of at most `batch` tokens that wait, in one statement: the queue has it, and the token is marked, '
     'or neither. Returns their number, tokens that can have no mail with the reason, if the budget allows none now the '
-    'seconds until it may, how many tokens expired, and whether the sum of the month is used up.';
+    'seconds until it may, how many tokens expired, whether the sum of the month is used up, and tokens that rest for a '
+    'minute with their action and what its template lacks.';
 
-CREATE FUNCTION collect_actions(options jsonb) RETURNS TABLE (
-    action token_action, purpose text, template_id bigint, sender text, priority smallint, key text, url text,
-    words jsonb, own text[]
-) LANGUAGE plpgsql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
-#variable_conflict use_column
-DECLARE
-    each record;
-    found pgmta.templates;
-BEGIN
-    FOR each IN SELECT * FROM jsonb_each(options -> 'actions') AS a (name, given) LOOP
-        SELECT t.* INTO found FROM pgmta.templates AS t
-        WHERE t.tenant IN (coalesce(options ->> 'tenant', ''), '') AND t.name = each.given ->> 'template'
-        ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
-        IF found.id IS NULL THEN
-            PERFORM pgmta.submit_no_template(each.given ->> 'template', NULL, coalesce(options ->> 'tenant', ''));
-        END IF;
-        action := each.name;
-        purpose := CASE action WHEN 'activation' THEN 'activate' ELSE 'recover' END;
-        template_id := found.id;
-        sender := found.sender;
-        priority := (each.given ->> 'priority')::smallint;
-        key := each.given ->> 'key';
-        url := each.given ->> 'url';
-        words := found.words;
-        own := ARRAY(SELECT word FROM jsonb_object_keys(found.words) AS word WHERE word NOT IN ('link', 'token'));
-        IF NOT own <@ '{login,email,code,minutes}' OR NOT found.words ?| '{link,token}' THEN
-            RAISE EXCEPTION 'the template % does not fit', to_json(found.name) USING ERRCODE = 'invalid_parameter_value',
-                DETAIL = CASE WHEN NOT found.words ?| '{link,token}' THEN 'It has neither {{link}} nor {{token}}.'
-                    ELSE format('There is no word %s here.', (SELECT string_agg(w, ', ') FROM unnest(own) AS w
-                        WHERE w <> ALL ('{login,email,code,minutes}'))) END,
-                HINT = 'Its words can be link, token, login, email, code and minutes.';
-        END IF;
-        RETURN NEXT;
-    END LOOP;
-END $$;
+CREATE FUNCTION language_of(wanted text, languages text[]) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN coalesce(
+    (SELECT l FROM unnest(languages) AS l WHERE l = replace(lower(wanted), '_', '-')),
+    (SELECT l FROM unnest(languages) AS l WHERE l = split_part(replace(lower(wanted), '_', '-'), '-', 1)), '');
+COMMENT ON FUNCTION language_of IS
+    'The one of these languages that a template has for a wanted one: pt-br or pt for pt-BR; empty for none.';
+
+CREATE FUNCTION collect_actions(options jsonb, wanted text[] DEFAULT NULL) RETURNS TABLE (
+    action text, purpose text, template_id bigint, sender text, priority smallint, key text, url text, words jsonb, own text[],
+    statuses text[], code boolean, delivery boolean, seconds bigint, language text, languages text[], fault text
+) LANGUAGE sql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
+    SELECT a.name, CASE a.name WHEN 'activation' THEN 'activate' WHEN 'password_recovery' THEN 'recover' ELSE 'confirm' END,
+        t.id, t.sender, a.priority, coalesce(g.named, g.others) ->> 'key',
+        coalesce(a.url, g.named ->> 'url', (g.others ->> 'url') || '/confirm/' || a.name), t.words, w.own,
+        a.statuses, a.code, a.expiry_from = 'delivery', ceil(extract(epoch FROM a.expiry))::bigint, t.language,
+        CASE WHEN t.variants > 1 THEN t.languages END,
+        CASE WHEN t.id IS NULL THEN format('there is no template %s', to_json(a.template))
+            WHEN NOT t.words ?| '{link,token}' THEN format('the template %s has neither {{link}} nor {{token}}', to_json(t.name))
+            END
+    FROM actions AS a,
+        LATERAL (SELECT options -> 'actions' -> a.name AS named, options -> 'actions' -> '*' AS others) AS g
+        LEFT JOIN LATERAL (
+            SELECT v.*, substr(v.name, length(a.template) + 2) AS language, count(*) OVER () AS variants,
+                array_agg(substr(v.name, length(a.template) + 2)) OVER () AS languages
+            FROM (
+                SELECT DISTINCT ON (x.name) x.id, x.name, x.sender, x.words FROM templates AS x
+                WHERE x.tenant IN (coalesce(options ->> 'tenant', ''), '')
+                    -- those of languages are behind a dot, and "/" is the next character
+                    AND (x.name = a.template OR x.name > a.template || '.' AND x.name < a.template || '/')
+                ORDER BY x.name, x.tenant DESC, x.version DESC
+            ) AS v
+        ) AS t ON true,
+        LATERAL (SELECT ARRAY(SELECT word FROM jsonb_object_keys(t.words) AS word WHERE word NOT IN ('link', 'token')) AS own) AS w
+    WHERE coalesce(g.named, g.others) IS NOT NULL AND (wanted IS NULL OR a.name = ANY (wanted))
+$$;
 COMMENT ON FUNCTION collect_actions IS
-    'The actions of a collector with the newest versions of their templates. Raises an error for a template that is not '
-    'there, lacks the link, or has other words.';
+    'The actions of a collector, of those that are wanted, with the newest versions of their templates in each language, or '
+    'what a template lacks.';
+
+CREATE FUNCTION collect_check(options jsonb) RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+DECLARE
+    bad record;
+BEGIN
+    PERFORM action_unknown(name) FROM jsonb_object_keys(options -> 'actions') AS name
+    WHERE name <> '*' AND NOT EXISTS (SELECT FROM actions AS a WHERE a.name = name);
+    SELECT o.action, o.fault INTO bad FROM collect_actions(options) AS o WHERE o.fault IS NOT NULL ORDER BY o.action LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'action %: %', bad.action, bad.fault USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+COMMENT ON FUNCTION collect_check IS 'Raises the error of an action of a collector that is not there, or that has no usable template.';
 
 CREATE FUNCTION tokens_lease(batch integer, actions text[], lease interval) RETURNS TABLE (
-    token bigint, action token_action, email text, login text, secret bytea, code text, expires_at bigint, expired boolean
+    token bigint, action text, email text, login text, secret bytea, code text, expires_at bigint, expired boolean
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-    picked picked_token[] := tokens_pick(action_levels(actions), batch);
+    picked picked_token[] := tokens_pick(tokens_lease.actions, batch);
 BEGIN
     RETURN QUERY
-        SELECT t.id, t.action, coalesce(a.email, ''), coalesce(a.login, ''), t.secret, t.code::text, t.expires_at,
-            t.expires_at <= epoch()
+        SELECT t.id, t.action, coalesce(t.email, a.email, ''), coalesce(a.login, ''), t.secret,
+            CASE WHEN o.code OR o.name = 'activation' THEN t.code::text END, t.expires_at, t.expires_at <= epoch()
         FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
+        JOIN actions AS o ON o.name = t.action
         LEFT JOIN account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
-            ON a.id = t.account AND token_fits(t.action, a.status)
-        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND (a.id IS NOT NULL OR t.expires_at <= epoch())
+            ON a.number = t.account AND token_fits(o.statuses, a.status)
+        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL
+            AND (a.number IS NOT NULL OR t.account IS NULL OR t.expires_at <= epoch())
         ORDER BY p.place;
     -- a token that does not fit comes back when its account fits again
     DELETE FROM waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
-    WHERE w.ctid = p.waits AND NOT EXISTS (
-        SELECT FROM account_rows(ARRAY[(p.token).account]) AS a
-        WHERE token_fits((p.token).action, a.status) AND (p.token).expires_at > epoch());
+    WHERE w.ctid = p.waits AND ((p.token).expires_at <= epoch() OR (p.token).account IS NOT NULL AND NOT EXISTS (
+        SELECT FROM account_rows(ARRAY[(p.token).account]) AS a JOIN actions AS o ON o.name = (p.token).action
+        WHERE token_fits(o.statuses, a.status)));
     UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + lease
     FROM unnest(picked) AS p (at, waits, token) WHERE w.ctid = p.waits;
 END $$;
@@ -237,7 +278,7 @@ CREATE FUNCTION tokens_printed(
 BEGIN
     UPDATE tokens AS t SET collected_at = clock_timestamp()
     WHERE t.id = ANY (tokens_printed.tokens) AND t.collected_at IS NULL;
-    DELETE FROM waiting_tokens AS w WHERE w.token = ANY (tokens_printed.tokens) AND w.priority = ANY (action_levels());
+    DELETE FROM waiting_tokens AS w WHERE w.token = ANY (tokens_printed.tokens) AND w.priority BETWEEN 0 AND 9;
     INSERT INTO collections (collector, worker, reason, wanted, taken, refused, expired, began_at)
     VALUES (collector, worker, reason, batch, cardinality(tokens_printed.tokens) - refused, refused, expired, began);
 END $$;
@@ -246,6 +287,6 @@ COMMENT ON FUNCTION tokens_printed IS 'Marks tokens that a collector has printed
 CREATE FUNCTION tokens_put_off(token bigint, pause interval) RETURNS void LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + pause
-    WHERE w.token = tokens_put_off.token AND w.priority = ANY (action_levels())
+    WHERE w.token = tokens_put_off.token AND w.priority BETWEEN 0 AND 9
 $$;
 COMMENT ON FUNCTION tokens_put_off IS 'Lets a token rest that the database refuses, so that the others go on.';

@@ -10,66 +10,76 @@ COMMENT ON COLUMN proofs.hash IS 'SHA-256 of the proof.';
 COMMENT ON COLUMN proofs.account IS 'The account whose owner has proved to have its mailbox.';
 COMMENT ON COLUMN proofs.expires_at IS 'The proof can''t be taken from then on.';
 
-CREATE FUNCTION token_refusal(token tokens, status text) RETURNS text VOLATILE
-RETURN CASE WHEN token.id IS NULL THEN 'unknown'
-    WHEN token.consumed_at IS NOT NULL THEN 'consumed'
-    WHEN token.expires_at <= floor(extract(epoch FROM clock_timestamp())) THEN 'expired'
-    WHEN token.failures >= 5 THEN 'locked'
-    WHEN NOT token_fits(token.action, status) THEN 'ineligible' END;
-COMMENT ON FUNCTION token_refusal IS
-    'Why a token can''t be consumed while its account has a status: unknown, consumed, expired, locked or ineligible; '
-    'null if it can.';
-
 CREATE FUNCTION token_consume(
-    secret bytea, action text, OUT account bigint, OUT login text, OUT proof text, OUT why text
+    secret bytea, action text, OUT account jsonb, OUT login text, OUT proof text, OUT why text, OUT missing integer,
+    OUT returns_to text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     token tokens;
-    status text;
+    asked actions;
+    state text;
+    failed text;
 BEGIN
-    SELECT * INTO token FROM tokens AS t WHERE t.secret = token_consume.secret AND t.action::text = token_consume.action;
+    SELECT * INTO asked FROM actions AS a WHERE a.name = token_consume.action;
+    SELECT * INTO token FROM tokens AS t WHERE t.secret = token_consume.secret AND t.action = token_consume.action;
     -- without locks, which would need a commit to disk: each refusal takes the same time
-    why := token_refusal(token, account_status(token.account));
+    why := token_refusal(token, asked, account_status(token.account));
     IF why IS NOT NULL THEN RETURN; END IF;
     -- the account first, as a change of its status does
-    status := account_lock(token.account);
-    -- a bound application does not lock its accounts, and the use of a recovery ends the others
-    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(token.account))
-    WHERE token.action = 'password_recovery';
+    state := account_lock(token.account);
+    -- a bound application does not lock its accounts, and the use of a proof ends the others
+    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(token.account)) WHERE asked.proof;
     SELECT * INTO token FROM tokens AS t WHERE t.id = token.id FOR NO KEY UPDATE;
-    why := token_refusal(token, status);
+    why := token_refusal(token, asked, state);
     IF why IS NOT NULL THEN RETURN; END IF;
-    UPDATE tokens AS t SET consumed_at = epoch() WHERE t.id = token.id;
-    IF NOT FOUND THEN
-        why := 'expired';  -- between the look and this statement
+    -- before the function of the application, which may delete the account
+    account := account_id(token.account);
+    SELECT a.login INTO login FROM account_rows(ARRAY[token.account]) AS a WHERE token.account IS NOT NULL;
+    BEGIN
+        UPDATE tokens AS t SET consumed_at = epoch() WHERE t.id = token.id;
+        IF NOT FOUND THEN why := 'expired'; END IF;  -- between the look and this statement
+    EXCEPTION WHEN object_not_in_prerequisite_state THEN
+        GET STACKED DIAGNOSTICS failed = CONSTRAINT_NAME;
+        IF failed <> 'tokens_refused' THEN RAISE; END IF;
+        why := 'refused';
+    END;
+    IF why IS NOT NULL THEN
+        account := NULL;
+        login := NULL;
         RETURN;
     END IF;
-    account := token.account;
-    SELECT a.login INTO login FROM account_rows(ARRAY[token.account]) AS a;
-    IF token.action = 'password_recovery' THEN
+    returns_to := asked.returns_to;
+    missing := (SELECT count(*) FROM tokens AS t WHERE t.id = token.id AND t.request IS NOT NULL);
+    IF asked.proof THEN
         proof := translate(encode(token_secret(), 'base64'), '+/=', '-_');
         INSERT INTO proofs (hash, account) VALUES (sha256(convert_to(proof, 'UTF8')), token.account);
         DELETE FROM proofs WHERE expires_at < now() - interval '1 hour';
     END IF;
 END $$;
 COMMENT ON FUNCTION token_consume IS
-    'Consumes a token whose signature was verified, once, and returns its account and, for a recovery, a proof for '
-    'proof_take(). `why` is null, or why it was refused: unknown, consumed, expired, locked or ineligible.';
+    'Consumes a token whose signature was verified, once, with all that its action does, and returns its account, a proof '
+    'for proof_take() if the action has one, how many confirmations the request still lacks, and where a browser goes. `why` '
+    'is null, or why it was refused: unknown, consumed, expired, locked, ineligible, or refused by the application.';
+
+CREATE FUNCTION action_page(name text, OUT code boolean, OUT returns_to text, OUT titles jsonb) RETURNS SETOF record
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    SELECT a.code, a.returns_to, a.titles FROM actions AS a WHERE a.name = action_page.name
+$$;
+COMMENT ON FUNCTION action_page IS 'What the page of an action needs; no row if there is no such action.';
 
 CREATE FUNCTION token_failed(secret bytea) RETURNS boolean LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     WITH counted AS (
-        UPDATE tokens AS t SET failures = t.failures + 1
-        WHERE t.secret = token_failed.secret AND t.action = 'password_recovery' AND t.consumed_at IS NULL
-            AND t.failures < 5
+        UPDATE tokens AS t SET failures = t.failures + 1 FROM actions AS a
+        WHERE t.secret = token_failed.secret AND a.name = t.action AND a.code AND t.consumed_at IS NULL AND t.failures < 5
         RETURNING true
     )
     SELECT count(*) > 0 FROM counted
 $$;
 COMMENT ON FUNCTION token_failed IS
-    'Counts a wrong code for a token of recovery, and returns whether there is one that is not locked. The code is part '
-    'of the signature, so who verifies it calls this.';
+    'Counts a wrong code for a token whose action has one, and returns whether there is one that is not locked. The code is '
+    'part of the signature, so who verifies it calls this.';
 
 CREATE FUNCTION token_locked(secret bytea) RETURNS boolean LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
@@ -81,49 +91,168 @@ COMMENT ON FUNCTION token_locked IS
     'Whether too many codes were wrong for a token. Who says that a code is right asks this before, so that nobody learns '
     'a code while wrong ones can''t be counted.';
 
-CREATE FUNCTION token_again(account bigint, wanted token_action) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION ask_refuse(action text, why text, hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'action %: %', action, why USING ERRCODE = 'invalid_parameter_value', HINT = coalesce(hint, '');
+END $$;
+COMMENT ON FUNCTION ask_refuse IS 'Raises the error of a bad argument of ask().';
+
+CREATE FUNCTION ask_action(name text) RETURNS actions LANGUAGE plpgsql STABLE
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+DECLARE
+    found actions := (SELECT a FROM actions AS a WHERE a.name = ask_action.name);
+BEGIN
+    IF found.name IS NULL THEN PERFORM action_unknown(name); END IF;
+    IF NOT pg_has_role(pgmta.acting(), found.asker, 'MEMBER') THEN
+        RAISE EXCEPTION 'action %: % is no member of %', found.name, pgmta.acting(), found.asker
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN found;
+END $$;
+COMMENT ON FUNCTION ask_action IS 'An action by its name. Raises an error if there is none, or if the role may not ask for it.';
+
+CREATE FUNCTION ask_token(action actions, account bigint, email text, data jsonb) RETURNS bigint LANGUAGE plpgsql
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+    first bigint;
 BEGIN
-    IF NOT token_fits(wanted, account_lock(token_again.account)) THEN
+    IF account IS NOT NULL AND NOT token_fits(action.statuses, account_lock(ask_token.account)) THEN
         PERFORM pgmta.prove_earlier();
-        RETURN;
+        RETURN NULL;
     END IF;
     -- of clients that ask together the second sees the token of the first: the next statement has a new
     -- snapshot. A bound application does not lock its accounts
-    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(token_again.account));
+    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer,
+        CASE WHEN ask_token.account IS NULL THEN hashtext(pgmta.mailbox_key(ask_token.email)) ELSE hashint8(ask_token.account) END);
     -- the owner gets one mail, however often a client asks
-    INSERT INTO tokens (action, account) SELECT wanted, token_again.account
-    WHERE NOT EXISTS (
-        SELECT FROM tokens AS t WHERE t.account = token_again.account AND t.action = wanted
-            AND t.consumed_at IS NULL AND t.failures < 5 AND t.expires_at > epoch()
-            AND abs(t.created_at - epoch()) < 60);  -- a later time is of a clock that was set back
-    IF NOT FOUND THEN PERFORM pgmta.prove_earlier(); END IF;
+    PERFORM FROM tokens AS t
+    WHERE CASE WHEN ask_token.account IS NULL
+            THEN t.account IS NULL AND pgmta.mailbox_key(t.email) = pgmta.mailbox_key(ask_token.email)
+            ELSE t.account = ask_token.account END
+        AND t.action = action.name AND t.consumed_at IS NULL AND t.failures < 5
+        AND t.expires_at > t.created_at  -- it was not ended
+        -- a later time is of a clock that was set back
+        AND abs(t.created_at - epoch()) < extract(epoch FROM action.every);
+    IF FOUND THEN
+        PERFORM pgmta.prove_earlier();
+        RETURN NULL;
+    END IF;
+    first := nextval('tokens_id_seq');
+    INSERT INTO tokens (id, action, account, email, data, request) VALUES (
+        first, action.name, ask_token.account, CASE action.confirmed_by WHEN 'email' THEN ask_token.email END, ask_token.data,
+        CASE action.confirmed_by WHEN 'both' THEN first END);
+    INSERT INTO tokens (action, account, email, data, request)
+    SELECT action.name, ask_token.account, ask_token.email, ask_token.data, first WHERE action.confirmed_by = 'both';
+    RETURN first;
 END $$;
-COMMENT ON FUNCTION token_again IS 'Makes a token for an account whose status fits, at most one per minute.';
+COMMENT ON FUNCTION ask_token IS
+    'Makes a token, or the two of a request, and returns the first; null if the status of the account does not fit, or if '
+    'it was asked too recently.';
+
+CREATE FUNCTION ask(action text, account text DEFAULT NULL, email text DEFAULT NULL, data jsonb DEFAULT '{}') RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    asked actions := ask_action(ask.action);
+    number bigint;
+    lacks text[];
+BEGIN
+    IF ask.account IS NULL AND asked.confirmed_by <> 'email' THEN
+        PERFORM ask_refuse(asked.name, 'it needs an account');
+    ELSIF ask.email IS NULL AND asked.confirmed_by <> 'account' THEN
+        PERFORM ask_refuse(asked.name, 'it needs an email');
+    ELSIF ask.email IS NOT NULL AND asked.confirmed_by = 'account' THEN
+        PERFORM ask_refuse(asked.name, 'its mail goes to the mailbox of the account', 'Give other addresses in data.');
+    ELSIF nullif(pgmta.mailbox_domain(ask.email COLLATE "C"), 'sms') IS NULL AND ask.email IS NOT NULL THEN
+        PERFORM ask_refuse(asked.name, format('%s is no mailbox', to_json(left(ask.email, 100))));
+    ELSIF jsonb_typeof(ask.data) IS DISTINCT FROM 'object' THEN
+        PERFORM ask_refuse(asked.name, 'data is no JSON object', 'Give words by name: {"team": "Sales"}.');
+    ELSIF octet_length(ask.data::text) > 8192 THEN
+        PERFORM ask_refuse(asked.name, 'data is over 8 KB');
+    END IF;
+    IF ask.account IS NOT NULL THEN
+        number := account_number(ask.account);
+        IF number IS NULL THEN PERFORM ask_refuse(asked.name, format('there is no account %s', to_json(left(ask.account, 100)))); END IF;
+    END IF;
+    lacks := ARRAY(SELECT w FROM jsonb_object_keys(action_words(asked.template)) AS w
+        WHERE w <> ALL ('{link,token,login,email,new_email,code,minutes}') AND NOT ask.data ? w ORDER BY w);
+    IF number IS NOT NULL AND lacks <> '{}' THEN
+        lacks := ARRAY(SELECT w FROM unnest(lacks) AS w, account_rows(ARRAY[number]) AS a WHERE (a.words ? w) IS NOT TRUE);
+    END IF;
+    IF lacks <> '{}' THEN
+        PERFORM ask_refuse(asked.name, format('data lacks %s', array_to_string(lacks, ', ')),
+            format('The template %s has these words.', asked.template));
+    END IF;
+    RETURN ask_token(asked, number, ask.email, ask.data);
+END $$;
+COMMENT ON FUNCTION ask IS
+    'Asks for the mail of an action, about an account by its id, to an address, or both, as the action says. `data` has further '
+    'words of the mail, and the function of the application gets it. Returns the token, the first one if both mailboxes '
+    'confirm; null if the status of the account does not fit, or if it was asked too recently.';
+
+CREATE FUNCTION ask_named(action text, name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+DECLARE
+    asked actions := ask_action(ask_named.action);
+BEGIN
+    IF asked.confirmed_by <> 'account' THEN PERFORM ask_refuse(asked.name, 'it needs an email', 'Call lifecycle.ask().'); END IF;
+    PERFORM ask_token(asked, number, NULL, '{}') FROM unnest(account_named(ask_named.name)) AS number;
+END $$;
+COMMENT ON FUNCTION ask_named IS
+    'Asks for the mail of an action for the accounts with this login, or with this mailbox in any spelling. Says nothing of '
+    'whether there is one.';
 
 CREATE FUNCTION recover(name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-DECLARE
-    found bigint;
 BEGIN
-    FOREACH found IN ARRAY coalesce(account_named(recover.name), '{}') LOOP
-        PERFORM token_again(found, 'password_recovery');
-    END LOOP;
+    PERFORM ask_named('password_recovery', recover.name);
 END $$;
 COMMENT ON FUNCTION recover IS
     'Makes a token of recovery for the active account with this login, or with this mailbox in any spelling, at most one '
     'per minute. Says nothing of whether there is one.';
 
-CREATE FUNCTION activate_again(account bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION activate_again(account text) RETURNS bigint LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM token_again(activate_again.account, 'activation');
-END $$;
+    SELECT ask('activation', activate_again.account)
+$$;
 COMMENT ON FUNCTION activate_again IS
-    'Makes another token of activation for an account that is provisioned, at most one per minute.';
+    'Makes another token of activation for an account that is provisioned, at most one per minute; null otherwise.';
 
-CREATE FUNCTION proof_take(proof text, OUT account bigint, OUT login text) RETURNS SETOF record
+CREATE FUNCTION mail_again(action text DEFAULT NULL, since interval DEFAULT '1 day') RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    made integer;
+BEGIN
+    IF mail_again.action IS NOT NULL AND NOT EXISTS (SELECT FROM actions AS a WHERE a.name = mail_again.action) THEN
+        PERFORM action_unknown(mail_again.action);
+    END IF;
+    -- two calls would make two tokens of one
+    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, 0);
+    INSERT INTO tokens (action, account, email, data, request)
+    SELECT t.action, t.account, t.email, t.data, t.request FROM tokens AS t JOIN actions AS a ON a.name = t.action
+    WHERE t.action = coalesce(mail_again.action, t.action) AND t.consumed_at IS NULL
+        AND t.expires_at <= epoch() AND t.expires_at > extract(epoch FROM now() - since)
+        AND t.expires_at > t.created_at  -- it was not ended
+        AND (t.collected_at IS NULL OR t.message_id IS NOT NULL AND NOT EXISTS (
+            SELECT FROM pgmta.attempts AS m WHERE m.message_id = t.message_id AND m.event IN ('delivered', 'unknown')))
+        AND (t.account IS NULL OR token_fits(a.statuses, account_status(t.account)))
+        AND NOT EXISTS (
+            SELECT FROM tokens AS n WHERE n.id > t.id AND n.action = t.action AND n.expires_at > n.created_at
+                AND CASE WHEN t.request IS NOT NULL AND n.request = t.request THEN (n.email IS NULL) = (t.email IS NULL)
+                    WHEN t.account IS NULL THEN n.account IS NULL AND pgmta.mailbox_key(n.email) = pgmta.mailbox_key(t.email)
+                    ELSE n.account = t.account END)
+    ORDER BY t.id;
+    GET DIAGNOSTICS made = ROW_COUNT;
+    RETURN made;
+END $$;
+COMMENT ON FUNCTION mail_again IS
+    'Makes new tokens for those, of one action or of all, that expired in this time while their mail never left, if their '
+    'account still fits and there is no newer one. Returns how many.';
+
+CREATE FUNCTION proof_take(proof text, OUT account text, OUT login text) RETURNS SETOF record
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -131,8 +260,8 @@ DECLARE
 BEGIN
     DELETE FROM proofs AS p WHERE p.hash = sha256(convert_to(proof_take.proof, 'UTF8')) RETURNING * INTO taken;
     IF taken.expires_at > now() THEN
-        RETURN QUERY SELECT a.id, a.login FROM account_rows(ARRAY[taken.account]) AS a WHERE a.status = 'active';
+        RETURN QUERY SELECT a.id, a.login FROM account_rows(ARRAY[taken.account]) AS a WHERE a.status <> 'suspended';
     END IF;
 END $$;
 COMMENT ON FUNCTION proof_take IS
-    'Takes the proof of a recovery, once within 15 minutes, and returns the account; no row for any other text.';
+    'Takes a proof, once within 15 minutes, and returns the account; no row for any other text.';

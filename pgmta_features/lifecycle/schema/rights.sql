@@ -6,14 +6,16 @@ INSERT INTO rights (object, role, privileges)
 SELECT object, role, g.privileges
 FROM (VALUES
     ('{FUNCTION accounts_check}'::text[], '{pgmta_queued,pgmta_web}'::text[], 'EXECUTE'),
-    ('{FUNCTION collect,FUNCTION collect_actions,FUNCTION tokens_waiting,FUNCTION tokens_lease,FUNCTION tokens_printed,'
-        'FUNCTION tokens_put_off}', '{pgmta_queued}', 'EXECUTE'),
-    ('{FUNCTION token_consume,FUNCTION token_failed,FUNCTION token_locked}', '{pgmta_web}', 'EXECUTE'),
-    ('{FUNCTION recover,FUNCTION activate_again,FUNCTION proof_take,FUNCTION account_changed,FUNCTION mailbox_changed}',
-        '{pgmta_submit}', 'EXECUTE'),
+    ('{FUNCTION collect,FUNCTION collect_actions,FUNCTION collect_check,FUNCTION tokens_waiting,FUNCTION tokens_lease,'
+        'FUNCTION tokens_printed,FUNCTION tokens_put_off}', '{pgmta_queued}', 'EXECUTE'),
+    ('{FUNCTION action_page,FUNCTION token_consume,FUNCTION token_failed,FUNCTION token_locked}', '{pgmta_web}', 'EXECUTE'),
+    ('{FUNCTION mail_again}', '{pgmta_operator}', 'EXECUTE'),
+    ('{FUNCTION ask,FUNCTION ask_named,FUNCTION recover,FUNCTION activate_again,FUNCTION proof_take,FUNCTION account_inserted,'
+        'FUNCTION account_changed,FUNCTION mailbox_changed,FUNCTION account_deleted}', '{pgmta_submit}', 'EXECUTE'),
+    ('{actions}', '{pgmta_queued,pgmta_operator,pgmta_reader,pgmta_submit}', 'SELECT'),
     ('{collections,jobs,user_action_queue,waiting_tokens,installation}', '{pgmta_queued,pgmta_operator,pgmta_reader}', 'SELECT'),
     ('{tokens}', '{pgmta_operator,pgmta_reader}',
-        'SELECT (id, action, account, expires_at, consumed_at, created_at, collected_at, message_id, failures)')
+        'SELECT (id, action, account, expires_at, consumed_at, created_at, collected_at, message_id, failures, request)')
 ) AS g (objects, roles, privileges), unnest(g.objects) AS object, unnest(g.roles) AS role;
 
 CREATE FUNCTION grants() RETURNS text[] LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$

@@ -31,8 +31,6 @@ INSERT INTO installation DEFAULT VALUES;
 
 CREATE TYPE account_status AS ENUM ('provisioned', 'active', 'suspended');
 COMMENT ON TYPE account_status IS 'A new account is provisioned, its owner activates it, and operators suspend it.';
-CREATE TYPE token_action AS ENUM ('activation', 'password_recovery');
-COMMENT ON TYPE token_action IS 'What a token is for.';
 
 CREATE FUNCTION epoch() RETURNS bigint STABLE PARALLEL SAFE RETURN floor(extract(epoch FROM now()))::bigint;
 COMMENT ON FUNCTION epoch IS 'Seconds since 1970 at the begin of the transaction.';

@@ -255,16 +255,16 @@ def test_a_recovery_finds_its_account_by_the_mailbox_in_any_spelling(
 def test_an_activation_is_asked_for_once_a_minute(accounts: psycopg.Connection) -> None:
     add_accounts(accounts, 1)
     for _ in range(30):
-        accounts.execute("SELECT activate_again(1)")
+        accounts.execute("SELECT activate_again('1')")
     assert fetch(accounts, "SELECT count(*) FROM tokens") == (1,)
     accounts.execute("UPDATE tokens SET created_at = created_at - 60")
     for _ in range(2):
-        accounts.execute("SELECT activate_again(1)")
+        accounts.execute("SELECT activate_again('1')")
     assert fetch(accounts, "SELECT count(*) FROM tokens") == (2,)
     # the clock was set back by an hour: that is no hour of silence
     accounts.execute("UPDATE tokens SET created_at = created_at + 3600")
     for _ in range(2):
-        accounts.execute("SELECT activate_again(1)")
+        accounts.execute("SELECT activate_again('1')")
     assert fetch(accounts, "SELECT count(*) FROM tokens") == (3,)
 
 

@@ -13,8 +13,8 @@ from queued.daemon.queued import main
 from tests.features.lifecycle.tokens import put_templates, settings
 
 
-def check(folder: Path, database: str, activation: str) -> Result:
-    sections = settings(folder, activation={"template": activation})
+def check(folder: Path, database: str) -> Result:
+    sections = settings(folder)
     sections["environment"] = {"database": {"uri": database}}
     file = folder / "queued.yaml"
     file.write_text(yaml.safe_dump(sections))
@@ -22,13 +22,12 @@ def check(folder: Path, database: str, activation: str) -> Result:
 
 
 def test_what_a_collector_misses(db: psycopg.Connection, database: str, tmp_path: Path) -> None:
-    result = check(tmp_path, database, "activation")
+    result = check(tmp_path, database)
     assert result.exit_code == 2
     assert "has no schema lifecycle: run `queuectl lifecycle install`" in result.stderr
     install(database)
-    put_templates(db)
-    assert check(tmp_path, database, "activation").exit_code == 0
-    result = check(tmp_path, database, "activatoin")
+    result = check(tmp_path, database)
     assert result.exit_code == 2
-    assert "collectors[0]: " in result.stderr
-    assert "activation" in result.stderr
+    assert 'collectors[0]: action activation: there is no template "activation"' in result.stderr
+    put_templates(db)
+    assert check(tmp_path, database).exit_code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import uuid
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -16,8 +17,9 @@ from pgmta.errors import MigrationError
 from pgmta.postgres.embedded.programs import tool
 from pgmta_features.lifecycle.installation import install, remove, schema_text
 from queued.cli.queuectl import main
-from tests.features.lifecycle.test_bound import PAGE
 from tests.support.rows import fetch
+
+PAGE = Path(__file__).parents[3] / "docs" / "programs" / "lifecycle.md"
 
 NEW = "INSERT INTO accounts (email, login)\n\tVALUES ('user@example.com', 'user123');"
 CONSUME = """UPDATE

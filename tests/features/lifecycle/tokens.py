@@ -28,13 +28,10 @@ _TEMPLATES = {
 }  # fmt: skip
 
 ACTIONS = {
-    "activation": {
-        "template": "activation", "priority": 4, "key": "activate", "url": f"{URL}/activate",
-    },
-    "password_recovery": {
-        "template": "recovery", "priority": 1, "key": "recover", "url": f"{URL}/recover",
-    },
-}  # fmt: skip
+    "activation": {"key": "activate", "url": f"{URL}/activate"},
+    "password_recovery": {"key": "recover", "url": f"{URL}/recover"},
+    "*": {"key": "confirm", "url": URL},
+}
 
 
 def put_templates(db: psycopg.Connection) -> None:

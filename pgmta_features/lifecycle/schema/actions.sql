@@ -1,0 +1,161 @@
+-- Actions: what a token is for, what its mail is, and what it does when it comes back.
+
+CREATE TABLE actions (
+    name text PRIMARY KEY CONSTRAINT actions_name CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$' COLLATE "C"),
+    template text NOT NULL,
+    priority smallint NOT NULL DEFAULT 4 CONSTRAINT actions_priority CHECK (priority BETWEEN 0 AND 9),
+    expiry interval NOT NULL DEFAULT '15 minutes' CONSTRAINT actions_expiry CHECK (expiry >= '1 second'),
+    expiry_from text NOT NULL DEFAULT 'insert' CONSTRAINT actions_expiry_from CHECK (expiry_from IN ('insert', 'delivery')),
+    confirmed_by text NOT NULL DEFAULT 'account'
+        CONSTRAINT actions_confirmed_by CHECK (confirmed_by IN ('account', 'email', 'both')),
+    statuses text[] NOT NULL DEFAULT '{active}' CONSTRAINT actions_statuses CHECK (
+        statuses <@ '{provisioned,active,suspended}' AND cardinality(statuses) > 0),
+    code boolean NOT NULL DEFAULT false,
+    proof boolean NOT NULL DEFAULT false,
+    calls text,
+    asker text,
+    every interval NOT NULL DEFAULT '1 minute' CONSTRAINT actions_every CHECK (every >= '0'),
+    url text,
+    returns_to text,
+    titles jsonb CONSTRAINT actions_titles CHECK (jsonb_typeof(titles) = 'object'),
+    -- a proof says who has the mailbox of an account
+    CONSTRAINT actions_proof CHECK (NOT proof OR confirmed_by = 'account')
+);
+COMMENT ON TABLE actions IS 'What tokens are for. The owner of the schema writes these rows.';
+COMMENT ON COLUMN actions.name IS 'As tokens.action, and in the path of its page.';
+COMMENT ON COLUMN actions.template IS 'Template of its mail. That of a language has the name with .de or .pt-br behind it.';
+COMMENT ON COLUMN actions.priority IS 'Of its mail. Tokens of a lower number are collected first.';
+COMMENT ON COLUMN actions.expiry IS 'For how long a token can be consumed.';
+COMMENT ON COLUMN actions.expiry_from IS
+    'Since when that time counts: insert, or delivery of its mail, which is given up five days after the insert.';
+COMMENT ON COLUMN actions.confirmed_by IS
+    'Whose mailbox gets the mail: account, email (the address given to ask()), or both, which confirm one request.';
+COMMENT ON COLUMN actions.statuses IS 'Statuses of an account with which tokens are mailed and consumed.';
+COMMENT ON COLUMN actions.code IS 'Whether five digits are typed in beside the link.';
+COMMENT ON COLUMN actions.proof IS 'Whether a consumption returns a proof for proof_take(), and ends the others of its account.';
+COMMENT ON COLUMN actions.calls IS
+    'Function `schema.name` of the application, (account text, email text, data jsonb) returning boolean; null: none. '
+    'It runs in the transaction that consumes the token.';
+COMMENT ON COLUMN actions.asker IS 'Role whose members may ask(); null: all who may call it.';
+COMMENT ON COLUMN actions.every IS 'An account, or a mailbox without one, gets at most one token in this time.';
+COMMENT ON COLUMN actions.url IS 'Page of the application that takes ?token=; null: the page of queued web.';
+COMMENT ON COLUMN actions.returns_to IS 'Where queued web sends browsers afterwards; null: a page of its own.';
+COMMENT ON COLUMN actions.titles IS 'Heading of the page of queued web, by language: {"en": "Delete your account"}.';
+COMMENT ON CONSTRAINT actions_name ON actions IS 'A word of a path.';
+COMMENT ON CONSTRAINT actions_priority ON actions IS 'As that of mail.';
+COMMENT ON CONSTRAINT actions_expiry ON actions IS 'At least a second.';
+COMMENT ON CONSTRAINT actions_expiry_from ON actions IS 'insert or delivery.';
+COMMENT ON CONSTRAINT actions_confirmed_by ON actions IS 'account, email or both.';
+COMMENT ON CONSTRAINT actions_statuses ON actions IS 'provisioned, active and suspended.';
+COMMENT ON CONSTRAINT actions_every ON actions IS '0 for no limit.';
+COMMENT ON CONSTRAINT actions_titles ON actions IS 'An object.';
+COMMENT ON CONSTRAINT actions_proof ON actions IS 'A proof needs confirmed_by account.';
+
+-- before the trigger, which would ask for their templates
+INSERT INTO actions (name, template, priority, statuses, code, proof) VALUES
+    ('activation', 'activation', 4, '{provisioned}', false, false),
+    ('password_recovery', 'recovery', 1, '{active}', true, true);
+
+CREATE FUNCTION action_words(template text, tenant text DEFAULT NULL) RETURNS jsonb LANGUAGE sql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT t.words FROM templates AS t
+    WHERE t.name = action_words.template AND (action_words.tenant IS NULL OR t.tenant IN (action_words.tenant, ''))
+    ORDER BY t.tenant DESC, t.version DESC LIMIT 1
+$$;
+COMMENT ON FUNCTION action_words IS
+    'The words of the newest version of a template, of a tenant or of any; null if there is none.';
+
+CREATE FUNCTION action_refuse(name text, column_name text, why text, hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION '%', format('action %s, column %s: %s', to_json(left(name, 100)), column_name, why) USING
+        ERRCODE = 'invalid_parameter_value', SCHEMA = 'lifecycle', TABLE = 'actions', COLUMN = column_name,
+        HINT = coalesce(hint, '');
+END $$;
+COMMENT ON FUNCTION action_refuse IS 'Raises the error of a row of actions.';
+
+CREATE FUNCTION action_unknown(name text) RETURNS void LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+DECLARE
+    known text[] := ARRAY(SELECT a.name FROM actions AS a ORDER BY a.name);
+BEGIN
+    RAISE EXCEPTION 'there is no action %', coalesce(to_json(left(name, 100))::text, 'null') USING
+        ERRCODE = 'invalid_parameter_value', SCHEMA = 'lifecycle', TABLE = 'actions',
+        HINT = coalesce('Did you mean ' || pgmta.nearest_word(name, known) || '?', 'There is ' || array_to_string(known, ', ') || '.');
+END $$;
+COMMENT ON FUNCTION action_unknown IS 'Raises the error of an action that is not there, which names the nearest one.';
+
+CREATE FUNCTION actions_checked() RETURNS trigger LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+DECLARE
+    words jsonb := action_words(NEW.template);
+    fault text;
+    known text[];
+BEGIN
+    IF TG_OP = 'UPDATE' AND OLD.name <> NEW.name THEN
+        PERFORM action_refuse(OLD.name, 'name', 'it stays', 'Insert another action, and delete this one.');
+    END IF;
+    IF words IS NULL THEN
+        known := ARRAY(SELECT DISTINCT t.name FROM pgmta.templates AS t ORDER BY t.name);
+        PERFORM action_refuse(NEW.name, 'template', format('there is no template %s', to_json(left(NEW.template, 100))),
+            CASE WHEN known = '{}' THEN 'There is no template yet: `queuectl template put` stores one.'
+                ELSE coalesce('Did you mean ' || pgmta.nearest_word(NEW.template, known) || '?',
+                    'There is ' || array_to_string(known[:10], ', ') || '.') END);
+    ELSIF NOT words ?| '{link,token}' THEN
+        PERFORM action_refuse(NEW.name, 'template', format('%s has neither {{link}} nor {{token}}', to_json(NEW.template)));
+    ELSIF words ? 'code' AND NOT NEW.code THEN
+        PERFORM action_refuse(NEW.name, 'code', format('%s has the word {{code}}', to_json(NEW.template)), 'Set code to true.');
+    ELSIF words ? 'new_email' AND NEW.confirmed_by = 'account' THEN
+        PERFORM action_refuse(NEW.name, 'confirmed_by', format('%s has the word {{new_email}}', to_json(NEW.template)),
+            'Set confirmed_by to email or both.');
+    END IF;
+    IF NEW.calls IS NOT NULL THEN
+        fault := calls_fault(NEW.calls);
+        IF fault IS NOT NULL THEN PERFORM action_refuse(NEW.name, 'calls', fault); END IF;
+    END IF;
+    IF to_regrole(quote_ident(NEW.asker)) IS NULL AND NEW.asker IS NOT NULL THEN
+        PERFORM action_refuse(NEW.name, 'asker', format('there is no role %s', to_json(left(NEW.asker, 100))),
+            'Did you mean ' || pgmta.nearest_word(NEW.asker, ARRAY(SELECT r.rolname::text FROM pg_roles AS r)) || '?');
+    END IF;
+    IF NEW.url !~ '^https?://[^/?#@[:space:][:cntrl:]]+(/[^?#[:space:][:cntrl:]]*)?$' THEN
+        PERFORM action_refuse(NEW.name, 'url', 'it is no URL with http or https without query and fragment');
+    END IF;
+    IF NEW.returns_to !~ '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^#[:space:][:cntrl:]]*)?$' THEN
+        PERFORM action_refuse(NEW.name, 'returns_to', 'it is no URL with http or https without fragment');
+    END IF;
+    -- web.yaml has the page for recoveries
+    IF NEW.proof AND NEW.returns_to IS NULL AND NEW.url IS NULL AND NEW.name <> 'password_recovery' THEN
+        PERFORM action_refuse(NEW.name, 'proof', 'no page of the application gets the proof', 'Set returns_to or url.');
+    END IF;
+    fault := (SELECT t.key FROM jsonb_each(NEW.titles) AS t WHERE jsonb_typeof(t.value) <> 'string' LIMIT 1);
+    IF fault IS NOT NULL THEN
+        PERFORM action_refuse(NEW.name, 'titles', format('the title of %s is no text', to_json(fault)));
+    END IF;
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION actions_checked IS 'Raises the error of a row with which no token could be mailed or consumed.';
+CREATE TRIGGER actions_checked BEFORE INSERT OR UPDATE ON actions FOR EACH ROW EXECUTE FUNCTION actions_checked();
+COMMENT ON TRIGGER actions_checked ON actions IS 'A bad row is not stored.';
+
+CREATE FUNCTION actions_changed() RETURNS trigger LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+DECLARE
+    mails bigint[];
+BEGIN
+    -- tokens that are inserted meanwhile would wait with the old priority
+    LOCK TABLE tokens IN SHARE ROW EXCLUSIVE MODE;
+    IF TG_OP = 'UPDATE' THEN
+        UPDATE waiting_tokens AS w SET priority = NEW.priority FROM tokens AS t
+        WHERE t.id = w.token AND t.action = NEW.name AND w.priority = OLD.priority;
+    ELSE
+        DELETE FROM waiting_tokens AS w USING tokens AS t
+        WHERE t.id = w.token AND t.action = OLD.name AND w.priority = OLD.priority;
+        SELECT array_agg(t.message_id ORDER BY t.message_id) INTO mails FROM tokens AS t
+        WHERE t.action = OLD.name AND t.consumed_at IS NULL AND t.message_id IS NOT NULL;
+        PERFORM pgmta.withdraw(mails, 'its action was deleted');
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION actions_changed IS 'Moves waiting tokens to another priority, or withdraws mail of a deleted action.';
+CREATE TRIGGER actions_moved AFTER UPDATE ON actions FOR EACH ROW WHEN (OLD.priority <> NEW.priority)
+    EXECUTE FUNCTION actions_changed();
+COMMENT ON TRIGGER actions_moved ON actions IS 'Tokens wait with the priority of their action.';
+CREATE TRIGGER actions_deleted AFTER DELETE ON actions FOR EACH ROW EXECUTE FUNCTION actions_changed();
+COMMENT ON TRIGGER actions_deleted ON actions IS 'Its tokens can no longer be consumed.';

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,7 +61,7 @@ async def resume(config: Path, name: str, tenant: str, *, halted: bool) -> None:
         number = await table.resume(await table.find(tenant, name), halted=halted)
         state = await table.state(tenant, name)
     if not number and state.done:
-        again = f"; `queuectl campaign retry {name}` sends what failed again"
+        again = f"; `queuectl campaign retry {shlex.quote(name)}` sends what failed again"
         print_line(f"{name} is done: no recipient is unsent{again if state.errored else ''}")
         return
     print_line(f"resumed {_jobs(number)} of {name}{'' if number else ': none is stopped'}")

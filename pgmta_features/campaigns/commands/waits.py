@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime, timedelta
 
 from pgmta_features.campaigns.campaign_table import CampaignState, Obstacles
@@ -12,7 +13,7 @@ _SOON = timedelta(seconds=2)  # a shorter distance of two mails is no obstacle
 
 def reasons(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[str]:
     """Return what a campaign waits for, a sentence each; none if it moves or is done."""
-    name, command = state.name, "queuectl campaign"
+    name, command = shlex.quote(state.name), "queuectl campaign"
     if not state.jobs:
         if not state.recipients:
             return [f"recipients: `{command} import {name} FILE`"]

@@ -4,7 +4,8 @@ CREATE TABLE campaigns (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT campaigns_tenant CHECK (
         octet_length(tenant) <= 64 AND tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]*)?$'),
-    name text COLLATE "C" NOT NULL CONSTRAINT campaigns_name CHECK (name ~ '^[A-Za-z][A-Za-z0-9._-]{0,63}$'),
+    name text COLLATE "C" NOT NULL CONSTRAINT campaigns_name CHECK (
+        length(name) <= 64 AND name ~ '^[A-Za-z][A-Za-z0-9._-]*( [A-Za-z0-9._-]+)*$'),
     credential text COLLATE "C" NOT NULL CONSTRAINT campaigns_credential CHECK (
         credential ~ '^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$'),
     template_id bigint NOT NULL CONSTRAINT campaigns_template REFERENCES templates,
@@ -41,7 +42,7 @@ COMMENT ON COLUMN campaigns.created_at IS 'When it was made.';
 COMMENT ON COLUMN campaigns.created_by IS 'The login that made it.';
 COMMENT ON CONSTRAINT campaigns_template ON campaigns IS 'Its version of a template stays as long as the campaign.';
 COMMENT ON CONSTRAINT campaigns_tenant ON campaigns IS 'As submit() takes it.';
-COMMENT ON CONSTRAINT campaigns_name ON campaigns IS 'A letter, then up to 63 letters, digits and . _ -';
+COMMENT ON CONSTRAINT campaigns_name ON campaigns IS 'A letter, then up to 63 letters, digits and . _ -, or single blanks within.';
 COMMENT ON CONSTRAINT campaigns_credential ON campaigns IS '1 to 64 letters, digits and . _ @ -';
 COMMENT ON CONSTRAINT campaigns_scope ON campaigns IS 'Up to 64 letters, digits and . _ -, or empty.';
 COMMENT ON CONSTRAINT campaigns_priority ON campaigns IS '0 to 9.';

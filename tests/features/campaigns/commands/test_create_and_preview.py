@@ -52,9 +52,25 @@ def test_campaigns_that_are_refused(site: Site) -> None:
         assert "Traceback" not in found.stderr
     again = site.run("create", "news", "--template", "hello", "--credential", "c")
     assert 'there is a campaign "news" already' in again.stderr
-    odd = site.run("create", "a b", "--template", "hello", "--credential", "c")
-    assert odd.stderr.startswith("error: name: it does not fit; A letter, then up to 63 letters")
+    for name in ("a  b", " a", "a ", "a\tb", "a" + 32 * " b"):
+        odd = site.run("create", name, "--template", "hello", "--credential", "c")
+        assert odd.stderr.startswith("error: name: it does not fit; A letter, then up to 63")
     assert column(site.db, "SELECT name FROM campaigns") == ["news"]
+
+
+def test_a_name_may_have_blanks(site: Site) -> None:
+    name = "Spring sale 2026"
+    site.create(name)
+    assert "import 'Spring sale 2026' FILE" in site.said("show", name)
+    site.said("import", name, site.file(HEAD + "a@x.example,Ann,Kiel\n"))
+    assert "Dear Ann" in site.said("preview", name)
+    site.said("start", name)
+    site.said("stop", name)
+    assert "resume 'Spring sale 2026'" in site.said("show", name)
+    assert name in site.said("list")
+    assert "did you mean Spring sale 2026?" in site.run("show", "Spring sail 2026").stderr
+    site.said("resume", name)
+    assert "a@x.example" in site.said("export", name)
 
 
 def test_the_preview_is_the_mail_of_a_recipient(site: Site, db: psycopg.Connection) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from queued.cli.options.queue_command import (
     instant,
     print_rows,
     read_address,
+    read_time,
     who,
 )
 from queued.cli.options.template_file import check_tenant
@@ -100,7 +101,7 @@ def _check(scopes: Scopes, tenant: str, name: str) -> None:
 @click.option("--reason", type=click.Choice(REASONS), default="operator", show_default=True,
               help="Why.")  # fmt: skip
 @click.option("--source", default="", help="Where you know it from; default: your name.")
-@click.option("--until", type=click.DateTime(), help="When it ends by itself; default: never.")
+@click.option("--until", metavar="TIME", help="When it ends by itself; default: never.")
 async def add(
     config: Path,
     address: str,
@@ -109,14 +110,15 @@ async def add(
     scope: str,
     reason: str,
     source: str,
-    until: datetime | None,
+    until: str | None,
 ) -> None:
     """Suppress ADDRESS. Mail that waits for it ends with its next attempt, of campaigns at once."""
-    if until and until <= datetime.now():
+    end = read_time(until, "--until", whole_days=True)
+    if end and end <= datetime.now(UTC):
         raise ConfigError([f"--until: {until} is over; `suppression remove` ends a suppression"])
     given = Suppression(
         address=read_address(address), tenant=_tenant(tenant, all_tenants), scope=scope,
-        reason=reason, source=source_of(source), until=until.astimezone() if until else None,
+        reason=reason, source=source_of(source), until=end,
     )  # fmt: skip
     async with _table(config) as table:
         _check(await table.scopes(), given.tenant, given.scope)

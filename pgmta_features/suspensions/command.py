@@ -26,6 +26,7 @@ from queued.cli.options.queue_command import (
     instant,
     print_rows,
     read_duration,
+    read_time,
     who,
 )
 
@@ -42,7 +43,7 @@ _KEY_FILTERS = ("domain", "sender", "tenant")  # one of these alone is the key o
 @click.option("--reason", required=True, help="Why, for other operators.")
 @click.option("--tag", default="", help="A name by which `suspend --end --tag` ends several.")
 @click.option("--for", "length", metavar="DURATION", help="End by itself after this time.")
-@click.option("--until", metavar="TIME", help="End by itself then: 2026-12-01T08:00+01:00.")
+@click.option("--until", metavar="TIME", help="End by itself then: '2026-12-24 18:00'.")
 async def suspend(
     config: Path,
     mx: str | None,
@@ -104,14 +105,8 @@ def _end(length: str | None, until: str | None) -> datetime | None:
         raise ConfigError(["--for and --until exclude each other"])
     if length:
         return datetime.now(UTC) + timedelta(seconds=read_duration(length, "--for"))
-    if not until:
-        return None
-    try:
-        # without an offset it is a time of this host
-        end = datetime.fromisoformat(until).astimezone()
-    except ValueError:
-        raise ConfigError([f"--until {until!r}: expected 2026-12-01T08:00+01:00"]) from None
-    if end <= datetime.now(UTC):
+    end = read_time(until, "--until", whole_days=True)
+    if end and end <= datetime.now(UTC):
         raise ConfigError([f"--until {until!r}: that is in the past"])
     return end
 

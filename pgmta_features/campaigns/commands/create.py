@@ -17,8 +17,7 @@ from pgmta_features.campaigns.commands.argument import about_campaign, short_err
 from pgmta_features.campaigns.commands.recipients import compiled
 from pgmta_features.campaigns.list_table import ListTable
 from pgmta_features.campaigns.lists.row_check import RECIPIENT, words_of
-from queued.cli.options.mail_options import time_option
-from queued.cli.options.queue_command import command, database_of, who
+from queued.cli.options.queue_command import command, database_of, read_time, who
 
 if TYPE_CHECKING:
     from queued.config import QueuedConfig
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--sender", help="Reverse-path, '' for none.  [default: that of the template]")
 @click.option("--scope", default="", help="Kind of mail that recipients unsubscribe from, as news.")
 @click.option("--priority", default=7, show_default=True, help="0 is first, 9 is last.")
-@click.option("--at", metavar="TIME", help="Begin then, such as 2026-01-31T09:30:00+01:00.")
+@click.option("--at", metavar="TIME", help="Begin then: '2026-12-24 18:00', 'in 2h'.")
 @click.option("--deadline", metavar="TIME", help="Send nothing after this time.")
 async def create(config: Path, name: str, tenant: str, at: str | None, deadline: str | None,
                  as_json: bool, **options: Any) -> None:  # fmt: skip
@@ -43,8 +42,8 @@ async def create(config: Path, name: str, tenant: str, at: str | None, deadline:
     is a missing tokens.unsubscribe_url, without which mail with a scope waits.
     """
     given = {
-        **options, "name": name, "tenant": tenant, "visible_at": time_option("--at", at),
-        "deadline": time_option("--deadline", deadline),
+        **options, "name": name, "tenant": tenant, "visible_at": read_time(at, "--at"),
+        "deadline": read_time(deadline, "--deadline"),
     }  # fmt: skip
     async with connected(database_of(config)) as db:
         table = ListTable(db, who())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ from pgmta.client.own_connection import enqueue
 from pgmta.client.results import stored
 from pgmta.command import print_json, print_line
 from pgmta.compose.submitted_mail import SubmittedMail
-from pgmta.errors import ConfigError
-from pgmta.mail.metadata import parse_time
 from pgmta.postgres.operator import connected
-from queued.cli.options.queue_command import database_of, parse_pairs
+from queued.cli.options.queue_command import database_of, parse_pairs, read_time
 
 _OPTIONS = [
-    click.option("--at", metavar="TIME", help="Send it then, such as 2026-01-31T09:30:00+01:00."),
+    click.option("--at", metavar="TIME", help="Send it then: '2026-12-24 18:00', 'in 2h'."),
     click.option("--deadline", metavar="TIME", help="Do not send it after this time."),
     click.option("--priority", default=5, show_default=True, help="0 is first, 9 is last."),
     click.option("--metadata", multiple=True, metavar="K=V", help="Metadata of the rows."),
@@ -51,8 +48,8 @@ def mail_arguments(options: dict[str, Any]) -> dict[str, Any]:
     return {
         **given,
         "metadata": parse_pairs(options["metadata"]),
-        "send_at": time_option("--at", options["at"]),
-        "deadline": time_option("--deadline", options["deadline"]),
+        "send_at": read_time(options["at"], "--at"),
+        "deadline": read_time(options["deadline"], "--deadline"),
     }
 
 
@@ -70,11 +67,3 @@ async def print_submitted(config: Path, mail: SubmittedMail, *, as_json: bool) -
         print_line(str(found))
         for each in suppressed:
             print_line(f"{each.recipient}: {each.reason}", err=True)
-
-
-def time_option(flag: str, text: str | None) -> datetime | None:
-    """Return the time that was given to a flag. Raises ConfigError."""
-    try:
-        return None if text is None else parse_time(text)
-    except ValueError as error:
-        raise ConfigError([f"{flag} {text!r}: {error}"]) from None

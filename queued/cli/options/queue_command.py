@@ -35,6 +35,7 @@ from pgmta.config.loader import load
 from pgmta.config.types import parse_duration
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import parse_recipient, with_domain
+from pgmta.mail.metadata import parse_time
 from pgmta.mail.text import printable
 from pgmta.postgres.locate import existing
 from queued.cli.options.fitted_widths import fitted_widths
@@ -159,6 +160,27 @@ def read_duration(text: str, flag: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise ConfigError([f"{flag}: {error}"]) from None
+
+
+def read_time(text: str | None, flag: str, *, whole_days: bool = False) -> datetime | None:
+    """Return the time that was given to a flag, and say it on stderr if people wrote it.
+
+    It is of RFC 3339, or one of `parse_written_time`, in the zone of this host. Raises ConfigError.
+    """
+    from queued.cli.options.written_time import parse_written_time, shown_time
+
+    if text is None:
+        return None
+    try:
+        return parse_time(text)
+    except ValueError:
+        pass
+    try:
+        found = parse_written_time(text, datetime.now(UTC), whole_days=whole_days)
+    except ValueError as error:
+        raise ConfigError([f"{flag} {text!r}: {error}"]) from None
+    print_line(f"{flag}: {shown_time(found)}", err=True)
+    return found
 
 
 def read_address(text: str) -> str:

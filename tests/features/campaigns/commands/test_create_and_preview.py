@@ -36,6 +36,14 @@ def test_a_campaign_uses_a_version_of_a_template(site: Site, db: psycopg.Connect
     ]  # fmt: skip
 
 
+def test_the_time_of_a_campaign_is_said_with_its_zone(site: Site) -> None:
+    made = site.run("create", "x-mas", "--template", "hello", "--credential", "ses-1",
+                    "--at", "24 Dec 2035 18:00 Europe/Berlin")  # fmt: skip
+    assert "--at: 2035-12-24 18:00:00 +01:00 (Europe/Berlin)\n" in made.stderr
+    query = "SELECT visible_at = '2035-12-24 17:00+00' FROM campaigns WHERE name = 'x-mas'"
+    assert column(site.db, query) == [True]
+
+
 def test_campaigns_that_are_refused(site: Site) -> None:
     for options, reason in (
         (("--template", "nope", "--credential", "c"), "nope"),

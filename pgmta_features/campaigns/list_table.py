@@ -125,6 +125,18 @@ class ListTable:
         row = await self._db.row(_SQL["recipient_by_number"], params)
         return Recipient(**row) if row else None
 
+    async def recipient_from(self, campaign: int, number: int) -> Recipient | None:
+        """Return the first recipient with this number or a higher one."""
+        params = {"campaign": campaign, "number": number}
+        row = await self._db.row(_SQL["recipient_from_number"], params)
+        return Recipient(**row) if row else None
+
+    async def recipient_with(self, campaign: int, address: str) -> Recipient | None:
+        """Return the recipient with an address, whose domain is in A-labels."""
+        params = {"campaign": campaign, "recipient": address}
+        row = await self._db.row(_SQL["recipient_with_address"], params)
+        return Recipient(**row) if row else None
+
     async def last(self, campaign: int) -> int:
         """Return the highest number of a recipient; 0 if there is none."""
         row = await self._db.row(_SQL["last"], {"campaign": campaign})

@@ -137,6 +137,16 @@ SELECT count(*) AS added, count(*) FILTER (WHERE state = 'invalid') AS suppresse
 -- One recipient.
 SELECT number, recipient, params FROM campaign_recipients WHERE campaign_id = %(campaign)s AND number = %(number)s
 
+-- name: recipient_from_number
+-- The next recipient from a number on.
+SELECT number, recipient, params FROM campaign_recipients WHERE campaign_id = %(campaign)s AND number >= %(number)s
+ORDER BY number LIMIT 1
+
+-- name: recipient_with_address
+-- The recipient with an address, and its words.
+SELECT number, recipient, params FROM campaign_recipients
+WHERE campaign_id = %(campaign)s AND mailbox_key(recipient) = mailbox_key(%(recipient)s) ORDER BY number LIMIT 1
+
 -- name: last
 -- The highest number.
 SELECT coalesce(max(number), 0) AS number FROM campaign_recipients WHERE campaign_id = %(campaign)s

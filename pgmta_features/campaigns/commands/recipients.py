@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -43,6 +44,21 @@ class CampaignRecipients:
             known = f"the last one is {last}" if last else "import some first"
             raise PgmtaError(f"{self.name} has no recipient {number}; {known}")
         return found
+
+    async def recipient_with(self, address: str) -> Recipient:
+        """Return the recipient with an address. Raises PgmtaError if there is none."""
+        found = await self.table.recipient_with(self.id, address)
+        if found is None:
+            raise PgmtaError(
+                f"{self.name} has no recipient {address}; `queuectl campaign export` has all"
+            )
+        return found
+
+    async def recipient_by_chance(self) -> Recipient:
+        """Return any recipient. Raises PgmtaError if there is none."""
+        last = await self.table.last(self.id)
+        found = await self.table.recipient_from(self.id, 1 + secrets.randbelow(last or 1))
+        return found or await self.recipient(1)
 
     def params(self, recipient: str, words: dict[str, Any], number: int) -> dict[str, Any]:
         """Return the parameters of a recipient's message, as a worker feeds them to the queue."""

@@ -95,6 +95,54 @@ def test_the_preview_is_the_mail_of_a_recipient(site: Site, db: psycopg.Connecti
     assert column(db, "SELECT state FROM campaign_recipients") == ["unsent", "unsent"]
 
 
+def test_the_preview_of_a_recipient_by_address_or_by_chance(
+    site: Site, db: psycopg.Connection
+) -> None:
+    nobody = site.run("preview", "news", "--any")
+    assert "news has no recipient 1; import some first" in nobody.stderr
+    rows = "a@x.example,Ann,Kiel\nBob@MÜLLER.example,Bob,\nc@x.example,Cid,Ulm\n"
+    site.imported(HEAD + rows)
+    for address in ("bob@xn--mller-kva.example", '"BOB"@müller.example'):
+        found = site.run("preview", "news", "--recipient", address, "--text")
+        assert found.stdout.startswith("Dear Bob in , you are Bob@xn--mller-kva.example.")
+        assert found.stderr == "recipient 2: the word city is empty\n"
+    assert "no recipient z@x.example" in site.run("preview", "news", "--recipient",
+                                                  "z@x.example").stderr  # fmt: skip
+    assert "exclude each other" in site.run("preview", "news", "1", "--any").stderr
+    # those that are left after others were taken out
+    db.execute("DELETE FROM campaign_recipients WHERE number <> 2")
+    for _ in range(9):
+        chosen = site.run("preview", "news", "--any", "--text")
+        assert chosen.exit_code == 0
+        assert "recipient 2, Bob@xn--mller-kva.example\n" in chosen.stderr
+    db.execute("UPDATE campaign_recipients SET params = params - 'name'")
+    missing = site.run("preview", "news", "2")
+    assert missing.exit_code == 1
+    assert "recipient 2, Bob@xn--mller-kva.example: the word name is missing" in missing.stderr
+
+
+def test_the_preview_has_all_parts(site: Site, db: psycopg.Connection) -> None:
+    put_template(db, "both", TemplateSource(
+        sender="s@a.example", from_="s@a.example", subject="Für {{name}}", body="Dear {{name}}\n",
+        html="<style>p {}</style><p>Dear <b>{{name}}</b>,</p><a href='https://a.example'>Look</a>",
+    ))  # fmt: skip
+    site.said("create", "both", "--template", "both", "--credential", "c")
+    site.said("import", "both", site.file("recipient,name\na@x.example,Ann & Bob\n"))
+    said = site.said("preview", "both", "--parts")
+    whole = json.loads(site.said("preview", "both", "--json"))
+    assert "\nSubject: Für Ann & Bob\n" in said
+    assert "Dear Ann & Bob\n" in said
+    assert "Dear Ann & Bob,\n\nLook <https://a.example>\n" in said
+    assert whole["html_text"] == "Dear Ann & Bob,\n\nLook <https://a.example>"
+    assert whole["size"] == len(whole["content"].encode())
+    assert f"{whole['size']:,} octets" in said
+    site.said("create", "sms", "--template", "both", "--credential", "c")
+    site.said("import", "sms", site.file("recipient,name\n+49 170 1234567,Zoë ✓\n"))
+    segments = "1 segment, 11 units of UCS-2, because of ë✓"
+    assert segments.replace("ë✓", "ë ✓") in site.said("preview", "sms", "--parts")
+    assert json.loads(site.said("preview", "sms", "--json"))["segments"]["number"] == 1
+
+
 def test_the_preview_has_an_example_of_the_link_that_unsubscribes(
     site: Site, db: psycopg.Connection
 ) -> None:

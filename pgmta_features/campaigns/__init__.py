@@ -9,6 +9,7 @@ FEATURE = Feature(
     needs=("rates", "suppressions"),
     schema=(
         "schema/campaigns.sql",
+        "schema/windows.sql",
         "schema/jobs.sql",
         "schema/feed.sql",
         "schema/lists.sql",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
@@ -57,6 +58,8 @@ class CampaignState:
 class Obstacles:
     """Reasons why mail of a campaign may wait.
 
+    `windows` says where and when windows open, the first one first. `parted` is whether the rest of
+    a campaign waits for its first part, and `rest_at` when it goes, if the first part was fed.
     `user_of_credential` is another campaign, `worker` whether one runs, and `later` the number of
     recipients that came after the start. `words` is the reply or the reason with which mail
     `message_id` waits, and `next_attempt` its time; null: on hold.
@@ -68,6 +71,9 @@ class Obstacles:
     month_is_over: bool | None
     worker: bool
     later: int
+    windows: list[str]
+    parted: bool
+    rest_at: datetime | None
     message_id: int | None
     recipient: str | None
     words: str | None
@@ -131,12 +137,24 @@ class CampaignTable:
         """Return the jobs of a campaign, or those of all that are not done."""
         return await self._db.rows(_SQL["jobs"], {"campaign": campaign, "most": most})
 
-    async def start(self, campaign: int, rate: float | None, jobs: int) -> list[int]:
-        """Make the jobs of a campaign; return their ids."""
-        params = {"campaign": campaign, "rate": rate, "jobs": jobs}
+    async def start(
+        self,
+        campaign: int,
+        rate: float | None,
+        jobs: int,
+        part: Decimal | None = None,
+        pause: float | None = None,
+    ) -> list[int]:
+        """Make the jobs of a campaign; return their ids.
+
+        `part`, a share below 1 or a number, goes first, and the rest `pause` seconds after it.
+        """
+        params = {"campaign": campaign, "rate": rate, "jobs": jobs, "part": part, "pause": pause}
         async with self._db.transaction():
             found = [row["job"] for row in await self._db.rows(_SQL["start"], params)]
-            details = {"rate": rate, "jobs": len(found)}
+            details: dict[str, Any] = {"rate": rate, "jobs": len(found)}
+            if part is not None:
+                details |= {"part": str(part), "pause": pause}
             await self._db.audit(self._who, "campaign start", str(campaign), details, len(found))
         return found
 

@@ -16,6 +16,7 @@ from pgmta.errors import PgmtaError
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.postgres.role import require_temporary
 from pgmta.store.queries import feature_queries
+from pgmta_features.campaigns.lists.time_zones import TimeZones
 
 _SQL = feature_queries("campaigns")
 _ROWS_PER_STATEMENT = 50_000
@@ -109,6 +110,13 @@ class ListTable:
         row = await self._db.row(_SQL["worker"])
         return bool(row and row["runs"])
 
+    async def zones(self, campaign: CampaignTemplate) -> TimeZones | None:
+        """Return the time zones that a list may have; None if the campaign has no column."""
+        if (column := campaign.row["zone_column"]) is None:
+            return None
+        names = [row["name"] for row in await self._db.rows(_SQL["zones"])]
+        return TimeZones(column, names, campaign.row["zone"])
+
     async def importing(self, campaign: CampaignTemplate) -> ListImport:
         """Begin an import."""
         await require_temporary(self._db)
@@ -194,11 +202,11 @@ class ListImport:
         self._campaign = campaign
         self._base = 0  # the highest number of a recipient before this import
         self._last = 0  # number of the last row of the file
-        self._part: list[tuple[int, str, str, str]] = []
+        self._part: list[tuple[int, str, str, str, str | None]] = []
         self._size = 0  # characters of the words so far
 
-    def add(self, place: int, row: tuple[str, str, str]) -> bool:
-        """Add a row: mailbox, domain, words as JSON. Places have to increase.
+    def add(self, place: int, row: tuple[str, str, str, str | None]) -> bool:
+        """Add a row: mailbox, domain, words as JSON, time zone. Places have to increase.
 
         If it returns True, `send_rows` has to be next.
         """

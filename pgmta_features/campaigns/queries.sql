@@ -56,13 +56,18 @@ WHERE s.campaign_id = ANY (ARRAY(SELECT campaign_id FROM campaign_jobs WHERE sta
 -- name: create
 -- Make a campaign.
 SELECT campaign_create(%(name)s, %(credential)s, %(template)s, %(tenant)s, %(sender)s, %(scope)s, %(priority)s,
-    %(visible_at)s, %(deadline)s, %(version)s) AS id
+    %(visible_at)s, %(deadline)s, %(version)s, %(opens)s::time, %(closes)s::time, %(days)s::smallint[], %(zone)s,
+    %(zone_column)s) AS id
 
 -- name: campaign
 -- A campaign with its version of a template.
-SELECT c.id, c.name, c.tenant, c.scope, c.credential, t.name AS template, t.version, t.sender, t.from_field, t.reply_to,
+SELECT c.id, c.name, c.tenant, c.scope, c.credential, c.opens::text, c.closes::text, c.days, c.zone, c.zone_column, t.name AS template, t.version, t.sender, t.from_field, t.reply_to,
     t.subject, t.body, t.html, t.headers
 FROM campaigns AS c JOIN templates AS t ON t.id = c.template_id WHERE c.id = %(campaign)s
+
+-- name: zones
+-- The names of all time zones.
+SELECT name FROM campaign_zones() AS z (name)
 
 -- name: rated
 -- Credentials that have a budget.
@@ -78,11 +83,11 @@ SELECT campaign_import(%(campaign)s) AS base
 
 -- name: table
 -- The list as it comes: `place` is the line of a file, or the number of a row.
-CREATE TEMP TABLE imported_list (place integer, recipient text, domain text COLLATE "C", params jsonb)
+CREATE TEMP TABLE imported_list (place integer, recipient text, domain text COLLATE "C", params jsonb, zone text COLLATE "C")
 
 -- name: copy
 -- Rows of the list.
-COPY pg_temp.imported_list (place, recipient, domain, params) FROM STDIN
+COPY pg_temp.imported_list (place, recipient, domain, params, zone) FROM STDIN
 
 -- name: other_kind
 -- Take out rows of the other kind: a campaign goes to telephone numbers, or to mailboxes.
@@ -119,13 +124,13 @@ ANALYZE pg_temp.imported_list, pg_temp.imported_twice
 -- name: store
 -- Recipients of the rows of some places, without duplicates; how many, and how many are suppressed.
 WITH batch AS MATERIALIZED (
-    SELECT i.recipient, i.domain, i.params, row_number() OVER (ORDER BY i.place) AS n FROM pg_temp.imported_list AS i
+    SELECT i.recipient, i.domain, i.params, i.zone, row_number() OVER (ORDER BY i.place) AS n FROM pg_temp.imported_list AS i
     WHERE i.place > %(after)s AND i.place <= %(last)s
         AND NOT EXISTS (SELECT FROM pg_temp.imported_twice AS t WHERE t.place = i.place)
 ), added AS (
-    INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, state, error_code)
+    INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, state, error_code, zone)
     SELECT %(campaign)s, %(base)s + b.n, b.recipient, b.domain, b.params, CASE WHEN s.suppressed THEN 'invalid' ELSE 'unsent' END,
-        CASE WHEN s.suppressed THEN 'suppressed' END
+        CASE WHEN s.suppressed THEN 'suppressed' END, b.zone
     FROM batch AS b JOIN unnest(suppressed(%(tenant)s, %(scope)s, ARRAY(SELECT o.recipient FROM batch AS o ORDER BY o.n)))
         WITH ORDINALITY AS s (suppressed, n) USING (n)
     ORDER BY b.n
@@ -188,8 +193,18 @@ SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CA
     EXISTS (SELECT FROM worker_overview AS w WHERE w.action = 'deliver' AND w.alive) AS worker,
     coalesce((SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = c.id)
         - (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = c.id), 0)::bigint AS later,
+    ARRAY(SELECT concat('in ', w.zone, ', which ', CASE WHEN w.opens_at = 'infinity'
+                THEN 'the server does not know: it never opens'
+                ELSE to_char(w.opens_at AT TIME ZONE w.zone, '"opens at "YYYY-MM-DD HH24:MI') END)
+        FROM (SELECT DISTINCT j.opens_at, coalesce(j.zone, c.zone) AS zone FROM campaign_jobs AS j
+            WHERE j.campaign_id = c.id AND j.status IN ('READY', 'ENQUEUED', 'SENDING') AND j.opens_at > clock_timestamp()) AS w
+        ORDER BY w.opens_at, w.zone) AS windows,
+    rest.at IS NOT NULL AS parted, nullif(rest.at, 'infinity') AS rest_at,
     m.message_id, m.recipient, m.words, m.next_attempt
 FROM campaigns AS c
+LEFT JOIN LATERAL (
+    SELECT min(campaign_rest_at(j)) AS at FROM campaign_jobs AS j
+    WHERE j.campaign_id = c.id AND j.status = 'READY' AND j.pause IS NOT NULL) AS rest ON true
 LEFT JOIN credential_use AS u ON u.credential = c.credential AND u.campaign_id <> c.id
 LEFT JOIN campaigns AS o ON o.id = u.campaign_id
 LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential
@@ -235,7 +250,7 @@ SELECT name FROM campaigns WHERE tenant = %(tenant)s ORDER BY id DESC LIMIT 1000
 
 -- name: start
 -- Make the jobs of a campaign.
-SELECT campaign_start(%(campaign)s, %(rate)s, %(jobs)s) AS job
+SELECT campaign_start(%(campaign)s, %(rate)s, %(jobs)s, %(part)s, make_interval(secs => %(pause)s)) AS job
 
 -- name: stop
 -- Stop the jobs of a campaign.

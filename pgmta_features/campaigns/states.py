@@ -12,7 +12,7 @@ from enum import StrEnum
 class JobStatus(StrEnum):
     """Value of `campaign_jobs.status`."""
 
-    READY = "READY"  # the job waits for its time and its credential
+    READY = "READY"  # the job waits for its time, its window and its credential
     ENQUEUED = "ENQUEUED"  # the job has its credential
     SENDING = "SENDING"  # the job feeds the queue
     SENT = "SENT"  # all mail is in the queue; outcomes are missing
@@ -22,8 +22,8 @@ class JobStatus(StrEnum):
 
 MOVES: dict[JobStatus, tuple[JobStatus, ...]] = {
     JobStatus.READY: (JobStatus.ENQUEUED, JobStatus.STOPPED),
-    JobStatus.ENQUEUED: (JobStatus.SENDING, JobStatus.SENT, JobStatus.STOPPED),
-    JobStatus.SENDING: (JobStatus.SENT, JobStatus.STOPPED),
+    JobStatus.ENQUEUED: (JobStatus.READY, JobStatus.SENDING, JobStatus.SENT, JobStatus.STOPPED),
+    JobStatus.SENDING: (JobStatus.READY, JobStatus.SENT, JobStatus.STOPPED),
     JobStatus.SENT: (JobStatus.READY, JobStatus.LOGGED, JobStatus.STOPPED),
     JobStatus.STOPPED: (JobStatus.READY, JobStatus.LOGGED),
     JobStatus.LOGGED: (JobStatus.READY,),

@@ -14,6 +14,7 @@ from pgmta.command import print_json, print_line
 from pgmta.errors import ConfigError
 from pgmta.postgres.operator import connected
 from pgmta_features.campaigns.commands.argument import about_campaign, short_errors
+from pgmta_features.campaigns.commands.hours import hours_text, read_days, read_hours
 from pgmta_features.campaigns.commands.recipients import compiled
 from pgmta_features.campaigns.list_table import ListTable
 from pgmta_features.campaigns.lists.row_check import RECIPIENT, words_of
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
 @click.option("--priority", default=7, show_default=True, help="0 is first, 9 is last.")
 @click.option("--at", metavar="TIME", help="Begin then: '2026-12-24 18:00', 'in 2h'.")
 @click.option("--deadline", metavar="TIME", help="Send nothing after this time.")
+@click.option("--hours", metavar="FROM-TO", help="Begin its mail between these times alone, as "
+              "09:00-17:30; 22:00-06:00 is over midnight.")  # fmt: skip
+@click.option("--days", metavar="DAYS", help="And on these days, as Mon-Fri.  [default: all]")
+@click.option("--zone", help="Time zone of hours and days, as Europe/Berlin.  [default: UTC]")
+@click.option("--zone-column", metavar="NAME",
+              help="Column of the list with the time zone of each recipient.")  # fmt: skip
 async def create(config: Path, name: str, tenant: str, at: str | None, deadline: str | None,
+                 hours: str | None, days: str | None, zone: str | None, zone_column: str | None,
                  as_json: bool, **options: Any) -> None:  # fmt: skip
     """Make a campaign without recipients, and say which words its list has to have.
 
@@ -44,7 +52,14 @@ async def create(config: Path, name: str, tenant: str, at: str | None, deadline:
     given = {
         **options, "name": name, "tenant": tenant, "visible_at": read_time(at, "--at"),
         "deadline": read_time(deadline, "--deadline"),
+        "opens": None, "closes": None, "days": None, "zone": zone, "zone_column": zone_column,
     }  # fmt: skip
+    if hours is not None:
+        given["opens"], given["closes"] = read_hours(hours)
+    elif days is not None or zone is not None or zone_column is not None:
+        raise ConfigError(["--days, --zone and --zone-column: they count only with --hours"])
+    if days is not None:
+        given["days"] = read_days(days)
     async with connected(database_of(config)) as db:
         table = ListTable(db, who())
         with short_errors():
@@ -54,13 +69,17 @@ async def create(config: Path, name: str, tenant: str, at: str | None, deadline:
     for note in notes:
         print_line(note, err=True)
     row = campaign.row
-    columns = [RECIPIENT, *words]
+    columns = [RECIPIENT, *words, *([zone_column] if zone_column else [])]
+    sends = ""
+    if hours is not None:
+        shown = hours_text(row["opens"], row["closes"], row["days"], row["zone"])
+        sends = f"; it sends {shown}" + (f", or as {zone_column} says" if zone_column else "")
     if as_json:
         print_json({"id": row["id"], "template": row["template"], "version": row["version"],
                     "columns": columns})  # fmt: skip
         return
     print_line(f"created {name}, campaign {row['id']}, with template {row['template']} version "
-               f"{row['version']}; a list has the columns {', '.join(columns)}")  # fmt: skip
+               f"{row['version']}; a list has the columns {', '.join(columns)}{sends}")  # fmt: skip
 
 
 def _notes(config: Path, options: dict[str, Any], rated: list[str]) -> list[str]:

@@ -23,6 +23,7 @@ from pgmta_features.campaigns.lists.sources import (
     csv_list,
     query_list,
 )
+from pgmta_features.campaigns.lists.time_zones import TimeZones
 from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import command, database_of
 
@@ -78,9 +79,10 @@ async def import_list(
             opened = query_list(source or database_of(config), query)
         else:
             opened = csv_list(file if str(file) != "-" else None, separator, encoding)
-        mapping = read_mapping(column, campaign.template)
+        mapping = read_mapping(column, campaign.template, campaign.campaign.row["zone_column"])
+        zones = await campaign.table.zones(campaign.campaign)
         with opened as given:
-            check = _check(campaign, given, mapping)
+            check = _check(campaign, given, mapping, zones)
             with problem_list(given.name, errors) as problems:
                 counts = await _import(campaign, given, check, problems)
     if as_json:
@@ -111,9 +113,14 @@ def _say_form(given: RecipientList, check: RowCheck) -> None:
         print_line(f"  {word:<9}  {value}")
 
 
-def _check(campaign: CampaignRecipients, given: RecipientList, mapping: dict[str, str]) -> RowCheck:
+def _check(
+    campaign: CampaignRecipients,
+    given: RecipientList,
+    mapping: dict[str, str],
+    zones: TimeZones | None,
+) -> RowCheck:
     try:
-        return RowCheck(campaign.template, given.columns, mapping, given.encoding)
+        return RowCheck(campaign.template, given.columns, mapping, given.encoding, zones)
     except ConfigError as error:
         raise ConfigError([f"{given.name}: {each}" for each in error.problems]) from None
 

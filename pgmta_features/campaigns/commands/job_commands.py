@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import click
 
 from pgmta.command import print_line
+from pgmta.errors import ConfigError
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
 from pgmta_features.campaigns.commands.waits import reasons
 from pgmta_features.rates.rate import rate_text, read_rate
-from queued.cli.options.queue_command import Column, Form, command, instant, print_rows
+from queued.cli.options.queue_command import (
+    Column,
+    Form,
+    command,
+    instant,
+    print_rows,
+    read_duration,
+)  # fmt: skip
+
+_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(%?)", re.ASCII)
 
 
 @command()
@@ -21,12 +33,23 @@ from queued.cli.options.queue_command import Column, Form, command, instant, pri
               "credential, which may be any number.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="Parts that stop and retry separately.")  # fmt: skip
-async def start(config: Path, name: str, tenant: str, rate: str | None, jobs: int) -> None:
+@click.option("--first", metavar="SHARE", help="Send so many first, as 5% or 200; needs --wait.")
+@click.option("--wait", metavar="TIME", help="Send the rest so long after these, as 1h.")
+async def start(
+    config: Path,
+    name: str,
+    tenant: str,
+    rate: str | None,
+    jobs: int,
+    first: str | None,
+    wait: str | None,
+) -> None:
     """Begin to send a campaign; the rate becomes that of its credential."""
     speed = read_rate(rate, "--rate") if rate else None
+    part, pause = _part(first, wait)
     async with campaign_table(config) as table:
         before = await table.state(tenant, name)
-        made = await table.start(before.id, speed, jobs)
+        made = await table.start(before.id, speed, jobs, part, pause)
         after = await table.state(tenant, name)
         waits = reasons(after, await table.obstacles(after.id), datetime.now(UTC))
     word = "job" if len(made) == 1 else "jobs"
@@ -36,6 +59,23 @@ async def start(config: Path, name: str, tenant: str, rate: str | None, jobs: in
                    f"for all its campaigns; before {rate_text(before.rate)}")  # fmt: skip
     for reason in waits:
         print_line(f"{name} waits for {reason}")
+
+
+def _part(first: str | None, wait: str | None) -> tuple[Decimal | None, float | None]:
+    """Return the share or number that goes first, and the seconds until the rest follows."""
+    if first is None and wait is None:
+        return None, None
+    if first is None or wait is None:
+        raise ConfigError(["--first and --wait need each other: --first 5% --wait 1h"])
+    pause = read_duration(wait, "--wait")
+    if not (found := _PART.fullmatch(first.strip())):
+        raise ConfigError([f"--first {first!r}: write a share or a number, as 5% or 200"])
+    part = Decimal(found[1])
+    if found[2]:
+        part /= 100
+    if part <= 0 or (found[2] and part >= 1) or (not found[2] and part % 1):
+        raise ConfigError([f"--first {first!r}: it is no part of the recipients"])
+    return part, pause
 
 
 @command()

@@ -16,6 +16,7 @@ from pgmta.mail.telephone import NUMBER_DOMAIN
 from pgmta.mail.text import UNSTORABLE
 from pgmta_features.campaigns.lists.column_finder import ColumnFinder, NoColumn
 from pgmta_features.campaigns.lists.text_encoding import UTF_8, Encoding
+from pgmta_features.campaigns.lists.time_zones import TimeZones
 
 RECIPIENT = "recipient"
 """The column with the mailbox, and the word that has it."""
@@ -33,12 +34,15 @@ def words_of(template: Template) -> list[str]:
     return sorted(template.words.keys() - _OWN_WORDS)
 
 
-def read_mapping(texts: Iterable[str], template: Template) -> dict[str, str]:
+def read_mapping(
+    texts: Iterable[str], template: Template, zone_column: str | None = None
+) -> dict[str, str]:
     """Return the columns that `WORD=COLUMN` name; a column alone has the mailbox.
 
-    Raises ConfigError for a word that a list does not give.
+    The campaign's column of time zones counts as a word. Raises ConfigError for a word that a list
+    does not give.
     """
-    words = [RECIPIENT, *words_of(template)]
+    words = [RECIPIENT, *words_of(template), *([zone_column] if zone_column else [])]
     mapping: dict[str, str] = {}
     problems = []
     for text in texts:
@@ -68,6 +72,7 @@ class RowCheck:
         columns: Sequence[str],
         mapping: Mapping[str, str] | None = None,
         encoding: Encoding = UTF_8,
+        zones: TimeZones | None = None,
     ) -> None:
         self._columns = ColumnFinder(columns)
         self._encoding = encoding
@@ -76,7 +81,7 @@ class RowCheck:
         mapping = mapping or {}
         places: dict[str, int] = {}
         problems = []
-        for word in (RECIPIENT, *words_of(template)):
+        for word in (RECIPIENT, *words_of(template), *([zones.column] if zones else [])):
             try:
                 places[word] = self._columns.find(mapping.get(word, word))
             except NoColumn as error:
@@ -85,6 +90,7 @@ class RowCheck:
             raise ConfigError(problems)
         self._places = places
         self._recipient = places[RECIPIENT]
+        self._zones = zones
         self._words = [
             (word, places[word], tuple(template.words[word])) for word in words_of(template)
         ]
@@ -100,8 +106,11 @@ class RowCheck:
         used = set(self._places.values())
         return [name for place, name in enumerate(self._columns.names) if place not in used]
 
-    def read(self, cells: Sequence[str]) -> tuple[str, str, str]:
-        """Return recipient, its domain, and the words as JSON. Raises ValueError."""
+    def read(self, cells: Sequence[str]) -> tuple[str, str, str, str | None]:
+        """Return recipient, its domain, the words as JSON, and its time zone if lists have one.
+
+        Raises ValueError.
+        """
         if len(cells) != self._width:
             raise ValueError(f"it has {len(cells)} cells, and there are {self._width} columns")
         try:
@@ -123,7 +132,10 @@ class RowCheck:
         params = _TO_JSON(words)
         if len(params) > MAX_WORDS_OCTETS // 4 and len(params.encode()) > MAX_WORDS_OCTETS:
             raise ValueError(f"the words are over {MAX_WORDS_OCTETS} octets")
-        return recipient, domain, params
+        if self._zones is None:
+            return recipient, domain, params, None
+        zone = self._zones.find(cells[self._places[self._zones.column]])
+        return recipient, domain, params, zone
 
 
 def _no_column(word: str, mapped: str | None, error: NoColumn) -> str:

@@ -14,11 +14,18 @@ CREATE TABLE campaigns (
     priority smallint NOT NULL DEFAULT 7 CONSTRAINT campaigns_priority CHECK (priority BETWEEN 0 AND 9),
     visible_at timestamptz,
     deadline timestamptz,
+    opens time,
+    closes time,
+    days smallint[] CONSTRAINT campaigns_days CHECK (days <@ '{1,2,3,4,5,6,7}' AND cardinality(days) > 0),
+    zone text COLLATE "C" CONSTRAINT campaigns_zone CHECK (zone ~ '^[A-Za-z0-9_+/-]{1,64}$'),
+    zone_column text CONSTRAINT campaigns_zone_column CHECK (octet_length(zone_column) BETWEEN 1 AND 256),
     halted_at timestamptz,
     halted_reason text,
     forgiven bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     created_by text NOT NULL DEFAULT acting(),
+    CONSTRAINT campaigns_window CHECK (CASE WHEN opens IS NULL THEN num_nonnulls(closes, days, zone, zone_column) = 0
+        ELSE num_nonnulls(closes, days, zone) = 3 AND opens <> closes END),
     CONSTRAINT campaigns_tenant_name UNIQUE (tenant, name)
 );
 COMMENT ON SEQUENCE campaigns_id_seq IS 'campaigns.id.';
@@ -35,6 +42,11 @@ COMMENT ON COLUMN campaigns.scope IS 'The kind of mail that suppressions name; e
 COMMENT ON COLUMN campaigns.priority IS 'As queue.priority.';
 COMMENT ON COLUMN campaigns.visible_at IS 'It begins at this time; null: at once.';
 COMMENT ON COLUMN campaigns.deadline IS 'Mail that is not sent by then fails.';
+COMMENT ON COLUMN campaigns.opens IS 'Its mail begins from this time of a day on; null: at any time.';
+COMMENT ON COLUMN campaigns.closes IS 'And before this one, which is of the next day if it is less.';
+COMMENT ON COLUMN campaigns.days IS 'Days of the week on which it opens: 1 is Monday, 7 is Sunday.';
+COMMENT ON COLUMN campaigns.zone IS 'The time zone of these times and days.';
+COMMENT ON COLUMN campaigns.zone_column IS 'The column of its lists with the time zone of each recipient; null: all have that of the campaign.';
 COMMENT ON COLUMN campaigns.halted_at IS 'When too many of its recipients bounced, which stopped its jobs.';
 COMMENT ON COLUMN campaigns.halted_reason IS 'Why, with the numbers.';
 COMMENT ON COLUMN campaigns.forgiven IS 'Bounces that no longer count, because an operator went on.';
@@ -46,6 +58,10 @@ COMMENT ON CONSTRAINT campaigns_name ON campaigns IS 'A letter, then up to 63 le
 COMMENT ON CONSTRAINT campaigns_credential ON campaigns IS '1 to 64 letters, digits and . _ @ -';
 COMMENT ON CONSTRAINT campaigns_scope ON campaigns IS 'Up to 64 letters, digits and . _ -, or empty.';
 COMMENT ON CONSTRAINT campaigns_priority ON campaigns IS '0 to 9.';
+COMMENT ON CONSTRAINT campaigns_days ON campaigns IS 'At least one of 1 (Monday) to 7 (Sunday).';
+COMMENT ON CONSTRAINT campaigns_zone ON campaigns IS 'Letters, digits and _ + - /';
+COMMENT ON CONSTRAINT campaigns_zone_column ON campaigns IS 'Up to 256 octets.';
+COMMENT ON CONSTRAINT campaigns_window ON campaigns IS 'Times that differ, days and a time zone, or nothing of these.';
 
 CREATE TABLE campaign_recipients (
     campaign_id bigint NOT NULL,
@@ -63,6 +79,7 @@ CREATE TABLE campaign_recipients (
     answered_at timestamptz,
     error_code text,
     error_sub_type text,
+    zone text COLLATE "C" CONSTRAINT campaign_recipients_zone CHECK (zone ~ '^[A-Za-z0-9_+/-]{1,64}$'),
     CONSTRAINT campaign_recipients_sizes CHECK (
         octet_length(recipient) <= 254 AND octet_length(domain) <= 255 AND pg_column_size(params) <= 200000),
     PRIMARY KEY (campaign_id, number)
@@ -72,6 +89,7 @@ CREATE TABLE campaign_recipients (
 );
 CREATE INDEX campaign_recipients_queued ON campaign_recipients (campaign_id, state, number)
     WHERE state IN ('queued', 'deferred');
+CREATE INDEX campaign_recipients_zone ON campaign_recipients (campaign_id, zone, number) WHERE zone IS NOT NULL;
 CREATE INDEX campaign_recipients_failures ON campaign_recipients (campaign_id, state, error_sub_type, error_code)
     WHERE state IN ('failed', 'invalid', 'unknown', 'deferred');
 COMMENT ON TABLE campaign_recipients IS 'The recipients of campaigns, and what became of each.';
@@ -93,12 +111,15 @@ COMMENT ON COLUMN campaign_recipients.error_code IS
     'The SMTP reply code of a failure, the error code of a provider or the status of HTTP, or a word such as suppressed.';
 COMMENT ON COLUMN campaign_recipients.error_sub_type IS
     'The enhanced status code and the answer class of a failure, or the sub type of the provider.';
+COMMENT ON COLUMN campaign_recipients.zone IS 'The time zone of the recipient, if its campaign has a column for it.';
+COMMENT ON CONSTRAINT campaign_recipients_zone ON campaign_recipients IS 'As campaigns.zone.';
 COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1 to 1,000,000,000.';
 COMMENT ON CONSTRAINT campaign_recipients_sizes ON campaign_recipients IS
     'Those of a mailbox, of a domain, and far over 65,536 octets of words: one row that does not fit the queue would stop the feed.';
 COMMENT ON CONSTRAINT campaign_recipients_state ON campaign_recipients IS 'The states that the column names.';
 COMMENT ON INDEX campaign_recipients_queued IS
     'What a campaign has in the queue. The feed counts those before their first attempt, beside many that are deferred.';
+COMMENT ON INDEX campaign_recipients_zone IS 'The feed finds the recipients of a time zone, which may be few.';
 COMMENT ON INDEX campaign_recipients_failures IS 'Sums of failures: campaign_failures.';
 
 CREATE TABLE campaign_counts (
@@ -296,15 +317,27 @@ COMMENT ON TRIGGER campaign_counts_more_bounces ON campaign_counts IS 'Looks at 
 
 CREATE FUNCTION campaign_create(
     name text, credential text, template text, tenant text DEFAULT '', sender text DEFAULT NULL, scope text DEFAULT '',
-    priority integer DEFAULT 7, visible_at timestamptz DEFAULT NULL, deadline timestamptz DEFAULT NULL, version integer DEFAULT NULL
+    priority integer DEFAULT 7, visible_at timestamptz DEFAULT NULL, deadline timestamptz DEFAULT NULL, version integer DEFAULT NULL,
+    opens time DEFAULT NULL, closes time DEFAULT NULL, days smallint[] DEFAULT NULL, zone text DEFAULT NULL,
+    zone_column text DEFAULT NULL, present timestamptz DEFAULT clock_timestamp()
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     found templates;
-    made bigint;
+    made campaigns;
     broken text;
     absent text;
 BEGIN
+    IF num_nonnulls(opens, closes) = 1 OR opens IS NULL AND num_nonnulls(days, zone, zone_column) > 0 THEN
+        PERFORM submit_refuse('opens', 'a window has the times at which it opens and closes', NULL, 'Give both opens and closes.');
+    ELSIF opens = closes THEN
+        PERFORM submit_refuse('closes', 'it is the time at which the window opens', NULL, 'All day is 00:00 to 24:00.');
+    ELSIF opens = '24:00' THEN
+        PERFORM submit_refuse('opens', 'it is the end of a day', NULL, 'Write 00:00, of the next day.');
+    ELSIF days = '{}' OR NOT days <@ '{1,2,3,4,5,6,7}' THEN
+        PERFORM submit_refuse('days', 'they are no days of the week', NULL, 'Give some of 1 (Monday) to 7 (Sunday).');
+    END IF;
+    IF opens IS NOT NULL THEN zone := campaign_zone(coalesce(zone, 'UTC')); END IF;
     SELECT t.* INTO found FROM templates AS t
     WHERE t.tenant IN (tenant COLLATE "C", '') AND t.name = template COLLATE "C" AND (version IS NULL OR t.version = version)
     ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
@@ -312,14 +345,17 @@ BEGIN
         PERFORM submit_no_template(template COLLATE "C", version, tenant);
     ELSIF sender IS NOT NULL AND sender <> '' AND mailbox_domain(sender COLLATE "C") IS NULL THEN
         PERFORM submit_refuse('sender', 'it is no mailbox', NULL, 'Give a mailbox alone, or an empty text for none.');
-    ELSIF deadline IS NOT NULL AND deadline <= now() THEN
+    ELSIF deadline IS NOT NULL AND deadline <= present THEN
         PERFORM submit_refuse('deadline', 'it is over', NULL, 'Give a later time.');
     END IF;
-    INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline)
-    VALUES (tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline)
-    RETURNING id INTO made;
+    INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline,
+        opens, closes, days, zone, zone_column)
+    VALUES (tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline,
+        opens, closes, CASE WHEN opens IS NOT NULL THEN coalesce(days, '{1,2,3,4,5,6,7}') END, zone, zone_column)
+    RETURNING * INTO made;
+    PERFORM campaign_refuse_closed(made, made.zone, present);
     IF scope <> '' THEN PERFORM suppression_scope(scope, tenant); END IF;
-    RETURN made;
+    RETURN made.id;
 EXCEPTION WHEN unique_violation THEN
     RAISE EXCEPTION 'there is a campaign % already', to_json(name) USING ERRCODE = 'unique_violation',
         HINT = 'Choose another name, or delete that campaign.';
@@ -331,14 +367,16 @@ WHEN check_violation OR not_null_violation THEN
             WHERE c.conrelid = 'campaigns'::regclass AND c.conname = broken));
 END $$;
 COMMENT ON FUNCTION campaign_create IS
-    'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one.';
+    'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one. With '
+    '`opens` and `closes` its mail begins between these times alone, on `days` (1 is Monday; all of them without), in the time '
+    'zone `zone` (UTC without) or in that which the column `zone_column` of a list has.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('campaigns', 'pgmta_operator', 'SELECT'),
     ('campaigns', 'pgmta_reader', 'SELECT'),
     ('campaign_recipients', 'pgmta_queued', 'MAINTAIN'),
     ('campaign_recipients', 'pgmta_operator',
-        'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code)'),
+        'SELECT, INSERT (campaign_id, number, recipient, domain, params, state, error_code, zone)'),
     ('campaign_recipients', 'pgmta_reader', 'SELECT'),
     ('campaign_counts', 'pgmta_operator', 'SELECT'),
     ('campaign_counts', 'pgmta_reader', 'SELECT'),

@@ -1,19 +1,39 @@
 -- Campaigns in the queue: workers feed them, withdraw, reconcile, halt and finalise.
 
-CREATE FUNCTION campaign_take() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION campaign_rest_at(job campaign_jobs) RETURNS timestamptz LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT coalesce(max(CASE WHEN e.status = 'SENT' OR e.status = 'LOGGED' AND (e.former = 'SENT' OR NOT EXISTS (
+            SELECT FROM campaign_recipients AS r WHERE r.campaign_id = e.campaign_id AND r.number BETWEEN e.first AND e.last
+                AND (e.zone IS NULL OR r.zone = e.zone) AND r.state = 'unsent'))
+        THEN coalesce(e.fed_at, e.changed_at) + job.pause ELSE 'infinity' END), '-infinity')
+    FROM campaign_jobs AS e
+    WHERE e.campaign_id = job.campaign_id AND e.created_at = job.created_at AND e.first = (
+        SELECT min(s.first) FROM campaign_jobs AS s WHERE s.campaign_id = job.campaign_id AND s.created_at = job.created_at)
+$$;
+COMMENT ON FUNCTION campaign_rest_at IS 'When a job with a pause may begin: infinity while the first part has not fed all.';
+
+CREATE FUNCTION campaign_is_due(job campaign_jobs, visible_at timestamptz, present timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(visible_at <= present, true) AND coalesce(job.opens_at <= present AND job.closes_at > present, true)
+        AND (job.pause IS NULL OR campaign_rest_at(job) <= present);
+END $$;
+COMMENT ON FUNCTION campaign_is_due IS 'Whether the time of a job has come: that of its campaign, its window, and the end of its pause.';
+
+CREATE FUNCTION campaign_take(present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     job record;
     taken integer := 0;
 BEGIN
     FOR job IN
         SELECT j.id, c.credential, c.id AS campaign FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
-        WHERE j.status = 'READY' AND coalesce(c.visible_at, '-infinity') <= clock_timestamp() AND c.halted_at IS NULL
+        WHERE j.status = 'READY' AND c.halted_at IS NULL AND campaign_is_due(j, c.visible_at, present)
             AND NOT EXISTS (SELECT FROM credential_use AS u WHERE u.credential = c.credential AND u.campaign_id <> c.id)
             -- another worker may have locked an older job, to give it the same credential
             AND (EXISTS (SELECT FROM credential_use AS u WHERE u.campaign_id = c.id) OR NOT EXISTS (
                 SELECT FROM campaign_jobs AS k JOIN campaigns AS d ON d.id = k.campaign_id
                 WHERE k.status = 'READY' AND k.id < j.id AND d.id <> c.id AND d.credential = c.credential
-                    AND coalesce(d.visible_at, '-infinity') <= clock_timestamp() AND d.halted_at IS NULL))
+                    AND d.halted_at IS NULL AND campaign_is_due(k, d.visible_at, present)))
         ORDER BY j.id LIMIT 1 FOR UPDATE OF j SKIP LOCKED
     LOOP
         -- a transaction that feeds or frees the credential may wait for a job that is locked here, also for one that is no longer READY: a later round
@@ -22,7 +42,7 @@ BEGIN
         INSERT INTO credential_use AS u (credential, campaign_id) VALUES (job.credential, job.campaign)
         ON CONFLICT (credential) DO UPDATE SET since = u.since WHERE u.campaign_id = excluded.campaign_id;
         IF FOUND THEN
-            UPDATE campaign_jobs AS j SET status = 'ENQUEUED' WHERE j.id = job.id;
+            UPDATE campaign_jobs AS j SET status = 'ENQUEUED', pause = NULL WHERE j.id = job.id;
             taken := taken + 1;
         END IF;
     END LOOP;
@@ -32,7 +52,9 @@ COMMENT ON FUNCTION campaign_take IS
     'Gives the oldest READY job its credential, unless another campaign has it, and returns 1; 0 if there is no such job. The '
     'row of credential_use decides between workers.';
 
-CREATE FUNCTION campaign_feed(credential text, worker text, OUT fed integer, OUT more boolean) LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION campaign_feed(
+    credential text, worker text, present timestamptz DEFAULT clock_timestamp(), OUT fed integer, OUT more boolean
+) LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on SET jit = off SET plan_cache_mode = force_generic_plan
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
@@ -64,7 +86,7 @@ BEGIN
     room := most - (
         SELECT count(*) FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
         WHERE r.campaign_id = campaign.id AND r.state = 'queued' AND r.state IN ('queued', 'deferred')
-            AND coalesce(q.lease_since > clock_timestamp() - make_interval(secs => coalesce(2 + 2 * most / rate, 2)), true));
+            AND coalesce(q.lease_since > present - make_interval(secs => coalesce(2 + 2 * most / rate, 2)), true));
     IF room <= 0 THEN
         more := true;
         RETURN;
@@ -73,21 +95,34 @@ BEGIN
     SELECT t.* INTO template FROM templates AS t WHERE t.id = campaign.template_id;
     FOR job IN
         SELECT j.* FROM campaign_jobs AS j WHERE j.campaign_id = campaign.id AND j.status IN ('ENQUEUED', 'SENDING')
+            AND coalesce(j.closes_at > present, true)
         ORDER BY j.id FOR UPDATE
     LOOP
         IF room <= 0 THEN
             more := true;
             EXIT;
         END IF;
-        SELECT array_agg(p.number ORDER BY p.number) AS numbers, array_agg(p.recipient ORDER BY p.number) AS recipients
-        INTO picked
-        FROM (
-            SELECT r.number, r.recipient FROM campaign_recipients AS r
-            WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
-                -- a retry takes each recipient once, and none whose mail is on hold, because an operator may release that
-                AND (r.state = 'unsent' OR coalesce(r.message_id, 0) < job.again_from
-                    AND coalesce((SELECT false FROM queue AS q WHERE q.message_id = r.message_id LIMIT 1), true))
-            ORDER BY r.number LIMIT room) AS p;
+        -- a retry takes each recipient once, and none whose mail is on hold, because an operator may release that
+        IF job.zone IS NULL THEN
+            SELECT array_agg(p.number ORDER BY p.number) AS numbers, array_agg(p.recipient ORDER BY p.number) AS recipients
+            INTO picked
+            FROM (
+                SELECT r.number, r.recipient FROM campaign_recipients AS r
+                WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
+                    AND (r.state = 'unsent' OR coalesce(r.message_id, 0) < job.again_from
+                        AND coalesce((SELECT false FROM queue AS q WHERE q.message_id = r.message_id LIMIT 1), true))
+                ORDER BY r.number LIMIT room) AS p;
+        ELSE
+            SELECT array_agg(p.number ORDER BY p.number) AS numbers, array_agg(p.recipient ORDER BY p.number) AS recipients
+            INTO picked
+            FROM (
+                SELECT r.number, r.recipient FROM campaign_recipients AS r
+                WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
+                    AND r.zone = job.zone AND r.zone IS NOT NULL  -- the index of zones
+                    AND (r.state = 'unsent' OR coalesce(r.message_id, 0) < job.again_from
+                        AND coalesce((SELECT false FROM queue AS q WHERE q.message_id = r.message_id LIMIT 1), true))
+                ORDER BY r.number LIMIT room) AS p;
+        END IF;
         scanned := coalesce(cardinality(picked.numbers), 0);
         IF scanned > 0 THEN
             WITH marked AS (
@@ -114,7 +149,7 @@ BEGIN
                     FROM unnest(found.recipients, found.domains, found.metadata) WITH ORDINALITY AS each (r, d, m, n)), true);
             END IF;
         END IF;
-        UPDATE campaign_jobs AS j SET fed_at = now(), fed_by = worker,
+        UPDATE campaign_jobs AS j SET fed_at = present, fed_by = worker,
             fed_to = CASE WHEN scanned < room THEN j.last ELSE picked.numbers[scanned] END,
             status = CASE WHEN scanned < room OR picked.numbers[scanned] = j.last
                 THEN CASE WHEN j.status = 'ENQUEUED' AND scanned > 0 THEN 'SENDING' ELSE 'SENT' END
@@ -145,7 +180,7 @@ LANGUAGE sql RETURN new_message(id => id, size => octet_length(params::text), pr
     submitted_by => (campaign).created_by, ret => 'HDRS', template_id => (campaign).template_id, params => params);
 COMMENT ON FUNCTION campaign_message IS 'A message of a campaign for queue_put; it has one recipient.';
 
-CREATE FUNCTION campaign_withdraw(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION campaign_withdraw(most integer, present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
@@ -153,47 +188,79 @@ DECLARE
     rows bigint[];
     numbers integer[];
     reasons text[];
+    back boolean;
     withdrawn integer := 0;
 BEGIN
     FOR job IN
-        SELECT j.id, j.campaign_id, j.first, j.last, j.status, c.tenant, c.scope
+        SELECT j.id, j.campaign_id, j.first, j.last, j.zone, j.status, j.opens_at, j.closes_at, c.tenant, c.scope
         FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
         WHERE j.status <> 'LOGGED' ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
+        IF job.closes_at <= present THEN
+            SELECT w.opens_at, w.closes_at INTO job.opens_at, job.closes_at
+            FROM campaigns AS c, LATERAL campaign_window(c, coalesce(job.zone, c.zone), present) AS w WHERE c.id = job.campaign_id;
+            UPDATE campaign_jobs AS j SET opens_at = job.opens_at, closes_at = job.closes_at,
+                status = CASE WHEN j.status IN ('ENQUEUED', 'SENDING') AND job.opens_at > present THEN 'READY' ELSE j.status END
+            WHERE j.id = job.id;
+            PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at);
+        END IF;
+        back := job.status = 'STOPPED' OR coalesce(job.opens_at > present, false);
         -- a row under a lease ends before its transaction, or is refused there and comes back
         SELECT array_agg(w.id), array_agg(w.number), array_agg(w.words) INTO rows, numbers, reasons FROM (
             SELECT q.id, r.number, r.words FROM (
-                SELECT p.number, p.message_id, CASE job.status WHEN 'STOPPED' THEN 'the campaign was stopped'
+                SELECT p.number, p.message_id, CASE WHEN job.status = 'STOPPED' THEN 'the campaign was stopped'
+                    WHEN back THEN 'the hours of the campaign are over'
                     ELSE (suppressed_because(ARRAY[job.tenant], ARRAY[job.scope], ARRAY[p.recipient]))[1] END AS words
                 FROM campaign_recipients AS p
                 WHERE p.campaign_id = job.campaign_id AND p.number BETWEEN job.first AND job.last
                     AND p.state = ANY (CASE job.status WHEN 'STOPPED' THEN '{queued,deferred}' ELSE '{queued}' END::text[])
-                    AND p.state IN ('queued', 'deferred') OFFSET 0) AS r
+                    AND p.state IN ('queued', 'deferred') AND (job.zone IS NULL OR p.zone = job.zone) OFFSET 0) AS r
             JOIN queue AS q ON q.message_id = r.message_id
             -- without ORDER BY: so a batch ends with the last row that it takes
             WHERE r.words IS NOT NULL AND q.lease_token IS NULL AND q.status IN ('QUEUED', 'DEFERRED', 'HOLD')
+                -- outside its hours mail keeps its attempts, so that it ends some day, and the hold of an operator
+                AND (q.attempts = 0 AND q.status <> 'HOLD' OR NOT back OR job.status = 'STOPPED')
             LIMIT most FOR UPDATE OF q SKIP LOCKED) AS w;
         CONTINUE WHEN rows IS NULL;
-        PERFORM rows_log(rows, CASE job.status WHEN 'STOPPED' THEN 'cancelled' ELSE 'suppressed' END, acting()::text, NULL, reasons);
+        PERFORM rows_log(rows, CASE WHEN back THEN 'cancelled' ELSE 'suppressed' END, acting()::text, NULL, reasons);
         DELETE FROM queue AS q WHERE q.id = ANY (rows);
-        UPDATE campaign_recipients AS r SET state = CASE job.status WHEN 'STOPPED' THEN 'unsent' ELSE 'invalid' END,
-            error_code = CASE WHEN job.status <> 'STOPPED' THEN 'suppressed' END, error_sub_type = NULL,
-            answered_at = CASE WHEN job.status <> 'STOPPED' THEN now() END, message_id = NULL
+        UPDATE campaign_recipients AS r SET state = CASE WHEN back THEN 'unsent' ELSE 'invalid' END,
+            error_code = CASE WHEN NOT back THEN 'suppressed' END, error_sub_type = NULL,
+            answered_at = CASE WHEN NOT back THEN now() END, message_id = NULL
         WHERE r.campaign_id = job.campaign_id AND r.number = ANY (numbers) AND r.state IN ('queued', 'deferred');
+        IF back AND job.status <> 'STOPPED' THEN
+            UPDATE campaign_jobs AS j SET fed_to = least(j.fed_to, (SELECT min(n) FROM unnest(numbers) AS n) - 1),
+                status = CASE j.status WHEN 'SENT' THEN 'READY' ELSE j.status END
+            WHERE j.id = job.id;
+        END IF;
         withdrawn := withdrawn + cardinality(rows);
     END LOOP;
     RETURN withdrawn;
 END $$;
 COMMENT ON FUNCTION campaign_withdraw IS
-    'Takes mail of stopped jobs out of the queue, and mail for suppressed addresses, at most so much a job, and returns how '
-    'much. Its recipients are unsent, or invalid.';
+    'Takes mail of stopped jobs out of the queue, mail outside its hours that was never tried, and mail for suppressed addresses, '
+    'at most so much a job, and returns how much. Its recipients are unsent, or invalid. A job whose window is over gets the next one.';
+
+CREATE FUNCTION campaign_park(campaign bigint, first integer, last integer, zone text, until timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+BEGIN
+    UPDATE queue AS q SET next_attempt = until WHERE q.id = ANY (ARRAY(
+        SELECT w.id FROM campaign_recipients AS r JOIN queue AS w ON w.message_id = r.message_id
+        WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND (zone IS NULL OR r.zone = zone)
+            AND r.state IN ('queued', 'deferred')
+            AND w.attempts > 0 AND w.next_attempt < until AND w.lease_token IS NULL AND w.status IN ('QUEUED', 'DEFERRED')
+        FOR UPDATE OF w SKIP LOCKED));
+END $$;
+COMMENT ON FUNCTION campaign_park IS 'Lets mail of a job that was tried before wait until its window opens.';
 
 CREATE FUNCTION reply_word(reply text, name text) RETURNS text IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN reply ~ '^[245][.\d]+ HTTP \d' COLLATE "C"
     THEN substring(reply FROM concat(' ', name, '=(.+?)(?: error_sub_type=| error_text=| \(given up |$)')) END;
 COMMENT ON FUNCTION reply_word IS 'The error code or sub type of a provider in a reply by HTTP, as queued writes it.';
 
-CREATE FUNCTION campaign_reconcile(most integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION campaign_reconcile(most integer, present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
@@ -203,13 +270,13 @@ DECLARE
     number integer;
 BEGIN
     FOR job IN
-        SELECT j.id, j.campaign_id, j.first, j.last FROM campaign_jobs AS j
+        SELECT j.id, j.campaign_id, j.first, j.last, j.zone, j.opens_at FROM campaign_jobs AS j
         WHERE j.status <> 'LOGGED' ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
     LOOP
         WITH gone AS MATERIALIZED (
             SELECT r.number, r.message_id FROM campaign_recipients AS r
             WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last
-                AND r.state IN ('queued', 'deferred')
+                AND r.state IN ('queued', 'deferred') AND (job.zone IS NULL OR r.zone = job.zone)
                 AND NOT EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id)
             LIMIT most
         ), ended AS MATERIALIZED (
@@ -221,7 +288,7 @@ BEGIN
         ), told AS (
             UPDATE campaign_recipients AS r SET
                 state = CASE WHEN e.event = 'delivered' THEN 'sent' WHEN e.event = 'unknown' THEN 'unknown'
-                    WHEN e.event IS NULL OR e.reply = 'the campaign was stopped' THEN 'unsent'
+                    WHEN e.event IS NULL OR e.reply IN ('the campaign was stopped', 'the hours of the campaign are over') THEN 'unsent'
                     WHEN e.event = 'suppressed' THEN 'invalid' ELSE 'failed' END,
                 sent_at = CASE WHEN e.event IN ('delivered', 'failed', 'unknown') THEN e.started_at END, answered_at = e.ended_at,
                 bounced = e.event = 'failed' AND is_hard_bounce(e.class),
@@ -244,7 +311,9 @@ BEGIN
         -- an attempt that may not begin is handed back: of a stopped job, campaign_withdraw() takes it now
         UPDATE campaign_recipients AS r SET state = 'queued'
         WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last AND r.state = 'deferred'
+            AND (job.zone IS NULL OR r.zone = job.zone)
             AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id AND q.status = 'QUEUED');
+        IF job.opens_at > present THEN PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at); END IF;
     END LOOP;
     RETURN changed;
 END $$;
@@ -252,7 +321,7 @@ COMMENT ON FUNCTION campaign_reconcile IS
     'Writes the outcome of recipients whose mail left the queue without one: a lost lease, a command of an operator. The log '
     'says which; without an entry the recipient is unsent. Returns how many, at most so many a job.';
 
-CREATE FUNCTION campaign_finalise(lease interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION campaign_finalise(lease interval, present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
@@ -261,12 +330,13 @@ DECLARE
     logged integer := 0;
 BEGIN
     FOR job IN
-        SELECT j.id, j.campaign_id, j.first, j.last FROM campaign_jobs AS j
+        SELECT j.id, j.campaign_id, j.first, j.last, j.zone FROM campaign_jobs AS j
         WHERE j.status IN ('SENT', 'STOPPED') ORDER BY j.id FOR UPDATE SKIP LOCKED
     LOOP
         CONTINUE WHEN EXISTS (
             SELECT FROM campaign_recipients AS r WHERE r.campaign_id = job.campaign_id
-                AND r.number BETWEEN job.first AND job.last AND r.state IN ('queued', 'deferred'));
+                AND r.number BETWEEN job.first AND job.last AND r.state IN ('queued', 'deferred')
+                AND (job.zone IS NULL OR r.zone = job.zone));
         UPDATE campaign_jobs AS j SET status = 'LOGGED' WHERE j.id = job.id;
         logged := logged + 1;
     END LOOP;
@@ -278,7 +348,7 @@ BEGIN
             SELECT FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
             WHERE r.campaign_id = used.campaign_id AND r.state IN ('queued', 'deferred')
                 AND (q.lease_token IS NOT NULL
-                    OR q.status IN ('QUEUED', 'DEFERRED') AND q.next_attempt <= clock_timestamp() + lease));
+                    OR q.status IN ('QUEUED', 'DEFERRED') AND q.next_attempt <= present + lease));
         DELETE FROM credential_use AS u WHERE u.credential = used.credential;
     END LOOP;
     RETURN logged;
@@ -339,16 +409,19 @@ COMMENT ON FUNCTION campaign_event IS
     'settles an unknown outcome. Mail that was sent again is not touched.';
 INSERT INTO event_functions (function) VALUES ('campaign_event');
 
-CREATE FUNCTION campaign_may_begin(ids bigint[]) RETURNS bigint[] LANGUAGE plpgsql STABLE SECURITY DEFINER
+-- the time is that of the statement, so that PostgreSQL calls it once for all rows
+CREATE FUNCTION campaign_may_begin(ids bigint[], present timestamptz DEFAULT statement_timestamp()) RETURNS bigint[]
+LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN ARRAY(
         SELECT q.id FROM queue AS q CROSS JOIN LATERAL (SELECT campaign_path(q.metadata) AS path OFFSET 0) AS p
         WHERE q.id = ANY (ids) AND (p.path IS NULL
-            OR EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED'))
+            OR EXISTS (SELECT FROM campaign_jobs AS j WHERE j.id = p.path[3] AND j.status <> 'STOPPED'
+                AND coalesce(j.opens_at <= present AND j.closes_at > present, true)))
         ORDER BY q.id);
 END $$;
-COMMENT ON FUNCTION campaign_may_begin IS 'Which of these rows may begin a transaction: not those of stopped jobs.';
+COMMENT ON FUNCTION campaign_may_begin IS 'Which of these rows may begin a transaction: not those of stopped jobs, and none outside its hours.';
 
 CREATE FUNCTION campaign_outcomes(
     -- arrays with a value for each outcome
@@ -380,6 +453,7 @@ COMMENT ON FUNCTION campaign_outcomes IS
     'these changed: of the others only a delivery counts. Returns how many recipients changed.';
 
 INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION campaign_rest_at', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_take', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_feed', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_withdraw', 'pgmta_queued', 'EXECUTE'),

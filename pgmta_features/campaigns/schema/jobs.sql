@@ -9,6 +9,10 @@ CREATE TABLE campaign_jobs (
     takes text[] COLLATE "C" NOT NULL DEFAULT '{unsent}' CONSTRAINT campaign_jobs_takes CHECK (
         takes <@ '{unsent,failed,unknown}' AND 'unsent' = ANY (takes)),
     again_from bigint NOT NULL DEFAULT 0,
+    zone text COLLATE "C",
+    pause interval,
+    opens_at timestamptz,
+    closes_at timestamptz,
     status text COLLATE "C" NOT NULL DEFAULT 'READY',
     former text COLLATE "C",
     created_at timestamptz NOT NULL DEFAULT now(),
@@ -18,8 +22,8 @@ CREATE TABLE campaign_jobs (
     fed_by text,
     CONSTRAINT campaign_jobs_moves CHECK (CASE WHEN former IS NULL THEN status = 'READY' ELSE (former, status) IN (
         ('READY', 'ENQUEUED'), ('READY', 'STOPPED'),
-        ('ENQUEUED', 'SENDING'), ('ENQUEUED', 'SENT'), ('ENQUEUED', 'STOPPED'),
-        ('SENDING', 'SENT'), ('SENDING', 'STOPPED'),
+        ('ENQUEUED', 'READY'), ('ENQUEUED', 'SENDING'), ('ENQUEUED', 'SENT'), ('ENQUEUED', 'STOPPED'),
+        ('SENDING', 'READY'), ('SENDING', 'SENT'), ('SENDING', 'STOPPED'),
         ('SENT', 'READY'), ('SENT', 'LOGGED'), ('SENT', 'STOPPED'),
         ('STOPPED', 'READY'), ('STOPPED', 'LOGGED'),
         ('LOGGED', 'READY')) END)
@@ -35,6 +39,11 @@ COMMENT ON COLUMN campaign_jobs.last IS 'The last one.';
 COMMENT ON COLUMN campaign_jobs.fed_to IS 'Recipients up to this number were fed, or were not to be.';
 COMMENT ON COLUMN campaign_jobs.takes IS 'The states of the recipients that it sends: unsent, and after a retry failed, and unknown on request.';
 COMMENT ON COLUMN campaign_jobs.again_from IS 'Ids of mail from here on are of the last retry, which takes a failed or unknown recipient once.';
+COMMENT ON COLUMN campaign_jobs.zone IS 'It has the recipients of its range in this time zone; null: all of them.';
+COMMENT ON COLUMN campaign_jobs.pause IS
+    'It begins when the first part of the same start has been fed for so long; null: it has begun, or is of that part.';
+COMMENT ON COLUMN campaign_jobs.opens_at IS 'Its mail begins from this time on: its window, or the next one; null: at any time.';
+COMMENT ON COLUMN campaign_jobs.closes_at IS 'And before this one.';
 COMMENT ON COLUMN campaign_jobs.status IS
     'READY: waits; ENQUEUED: has its credential; SENDING: feeds the queue; SENT: all are fed; STOPPED; LOGGED: done.';
 COMMENT ON COLUMN campaign_jobs.former IS 'The status before.';
@@ -88,14 +97,20 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION campaign_lock IS 'Locks a campaign against other changes by operators, and returns it.';
 
-CREATE FUNCTION campaign_start(campaign bigint, rate double precision DEFAULT NULL, jobs integer DEFAULT 1)
-RETURNS SETOF bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION campaign_start(
+    campaign bigint, rate double precision DEFAULT NULL, jobs integer DEFAULT 1, part numeric DEFAULT NULL, pause interval DEFAULT NULL,
+    present timestamptz DEFAULT clock_timestamp()
+) RETURNS SETOF bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     found campaigns := campaign_lock(campaign);
     first integer := 1 + coalesce((SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = campaign), 0);
     last integer := (SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = campaign);
+    ranges int4range[];
+    zones text[] := ARRAY[NULL];
     size integer;
+    unsent bigint;
+    parted integer;
 BEGIN
     IF jobs NOT BETWEEN 1 AND 1000 THEN
         PERFORM submit_refuse('jobs', 'it is not between 1 and 1000');
@@ -107,20 +122,58 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Resume or retry it.';
     END IF;
     PERFORM campaign_refuse_halted(found);
+    IF (part IS NULL) <> (pause IS NULL) THEN
+        PERFORM submit_refuse('pause', 'a first part has a pause after it, and the other way round');
+    ELSIF part <= 0 OR part > 1 AND part <> trunc(part) OR part = 'NaN' THEN
+        PERFORM submit_refuse('part', 'it is neither a share below 1 nor a number');
+    ELSIF pause < '0' THEN
+        PERFORM submit_refuse('pause', 'it is less than 0');
+    END IF;
+    IF found.zone_column IS NOT NULL THEN
+        -- programs may leave the zone out
+        UPDATE campaign_recipients AS r SET zone = found.zone
+        WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND r.zone IS NULL;
+        zones := ARRAY(SELECT DISTINCT r.zone FROM campaign_recipients AS r
+            WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND r.zone IS NOT NULL ORDER BY 1);
+        PERFORM campaign_zone(z) FROM unnest(zones) AS z;
+    END IF;
+    PERFORM campaign_refuse_closed(found, coalesce(z, found.zone), present) FROM unnest(zones) AS z;
+    IF part IS NOT NULL THEN
+        unsent := (SELECT count(*) FROM campaign_recipients AS r
+            WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND r.state = 'unsent');
+        parted := CASE WHEN part < 1 THEN ceil(unsent * part) ELSE part END;
+        IF parted >= unsent THEN
+            PERFORM submit_refuse('part', format('%s of %s recipients leaves none for later', parted, unsent), NULL,
+                'Leave it out, or give less.');
+        END IF;
+        parted := (SELECT r.number FROM campaign_recipients AS r
+            WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND r.state = 'unsent'
+            ORDER BY r.number OFFSET parted - 1 LIMIT 1);
+        ranges := ARRAY[int4range(first, parted, '[]')];
+        first := parted + 1;
+    END IF;
+    size := ceil((last - first + 1)::numeric / jobs);
+    ranges := ranges || ARRAY(SELECT int4range(f, least(f + size - 1, last), '[]') FROM generate_series(first, last, size) AS f ORDER BY f);
     IF rate IS NOT NULL THEN
         PERFORM budget_set('credential:' || found.credential, rate,
             (SELECT b.month_most FROM budgets AS b WHERE b.key = 'credential:' || found.credential));
     END IF;
-    size := ceil((last - first + 1)::numeric / jobs);
     RETURN QUERY
-        INSERT INTO campaign_jobs (campaign_id, first, last, fed_to)
-        SELECT campaign, f, least(f + size - 1, last), f - 1
-        FROM generate_series(first, last, size) AS f ORDER BY f
+        INSERT INTO campaign_jobs (campaign_id, first, last, fed_to, zone, pause, opens_at, closes_at)
+        SELECT campaign, lower(p.range), upper(p.range) - 1, lower(p.range) - 1, z.name,
+            CASE WHEN part IS NOT NULL AND p.place > 1 THEN pause END, z.opens_at, z.closes_at
+        FROM unnest(ranges) WITH ORDINALITY AS p (range, place) CROSS JOIN (
+            SELECT n.name, w.opens_at, w.closes_at
+            FROM unnest(zones) AS n (name), LATERAL campaign_window(found, coalesce(n.name, found.zone), present) AS w OFFSET 0) AS z
+        WHERE z.name IS NULL OR EXISTS (SELECT FROM campaign_recipients AS r
+            WHERE r.campaign_id = campaign AND r.zone = z.name AND r.number BETWEEN lower(p.range) AND upper(p.range) - 1)
+        ORDER BY p.place, z.name
         RETURNING campaign_jobs.id;
 END $$;
 COMMENT ON FUNCTION campaign_start IS
     'Makes the jobs of a campaign, for its recipients without one, and returns their ids. `rate`, in mails per second, '
-    'becomes that of its credential. Several jobs share the rate.';
+    'becomes that of its credential. Several jobs share the rate. With `part`, a share below 1 or a number, so many recipients '
+    'get their mail first, and the others when all of these were fed for `pause`. Each time zone of recipients has a job.';
 
 CREATE FUNCTION campaign_refuse_halted(found campaigns) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -229,7 +282,8 @@ BEGIN
     UPDATE campaign_jobs AS j SET status = 'READY', fed_to = j.first - 1, takes = takes, again_from = next_message_id()
     WHERE j.id = ANY (jobs) AND (j.status = 'STOPPED' OR j.status = 'LOGGED' AND EXISTS (
         SELECT FROM campaign_recipients AS r
-        WHERE r.campaign_id = j.campaign_id AND r.number BETWEEN j.first AND j.last AND r.state = ANY (takes)));
+        WHERE r.campaign_id = j.campaign_id AND r.number BETWEEN j.first AND j.last AND r.state = ANY (takes)
+            AND (j.zone IS NULL OR r.zone = j.zone)));
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;
 END $$;

@@ -49,6 +49,7 @@ DECLARE
     by_sms boolean;
     owner campaigns;
     wanted jsonb;
+    zones text[];
 BEGIN
     SELECT c.* INTO owner FROM campaigns AS c WHERE c.id = campaign;
     SELECT t.words INTO wanted FROM templates AS t WHERE t.id = owner.template_id;
@@ -57,6 +58,7 @@ BEGIN
     ELSIF params IS NOT NULL AND cardinality(params) <> cardinality(recipients) THEN
         PERFORM submit_refuse('params', 'there are not as many as recipients');
     END IF;
+    IF owner.zone_column IS NOT NULL THEN zones := ARRAY(SELECT z FROM campaign_zones() AS z); END IF;
     SELECT campaign_by_sms(campaign, count(*) FILTER (WHERE n.number), count(*) FILTER (WHERE NOT n.number),
         (array_agg(n.number ORDER BY n.place))[1])
     INTO by_sms
@@ -66,27 +68,32 @@ BEGIN
     RETURN QUERY
         WITH given AS MATERIALIZED (
             SELECT g.place::integer, g.recipient, g.domain, w.found, mailbox_key(g.recipient) AS key,
+                CASE WHEN owner.zone_column IS NOT NULL THEN coalesce(z.name, owner.zone) END AS zone,
                 CASE WHEN g.domain IS NULL THEN 'it is no mailbox'
                     WHEN (g.domain = 'sms') <> by_sms THEN campaign_other_kind(by_sms)
                     WHEN w.problem IS NOT NULL THEN w.problem
+                    WHEN z.name IS NULL AND l.zone <> '' THEN concat(owner.zone_column, ': there is no such time zone')
                     WHEN octet_length(w.found::text) > 65536 THEN 'the words are over 65536 octets' END AS fault
             FROM (
                 SELECT *, mailbox_domain(recipient COLLATE "C") AS domain
                 FROM unnest(recipients, params) WITH ORDINALITY AS l (recipient, params, place) OFFSET 0
-            ) AS g, LATERAL campaign_words(coalesce(g.params, '{}'), wanted) AS w
+            ) AS g
+            CROSS JOIN LATERAL campaign_words(coalesce(g.params, '{}'), wanted) AS w
+            CROSS JOIN LATERAL (SELECT lower(btrim(g.params ->> owner.zone_column) COLLATE "C") AS zone OFFSET 0) AS l
+            LEFT JOIN unnest(zones) AS z (name) ON lower(z.name COLLATE "C") = l.zone
         ), known AS MATERIALIZED (
             SELECT DISTINCT g.key FROM given AS g JOIN campaign_recipients AS r ON mailbox_key(r.recipient) = g.key
             WHERE r.campaign_id = campaign
         ), judged AS MATERIALIZED (
-            SELECT g.place, g.recipient, g.domain, g.found, coalesce(g.fault, CASE WHEN k.key IS NOT NULL THEN 'the campaign has it already'
+            SELECT g.place, g.recipient, g.domain, g.found, g.zone, coalesce(g.fault, CASE WHEN k.key IS NOT NULL THEN 'the campaign has it already'
                 WHEN row_number() OVER (PARTITION BY g.fault IS NULL, g.key ORDER BY g.place) > 1 THEN 'it is there twice' END) AS fault
             FROM given AS g LEFT JOIN known AS k ON k.key = g.key
         ), fit AS MATERIALIZED (
-            SELECT j.recipient, j.domain, j.found, row_number() OVER (ORDER BY j.place) AS n FROM judged AS j WHERE j.fault IS NULL
+            SELECT j.recipient, j.domain, j.found, j.zone, row_number() OVER (ORDER BY j.place) AS n FROM judged AS j WHERE j.fault IS NULL
         ), added AS (
-            INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, state, error_code)
+            INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, state, error_code, zone)
             SELECT campaign, base + f.n, f.recipient, f.domain, f.found, CASE WHEN s.suppressed THEN 'invalid' ELSE 'unsent' END,
-                CASE WHEN s.suppressed THEN 'suppressed' END
+                CASE WHEN s.suppressed THEN 'suppressed' END, f.zone
             FROM fit AS f JOIN unnest(suppressed(owner.tenant, owner.scope, ARRAY(SELECT o.recipient FROM fit AS o ORDER BY o.n)))
                 WITH ORDINALITY AS s (suppressed, n) USING (n)
             ORDER BY f.n
@@ -95,7 +102,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION campaign_add IS
     'Adds recipients to a campaign, with values for the words of its template, and returns those that it left out. What is '
-    'suppressed is added as invalid. Keys of `params` without a word are left out.';
+    'suppressed is added as invalid. Keys of `params` without a word are left out, but for campaigns.zone_column.';
 
 CREATE FUNCTION campaign_test(campaign bigint, recipient text, params jsonb DEFAULT '{}') RETURNS bigint LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$

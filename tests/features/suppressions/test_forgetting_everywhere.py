@@ -41,7 +41,7 @@ KEPT = {
         " transcripts.traces after schema_migrations inquiries inquiry_answers users_version"
         " fingerprint suppression_sieve mailbox_secret login_failures words"
         " campaign_alarms lost_why horizon_holder forget_columns forget_functions link_recipients"
-        " event_functions"
+        " event_functions opens closes days zone zone_column pause"
     ),
     "hosts, domains and processes": (
         "domain sender_domain host hostname worker lease_owner address client networks daemons"

@@ -78,11 +78,12 @@ class EventReader:
             elif not kind:
                 found.strange += 1
             else:
+                code = _first(each, self._code, _MAX_CODE_CHARACTERS)
                 found.events.append(ProviderEvent(
-                    int(key[1]), int(key[2]), kind, _first(each, self._code, _MAX_CODE_CHARACTERS),
+                    int(key[1]), int(key[2]), kind, code,
                     _first(each, self._sub_type, _MAX_CODE_CHARACTERS),
                     _first(each, self._text, _MAX_TEXT_CHARACTERS),
-                    _time(each, self._time) or now,
+                    _time(each, self._time) or now, self._settings.classes.get(code, ""),
                 ))  # fmt: skip
         return found
 

@@ -32,7 +32,10 @@ class NoteOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProviderEvent:
-    """A later word of a provider about a row: delivered, bounced, failed or complained."""
+    """A later word of a provider about a row: delivered, bounced, failed or complained.
+
+    `answer_class` is that of a failure, '' for other.
+    """
 
     message_id: int
     row_id: int
@@ -41,6 +44,7 @@ class ProviderEvent:
     sub_type: str
     text: str
     at: datetime
+    answer_class: str = ""
 
 
 class CallbackNotes:
@@ -87,6 +91,7 @@ class CallbackNotes:
             "messages": Bigints(event.message_id for event in events),
             "rows": Bigints(event.row_id for event in events),
             "kinds": Texts(event.kind for event in events),
+            "classes": Texts(event.answer_class for event in events),
             "codes": Texts(event.code for event in events),
             "sub_types": Texts(event.sub_type for event in events),
             "words": Texts(event.text for event in events),

@@ -3,7 +3,7 @@
 CREATE FUNCTION callbacks_note(
     hosts text[], tenants text[],
     -- arrays with a value for each event
-    messages bigint[], rows bigint[], kinds text[], codes text[], sub_types text[], words text[], ats timestamptz[]
+    messages bigint[], rows bigint[], kinds text[], classes text[], codes text[], sub_types text[], words text[], ats timestamptz[]
 ) RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     -- a plan that was made while the partition of a day was small would later read all of it
     SET enable_seqscan = off AS $$
@@ -15,15 +15,15 @@ DECLARE
 BEGIN
     FOR event IN
         SELECT e.place, e.message, e.row_id, e.kind, e.code, e.sub_type, e.words,
-            CASE e.kind WHEN 'bounced' THEN 'unknown_user' WHEN 'failed' THEN 'other' END AS class,
+            CASE e.kind WHEN 'bounced' THEN 'unknown_user' WHEN 'failed' THEN coalesce(nullif(e.class, ''), 'other') END AS class,
             least(greatest(coalesce(e.at, now()), a.started_at), now()) AS at,
             a.ended_at, a.lease_token, a.event, a.recipient, a.tenant, a.metadata,
             -- by the same snapshot as the log: the outcome comes with the end of the lease
             a.ended_at IS NULL AND EXISTS (
                 SELECT FROM queue AS q WHERE q.id = e.row_id AND q.message_id = e.message AND q.lease_until IS NOT NULL
             ) AS early
-        FROM unnest(messages, rows, kinds, codes, sub_types, words, ats) WITH ORDINALITY
-            AS e (message, row_id, kind, code, sub_type, words, at, place)
+        FROM unnest(messages, rows, kinds, classes, codes, sub_types, words, ats) WITH ORDINALITY
+            AS e (message, row_id, kind, class, code, sub_type, words, at, place)
         LEFT JOIN LATERAL (
             SELECT a.started_at, a.ended_at, a.lease_token, a.event, a.recipient, a.tenant, a.metadata FROM attempts AS a
             WHERE a.message_id = e.message AND a.row_id = e.row_id AND a.event IN ('delivered', 'unknown')
@@ -70,8 +70,9 @@ BEGIN
     END LOOP;
     -- Triggers of the log have suppressed addresses by now: all who write outcomes lock suppressions first.
     FOR event IN
-        SELECT e.place, e.message, e.kind, e.code, e.sub_type FROM unnest(messages, rows, kinds, codes, sub_types) WITH ORDINALITY
-            AS e (message, row_id, kind, code, sub_type, place)
+        SELECT e.place, e.message, e.kind, e.code, coalesce(nullif(e.sub_type, ''), e.class) AS sub_type
+        FROM unnest(messages, rows, kinds, classes, codes, sub_types) WITH ORDINALITY
+            AS e (message, row_id, kind, class, code, sub_type, place)
         WHERE outcomes[e.place] = 'new' ORDER BY e.message, e.row_id, e.place
     LOOP
         FOR taker IN SELECT f.function FROM event_functions AS f LOOP
@@ -82,10 +83,10 @@ BEGIN
     RETURN outcomes;
 END $$;
 COMMENT ON FUNCTION callbacks_note IS
-    'Notes in the log what a provider says of mail that it took: delivered, bounced, failed or complained. The attempt has '
-    'to have gone to one of the hosts, and be of one of the tenants (null: of any). Returns of each event: new; known (it '
-    'was noted before); early (the attempt is not in the log yet); or unknown (the log has none). A proof of the caller '
-    'comes first.';
+    'Notes in the log what a provider says of mail that it took: delivered, bounced, failed or complained. A failure may have '
+    'an answer class, else it is other. The attempt has to have gone to one of the hosts, and be of one of the tenants (null: '
+    'of any). Returns of each event: new; known (it was noted before); early (the attempt is not in the log yet); or unknown '
+    '(the log has none). A proof of the caller comes first.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION callbacks_note', 'pgmta_web', 'EXECUTE');

@@ -32,6 +32,7 @@ from pgmta.config.types import (
     parse_host_port,
     some_listed,
 )
+from pgmta.mail.answer_class import HARD_BOUNCES, AnswerClass
 from pgmta.secret_file import read_secret
 from pgmta_features.callbacks.proof_keys import verifier
 from pgmta_features.providers.answer_path import parse_list_path, parse_path
@@ -66,6 +67,12 @@ class ProofKey:
 def _path(given: Any) -> str:
     parse_path(given if isinstance(given, str) else "")
     return str(given)
+
+
+def _soft(given: AnswerClass) -> AnswerClass:
+    if given in HARD_BOUNCES:
+        raise ValueError(f"{given} is the kind bounced, by `kinds`")
+    return given
 
 
 def _list_path(given: Any) -> str:
@@ -229,6 +236,11 @@ class CallbackEvents(Section):
         "not there, the same without the last part; others are ignored",
     )
     code: _Paths = Field(default=[], description="paths of an error code: the first with a value")
+    classes: dict[str, Annotated[AnswerClass, AfterValidator(_soft)]] = Field(
+        default={},
+        description="answer class of a failure by its code; default: other. That a mailbox does "
+        "not exist, is the kind bounced",
+    )
     sub_type: _Paths = Field(default=[], description="of a word that says more, likewise")
     text: _Paths = Field(default=[], description="of a text for the log, likewise")
     time: _Paths = Field(

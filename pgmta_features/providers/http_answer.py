@@ -48,7 +48,7 @@ def result_of(
 
 
 def _paths(settings: HttpSettings) -> list[str]:
-    given = (settings.id, settings.error, settings.error_sub_type, settings.error_text)
+    given = (settings.id, settings.error, settings.error_sub_type, *settings.error_text)
     return [path for path in given if path]
 
 
@@ -109,7 +109,7 @@ def _words(
     else:
         status = f"{_ENHANCED.get(event, '4.3.0')} {status}"
         found = [*at("error", settings.error), *at("error_sub_type", settings.error_sub_type)]
-        found += at("error_text", settings.error_text)
+        found += next(filter(None, (at("error_text", path) for path in settings.error_text)), [])
         if not found and answer.body and "content-encoding" not in answer.fields:
             found = [clean(" ".join(answer.body.decode("utf-8", "replace").split()))]
         said += found

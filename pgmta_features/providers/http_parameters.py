@@ -200,7 +200,9 @@ class HttpSettings(Section):
     id_header: FieldName | None = Field(default=None, description="or the field that has it")
     error: AnswerPath | None = Field(default=None, description="error code in the answer")
     error_sub_type: AnswerPath | None = Field(default=None, description="what it says more exactly")
-    error_text: AnswerPath | None = Field(default=None, description="what it says in words")
+    error_text: Annotated[list[AnswerPath], BeforeValidator(listed)] = Field(
+        default=[], description="what it says in words: a path, or a list; the first with a value"
+    )
     error_later: Annotated[list[str | bool | int], BeforeValidator(listed)] = Field(
         default=[],
         description="values of `error` with a status from 400 to 499 that say nothing about the "

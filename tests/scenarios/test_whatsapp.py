@@ -247,7 +247,7 @@ def test_templates_texts_and_answers(system: System, api: CloudApi, daemon: Daem
         ANN,
     )
     assert row["state"] == "failed"
-    assert "error=131047 error_sub_type=more than 24 hours have passed" in row["reply"]
+    assert "error=131047 error_text=more than 24 hours have passed" in row["reply"]
     assert system.ask("SELECT address FROM suppressions") == []
     system.ask(TEMPLATE_CALL)
     until(lambda: last(system, ANN) == ("delivered", None))
@@ -342,6 +342,10 @@ def test_callbacks(system: System, api: CloudApi, daemon: Daemon, database: str,
     assert {row[0]: row[1:] for row in rows} == {
         late: ("131026", False), closed: ("131047", False),
     }  # fmt: skip
+    (failures,) = [row for row in system.ask("SELECT class, code FROM campaign_failures")
+                   if row["code"] == "131047"]  # fmt: skip
+    assert failures["class"] == "policy"
     assert system.ask("SELECT address FROM suppressions") == []
+    assert (last(system, late)[1], last(system, closed)[1]) == ("other", "policy")
     shown = queuectl(daemon, "explain", api.key(closed).split("-")[1], name=1)
     assert "131047 as the test says" in shown

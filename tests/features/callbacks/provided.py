@@ -64,12 +64,12 @@ class Provided:
         """Note events, each a number and a kind, by SQL; return their outcomes."""
         events = list(events)
         row = self.db.execute(
-            "SELECT callbacks_note(%s, %s, %s::bigint[], %s::bigint[], %s, %s, %s, %s,"
+            "SELECT callbacks_note(%s, %s, %s::bigint[], %s::bigint[], %s, %s, %s, %s, %s,"
             " %s::timestamptz[])",
             (
                 list(hosts), tenants, [n for n, _ in events], [100 + n for n, _ in events],
-                [kind for _, kind in events], ["7"] * len(events), ["sub"] * len(events),
-                ["words"] * len(events), [None] * len(events),
+                [kind for _, kind in events], [""] * len(events), ["7"] * len(events),
+                ["sub"] * len(events), ["words"] * len(events), [None] * len(events),
             ),
         ).fetchone()  # fmt: skip
         assert row

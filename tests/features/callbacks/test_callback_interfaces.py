@@ -161,6 +161,7 @@ def test_lists_in_lists(tmp_path: Path) -> None:
     [
         ({"events": {"each": "entry[].[]"}}, "is no path"),
         ({"challenge": {"key": "short.token"}}, "short.token has no line of at least 16 octets"),
+        ({"events": {"classes": {"7": "disabled"}}}, "disabled is the kind bounced"),
         ({"challenge": {"kye": "short.token"}}, "kye"),
     ],
 )

@@ -312,7 +312,7 @@ ANSWERS: list[tuple[str, str, Any, Event, str]] = [
                                   "message_status": "accepted"}]}, DELIVERED,
          "id=wamid.HBgLMTY1MDU1NTEyMzQVAgARGBI="),
         ("400 Bad Request", fault(131047, "(#131047) Re-engagement message", "24 hours"), FAIL,
-         "error=131047 error_sub_type=24 hours error_text=(#131047) Re-engagement message"),
+         "error=131047 error_text=24 hours"),
         ("400 Bad Request", fault(131026, "(#131026) Message undeliverable"), FAIL,
          "error=131026"),
         ("404 Not Found", fault(132001, "(#132001) Template name does not exist"), FAIL,

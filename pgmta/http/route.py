@@ -19,8 +19,7 @@ class Route:
 
     A part of the path may be `{name}` or `{name:pattern}`, as aiohttp has them. GET has HEAD with
     it. A body has at most `max_body` octets; 0 stands for the limit of the listener. Errors are
-    pages of the listener with `page`, and problems (RFC 9457) without. `leads_to` is a URL of
-    another site to which the answer to a form redirects.
+    pages of the listener with `page`, and problems (RFC 9457) without.
     """
 
     method: str
@@ -28,7 +27,6 @@ class Route:
     handler: Handler
     max_body: int = 0
     page: bool = False
-    leads_to: str = ""
 
     @property
     def label(self) -> str:

@@ -22,7 +22,6 @@ FEATURE = Feature(
     sections={"collectors": ".config:COLLECTORS"},
     more_keys={
         "retention": ".config:LifecycleRetention",
-        "web/public": ".return_pages:ReturnPages",
     },
     config_checks=(".config:problems",),
     doctor_checks=(".account_checks:checks",),

@@ -14,8 +14,8 @@ _SQL = feature_queries("lifecycle")
 class Consumption(NamedTuple):
     """The outcome for a token: its account, or `why` it was refused.
 
-    `proof` is for the application, which takes it once. `missing` confirmations are lacking before
-    anything happens. `returns_to` is the page of the application to which a browser goes.
+    `account` is a number or a text, as in the table of the application. It takes the `proof` once,
+    if there is one. `missing` counts the confirmations that a request of several still lacks.
     """
 
     account: int | str | None
@@ -23,7 +23,6 @@ class Consumption(NamedTuple):
     proof: str | None
     why: str | None
     missing: int | None
-    returns_to: str | None
 
 
 async def check_login(link: Link) -> None:
@@ -48,7 +47,7 @@ class Consumptions:
         return Consumption(*row)
 
     async def failed(self, secret: bytes) -> None:
-        """Count a wrong code for the token of recovery with this secret, if there is one."""
+        """Count a wrong code for the token with this secret, if there is one that has a code."""
         await self._run("failed", {"secret": secret})
 
     async def locked(self, secret: bytes) -> bool:

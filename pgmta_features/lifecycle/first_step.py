@@ -9,11 +9,17 @@ from pathlib import Path
 from pgmta.postgres.operator import connected
 from pgmta.shipped import shipped
 from pgmta.store.changes.templates import TemplateTable
+from pgmta.store.queries import feature_queries
 from pgmta_features.lifecycle.installation import install
 from queued.cli.options.first_step import FirstStep
 from queued.cli.options.template_file import read_templates
 
 _MAILS = Path("etc/dev/mails")
+
+# no application takes the proof: this page of etc/dev/web.yaml shows it in its address
+_RECOVERY = {"action": "password_recovery", "url": "http://127.0.0.1:2581/confirmed"}
+
+_SQL = feature_queries("lifecycle")
 
 
 async def _prepare(uri: str) -> None:
@@ -21,9 +27,11 @@ async def _prepare(uri: str) -> None:
 
     Raises MigrationError, StoreUnavailable, TemplateError, psycopg.Error.
     """
-    await asyncio.to_thread(install, uri)
+    new = await asyncio.to_thread(install, uri)
     async with connected(uri) as db:
         await TemplateTable(db, "queuectl up").put(read_templates(_shipped(), ""))
+        if new:
+            await db.execute(_SQL["return_to"], _RECOVERY)
 
 
 def _shipped() -> tuple[Path, ...]:

@@ -1,9 +1,13 @@
 -- name: consume
 -- Consume a token whose signature was verified, or say why not.
-SELECT account, login, proof, why, missing, returns_to FROM lifecycle.token_consume(%(secret)s, %(action)s)
+SELECT account, login, proof, why, missing FROM lifecycle.token_consume(%(secret)s, %(action)s)
+
+-- name: pages
+-- What the pages of all actions need.
+SELECT name, code, proof, returns_to, titles FROM lifecycle.action_pages()
 
 -- name: failed
--- Count a wrong code of a recovery.
+-- Count a wrong code.
 SELECT lifecycle.token_failed(%(secret)s)
 
 -- name: locked
@@ -48,6 +52,10 @@ SELECT lifecycle.collect_check(%(options)s::text::jsonb), lifecycle.accounts_che
 -- name: set_aside
 -- Let a token rest, so that the others go on.
 SELECT lifecycle.tokens_put_off(%(token)s, make_interval(secs => %(seconds)s))
+
+-- name: return_to
+-- Send browsers to a URL after an action.
+UPDATE lifecycle.actions SET returns_to = %(url)s WHERE name = %(action)s
 
 -- name: insert_account
 -- Insert an account, whose trigger makes a token.

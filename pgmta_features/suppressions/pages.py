@@ -18,7 +18,14 @@ from pgmta.http.route import Route
 from pgmta.logs import get
 from pgmta.postgres import faults
 from queued.web.refusals import away, refusal, too_many
-from queued.web.requests import FORM, MAX_CHARACTERS, MAX_FIELDS, form_fields, read_link
+from queued.web.requests import (
+    FORM,
+    MAX_CHARACTERS,
+    MAX_FIELDS,
+    form_fields,
+    read_link,
+    read_whole_link,
+)
 from queued.web.site import Site, WebPart
 
 from .unsubscription_table import UnsubscriptionTable
@@ -56,7 +63,8 @@ class UnsubscriptionPages:
         return "" if found else "The login may not unsubscribe recipients."
 
     async def _ask(self, request: web.Request) -> web.StreamResponse:
-        return self._site.ask(request, Purpose.UNSUBSCRIBE, _UNKNOWN)
+        token = read_whole_link(request, Purpose.UNSUBSCRIBE, _UNKNOWN)
+        return self._site.page(request, "unsubscribe", token=token)
 
     async def _unsubscribe(self, request: web.Request) -> web.StreamResponse:
         order = await read_unsubscription(request)

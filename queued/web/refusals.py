@@ -12,9 +12,14 @@ class PageError(HttpError):
     """An error whose page has texts of its own: those with the name `message`."""
 
     def __init__(
-        self, message: str, detail: str, kind: str = "about:blank", title: str = ""
+        self,
+        message: str,
+        detail: str,
+        kind: str = "about:blank",
+        title: str = "",
+        status: int = 422,
     ) -> None:
-        super().__init__(422, detail, kind=kind, title=title)
+        super().__init__(status, detail, kind=kind, title=title)
         self.message = message
 
 

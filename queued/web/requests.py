@@ -6,7 +6,9 @@ from urllib.parse import parse_qs, parse_qsl
 
 from aiohttp import web
 
+from pgmta.compose.token import Purpose, secret_of
 from pgmta.http.answers import HttpError
+from queued.web.refusals import PageError
 
 FORM = "application/x-www-form-urlencoded"
 """The content type of a form."""
@@ -25,6 +27,14 @@ def read_link(request: web.Request) -> str:
     except ValueError:
         fields = {}
     return fields.get("token", [""])[0][:MAX_CHARACTERS]
+
+
+def read_whole_link(request: web.Request, purpose: Purpose, message: str = "refused") -> str:
+    """Return the token of a link, with any signature. Raises PageError with the `message`."""
+    token = read_link(request)
+    if secret_of(token, purpose) is None:
+        raise PageError(message, "The link is not whole.")
+    return token
 
 
 def form_fields(body: bytes) -> dict[str, str]:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from pgmta.compose.token import KeyRings, Purpose, secret_of
+from pgmta.compose.token import KeyRings
 from pgmta.daemon_role import WEB
 from pgmta.http.answers import HTML_TYPE, JSON_TYPE, HttpAnswers, HttpError
 from pgmta.http.route import HttpLimits, Route
@@ -24,7 +24,6 @@ from queued.web.clients import Clients
 from queued.web.pages import Pages, stylesheet
 from queued.web.readiness import Readiness
 from queued.web.refusals import PageError
-from queued.web.requests import read_link
 from queued.web.site_figures import SiteFigures
 from queued.web.web_config import WebConfig
 
@@ -110,7 +109,7 @@ class Site:
             Route("GET", "/style.css", self._stylesheet, page=True),
         ]
         routes += [route for _, served in self._parts for route in served.routes()]
-        self.answers = HttpAnswers(_headers(config.public.url, routes))
+        self.answers = HttpAnswers(_headers(config.public.url))
         bounds = HttpLimits(
             _MAX_CONNECTIONS, limits.request, _IDLE_S, limits.body, limits.address_connections
         )
@@ -130,24 +129,18 @@ class Site:
         name: str,
         status: int = 200,
         more: Mapping[str, str] | None = None,
+        *,
+        leads_to: str = "",
         **values: Any,
     ) -> web.StreamResponse:
-        """Return a page in the language of the reader. `name` is that of its template."""
+        """Return a page in the language of the reader. `name` is that of its template.
+
+        `leads_to` is a URL of another site to which the answer to its form redirects.
+        """
         languages = ",".join(request.headers.getall("Accept-Language", []))
         page, headers = self._pages.render(name, languages, self.base, **values)
-        return self.answers.make(page, HTML_TYPE, status, {**headers, **(more or {})})
-
-    def ask(
-        self, request: web.Request, purpose: Purpose, message: str = "refused"
-    ) -> web.StreamResponse:
-        """Show the button of a link. A look at a link changes nothing, and asks no database.
-
-        The template has the name of the purpose. Raises PageError.
-        """
-        token = read_link(request)
-        if secret_of(token, purpose) is None:
-            raise PageError(message, "The link is not whole.")
-        return self.page(request, purpose, token=token, refused=False)
+        headers = {**headers, "Content-Security-Policy": _policy(leads_to), **(more or {})}
+        return self.answers.make(page, HTML_TYPE, status, headers)
 
     async def _healthy(self, _: web.Request) -> web.StreamResponse:
         return self.answers.make(b'{"status": "healthy"}', JSON_TYPE)
@@ -166,21 +159,20 @@ class Site:
         return self.page(request, "message", error.status, error.headers, message=message)
 
 
-def _headers(url: str, routes: Sequence[Route]) -> dict[str, str]:
+def _headers(url: str) -> dict[str, str]:
     """Return the header fields that protect browsers."""
-    targets = dict.fromkeys(_origin(route.leads_to) for route in routes if route.leads_to)
-    # Chromium applies form-action to the redirect after a form, too
-    form = " ".join(["'self'", *targets])
-    found = {
-        "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; "
-        f"form-action {form}; frame-ancestors 'none'",
-        "Referrer-Policy": "no-referrer",
-    }
+    found = {"Content-Security-Policy": _policy(), "Referrer-Policy": "no-referrer"}
     if url.startswith("https:"):
         found["Strict-Transport-Security"] = f"max-age={_HSTS_S}"
     return found
 
 
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
+def _policy(leads_to: str = "") -> str:
+    """Return the Content-Security-Policy of a page whose form leads to a URL."""
+    parts = urlsplit(leads_to)
+    # Chromium applies form-action to the redirect after a form, too
+    form = f"'self' {parts.scheme}://{parts.netloc}" if leads_to else "'self'"
+    return (
+        "default-src 'none'; style-src 'self'; base-uri 'none'; "
+        f"form-action {form}; frame-ancestors 'none'"
+    )

@@ -10,14 +10,15 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.features.lifecycle.conftest import accounts
-from tests.web.web import Web, serving
+from tests.web.web import RETURN, Web, return_to, serving
 
 __all__ = ["accounts"]
 
 
 @pytest.fixture
 def as_web(database: str, accounts: psycopg.Connection) -> str:
-    """The database as the role of `queued web` sees it."""
+    """The database as the role of `queued web` sees it; recoveries return to RETURN."""
+    return_to(accounts, RETURN)
     return make_conninfo(database, options="-c role=pgmta_web")
 
 

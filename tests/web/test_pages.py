@@ -16,7 +16,7 @@ from tests.support.rows import column
 from tests.support.waiting import until
 from tests.web.application import Application, application
 from tests.web.browser import DESK, PHONE, Browser, browsing
-from tests.web.web import RINGS, Web, forged, recover, secret_of, serving
+from tests.web.web import RINGS, Web, forged, recover, return_to, secret_of, serving
 
 pytestmark = [pytest.mark.needs("chromium", "chromium-driver", "axe-core"), pytest.mark.slow]
 PICTURES = os.environ.get("PGMTA_PICTURES")
@@ -37,10 +37,12 @@ def app() -> Iterator[Application]:
 
 
 @pytest.fixture
-def web(as_web: str, tmp_path: Path, app: Application) -> Iterator[Web]:
+def web(
+    as_web: str, accounts: psycopg.Connection, tmp_path: Path, app: Application
+) -> Iterator[Web]:
     """A server that returns to the application."""
-    limits = {"exempt": ["127.0.0.0/8"]}
-    with serving(tmp_path, as_web, public={"recovered": app.url}, limits=limits) as daemon:
+    return_to(accounts, app.url)
+    with serving(tmp_path, as_web, limits={"exempt": ["127.0.0.0/8"]}) as daemon:
         yield daemon
 
 

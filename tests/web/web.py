@@ -62,7 +62,7 @@ class Web(Daemon):
         base = {
             "environment": {"hostname": HOSTNAME, "database": {"uri": uri}},
             "listen": [{"address": "127.0.0.1", "port": self.port}],
-            "public": {"url": self.url, "recovered": RETURN},
+            "public": {"url": self.url},
             "tokens": write_keys(folder),
             "log": {"format": "json"},
         }
@@ -106,9 +106,13 @@ class Web(Daemon):
                 answer.read(),
             )
 
-    def call(self, what: str, purpose: Purpose, token: str, code: str = "", **more: str) -> Answer:
+    def call(
+        self, what: str, purpose: Purpose, token: str, code: str = "", action: str = "", **more: str
+    ) -> Answer:
         """Ask the endpoint `what`: verify or consume."""
-        order = {"purpose": purpose, "token": token} | ({"code": code} if code else {})
+        optional = {"code": code, "action": action}
+        order = {"purpose": purpose, "token": token}
+        order |= {name: value for name, value in optional.items() if value}
         return self.ask(
             "POST", f"/v1/tokens/{what}", json.dumps(order), Content_Type="application/json", **more
         )
@@ -137,6 +141,11 @@ def recover(db: psycopg.Connection, login: str) -> tuple[bytes, str]:
     db.execute("UPDATE lifecycle.accounts SET status = 'active' WHERE login = %s", (login,))
     db.execute("SELECT lifecycle.recover(%s)", (login,))
     return secret_of(db, login, "password_recovery")
+
+
+def return_to(db: psycopg.Connection, url: str, action: str = "password_recovery") -> None:
+    """Send browsers to a URL after an action."""
+    db.execute("UPDATE lifecycle.actions SET returns_to = %s WHERE name = %s", (url, action))
 
 
 def forged() -> str:

@@ -39,7 +39,8 @@ COMMENT ON COLUMN actions.calls IS
 COMMENT ON COLUMN actions.asker IS 'Role whose members may ask(); null: all who may call it.';
 COMMENT ON COLUMN actions.every IS 'An account, or a mailbox without one, gets at most one token in this time.';
 COMMENT ON COLUMN actions.url IS 'Page of the application that takes ?token=; null: the page of queued web.';
-COMMENT ON COLUMN actions.returns_to IS 'Where queued web sends browsers afterwards; null: a page of its own.';
+COMMENT ON COLUMN actions.returns_to IS
+    'Where queued web sends browsers afterwards, with a proof if there is one; null: a page of its own, and none for a proof.';
 COMMENT ON COLUMN actions.titles IS 'Heading of the page of queued web, by language: {"en": "Delete your account"}.';
 COMMENT ON CONSTRAINT actions_name ON actions IS 'A word of a path.';
 COMMENT ON CONSTRAINT actions_priority ON actions IS 'As that of mail.';
@@ -118,10 +119,13 @@ BEGIN
     IF NEW.url !~ '^https?://[^/?#@[:space:][:cntrl:]]+(/[^?#[:space:][:cntrl:]]*)?$' THEN
         PERFORM action_refuse(NEW.name, 'url', 'it is no URL with http or https without query and fragment');
     END IF;
-    IF NEW.returns_to !~ '^https?://[^/?#@[:space:][:cntrl:]]+([/?][^#[:space:][:cntrl:]]*)?$' THEN
-        PERFORM action_refuse(NEW.name, 'returns_to', 'it is no URL with http or https without fragment');
+    -- as parse_return_url() in Python: queued web names its origin in a header, and a proof may be added
+    IF NEW.returns_to !~ '^(https://[^/?@:]+|https?://(localhost|127\.0\.0\.1|\[::1\]))(:[1-9][0-9]{0,4})?([/?].*)?$'
+            OR NEW.returns_to ~ '[^!-~]|[#"''<>\\;,]' COLLATE "C" THEN
+        PERFORM action_refuse(NEW.name, 'returns_to', 'it is no URL such as https://shop.example/done',
+            'It has https, except on localhost, and neither a login nor a fragment.');
     END IF;
-    -- web.yaml has the page for recoveries
+    -- the first row has none until the owner names it
     IF NEW.proof AND NEW.returns_to IS NULL AND NEW.url IS NULL AND NEW.name <> 'password_recovery' THEN
         PERFORM action_refuse(NEW.name, 'proof', 'no page of the application gets the proof', 'Set returns_to or url.');
     END IF;

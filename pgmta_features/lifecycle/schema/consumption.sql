@@ -11,8 +11,7 @@ COMMENT ON COLUMN proofs.account IS 'The account whose owner has proved to have 
 COMMENT ON COLUMN proofs.expires_at IS 'The proof can''t be taken from then on.';
 
 CREATE FUNCTION token_consume(
-    secret bytea, action text, OUT account jsonb, OUT login text, OUT proof text, OUT why text, OUT missing integer,
-    OUT returns_to text
+    secret bytea, action text, OUT account jsonb, OUT login text, OUT proof text, OUT why text, OUT missing integer
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -49,7 +48,6 @@ BEGIN
         login := NULL;
         RETURN;
     END IF;
-    returns_to := asked.returns_to;
     missing := (SELECT count(*) FROM tokens AS t WHERE t.id = token.id AND t.request IS NOT NULL);
     IF asked.proof THEN
         proof := translate(encode(token_secret(), 'base64'), '+/=', '-_');
@@ -59,14 +57,14 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION token_consume IS
     'Consumes a token whose signature was verified, once, with all that its action does, and returns its account, a proof '
-    'for proof_take() if the action has one, how many confirmations the request still lacks, and where a browser goes. `why` '
+    'for proof_take() if the action has one, and how many confirmations the request still lacks. `why` '
     'is null, or why it was refused: unknown, consumed, expired, locked, ineligible, or refused by the application.';
 
-CREATE FUNCTION action_page(name text, OUT code boolean, OUT returns_to text, OUT titles jsonb) RETURNS SETOF record
+CREATE FUNCTION action_pages() RETURNS TABLE (name text, code boolean, proof boolean, returns_to text, titles jsonb)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-    SELECT a.code, a.returns_to, a.titles FROM actions AS a WHERE a.name = action_page.name
+    SELECT a.name, a.code, a.proof, a.returns_to, a.titles FROM actions AS a
 $$;
-COMMENT ON FUNCTION action_page IS 'What the page of an action needs; no row if there is no such action.';
+COMMENT ON FUNCTION action_pages IS 'What the pages of all actions need.';
 
 CREATE FUNCTION token_failed(secret bytea) RETURNS boolean LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$

@@ -8,7 +8,7 @@ FROM (VALUES
     ('{FUNCTION accounts_check}'::text[], '{pgmta_queued,pgmta_web}'::text[], 'EXECUTE'),
     ('{FUNCTION collect,FUNCTION collect_actions,FUNCTION collect_check,FUNCTION tokens_waiting,FUNCTION tokens_lease,'
         'FUNCTION tokens_printed,FUNCTION tokens_put_off}', '{pgmta_queued}', 'EXECUTE'),
-    ('{FUNCTION action_page,FUNCTION token_consume,FUNCTION token_failed,FUNCTION token_locked}', '{pgmta_web}', 'EXECUTE'),
+    ('{FUNCTION action_pages,FUNCTION token_consume,FUNCTION token_failed,FUNCTION token_locked}', '{pgmta_web}', 'EXECUTE'),
     ('{FUNCTION mail_again}', '{pgmta_operator}', 'EXECUTE'),
     ('{FUNCTION ask,FUNCTION ask_named,FUNCTION recover,FUNCTION activate_again,FUNCTION proof_take,FUNCTION account_inserted,'
         'FUNCTION account_changed,FUNCTION mailbox_changed,FUNCTION account_deleted}', '{pgmta_submit}', 'EXECUTE'),

@@ -37,7 +37,7 @@ def web(for_web: str, tmp_path: Path) -> Iterator[Web]:
 
 def nothing() -> dict[str, list[Any]]:
     """Return the section `tokens` without keys."""
-    return {"activate": [], "recover": [], "unsubscribe": []}
+    return {"activate": [], "recover": [], "confirm": [], "unsubscribe": []}
 
 
 def test_a_large_callback_may_come_in_any_pieces(web: Web) -> None:

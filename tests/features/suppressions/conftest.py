@@ -23,5 +23,5 @@ def campaign(db: psycopg.Connection) -> Campaign:
 def web(database: str, tmp_path: Path) -> Iterator[Web]:
     """A server that logs in as pgmta_web; the schema lifecycle is not there."""
     uri = make_conninfo(database, options="-c role=pgmta_web")
-    with serving(tmp_path, uri, tokens={"activate": [], "recover": []}) as daemon:
+    with serving(tmp_path, uri, tokens={"activate": [], "recover": [], "confirm": []}) as daemon:
         yield daemon

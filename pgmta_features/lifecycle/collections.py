@@ -23,8 +23,9 @@ class TokenBatch(NamedTuple):
     """A batch: how many tokens became mail or a line, which can't and why, and a `wait` in seconds.
 
     `wait` says when the budget allows a batch again; it is None if the budget was no reason. With
-    `spent` the sum of the month is used up. `expired` tokens were too old for mail or a line. Those
-    of `aside` rest for a minute, each with the reason: their action has no usable template.
+    `spent` the sum of the month is used up. `expired` tokens were too old for mail or a line. With
+    `aside` so many tokens rest for ten seconds, for the reason: their action has no usable
+    template.
     """
 
     taken: int
@@ -86,7 +87,7 @@ class CollectorStatements:
         fields = {**self._fields, "reason": reason, "options": json.dumps(options), "limit": limit}
         ((taken, refused, wait, expired, spent, aside),) = await self._run(_SQL["collect"], fields)
         faults = [(token, fault) for token, fault, _ in _json(refused)]
-        resting = [(token, f"action {action}: {fault}") for token, action, fault in _json(aside)]
+        resting = [(number, f"action {action}: {why}") for action, why, number in _json(aside)]
         return TokenBatch(taken, faults, wait, expired, spent, resting)
 
     async def notify(self) -> None:

@@ -157,9 +157,8 @@ class CollectorLoop:
             self._log.info("collected", tokens=batch.taken, reason=reason)
         for token, fault in batch.refused:
             self._log.warning("no mail", token=token, reason=fault)
-        for token, fault in batch.aside:
-            self._log.error("set aside", token=token, reason=fault)
-        self.tokens["set aside"] += len(batch.aside)
+        for number, fault in batch.aside:
+            self._log.warning("tokens wait", tokens=number, reason=fault)
         if batch.expired:
             self._log.warning("tokens expired before their mail was made", tokens=batch.expired)
         if batch.spent and not self.spent:

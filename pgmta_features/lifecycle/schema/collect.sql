@@ -1,17 +1,13 @@
 -- Tokens become mail: a batch is one statement.
 
-CREATE FUNCTION action_levels(actions text[]) RETURNS smallint[] LANGUAGE sql STABLE
-    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-    SELECT coalesce(array_agg(DISTINCT a.priority ORDER BY a.priority), '{}') FROM actions AS a
-    WHERE action_levels.actions IS NULL OR a.name = ANY (action_levels.actions)
-$$;
-COMMENT ON FUNCTION action_levels IS 'The priorities of actions in their order, as waiting_tokens has them; null: of all actions.';
-
 CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     SELECT array_agg(found.token) FROM (
-        SELECT w.token FROM unnest(action_levels(tokens_waiting.actions)) AS level, LATERAL (
-            SELECT t.token FROM waiting_tokens AS t WHERE t.priority = level AND t.lease_until < now()
+        SELECT w.token FROM (
+            SELECT DISTINCT a.priority FROM actions AS a
+            WHERE tokens_waiting.actions IS NULL OR a.name = ANY (tokens_waiting.actions) ORDER BY a.priority
+        ) AS level, LATERAL (
+            SELECT t.token FROM waiting_tokens AS t WHERE t.priority = level.priority AND t.lease_until < now()
                 AND (tokens_waiting.actions IS NULL OR EXISTS (
                     SELECT FROM tokens AS k WHERE k.id = t.token AND k.action = ANY (tokens_waiting.actions)))
             ORDER BY t.token LIMIT most) AS w
@@ -30,7 +26,8 @@ DECLARE
     picked picked_token[] := '{}';
 BEGIN
     -- one priority at a time, because the index has no order over several
-    FOREACH level IN ARRAY action_levels(actions) LOOP
+    FOR level IN SELECT DISTINCT a.priority FROM actions AS a
+            WHERE tokens_pick.actions IS NULL OR a.name = ANY (tokens_pick.actions) ORDER BY a.priority LOOP
         EXIT WHEN cardinality(picked) >= most;
         -- lock both rows or neither: a transaction that consumes a token has locked one, and waits for the other
         -- + 0: an order by w.token would also be one by t.id, and a plan read all tokens for it
@@ -92,7 +89,7 @@ BEGIN
             AS faults, count(*) AS kept
     INTO found
     FROM (
-        SELECT p.place, p.at, p.waits, t.id AS token, m.email, mailbox_domain(m.email COLLATE "C") AS domain,
+        SELECT p.place, p.at, p.waits, t.id AS token, m.email, m.domain,
             o.template_id, o.sender, o.priority,
             jsonb_build_object('_deadline', to_char(to_timestamp(CASE WHEN o.delivery
                     THEN least(t.expires_at, t.created_at + 432000) ELSE t.expires_at END) AT TIME ZONE 'UTC',
@@ -100,27 +97,30 @@ BEGIN
             jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
                 'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
                     'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
-            CASE WHEN mailbox_domain(m.email COLLATE "C") IS NULL THEN 'its account has no usable mailbox'
-                ELSE (SELECT format('the word %s: %s', name, fault)
-                    FROM unnest(o.own) AS name, LATERAL (
-                        SELECT CASE WHEN w.words ->> name IS NULL THEN 'there is no value'
-                            ELSE submit_word(w.words ->> name, o.words -> name) END AS fault) AS judged
-                    WHERE fault IS NOT NULL LIMIT 1) END AS fault
+            CASE WHEN m.domain IS NULL THEN 'its account has no usable mailbox' ELSE w.fault END AS fault
         FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
         LEFT JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
             ON a.number = t.account
         JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
             ON o.action = t.action AND o.fault IS NULL AND (t.account IS NULL OR lifecycle.token_fits(o.statuses, a.status))
                 AND (o.languages IS NULL OR o.language = lifecycle.language_of(a.language, o.languages)),
-            LATERAL (SELECT coalesce(t.email, a.email) AS email) AS m,
-            LATERAL (SELECT coalesce(jsonb_object_agg(word, CASE word WHEN 'login' THEN a.login
-                    WHEN 'email' THEN m.email WHEN 'code' THEN t.code
-                    WHEN 'new_email' THEN coalesce(t.email, (
-                        SELECT n.email FROM lifecycle.tokens AS n WHERE n.request = t.request AND n.email IS NOT NULL LIMIT 1))
-                    WHEN 'minutes' THEN ceil(CASE WHEN o.delivery THEN o.seconds
-                        ELSE t.expires_at - extract(epoch FROM began) END / 60)::text
-                    ELSE coalesce(t.data ->> word, a.words ->> word) END), '{}') AS words
-                FROM unnest(o.own) AS word) AS w
+            -- OFFSET 0: the pattern of a mailbox is matched once
+            LATERAL (SELECT g.email, mailbox_domain(g.email COLLATE "C") AS domain
+                FROM (SELECT coalesce(t.email, a.email) AS email OFFSET 0) AS g OFFSET 0) AS m,
+            LATERAL (
+                SELECT coalesce(jsonb_object_agg(v.word, v.value), '{}') AS words,
+                    min('the word ' || v.word || ': ' || CASE WHEN v.value IS NULL THEN 'there is no value'
+                        ELSE submit_word(v.value, o.words -> v.word) END) AS fault
+                FROM (
+                    SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
+                        WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n
+                            WHERE n.request = t.request AND n.email IS NOT NULL LIMIT 1))
+                        WHEN 'minutes' THEN ceil((CASE WHEN o.delivery THEN o.seconds
+                            ELSE t.expires_at - extract(epoch FROM began) END) / 60)::text
+                        ELSE coalesce(t.data ->> word, a.words ->> word) END AS value
+                    FROM unnest(o.own) AS word OFFSET 0
+                ) AS v
+            ) AS w
         WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > present
         OFFSET 0  -- a fault is looked for once
     ) AS e;
@@ -164,14 +164,15 @@ BEGIN
     -- an action without a usable template stops no other one, and its tokens are tried again
     IF found.kept < cardinality(picked) THEN
         WITH resting AS (
-            UPDATE lifecycle.waiting_tokens AS w SET lease_until = clock_timestamp() + interval '1 minute'
+            UPDATE lifecycle.waiting_tokens AS w SET lease_until = clock_timestamp() + interval '10 seconds'
             FROM unnest(picked) AS p (at, waits, token)
             JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
                 ON o.action = (p.token).action AND o.fault IS NOT NULL
             WHERE w.ctid = p.waits AND (p.token).expires_at > present
-            RETURNING o.action, o.fault, (p.token).id
+            RETURNING o.action, o.fault
         )
-        SELECT jsonb_agg(jsonb_build_array(r.id, r.action, r.fault)) INTO aside FROM resting AS r;
+        SELECT jsonb_agg(jsonb_build_array(r.action, r.fault, r.number)) INTO aside
+        FROM (SELECT action, fault, count(*) AS number FROM resting GROUP BY action, fault) AS r;
     END IF;
     -- tokens beyond the budget go on waiting; the others are done, or do not fit
     DELETE FROM lifecycle.waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
@@ -186,8 +187,8 @@ END $$;
 COMMENT ON FUNCTION collect IS
     'Makes the mail of at most `batch` tokens that wait, in one statement: the queue has it, and the token is marked, '
     'or neither. Returns their number, tokens that can have no mail with the reason, if the budget allows none now the '
-    'seconds until it may, how many tokens expired, whether the sum of the month is used up, and tokens that rest for a '
-    'minute with their action and what its template lacks.';
+    'seconds until it may, how many tokens expired, whether the sum of the month is used up, and actions without a '
+    'usable template, with the reason and the number of their tokens, which rest for ten seconds.';
 
 CREATE FUNCTION language_of(wanted text, languages text[]) RETURNS text IMMUTABLE PARALLEL SAFE
 RETURN coalesce(
@@ -199,8 +200,10 @@ COMMENT ON FUNCTION language_of IS
 CREATE FUNCTION collect_actions(options jsonb, wanted text[] DEFAULT NULL) RETURNS TABLE (
     action text, purpose text, template_id bigint, sender text, priority smallint, key text, url text, words jsonb, own text[],
     statuses text[], code boolean, delivery boolean, seconds bigint, language text, languages text[], fault text
-) LANGUAGE sql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
-    SELECT a.name, CASE a.name WHEN 'activation' THEN 'activate' WHEN 'password_recovery' THEN 'recover' ELSE 'confirm' END,
+) LANGUAGE plpgsql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT a.name, CASE a.name WHEN 'activation' THEN 'activate' WHEN 'password_recovery' THEN 'recover' ELSE 'confirm' END,
         t.id, t.sender, a.priority, coalesce(g.named, g.others) ->> 'key',
         coalesce(a.url, g.named ->> 'url', (g.others ->> 'url') || '/confirm/' || a.name), t.words, w.own,
         a.statuses, a.code, a.expiry_from = 'delivery', ceil(extract(epoch FROM a.expiry))::bigint, t.language,
@@ -222,8 +225,8 @@ CREATE FUNCTION collect_actions(options jsonb, wanted text[] DEFAULT NULL) RETUR
             ) AS v
         ) AS t ON true,
         LATERAL (SELECT ARRAY(SELECT word FROM jsonb_object_keys(t.words) AS word WHERE word NOT IN ('link', 'token')) AS own) AS w
-    WHERE coalesce(g.named, g.others) IS NOT NULL AND (wanted IS NULL OR a.name = ANY (wanted))
-$$;
+    WHERE coalesce(g.named, g.others) IS NOT NULL AND (collect_actions.wanted IS NULL OR a.name = ANY (collect_actions.wanted));
+END $$;
 COMMENT ON FUNCTION collect_actions IS
     'The actions of a collector, of those that are wanted, with the newest versions of their templates in each language, or '
     'what a template lacks.';

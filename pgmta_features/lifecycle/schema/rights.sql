@@ -12,7 +12,7 @@ FROM (VALUES
     ('{FUNCTION mail_again}', '{pgmta_operator}', 'EXECUTE'),
     ('{FUNCTION ask,FUNCTION ask_named,FUNCTION recover,FUNCTION activate_again,FUNCTION proof_take,FUNCTION account_inserted,'
         'FUNCTION account_changed,FUNCTION mailbox_changed,FUNCTION account_deleted}', '{pgmta_submit}', 'EXECUTE'),
-    ('{actions}', '{pgmta_queued,pgmta_operator,pgmta_reader,pgmta_submit}', 'SELECT'),
+    ('{actions}', '{pgmta_queued,pgmta_operator,pgmta_reader}', 'SELECT'),
     ('{collections,jobs,user_action_queue,waiting_tokens,installation}', '{pgmta_queued,pgmta_operator,pgmta_reader}', 'SELECT'),
     ('{tokens}', '{pgmta_operator,pgmta_reader}',
         'SELECT (id, action, account, expires_at, consumed_at, created_at, collected_at, message_id, failures, request)')

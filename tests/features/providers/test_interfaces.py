@@ -6,6 +6,7 @@ The forms of requests and answers are those of the sources that the description 
 from __future__ import annotations
 
 import json
+import re
 from email.message import EmailMessage
 from email.policy import SMTP
 from functools import cache
@@ -31,6 +32,7 @@ from tests.features.providers.provider_requests import (
     parameters,
 )
 from tests.features.providers.scripted_server import said
+from tests.support.daemons import ROOT
 
 DELIVERED, DEFER, FAIL, UNKNOWN = Event.DELIVERED, Event.DEFER, Event.FAIL, Event.UNKNOWN
 SMS = ("twilio", "vonage", "whatsapp", "whatsapp_text")
@@ -229,13 +231,29 @@ def fault(code: int, message: str, details: str = "") -> dict[str, Any]:
     return {"error": error | {"fbtrace_id": "Az8or2"}}
 
 
-def test_a_route_names_words_of_the_template() -> None:
-    parameters = [{"type": "text", "text": "{{params.number}}"}]
-    components = [{"type": "body", "parameters": parameters}]
-    with Provider("whatsapp", OK, json={"template": {"components": components}}) as provider:
+NAMED = {"each": "params", "item": {"type": "text", "parameter_name": "{{name}}",
+                                    "text": "{{value}}"}}  # fmt: skip
+PAGE = (ROOT / "docs" / "mail" / "whatsapp.md").read_text(encoding="utf-8")
+(ROUTE,) = re.findall(r"```yaml\n( +parameters:\n.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("components", "expected"),
+    [
+        (yaml.safe_load(ROUTE.replace("code", "number"))["parameters"]["json"]["template"],
+         [[{"type": "text", "text": "4711"}]] * 2),
+        ({"components": [{"type": "body", "parameters": NAMED}]},
+         [[{"type": "text", "parameter_name": name, "text": text}
+           for name, text in (("name", "Ann"), ("number", "4711"))]]),
+        ({"components": None}, []),
+    ],
+)  # fmt: skip
+def test_a_route_says_which_words_go(components: Any, expected: Any) -> None:
+    """As the page has it: words by their name, named parameters, and none."""
+    with Provider("whatsapp", OK, json={"template": components}) as provider:
         _, got = provider.send(of_template(envelope(sms(), "+4917012345678", b"")))
-    (body,) = json.loads(got.body)["template"]["components"]
-    assert body["parameters"] == [{"type": "text", "text": "4711"}]
+    found = json.loads(got.body)["template"].get("components", [])
+    assert [each["parameters"] for each in found] == expected
 
 
 # answers of the sources, and their results

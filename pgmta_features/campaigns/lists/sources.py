@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from pgmta.errors import ConfigError, PgmtaError
-from pgmta_features.campaigns.lists.csv_rows import CsvRow, read_rows
+from pgmta_features.campaigns.lists.csv_rows import MAX_ROW_CHARACTERS, CsvRow, read_rows
 from pgmta_features.campaigns.lists.query import QueryError, QueryRows, open_query
 from pgmta_features.campaigns.lists.text_encoding import (
     UTF_8,
     Encoding,
-    half_of_a_unit,
     named,
     order_without_bom,
     recognise,
+    utf_16_fault,
 )
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
@@ -84,7 +84,7 @@ def csv_list(
             pipe, file = file, stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(pipe, file)
         found = named(encoding) if encoding else recognise(file)
-        if problem := half_of_a_unit(file, found):
+        if problem := utf_16_fault(file, found):
             raise ConfigError([f"{name}:{problem}"])
         length = file.seek(0, io.SEEK_END)
         first, form = _form(name, file, found, separator)
@@ -128,7 +128,8 @@ def _form(name: str, file: BinaryIO, encoding: Encoding, given: str | None) -> t
         with _text(file, encoding) as text:
             header = next(read_rows(text, mark), None)
         with _text(file, encoding) as text:
-            cells[each] = (header and len(header.cells)) or 1 + text.readline().count(mark)
+            line = text.readline(MAX_ROW_CHARACTERS)
+            cells[each] = (header and len(header.cells)) or 1 + line.count(mark)
     most = max(cells.values())
     found = [each for each, number in cells.items() if number == most]
     if most > 1 and len(found) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,6 +16,7 @@ from pgmta.mail.text import UNSTORABLE
 _CHUNK_OCTETS = 1 << 20
 _BOM_OCTETS = 3
 _UTF_16 = "utf-16"
+_UTF_16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # codecs that escape characters, such as UTF-7, decode this to another text
 _ASCII = 'recipient,"a+AGE-b";\\u0041 ~{'
 
@@ -67,7 +69,7 @@ def recognise(file: BinaryIO) -> Encoding:
     ASCII are.
     """
     start = next(_chunks(file), b"")[:_BOM_OCTETS]
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if start.startswith(_UTF_16_BOMS):
         return Encoding("UTF-16", _UTF_16)
     if start.startswith(codecs.BOM_UTF8):
         return UTF_8
@@ -102,9 +104,12 @@ def named(name: str) -> Encoding:
     return encoding
 
 
-def half_of_a_unit(file: BinaryIO, encoding: Encoding) -> str:
-    """Return where a file in UTF-16 ends within a unit of two octets; '' if it does not."""
-    if not encoding.is_utf_16 or file.seek(0, 2) % 2 == 0:
+def utf_16_fault(file: BinaryIO, encoding: Encoding) -> str:
+    """Return the line and the reason why a file is no UTF-16; '' if it may be, or need not be."""
+    start = next(_chunks(file))[:_BOM_OCTETS]
+    if encoding.codec == _UTF_16 and start and not start.startswith(_UTF_16_BOMS):
+        return "1: it has no BOM; --encoding utf-16-le or utf-16-be tells the order of its octets"
+    if not encoding.is_utf_16 or file.seek(0, io.SEEK_END) % 2 == 0:
         return ""
     decoder = codecs.getincrementaldecoder(encoding.codec)("surrogatepass")
     line, last = 1, b""
@@ -117,7 +122,7 @@ def half_of_a_unit(file: BinaryIO, encoding: Encoding) -> str:
 def order_without_bom(file: BinaryIO) -> str:
     """Return the name of UTF-16 in the order that the NULs of a file tell; '' if they tell none."""
     start = next(_chunks(file))[:1024]
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if start.startswith(_UTF_16_BOMS):
         return ""
     for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
         if start[first::2].count(0) * 4 > len(start):

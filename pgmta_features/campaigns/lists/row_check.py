@@ -47,7 +47,7 @@ def read_mapping(
     problems = []
     for text in texts:
         word, sign, column = text.partition("=")
-        if not (sign and NAME.fullmatch(word)):
+        if not sign or not (word in words or NAME.fullmatch(word)):
             word, column = RECIPIENT, text
         if word in mapping:
             problems.append(f"--column {text}: {word} has the column {mapping[word]!r} already")

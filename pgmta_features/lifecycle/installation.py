@@ -16,8 +16,8 @@ from pgmta.postgres.primary import writable
 from pgmta.store.schema import migrations, mismatch
 
 TOPICS = (
-    "schema", "accounts", "actions", "tokens", "bindings", "consumption", "jobs", "collect",
-    "rights",
+    "schema", "accounts", "actions", "tokens", "own_accounts", "bindings", "consumption", "jobs",
+    "collect", "rights",
 )  # fmt: skip
 """The files of the folder `schema`, in the order in which they run."""
 
@@ -29,8 +29,13 @@ SELECT to_regclass('lifecycle.installation') IS NOT NULL, to_regnamespace('lifec
 
 def schema_text() -> str:
     """Return the statements that install the schema; they are one transaction's."""
-    folder = Path(__file__).parent / "schema"
-    return "\n".join((folder / f"{name}.sql").read_text(encoding="utf-8") for name in TOPICS)
+    return "\n".join(schema_topic(name) for name in TOPICS)
+
+
+def schema_topic(name: str) -> str:
+    """Return the statements of one of TOPICS, for a session that looks in schema lifecycle."""
+    file = Path(__file__).parent / "schema" / f"{name}.sql"
+    return file.read_text(encoding="utf-8")
 
 
 def install(uri: str) -> bool:
@@ -56,14 +61,17 @@ def install(uri: str) -> bool:
 def remove(uri: str) -> bool:
     """Remove the schema with all that is in it; return False if it is not there.
 
-    Raises MigrationError while accounts or tokens exist, or if the login does not own the queue;
-    StoreUnavailable; psycopg.Error.
+    Raises MigrationError while a table is bound or accounts or tokens exist, or if the login does
+    not own the queue; StoreUnavailable; psycopg.Error.
     """
     with _transaction(uri) as db:
         installed, _ = _state(db)
         if not installed:
             return False
         db.execute("LOCK TABLE lifecycle.accounts, lifecycle.tokens IN ACCESS EXCLUSIVE MODE")
+        for (table,) in db.execute("SELECT bound ->> 'table' FROM lifecycle.installation"):
+            if table:
+                raise MigrationError(f"{table} is bound: run `queuectl lifecycle unbind`")
         for table in ("accounts", "tokens"):
             query = f"SELECT count(*) FROM lifecycle.{table}"  # noqa: S608 one of two tables
             ((number,),) = db.execute(query.encode()).fetchall()
@@ -81,6 +89,19 @@ def remove(uri: str) -> bool:
         EXCEPTION WHEN insufficient_privilege THEN NULL;
         END $$""")
     return True
+
+
+@contextmanager
+def installed_transaction(uri: str) -> Iterator[psycopg.Connection]:
+    """Lend a connection of the owner to a database with the schema; its block is one transaction.
+
+    Raises MigrationError without the schema or as another login, StoreUnavailable.
+    """
+    with _transaction(uri) as db:
+        installed, _ = _state(db)
+        if not installed:
+            raise MigrationError("there is no schema lifecycle: run `queuectl lifecycle install`")
+        yield db
 
 
 @contextmanager

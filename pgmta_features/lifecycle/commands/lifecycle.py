@@ -13,6 +13,18 @@ from queued.cli.options.lazy_group import LazyCommand, LazyGroup
 from queued.cli.options.queue_command import command, database_of
 
 _LAZY = {
+    "bind": LazyCommand(
+        "pgmta_features.lifecycle.commands.bind:bind_table",
+        "Take the accounts from a table of the application; print what `--create` runs.",
+    ),
+    "unbind": LazyCommand(
+        "pgmta_features.lifecycle.commands.bind:unbind_table",
+        "Take the binding away with all that it made, and end the tokens of its accounts.",
+    ),
+    "check": LazyCommand(
+        "pgmta_features.lifecycle.commands.bind:check_table",
+        "Prove a bound table by the life of an account, which is rolled back.",
+    ),
     "collect": LazyCommand(
         "pgmta_features.lifecycle.commands.collect:collect",
         "Print the tokens that wait, a line per batch, until SIGTERM, SIGINT or a closed pipe.",

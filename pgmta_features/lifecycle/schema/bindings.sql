@@ -1,59 +1,92 @@
--- All that is known of accounts. A binding replaces these functions by those of an application.
+-- Accounts of an application's own table.
 
-CREATE FUNCTION account_rows(numbers bigint[]) RETURNS TABLE (
-    number bigint, id text, email text, login text, status text, language text, words jsonb
-) LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT a.id, a.id::text, a.email, a.login, a.status::text, NULL::text, NULL::jsonb
-    FROM lifecycle.accounts AS a WHERE a.id = ANY (numbers)
+CREATE FUNCTION holder_status(status text, fresh boolean) RETURNS text IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN status = 'inactive' AND fresh THEN 'provisioned' WHEN status = 'inactive' THEN 'suspended' ELSE status END;
+COMMENT ON FUNCTION holder_status IS
+    'The status of an account of a bound table. One that is inactive is provisioned if it was never active since its insert.';
+
+CREATE FUNCTION account_inserted(id text, status text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    new bigint;
+BEGIN
+    DELETE FROM holders AS h WHERE h.id = account_inserted.id;
+    IF account_inserted.status NOT IN ('provisioned', 'inactive') THEN RETURN; END IF;
+    INSERT INTO holders (id, fresh) VALUES (account_inserted.id, true) RETURNING number INTO new;
+    INSERT INTO tokens (action, account) SELECT a.name, new FROM actions AS a
+    WHERE a.name = 'activation' AND 'provisioned' = ANY (a.statuses);
+END $$;
+COMMENT ON FUNCTION account_inserted IS
+    'For the trigger of a bound table: makes the activation of a new account. An earlier one with this id is forgotten with '
+    'its tokens, so that ids may be used again.';
+
+CREATE FUNCTION account_changed(id text, status text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    holder holders := (SELECT h FROM holders AS h WHERE h.id = account_changed.id);
+BEGIN
+    IF holder.number IS NULL AND account_changed.status = 'provisioned' THEN
+        INSERT INTO holders (id) VALUES (account_changed.id)
+        ON CONFLICT (id) DO UPDATE SET id = excluded.id RETURNING * INTO holder;
+    ELSIF holder.fresh AND account_changed.status = 'active' THEN
+        UPDATE holders AS h SET fresh = false WHERE h.number = holder.number;
+    END IF;
+    PERFORM status_follow(holder.number, holder_status(account_changed.status, holder.fresh)) WHERE holder.number IS NOT NULL;
+END $$;
+COMMENT ON FUNCTION account_changed IS
+    'For the trigger of a bound table: withdraws mail that does not fit the new status of an account, lets tokens that fit '
+    'again wait for theirs, and makes an activation if none is left.';
+
+CREATE FUNCTION mailbox_changed(id text) RETURNS void LANGUAGE sql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    SELECT mailbox_left(h.number) FROM holders AS h WHERE h.id = mailbox_changed.id
 $$;
-COMMENT ON FUNCTION account_rows IS
-    'Accounts by number: the id in their own table, mailbox, login, status, the language of their mail, and more words for it.';
+COMMENT ON FUNCTION mailbox_changed IS
+    'For the trigger of a bound table, before account_changed(): the tokens of an account end, their mail is withdrawn, and its '
+    'proofs are deleted.';
 
-CREATE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE
-    SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR pgmta.mailbox_key(a.email) = pgmta.mailbox_key(name)
+CREATE FUNCTION account_deleted(id text) RETURNS void LANGUAGE sql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    DELETE FROM holders AS h WHERE h.id = account_deleted.id
 $$;
-COMMENT ON FUNCTION account_named IS
-    'The numbers of the accounts with a login, or with a mailbox in any spelling, in the order in which ask_named() locks them; '
-    'null if there is none.';
+COMMENT ON FUNCTION account_deleted IS 'For the trigger of a bound table: the tokens of an account go, and their mail.';
 
-CREATE FUNCTION account_number(id text) RETURNS bigint LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT a.id FROM lifecycle.accounts AS a
-    WHERE a.id = CASE WHEN account_number.id ~ '^[0-9]{1,18}$' THEN account_number.id::bigint END
+CREATE FUNCTION accounts_truncated() RETURNS void LANGUAGE sql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    DELETE FROM holders
 $$;
-COMMENT ON FUNCTION account_number IS 'The number of the account with an id, which a bound application may give as any text; null if there is none.';
+COMMENT ON FUNCTION accounts_truncated IS 'For the trigger of a bound table: the same for all accounts.';
 
-CREATE FUNCTION account_id(number bigint) RETURNS jsonb IMMUTABLE RETURN to_jsonb(number);
-COMMENT ON FUNCTION account_id IS 'The id of the account with a number, as a JSON number or text; null if there is none.';
+CREATE FUNCTION application_code() RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- judged by session_user: after SET ROLE, code could leave a prepared statement that the login runs later
+    IF pgmta.sees_all_mail(role => SESSION_USER) THEN
+        RAISE EXCEPTION 'code of an application does not run for a login that sees all mail' USING
+            ERRCODE = 'insufficient_privilege',
+            HINT = 'Log in as a member of pgmta_queued, pgmta_web or of the application.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION application_code IS 'Raises an error if code of an application may not run in this session.';
 
-CREATE FUNCTION account_status(number bigint) RETURNS text STABLE
-RETURN (SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = number);
-COMMENT ON FUNCTION account_status IS
-    'The status of an account; null if there is none; unknown if an application is bound and the role sees all mail.';
-
-CREATE FUNCTION account_lock(number bigint) RETURNS text LANGUAGE sql VOLATILE
-    SET search_path = pg_catalog, pg_temp AS $$
-    SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = number FOR NO KEY UPDATE
-$$;
-COMMENT ON FUNCTION account_lock IS
-    'The same; the status of one of lifecycle.accounts stays until the transaction ends. That of a bound application may '
-    'change: its function decides whether it activates.';
-
-CREATE FUNCTION account_activate(number bigint) RETURNS boolean LANGUAGE sql VOLATILE
-    SET search_path = pg_catalog, pg_temp AS $$
-    WITH changed AS (
-        UPDATE lifecycle.accounts AS a SET status = 'active' WHERE a.id = number AND a.status = 'provisioned'
-        RETURNING true
-    )
-    SELECT count(*) > 0 FROM changed
-$$;
-COMMENT ON FUNCTION account_activate IS 'Activates a provisioned account; returns whether it was one.';
+-- without a path of its own, because it looks at that of the function that calls it
+CREATE FUNCTION path_unchanged() RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    -- functions of the owner go on, and a setting that was changed for the session outlives those of a function
+    IF pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.<>) 'pg_catalog, pg_temp' THEN
+        RAISE EXCEPTION 'the application changed search_path' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
+COMMENT ON FUNCTION path_unchanged IS 'Raises an error if the search_path of a function about accounts was changed.';
 
 CREATE FUNCTION calls_fault(calls text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     parts text[] := CASE WHEN calls ~ '^("([^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)[.]("([^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)$'
         THEN parse_ident(calls) END;
     owner oid := (SELECT n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'lifecycle');
+    -- the bound table belongs to another role
+    apart boolean := coalesce((SELECT i.bound -> 'apart' = 'true' FROM lifecycle.installation AS i), false);
     known text[];
     function record;
 BEGIN
@@ -61,7 +94,9 @@ BEGIN
     SELECT p.prorettype = 'boolean'::regtype AND NOT p.proretset AND p.prokind = 'f' AS fits,
         -- nobody else may put another function in its place, which would run with the rights of the owner
         p.proowner = owner AND (n.nspowner = owner OR r.rolsuper OR r.rolname = 'pg_database_owner'
-            AND owner = (SELECT d.datdba FROM pg_database AS d WHERE d.datname = current_database())) AS ours
+            AND owner = (SELECT d.datdba FROM pg_database AS d WHERE d.datname = current_database())) AS ours,
+        CASE WHEN apart THEN has_schema_privilege('pgmta_binding', n.oid, 'USAGE')
+            AND has_function_privilege('pgmta_binding', p.oid, 'EXECUTE') END AS callable
     INTO function
     FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace JOIN pg_roles AS r ON r.oid = n.nspowner
     WHERE p.oid = to_regprocedure(format('%I.%I(text,text,jsonb)', parts[1], parts[2]));
@@ -73,7 +108,8 @@ BEGIN
             || coalesce(': did you mean ' || pgmta.nearest_word(calls, known) || '?', '');
     END IF;
     RETURN CASE WHEN NOT function.fits THEN format('%s(text, text, jsonb) does not return one boolean', calls)
-        WHEN NOT function.ours THEN format('%s and its schema have to belong to %s, who runs it', calls, owner::regrole) END;
+        WHEN NOT function.callable THEN format('the role pgmta_binding may not call %s(text, text, jsonb)', calls)
+        WHEN NOT apart AND NOT function.ours THEN format('%s and its schema have to belong to %s, who runs it', calls, owner::regrole) END;
 END $$;
 COMMENT ON FUNCTION calls_fault IS 'Why a function of the application can''t be called by redeem(); null if it can.';
 

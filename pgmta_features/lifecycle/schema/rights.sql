@@ -10,8 +10,7 @@ FROM (VALUES
         'FUNCTION tokens_printed,FUNCTION tokens_put_off}', '{pgmta_queued}', 'EXECUTE'),
     ('{FUNCTION action_pages,FUNCTION token_consume,FUNCTION token_failed,FUNCTION token_locked}', '{pgmta_web}', 'EXECUTE'),
     ('{FUNCTION mail_again}', '{pgmta_operator}', 'EXECUTE'),
-    ('{FUNCTION ask,FUNCTION ask_named,FUNCTION recover,FUNCTION activate_again,FUNCTION proof_take,FUNCTION account_inserted,'
-        'FUNCTION account_changed,FUNCTION mailbox_changed,FUNCTION account_deleted}', '{pgmta_submit}', 'EXECUTE'),
+    ('{FUNCTION ask,FUNCTION ask_named,FUNCTION recover,FUNCTION activate_again,FUNCTION proof_take}', '{pgmta_submit}', 'EXECUTE'),
     ('{actions}', '{pgmta_queued,pgmta_operator,pgmta_reader}', 'SELECT'),
     ('{collections,jobs,user_action_queue,waiting_tokens,installation}', '{pgmta_queued,pgmta_operator,pgmta_reader}', 'SELECT'),
     ('{tokens}', '{pgmta_operator,pgmta_reader}',
@@ -43,4 +42,4 @@ COMMENT ON FUNCTION grants IS
     'Gives the roles of pgmta their rights to this schema, takes functions away from all others, and returns the roles that '
     'are missing.';
 
-DO $$ BEGIN PERFORM lifecycle.grants(), lifecycle.binding_role(); END $$;
+DO $$ BEGIN PERFORM lifecycle.grants(); END $$;

@@ -5,8 +5,8 @@ COMMENT ON SCHEMA lifecycle IS 'Accounts, tokens and collectors of pgmta. `queue
 REVOKE ALL ON SCHEMA lifecycle FROM PUBLIC;
 CREATE SCHEMA lifecycle_bound;
 COMMENT ON SCHEMA lifecycle_bound IS
-    'The functions of bind() that run code of an application. Nobody but the owner may use it: that code runs as their '
-    'owner, who could alter them otherwise.';
+    'The functions that read a bound table. Nobody but the owner may use it: code of an application runs as their owner, '
+    'who could alter them otherwise.';
 ALTER DEFAULT PRIVILEGES IN SCHEMA lifecycle REVOKE ALL ON TABLES FROM PUBLIC;
 SET LOCAL search_path = lifecycle;
 SET LOCAL check_function_bodies = off;  -- functions may name later ones
@@ -16,16 +16,14 @@ CREATE TABLE installation (
     version integer NOT NULL DEFAULT 1,
     installed_at timestamptz NOT NULL DEFAULT now(),
     installed_by text NOT NULL DEFAULT SESSION_USER,
-    accounts_view text,
-    activate_function text
+    bound jsonb
 );
 COMMENT ON TABLE installation IS 'What is installed, in one row.';
 COMMENT ON COLUMN installation.one IS 'Always true: there is one row.';
 COMMENT ON COLUMN installation.version IS 'Version of the schema lifecycle.';
 COMMENT ON COLUMN installation.installed_at IS 'When it was installed.';
 COMMENT ON COLUMN installation.installed_by IS 'The login that installed it.';
-COMMENT ON COLUMN installation.accounts_view IS 'The view of an application that has accounts of its own; null: accounts.';
-COMMENT ON COLUMN installation.activate_function IS 'The function of that application that activates an account.';
+COMMENT ON COLUMN installation.bound IS 'The options of `queuectl lifecycle bind`, with all names; null: accounts has the accounts.';
 COMMENT ON CONSTRAINT installation_one ON installation IS 'One row.';
 INSERT INTO installation DEFAULT VALUES;
 

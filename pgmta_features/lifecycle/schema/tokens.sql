@@ -246,7 +246,7 @@ BEGIN
         RETURNING t.message_id
     )
     SELECT array_agg(message_id ORDER BY message_id) INTO mails FROM ended WHERE message_id IS NOT NULL;
-    PERFORM pgmta.withdraw(mails, why);
+    PERFORM pgmta.withdraw(mails, why) WHERE mails IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION tokens_end IS
     'Ends the tokens of an account, or those of one action, that were not consumed, and withdraws mail that is not sent yet.';
@@ -262,13 +262,12 @@ COMMENT ON FUNCTION mailbox_left IS
     'Ends the tokens of an account whose mailbox changed, with their mail and its proofs: who has only the earlier mailbox '
     'can neither activate nor recover it.';
 
-CREATE FUNCTION status_follow(account bigint) RETURNS void LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+CREATE FUNCTION status_follow(account bigint, status text DEFAULT NULL) RETURNS void LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    state text := account_status(status_follow.account);
+    state text := coalesce(status_follow.status, account_status(status_follow.account));
     mails bigint[];
 BEGIN
-    UPDATE holders AS h SET fresh = false WHERE state = 'active' AND h.number = status_follow.account AND h.fresh;
     -- This statement waits for a collector that has locked such a token; the next one sees its mail.
     DELETE FROM waiting_tokens AS w USING tokens AS t, actions AS a
     WHERE t.account = status_follow.account AND w.token = t.id AND a.name = t.action AND w.priority = a.priority
@@ -276,7 +275,7 @@ BEGIN
     SELECT array_agg(t.message_id ORDER BY t.message_id) INTO mails FROM tokens AS t JOIN actions AS a ON a.name = t.action
     WHERE t.account = status_follow.account AND t.consumed_at IS NULL AND t.message_id IS NOT NULL
         AND NOT token_fits(a.statuses, state);
-    PERFORM pgmta.withdraw(mails, 'its account is ' || coalesce(state, 'deleted'));
+    PERFORM pgmta.withdraw(mails, 'its account is ' || coalesce(state, 'deleted')) WHERE mails IS NOT NULL;
     INSERT INTO waiting_tokens (priority, token)
     SELECT a.priority, t.id FROM tokens AS t JOIN actions AS a ON a.name = t.action
     WHERE t.account = status_follow.account AND t.consumed_at IS NULL AND t.collected_at IS NULL
@@ -295,44 +294,5 @@ BEGIN
     PERFORM pgmta.prove_earlier();
 END $$;
 COMMENT ON FUNCTION status_follow IS
-    'Withdraws mail of an account that no longer fits its status, lets tokens that fit again wait for theirs, and makes an '
+    'Withdraws mail of an account that no longer fits its status, which may be given, lets tokens that fit again wait for theirs, and makes an '
     'activation if none is left.';
-
-CREATE FUNCTION account_inserted(id text, status text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-#variable_conflict use_column
-BEGIN
-    DELETE FROM holders AS h WHERE h.id = account_inserted.id;
-    WITH made AS (
-        INSERT INTO holders (id, fresh) VALUES (account_inserted.id, status <> 'active') RETURNING number
-    )
-    INSERT INTO tokens (action, account) SELECT a.name, m.number FROM made AS m, actions AS a
-    WHERE a.name = 'activation' AND status = 'provisioned';
-END $$;
-COMMENT ON FUNCTION account_inserted IS
-    'To be called after a bound application inserted an account: makes its activation if it is provisioned. An earlier '
-    'account with this id is forgotten with its tokens.';
-
-CREATE FUNCTION mailbox_changed(id text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM mailbox_left(n) FROM account_number(id) AS n WHERE n IS NOT NULL;
-END $$;
-COMMENT ON FUNCTION mailbox_changed IS
-    'To be called after the mailbox of an account of a bound application changed, before account_changed(): its tokens end, '
-    'their mail is withdrawn, and its proofs are deleted.';
-
-CREATE FUNCTION account_changed(id text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM status_follow(n) FROM account_number(id) AS n WHERE n IS NOT NULL;
-END $$;
-COMMENT ON FUNCTION account_changed IS
-    'To be called after the status of an account of a bound application changed: withdraws mail that no longer fits, lets '
-    'tokens that fit again wait for theirs, and makes one if none is left.';
-
-CREATE FUNCTION account_deleted(id text) RETURNS void LANGUAGE sql SECURITY DEFINER
-    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-    DELETE FROM holders AS h WHERE h.id = account_deleted.id
-$$;
-COMMENT ON FUNCTION account_deleted IS 'To be called after a bound application deleted an account: its tokens go, and their mail.';

@@ -1,0 +1,399 @@
+"""Users tables of applications, each bound as it is by an owner without further rights."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from psycopg import errors as pg_errors
+from psycopg.conninfo import make_conninfo
+
+from tests.features.lifecycle.applications import (
+    CAPITALS,
+    DJANGO,
+    OWN,
+    UUID,
+    Application,
+    django,
+    dump,
+    plain_database,
+    plain_template,
+    queuectl,
+)
+from tests.features.lifecycle.tokens import collect
+from tests.support.daemons import ROOT
+from tests.support.rows import column, fetch
+from tests.support.waiting import until
+
+PAGE = (ROOT / "docs" / "programs" / "lifecycle.md").read_text()
+
+
+@pytest.fixture(scope="session")
+def plain(server: str) -> Iterator[tuple[str, str]]:
+    with plain_template(server) as found:
+        yield found
+
+
+@pytest.fixture
+def uri(server: str, plain: tuple[str, str]) -> Iterator[str]:
+    """URI of a database as its owner."""
+    with plain_database(server, plain) as found:
+        yield found
+
+
+@pytest.fixture
+def owner(uri: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(uri, autocommit=True) as db:
+        yield db
+
+
+def bound(uri: str, application: Application) -> None:
+    """Bind it by three commands at most; Django's as docs/programs/lifecycle.md says."""
+    if application is DJANGO:
+        (block,) = re.findall(r"```sh\n(queuectl lifecycle install\nq.*?)```", PAGE, re.DOTALL)
+        for line in block.splitlines():
+            _, _, *arguments = shlex.split(line, comments=True)
+            result = queuectl(uri, *arguments)
+            assert result.exit_code == 0, result.stdout + result.stderr
+        return
+    assert queuectl(uri, "install").exit_code == 0
+    if application.bind:
+        result = queuectl(uri, "bind", *application.bind, "--create")
+        assert result.exit_code == 0, result.stderr
+        result = queuectl(uri, "check")
+        assert result.exit_code == 0, result.stdout + result.stderr
+
+
+def add(db: psycopg.Connection, application: Application, numbers: str) -> None:
+    db.execute(
+        f"INSERT INTO {application.table} ({application.columns})"
+        f" SELECT {application.row} FROM {numbers} AS s (n)".encode()
+    )
+
+
+@pytest.mark.parametrize(
+    "application", [DJANGO, UUID, CAPITALS, OWN], ids=["django", "uuid", "capitals", "own"]
+)
+def test_an_application_is_bound_as_it_is(
+    uri: str, owner: psycopg.Connection, application: Application
+) -> None:
+    """By three commands; thousands of accounts get a token each; and unbound without a trace."""
+    if application is DJANGO:
+        django(uri, "call_command('migrate', verbosity=0)")
+    else:
+        owner.execute(application.made.encode())
+    before = dump(uri)
+    bound(uri, application)
+    assert fetch(owner, "SELECT count(*) FROM lifecycle.tokens") == (0,)
+
+    def one_by_one() -> None:
+        with psycopg.connect(uri, autocommit=True) as db:
+            for number in range(10_000, 12_000):
+                add(db, application, f"(VALUES ({number}))")
+
+    with ThreadPoolExecutor() as pool:
+        beside = pool.submit(one_by_one)
+        add(owner, application, "generate_series(12000, 29999)")
+        beside.result()
+    assert fetch(
+        owner,
+        "SELECT count(*), count(DISTINCT account) FROM lifecycle.tokens AS t"
+        " JOIN lifecycle.waiting_tokens AS w ON w.token = t.id WHERE t.action = 'activation'",
+    ) == (20_000, 20_000)
+    found = collect(owner, 20)
+    assert found[0] == 20, found
+    first, second = column(
+        owner, "SELECT secret FROM lifecycle.tokens WHERE message_id > 0 ORDER BY id LIMIT 2"
+    )
+    consume = "SELECT why FROM lifecycle.token_consume(%s, 'activation')"
+    assert fetch(owner, consume, first) == (None,)
+    assert fetch(owner, consume, first) == ("consumed",)
+    count = f"SELECT count(*), min({application.email}) FROM {application.table} WHERE"
+    number, email = fetch(owner, f"{count} {application.active}")
+    assert number == 1
+    owner.execute("SELECT lifecycle.recover(%s)", [email.upper()])
+    assert fetch(
+        owner, "SELECT count(*) FROM lifecycle.tokens WHERE action = 'password_recovery'"
+    ) == (1,)
+    owner.execute(f"UPDATE {application.table} SET {application.suspend}".encode())
+    if application is not DJANGO:  # there they are not active yet, and stay so
+        assert fetch(owner, consume, second) == ("ineligible",)
+        assert column(owner, "SELECT recipient FROM pgmta.queue WHERE status <> 'DELETE'") == []
+    owner.execute(f"DELETE FROM {application.table}".encode())
+    assert fetch(owner, "SELECT count(*) FROM lifecycle.tokens") == (0,)
+    if application.bind:
+        result = queuectl(uri, "unbind")
+        assert (result.exit_code, "is bound no more" in result.stdout) == (0, True), result.stderr
+    assert dump(uri) == before
+    assert queuectl(uri, "remove").exit_code == 0
+
+
+def test_what_cannot_be_bound(uri: str, owner: psycopg.Connection, server: str) -> None:
+    """Each mistake is named before anything is stored."""
+    assert queuectl(uri, "bind", "users", "--active", "ok").exit_code == 1  # not installed
+    assert queuectl(uri, "install").exit_code == 0
+    owner.execute(
+        "CREATE SCHEMA a; CREATE SCHEMA b;"
+        "CREATE TABLE a.users (id bigint PRIMARY KEY, email text, ok boolean, word text, at date);"
+        "CREATE TABLE a.twice (id bigint); CREATE TABLE b.twice (id bigint);"
+        "CREATE TABLE a.keyless (id bigint, email text, ok boolean);"
+        "CREATE TABLE a.odd (id numeric PRIMARY KEY, email bigint, ok text);"
+        "CREATE VIEW a.seen AS TABLE a.users;"
+        "CREATE TABLE a.hidden (id int PRIMARY KEY, email text, ok boolean);"
+        "ALTER TABLE a.hidden FORCE ROW LEVEL SECURITY, ENABLE ROW LEVEL SECURITY;"
+        "CREATE TABLE b.taken (id int PRIMARY KEY, email text, ok boolean);"
+        "CREATE VIEW b.pgmta_accounts AS SELECT 1 AS id;"
+        "CREATE TABLE b.parts (id int PRIMARY KEY, email text, ok boolean) PARTITION BY HASH (id);"
+        "CREATE TABLE b.part PARTITION OF b.parts FOR VALUES WITH (MODULUS 1, REMAINDER 0)"
+    )
+    with psycopg.connect(server, dbname=owner.info.dbname, autocommit=True) as root:
+        stranger = f"stranger_{owner.info.dbname[-6:]}"
+        root.execute(
+            "CREATE TABLE public.roots (id int PRIMARY KEY, email text, ok boolean);"
+            f"CREATE ROLE {stranger}; CREATE SCHEMA x AUTHORIZATION {stranger};"
+            f"GRANT USAGE ON SCHEMA x TO {owner.info.user}; SET ROLE {stranger};"
+            "CREATE FUNCTION x.spy() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
+            "RESET ROLE".encode()
+        )
+        owner.execute(
+            "CREATE TABLE a.spied (id int PRIMARY KEY, email text, ok boolean); CREATE TRIGGER spy"
+            " BEFORE INSERT ON a.spied FOR EACH ROW EXECUTE FUNCTION x.spy()"
+        )
+        before = dump(make_conninfo(uri, user=root.info.user))
+        for code, reason, *arguments in [
+            (2, "there is no table user; did you mean 'users'?", "user", "--active", "ok"),
+            (2, "may be one of a.twice, b.twice", "twice", "--active", "ok"),
+            (2, "a.users has no such column; did you mean 'email'?", "a.users", "--active", "ok",
+             "--email", "emial"),
+            (2, "by one of --status, --active, --confirmed; its booleans: ok", "a.users"),
+            (2, "--active word: its type is text: expected boolean", "a.users", "--active", "word"),
+            (2, "--confirmed word: its type is text: expected boolean or a time", "a.users",
+             "--confirmed", "word"),
+            (2, "--status at: its type is date", "a.users", "--status", "at"),
+            (2, "no word means provisioned", "a.users", "--status", "word", "--status-words",
+             "ok=active"),
+            (2, "ok=activ: did you mean 'active'?", "a.users", "--status", "word",
+             "--status-words", "ok=activ"),
+            (2, "--words email: this word of a mail has another meaning", "a.users", "--active",
+             "ok", "--words", "email"),
+            (2, "the primary key of a.keyless is missing: name a column by --id", "a.keyless",
+             "--active", "ok"),
+            (2, "no unique index of a.keyless has it alone", "a.keyless", "--active", "ok", "--id",
+             "id"),
+            (2, "--id id: its type is numeric: expected one of", "a.odd", "--active", "ok"),
+            (2, "--email email: its type is bigint: expected text", "a.odd", "--active", "ok"),
+            (2, "a.seen is a view: name its table", "a.seen", "--active", "ok"),
+            (2, "NO FORCE ROW LEVEL SECURITY", "a.hidden", "--active", "ok"),
+            (2, "b.part is a partition", "b.part", "--active", "ok"),
+            (1, "there is already b.pgmta_accounts, which is not of pgmta", "b.taken", "--active",
+             "ok"),
+            (2, "belongs to", "public.roots", "--active", "ok"),
+            (2, "ALTER FUNCTION x.spy() OWNER TO", "a.spied", "--active", "ok"),
+            (1, "no table is bound", ),
+        ]:  # fmt: skip
+            command = ["bind", *map(str, arguments), "--create"] if arguments else ["unbind"]
+            result = queuectl(uri, *command)
+            assert (result.exit_code, str(reason) in result.stderr) == (code, True), result.stderr
+        assert dump(make_conninfo(uri, user=root.info.user)) == before
+        root.execute("DROP TABLE public.roots; DROP SCHEMA x CASCADE")
+        root.execute(f"DROP OWNED BY {stranger}; DROP ROLE {stranger}".encode())
+    owner.execute("INSERT INTO lifecycle.accounts (email, login) VALUES ('x@b.example', 'x')")
+    result = queuectl(uri, "bind", "a.users", "--active", "ok", "--create")
+    assert "lifecycle.accounts has 1 rows" in result.stderr
+    owner.execute("DELETE FROM lifecycle.accounts")
+    for _ in range(2):  # again: the same table may be bound with other columns
+        assert queuectl(uri, "bind", "a.users", "--active", "ok", "--create").exit_code == 0
+    result = queuectl(uri, "bind", "a.keyless", "--active", "ok", "--id", "id", "--create")
+    assert result.exit_code == 2
+    owner.execute("ALTER TABLE a.keyless ADD PRIMARY KEY (id)")
+    result = queuectl(uri, "bind", "a.keyless", "--active", "ok", "--create")
+    assert "a.users is bound already" in result.stderr
+    result = queuectl(uri, "remove")
+    assert "a.users is bound: run `queuectl lifecycle unbind`" in result.stderr
+
+
+def test_the_printed_statements_bind_it(uri: str, owner: psycopg.Connection) -> None:
+    owner.execute(UUID.made.encode())
+    assert queuectl(uri, "install").exit_code == 0
+    printed = queuectl(uri, "bind", *UUID.bind)
+    assert printed.exit_code == 0, printed.stderr
+    assert queuectl(uri, "check").exit_code == 1
+    owner.execute(printed.stdout.encode())
+    assert queuectl(uri, "check").exit_code == 0
+
+
+def test_a_login_of_the_application_writes_and_can_do_nothing_else(
+    uri: str, owner: psycopg.Connection, server: str
+) -> None:
+    owner.execute(UUID.made.encode())
+    with psycopg.connect(server, dbname=owner.info.dbname, autocommit=True) as root:
+        login = f"app_{owner.info.dbname[-6:]}"
+        root.execute(f"CREATE ROLE {login} LOGIN".encode())
+        # as hosters do, so that programs see what is made later
+        defaults = f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner.info.user} GRANT ALL ON"
+        root.execute(
+            f"{defaults} TABLES TO {login}; {defaults} FUNCTIONS TO {login};"
+            f"GRANT ALL ON public.members TO {login}".encode()
+        )
+        bound(uri, UUID)
+        with psycopg.connect(uri, user=login, autocommit=True) as app:
+            app.execute(
+                "INSERT INTO members (member, mail) VALUES ('0A000000-0000-0000-0000-000000000000',"
+                " 'a@b.example') ON CONFLICT DO NOTHING;"
+                "INSERT INTO members (member, mail) VALUES ('0a000000-0000-0000-0000-000000000000',"
+                " 'c@b.example') ON CONFLICT (member) DO UPDATE SET mail = excluded.mail"
+            )
+            with app.cursor().copy("COPY members (mail) FROM STDIN") as copy:
+                copy.write("d@b.example\n")
+            for forbidden in (
+                "SELECT * FROM public.pgmta_accounts",
+                "SELECT public.pgmta_activate('0a000000-0000-0000-0000-000000000000', '', '{}')",
+                "SELECT lifecycle.account_inserted('x', 'provisioned')",
+                "SELECT secret FROM lifecycle.tokens",
+            ):
+                with pytest.raises(pg_errors.InsufficientPrivilege):
+                    app.execute(forbidden.encode())
+        good = (
+            "SELECT count(*) FROM lifecycle.tokens"
+            " WHERE expires_at > lifecycle.epoch() AND consumed_at IS NULL"
+        )
+        assert fetch(owner, good) == (2,)  # the link to the earlier mailbox ended
+        # any spelling of an id is one account
+        ask = "SELECT lifecycle.account_number(%s)"
+        number = fetch(owner, ask, "0A000000-0000-0000-0000-000000000000")
+        assert number == fetch(owner, ask, "{0a000000000000000000000000000000}")
+        assert fetch(owner, ask, "none") == (None,)
+        root.execute(f"DROP OWNED BY {login}; DROP ROLE {login}".encode())
+
+
+def test_a_blocked_account_is_not_activated_by_a_link_that_was_clicked(
+    uri: str, owner: psycopg.Connection
+) -> None:
+    """A link waits for a transaction that blocks its account, and loses; there is no deadlock."""
+    owner.execute(CAPITALS.made.encode())
+    bound(uri, CAPITALS)
+    add(owner, CAPITALS, "generate_series(1, 2)")
+    secrets = column(owner, "SELECT secret FROM lifecycle.tokens ORDER BY id")
+    consume = "SELECT why FROM lifecycle.token_consume(%s, 'activation')"
+    with ThreadPoolExecutor() as pool, psycopg.connect(uri) as blocker:
+        for number, (change, why) in enumerate(
+            [('"Blocked" = true', "ineligible"), ("\"EMail\" = 'new@b.example'", "expired")]
+        ):
+            where = f"WHERE \"Id\" = 'c{number + 1}'"
+            blocker.execute(f"UPDATE {CAPITALS.table} SET {change} {where}".encode())
+            with psycopg.connect(uri, autocommit=True) as web:
+                clicked = pool.submit(fetch, web, consume, secrets[number])
+                _wait_for_lock(owner, web.info.backend_pid)
+                blocker.commit()
+                assert clicked.result() == (why,)
+
+
+def _wait_for_lock(db: psycopg.Connection, pid: int) -> None:
+    waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+    until(lambda: fetch(db, waits, pid) == (True,), describe="a session that waits for a lock")
+
+
+def test_djangos_accounts_that_were_there_are_suspended_and_new_ones_are_activated(
+    uri: str, owner: psycopg.Connection
+) -> None:
+    django(uri, "call_command('migrate', verbosity=0)")
+    django(
+        uri,
+        "from django.contrib.auth.models import User as u;"
+        "u.objects.create_user('old', 'old@b.example', is_active=False)",
+    )
+    bound(uri, DJANGO)
+    django(
+        uri,
+        "from django.contrib.auth.models import User as u;"
+        "u.objects.create_user('new', 'new@b.example', is_active=False);"
+        "u.objects.create_user('ready', 'ready@b.example')",
+    )
+    assert column(
+        owner, "SELECT h.id FROM lifecycle.tokens AS t JOIN lifecycle.holders AS h"
+        " ON h.number = t.account JOIN lifecycle.waiting_tokens AS w ON w.token = t.id"
+    ) == column(owner, "SELECT id::text FROM auth_user WHERE username = 'new'")  # fmt: skip
+    owner.execute("SELECT lifecycle.account_number(id::text) FROM auth_user")
+    states = (
+        "SELECT username, lifecycle.account_status(lifecycle.account_number(id::text))"
+        " FROM auth_user ORDER BY id"
+    )
+    assert owner.execute(states).fetchall() == [
+        ("old", "suspended"), ("new", "provisioned"), ("ready", "active"),
+    ]  # fmt: skip
+    owner.execute("UPDATE auth_user SET is_active = true")
+    owner.execute("UPDATE auth_user SET is_active = false")
+    assert [state for _, state in owner.execute(states)] == ["suspended"] * 3
+    assert column(owner, "SELECT token FROM lifecycle.waiting_tokens") == []
+
+
+def test_accounts_in_partitions(uri: str, owner: psycopg.Connection) -> None:
+    """A row that moves to another partition is the same account; ids may be used again."""
+    owner.execute(
+        "SET search_path = public;"
+        "CREATE TABLE people (id int NOT NULL, place text NOT NULL, email varchar(254),"
+        " confirmed boolean, PRIMARY KEY (id, place)) PARTITION BY LIST (place);"
+        "CREATE TABLE here PARTITION OF people FOR VALUES IN ('here');"
+        "CREATE TABLE there PARTITION OF people FOR VALUES IN ('there')"
+    )
+    assert queuectl(uri, "install").exit_code == 0
+    result = queuectl(uri, "bind", "people", "--id", "id", "--confirmed", "confirmed", "--create")
+    assert result.exit_code == 0, result.stderr
+    result = queuectl(uri, "check")
+    assert result.exit_code == 1
+    assert "--set COLUMN=VALUE" in result.stderr
+    assert queuectl(uri, "check", "--set", "place=there").exit_code == 0
+    owner.execute(
+        "INSERT INTO people VALUES (1, 'here', 'a@b.example'), (2, 'here', 'c@b.example')"
+    )
+    good = (
+        "SELECT h.id, t.id FROM lifecycle.tokens AS t JOIN lifecycle.holders AS h"
+        " ON h.number = t.account WHERE t.expires_at > lifecycle.epoch() ORDER BY 1"
+    )
+    first, second = owner.execute(good).fetchall()
+    assert (first[0], second[0]) == ("1", "2")
+    owner.execute("UPDATE people SET place = 'there' WHERE id = 1")
+    owner.execute("UPDATE people SET place = 'there', email = 'd@b.example' WHERE id = 2")
+    kept, ended = owner.execute(good).fetchall()
+    assert (kept, ended[0]) == (first, "2")
+    assert ended != second
+    owner.execute("UPDATE people SET id = id + 10")
+    assert "1" not in [row[0] for row in owner.execute(good)]
+    owner.execute("INSERT INTO here VALUES (1, 'here', 'e@b.example')")
+    assert "1" in [row[0] for row in owner.execute(good)]
+    owner.execute("TRUNCATE people")
+    assert fetch(owner, "SELECT count(*) FROM lifecycle.tokens") == (0,)
+
+
+def test_lookups_use_the_indexes_of_the_table(uri: str, owner: psycopg.Connection) -> None:
+    owner.execute(CAPITALS.made.encode())
+    assert queuectl(uri, "install").exit_code == 0
+    advised = queuectl(uri, "bind", *CAPITALS.bind, "--create", "--json")
+    for statement in json.loads(advised.stdout)["advice"]:
+        owner.execute(statement.encode())
+    assert json.loads(queuectl(uri, "bind", *CAPITALS.bind, "--json").stdout)["advice"] == []
+    owner.execute(f"ALTER TABLE {CAPITALS.table} DISABLE TRIGGER USER".encode())
+    add(owner, CAPITALS, "generate_series(1, 20000)")
+    owner.execute("ANALYZE")
+    owner.execute("SELECT lifecycle.recover('U7@B.example'), lifecycle.activate_again('c8')")
+    before = _scans(owner)
+    for number in range(20):
+        owner.execute("SELECT lifecycle.recover(%s)", [f"U{number}@B.example"])
+        owner.execute("SELECT lifecycle.activate_again(%s)", [f"c{number + 100}"])
+    assert _scans(owner) == before
+
+
+def _scans(db: psycopg.Connection) -> int:
+    db.execute("SELECT pg_stat_force_next_flush()")
+    db.execute("SELECT 1")
+    (number,) = fetch(
+        db,
+        "SELECT seq_scan FROM pg_stat_user_tables WHERE relid = %s::regclass",
+        CAPITALS.table,
+    )
+    return int(number)

@@ -13,6 +13,7 @@ FEATURE = Feature(
         "schema/jobs.sql",
         "schema/feed.sql",
         "schema/lists.sql",
+        "schema/changes.sql",
         "schema/suppressions.sql",
         "schema/expiry.sql",
     ),

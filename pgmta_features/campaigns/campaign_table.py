@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -94,11 +95,11 @@ class CampaignTable:
         self, tenant: str | None, name: str | None = None, most: int = 1000
     ) -> list[CampaignState]:
         """Return how far campaigns are, the newest first."""
-        params = {"tenant": tenant, "name": name, "most": most}
-        return [
-            CampaignState(**{**row, "jobs": row["jobs"] or {}})
-            for row in await self._db.rows(_SQL["statistics"], params)
-        ]
+        params = {"tenant": tenant, "name": name, "most": most, "failures": False}
+        rows = await self._db.rows(_SQL["statistics"], params)
+        for row in rows:
+            del row["failures"]
+        return [CampaignState(**{**row, "jobs": row["jobs"] or {}}) for row in rows]
 
     async def state(self, tenant: str, name: str) -> CampaignState:
         """Return how far a campaign is. Raises PgmtaError if there is none with this name."""
@@ -118,9 +119,27 @@ class CampaignTable:
         owner = f" of tenant {tenant}" if tenant else ""
         raise PgmtaError(f"there is no campaign {name}{owner}; {advice}")
 
-    async def failures(self, campaign: int) -> list[dict[str, Any]]:
-        """Return state, class, code and number of its failures, the most frequent first."""
-        return await self._db.rows(_SQL["failures"], {"campaign": campaign})
+    async def state_and_failures(
+        self, tenant: str, name: str
+    ) -> tuple[CampaignState, list[dict[str, Any]]]:
+        """Return how far a campaign is, with state, class, code and number of its failures.
+
+        Both are of one moment. Raises PgmtaError if there is none with this name.
+        """
+        params = {"tenant": tenant, "name": name, "most": 1, "failures": True}
+        if (row := await self._db.row(_SQL["statistics"], params)) is None:
+            await self.find(tenant, name)
+            raise PgmtaError(f"the campaign {name} was made just now")
+        failures = row.pop("failures") or []
+        return CampaignState(**{**row, "jobs": row["jobs"] or {}}), failures
+
+    async def templates(self, campaign: int) -> list[dict[str, Any]]:
+        """Return the templates that a campaign had, the first one first."""
+        return await self._db.rows(_SQL["templates"], {"campaign": campaign})
+
+    async def lists(self, campaign: int) -> list[dict[str, Any]]:
+        """Return the lists of a campaign, the first one first."""
+        return await self._db.rows(_SQL["lists"], {"campaign": campaign})
 
     async def obstacles(self, campaign: int) -> Obstacles:
         """Return reasons why mail of a campaign may wait."""
@@ -180,6 +199,29 @@ class CampaignTable:
     async def delete(self, campaign: int) -> int:
         """Delete a campaign; return the number of its recipients."""
         return await self._change("delete", campaign, {})
+
+    async def remove(
+        self, campaign: int, recipients: list[str] | None, number: int | None
+    ) -> tuple[int, int]:
+        """Take recipients, or those of a list, out; return how many, and how many stay."""
+        params = {"campaign": campaign, "recipients": recipients, "list": number}
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["remove"], params)
+            assert row  # noqa: S101 - for the type checker
+            # without the addresses: an entry of the audit stays
+            details = {"list": number} if number is not None else {"kept": row["kept"]}
+            await self._db.audit(
+                self._who, "campaign remove", str(campaign), details, row["removed"]
+            )
+        return row["removed"], row["kept"]
+
+    async def copy(self, campaign: int, given: Mapping[str, Any]) -> None:
+        """Make a campaign with the arguments of campaign_copy()."""
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["copy_campaign"], {"campaign": campaign, **given})
+            assert row  # noqa: S101 - for the type checker
+            details = {"name": given["name"], "states": given["states"], "id": row["id"]}
+            await self._db.audit(self._who, "campaign copy", str(campaign), details, 1)
 
     async def _change(self, name: str, campaign: int, details: dict[str, Any]) -> int:
         async with self._db.transaction():

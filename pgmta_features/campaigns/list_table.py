@@ -31,7 +31,7 @@ _FIELDS: dict[str, str | None] = {  # None: the column itself
     "number": None, "recipient": None, "state": None, "bounced": None,
     "unsubscribed": None, "complained": None,
     "sent_at": _UTC, "answered_at": _UTC, "error_code": None, "error_sub_type": None,
-    "message_id": None,
+    "message_id": None, "template": None, "version": None,
 }  # fmt: skip
 _TEXTS = ("recipient", "error_code", "error_sub_type")
 _NO_FORMULA = "CASE WHEN {0} ~ '^[=+\\-@\\t\\r\\n]' THEN '''' || {0} ELSE {0} END"
@@ -100,6 +100,24 @@ class ListTable:
             yield made
             details = {"tenant": given["tenant"], "template": made.row["template"]}
             await self._db.audit(self._who, "campaign create", given["name"], details, 1)
+
+    @asynccontextmanager
+    async def exchanging(
+        self, campaign: int, given: Mapping[str, Any]
+    ) -> AsyncIterator[tuple[CampaignTemplate, int]]:
+        """Give a campaign another template; yield it, and how many are unsent. An error undoes it.
+
+        `given` are arguments of campaign_exchange().
+        """
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["exchange"], {"campaign": campaign, **given})
+            assert row  # noqa: S101 - for the type checker
+            found = await self.campaign(campaign)
+            yield found, row["changed"]
+            details = {**given, "version": found.row["version"]}
+            await self._db.audit(
+                self._who, "campaign template", str(campaign), details, row["changed"]
+            )
 
     async def rated_credentials(self) -> list[str]:
         """Return the credentials that have a budget."""
@@ -247,6 +265,10 @@ class ListImport:
         campaign = self._campaign["id"]
         row = await self._db.row(_SQL["begin"], {"campaign": campaign})
         self._base = int(row["base"]) if row else 0
+        row = await self._db.row(_SQL["checked"], {"campaign": campaign})
+        if row is None or row["template_id"] != self._campaign["template_id"]:
+            raise PgmtaError("the template of the campaign was exchanged meanwhile: nothing was "
+                             "imported, run it again")  # fmt: skip
         places = {"base": sql.Literal(self._base), "campaign": sql.Literal(campaign)}
         await self._db.execute(_SQL["twice"].format(**places))
         async with self._db.cursor(name="duplicates") as cursor:
@@ -276,6 +298,11 @@ class ListImport:
             added += row["added"]
             suppressed += row["suppressed"]
             yield added, suppressed
+
+    async def note(self, name: str) -> None:
+        """Note the recipients that were stored as a list with this name."""
+        params = {"campaign": self._campaign["id"], "name": name, "first": self._base + 1}
+        await self._db.row(_SQL["note_list"], params)
 
 
 def _column(name: str, form: str | None, spreadsheet: bool) -> sql.Composable:

@@ -61,7 +61,7 @@ SELECT campaign_create(%(name)s, %(credential)s, %(template)s, %(tenant)s, %(sen
 
 -- name: campaign
 -- A campaign with its version of a template.
-SELECT c.id, c.name, c.tenant, c.scope, c.credential, c.opens::text, c.closes::text, c.days, c.zone, c.zone_column, t.name AS template, t.version, t.sender, t.from_field, t.reply_to,
+SELECT c.id, c.name, c.tenant, c.scope, c.credential, c.template_id, c.opens::text, c.closes::text, c.days, c.zone, c.zone_column, t.name AS template, t.version, t.sender, t.from_field, t.reply_to,
     t.subject, t.body, t.html, t.headers
 FROM campaigns AS c JOIN templates AS t ON t.id = c.template_id WHERE c.id = %(campaign)s
 
@@ -80,6 +80,14 @@ SELECT EXISTS (SELECT FROM worker_overview WHERE action = 'deliver' AND alive) A
 -- name: begin
 -- Keep the campaign; the highest number of its recipients.
 SELECT campaign_import(%(campaign)s) AS base
+
+-- name: checked
+-- The template now: a list was checked for that of a while ago.
+SELECT template_id FROM campaigns WHERE id = %(campaign)s
+
+-- name: note_list
+-- Note the recipients from a number on as a list.
+SELECT campaign_list(%(campaign)s, %(name)s, %(first)s) AS number
 
 -- name: table
 -- The list as it comes: `place` is the line of a file, or the number of a row.
@@ -162,37 +170,42 @@ SELECT campaign_test(%(campaign)s, %(recipient)s, %(params)s::jsonb) AS id
 
 -- name: csv
 -- Recipients as CSV; times are of ISO 8601, in UTC.
-COPY (SELECT {columns} FROM campaign_recipients WHERE campaign_id = {campaign} AND {chosen} ORDER BY number)
+COPY (SELECT {columns} FROM campaign_recipients LEFT JOIN (
+        SELECT t.name AS template, t.version, e.first_message AS begins, lead(e.first_message) OVER (ORDER BY e.first_message) AS ends
+        FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id WHERE e.campaign_id = {campaign}
+    ) AS had ON message_id >= begins AND (ends IS NULL OR message_id < ends)
+    WHERE campaign_id = {campaign} AND {chosen} ORDER BY number)
 TO STDOUT (FORMAT csv, HEADER)
 
 -- name: json
 -- Recipients as JSON, a line each.
 COPY (SELECT row_to_json(each)::text FROM (
-    SELECT {columns} FROM campaign_recipients WHERE campaign_id = {campaign} AND {chosen} ORDER BY number) AS each) TO STDOUT
+    SELECT {columns} FROM campaign_recipients LEFT JOIN (
+        SELECT t.name AS template, t.version, e.first_message AS begins, lead(e.first_message) OVER (ORDER BY e.first_message) AS ends
+        FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id WHERE e.campaign_id = {campaign}
+    ) AS had ON message_id >= begins AND (ends IS NULL OR message_id < ends)
+    WHERE campaign_id = {campaign} AND {chosen} ORDER BY number) AS each) TO STDOUT
 -- no character that would be quoted is in JSON
 (FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')
 
 -- name: statistics
 -- How far campaigns are, the newest first; null for all names.
 SELECT id, tenant, name, recipients::bigint, unsent::bigint, queued::bigint, sent::bigint, errored::bigint, invalid::bigint,
-    unknown::bigint, bounced::bigint, unsubscribed::bigint, complained::bigint, rate, extract(epoch FROM estimated_wait)::float8 AS wait, jobs, halted_at,
-    halted_reason, credential, created_at
+    unknown::bigint, bounced::bigint, unsubscribed::bigint, complained::bigint, rate,
+    extract(epoch FROM estimated_wait)::float8 AS wait, jobs, halted_at, halted_reason, credential, created_at, CASE WHEN %(failures)s
+        THEN (SELECT jsonb_agg(to_jsonb(f) - 'campaign_id' ORDER BY f.number DESC, f.state, f.class, f.code)
+            FROM campaign_failures AS f WHERE f.campaign_id = campaign_statistics.id) END AS failures
 FROM campaign_statistics
 WHERE (%(name)s::text IS NULL OR name = %(name)s) AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
 ORDER BY id DESC LIMIT %(most)s
-
--- name: failures
--- The failures of a campaign, the most frequent first.
-SELECT state, class, code, number::bigint FROM campaign_failures WHERE campaign_id = %(campaign)s
-ORDER BY number DESC, state, class, code
 
 -- name: obstacles
 -- What keeps the mail of a campaign back: its time, its credential, its budget, workers, and a mail that waits.
 SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CASE
         WHEN b.month = date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') THEN b.month_used ELSE 0 END AS month_is_over,
     EXISTS (SELECT FROM worker_overview AS w WHERE w.action = 'deliver' AND w.alive) AS worker,
-    coalesce((SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = c.id)
-        - (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = c.id), 0)::bigint AS later,
+    (SELECT count(*) FROM campaign_recipients AS r WHERE r.campaign_id = c.id
+        AND r.number > (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = c.id)) AS later,
     ARRAY(SELECT concat('in ', w.zone, ', which ', CASE WHEN w.opens_at = 'infinity'
                 THEN 'the server does not know: it never opens'
                 ELSE to_char(w.opens_at AT TIME ZONE w.zone, '"opens at "YYYY-MM-DD HH24:MI') END)
@@ -219,9 +232,36 @@ WHERE c.id = %(campaign)s
 
 -- name: recipient_by_address
 -- The recipient of a campaign with this address.
-SELECT number, recipient, state, bounced, unsubscribed, complained, message_id, sent_at, answered_at, error_code, error_sub_type
-FROM campaign_recipients WHERE campaign_id = %(campaign)s AND lower(recipient COLLATE "C") = lower(%(recipient)s COLLATE "C")
+SELECT number, recipient, state, bounced, unsubscribed, complained, message_id, template, version, sent_at, answered_at, error_code,
+    error_sub_type
+FROM campaign_recipients LEFT JOIN (
+        SELECT t.name AS template, t.version, e.first_message AS begins, lead(e.first_message) OVER (ORDER BY e.first_message) AS ends
+        FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id WHERE e.campaign_id = %(campaign)s
+    ) AS had ON message_id >= begins AND (ends IS NULL OR message_id < ends)
+WHERE campaign_id = %(campaign)s AND lower(recipient COLLATE "C") = lower(%(recipient)s COLLATE "C")
 ORDER BY number LIMIT 1
+
+-- name: templates
+-- The templates that a campaign had, the first one first.
+SELECT t.name AS template, t.version, e.reason, e.at, e.by FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id
+WHERE e.campaign_id = %(campaign)s ORDER BY e.first_message
+
+-- name: lists
+-- The lists of a campaign, the first one first.
+SELECT number, name, first, last, imported_at AS at, imported_by AS by FROM campaign_lists
+WHERE campaign_id = %(campaign)s ORDER BY number
+
+-- name: exchange
+-- Give a campaign another template.
+SELECT campaign_exchange(%(campaign)s, %(template)s, %(version)s, %(reason)s) AS changed
+
+-- name: remove
+-- Take recipients out of a campaign.
+SELECT removed, kept FROM campaign_remove(%(campaign)s, %(recipients)s::text[], %(list)s)
+
+-- name: copy_campaign
+-- Make a campaign as another one is.
+SELECT campaign_copy(%(campaign)s, %(name)s, %(states)s::text[], %(recipients)s, %(visible_at)s, %(deadline)s) AS id
 
 -- name: jobs
 -- The jobs of a campaign, or all open ones.

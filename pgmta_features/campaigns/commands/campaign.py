@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pgmta_features.campaigns.commands.changes import copy, remove, template
 from pgmta_features.campaigns.commands.create import create
 from pgmta_features.campaigns.commands.export import export
 from pgmta_features.campaigns.commands.import_list import import_list
@@ -13,8 +14,8 @@ from pgmta_features.campaigns.commands.preview import preview
 from pgmta_features.campaigns.commands.trial import test
 
 COMMANDS: list[click.Command] = [
-    create, delete, export, import_list, job, list_campaigns, preview, resume, retry, show_campaign,
-    start, stop, test, watch,
+    copy, create, delete, export, import_list, job, list_campaigns, preview, remove, resume, retry,
+    show_campaign, start, stop, template, test, watch,
 ]  # fmt: skip
 
 

@@ -148,6 +148,7 @@ async def _import(
         with progress_bar("storing", left, "recipients") as bar:
             async for counts["imported"], counts["suppressed"] in work.store():
                 bar.show(counts["imported"], counts["imported"])
+        await work.note(given.name)
         details = {"from": given.name, **counts}
         await campaign.table.note_import(campaign.id, details, counts["imported"])
     return counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from datetime import UTC, datetime
@@ -11,10 +12,12 @@ from pathlib import Path
 import click
 
 from pgmta.command import print_line
-from pgmta.errors import ConfigError
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta_features.campaigns.campaign_table import CampaignTable
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
 from pgmta_features.campaigns.commands.waits import reasons
 from pgmta_features.rates.rate import rate_text, read_rate
+from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import (
     Column,
     Form,
@@ -24,6 +27,7 @@ from queued.cli.options.queue_command import (
     read_duration,
 )  # fmt: skip
 
+_LOOK_INTERVAL_S = 0.2
 _PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(%?)", re.ASCII)
 
 
@@ -133,13 +137,30 @@ async def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: 
 @command()
 @about_campaign
 @click.option("--yes", is_flag=True, help="Do not ask.")
-async def delete(config: Path, name: str, tenant: str, *, yes: bool) -> None:
+@click.option("--wait", is_flag=True, help="Stop it first, and wait for what is in flight.")
+async def delete(config: Path, name: str, tenant: str, *, yes: bool, wait: bool) -> None:
     """Delete a campaign that is done, with its recipients and outcomes."""
     async with campaign_table(config) as table:
         campaign = await table.find(tenant, name)
         if not yes:
             click.confirm(f"Delete {name} and all that is known of its recipients?", abort=True)
+        if wait:
+            await _stop_and_wait(table, tenant, name)
         print_line(f"deleted {name} with {await table.delete(campaign)} recipients")
+
+
+async def _stop_and_wait(table: CampaignTable, tenant: str, name: str) -> None:
+    """Stop a campaign, and wait until its jobs are done. Raises PgmtaError if none can end them."""
+    state = await table.state(tenant, name)
+    await table.stop(state.id)
+    first = state.queued
+    with progress_bar("ending", first, "mails") as bar:
+        while (state := await table.state(tenant, name)).jobs and not state.done:
+            if not (await table.obstacles(state.id)).worker:
+                raise PgmtaError(f"{name} is stopped; no worker that delivers runs (`queuectl "
+                                 "workers`), which takes its mail out of the queue")  # fmt: skip
+            bar.show(max(first - state.queued, 0), max(first - state.queued, 0))
+            await asyncio.sleep(_LOOK_INTERVAL_S)
 
 
 @click.group()

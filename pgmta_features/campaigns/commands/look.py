@@ -23,6 +23,7 @@ from queued.cli.options.queue_command import Column, Form, command, instant, pri
 _LOOK_INTERVAL_S = 1.0  # of `watch`
 _LINE_INTERVAL_S = 10.0  # if there is no terminal
 _BAR_CHARACTERS = 30
+_MAX_LISTS = 10  # the last ones; all are in --json
 
 
 @command(name="list", rows=True)
@@ -49,16 +50,17 @@ async def show_campaign(
 ) -> None:
     """Show how many recipients of a campaign are in each state, and what it waits for."""
     async with campaign_table(config) as table:
-        state = await table.state(tenant, name)
+        state, failures = await table.state_and_failures(tenant, name)
         if recipient is not None:
             _show_recipient(
                 state, recipient, await table.recipient(state.id, recipient), as_json=as_json
             )
             return
-        failures = await table.failures(state.id)
+        templates, lists = await table.templates(state.id), await table.lists(state.id)
         waits = reasons(state, await table.obstacles(state.id), datetime.now(UTC))
     if as_json:
-        print_json({**asdict(state), "failures": failures, "waits_for": waits})
+        print_json({**asdict(state), "failures": failures, "templates": templates,
+                    "lists": lists, "waits_for": waits})  # fmt: skip
         return
     rate = rate_text(state.rate) if state.rate else "no rate"
     status = status_of(state) + (": done" if state.done and not state.unsent else "")
@@ -69,6 +71,8 @@ async def show_campaign(
         ["unknown", state.unknown], ["bounced", state.bounced],
         ["unsubscribed", state.unsubscribed], ["complained", state.complained],
     ]  # fmt: skip
+    rows += [["template", _template(row)] for row in templates]
+    rows += [["list", _list(row)] for row in lists[-_MAX_LISTS:]]
     if state.halted_reason:
         rows.append(["halted", state.halted_reason])
     if state.wait and not state.done:
@@ -82,6 +86,16 @@ async def show_campaign(
             [[row["state"], row["class"] or "-", row["code"] or "-", str(row["number"])]
              for row in failures],
         )  # fmt: skip
+
+
+def _template(row: dict[str, Any]) -> str:
+    since = f", since {instant(row['at'])} by {row['by']}: {row['reason']}" if row["reason"] else ""
+    return f"{row['template']} version {row['version']}{since}"
+
+
+def _list(row: dict[str, Any]) -> str:
+    return (f"{row['number']}: {row['name']}, recipients {row['first']} to {row['last']}, "
+            f"{instant(row['at'])} by {row['by']}")  # fmt: skip
 
 
 def _show_recipient(

@@ -315,6 +315,72 @@ CREATE CONSTRAINT TRIGGER campaign_counts_more_bounces AFTER UPDATE ON campaign_
 COMMENT ON TRIGGER campaign_counts_first_bounces ON campaign_counts IS 'Looks at each commit that counts bounces.';
 COMMENT ON TRIGGER campaign_counts_more_bounces ON campaign_counts IS 'Looks at each commit that counts bounces.';
 
+CREATE TABLE campaign_templates (
+    campaign_id bigint NOT NULL REFERENCES campaigns ON DELETE CASCADE,
+    first_message bigint NOT NULL,
+    template_id bigint NOT NULL CONSTRAINT campaign_templates_template REFERENCES templates,
+    reason text CONSTRAINT campaign_templates_reason CHECK (length(reason) BETWEEN 1 AND 500 AND reason !~ '[[:cntrl:]]'),
+    at timestamptz NOT NULL DEFAULT now(),
+    by text NOT NULL DEFAULT acting(),
+    PRIMARY KEY (campaign_id, first_message)
+);
+COMMENT ON TABLE campaign_templates IS 'The templates that a campaign had: one after the other.';
+COMMENT ON COLUMN campaign_templates.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_templates.first_message IS 'Mail with this id, and later mail, has the template; before the next row of the campaign.';
+COMMENT ON COLUMN campaign_templates.template_id IS 'templates.id.';
+COMMENT ON COLUMN campaign_templates.reason IS 'Why it was exchanged; null: when the campaign was made, or before its start.';
+COMMENT ON COLUMN campaign_templates.at IS 'From when on.';
+COMMENT ON COLUMN campaign_templates.by IS 'The login that chose it.';
+COMMENT ON CONSTRAINT campaign_templates_template ON campaign_templates IS 'The version that recipients had stays as long as the campaign.';
+COMMENT ON CONSTRAINT campaign_templates_reason ON campaign_templates IS 'One line of up to 500 characters.';
+
+CREATE FUNCTION campaign_template(template text, version integer, tenant text) RETURNS templates LANGUAGE plpgsql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    found templates;
+BEGIN
+    SELECT t.* INTO found FROM templates AS t
+    WHERE t.tenant IN (tenant COLLATE "C", '') AND t.name = template COLLATE "C" AND (version IS NULL OR t.version = version)
+    ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
+    IF found.id IS NULL THEN
+        PERFORM submit_no_template(template COLLATE "C", version, tenant);
+    END IF;
+    RETURN found;
+END $$;
+COMMENT ON FUNCTION campaign_template IS 'A template by its name: of the tenant, or of none; without a version the newest. It refuses one that is not there.';
+
+CREATE FUNCTION campaign_make(given campaigns, present timestamptz) RETURNS bigint LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    made campaigns;
+    broken text;
+    absent text;
+BEGIN
+    INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline,
+        opens, closes, days, zone, zone_column)
+    VALUES (given.tenant, given.name, given.credential, given.template_id, given.sender, given.scope, given.priority,
+        given.visible_at, given.deadline, given.opens, given.closes, given.days, given.zone, given.zone_column)
+    RETURNING * INTO made;
+    INSERT INTO campaign_templates (campaign_id, first_message, template_id) VALUES (made.id, 0, made.template_id);
+    IF made.deadline <= present THEN
+        PERFORM submit_refuse('deadline', 'it is over', NULL, 'Give a later time.');
+    END IF;
+    PERFORM campaign_refuse_closed(made, made.zone, present);
+    IF made.scope <> '' THEN PERFORM suppression_scope(made.scope, made.tenant); END IF;
+    RETURN made.id;
+EXCEPTION WHEN unique_violation THEN
+    RAISE EXCEPTION 'there is a campaign % already', to_json(given.name) USING ERRCODE = 'unique_violation',
+        HINT = 'Choose another name, or delete that campaign.';
+WHEN check_violation OR not_null_violation THEN
+    -- without DETAIL, which would have the values of the row
+    GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME, absent = COLUMN_NAME;
+    PERFORM submit_refuse(coalesce(nullif(absent, ''), substr(broken, length('campaigns_') + 1)), CASE WHEN broken = '' THEN 'it is null'
+        ELSE 'it does not fit' END, NULL, (SELECT obj_description(c.oid, 'pg_constraint') FROM pg_constraint AS c
+            WHERE c.conrelid = 'campaigns'::regclass AND c.conname = broken));
+END $$;
+COMMENT ON FUNCTION campaign_make IS 'Stores a new campaign, and returns its id.';
+
 CREATE FUNCTION campaign_create(
     name text, credential text, template text, tenant text DEFAULT '', sender text DEFAULT NULL, scope text DEFAULT '',
     priority integer DEFAULT 7, visible_at timestamptz DEFAULT NULL, deadline timestamptz DEFAULT NULL, version integer DEFAULT NULL,
@@ -324,9 +390,7 @@ CREATE FUNCTION campaign_create(
 #variable_conflict use_variable
 DECLARE
     found templates;
-    made campaigns;
-    broken text;
-    absent text;
+    given campaigns;
 BEGIN
     IF num_nonnulls(opens, closes) = 1 OR opens IS NULL AND num_nonnulls(days, zone, zone_column) > 0 THEN
         PERFORM submit_refuse('opens', 'a window has the times at which it opens and closes', NULL, 'Give both opens and closes.');
@@ -338,33 +402,15 @@ BEGIN
         PERFORM submit_refuse('days', 'they are no days of the week', NULL, 'Give some of 1 (Monday) to 7 (Sunday).');
     END IF;
     IF opens IS NOT NULL THEN zone := campaign_zone(coalesce(zone, 'UTC')); END IF;
-    SELECT t.* INTO found FROM templates AS t
-    WHERE t.tenant IN (tenant COLLATE "C", '') AND t.name = template COLLATE "C" AND (version IS NULL OR t.version = version)
-    ORDER BY t.tenant DESC, t.version DESC LIMIT 1;
-    IF found.id IS NULL THEN
-        PERFORM submit_no_template(template COLLATE "C", version, tenant);
-    ELSIF sender IS NOT NULL AND sender <> '' AND mailbox_domain(sender COLLATE "C") IS NULL THEN
+    found := campaign_template(template, version, tenant);
+    IF sender IS NOT NULL AND sender <> '' AND mailbox_domain(sender COLLATE "C") IS NULL THEN
         PERFORM submit_refuse('sender', 'it is no mailbox', NULL, 'Give a mailbox alone, or an empty text for none.');
-    ELSIF deadline IS NOT NULL AND deadline <= present THEN
-        PERFORM submit_refuse('deadline', 'it is over', NULL, 'Give a later time.');
     END IF;
-    INSERT INTO campaigns (tenant, name, credential, template_id, sender, scope, priority, visible_at, deadline,
-        opens, closes, days, zone, zone_column)
-    VALUES (tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline,
-        opens, closes, CASE WHEN opens IS NOT NULL THEN coalesce(days, '{1,2,3,4,5,6,7}') END, zone, zone_column)
-    RETURNING * INTO made;
-    PERFORM campaign_refuse_closed(made, made.zone, present);
-    IF scope <> '' THEN PERFORM suppression_scope(scope, tenant); END IF;
-    RETURN made.id;
-EXCEPTION WHEN unique_violation THEN
-    RAISE EXCEPTION 'there is a campaign % already', to_json(name) USING ERRCODE = 'unique_violation',
-        HINT = 'Choose another name, or delete that campaign.';
-WHEN check_violation OR not_null_violation THEN
-    -- without DETAIL, which would have the values of the row
-    GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME, absent = COLUMN_NAME;
-    PERFORM submit_refuse(coalesce(nullif(absent, ''), substr(broken, length('campaigns_') + 1)), CASE WHEN broken = '' THEN 'it is null'
-        ELSE 'it does not fit' END, NULL, (SELECT obj_description(c.oid, 'pg_constraint') FROM pg_constraint AS c
-            WHERE c.conrelid = 'campaigns'::regclass AND c.conname = broken));
+    SELECT tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline, opens, closes,
+        CASE WHEN opens IS NOT NULL THEN coalesce(days, '{1,2,3,4,5,6,7}') END, zone, zone_column
+    INTO given.tenant, given.name, given.credential, given.template_id, given.sender, given.scope, given.priority, given.visible_at,
+        given.deadline, given.opens, given.closes, given.days, given.zone, given.zone_column;
+    RETURN campaign_make(given, present);
 END $$;
 COMMENT ON FUNCTION campaign_create IS
     'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one. With '
@@ -372,6 +418,8 @@ COMMENT ON FUNCTION campaign_create IS
     'zone `zone` (UTC without) or in that which the column `zone_column` of a list has.';
 
 INSERT INTO rights (object, role, privileges) VALUES
+    ('campaign_templates', 'pgmta_operator', 'SELECT'),
+    ('campaign_templates', 'pgmta_reader', 'SELECT'),
     ('campaigns', 'pgmta_operator', 'SELECT'),
     ('campaigns', 'pgmta_reader', 'SELECT'),
     ('campaign_recipients', 'pgmta_queued', 'MAINTAIN'),

@@ -1,5 +1,45 @@
 -- Recipients come into campaigns: the lock of an import, recipients by SQL, and a test mail.
 
+CREATE TABLE campaign_lists (
+    campaign_id bigint NOT NULL REFERENCES campaigns ON DELETE CASCADE,
+    number integer NOT NULL,
+    name text NOT NULL,
+    first integer NOT NULL,
+    last integer NOT NULL,
+    imported_at timestamptz NOT NULL DEFAULT now(),
+    imported_by text NOT NULL DEFAULT acting(),
+    PRIMARY KEY (campaign_id, number)
+);
+COMMENT ON TABLE campaign_lists IS 'The lists from which recipients of campaigns came.';
+COMMENT ON COLUMN campaign_lists.campaign_id IS 'campaigns.id.';
+COMMENT ON COLUMN campaign_lists.number IS 'From 1, in the order of the imports.';
+COMMENT ON COLUMN campaign_lists.name IS 'The file, the query, the campaign of a copy, or campaign_add().';
+COMMENT ON COLUMN campaign_lists.first IS 'The first campaign_recipients.number.';
+COMMENT ON COLUMN campaign_lists.last IS 'The last one.';
+COMMENT ON COLUMN campaign_lists.imported_at IS 'When.';
+COMMENT ON COLUMN campaign_lists.imported_by IS 'The login that imported it.';
+INSERT INTO forget_columns (relation, names, way, condition) VALUES ('campaign_lists', '{name}', 'words', 'true');
+
+CREATE FUNCTION campaign_list(campaign bigint, name text, first integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    last CONSTANT integer := (SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = campaign);
+    before campaign_lists;
+BEGIN
+    IF last IS NULL OR last < first THEN RETURN NULL; END IF;
+    SELECT l.* INTO before FROM campaign_lists AS l WHERE l.campaign_id = campaign ORDER BY l.number DESC LIMIT 1;
+    IF name = 'campaign_add()' AND before.name = name AND before.last = first - 1 AND before.imported_by = acting()::text THEN
+        -- a program may add one recipient after the other
+        UPDATE campaign_lists AS l SET last = last WHERE l.campaign_id = campaign AND l.number = before.number;
+        RETURN before.number;
+    END IF;
+    INSERT INTO campaign_lists (campaign_id, number, name, first, last)
+    VALUES (campaign, coalesce(before.number, 0) + 1, left(name, 500), first, last);
+    RETURN coalesce(before.number, 0) + 1;
+END $$;
+COMMENT ON FUNCTION campaign_list IS 'Notes the recipients from this number on as a list, and returns its number; null if there are none.';
+
 CREATE FUNCTION campaign_import(campaign bigint) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
@@ -9,10 +49,15 @@ BEGIN
         RAISE EXCEPTION 'there is no campaign %', campaign USING ERRCODE = 'no_data_found',
             HINT = 'The view campaign_statistics has them.';
     END IF;
-    RETURN coalesce((SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = campaign), 0);
+    PERFORM pg_advisory_xact_lock_shared('campaign_templates'::regclass::oid::integer, (campaign & 2147483647)::integer);
+    -- numbers of recipients that were taken out are not used again: a job has passed them
+    RETURN greatest((SELECT max(r.number) FROM campaign_recipients AS r WHERE r.campaign_id = campaign),
+        (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = campaign),
+        (SELECT max(l.last) FROM campaign_lists AS l WHERE l.campaign_id = campaign), 0);
 END $$;
 COMMENT ON FUNCTION campaign_import IS
-    'Keeps a campaign until the end of the transaction, which adds recipients, and returns the highest number of them.';
+    'Keeps a campaign and its template until the end of the transaction, which adds recipients, and returns the highest number '
+    'that one of them had.';
 
 -- without SET it becomes a part of its caller's query
 CREATE FUNCTION campaign_words(params jsonb, words jsonb) RETURNS TABLE (found jsonb, problem text) STABLE LANGUAGE sql AS $$
@@ -99,6 +144,7 @@ BEGIN
             ORDER BY f.n
         )
         SELECT j.place, j.recipient, j.fault FROM judged AS j WHERE j.fault IS NOT NULL ORDER BY j.place;
+    PERFORM campaign_list(campaign, 'campaign_add()', base + 1);
 END $$;
 COMMENT ON FUNCTION campaign_add IS
     'Adds recipients to a campaign, with values for the words of its template, and returns those that it left out. What is '
@@ -145,6 +191,9 @@ COMMENT ON FUNCTION campaign_test IS
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION campaign_by_sms', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_other_kind', 'pgmta_operator', 'EXECUTE'),
+    ('campaign_lists', 'pgmta_operator', 'SELECT'),
+    ('campaign_lists', 'pgmta_reader', 'SELECT'),
+    ('FUNCTION campaign_list', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_import', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_add', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_test', 'pgmta_operator', 'EXECUTE');

@@ -96,6 +96,7 @@ INSERT INTO forget_columns (relation, names, way, condition) VALUES
         AND t.state IN (''unsent'', ''queued'', ''deferred'')'),
     ('campaign_recipients', '{recipient}', 'words', 'mailbox_key(t.recipient) <> %1$L
         AND t.state NOT IN (''unsent'', ''queued'', ''deferred'')'),
+    ('campaign_templates', '{reason}', 'words', 'true'),
     ('campaigns', '{credential,sender,halted_reason}', 'named', 'true');
 
 CREATE FUNCTION forget_campaigns(part text) RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp

@@ -29,8 +29,9 @@ SPELLED = [
 KEPT = {
     "goes with the mail to others": "messages message_chunks campaign_recipients.params",
     "what operators name themselves": (
-        "tenant created_by changed_by held_by fed_by who role login password scram"
-        " idempotency_keys.submitted_by user_networks rights mutexes origin scope credential_use"
+        "tenant created_by changed_by imported_by campaign_templates.by held_by fed_by"
+        " who role login password scram idempotency_keys.submitted_by user_networks rights"
+        " mutexes origin scope credential_use"
         " dkim_keys templates.name templates.unsubscribe campaigns.name queue_counts"
         " suppression_scopes"
     ),
@@ -133,6 +134,10 @@ def _plant_words(db: psycopg.Connection, words: str, number: int) -> None:
     _put(db, "suppressions", address=f"{number}@b.example", reason="operator", source=words)
     _put(db, "budgets", key=f"collector:{number}", rate=1, note=words)
     _put(db, "suspensions", kind="domain", value=f"d{number}", reason=words)
+    (campaign,) = fetch(db, "SELECT id FROM campaigns")
+    _put(db, "campaign_lists", campaign_id=campaign, number=number, name=words, first=1, last=1)
+    db.execute("INSERT INTO campaign_templates (campaign_id, first_message, template_id, reason)"
+               " SELECT id, %s, template_id, %s FROM campaigns", (number, words))  # fmt: skip
 
 
 def _plant_address(db: psycopg.Connection, campaign: Campaign) -> None:

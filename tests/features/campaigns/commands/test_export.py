@@ -48,11 +48,13 @@ def test_outcomes_as_csv_and_json(sent: Site) -> None:
     head, first, second, third, last = sent.exported("--words")
     assert head == [
         "number", "recipient", "state", "bounced", "unsubscribed", "complained", "sent_at",
-        "answered_at", "error_code", "error_sub_type", "message_id", "word_city", "word_name",
+        "answered_at", "error_code", "error_sub_type", "message_id",
+        "template", "version", "word_city", "word_name",
     ]  # fmt: skip
-    assert first == ["1", "=cmd@x.example", "unsent", *"fff", "", "", "", "", "", "+2", "=1+1"]
-    assert second[2:11] == [
+    assert first == ["1", "=cmd@x.example", "unsent", *"fff", *[""] * 7, "+2", "=1+1"]
+    assert second[2:13] == [
         "sent", *"fff", "2026-01-02T02:04:05.500000Z", "2026-01-02T02:04:06.000000Z", "", "", "7",
+        "hello", "1",
     ]  # fmt: skip
     assert third[2:4] == ["failed", "t"]
     assert third[8:10] == ["550", "5.1.1 unknown_user"]
@@ -88,7 +90,8 @@ def test_psql_reads_it(sent: Site, database: str, db: psycopg.Connection) -> Non
     columns = (
         "number integer, recipient text, state text, bounced boolean, unsubscribed boolean,"
         " complained boolean, sent_at timestamptz, answered_at timestamptz, error_code text,"
-        " error_sub_type text, message_id bigint, city text, name text"
+        " error_sub_type text, message_id bigint, template text, version integer, city text,"
+        " name text"
     )
     db.execute(f"CREATE TABLE public.report ({columns})".encode())
     copy = f"\\copy public.report FROM '{path}' WITH (FORMAT csv, HEADER)"

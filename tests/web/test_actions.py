@@ -15,6 +15,7 @@ from pgmta.compose.token import Purpose
 from pgmta.config.urls import parse_return_url
 from tests.features.lifecycle.tokens import add_accounts, put_template
 from tests.support.rows import column, fetch
+from tests.support.waiting import until
 from tests.web.web import RETURN, RINGS, Web, forged, recover, return_to, secret_of, serving
 
 ACTIVATE, RECOVER, CONFIRM = Purpose.ACTIVATE, Purpose.RECOVER, Purpose.CONFIRM
@@ -236,8 +237,30 @@ def test_refusals_have_equal_octets(web: Web, shop: Shop, accounts: psycopg.Conn
         for each in [used, expired, suspended, unknown, (forged(), "12345")]
     ]
     assert {(answer.status, answer.body) for answer in answers} == {(422, answers[0].body)}
-    whys = {entry["why"] for entry in web.events("token refused")}
-    assert whys == {"consumed", "expired", "ineligible", "unknown", "signature"}
+    whys = {"consumed", "expired", "ineligible", "unknown", "signature"}
+    until(lambda: {entry["why"] for entry in web.events("token refused")} == whys)
+    # nor do they wait for a disk
+    for each in (used, expired, suspended, unknown):
+        secret = RINGS[CONFIRM].of_action("magic_link").verify(*each)
+        with accounts.transaction():
+            (why,) = fetch(accounts, "SELECT why FROM token_consume(%s, 'magic_link')", secret)
+            assert why in whys
+            assert column(accounts, "SELECT pg_current_xact_id_if_assigned()") == [None]
+
+
+def test_looks_at_links_share_one_question(
+    web: Web, shop: Shop, accounts: psycopg.Connection, database: str
+) -> None:
+    [(token, _)] = shop.ask("invitation", email="ann@b.example")
+    path = f"/confirm/invitation?token={token}"
+    assert web.ask("GET", path).status == 200
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE lifecycle.actions IN ACCESS EXCLUSIVE MODE")
+        assert {web.ask("GET", path).status for _ in range(20)} == {200}
+    later = sign("later", os.urandom(32))
+    assert web.ask("GET", f"/confirm/later?token={later}").status == 404
+    accounts.execute("INSERT INTO actions (name, template) VALUES ('later', 'plain')")
+    until(lambda: web.ask("GET", f"/confirm/later?token={later}").status == 200)
 
 
 def test_actions_without_a_page(web: Web, accounts: psycopg.Connection) -> None:

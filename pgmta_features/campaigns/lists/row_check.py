@@ -143,4 +143,5 @@ def _no_column(word: str, mapped: str | None, error: NoColumn) -> str:
     if mapped is not None:
         return f"--column {word}={mapped}: {error}"
     column = shlex.quote(error.near) if error.near else "COLUMN"
-    return f"{error}; give --column {word}={column}"
+    give = " Give" if str(error).endswith("?") else "; give"
+    return f"{error}{give} --column {word}={column}"

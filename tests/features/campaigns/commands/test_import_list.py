@@ -110,7 +110,7 @@ def test_what_is_suppressed_is_imported_as_invalid(site: Site, db: psycopg.Conne
         ("\ufeff", "list.csv: it is empty"),
         (
             "Recipients,name,city\na@x.example,,\n",
-            "no column recipient; did you mean 'Recipients'?; give --column recipient=Recipients",
+            "no column recipient; did you mean 'Recipients'? Give --column recipient=Recipients",
         ),
         ("a@x.example,A,B\n", "there is no column recipient; it has 'a@x.example', 'A', 'B'"),
         ("recipient,name,plaza\na@x.example,,\n", "no column city; it has"),

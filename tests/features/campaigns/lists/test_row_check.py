@@ -83,9 +83,9 @@ def test_columns_that_lack_a_word() -> None:
     assert refused.value.problems == [
         f"there is no column recipient; {has}; give --column recipient=COLUMN",
         f"there is no column kind; {has}; give --column kind=COLUMN",
-        "there is no column link; did you mean 'lnk'?; give --column link=lnk",
+        "there is no column link; did you mean 'lnk'? Give --column link=lnk",
         "there are several columns 'text'; give --column text=COLUMN",
-        "there is no column title; did you mean 'titel'?; give --column title=titel",
+        "there is no column title; did you mean 'titel'? Give --column title=titel",
     ]
 
 

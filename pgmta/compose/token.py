@@ -204,10 +204,10 @@ class KeyRings:
         try:
             purpose, secret = Purpose(order["purpose"]), bytes.fromhex(order["secret"])
             code, key, url = order.get("code") or "", order["key"], order["url"]
-            action = order["action"] if purpose is Purpose.CONFIRM else ""
+            action = order.get("action", "")
             if len(secret) != SECRET_OCTETS or not _CODE.fullmatch(code):
                 raise ValueError(code)
-            if action and not ACTION_NAME.fullmatch(action):
+            if purpose is Purpose.CONFIRM and not ACTION_NAME.fullmatch(action):
                 raise ValueError(action)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ValueError("the part token is broken") from None

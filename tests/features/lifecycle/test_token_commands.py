@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from pgmta.command import EXIT_PIPE
-from pgmta.compose.token import KeyRing, Purpose, TokenKey, secret_of
+from pgmta.compose.token import KeyRing, KeyRings, Purpose, TokenKey, secret_of
 from queued.cli.queuectl import main
 from tests.features.lifecycle.tokens import add_accounts
 from tests.support.daemons import ROOT
@@ -27,6 +27,7 @@ from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("queuectl"))
 KEY = bytes(range(32))
+CONFIRM = Purpose.CONFIRM
 RING = KeyRing(Purpose.RECOVER, [TokenKey("k1", KEY)])
 
 
@@ -91,6 +92,21 @@ def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for each in tokens:
             Path(f"{each}.key").write_text(KEY.hex())
             Path(f"{each}.key").chmod(0o600)
+
+
+def test_the_link_of_an_action_has_its_name_in_the_signature() -> None:
+    secret = bytes(32)
+    rings = KeyRings({CONFIRM: KeyRing(CONFIRM, [TokenKey("k1", KEY)])})
+    order = {"purpose": "confirm", "action": "invitation", "secret": secret.hex(), "code": "06435",
+             "key": "k1", "url": "https://a.example/confirm/invitation"}  # fmt: skip
+    token = by_hand(b"/confirm/invitation?", secret, b"06435")
+    assert rings.words(order, ("link",)) == {"link": f"{order['url']}?token={token}"}
+    assert rings.ring(CONFIRM, "invitation").verify(token, "06435") == secret
+    for other in ("invitatio", "invitation2", "activation"):
+        assert rings.ring(CONFIRM, other).verify(token, "06435") is None
+    for broken in ("", "In", None, 5, "a" * 64):
+        with pytest.raises(ValueError, match="broken"):
+            rings.words({**order, "action": broken}, ("link",))
 
 
 def test_forgeries_are_refused() -> None:

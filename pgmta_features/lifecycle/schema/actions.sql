@@ -88,7 +88,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION action_unknown IS 'Raises the error of an action that is not there, which names the nearest one.';
 
-CREATE FUNCTION actions_checked() RETURNS trigger LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+CREATE FUNCTION actions_checked() RETURNS trigger LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp
+    SET standard_conforming_strings = on AS $$
 DECLARE
     words jsonb := action_words(NEW.template);
     fault text;

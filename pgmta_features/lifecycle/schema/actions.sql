@@ -133,7 +133,8 @@ BEGIN
     IF NEW.proof AND NEW.returns_to IS NULL AND NEW.url IS NULL AND NEW.name <> 'password_recovery' THEN
         PERFORM action_refuse(NEW.name, 'proof', 'no page of the application gets the proof', 'Set returns_to or url.');
     END IF;
-    fault := (SELECT t.key FROM jsonb_each(NEW.titles) AS t WHERE jsonb_typeof(t.value) <> 'string' LIMIT 1);
+    fault := (SELECT t.key FROM jsonb_each(CASE jsonb_typeof(NEW.titles) WHEN 'object' THEN NEW.titles END) AS t
+        WHERE jsonb_typeof(t.value) <> 'string' LIMIT 1);
     IF fault IS NOT NULL THEN
         PERFORM action_refuse(NEW.name, 'titles', format('the title of %s is no text', to_json(fault)));
     END IF;

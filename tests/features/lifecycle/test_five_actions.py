@@ -27,12 +27,13 @@ from tests.web.web import Web, serving
 
 CONFIRM = KeyRing(Purpose.CONFIRM, [TokenKey("k1", bytes.fromhex(KEYS["confirm"]))])
 ASK = {
-    "invitation": "ask('invitation', NULL, 'eve@b.example', '{\"team\": \"Sales\", \"host\": \"Ann\"}')",
+    "invitation":
+        "ask('invitation', NULL, 'eve@b.example', '{\"team\": \"Sales\", \"host\": \"Ann\"}')",
     "magic_link": "ask('magic_link', '1')",
     "change_of_address": "ask('change_of_address', '1', 'new@b.example')",
     "deletion": "ask('deletion', '2')",
     "newsletter": "ask('newsletter', NULL, 'bob@b.example', '{\"list\": \"News\"}')",
-}
+}  # fmt: skip
 ACTIONS = list(ASK)
 
 

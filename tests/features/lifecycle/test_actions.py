@@ -200,13 +200,14 @@ def test_a_time_that_counts_from_the_delivery(shop: psycopg.Connection) -> None:
         " SELECT now() - %s * interval '1 day', now(), 1, message_id, 1, 1, 250, %s, '', '', '',"
         " '', '', '', '', '' FROM tokens"
     )
-    for age, attempts, why in [
+    cases: list[tuple[float, list[tuple[str, float]], str | None]] = [
         (11.9, [], None),
         (12.1, [], "expired"),
         (10, [("delivered", 6.9)], None),
         (10, [("delivered", 7.1)], "expired"),
         (10, [("deferred", 8), ("delivered", 6)], None),
-    ]:
+    ]
+    for age, attempts, why in cases:
         with shop.transaction(force_rollback=True):
             shop.execute(
                 "UPDATE tokens SET created_at = created_at - %(age)s,"

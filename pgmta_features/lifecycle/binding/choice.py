@@ -59,9 +59,9 @@ class Choice:
     @property
     def id_type(self) -> str:
         """Return the type as which the id is looked up."""
-        return {"uuid": "uuid", "text": "text", "character varying": "text"}.get(
-            self.id.base, "bigint"
-        )
+        if self.id.base in ("uuid", "text", "character varying"):
+            return "pg_catalog.uuid" if self.id.base == "uuid" else "pg_catalog.text"
+        return "bigint"
 
     @property
     def id_is_number(self) -> bool:

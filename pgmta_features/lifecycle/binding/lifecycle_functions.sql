@@ -29,31 +29,36 @@ BEGIN
     RETURN @place@.pgmta_activate($1, $2, '{}');
 END @quote@;
 
+-- These have the names of the functions about accounts of schema lifecycle, and no search_path of their own: a
+-- session's one that the application changes is noticed before a function of the owner goes on. So all names, types and operators in them
+-- have their schema.
 CREATE OR REPLACE FUNCTION lifecycle.account_rows(numbers bigint[]) RETURNS TABLE (
     number bigint, id text, email text, login text, status text, language text, words jsonb)
-LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS @quote@
+LANGUAGE plpgsql STABLE ROWS 10 SET enable_seqscan = off AS @quote@
+@path@
 BEGIN
     @refusal@
     RETURN QUERY SELECT h.number, h.id, a.email, a.login, lifecycle.holder_status(a.status, h.fresh), a.language, a.words
-    FROM lifecycle_bound.account_rows(ARRAY(SELECT l.id FROM lifecycle.holders AS l WHERE l.number = ANY ($1))) AS a
-        JOIN lifecycle.holders AS h ON h.id = a.id;
+    FROM lifecycle_bound.account_rows(
+            ARRAY(SELECT l.id FROM lifecycle.holders AS l WHERE l.number OPERATOR(pg_catalog.=) ANY ($1))) AS a
+        JOIN lifecycle.holders AS h ON h.id OPERATOR(pg_catalog.=) a.id;
     @unchanged@
 END @quote@;
-CREATE OR REPLACE FUNCTION lifecycle.account_named(name text) RETURNS bigint[]
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS @quote@
+CREATE OR REPLACE FUNCTION lifecycle.account_named(name text) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS @quote@
 DECLARE
-    ids text[];
+    @path_only@
+    ids pg_catalog.text[];
 BEGIN
     @refusal@
     ids := lifecycle_bound.account_named($1);
     @unchanged@
-    RETURN (SELECT array_agg(n ORDER BY n) FROM unnest(ids) AS i, lifecycle.account_number(i) AS n);
+    RETURN (SELECT pg_catalog.array_agg(n ORDER BY n) FROM pg_catalog.unnest(ids) AS i, lifecycle.account_number(i) AS n);
 END @quote@;
-CREATE OR REPLACE FUNCTION lifecycle.account_number(id text) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS @quote@
+CREATE OR REPLACE FUNCTION lifecycle.account_number(id text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS @quote@
 DECLARE
-    found bigint := (SELECT h.number FROM lifecycle.holders AS h WHERE h.id = $1);
-    written text;
+    @path_only@
+    found pg_catalog.int8 := (SELECT h.number FROM lifecycle.holders AS h WHERE h.id OPERATOR(pg_catalog.=) $1);
+    written pg_catalog.text;
 BEGIN
     IF found IS NOT NULL THEN RETURN found; END IF;
     @refusal@
@@ -66,33 +71,32 @@ BEGIN
     written := (SELECT a.id FROM lifecycle_bound.account_rows(ARRAY[$1]) AS a);
     @unchanged@
     INSERT INTO lifecycle.holders (id) SELECT written WHERE written IS NOT NULL ON CONFLICT DO NOTHING;
-    RETURN (SELECT h.number FROM lifecycle.holders AS h WHERE h.id = written);
+    RETURN (SELECT h.number FROM lifecycle.holders AS h WHERE h.id OPERATOR(pg_catalog.=) written);
 END @quote@;
-CREATE OR REPLACE FUNCTION lifecycle.account_id(number bigint) RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS @quote@
-    SELECT to_jsonb(h.id@id_in_json@) FROM lifecycle.holders AS h WHERE h.number = $1
-@quote@;
-CREATE OR REPLACE FUNCTION lifecycle.account_status(number bigint) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS @quote@
+CREATE OR REPLACE FUNCTION lifecycle.account_id(number bigint) RETURNS jsonb STABLE
+RETURN (SELECT to_jsonb(h.id@id_in_json@) FROM lifecycle.holders AS h WHERE h.number = account_id.number);
+CREATE OR REPLACE FUNCTION lifecycle.account_status(number bigint) RETURNS text LANGUAGE plpgsql STABLE AS @quote@
 BEGIN
     @later@
     RETURN (SELECT a.status FROM lifecycle.account_rows(ARRAY[$1]) AS a);
 END @quote@;
-CREATE OR REPLACE FUNCTION lifecycle.account_lock(number bigint) RETURNS text
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS @quote@
+CREATE OR REPLACE FUNCTION lifecycle.account_lock(number bigint) RETURNS text LANGUAGE plpgsql VOLATILE AS @quote@
 DECLARE
-    status text;
+    @path_only@
+    status pg_catalog.text;
 BEGIN
     @later@
-    status := lifecycle_bound.account_lock((SELECT h.id FROM lifecycle.holders AS h WHERE h.number = $1));
+    status := lifecycle_bound.account_lock(
+        (SELECT h.id FROM lifecycle.holders AS h WHERE h.number OPERATOR(pg_catalog.=) $1));
     @unchanged@
     -- a statement of its own, which sees what the lock waited for
-    RETURN lifecycle.holder_status(status, (SELECT h.fresh FROM lifecycle.holders AS h WHERE h.number = $1));
+    RETURN lifecycle.holder_status(
+        status, (SELECT h.fresh FROM lifecycle.holders AS h WHERE h.number OPERATOR(pg_catalog.=) $1));
 END @quote@;
-CREATE OR REPLACE FUNCTION lifecycle.account_activate(number bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS @quote@
+CREATE OR REPLACE FUNCTION lifecycle.account_activate(number bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS @quote@
 DECLARE
-    result boolean;
+    @path_only@
+    result pg_catalog.bool;
 BEGIN
     @refusal@
     result := (SELECT lifecycle_bound.account_activate(a.id, a.email) FROM lifecycle.account_rows(ARRAY[$1]) AS a);

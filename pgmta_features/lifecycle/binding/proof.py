@@ -269,7 +269,7 @@ class _Account:
             ((number,),) = self._as_owner("SELECT least(min({id}), 0) - 1 FROM {table}")
             return str(number)
         new = uuid4()
-        return str(new) if id_type == "uuid" else _cut(new.hex, column)
+        return str(new) if id_type == "pg_catalog.uuid" else _cut(new.hex, column)
 
     def _other(self, column: Column, value: Any) -> Any:
         """Return a value that no other row has, for a column with a unique index."""

@@ -28,8 +28,15 @@ PERFORM lifecycle.application_code();
 -- the collector looks, with a login of its own
 IF pgmta.sees_all_mail(role => SESSION_USER) THEN RETURN 'unknown'; END IF;
 
+-- name: path
+DECLARE
+    path pg_catalog.text := pg_catalog.current_setting('search_path');
+
+-- name: path_only
+path pg_catalog.text := pg_catalog.current_setting('search_path');
+
 -- name: unchanged
-PERFORM lifecycle.path_unchanged();
+PERFORM lifecycle.path_unchanged(path);
 
 -- name: table_grants
 
@@ -52,10 +59,11 @@ BEGIN
     RETURN result;
 END @quote@;
 CREATE OR REPLACE FUNCTION lifecycle.redeem(calls text, account text, email text, data jsonb) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS @quote@
+LANGUAGE plpgsql AS @quote@
 DECLARE
-    fault text := lifecycle.calls_fault($1);
-    result boolean;
+    path pg_catalog.text := pg_catalog.current_setting('search_path');
+    fault pg_catalog.text := lifecycle.calls_fault($1);
+    result pg_catalog.bool;
 BEGIN
     @refusal@
     IF fault IS NOT NULL THEN RAISE EXCEPTION '%', fault USING ERRCODE = 'undefined_function'; END IF;

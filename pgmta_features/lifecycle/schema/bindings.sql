@@ -70,15 +70,15 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION application_code IS 'Raises an error if code of an application may not run in this session.';
 
--- without a path of its own, because it looks at that of the function that calls it
-CREATE FUNCTION path_unchanged() RETURNS void LANGUAGE plpgsql STABLE AS $$
+-- without a search_path of its own, because it looks at that of the function that calls it
+CREATE FUNCTION path_unchanged(path text) RETURNS void LANGUAGE plpgsql STABLE AS $$
 BEGIN
     -- functions of the owner go on, and a setting that was changed for the session outlives those of a function
-    IF pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.<>) 'pg_catalog, pg_temp' THEN
+    IF pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.<>) path THEN
         RAISE EXCEPTION 'the application changed search_path' USING ERRCODE = 'insufficient_privilege';
     END IF;
 END $$;
-COMMENT ON FUNCTION path_unchanged IS 'Raises an error if the search_path of a function about accounts was changed.';
+COMMENT ON FUNCTION path_unchanged IS 'Raises an error if search_path is no longer what it was.';
 
 CREATE FUNCTION calls_fault(calls text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

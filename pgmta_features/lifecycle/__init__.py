@@ -17,7 +17,7 @@ FEATURE = Feature(
             task="Programs and people",
         )
     },
-    duties=(".expiry:DUTY",),
+    duties=(".expiry:DUTY", ".backlog:DUTY"),
     named_loops=(".collectors:COLLECTORS",),
     sections={"collectors": ".config:COLLECTORS"},
     more_keys={

@@ -11,7 +11,8 @@ from pgmta.store.queries import feature_queries
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 
 _SQL = feature_queries("lifecycle")
-_LATE_S = 120.0  # for which a token may wait: it expires after 15 minutes
+_LATE_S = 120.0  # for which a token may wait: the first two actions expire after 15 minutes
+_RESTART_S = 10.0  # for which no collector may be there
 _LINES = "lines `no mail` and `set aside` in the log of queued name the tokens and their reasons"
 
 
@@ -37,27 +38,31 @@ class AccountChecks:
                 "its mail waits for the next month",
                 "a higher `sum` of the collector in queued.yaml, then restart queued",
             )
-        waiting = (await self._ask("waiting_tokens"))[0]
-        if waiting["number"] and waiting["seconds"] > _LATE_S:
+        for row in await self._ask("waiting_actions"):
+            action, oldest = row["action"], age(row["seconds"])
+            tokens = f"{row['number']} tokens of {action} have no mail yet, the oldest for {oldest}"
+            if not row["taken"] and row["seconds"] > _RESTART_S:
+                yield error(
+                    "accounts",
+                    f"{tokens}: no collector takes them",
+                    f"a queued that runs, with a collector for {action} in its queued.yaml",
+                )
+            elif row["taken"] and row["seconds"] > _LATE_S:
+                yield error(
+                    "accounts",
+                    f"{tokens}, though a collector takes them",
+                    "`queuectl budget list collector:`, and lines `connects again` and `set aside` "
+                    "in the log of queued",
+                )
+        for row in await self._ask("unsent"):
             yield error(
                 "accounts",
-                f"{waiting['number']} tokens have no mail yet, the oldest for "
-                f"{age(waiting['seconds'])}; they expire after 15 minutes",
-                "a collector for them in queued.yaml; docs/programs/lifecycle.md asks for one "
-                "token",
+                f"{row['number']} tokens of {row['action']} expired within a day before their mail "
+                "left",
+                f"`queuectl lifecycle again --action {row['action']}` mails new ones",
             )
-        done = (await self._ask("collections"))[0]
-        if done["expired"]:
-            yield warning(
-                "accounts",
-                f"{done['expired']} tokens of the last day expired before their mail was made",
-                "look why collectors were late: SELECT * FROM lifecycle.collections WHERE expired "
-                "> 0; lifecycle.activate_again() mails another link",
-            )
-        if done["refused"]:
-            yield warning(
-                "accounts", f"{done['refused']} tokens of the last day can have no mail", _LINES
-            )
+        if refused := (await self._ask("refused"))[0]["refused"]:
+            yield warning("accounts", f"{refused} tokens of the last day can have no mail", _LINES)
 
 
 async def checks(examination: Examination) -> dict[str, Check]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import psycopg
 
-from pgmta.compose.token import KeyRings
+from pgmta.compose.token import KeyRings, Purpose
 from pgmta.config.loader import Problem, mistakes
 from pgmta.postgres import faults
 from pgmta.postgres.link import connect, unavailable
 from pgmta_features.lifecycle.collections import CollectorStatements
-from pgmta_features.lifecycle.config import collectors_of
+from pgmta_features.lifecycle.config import PURPOSES, collectors_of, no_key
 from pgmta_features.lifecycle.outputs import options_of
 from queued.config import QueuedConfig
 
@@ -19,7 +19,7 @@ _MISSING = "the database has no schema lifecycle: run `queuectl lifecycle instal
 
 
 async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> None:
-    """Look for the schema lifecycle and the templates of collectors.
+    """Look for the schema lifecycle, and the actions of collectors: their templates and keys.
 
     Raises ConfigError with the mistakes, StoreUnavailable, psycopg.Error.
     """
@@ -30,16 +30,21 @@ async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> None:
     except psycopg.Error as error:
         raise unavailable(error) from None
     problems: list[Problem] = []
+    keys = KeyRings.of(config.tokens)
     try:
         for number, collector in enumerate(collectors_of(config)):
-            store = CollectorStatements(collector.name, "", collector.limit, [])
+            store = CollectorStatements(collector.name, "", collector.limit)
             store.connection = connection
+            key = "collectors", number
             try:
-                await store.check(options_of(collector, KeyRings.of(config.tokens)))
+                await store.check(options_of(collector, keys))
+                if collector.actions is None and not keys.rings[Purpose.CONFIRM]:
+                    others = await store.other_actions(list(PURPOSES))
+                    problems += [((*key, "actions"), no_key(name)) for name in others[:1]]
             except psycopg.Error as error:
                 if faults.outage(error):
                     raise
-                problems.append((("collectors", number), _reason(error)))
+                problems.append((key, _reason(error)))
     finally:
         await connection.close()
     if problems:

@@ -22,18 +22,30 @@ SESSION = {"plan_cache_mode": "force_generic_plan"}
 class TokenBatch(NamedTuple):
     """A batch: how many tokens became mail or a line, which can't and why, and a `wait` in seconds.
 
-    `wait` says when the budget allows a batch again; it is None if the budget was no reason. With
-    `spent` the sum of the month is used up. `expired` tokens were too old for mail or a line. With
-    `aside` so many tokens rest for ten seconds, for the reason: their action has no usable
-    template.
+    `wait` says when the budget allows the next batch; it is None without a budget. With `spent` the
+    sum of the month is used up. `expired` tokens were too old for mail or a line. `most` is how
+    many the limit and the budget allowed. With `aside` so many tokens rest for ten seconds, for the
+    reason: their action has no usable template.
     """
 
     taken: int
     refused: list[tuple[int, str]]
     wait: float | None
+    most: int
     expired: int = 0
     spent: bool = False
     aside: Sequence[tuple[int, str]] = ()
+
+    @property
+    def done(self) -> int:
+        """How many tokens do not wait now."""
+        resting = sum(number for number, _ in self.aside)
+        return self.taken + len(self.refused) + self.expired + resting
+
+    @property
+    def full(self) -> bool:
+        """Whether more tokens may wait."""
+        return self.done >= self.most
 
 
 class LeasedToken(NamedTuple):
@@ -58,15 +70,18 @@ class CollectorStatements:
     Each is one transaction. They raise psycopg.Error, and Undecided without a standby's word.
     """
 
-    def __init__(self, name: str, worker: str, limit: int, actions: Sequence[str]) -> None:
+    def __init__(self, name: str, worker: str, limit: int) -> None:
         self._fields = {"collector": name, "worker": worker, "limit": limit}
-        self._actions = list(actions)
         self.connection: LinkConnection | None = None
         """The connection; its user makes and closes it."""
 
     async def listen(self, channel: str) -> None:
         """Get the notifications of a channel from now on. The name must be checked."""
         await self._run(f'LISTEN "{channel}"'.encode(), {}, prepare=False)
+
+    async def takes(self, actions: Sequence[str] | None) -> None:
+        """Say which tokens this collector takes; None: those of all actions."""
+        await self._run(_SQL["collector_takes"], {**self._fields, "actions": actions})
 
     async def set_budget(self, key: str, rate: float, month_most: int | None) -> bool:
         """Make the budget or change it; return whether that changed anything."""
@@ -75,20 +90,22 @@ class CollectorStatements:
         )
         return bool(changed)
 
-    async def waiting(self) -> list[int]:
-        """Return tokens that wait, at most as many as a batch."""
+    async def waiting(self, actions: Sequence[str] | None) -> list[int]:
+        """Return tokens of these actions that wait, None: of all; at most as many as a batch."""
         ((tokens,),) = await self._run(
-            _SQL["waiting"], {"actions": self._actions, "limit": self._fields["limit"]}
+            _SQL["waiting"], {"actions": actions, "limit": self._fields["limit"]}
         )
         return list(tokens or [])
 
     async def collect(self, reason: str, limit: int, options: dict[str, Any]) -> TokenBatch:
         """Make the mail of at most `limit` tokens."""
         fields = {**self._fields, "reason": reason, "options": json.dumps(options), "limit": limit}
-        ((taken, refused, wait, expired, spent, aside),) = await self._run(_SQL["collect"], fields)
+        ((taken, refused, wait, expired, spent, most, aside),) = await self._run(
+            _SQL["collect"], fields
+        )
         faults = [(token, fault) for token, fault, _ in _json(refused)]
         resting = [(number, f"action {action}: {why}") for action, why, number in _json(aside)]
-        return TokenBatch(taken, faults, wait, expired, spent, resting)
+        return TokenBatch(taken, faults, wait, most, expired, spent, resting)
 
     async def notify(self) -> None:
         """Wake the workers that deliver."""
@@ -98,10 +115,12 @@ class CollectorStatements:
         """Let a token rest for `seconds`, so that the others go on."""
         await self._run(_SQL["set_aside"], {"token": token, "seconds": seconds})
 
-    async def lease(self, limit: int, seconds: float) -> list[LeasedToken]:
-        """Lease at most `limit` tokens to be printed within `seconds`."""
+    async def lease(
+        self, limit: int, actions: Sequence[str] | None, seconds: float
+    ) -> list[LeasedToken]:
+        """Lease at most `limit` tokens of these actions to be printed within `seconds`."""
         rows = await self._run(
-            _SQL["lease"], {"limit": limit, "actions": self._actions, "lease": seconds}
+            _SQL["lease"], {"limit": limit, "actions": actions, "lease": seconds}
         )
         return [LeasedToken(*row) for row in rows]
 
@@ -119,6 +138,11 @@ class CollectorStatements:
     async def check(self, options: dict[str, Any]) -> None:
         """Raise psycopg.Error if the schema is not there or a template does not fit."""
         await self._run(_SQL["check"], {"options": json.dumps(options)})
+
+    async def other_actions(self, names: Sequence[str]) -> list[str]:
+        """Return the actions that have none of these names."""
+        rows = await self._run(_SQL["other_actions"], {"names": names})
+        return [name for (name,) in rows]
 
     async def _run(
         self, query: Any, fields: dict[str, Any], *, prepare: bool = True

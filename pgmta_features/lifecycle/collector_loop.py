@@ -41,9 +41,9 @@ type Connect = Callable[[], Coroutine[Any, Any, LinkConnection]]
 class CollectorLoop:
     """Runs a collector until it is cancelled, over one connection that is made anew when it fails.
 
-    It listens before it looks, and takes all that waits; afterwards the first new token starts the
-    timer. Notifications are hints: it also looks every second, which shows that the connection
-    lives. `worker` is the name of the process.
+    It listens before it looks, and takes all that waits; afterwards `Timing` says when a batch is
+    due, and the budget when it may be. Notifications are hints: it also looks every second, which
+    shows that the connection lives. `worker` is the name of the process.
 
     If the database refuses a batch, its tokens are tried one by one, and the bad one rests.
 
@@ -63,8 +63,7 @@ class CollectorLoop:
         self._connect = connect
         self._output = output
         self._ends_unread = ends_unread
-        limit, actions = collector.limit, collector.collected
-        self._store = CollectorStatements(collector.name, worker, limit, actions)
+        self._store = CollectorStatements(collector.name, worker, collector.limit)
         # the statement under way is given up within the time, and its connection closed 5 s later
         self._patience = max(collector.healthcheck - _CANCEL_MARGIN_S, collector.healthcheck / 2)
         self._poll = min(_MAX_POLL_INTERVAL_S, collector.healthcheck / 4)
@@ -76,6 +75,10 @@ class CollectorLoop:
         """Tokens since the start, by outcome."""
         self.spent = False
         """Whether the sum of the month is used up."""
+        self.batch_size = 0
+        """Tokens of the last batch."""
+        self.timeout = collector.timeout or 0.0
+        """For how long new tokens wait for others, or for the budget, in seconds."""
 
     async def run(self) -> None:
         """Collect until cancelled. Raises BrokenPipeError, if it ends unread."""
@@ -112,8 +115,13 @@ class CollectorLoop:
         paid = 0.0  # time of the monotonic clock before which the budget allows nothing
         singles = 0  # number of tokens that are still tried one by one
         left: list[int] = []  # tokens of which a batch got none, because others have locked them
+        said: list[str] | None = []  # actions that the database knows; new keys may add some
         while True:
-            tokens = await self._within(self._store.waiting())
+            actions = self._output.actions()
+            if actions != said:
+                await self._within(self._store.takes(actions))
+                said = actions
+            tokens = await self._within(self._store.waiting(actions))
             if not tokens:
                 self._pause = _FIRST_PAUSE_S  # if tokens wait, only a batch shows that all is well
             elif tokens == left:
@@ -129,6 +137,7 @@ class CollectorLoop:
                 await self._rest(connection, min(max(until, _NOTIFIED_INTERVAL_S), self._poll))
                 continue
             limit = 1 if singles else self._collector.limit
+            began = time.monotonic()
             try:
                 batch = await self._within(self._output.put(self._store, reason, limit))
             except psycopg.Error as error:
@@ -141,18 +150,21 @@ class CollectorLoop:
                 continue
             self._pause, singles = _FIRST_PAUSE_S, max(singles - 1, 0)
             self._note(batch, reason)
-            done = batch.taken + len(batch.refused) + len(batch.aside)
-            left = [] if done or batch.expired or batch.wait is not None else tokens
+            now = time.monotonic()
+            left = tokens if not batch.done and batch.wait is None else []
+            if batch.done or left:
+                timing.end(cost=now - began, full=batch.full, now=now)
             if batch.wait is not None:
-                paid = time.monotonic() + min(batch.wait - _EARLY_S, _BUDGET_AGE_S)
-            # a batch of expired tokens alone says nothing of the others
-            drained = drained or self._drained(0 < done < limit)
+                paid = now + min(batch.wait - _EARLY_S, _BUDGET_AGE_S)
+            self.timeout = max(timing.timeout, batch.wait or 0.0)
+            drained = drained or self._drained(batch.done > 0 and not batch.full)
 
     def _note(self, batch: TokenBatch, reason: str) -> None:
         """Count a batch, and say what became of it."""
         self.tokens["collected"] += batch.taken
         self.tokens["refused"] += len(batch.refused)
         self.tokens["expired"] += batch.expired
+        self.batch_size = batch.done or self.batch_size
         if batch.taken or batch.refused:
             self._log.info("collected", tokens=batch.taken, reason=reason)
         for token, fault in batch.refused:

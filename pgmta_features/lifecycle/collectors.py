@@ -25,6 +25,11 @@ SERIES = (
            ("collector", "outcome")),
     Series("pgmta_queued_collector_sum_used_up", "gauge",
            "1 while the sum of the month of a collector is used up.", ("collector",)),
+    Series("pgmta_queued_collector_batch_size", "gauge",
+           "Tokens of the last batch of a collector.", ("collector",)),
+    Series("pgmta_queued_collector_timeout_seconds", "gauge",
+           "For how long new tokens wait for others, or for the budget; 0: they are taken at once.",
+           ("collector",)),
 )  # fmt: skip
 """Their figures."""
 
@@ -41,7 +46,7 @@ def _begin(process: QueuedProcess, names: Collection[str]) -> list[Part]:
     def output(collector: Collector) -> Output:
         if collector.output == "queue":
             return QueueOutput(collector, keys)
-        return LineOutput(sys.stdout, keys, json_frame)
+        return LineOutput(collector, sys.stdout, keys, json_frame)
 
     loops = [
         CollectorLoop(
@@ -61,6 +66,8 @@ def _values(loops: Collection[CollectorLoop]) -> Values:
             for loop in loops for outcome in OUTCOMES
         },
         SERIES[1].name: {(loop.name,): float(loop.spent) for loop in loops},
+        SERIES[2].name: {(loop.name,): float(loop.batch_size) for loop in loops},
+        SERIES[3].name: {(loop.name,): loop.timeout for loop in loops},
     }  # fmt: skip
 
 

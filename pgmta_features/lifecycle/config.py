@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
+from pgmta.compose.token import Purpose
 from pgmta.config.loader import Problem
 from pgmta.config.types import Period, Section, Whole, at_least
 from pgmta.config.urls import parse_public_url
@@ -15,7 +16,7 @@ from queued.config import QueuedConfig
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHANNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}")
-_TEMPLATE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ACTION = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _LONGEST_MONTH_S = 31 * 86400.0
 
 
@@ -28,16 +29,16 @@ def _pattern(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class CollectorAction(Section):
-    """The mail about one action."""
+type _Action = Annotated[str, _pattern(_ACTION, "name of an action")]
 
-    template: Annotated[str, _pattern(_TEMPLATE, "name of a template")] = Field(
-        description="name of its template, which has {{link}} or {{token}}, and of {{login}}, "
-        "{{email}}, {{code}} and {{minutes}} what it likes"
-    )
-    priority: Whole | None = Field(
-        default=None, ge=0, le=9, description="of the mail; absent: 4, and 1 for a recovery"
-    )
+
+def _few(actions: list[str]) -> list[str]:
+    if not actions:
+        raise ValueError("expected names of actions; without the key it takes all")
+    for name in actions:
+        if actions.count(name) > 1:
+            raise ValueError(f"{name} is there twice")
+    return actions
 
 
 class CollectorBudget(Section):
@@ -93,9 +94,13 @@ class Collector(Section):
         default="token_insert", description="channel that says that there are tokens"
     )
     limit: Whole = Field(
-        default=10, ge=1, le=10_000, description="tokens that are collected at once"
+        default=500, ge=1, le=10_000, description="tokens that are collected at once, at most"
     )
-    timeout: Period = Field(default=5.0, description="fewer tokens are collected after this time")
+    timeout: Period | None = Field(
+        default=None,
+        description="fewer tokens are collected after this time; null: it follows the load, up to "
+        "0.25 s",
+    )
     healthcheck: Period = Field(
         default=270.0, description="a connection that gives no answer for this long is made anew"
     )
@@ -106,11 +111,8 @@ class Collector(Section):
         default=None, description="public.url of web.yaml, with which links begin; queue needs it"
     )
     tenant: str = Field(default="", description="tenant of its mail and templates")
-    activation: CollectorAction | None = Field(
-        default=None, description="mail about activations; absent: they are left to others"
-    )
-    recovery: CollectorAction | None = Field(
-        default=None, description="mail about recoveries; absent: they are left to others"
+    actions: Annotated[list[_Action], AfterValidator(_few)] | None = Field(
+        default=None, description="names in lifecycle.actions; null: all"
     )
     budget: CollectorBudget | None = Field(
         default=None, description="of output queue; absent: no limit"
@@ -118,26 +120,13 @@ class Collector(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> Collector:
-        if self.healthcheck < self.timeout:
+        if self.healthcheck < (self.timeout or 0.0):
             raise ValueError("healthcheck is below timeout")
         if self.output == "queue" and not self.url:
             raise ValueError("output queue needs url")
-        if self.output == "queue" and not self.actions:
-            raise ValueError("expected activation, recovery or both")
         if self.output == "stdout" and self.budget:
             raise ValueError("output stdout has no budget: it bounds mail")
         return self
-
-    @property
-    def actions(self) -> dict[str, CollectorAction]:
-        """The mail by action, as the database names actions."""
-        both = {"activation": self.activation, "password_recovery": self.recovery}
-        return {name: action for name, action in both.items() if action}
-
-    @property
-    def collected(self) -> list[str]:
-        """The actions whose tokens it takes: all, if none has mail."""
-        return list(self.actions or PURPOSES)
 
     @property
     def budget_key(self) -> str | None:
@@ -147,11 +136,8 @@ class Collector(Section):
         return self.budget.key or f"collector:{self.name}"
 
 
-PRIORITIES = {"activation": 4, "password_recovery": 1}
-"""The priority of mail whose action names none."""
-
-PURPOSES = {"activation": "activate", "password_recovery": "recover"}
-"""The purpose of the token of an action."""
+PURPOSES = {"activation": Purpose.ACTIVATE, "password_recovery": Purpose.RECOVER}
+"""The purpose of the tokens of an action; that of all others is CONFIRM."""
 
 
 def _distinct(collectors: list[Collector]) -> list[Collector]:
@@ -184,13 +170,27 @@ class LifecycleRetention(Section):
 
 
 def problems(config: QueuedConfig) -> list[Problem]:
-    """Return the actions of collectors whose tokens no key signs."""
+    """Return the actions of collectors whose tokens no key signs.
+
+    `check_collectors` says it of actions that only the database knows.
+    """
     keys = dict(config.tokens.purposes())
     found: list[Problem] = []
     for number, collector in enumerate(collectors_of(config)):
-        for action in collector.collected:
-            if not keys[PURPOSES[action]]:
-                key = "recovery" if action == "password_recovery" else action
-                reason = f"tokens.{PURPOSES[action]} has no key, which signs its links"
-                found.append((("collectors", number, key), reason))
+        if missing := [
+            no_key(action)
+            for action in collector.actions or PURPOSES
+            if not keys[purpose_of(action)]
+        ]:
+            found.append((("collectors", number, "actions"), "; ".join(missing)))
     return found
+
+
+def purpose_of(action: str) -> Purpose:
+    """Return the purpose of the tokens of an action."""
+    return PURPOSES.get(action, Purpose.CONFIRM)
+
+
+def no_key(action: str) -> str:
+    """Return the text of a mistake: the tokens of an action have no key."""
+    return f"tokens.{purpose_of(action)} has no key, which signs the links of {action}"

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
+import psycopg
+
 from pgmta.compose.token import KeyRings, Purpose
 from pgmta.logs import get
+from pgmta.postgres import faults
 from pgmta_features.lifecycle.collections import CollectorStatements, LeasedToken, TokenBatch
-from pgmta_features.lifecycle.config import PURPOSES, Collector
+from pgmta_features.lifecycle.config import PURPOSES, Collector, purpose_of
 
 _LEASE_S = 60.0  # in which a batch is printed
 
@@ -22,6 +25,10 @@ log = get("collector")
 
 class Output(Protocol):
     """Puts a batch of tokens somewhere."""
+
+    def actions(self) -> list[str] | None:
+        """Return the actions whose tokens it takes now; None: all."""
+        ...
 
     async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Take a batch, and put it there. Raises psycopg.Error, OSError, UnknownKey."""
@@ -32,18 +39,29 @@ class Output(Protocol):
         ...
 
 
+def actions_of(collector: Collector, keys: KeyRings) -> list[str] | None:
+    """Return the actions whose tokens a collector takes now; None: all.
+
+    Without a key for the others it leaves them, rather than stop the first two.
+    """
+    if collector.actions is None and keys.rings[Purpose.CONFIRM]:
+        return None
+    return collector.actions or list(PURPOSES)
+
+
 def options_of(collector: Collector, keys: KeyRings) -> dict[str, Any]:
     """Return the options of the function lifecycle.collect().
 
     The key of a token is fixed now, and signs it when its mail is composed. Raises UnknownKey.
     """
+    named = actions_of(collector, keys)
     actions = {}
-    for name in collector.actions:
-        purpose = Purpose(PURPOSES[name])
-        actions[name] = {
-            "key": keys.rings[purpose].signer,
-            "url": f"{collector.url}{purpose.path}",
-        }
+    for name in PURPOSES if named is None else named:
+        purpose = purpose_of(name)
+        page = purpose.path if name in PURPOSES else f"{purpose.path}/{name}"
+        actions[name] = {"key": keys.rings[purpose].signer, "url": f"{collector.url}{page}"}
+    if named is None:
+        actions["*"] = {"key": keys.rings[Purpose.CONFIRM].signer, "url": f"{collector.url}"}
     return {"tenant": collector.tenant, "budget": collector.budget_key, "actions": actions}
 
 
@@ -54,6 +72,10 @@ class QueueOutput:
         self._collector = collector
         self._keys = keys
 
+    def actions(self) -> list[str] | None:
+        """Return the actions that keys sign."""
+        return actions_of(self._collector, self._keys())
+
     async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Make the mail of a batch, and wake the workers."""
         batch = await store.collect(reason, limit, options_of(self._collector, self._keys()))
@@ -62,8 +84,11 @@ class QueueOutput:
         return batch
 
     async def check(self, store: CollectorStatements) -> None:
-        """Look at the templates."""
-        await store.check(options_of(self._collector, self._keys()))
+        """Look at the keys and the actions. An action that can have no mail stops no other one."""
+        try:
+            await store.check(options_of(self._collector, self._keys()))
+        except psycopg.errors.InvalidParameterValue as error:
+            log.warning("no mail of an action", reason=faults.one_line(error))
 
 
 type Frame = Callable[[list[tuple[LeasedToken, str]]], tuple[str, list[tuple[int, str]]]]
@@ -86,12 +111,14 @@ _NUMBERS = {"activation": "1", "password_recovery": "2"}
 def csv_frame(tokens: list[tuple[LeasedToken, str]]) -> tuple[str, list[tuple[int, str]]]:
     """Return mailroom's line: action, email, login, secret and code of each token, with commas.
 
-    It has no quotes, so a value with a comma, a quote or a line end can't be in it.
+    Actions that mailroom does not know have their names. It has no quotes, so a value with a comma,
+    a quote or a line end can't be in it.
     """
     out, refused = io.StringIO(), []
     values: list[str] = []
     for each, signed in tokens:
-        row = [_NUMBERS[each.action], each.email, each.login, signed, each.code or ""]
+        action = _NUMBERS.get(each.action, each.action)
+        row = [action, each.email, each.login, signed, each.code or ""]
         if any(set(value) & set(',"') or not value.isprintable() for value in row):
             refused.append((each.token, "a value has a comma, a quote or a control character"))
         else:
@@ -103,10 +130,17 @@ def csv_frame(tokens: list[tuple[LeasedToken, str]]) -> tuple[str, list[tuple[in
 class LineOutput:
     """Prints the tokens of a batch as one line, and marks them then: each at least once."""
 
-    def __init__(self, stream: TextIO, keys: Callable[[], KeyRings], frame: Frame) -> None:
+    def __init__(
+        self, collector: Collector, stream: TextIO, keys: Callable[[], KeyRings], frame: Frame
+    ) -> None:
+        self._collector = collector
         self._stream = stream
         self._keys = keys
         self._frame = frame
+
+    def actions(self) -> list[str] | None:
+        """Return the actions that keys sign."""
+        return actions_of(self._collector, self._keys())
 
     async def check(self, store: CollectorStatements) -> None:
         """Look whether accounts can be read."""
@@ -114,12 +148,15 @@ class LineOutput:
 
     async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Print a batch."""
-        began, rings = datetime.now(UTC), self._keys().rings
-        found = await store.lease(limit, _LEASE_S)
+        began, keys = datetime.now(UTC), self._keys()
+        found = await store.lease(limit, actions_of(self._collector, keys), _LEASE_S)
         leased = [each for each in found if not each.expired]
         expired = len(found) - len(leased)
-        signed = [(each, rings[Purpose(PURPOSES[each.action])].sign(each.secret, _code(each)))
-                  for each in leased if each.email and each.login]  # fmt: skip
+        signed = [
+            (each, keys.ring(purpose_of(each.action), each.action).sign(each.secret, _code(each)))
+            for each in leased
+            if each.email and each.login
+        ]
         line, refused = self._frame(signed)
         refused += [(each.token, "its account has no mailbox or no login")
                     for each in leased if not (each.email and each.login)]  # fmt: skip
@@ -128,7 +165,7 @@ class LineOutput:
         if found:
             tokens = [each.token for each in leased]
             await store.printed(reason, tokens, len(refused), expired, began)
-        return TokenBatch(len(leased) - len(refused), refused, None, expired)
+        return TokenBatch(len(leased) - len(refused), refused, None, limit, expired)
 
     def _print(self, line: str) -> None:
         self._stream.write(f"{line}\n")

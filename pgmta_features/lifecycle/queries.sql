@@ -28,17 +28,17 @@ SELECT budget_set(%(key)s, %(rate)s, %(month_most)s)
 
 -- name: waiting
 -- Tokens that wait, at most as many as a batch.
-SELECT lifecycle.tokens_waiting(%(actions)s, %(limit)s::integer)
+SELECT lifecycle.tokens_waiting(%(actions)s::text[], %(limit)s::integer)
 
 -- name: collect
 -- Make the mail of a batch.
-SELECT taken, refused, wait, expired, spent, aside
+SELECT taken, refused, wait, expired, spent, most, aside
 FROM lifecycle.collect(%(collector)s, %(worker)s, %(limit)s::integer, %(reason)s, %(options)s::text::jsonb)
 
 -- name: lease
 -- Lease a batch of tokens that are printed.
 SELECT token, action::text, email, login, secret, code, expires_at, expired
-FROM lifecycle.tokens_lease(%(limit)s::integer, %(actions)s, make_interval(secs => %(lease)s))
+FROM lifecycle.tokens_lease(%(limit)s::integer, %(actions)s::text[], make_interval(secs => %(lease)s))
 
 -- name: printed
 -- Mark tokens that were printed, or can't be.
@@ -48,6 +48,10 @@ SELECT lifecycle.tokens_printed(%(tokens)s::bigint[], %(collector)s, %(worker)s,
 -- name: check
 -- Raise the error of a template that does not fit, of a schema that is not there, or of accounts that can't be read.
 SELECT lifecycle.collect_check(%(options)s::text::jsonb), lifecycle.accounts_check()
+
+-- name: other_actions
+-- Actions that have none of these names.
+SELECT name FROM lifecycle.actions WHERE name <> ALL (%(names)s::text[]) ORDER BY name
 
 -- name: set_aside
 -- Let a token rest, so that the others go on.
@@ -61,6 +65,10 @@ UPDATE lifecycle.actions SET returns_to = %(url)s WHERE name = %(action)s
 -- Insert an account, whose trigger makes a token.
 INSERT INTO lifecycle.accounts (email, login) VALUES (%(email)s, %(login)s)
 
+-- name: mail_again
+-- Make new tokens for those that expired before their mail left.
+SELECT lifecycle.mail_again(%(action)s::text, make_interval(secs => %(seconds)s)) AS number
+
 -- name: expire
 -- One batch of tokens and collections of the schema lifecycle, if it is there.
 SELECT lifecycle_expire(make_interval(secs => %(age)s), make_interval(secs => %(collections)s), %(batch)s)
@@ -69,15 +77,32 @@ SELECT lifecycle_expire(make_interval(secs => %(age)s), make_interval(secs => %(
 -- Whether the schema lifecycle is installed.
 SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('lifecycle') AND relname = 'installation') AS there
 
--- name: waiting_tokens
--- Tokens whose mail is not made, and the age of the oldest in seconds.
-SELECT count(*) AS number, (extract(epoch FROM now()) - min(t.created_at))::float8 AS seconds
+-- name: waiting_actions
+-- Tokens whose mail is not made and that can still have one, by action, the age of the oldest in seconds, and whether a collector takes them.
+SELECT t.action, count(*) AS number, (extract(epoch FROM now()) - min(t.created_at))::float8 AS seconds,
+    EXISTS (SELECT FROM lifecycle.live_collectors AS c WHERE c.actions IS NULL OR t.action = ANY (c.actions)) AS taken
 FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
+WHERE t.expires_at > extract(epoch FROM now()) GROUP BY t.action ORDER BY t.action
 
--- name: collections
--- What became of tokens of the last day without mail.
-SELECT coalesce(sum(refused), 0) AS refused, coalesce(sum(expired), 0) AS expired
-FROM lifecycle.collections WHERE began_at > now() - interval '1 day'
+-- name: unsent
+-- Tokens of the last day that expired before their mail left, by action.
+SELECT t.action, count(*) AS number FROM lifecycle.tokens_unsent('1 day') AS t GROUP BY t.action ORDER BY 1
+
+-- name: refused
+-- Tokens of the last day that can have no mail.
+SELECT coalesce(sum(refused), 0) AS refused FROM lifecycle.collections WHERE began_at > now() - interval '1 day'
+
+-- name: backlog
+-- Tokens whose mail is not made, and the age of the oldest in seconds: the first of each priority is.
+SELECT (SELECT count(*) FROM lifecycle.waiting_tokens) AS number,
+    coalesce(extract(epoch FROM now()) - min(t.created_at), 0)::float8 AS seconds
+FROM generate_series(0, 9) AS level, LATERAL (
+    SELECT w.token FROM lifecycle.waiting_tokens AS w WHERE w.priority = level ORDER BY w.token LIMIT 1) AS first
+JOIN lifecycle.tokens AS t ON t.id = first.token
+
+-- name: collector_takes
+-- Say which tokens a collector takes.
+SELECT lifecycle.collector_takes(%(collector)s, %(worker)s, %(actions)s::text[])
 
 -- name: spent_budgets
 -- Budgets whose sum of the month is used up.

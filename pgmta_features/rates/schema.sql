@@ -53,6 +53,10 @@ COMMENT ON CONSTRAINT budgets_month_most ON budgets IS 'From 0 on.';
 COMMENT ON CONSTRAINT budgets_note ON budgets IS 'Up to 500 characters.';
 COMMENT ON CONSTRAINT budgets_rate ON budgets IS 'From 0.000001 to 100,000.';
 
+CREATE FUNCTION budget_batch(rate double precision) RETURNS integer IMMUTABLE PARALLEL SAFE
+RETURN greatest(floor(rate * 0.02), 1)::integer;
+COMMENT ON FUNCTION budget_batch IS 'The largest batch of a budget with this rate: what 20 ms are worth, at least 1.';
+
 CREATE FUNCTION budget_times(
     INOUT budget budgets, present timestamptz, wanted integer, soonest interval, ahead interval, together boolean,
     INOUT late double precision, OUT first timestamptz, OUT number integer, OUT step interval
@@ -60,11 +64,20 @@ CREATE FUNCTION budget_times(
 DECLARE
     this_month date := date_trunc('month', present AT TIME ZONE 'UTC');
     span double precision := CASE WHEN budget.rate < 1 THEN 60 ELSE 1 END;
-    wished double precision := CASE WHEN budget.rate < 1 AND late > 0 THEN least(greatest(late, 0.3 / budget.rate), 1)
-        ELSE least(late, 0.2) END;
-    burst double precision := (budget.burst - 1) * (1 + wished / span) / budget.rate;
+    batch integer := budget_batch(budget.rate);
+    wished double precision;
+    burst double precision;
     distance double precision;
 BEGIN
+    IF together THEN
+        -- a second has all but the last batch at the distance of their times, and the last one whole
+        -- (docs/decisions/rates.md)
+        wanted := least(wanted, batch);
+        late := CASE WHEN budget.rate < 1 THEN 0 ELSE 1.02 * budget.rate / (budget.rate - batch + 1) - 1 END;
+        soonest := CASE WHEN budget.rate < 1 THEN '0' ELSE '-20 milliseconds' END::interval;
+    END IF;
+    wished := CASE WHEN budget.rate < 1 AND late > 0 THEN least(greatest(late, 0.3 / budget.rate), 1) ELSE least(late, 0.2) END;
+    burst := (budget.burst - 1) * (1 + wished / span) / budget.rate;
     IF budget.month <> this_month THEN
         -- a clock that goes back to an earlier month does not give its sum a second time
         budget.month_used := CASE WHEN this_month > budget.month THEN 0 ELSE budget.month_used END;
@@ -102,7 +115,9 @@ BEGIN
         number := least(number, 1 + floor(extract(epoch FROM present + ahead - first) / distance + 0.01)::integer);
     END IF;
     budget.late := greatest(budget.late, wished);
-    budget.next_at := first + make_interval(secs => number * distance);
+    -- a batch never begins a fraction of a microsecond early
+    budget.next_at := first + make_interval(secs => CASE WHEN together THEN ceil(number * distance * 1e6) / 1e6
+        ELSE number * distance END);
     budget.month_used := budget.month_used + number;
     budget.reserved_at := present;
 END $$;
@@ -153,10 +168,36 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION budget_reserve IS
     'Reserves the next times of a budget, at most `wanted`, none before `soonest` and none later than `ahead` from now, and '
-    'returns the first, their number and their distance. `together` reserves them as one batch at the first time. Mail may '
+    'returns the first, their number and their distance. Mail may '
     'begin `late` seconds after its time, which makes the distances longer; the number returned is what counts: at most 0.2, '
     'or 1 with less than one per second, and burst - 1 distances. Times that are over are lost. For number 0, `first` is '
-    'the time to ask again. `used` and `lost` are numbers of earlier times that mail used and lost, and `why` it lost them.';
+    'the time to ask again. `used` and `lost` are numbers of earlier times that mail used and lost, and `why` it lost them. '
+    '`together` reserves one batch, at most budget_batch(), all of which begins at the first time, or up to 20 ms later '
+    'with one per second or more: budget_began() says when.';
+
+CREATE FUNCTION budget_next(key text, OUT wait double precision, OUT batch integer) LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+BEGIN
+    SELECT greatest(extract(epoch FROM b.next_at - clock_timestamp()), 0), budget_batch(b.rate) INTO wait, batch
+    FROM budgets AS b WHERE b.key = budget_next.key ORDER BY b.generation DESC LIMIT 1;
+END $$;
+COMMENT ON FUNCTION budget_next IS
+    'Seconds until the next time of a budget that is not reserved, and the largest batch then. It takes no lock.';
+
+CREATE FUNCTION budget_began(key text, first timestamptz) RETURNS timestamptz LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+BEGIN
+    UPDATE budgets AS b SET next_at = b.next_at + (began - budget_began.first)
+        - CASE WHEN b.rate < 1 THEN '0' ELSE '20 milliseconds' END::interval
+    WHERE b.key = budget_began.key
+        AND began > budget_began.first + CASE WHEN b.rate < 1 THEN '0' ELSE '20 milliseconds' END::interval;
+    RETURN began;
+END $$;
+COMMENT ON FUNCTION budget_began IS
+    'Says that the batch begins whose time is `first`, in the transaction that reserved it, and returns the time. If that is '
+    'later than a batch may be, the times behind it move on.';
 
 CREATE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
 RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$

@@ -173,6 +173,13 @@ class Night:
         self._do("lifecycle", "install")
         self.system.ask("INSERT INTO lifecycle.accounts (email, login) VALUES ('b@b.example', 'b')")
         self.system.ask("UPDATE lifecycle.tokens SET created_at = created_at - 300")
+        active = "('c@b.example', 'c', 'active')"
+        self.system.ask(f"INSERT INTO lifecycle.accounts (email, login, status) VALUES {active}")
+        self.system.ask(
+            "INSERT INTO lifecycle.tokens (action, account, created_at, expires_at)"
+            " SELECT 'password_recovery', id, lifecycle.epoch() - 3600, lifecycle.epoch() - 2700"
+            " FROM lifecycle.accounts WHERE login = 'c'"
+        )
 
     def _hold(self) -> None:
         self._send(FIRST + 48, "bob@held.example", status="HOLD", hold_reason="ticket 4712")

@@ -74,7 +74,7 @@ def collect(form: str) -> None:
     key = TokenKey("mailroom", bytes.fromhex(digits))
     keys = KeyRings({purpose: KeyRing(purpose, [key]) for purpose in Purpose})
     frame = json_frame if form == "json" else csv_frame
-    output = LineOutput(sys.stdout, lambda: keys, frame)
+    output = LineOutput(collector, sys.stdout, lambda: keys, frame)
     name = process_name("collect")
     link = partial(connect, uri, "collect", SESSION)
     loop = CollectorLoop(collector, name, link, output, ends_unread=True)

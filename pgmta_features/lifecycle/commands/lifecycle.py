@@ -25,6 +25,10 @@ _LAZY = {
         "pgmta_features.lifecycle.commands.bind:check_table",
         "Prove a bound table by the life of an account, which is rolled back.",
     ),
+    "again": LazyCommand(
+        "pgmta_features.lifecycle.commands.again:again",
+        "Mail new tokens in place of those that expired before their mail left.",
+    ),
     "collect": LazyCommand(
         "pgmta_features.lifecycle.commands.collect:collect",
         "Print the tokens that wait, a line per batch, until SIGTERM, SIGINT or a closed pipe.",

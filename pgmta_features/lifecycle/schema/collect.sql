@@ -44,7 +44,8 @@ COMMENT ON FUNCTION tokens_pick IS 'Locks tokens of these actions, null for all,
 
 CREATE FUNCTION collect(
     collector text, worker text, batch integer, reason text, options jsonb,
-    OUT taken integer, OUT refused jsonb, OUT wait double precision, OUT expired integer, OUT spent boolean, OUT aside jsonb
+    OUT taken integer, OUT refused jsonb, OUT wait double precision, OUT expired integer, OUT spent boolean,
+    OUT most integer, OUT aside jsonb
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on SET jit = off AS $$
 #variable_conflict use_column
@@ -53,8 +54,9 @@ DECLARE
     present double precision;
     actions text[] := CASE WHEN options -> 'actions' ? '*' THEN NULL ELSE ARRAY(SELECT jsonb_object_keys(options -> 'actions')) END;
     budget text := options ->> 'budget';
+    reserved record;
     granted integer;
-    next_at timestamptz;
+    made_at timestamptz;
     picked lifecycle.picked_token[];
     mails bigint[];
     hostname text := (SELECT s.hostname FROM submit_settings AS s);
@@ -63,16 +65,22 @@ BEGIN
     taken := 0;
     expired := 0;
     spent := false;
+    most := batch;
     IF budget IS NOT NULL THEN
         -- these are judged before their time, without locks, so that no mail is made in vain
-        SELECT extract(epoch FROM b.next_at - began) INTO wait FROM budgets AS b
-        WHERE b.key = budget AND b.next_at > began;
+        SELECT n.wait, least(n.batch, most) INTO wait, most FROM budget_next(budget) AS n;
         IF wait > 0.02 AND wait <= 60 THEN RETURN; END IF;
         IF wait <= 0.02 THEN wait := NULL; END IF;
     END IF;
-    picked := lifecycle.tokens_pick(actions, batch);
+    picked := lifecycle.tokens_pick(actions, most);
     IF cardinality(picked) = 0 THEN RETURN; END IF;
     present := extract(epoch FROM clock_timestamp());
+    IF most < batch AND ((picked[1].token).expires_at <= present OR EXISTS (
+            SELECT FROM lifecycle.collect_actions(options, ARRAY[(picked[1].token).action]) AS o WHERE o.fault IS NOT NULL))
+    THEN
+        -- tokens that get no mail go together, however slow the budget is
+        picked := lifecycle.tokens_pick(actions, batch);
+    END IF;
     SELECT count(*) INTO expired FROM unnest(picked) AS p
     WHERE (p.token).expires_at <= present AND (p.token).consumed_at IS NULL AND (p.token).collected_at IS NULL;
     -- A separate statement: its snapshot has all that was committed before the locks.
@@ -124,7 +132,7 @@ BEGIN
         WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > present
         OFFSET 0  -- a fault is looked for once
     ) AS e;
-    granted := cardinality(found.places);
+    granted := least(coalesce(cardinality(found.places), 0), most);
     IF wait IS NOT NULL THEN
         granted := 0;  -- the time is far away, and other tokens may expire until then
     ELSIF budget IS NOT NULL AND granted > 0 THEN
@@ -132,12 +140,11 @@ BEGIN
         PERFORM pg_sleep(extract(epoch FROM b.next_at - clock_timestamp())) FROM budgets AS b
         WHERE b.key = budget AND b.next_at > clock_timestamp()
             AND b.next_at < clock_timestamp() + interval '20 milliseconds';
-        SELECT r.first, r.number INTO next_at, granted FROM budget_reserve(budget, granted, '0', together => true) AS r;
-        IF granted = 0 THEN
-            wait := extract(epoch FROM next_at - clock_timestamp());
-        END IF;
+        SELECT * INTO reserved FROM budget_reserve(budget, granted, '0', together => true);
+        granted := reserved.number;
+        wait := extract(epoch FROM reserved.first + granted * reserved.step - clock_timestamp());
     END IF;
-    spent := wait IS NOT NULL AND EXISTS (
+    spent := granted = 0 AND wait IS NOT NULL AND EXISTS (
         SELECT FROM budgets AS b
         WHERE b.key = budget AND b.month_used >= b.month_most AND b.month >= date_trunc('month', began AT TIME ZONE 'UTC'));
     IF granted > 0 THEN
@@ -154,7 +161,8 @@ BEGIN
             ARRAY(SELECT new_row(number::integer, email, domain, metadata)
             FROM unnest(found.emails[:granted], found.domains[:granted], found.metadata[:granted]) WITH ORDINALITY
                 AS r (email, domain, metadata, number)));
-        UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp(), message_id = m.mail
+        IF budget IS NOT NULL THEN made_at := budget_began(budget, reserved.first); END IF;
+        UPDATE lifecycle.tokens AS t SET collected_at = coalesce(made_at, clock_timestamp()), message_id = m.mail
         FROM unnest(found.places[:granted], mails) AS m (at, mail) WHERE t.ctid = m.at;
         taken := granted;
     END IF;
@@ -178,7 +186,7 @@ BEGIN
     DELETE FROM lifecycle.waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
     WHERE w.ctid = p.waits AND w.ctid <> ALL (coalesce(found.waits[granted + 1:], '{}'));
     INSERT INTO lifecycle.collections (collector, worker, reason, wanted, taken, refused, expired, began_at)
-    SELECT collector, worker, CASE WHEN spent THEN 'sum' ELSE reason END, batch, taken,
+    SELECT collector, worker, CASE WHEN spent THEN 'sum' ELSE reason END, most, taken,
         coalesce(jsonb_array_length(refused), 0), expired, began
     WHERE taken > 0 OR refused IS NOT NULL OR expired > 0 OR wait IS NULL AND aside IS NULL OR spent AND NOT EXISTS (
         SELECT FROM lifecycle.collections AS c
@@ -186,9 +194,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION collect IS
     'Makes the mail of at most `batch` tokens that wait, in one statement: the queue has it, and the token is marked, '
-    'or neither. Returns their number, tokens that can have no mail with the reason, if the budget allows none now the '
-    'seconds until it may, how many tokens expired, whether the sum of the month is used up, and actions without a '
-    'usable template, with the reason and the number of their tokens, which rest for ten seconds.';
+    'or neither. Returns their number, tokens that can have no mail with the reason, the seconds until the budget allows the '
+    'next batch, how many tokens expired, whether the sum of the month is used up, how many tokens the limit and the budget '
+    'allowed, and actions without a usable template, with the reason and the number of their tokens, which rest for ten '
+    'seconds.';
 
 CREATE FUNCTION language_of(wanted text, languages text[]) RETURNS text IMMUTABLE PARALLEL SAFE
 RETURN coalesce(
@@ -236,8 +245,8 @@ CREATE FUNCTION collect_check(options jsonb) RETURNS void LANGUAGE plpgsql STABL
 DECLARE
     bad record;
 BEGIN
-    PERFORM action_unknown(name) FROM jsonb_object_keys(options -> 'actions') AS name
-    WHERE name <> '*' AND NOT EXISTS (SELECT FROM actions AS a WHERE a.name = name);
+    PERFORM action_unknown(g.given) FROM jsonb_object_keys(options -> 'actions') AS g (given)
+    WHERE g.given <> '*' AND NOT EXISTS (SELECT FROM actions AS a WHERE a.name = g.given);
     SELECT o.action, o.fault INTO bad FROM collect_actions(options) AS o WHERE o.fault IS NOT NULL ORDER BY o.action LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'action %: %', bad.action, bad.fault USING ERRCODE = 'invalid_parameter_value';

@@ -218,6 +218,28 @@ $$;
 COMMENT ON FUNCTION activate_again IS
     'Makes another token of activation for an account that is provisioned, at most one per minute; null otherwise.';
 
+CREATE FUNCTION tokens_unsent(since interval, OUT token bigint, OUT action text) RETURNS SETOF record LANGUAGE sql STABLE
+    SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
+    SELECT t.id, t.action FROM tokens AS t JOIN actions AS a ON a.name = t.action
+    WHERE t.consumed_at IS NULL AND t.expires_at <= epoch() AND t.expires_at > extract(epoch FROM now() - since)
+        AND t.expires_at > t.created_at  -- it was not ended
+        AND (t.collected_at IS NULL OR t.message_id IS NOT NULL AND NOT EXISTS (
+            -- mail that was refused for good, withdrawn or deleted is not late; ended_at names the partitions
+            SELECT FROM pgmta.attempts AS m WHERE m.message_id = t.message_id AND m.ended_at >= to_timestamp(t.created_at)
+                AND m.event NOT IN ('deferred', 'expired') AND m.class IS DISTINCT FROM 'expired'))
+        AND NOT EXISTS (
+            SELECT FROM tokens AS n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id
+                AND n.expires_at > n.created_at
+                AND NOT (n.request IS NOT DISTINCT FROM t.request AND (n.email IS NULL) <> (t.email IS NULL)))
+        AND NOT EXISTS (
+            SELECT FROM tokens AS n WHERE pgmta.mailbox_key(n.email) = pgmta.mailbox_key(t.email) AND n.email IS NOT NULL
+                AND n.account IS NULL AND t.account IS NULL AND n.action = t.action AND n.id > t.id
+                AND n.expires_at > n.created_at)
+        AND (t.account IS NULL OR token_fits(a.statuses, account_status(t.account)))
+$$;
+COMMENT ON FUNCTION tokens_unsent IS
+    'Tokens that expired in this time before their mail left, if their account still fits and there is no newer one.';
+
 CREATE FUNCTION mail_again(action text DEFAULT NULL, since interval DEFAULT '1 day') RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -230,25 +252,14 @@ BEGIN
     -- two calls would make two tokens of one
     PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, 0);
     INSERT INTO tokens (action, account, email, data, request)
-    SELECT t.action, t.account, t.email, t.data, t.request FROM tokens AS t JOIN actions AS a ON a.name = t.action
-    WHERE t.action = coalesce(mail_again.action, t.action) AND t.consumed_at IS NULL
-        AND t.expires_at <= epoch() AND t.expires_at > extract(epoch FROM now() - since)
-        AND t.expires_at > t.created_at  -- it was not ended
-        AND (t.collected_at IS NULL OR t.message_id IS NOT NULL AND NOT EXISTS (
-            SELECT FROM pgmta.attempts AS m WHERE m.message_id = t.message_id AND m.event IN ('delivered', 'unknown')))
-        AND (t.account IS NULL OR token_fits(a.statuses, account_status(t.account)))
-        AND NOT EXISTS (
-            SELECT FROM tokens AS n WHERE n.id > t.id AND n.action = t.action AND n.expires_at > n.created_at
-                AND CASE WHEN t.request IS NOT NULL AND n.request = t.request THEN (n.email IS NULL) = (t.email IS NULL)
-                    WHEN t.account IS NULL THEN n.account IS NULL AND pgmta.mailbox_key(n.email) = pgmta.mailbox_key(t.email)
-                    ELSE n.account = t.account END)
-    ORDER BY t.id;
+    SELECT t.action, t.account, t.email, t.data, t.request
+    FROM tokens AS t JOIN tokens_unsent(since) AS u ON u.token = t.id
+    WHERE t.action = coalesce(mail_again.action, t.action) ORDER BY t.id;
     GET DIAGNOSTICS made = ROW_COUNT;
     RETURN made;
 END $$;
 COMMENT ON FUNCTION mail_again IS
-    'Makes new tokens for those, of one action or of all, that expired in this time while their mail never left, if their '
-    'account still fits and there is no newer one. Returns how many.';
+    'Makes new tokens for those of tokens_unsent(), of one action or of all, and returns how many. They wait for a collector.';
 
 CREATE FUNCTION proof_take(proof text, OUT account text, OUT login text) RETURNS SETOF record
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$

@@ -28,6 +28,42 @@ COMMENT ON SEQUENCE collections_id_seq IS 'collections.id.';
 CREATE INDEX collections_began_at ON collections USING brin (began_at);
 COMMENT ON INDEX collections_began_at IS 'Reports about a time.';
 
+CREATE TABLE collectors (
+    pid integer PRIMARY KEY,
+    collector text NOT NULL,
+    worker text NOT NULL,
+    actions text[],
+    since timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE collectors IS 'Sessions of collectors, and some that are gone: live_collectors has those that are there.';
+COMMENT ON COLUMN collectors.pid IS 'Process of the server.';
+COMMENT ON COLUMN collectors.collector IS 'As collections.collector.';
+COMMENT ON COLUMN collectors.worker IS 'As collections.worker.';
+COMMENT ON COLUMN collectors.actions IS 'The actions whose tokens it takes; null: all.';
+COMMENT ON COLUMN collectors.since IS 'When it said so.';
+
+CREATE VIEW live_collectors AS
+SELECT c.collector, c.worker, c.actions, c.since FROM collectors AS c
+WHERE EXISTS (SELECT FROM pg_stat_activity AS a
+    WHERE a.pid = c.pid AND a.datname = current_database() AND a.application_name LIKE 'pgmta %');
+COMMENT ON VIEW live_collectors IS 'The collectors that are connected.';
+COMMENT ON COLUMN live_collectors.collector IS 'As collections.collector.';
+COMMENT ON COLUMN live_collectors.worker IS 'As collections.worker.';
+COMMENT ON COLUMN live_collectors.actions IS 'The actions whose tokens it takes; null: all.';
+COMMENT ON COLUMN live_collectors.since IS 'When it said so.';
+
+CREATE FUNCTION collector_takes(collector text, worker text, actions text[]) RETURNS void LANGUAGE sql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    DELETE FROM collectors AS c WHERE c.pid = ANY (ARRAY(
+        SELECT o.pid FROM collectors AS o WHERE NOT EXISTS (SELECT FROM pg_stat_activity AS a WHERE a.pid = o.pid)
+        FOR UPDATE SKIP LOCKED));
+    INSERT INTO collectors AS c (pid, collector, worker, actions)
+    VALUES (pg_backend_pid(), collector_takes.collector, collector_takes.worker, collector_takes.actions)
+    ON CONFLICT ON CONSTRAINT collectors_pkey DO UPDATE SET
+        collector = excluded.collector, worker = excluded.worker, actions = excluded.actions, since = excluded.since
+$$;
+COMMENT ON FUNCTION collector_takes IS 'Says which tokens the collector of this session takes; null: those of all actions.';
+
 CREATE VIEW jobs AS
 SELECT 'mailroom'::text AS job_type, coalesce((
     SELECT t.id FROM tokens AS t WHERE t.collected_at IS NOT NULL ORDER BY t.id DESC LIMIT 1), 0) AS last_seq;

@@ -7,12 +7,15 @@ SELECT object, role, g.privileges
 FROM (VALUES
     ('{FUNCTION accounts_check}'::text[], '{pgmta_queued,pgmta_web}'::text[], 'EXECUTE'),
     ('{FUNCTION collect,FUNCTION collect_actions,FUNCTION collect_check,FUNCTION tokens_waiting,FUNCTION tokens_lease,'
-        'FUNCTION tokens_printed,FUNCTION tokens_put_off}', '{pgmta_queued}', 'EXECUTE'),
+        'FUNCTION tokens_printed,FUNCTION tokens_put_off,FUNCTION collector_takes}', '{pgmta_queued}', 'EXECUTE'),
     ('{FUNCTION action_pages,FUNCTION token_consume,FUNCTION token_failed,FUNCTION token_locked}', '{pgmta_web}', 'EXECUTE'),
     ('{FUNCTION mail_again}', '{pgmta_operator}', 'EXECUTE'),
+    ('{FUNCTION tokens_unsent}', '{pgmta_operator,pgmta_reader}', 'EXECUTE'),
     ('{FUNCTION ask,FUNCTION ask_named,FUNCTION recover,FUNCTION activate_again,FUNCTION proof_take}', '{pgmta_submit}', 'EXECUTE'),
     ('{actions}', '{pgmta_queued,pgmta_operator,pgmta_reader}', 'SELECT'),
-    ('{collections,jobs,user_action_queue,waiting_tokens,installation}', '{pgmta_queued,pgmta_operator,pgmta_reader}', 'SELECT'),
+    ('{collections,live_collectors,jobs,user_action_queue,waiting_tokens,installation}',
+        '{pgmta_queued,pgmta_operator,pgmta_reader}', 'SELECT'),
+    ('{tokens}', '{pgmta_queued}', 'SELECT (id, created_at)'),
     ('{tokens}', '{pgmta_operator,pgmta_reader}',
         'SELECT (id, action, account, expires_at, consumed_at, created_at, collected_at, message_id, failures, request)')
 ) AS g (objects, roles, privileges), unnest(g.objects) AS object, unnest(g.roles) AS role;

@@ -33,9 +33,7 @@ def test_no_login_makes_a_second_record_or_part_of_one(frame: Frame) -> None:
 def test_a_limit_below_one_is_refused() -> None:
     for limit in (0, -1):
         with pytest.raises(ValidationError, match="greater than or equal to 1"):
-            Collector.model_validate(
-                {"limit": limit, "url": "https://a.example", "activation": {"template": "x"}}
-            )
+            Collector.model_validate({"limit": limit, "url": "https://a.example"})
 
 
 async def test_a_collector_connects_again_ever_more_slowly_for_a_whole_night(
@@ -54,9 +52,7 @@ async def test_a_collector_connects_again_ever_more_slowly_for_a_whole_night(
         if len(waits) == night:
             raise asyncio.CancelledError
 
-    collector = Collector.model_validate(
-        {"url": "https://a.example", "activation": {"template": "x"}}
-    )
+    collector = Collector.model_validate({"url": "https://a.example"})
     loop = CollectorLoop(collector, "w", connect, None)  # type: ignore[arg-type]
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with suppress(asyncio.CancelledError):

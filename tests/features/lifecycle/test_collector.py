@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections import Counter
+from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from pgmta.compose.template import TemplateSource
 from pgmta_features.lifecycle.account_checks import AccountChecks
 from pgmta_features.lifecycle.config import CollectorBudget
 from pgmta_features.lifecycle.installation import install
@@ -36,6 +38,10 @@ from tests.support.system import System
 from tests.support.waiting import free_port, take_time, until
 
 MAILS = "SELECT count(*) FROM pgmta.messages"
+END_COLLECTORS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE '%collector%'
+"""
 ONE_EACH = """
 SELECT count(*), count(DISTINCT recipient), (SELECT count(*) FROM lifecycle.tokens),
     (SELECT count(*) FROM lifecycle.waiting_tokens)
@@ -55,7 +61,7 @@ def batches(db: psycopg.Connection) -> list[tuple[int, str, datetime]]:
 # -- when a batch is due --
 
 
-def test_timing() -> None:
+def test_a_fixed_timeout_counts_from_the_first_token() -> None:
     timing = Timing(limit=3, timeout=5)
     timing.see([], 0.0)
     assert timing.reason(100.0) == ""
@@ -63,11 +69,45 @@ def test_timing() -> None:
     assert (timing.reason(100.0), timing.due) == ("", 105.0)
     timing.see([1, 2, 3], 101.0)
     assert timing.reason(101.0) == "limit"
+    timing.end(cost=1.0, full=False, now=101.0)
     timing.see([2, 4], 102.0)
     assert (timing.reason(102.0), timing.due) == ("", 105.0)
     assert timing.reason(105.0) == "timeout"
     timing.see([4], 105.0)
     assert timing.due == 107.0
+
+
+def test_an_adaptive_timeout_follows_what_batches_cost() -> None:
+    timing = Timing(limit=3, timeout=None)
+    timing.see([1], 100.0)
+    assert (timing.reason(100.0), timing.timeout) == ("timeout", 0.0), "it is idle"
+    timing.end(cost=0.02, full=False, now=100.02)
+    assert timing.timeout == 0.08
+    timing.see([2], 100.03)
+    assert (timing.reason(100.09), timing.reason(100.11)) == ("", "timeout")
+    timing.see([2, 3, 4], 100.04)
+    assert timing.reason(100.04) == "limit"
+    timing.end(cost=0.5, full=True, now=100.5)
+    timing.see([5], 100.5)
+    assert (timing.reason(100.5), timing.timeout) == ("timeout", 0.0), "more may wait"
+    timing.end(cost=5.0, full=False, now=110.0)
+    assert timing.timeout == 0.25
+
+
+def test_batches_grow_with_the_load(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    config = settings(tmp_path, limit=500, timeout=None)
+    daemon = system.queued(**config, **held(system))
+    daemon.wait_log("connected")
+    add_accounts(accounts, 1, "first")
+    until(lambda: fetch(accounts, MAILS) == (1,))
+    for number in range(600):
+        add_accounts(accounts, 1, f"n{number}-")
+    until(lambda: fetch(accounts, MAILS) == (601,))
+    assert fetch(accounts, ONE_EACH) == (601, 601, 601, 0)
+    assert len(batches(accounts)) <= 400
+    assert fetch(accounts, "SELECT max(taken) > 1 FROM collections") == (True,)
 
 
 @pytest.mark.slow
@@ -227,20 +267,22 @@ def test_a_row_that_the_database_refuses_is_set_aside(
 def test_a_bad_template_lets_the_tokens_of_its_action_wait(
     accounts: psycopg.Connection, system: System, tmp_path: Path
 ) -> None:
-    from pgmta.compose.template import TemplateSource
-
-    daemon = system.queued(**settings(tmp_path), **held(system))
+    """Also for a collector whose budget allows few at once, and for one that connects then."""
+    config = settings(tmp_path, budget={"rate": 1000.0}, limit=100)
+    daemon = system.queued(**config, **held(system))
     daemon.wait_log("connected")
     bad = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body="no way")
+    good = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body="{{link}}")
     put_template(accounts, "activation", bad)
-    add_accounts(accounts, 1)
+    add_accounts(accounts, 50)
+    assert "neither {{link}} nor" in daemon.wait_log("tokens wait")["reason"]
+    accounts.execute(END_COLLECTORS)
+    daemon.wait_log("connected", count=2)
     add_accounts(accounts, 1, "lost", status="active")
     accounts.execute("SELECT recover('lost1')")
-    assert "neither {{link}} nor" in daemon.wait_log("tokens wait")["reason"]
-    until(lambda: fetch(accounts, MAILS) == (1,))
-    good = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body="{{link}}")
+    until(lambda: column(accounts, "SELECT recipient FROM pgmta.queue") == ["lost1@b.example"])
     put_template(accounts, "activation", good)
-    until(lambda: fetch(accounts, MAILS) == (2,))
+    until(lambda: fetch(accounts, MAILS) == (51,))
 
 
 # -- money --
@@ -255,26 +297,46 @@ def test_the_price_sets_the_pace() -> None:
 
 
 @pytest.mark.slow
-def test_three_collectors_keep_a_rate(
+def test_killed_collectors_keep_a_rate(
     accounts: psycopg.Connection, system: System, tmp_path: Path
 ) -> None:
-    budget = {"key": "shared", "rate": 100.0}
-    config = settings(tmp_path, timeout="100ms", budget=budget)
+    """No second has more than the rate, while three collectors share it and are killed."""
+    config = settings(tmp_path, timeout=None, budget={"key": "shared", "rate": 100.0})
     add_accounts(accounts, 1000)
-    for _ in range(3):
-        system.queued(ready=False, **config, **held(system))
+    daemons = [system.queued(ready=False, **config, **held(system)) for _ in range(3)]
+    for number in range(1, 7):
+        until(partial(lambda least: fetch(accounts, MAILS) >= (least,), 100 * number), timeout=60)
+        match number % 3:
+            case 0:
+                accounts.execute(END_COLLECTORS)
+            case _:
+                daemons[number % 2].kill()
+                daemons[number % 2].start()
     until(lambda: fetch(accounts, MAILS) == (1000,), timeout=60)
-    query = "SELECT began_at, ended_at, taken FROM collections ORDER BY ended_at"
-    times = [(a.timestamp(), b.timestamp(), taken) for a, b, taken in accounts.execute(query)]
-    for start, (first, _, _) in enumerate(times):
-        sent = 0
-        for _, at, taken in times[start:]:
-            # the budget was paid between both, however slow the machine is
-            assert sent <= 100 * (at - first) + 1, "above the rate"
-            sent += taken
-    seconds = times[-1][1] - times[0][1]
-    assert 990 / seconds >= 50
-    assert Counter(taken for _, _, taken in times) == {10: 100}
+    assert fetch(accounts, ONE_EACH) == (1000, 1000, 1000, 0)
+    query = "SELECT extract(epoch FROM collected_at)::float8 FROM tokens ORDER BY 1"
+    times = column(accounts, query)
+    assert max(bisect_left(times, at + 1) - n for n, at in enumerate(times)) <= 100
+    assert 1000 / (times[-1] - times[0]) >= 50
+    assert {taken for taken, _, _ in batches(accounts)} == {2}
+
+
+def test_a_slow_budget_spaces_single_tokens(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    """Tokens that expired before go at once, and take none of it."""
+    accounts.execute("SELECT pgmta.budget_set('slow', 5)")
+    add_accounts(accounts, 500)
+    accounts.execute("UPDATE tokens SET expires_at = created_at WHERE id <= 490")
+    system.queued(
+        **settings(tmp_path, limit=1000, timeout=None, budget={"key": "slow", "rate": 5.0}),
+        **held(system),
+    )
+    until(lambda: fetch(accounts, MAILS) == (10,), timeout=30)
+    query = "SELECT extract(epoch FROM collected_at)::float8 FROM tokens WHERE message_id > 0"
+    times = sorted(column(accounts, query))
+    assert max(bisect_left(times, at + 1) - n for n, at in enumerate(times)) <= 5
+    assert fetch(accounts, "SELECT max(expired) FROM collections") == (490,)
 
 
 def test_the_month_ends_the_mail(accounts: psycopg.Connection) -> None:
@@ -314,14 +376,16 @@ def test_tokens_without_mail_are_told_everywhere(
     for outcome in ("collected", "refused", "expired"):
         assert page.value(name, collector="c", outcome=outcome) == 1
     assert page.value("pgmta_queued_collector_sum_used_up", collector="c") == 1
+    assert page.value("pgmta_queued_collector_batch_size", collector="c") >= 1
+    assert page.value("pgmta_queued_collector_timeout_seconds", collector="c") > 1
 
     accounts.execute("UPDATE tokens SET created_at = created_at - 300")
     operator = acting(database, "pgmta_operator")
     accounts_of = diagnosed(operator, lambda examination: AccountChecks(examination).accounts())
     found = [each.finding for each in accounts_of]
     for number, words in enumerate(
-        ("budget one is used up", "1 tokens have no mail yet", "1 tokens of the last day expired",
-         "1 tokens of the last day can have no mail")
+        ("budget one is used up", "1 tokens of activation have no mail yet",
+         "1 tokens of activation expired within a day", "1 tokens of the last day can have no mail")
     ):  # fmt: skip
         assert words in found[number]
 
@@ -356,8 +420,8 @@ def test_few_blocks_are_read_beside_many_collected(
     with accounts.transaction():
         accounts.execute("SET LOCAL session_replication_role = replica")
         accounts.execute(
-            "INSERT INTO tokens (action, account, collected_at, message_id)"
-            " SELECT 'activation', n, now(), n FROM generate_series(1, 1000000) AS n"
+            "INSERT INTO tokens (action, account, expires_at, collected_at, message_id)"
+            " SELECT 'activation', n, epoch() + 900, now(), n FROM generate_series(1, 1000000) AS n"
         )
     accounts.execute("VACUUM ANALYZE tokens")
     add_accounts(accounts, 200)

@@ -8,18 +8,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.features.lifecycle.test_collector import MAILS, ONE_EACH, held
+from tests.features.lifecycle.test_collector import END_COLLECTORS, MAILS, ONE_EACH, held
 from tests.features.lifecycle.tokens import add_accounts, settings
 from tests.support.daemons import Queued
 from tests.support.far_host import FarHost, possible
 from tests.support.rows import fetch
 from tests.support.system import System
 from tests.support.waiting import SLACK, until
-
-END_COLLECTORS = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND application_name LIKE '%collector%'
-"""
 
 
 def test_a_collector_that_idles_forgets_old_failures(

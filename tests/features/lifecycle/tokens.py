@@ -77,7 +77,7 @@ def collect(
 
 
 def settings(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Sections of queued.yaml with a collector for both actions, and files with its keys."""
+    """Sections of queued.yaml with a collector for all actions, and files with its keys."""
     for purpose, digits in KEYS.items():
         file = folder / purpose
         if not file.exists():
@@ -85,7 +85,6 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
             file.write_text(f"{digits}\n")
     collector = {
         "name": "c", "url": URL, "limit": 10, "timeout": "1s",
-        "activation": {"template": "activation"}, "recovery": {"template": "recovery"},
     } | changes  # fmt: skip
     keys = {purpose: [purpose] for purpose in KEYS}
     return {"tokens": keys, "collectors": [collector]}

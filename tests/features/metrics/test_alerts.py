@@ -11,13 +11,15 @@ import pytest
 import yaml
 
 from pgmta.metrics.series import Series
+from pgmta_features.lifecycle.backlog import SERIES as BACKLOG_SERIES
 from pgmta_features.lifecycle.collectors import SERIES as COLLECTOR_SERIES
 from pgmta_features.metrics.queued_series import QUEUED_SERIES, WEB_SERIES
 from smtpd.server.smtpd_series import SERIES
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "etc" / "prometheus"
-ALL = {series.name: series for series in (*SERIES, *QUEUED_SERIES, *WEB_SERIES, *COLLECTOR_SERIES)}
+LIFECYCLE_SERIES = (*COLLECTOR_SERIES, *BACKLOG_SERIES)
+ALL = {series.name: series for series in (*SERIES, *QUEUED_SERIES, *WEB_SERIES, *LIFECYCLE_SERIES)}
 _NAME = re.compile(r"\b((?:pgmta|process|node)_[a-z_]+|up)\b")
 _LABELS = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)\s*\"")
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 import psycopg
@@ -56,12 +57,16 @@ def test_times_that_are_over_are_lost(db: psycopg.Connection) -> None:
 
 
 def test_a_batch_waits_until_its_predecessor_is_paid(db: psycopg.Connection) -> None:
-    make(db, 0.38)
-    first, number, _ = reserve(db, 10, "0", together=True)
-    assert number == 10
+    make(db, 1000)
+    first, number, step = reserve(db, 500, "0", together=True)
+    assert number == 20
+    db.execute("SELECT budget_began('k', %s)", [first - timedelta(seconds=1)])
     again, number, _ = reserve(db, 10, "0", together=True)
     assert number == 0
-    assert again - first == timedelta(seconds=10 / 0.38)
+    assert again - first >= 20 * step + timedelta(seconds=0.98)
+    (wait, batch) = fetch(db, "SELECT wait, batch FROM budget_next('k')")
+    assert 0.5 < wait < 1.1
+    assert batch == 20
 
 
 def test_the_month_is_that_of_utc_and_never_exceeded(db: psycopg.Connection) -> None:
@@ -84,7 +89,7 @@ def test_the_month_is_that_of_utc_and_never_exceeded(db: psycopg.Connection) -> 
 
 def test_a_note_forgets_no_time(db: psycopg.Connection) -> None:
     make(db, 0.1)
-    reserve(db, 5, together=True)
+    reserve(db, 1, together=True)
     (before,) = fetch(db, "SELECT next_at FROM budgets")
     assert fetch(db, "SELECT budget_set('k', 0.1, NULL, 'why')") == (True,)
     assert fetch(db, "SELECT next_at, note FROM budgets") == (before, "why")
@@ -214,6 +219,57 @@ def test_no_window_has_more_than_the_rate(
         default=0,
     )
     assert most <= max(round(rate * window), 1) + burst - 1
+
+
+BATCH = """
+SELECT t.budget::text AS budget, extract(epoch FROM t.first)::float8 AS first, t.number
+FROM budget_times(%s::text::budgets, to_timestamp(%s), %s, '0', '0', true, 0) AS t
+"""
+PUT_OFF = """
+SELECT jsonb_populate_record(x.b, jsonb_build_object(
+    'next_at', (x.b).next_at + make_interval(secs => %s)))::text
+FROM (SELECT %s::text::budgets AS b) AS x
+"""
+
+
+@settings(max_examples=60)
+@given(
+    rate=st.sampled_from([0.38, 1.0, 2.5, 38.0, 100.0, 333.0, 5000.0]),
+    several=st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.001, 0.015, 0.03, 0.5, 3.0]),
+            st.integers(1, 500),
+            st.sampled_from([0.0, 0.004, 0.02, 0.3, 2.0]),
+        ),
+        min_size=2,
+        max_size=60,
+    ),
+)
+def test_no_window_has_more_batches_than_the_rate(
+    template_db: psycopg.Connection, rate: float, several: list[tuple[float, int, float]]
+) -> None:
+    """Collectors ask late, for batches of any size, and each batch may hang."""
+    (state,) = fetch(template_db, NEW, rate, 1)
+    now, times = 1.8e9, list[tuple[float, int]]()
+    for pause, wanted, hangs in several:
+        after, first, number = fetch(template_db, BATCH, state, now, wanted)
+        if number == 0:  # as a collector, it comes back in time, or a little late
+            now = first + pause / 10
+            state, first, number = fetch(template_db, BATCH, state, now, wanted)
+        else:
+            state = after
+        assert 0 < number <= max(1, rate * 0.02)
+        now += hangs  # the others wait for the lock of the row
+        times.append((now, number))
+        allowed = 0.02 if rate >= 1 else 0.0
+        (state,) = fetch(template_db, PUT_OFF, max(now - first - allowed, 0.0), state)
+        now += pause
+    window = max(1.0, 1 / rate)
+    most = max(
+        sum(number for at, number in times[place:] if at < begin + window - 1e-5)
+        for place, (begin, _) in enumerate(times)
+    )
+    assert most <= ceil(rate * window - 1e-9)
 
 
 def move(db: psycopg.Connection, seconds: float) -> None:

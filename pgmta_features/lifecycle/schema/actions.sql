@@ -17,8 +17,8 @@ CREATE TABLE actions (
     every interval NOT NULL DEFAULT '1 minute' CONSTRAINT actions_every CHECK (every >= '0'),
     url text,
     returns_to text,
-    seconds bigint NOT NULL GENERATED ALWAYS AS (
-        ceil(extract(epoch FROM expiry))::bigint + CASE expiry_from WHEN 'delivery' THEN 432000 ELSE 0 END) STORED,
+    seconds bigint NOT NULL GENERATED ALWAYS AS (ceil(extract(epoch FROM expiry))::bigint) STORED,
+    sent_within bigint GENERATED ALWAYS AS (CASE expiry_from WHEN 'delivery' THEN 432000 END) STORED,
     titles jsonb CONSTRAINT actions_titles CHECK (jsonb_typeof(titles) = 'object'),
     -- a proof says who has the mailbox of an account
     CONSTRAINT actions_proof CHECK (NOT proof OR confirmed_by = 'account')
@@ -43,7 +43,8 @@ COMMENT ON COLUMN actions.every IS 'An account, or a mailbox without one, gets a
 COMMENT ON COLUMN actions.url IS 'Page of the application that takes ?token=; null: the page of queued web.';
 COMMENT ON COLUMN actions.returns_to IS
     'Where queued web sends browsers afterwards, with a proof if there is one; null: a page of its own, and none for a proof.';
-COMMENT ON COLUMN actions.seconds IS 'After so many seconds since the insert a token expires at the latest.';
+COMMENT ON COLUMN actions.seconds IS 'The expiry in seconds.';
+COMMENT ON COLUMN actions.sent_within IS 'For so many seconds its mail is tried, before the expiry begins; null: the expiry bounds it.';
 COMMENT ON COLUMN actions.titles IS 'Heading of the page of queued web, by language: {"en": "Delete your account"}.';
 COMMENT ON CONSTRAINT actions_name ON actions IS 'A word of a path.';
 COMMENT ON CONSTRAINT actions_priority ON actions IS 'As that of mail.';

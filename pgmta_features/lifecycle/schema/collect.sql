@@ -99,9 +99,8 @@ BEGIN
     FROM (
         SELECT p.place, p.at, p.waits, t.id AS token, m.email, m.domain,
             o.template_id, o.sender, o.priority,
-            jsonb_build_object('_deadline', to_char(to_timestamp(CASE WHEN o.delivery
-                    THEN least(t.expires_at, t.created_at + 432000) ELSE t.expires_at END) AT TIME ZONE 'UTC',
-                'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
+            jsonb_build_object('_deadline', to_char(to_timestamp(least(t.expires_at, t.created_at + o.sent_within))
+                AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
             jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
                 'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
                     'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
@@ -123,13 +122,13 @@ BEGIN
                     SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
                         WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n
                             WHERE n.request = t.request AND n.email IS NOT NULL LIMIT 1))
-                        WHEN 'minutes' THEN ceil((CASE WHEN o.delivery THEN o.seconds
+                        WHEN 'minutes' THEN ceil((CASE WHEN o.sent_within IS NOT NULL THEN o.seconds
                             ELSE t.expires_at - extract(epoch FROM began) END) / 60)::text
                         ELSE coalesce(t.data ->> word, a.words ->> word) END AS value
                     FROM unnest(o.own) AS word OFFSET 0
                 ) AS v
             ) AS w
-        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND t.expires_at > present
+        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND least(t.expires_at, t.created_at + o.sent_within) > present
         OFFSET 0  -- a fault is looked for once
     ) AS e;
     granted := least(coalesce(cardinality(found.places), 0), most);
@@ -208,14 +207,14 @@ COMMENT ON FUNCTION language_of IS
 
 CREATE FUNCTION collect_actions(options jsonb, wanted text[] DEFAULT NULL) RETURNS TABLE (
     action text, purpose text, template_id bigint, sender text, priority smallint, key text, url text, words jsonb, own text[],
-    statuses text[], code boolean, delivery boolean, seconds bigint, language text, languages text[], fault text
+    statuses text[], code boolean, seconds bigint, sent_within bigint, language text, languages text[], fault text
 ) LANGUAGE plpgsql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY SELECT a.name, CASE a.name WHEN 'activation' THEN 'activate' WHEN 'password_recovery' THEN 'recover' ELSE 'confirm' END,
         t.id, t.sender, a.priority, coalesce(g.named, g.others) ->> 'key',
         coalesce(a.url, g.named ->> 'url', (g.others ->> 'url') || '/confirm/' || a.name), t.words, w.own,
-        a.statuses, a.code, a.expiry_from = 'delivery', ceil(extract(epoch FROM a.expiry))::bigint, t.language,
+        a.statuses, a.code, a.seconds, a.sent_within, t.language,
         CASE WHEN t.variants > 1 THEN t.languages END,
         CASE WHEN t.id IS NULL THEN format('there is no template %s', to_json(a.template))
             WHEN NOT t.words ?| '{link,token}' THEN format('the template %s has neither {{link}} nor {{token}}', to_json(t.name))

@@ -221,7 +221,8 @@ COMMENT ON FUNCTION activate_again IS
 CREATE FUNCTION tokens_unsent(since interval, OUT token bigint, OUT action text) RETURNS SETOF record LANGUAGE sql STABLE
     SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
     SELECT t.id, t.action FROM tokens AS t JOIN actions AS a ON a.name = t.action
-    WHERE t.consumed_at IS NULL AND t.expires_at <= epoch() AND t.expires_at > extract(epoch FROM now() - since)
+    WHERE t.consumed_at IS NULL
+        AND least(t.expires_at, t.created_at + a.sent_within) BETWEEN extract(epoch FROM now() - since) AND epoch()
         AND t.expires_at > t.created_at  -- it was not ended
         AND (t.collected_at IS NULL OR t.message_id IS NOT NULL AND NOT EXISTS (
             -- mail that was refused for good, withdrawn or deleted is not late; ended_at names the partitions

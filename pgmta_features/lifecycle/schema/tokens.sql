@@ -98,7 +98,8 @@ BEGIN
     SELECT CASE WHEN NEW.code IS NULL AND a.code THEN 'code'
             WHEN a.confirmed_by OPERATOR(pg_catalog.=) 'both' AND NEW.request IS NULL
                 OR a.confirmed_by OPERATOR(pg_catalog.=) 'email' AND NEW.email IS NULL THEN 'email' ELSE '' END,
-        coalesce(NEW.expires_at, NEW.created_at OPERATOR(pg_catalog.+) a.seconds)
+        coalesce(NEW.expires_at, NEW.created_at OPERATOR(pg_catalog.+) a.seconds
+            OPERATOR(pg_catalog.+) coalesce(a.sent_within, 0))
     INTO fault, NEW.expires_at FROM lifecycle.actions AS a WHERE a.name OPERATOR(pg_catalog.=) NEW.action;
     IF fault OPERATOR(pg_catalog.<>) '' THEN
         RAISE EXCEPTION 'a token of % has no %', NEW.action, fault USING ERRCODE = 'check_violation',
@@ -128,7 +129,7 @@ COMMENT ON TRIGGER tokens_made ON tokens IS 'Their mail is made soon.';
 CREATE FUNCTION token_ends(token tokens, action actions) RETURNS bigint LANGUAGE sql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT CASE WHEN action.expiry_from = 'insert' THEN token.expires_at
-        ELSE least(token.expires_at, ceil(extract(epoch FROM action.expiry)) + CASE
+        ELSE least(token.expires_at, action.seconds + CASE
             WHEN token.message_id IS NULL THEN floor(extract(epoch FROM token.collected_at))
             ELSE (SELECT floor(extract(epoch FROM min(a.ended_at))) FROM attempts AS a
                 WHERE a.message_id = token.message_id AND a.event = 'delivered'

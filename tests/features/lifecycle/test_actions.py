@@ -399,5 +399,19 @@ def test_what_expired_unsent_is_mailed_again(shop: psycopg.Connection) -> None:
     ]  # fmt: skip
     assert found == 2
     assert again() == 0
+    # the link would still work, but nobody sends its mail any more
+    shop.execute("UPDATE tokens SET created_at = created_at - 5 * 86400 WHERE email LIKE 'eve%'")
+    assert again() == 1
     shop.execute("UPDATE tokens SET consumed_at = epoch() WHERE request = %s", [first])
     assert calls(shop) == ["change_of_address"]
+
+
+def test_a_mailbox_is_forgotten(shop: psycopg.Connection) -> None:
+    invite(shop, "Eve@b.example")
+    invite(shop, "bob@b.example")
+    collect(shop)
+    forget = "SELECT pgmta.forget('eve@b.example', 'tokens', %s)"
+    assert fetch(shop, forget, True) == ({"tokens": 1},)
+    assert fetch(shop, forget, False) == ({"tokens": 1},)
+    assert column(shop, RECIPIENTS) == ["bob@b.example"]
+    assert column(shop, "SELECT email FROM tokens") == ["bob@b.example"]

@@ -16,11 +16,11 @@ from pgmta_features.lifecycle.binding.table import Table, read_table
 from pgmta_features.lifecycle.installation import installed_transaction, schema_topic
 
 _BOUND = """
-SELECT i.bound, o.rolname, quote_ident(o.rolname), l.rolname, quote_ident(l.rolname)
-FROM lifecycle.installation AS i
+SELECT i.bound, b.place, o.rolname, quote_ident(o.rolname), l.rolname, quote_ident(l.rolname)
+FROM lifecycle.installation AS i, LATERAL (SELECT quote_ident(i.bound ->> 'schema')) AS b (place)
     JOIN pg_namespace AS n ON n.nspname = 'lifecycle' JOIN pg_roles AS l ON l.oid = n.nspowner
     LEFT JOIN pg_proc AS p
-        ON p.oid = to_regprocedure((i.bound ->> 'place') || '.pgmta_account_changed()')
+        ON p.oid = to_regprocedure(b.place || '.pgmta_account_changed()')
     JOIN pg_roles AS o ON o.oid = coalesce(p.proowner, n.nspowner)
 WHERE i.bound IS NOT NULL
 """
@@ -91,8 +91,9 @@ def read_bound(db: psycopg.Connection[Any]) -> Bound | None:
     rows = db.execute(_BOUND).fetchall()
     if not rows:
         return None
-    ((record, owner, owner_sql, lifecycle_owner, lifecycle_owner_sql),) = rows
-    place, apart = record.pop("place"), record.pop("apart")
+    ((record, place, owner, owner_sql, lifecycle_owner, lifecycle_owner_sql),) = rows
+    apart = record.pop("apart")
+    del record["schema"]
     wish = Wish(**record)
     return Bound(wish, place, owner, owner_sql, lifecycle_owner, lifecycle_owner_sql, apart)
 
@@ -182,7 +183,7 @@ def _run_as(db: psycopg.Connection[Any], part: Part) -> None:
 
 def _script(login_sql: str, parts: list[Part]) -> str:
     """Return the parts as they run, with the changes of the role that the login needs."""
-    lines = ["BEGIN;\n"]
+    lines = ["BEGIN;\nSET LOCAL search_path = pg_catalog, pg_temp;\n"]
     for part in parts:
         change = f"SET LOCAL ROLE {part.role_sql};\n" if part.role_sql != login_sql else ""
         back = "SET LOCAL ROLE NONE;\n" if change else ""

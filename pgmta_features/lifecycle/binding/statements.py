@@ -56,7 +56,7 @@ def bind_parts(choice: Choice, wish: Wish) -> list[Part]:
     table = choice.table
     values = _values(choice)
     apart = not table.same_owner
-    record = wish.as_json() | {"place": table.schema_sql, "apart": apart}
+    record = wish.as_json() | {"schema": table.schema, "apart": apart}
     rest = _fill(_text("lifecycle_functions.sql"), values)
     rest += values["apart"]
     rest += (

@@ -161,7 +161,8 @@ class ConfirmedStatus:
 
     def changes(self) -> str:
         """Return the assignment."""
-        return f"{self.confirmed.sql} = {'true' if self.confirmed.is_boolean else 'now()'}"
+        value = "true" if self.confirmed.is_boolean else "pg_catalog.now()"
+        return f"{self.confirmed.sql} = {value}"
 
     def provisioned(self, row: str) -> str:
         """Return the condition of an account that is neither confirmed nor blocked."""

@@ -41,7 +41,8 @@ SELECT n.nspname AS schema, c.relname AS name, quote_ident(n.nspname) AS schema_
     -- functions that would have the rights of the owner
     coalesce((SELECT array_agg(DISTINCT p.oid::regprocedure::text) FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
             JOIN pg_roles AS r ON r.oid = p.proowner
-        WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND NOT (p.proowner = o.oid OR r.rolsuper OR p.prosecdef)), '{}') AS strangers,
+        WHERE (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid))) AND NOT t.tgisinternal
+            AND NOT (p.proowner = o.oid OR r.rolsuper OR p.prosecdef)), '{}') AS strangers,
     -- objects of others under the names of ours
     coalesce((SELECT array_agg(t.taken) FROM (
         SELECT format('%%I.pgmta_accounts', n.nspname) FROM pg_class AS x

@@ -8,11 +8,13 @@ COMMENT ON VIEW @place@.pgmta_accounts IS 'The accounts as pgmta sees them.';
 REVOKE ALL ON @place@.pgmta_accounts FROM @public@;
 
 CREATE FUNCTION @place@.pgmta_activate(account text, email text, data jsonb) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, @place@, pg_temp AS @quote@
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, @place@, pg_temp  -- for triggers of the table
+AS @quote@
 BEGIN
     -- Waits for another change of the row, and looks at the condition again then: a block wins.
     UPDATE @table@ AS u SET @changes@
-    WHERE u.@id@ = $1::@id_type@ AND @provisioned@;
+    WHERE u.@id@ OPERATOR(pg_catalog.=) $1::@id_type@ AND @provisioned@;
     RETURN FOUND;
 END @quote@;
 COMMENT ON FUNCTION @place@.pgmta_activate(text, text, jsonb) IS

@@ -27,6 +27,9 @@ CREATE FUNCTION account_changed(id text, status text) RETURNS void LANGUAGE plpg
 DECLARE
     holder holders := (SELECT h FROM holders AS h WHERE h.id = account_changed.id);
 BEGIN
+    IF account_changed.status NOT IN ('provisioned', 'active', 'suspended', 'inactive') THEN
+        RAISE EXCEPTION 'an account has no such status' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     IF holder.number IS NULL AND account_changed.status = 'provisioned' THEN
         INSERT INTO holders (id) VALUES (account_changed.id)
         ON CONFLICT (id) DO UPDATE SET id = excluded.id RETURNING * INTO holder;

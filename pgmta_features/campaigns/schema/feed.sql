@@ -454,6 +454,7 @@ COMMENT ON FUNCTION campaign_outcomes IS
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION campaign_rest_at', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_rest_at', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION campaign_take', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_feed', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION campaign_withdraw', 'pgmta_queued', 'EXECUTE'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -51,6 +52,26 @@ def test_nothing_begins_a_second_after_a_stop(system: System, db: psycopg.Connec
     assert len(hop.transactions) == begun
     found = books(db, campaign)
     assert found == {"sent": len(hop.kept), "unsent": 20_000 - len(hop.kept)}
+
+
+def test_nothing_begins_after_its_hours(system: System, db: psycopg.Connection) -> None:
+    """Its mail is unsent again, and goes when they begin."""
+    hop = system.hop()
+    system.queued(hop)
+    now = datetime.now(UTC)
+    opens, closes = now - timedelta(hours=1), now + timedelta(seconds=4)
+    campaign = make_campaign(db, 20_000, opens=opens.time(), closes=closes.time())
+    start(db, campaign)
+    hop.wait_kept(100)
+    until(lambda: statuses(db, campaign) == ["READY"] and "queued" not in books(db, campaign))
+    over = time.monotonic()
+    begun = len(hop.transactions)
+    until(lambda: time.monotonic() > over + 2)
+    assert len(hop.transactions) == begun
+    assert books(db, campaign) == {"sent": len(hop.kept), "unsent": 20_000 - len(hop.kept)}
+    assert not db.execute("SELECT FROM credential_use").fetchall()
+    db.execute("UPDATE campaign_jobs SET opens_at = now()")
+    hop.wait_kept(begun + 100)
 
 
 def test_a_row_that_is_taken_out_while_its_worker_dies_is_unknown(

@@ -11,6 +11,7 @@ import psycopg
 from tests.features.campaigns.commands.site import HELLO, Site
 from tests.features.campaigns.commands.test_look import LIST, begin_worker
 from tests.scenarios.test_composed import put_template
+from tests.sql.test_roles import acting
 from tests.support.rows import column
 from tests.support.waiting import until
 
@@ -107,3 +108,26 @@ def test_a_campaign_that_runs_is_deleted(site: Site, db: psycopg.Connection) -> 
     assert column(db, "SELECT count(*) FROM queue") == [0]
     site.create("other")
     assert "deleted other" in site.said("delete", "other", "--yes", "--wait")
+
+
+def test_an_operator_may_do_all_of_it(site: Site, database: str, db: psycopg.Connection) -> None:
+    """And a reader may look."""
+    put_template(db, "hello", replace(HELLO, body="Dear {{name}}.\n"))
+    site.uri = acting(database, "pgmta_operator")
+    site.configure({})
+    hours = "--hours", "09:00-17:30", "--days", "Mon-Fri", "--zone-column", "tz"
+    site.create("own", "--version", "1", *hours)
+    site.said("import", "own", site.file(LIST.replace("\n", ",Asia/Tokyo\n").replace(
+        "city,Asia/Tokyo", "city,tz")))  # fmt: skip
+    site.said("template", "own", "hello")
+    site.said("start", "own", "--first", "1", "--wait", "1h")
+    for shown in ("show", "export"):
+        site.said(shown, "own")
+    site.said("copy", "own", "two")
+    site.said("remove", "two", "--list", "1")
+    site.said("stop", "own")
+    assert "no worker" in site.run("delete", "own", "--yes", "--wait").stderr
+    site.uri = acting(database, "pgmta_reader")
+    site.configure({})
+    for shown in ("show", "export"):
+        site.said(shown, "own")

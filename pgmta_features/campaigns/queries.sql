@@ -265,7 +265,7 @@ SELECT campaign_copy(%(campaign)s, %(name)s, %(states)s::text[], %(recipients)s,
 
 -- name: jobs
 -- The jobs of a campaign, or all open ones.
-SELECT j.id, c.name, j.status, j.first, j.last, j.fed_to, j.changed_at, j.fed_at, j.fed_by
+SELECT j.id, c.name, j.status, j.first, j.last, j.zone, j.fed_to, j.changed_at, j.fed_at, j.fed_by
 FROM campaign_jobs AS j JOIN campaigns AS c ON c.id = j.campaign_id
 WHERE CASE WHEN %(campaign)s::bigint IS NULL THEN j.status <> 'LOGGED' ELSE j.campaign_id = %(campaign)s END
 ORDER BY j.id LIMIT %(most)s
@@ -276,7 +276,7 @@ SELECT count(*) FILTER (WHERE s.suppressed) AS number
 FROM campaigns AS c, unnest(suppressed(c.tenant, c.scope, ARRAY(
     SELECT r.recipient FROM campaign_jobs AS j JOIN campaign_recipients AS r ON r.campaign_id = j.campaign_id
     WHERE j.campaign_id = c.id AND (%(job)s::bigint IS NULL OR j.id = %(job)s) AND j.status IN ('STOPPED', 'LOGGED')
-        AND r.number BETWEEN j.first AND j.last
+        AND r.number BETWEEN j.first AND j.last AND (j.zone IS NULL OR r.zone = j.zone)
         AND r.state = ANY (CASE WHEN %(unknown)s THEN '{failed,unknown}' ELSE '{failed}' END::text[])))) AS s (suppressed)
 WHERE c.id = coalesce(%(campaign)s, (SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.id = %(job)s))
 

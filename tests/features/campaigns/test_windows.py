@@ -166,13 +166,16 @@ def test_a_zone_that_the_server_knows_no_more_keeps_no_other_campaign_back(
     db: psycopg.Connection, clock: Clock
 ) -> None:
     """As US/Eastern after an upgrade of the operating system."""
-    campaign, other = make_campaign(db, 2, "one", **OFFICE), make_campaign(db, 3, "two")
+    campaign, other = make_campaign(db, 3, "one", **OFFICE), make_campaign(db, 3, "two")
     clock.start(campaign)
+    assert clock.feed() == 3
+    db.execute("UPDATE queue SET status = 'DEFERRED', attempts = 1 WHERE recipient ~ 'r1'")
     clock.start(other)
     db.execute("UPDATE campaigns SET zone = 'US/Nowhere' WHERE id = %s", (campaign,))
     clock.now += timedelta(hours=8)
     assert clock.feed() == 3
-    assert (statuses(db, campaign), books(db, campaign)) == (["READY"], {"unsent": 2})
+    assert (statuses(db, campaign), books(db, campaign)) == (["READY"], {"unsent": 2, "queued": 1})
+    assert isinstance(column(db, "SELECT max(next_attempt) FROM queue")[0], datetime)
     assert column(db, "SELECT opens_at::text FROM campaign_jobs ORDER BY id")[0] == "infinity"
 
 

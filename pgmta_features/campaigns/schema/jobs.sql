@@ -135,7 +135,8 @@ BEGIN
         WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND r.zone IS NULL;
         zones := ARRAY(SELECT DISTINCT r.zone FROM campaign_recipients AS r
             WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND r.zone IS NOT NULL ORDER BY 1);
-        PERFORM campaign_zone(z) FROM unnest(zones) AS z;
+        PERFORM campaign_zone(z) FROM unnest(zones) AS z
+        WHERE lower(z COLLATE "C") NOT IN (SELECT lower(n COLLATE "C") FROM campaign_zones() AS n);
     END IF;
     PERFORM campaign_refuse_closed(found, coalesce(z, found.zone), present) FROM unnest(zones) AS z;
     IF part IS NOT NULL THEN

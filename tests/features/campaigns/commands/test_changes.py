@@ -50,6 +50,26 @@ def test_another_template(site: Site, db: psycopg.Connection) -> None:
     assert "hello version 3, since" in site.said("show", "news")
 
 
+def test_a_list_that_was_checked_for_another_template(
+    site: Site, db: psycopg.Connection, database: str
+) -> None:
+    """It may lack words of the new one."""
+    site.imported(LIST)
+    put_template(db, "hello", replace(HELLO, body="Dear {{name}}.\n"))
+    slow = "SELECT 'x@a.example' AS recipient, 'N' AS name, 'C' AS city, pg_advisory_lock(5)::text"
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(database, autocommit=True) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("SELECT pg_advisory_lock(5)")
+        running = pool.submit(site.run, "import", "news", "--sql", slow)
+        until(lambda: column(db, waits) == [1])
+        other.execute("SELECT campaign_exchange(id, 'hello') FROM campaigns")
+        other.execute("SELECT pg_advisory_unlock(5)")
+        refused = running.result()
+    assert refused.exit_code == 1
+    assert "exchanged meanwhile: nothing was imported" in refused.stderr
+    assert len(site.recipients()) == 2
+
+
 def test_taken_out(site: Site, db: psycopg.Connection) -> None:
     site.imported(LIST)
     site.imported("recipient,name,city\ncid@a.example,Cid,Ulm\ndan@a.example,Dan,Ulm\n")

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import psycopg
 
-from pgmta.errors import MigrationError
+from pgmta.errors import MigrationError, StoreUnavailable
 from pgmta_features.lifecycle.binding.choice import Choice, Wish, choose
-from pgmta_features.lifecycle.binding.statements import Bound, Part, bind_parts, unbind_parts
+from pgmta_features.lifecycle.binding.statements import (
+    Bound,
+    Owners,
+    Part,
+    bind_parts,
+    unbind_parts,
+)
 from pgmta_features.lifecycle.binding.status import ActiveStatus, ConfirmedStatus, WordStatus
 from pgmta_features.lifecycle.binding.table import Table, read_table
 from pgmta_features.lifecycle.installation import installed_transaction, schema_topic
 
 _BOUND = """
-SELECT i.bound, b.place, o.rolname, quote_ident(o.rolname), l.rolname, quote_ident(l.rolname)
+SELECT i.bound, b.place, to_regclass(i.bound ->> 'table')::text,
+    o.rolname, quote_ident(o.rolname), l.rolname, quote_ident(l.rolname)
 FROM lifecycle.installation AS i, LATERAL (SELECT quote_ident(i.bound ->> 'schema')) AS b (place)
     JOIN pg_namespace AS n ON n.nspname = 'lifecycle' JOIN pg_roles AS l ON l.oid = n.nspowner
     LEFT JOIN pg_proc AS p
@@ -28,6 +35,7 @@ _MAY_BE = """
 SELECT %(role)s = current_user OR pg_has_role(%(role)s,
     CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END)
 """
+_MOST_DEADLOCKS = 10
 _LOCK = "LOCK TABLE lifecycle.accounts, lifecycle.tokens IN ACCESS EXCLUSIVE MODE"
 
 
@@ -45,6 +53,10 @@ def bind(uri: str, wish: Wish, *, create: bool) -> Binding:
     Raises ConfigError if the table or a column does not do, MigrationError if the database does
     not; StoreUnavailable; psycopg.Error. Nothing is changed then.
     """
+    return _patiently(lambda: _bind(uri, wish, create))
+
+
+def _bind(uri: str, wish: Wish, create: bool) -> Binding:
     with installed_transaction(uri) as db:
         table = read_table(db, wish.table)
         choice = choose(table, wish)
@@ -53,7 +65,8 @@ def bind(uri: str, wish: Wish, *, create: bool) -> Binding:
         _check_former(db, table, wish, former)
         parts = bind_parts(choice, wish)
         if former:
-            parts = [*unbind_parts(former, None), *parts]
+            own_accounts = schema_topic("own_accounts")
+            parts = [*unbind_parts(former, own_accounts, ends=False), *parts]
         if not table.same_owner:
             _check_binding_role(db)
         if create:
@@ -69,11 +82,15 @@ def unbind(uri: str) -> tuple[str, int]:
 
     Raises MigrationError if there is none, StoreUnavailable, psycopg.Error.
     """
+    return _patiently(lambda: _unbind(uri))
+
+
+def _unbind(uri: str) -> tuple[str, int]:
     with installed_transaction(uri) as db:
         bound = read_bound(db)
         if not bound:
             raise MigrationError("no table is bound")
-        parts = unbind_parts(bound, schema_topic("own_accounts"))
+        parts = unbind_parts(bound, schema_topic("own_accounts"), ends=True)
         _check_roles(db, parts)
         first, second = parts
         _run_as(db, first)
@@ -86,16 +103,30 @@ def unbind(uri: str) -> tuple[str, int]:
     return bound.wish.table, int(number)
 
 
+def _patiently[T](work: Callable[[], T]) -> T:
+    """Return what the work returns; it begins anew after a deadlock.
+
+    It locks the table before the view, as programs do that write to the table; collectors read the
+    view, which locks both in the other order.
+    """
+    for _ in range(_MOST_DEADLOCKS):
+        try:
+            return work()
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, psycopg.errors.DeadlockDetected):
+                raise
+    return work()
+
+
 def read_bound(db: psycopg.Connection[Any]) -> Bound | None:
     """Return the binding of a database; None if there is none. Raises psycopg.Error."""
     rows = db.execute(_BOUND).fetchall()
     if not rows:
         return None
-    ((record, place, owner, owner_sql, lifecycle_owner, lifecycle_owner_sql),) = rows
+    ((record, place, table, *owners),) = rows
     apart = record.pop("apart")
     del record["schema"]
-    wish = Wish(**record)
-    return Bound(wish, place, owner, owner_sql, lifecycle_owner, lifecycle_owner_sql, apart)
+    return Bound(Wish(**record), place, table, Owners(*owners), apart)
 
 
 def _resolved(choice: Choice, wish: Wish) -> Wish:

@@ -44,8 +44,8 @@ def prove(uri: str, values: Mapping[str, str]) -> Iterator[Step]:
                 raise MigrationError("no table is bound: `queuectl lifecycle bind` binds one")
             if bound.apart:
                 raise MigrationError(
-                    f"{bound.wish.table} belongs to {bound.owner_sql}, whose code does not run in"
-                    " a session of the owner of schema lifecycle"
+                    f"{bound.wish.table} belongs to {bound.owners.table_sql}, whose code does not"
+                    " run in a session of the owner of schema lifecycle"
                 )
             choice = choose(read_table(db, bound.wish.table), bound.wish)
             yield from _Account(db, bound, choice, values).life()
@@ -60,7 +60,7 @@ class _Account:
         self, db: psycopg.Connection[Any], bound: Bound, choice: Choice, values: Mapping[str, str]
     ) -> None:
         self._db, self._choice = db, choice
-        self._owner_sql = bound.owner_sql
+        self._owner_sql = bound.owners.table_sql
         self._values = {
             choice.table.column(name, "--set").name: value for name, value in values.items()
         }

@@ -36,18 +36,26 @@ class Part(NamedTuple):
     statements: str
 
 
-class Bound(NamedTuple):
-    """A table that is bound: what the table `installation` has of it, and who owns what.
+class Owners(NamedTuple):
+    """Roles and their quoted names: the owners of the objects beside a table, and of lifecycle."""
 
-    The names are quoted ones. `owner_sql` owns the view and the functions beside the table.
+    table: str
+    table_sql: str
+    lifecycle: str
+    lifecycle_sql: str
+
+
+class Bound(NamedTuple):
+    """A table that is bound.
+
+    `place` is the quoted name of its schema, and `table` its own, which is None if it is gone.
+    With `apart` it belongs to another role than the schema lifecycle.
     """
 
     wish: Wish
     place: str
-    owner: str
-    owner_sql: str
-    lifecycle_owner: str
-    lifecycle_owner_sql: str
+    table: str | None
+    owners: Owners
     apart: bool
 
 
@@ -74,44 +82,47 @@ def bind_parts(choice: Choice, wish: Wish) -> list[Part]:
     ]
 
 
-def unbind_parts(bound: Bound, own_accounts: str | None) -> list[Part]:
+def unbind_parts(bound: Bound, own_accounts: str, *, ends: bool) -> list[Part]:
     """Return the statements that take a binding away, in their order.
 
-    `own_accounts` makes the functions about accounts of the schema lifecycle. Without it, another
-    binding of the same table follows: tokens stay.
+    `own_accounts` makes the functions about accounts of the schema lifecycle. If the binding does
+    not end, another one of the same table follows, and tokens stay.
     """
     place = bound.place
-    objects = (
+    # first, as programs do: their triggers read the view
+    lock = f"LOCK TABLE {bound.table} IN ACCESS EXCLUSIVE MODE;\n" if bound.table else ""
+    objects = lock + (
         f"DROP VIEW IF EXISTS {place}.pgmta_accounts;\n"
         f"DROP FUNCTION IF EXISTS {place}.pgmta_activate(text, text, jsonb);\n"
         f"DROP FUNCTION IF EXISTS {place}.pgmta_account_changed() CASCADE;  -- with its triggers\n"
     )
-    rest = ""
-    if own_accounts is not None:
-        rest += "DELETE FROM lifecycle.holders;  -- with their tokens, which withdraws mail\n"
-        rest += "DELETE FROM lifecycle.proofs;\n"
     names = ", ".join(f"lifecycle_bound.{name}" for name in _OF_LIFECYCLE)
-    rest += f"DROP FUNCTION IF EXISTS {names};\n"
+    rest = (
+        f"DROP FUNCTION IF EXISTS {names};\n"
+        f"SET LOCAL search_path = lifecycle;\n{own_accounts}"
+        "SET LOCAL search_path = pg_catalog, pg_temp;\n"
+    )
     if bound.apart:
         called = ", ".join(f"lifecycle.{name}" for name in _CALLED)
         objects += f"REVOKE USAGE ON SCHEMA {place} FROM pgmta_binding;\n"
         rest += (
             "REVOKE USAGE ON SCHEMA pgmta FROM pgmta_binding;\n"
-            f"REVOKE EXECUTE ON FUNCTION {called} FROM {bound.owner_sql};\n"
-            f"REVOKE USAGE ON SCHEMA lifecycle FROM {bound.owner_sql};\n"
+            f"REVOKE EXECUTE ON FUNCTION {called} FROM {bound.owners.table_sql};\n"
+            f"REVOKE USAGE ON SCHEMA lifecycle FROM {bound.owners.table_sql};\n"
         )
-    if own_accounts is not None:
+    if ends:
         rest += (
-            f"SET LOCAL search_path = lifecycle;\n{own_accounts}"
-            "ALTER TABLE tokens DROP CONSTRAINT tokens_account_fkey,\n"
-            "    ADD CONSTRAINT tokens_account_fkey FOREIGN KEY (account) REFERENCES accounts (id)"
-            "\n    ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED;\n"
-            "UPDATE installation SET bound = NULL;\n"
-            "SET LOCAL search_path = pg_catalog;\n"
+            "DELETE FROM lifecycle.holders;  -- with their tokens, which withdraws mail\n"
+            "DELETE FROM lifecycle.proofs;\n"
+            "ALTER TABLE lifecycle.tokens DROP CONSTRAINT tokens_account_fkey,\n"
+            "    ADD CONSTRAINT tokens_account_fkey FOREIGN KEY (account)\n"
+            "    REFERENCES lifecycle.accounts (id) ON DELETE CASCADE DEFERRABLE INITIALLY"
+            " DEFERRED;\n"
+            "UPDATE lifecycle.installation SET bound = NULL;\n"
         )
     return [
-        Part(bound.owner, bound.owner_sql, objects),
-        Part(bound.lifecycle_owner, bound.lifecycle_owner_sql, rest),
+        Part(bound.owners.table, bound.owners.table_sql, objects),
+        Part(bound.owners.lifecycle, bound.owners.lifecycle_sql, rest),
     ]
 
 

@@ -116,19 +116,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION calls_fault IS 'Why a function of the application can''t be called by redeem(); null if it can.';
 
-CREATE FUNCTION redeem(calls text, account text, email text, data jsonb) RETURNS boolean LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    parts text[] := parse_ident(calls);
-    fault text := lifecycle.calls_fault(calls);
-    result boolean;
-BEGIN
-    IF fault IS NOT NULL THEN RAISE EXCEPTION '%', fault USING ERRCODE = 'undefined_function'; END IF;
-    EXECUTE format('SELECT %I.%I($1, $2, $3)', parts[1], parts[2]) INTO result USING account, email, data;
-    RETURN result;
-END $$;
-COMMENT ON FUNCTION redeem IS 'Calls a function of the application for a token, with the rights of the owner; returns what it says.';
-
 CREATE FUNCTION accounts_check() RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN

@@ -7,12 +7,15 @@ import re
 import shlex
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
 
 import psycopg
 import pytest
 from psycopg import errors as pg_errors
 from psycopg.conninfo import make_conninfo
 
+from pgmta.compose.template import TemplateSource
 from tests.features.lifecycle.applications import (
     CAPITALS,
     DJANGO,
@@ -25,11 +28,12 @@ from tests.features.lifecycle.applications import (
     plain_template,
     queuectl,
 )
-from tests.features.lifecycle.tokens import collect
+from tests.features.lifecycle.tokens import collect, put_template
 from tests.support.daemons import ROOT
 from tests.support.rows import column, fetch
 from tests.support.waiting import until
 
+OURS = ("lifecycle", "lifecycle_bound")
 PAGE = (ROOT / "docs" / "programs" / "lifecycle.md").read_text()
 
 
@@ -87,7 +91,7 @@ def test_an_application_is_bound_as_it_is(
         django(uri, "call_command('migrate', verbosity=0)")
     else:
         owner.execute(application.made.encode())
-    before = dump(uri)
+    before = dump(uri, *OURS)
     bound(uri, application)
     assert fetch(owner, "SELECT count(*) FROM lifecycle.tokens") == (0,)
 
@@ -129,7 +133,7 @@ def test_an_application_is_bound_as_it_is(
     if application.bind:
         result = queuectl(uri, "unbind")
         assert (result.exit_code, "is bound no more" in result.stdout) == (0, True), result.stderr
-    assert dump(uri) == before
+    assert dump(uri, *OURS) == before
     assert queuectl(uri, "remove").exit_code == 0
 
 
@@ -293,6 +297,12 @@ def test_a_blocked_account_is_not_activated_by_a_link_that_was_clicked(
                 assert clicked.result() == (why,)
 
 
+def _wait_for_tokens(db: psycopg.Connection) -> None:
+    count = "SELECT count(*) FROM lifecycle.tokens"
+    before = fetch(db, count)
+    until(lambda: fetch(db, count) > before, describe="tokens")
+
+
 def _wait_for_lock(db: psycopg.Connection, pid: int) -> None:
     waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
     until(lambda: fetch(db, waits, pid) == (True,), describe="a session that waits for a lock")
@@ -330,6 +340,49 @@ def test_djangos_accounts_that_were_there_are_suspended_and_new_ones_are_activat
     owner.execute("UPDATE auth_user SET is_active = false")
     assert [state for _, state in owner.execute(states)] == ["suspended"] * 3
     assert column(owner, "SELECT token FROM lifecycle.waiting_tokens") == []
+
+
+def test_language_and_words_reach_the_mail(
+    uri: str, owner: psycopg.Connection, server: str
+) -> None:
+    """Addresses are citext where the server has it, which compares without case."""
+    citext = fetch(owner, "SELECT count(*) FROM pg_available_extensions WHERE name = 'citext'")
+    kind = "public.citext" if citext == (1,) else "varchar(254)"
+    if citext == (1,):
+        owner.execute("CREATE EXTENSION citext SCHEMA public")
+    owner.execute(
+        f"CREATE DOMAIN public.mailbox AS {kind} CHECK (VALUE LIKE '%@%');"
+        "CREATE TABLE public.people (id smallint PRIMARY KEY, email public.mailbox UNIQUE,"
+        f" login {kind} UNIQUE,"
+        " status text NOT NULL DEFAULT 'provisioned', \"firstName\" text, lang char(5));".encode()
+    )
+    with psycopg.connect(server, dbname=owner.info.dbname, autocommit=True) as root:
+        source = TemplateSource(
+            sender="shop@a.example", from_="shop@a.example", subject="Hallo {{firstname}}",
+            body="{{link}}\n",
+        )  # fmt: skip
+        put_template(root, "activation.de", source)
+    assert queuectl(uri, "install").exit_code == 0
+    bind = ("bind", "people", "--status", "status", "--language", "lang", "--words", "firstName")
+    for more, fault in [((), "has words that no column gives: firstname"), (bind[-2:], "")]:
+        assert queuectl(uri, *bind[:-2], *more, "--create").exit_code == 0
+        owner.execute("UPDATE lifecycle.actions SET template = 'activation.de'")
+        result = queuectl(uri, "check")
+        assert (result.exit_code, fault in result.stderr) == (int(bool(fault)), True), result.stderr
+    owner.execute("UPDATE lifecycle.actions SET template = 'activation' WHERE name = 'activation'")
+    owner.execute(
+        'INSERT INTO public.people (id, email, login, lang, "firstName") VALUES'
+        " (1, 'Ann@b.example', 'Ann', 'de', 'Ann'), (2, 'bob@b.example', 'Bob', NULL, NULL)"
+    )
+    assert collect(owner)[0] == 2
+    assert owner.execute(
+        "SELECT t.name, m.params -> 'words' ->> 'firstname' FROM pgmta.messages AS m"
+        " JOIN pgmta.templates AS t ON t.id = m.template_id ORDER BY m.id"
+    ).fetchall() == [("activation.de", "Ann"), ("activation", None)]
+    owner.execute("UPDATE public.people SET status = 'active'")
+    for name, found in [("ANN@B.example", True), ("Ann", True), ("ann", citext == (1,))]:
+        named = "SELECT lifecycle.account_named(%s) IS NOT NULL"
+        assert fetch(owner, named, name) == (found,), name
 
 
 def test_accounts_in_partitions(uri: str, owner: psycopg.Connection) -> None:
@@ -397,3 +450,44 @@ def _scans(db: psycopg.Connection) -> int:
         CAPITALS.table,
     )
     return int(number)
+
+
+def test_a_table_is_bound_again_and_unbound_while_programs_use_it(
+    uri: str, owner: psycopg.Connection
+) -> None:
+    owner.execute(CAPITALS.made.encode())
+    assert queuectl(uri, "install").exit_code == 0
+    before = dump(uri)
+    bound(uri, CAPITALS)
+    stopped = Event()
+
+    def insert() -> int:
+        with psycopg.connect(uri, autocommit=True) as db:
+            number = 0
+            while not stopped.is_set():
+                number += 1
+                add(db, CAPITALS, f"(VALUES ({number}))")
+            return number
+
+    def collect_all() -> int:
+        taken = 0
+        with psycopg.connect(uri, autocommit=True) as db:
+            while not stopped.is_set():
+                with suppress(pg_errors.DeadlockDetected):  # it tries again
+                    taken += collect(db)[0]
+        return taken
+
+    with ThreadPoolExecutor() as pool:
+        programs = [pool.submit(insert), pool.submit(collect_all)]
+        for _ in range(3):
+            _wait_for_tokens(owner)
+            result = queuectl(uri, "bind", *CAPITALS.bind, "--create")
+            assert result.exit_code == 0, result.stderr
+        result = queuectl(uri, "unbind")
+        assert result.exit_code == 0, result.stderr
+        stopped.set()
+        inserted, taken = (program.result() for program in programs)
+    assert dump(uri) == before
+    assert fetch(owner, f"SELECT count(*) FROM {CAPITALS.table}") == (inserted,)
+    assert fetch(owner, "SELECT count(*) FROM lifecycle.tokens") == (0,)
+    assert fetch(owner, "SELECT count(*) FROM pgmta.queue WHERE status <> 'DELETE'") == (0,), taken

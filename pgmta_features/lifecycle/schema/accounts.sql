@@ -28,7 +28,9 @@ COMMENT ON INDEX accounts_mailbox IS 'A recovery finds its account by the mailbo
 -- SET search_path costs more than the rest, so all names have their schema, and operators too.
 CREATE FUNCTION accounts_made() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    INSERT INTO lifecycle.tokens (action, account) SELECT a.name, m.id FROM made AS m, lifecycle.actions AS a
+    INSERT INTO lifecycle.tokens (action, account, expires_at)
+    SELECT a.name, m.id, lifecycle.epoch() OPERATOR(pg_catalog.+) a.seconds OPERATOR(pg_catalog.+) coalesce(a.sent_within, 0)
+    FROM made AS m, lifecycle.actions AS a
     WHERE a.name OPERATOR(pg_catalog.=) 'activation' AND m.status OPERATOR(pg_catalog.=) 'provisioned';
     RETURN NULL;
 END $$;

@@ -94,42 +94,43 @@ BEGIN
         array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS metadata,
         array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS params,
         jsonb_agg(jsonb_build_array(e.token, e.fault, e.at) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL)
-            AS faults, count(*) AS kept
+            AS faults, array_agg(e.token) AS judged
     INTO found
     FROM (
-        SELECT p.place, p.at, p.waits, t.id AS token, m.email, m.domain,
-            o.template_id, o.sender, o.priority,
-            jsonb_build_object('_deadline', to_char(to_timestamp(least(t.expires_at, t.created_at + o.sent_within))
-                AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
-            jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
-                'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
-                    'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
-            CASE WHEN m.domain IS NULL THEN 'its account has no usable mailbox' ELSE w.fault END AS fault
-        FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
-        LEFT JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
-            ON a.number = t.account
-        JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
-            ON o.action = t.action AND o.fault IS NULL AND (t.account IS NULL OR lifecycle.token_fits(o.statuses, a.status))
-                AND (o.languages IS NULL OR o.language = lifecycle.language_of(a.language, o.languages)),
-            -- OFFSET 0: the pattern of a mailbox is matched once
-            LATERAL (SELECT g.email, mailbox_domain(g.email COLLATE "C") AS domain
-                FROM (SELECT coalesce(t.email, a.email) AS email OFFSET 0) AS g OFFSET 0) AS m,
-            LATERAL (
-                SELECT coalesce(jsonb_object_agg(v.word, v.value), '{}') AS words,
-                    min('the word ' || v.word || ': ' || CASE WHEN v.value IS NULL THEN 'there is no value'
-                        ELSE submit_word(v.value, o.words -> v.word) END) AS fault
-                FROM (
-                    SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
-                        WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n
-                            WHERE n.request = t.request AND n.email IS NOT NULL LIMIT 1))
-                        WHEN 'minutes' THEN ceil((CASE WHEN o.sent_within IS NOT NULL THEN o.seconds
-                            ELSE t.expires_at - extract(epoch FROM began) END) / 60)::text
-                        ELSE coalesce(t.data ->> word, a.words ->> word) END AS value
-                    FROM unnest(o.own) AS word OFFSET 0
-                ) AS v
-            ) AS w
-        WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND least(t.expires_at, t.created_at + o.sent_within) > present
-        OFFSET 0  -- a fault is looked for once
+        SELECT i.*, CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox' ELSE i.misfit END AS fault
+        FROM (
+            SELECT p.place, p.at, p.waits, t.id AS token, m.email, mailbox_domain(m.email COLLATE "C") AS domain,
+                o.template_id, o.sender, o.priority,
+                jsonb_build_object('_deadline', to_char(to_timestamp(least(t.expires_at, t.created_at + o.sent_within))
+                    AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
+                jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
+                    'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
+                        'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
+                w.misfit
+            FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
+            LEFT JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
+                ON a.number = t.account
+            JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
+                ON o.action = t.action AND o.fault IS NULL AND (t.account IS NULL OR lifecycle.token_fits(o.statuses, a.status))
+                    AND (o.languages IS NULL OR o.language = lifecycle.language_of(a.language, o.languages)),
+                LATERAL (SELECT coalesce(t.email, a.email) AS email) AS m,
+                LATERAL (
+                    SELECT coalesce(jsonb_object_agg(v.word, v.value), '{}') AS words,
+                        min('the word ' || v.word || ': ' || CASE WHEN v.value IS NULL THEN 'there is no value'
+                            ELSE submit_word(v.value, o.words -> v.word) END) AS misfit
+                    FROM (
+                        SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
+                            WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n
+                                WHERE n.account = t.account AND n.request = t.request AND n.email IS NOT NULL LIMIT 1))
+                            WHEN 'minutes' THEN ceil((CASE WHEN o.sent_within IS NOT NULL THEN o.seconds
+                                ELSE t.expires_at - extract(epoch FROM began) END) / 60)::text
+                            ELSE coalesce(t.data ->> word, a.words ->> word) END AS value
+                        FROM unnest(o.own) AS word OFFSET 0
+                    ) AS v
+                ) AS w
+            WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND least(t.expires_at, t.created_at + o.sent_within) > present
+            OFFSET 0  -- each part is computed once
+        ) AS i
     ) AS e;
     granted := least(coalesce(cardinality(found.places), 0), most);
     IF wait IS NOT NULL THEN
@@ -169,13 +170,14 @@ BEGIN
     UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp()
     FROM jsonb_array_elements(refused) AS fault WHERE t.ctid = (fault ->> 2)::tid;
     -- an action without a usable template stops no other one, and its tokens are tried again
-    IF found.kept < cardinality(picked) THEN
+    IF coalesce(cardinality(found.judged), 0) < cardinality(picked) THEN
         WITH resting AS (
             UPDATE lifecycle.waiting_tokens AS w SET lease_until = clock_timestamp() + interval '10 seconds'
             FROM unnest(picked) AS p (at, waits, token)
             JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
                 ON o.action = (p.token).action AND o.fault IS NOT NULL
             WHERE w.ctid = p.waits AND (p.token).expires_at > present
+                AND (p.token).id <> ALL (coalesce(found.judged, '{}'))
             RETURNING o.action, o.fault
         )
         SELECT jsonb_agg(jsonb_build_array(r.action, r.fault, r.number)) INTO aside
@@ -216,13 +218,14 @@ BEGIN
         coalesce(a.url, g.named ->> 'url', (g.others ->> 'url') || '/confirm/' || a.name), t.words, w.own,
         a.statuses, a.code, a.seconds, a.sent_within, t.language,
         CASE WHEN t.variants > 1 THEN t.languages END,
-        CASE WHEN t.id IS NULL THEN format('there is no template %s', to_json(a.template))
+        CASE WHEN t.base IS NOT TRUE THEN format('there is no template %s', to_json(a.template))
             WHEN NOT t.words ?| '{link,token}' THEN format('the template %s has neither {{link}} nor {{token}}', to_json(t.name))
             END
     FROM actions AS a,
         LATERAL (SELECT options -> 'actions' -> a.name AS named, options -> 'actions' -> '*' AS others) AS g
         LEFT JOIN LATERAL (
             SELECT v.*, substr(v.name, length(a.template) + 2) AS language, count(*) OVER () AS variants,
+                bool_or(v.name = a.template) OVER () AS base,
                 array_agg(substr(v.name, length(a.template) + 2)) OVER () AS languages
             FROM (
                 SELECT DISTINCT ON (x.name) x.id, x.name, x.sender, x.words FROM templates AS x

@@ -63,8 +63,6 @@ CREATE INDEX tokens_account ON tokens (account);
 COMMENT ON INDEX tokens_account IS 'A change of an account looks at its tokens.';
 CREATE INDEX tokens_email ON tokens (pgmta.mailbox_key(email)) WHERE email IS NOT NULL;
 COMMENT ON INDEX tokens_email IS 'How often a mailbox was mailed to.';
-CREATE INDEX tokens_request ON tokens (request) WHERE request IS NOT NULL;
-COMMENT ON INDEX tokens_request IS 'The other confirmation.';
 
 -- A row for each token, and not a number up to which they are done: a commit may come late.
 CREATE TABLE waiting_tokens (
@@ -110,7 +108,9 @@ BEGIN
     RETURN NEW;
 END $$;
 COMMENT ON FUNCTION tokens_prepared IS 'Sets the expiry of the action. Refuses an unknown one, and a token without a part that it needs.';
-CREATE TRIGGER tokens_prepared BEFORE INSERT ON tokens FOR EACH ROW EXECUTE FUNCTION tokens_prepared();
+-- the first token of an account has all that it needs, and most tokens are such
+CREATE TRIGGER tokens_prepared BEFORE INSERT ON tokens FOR EACH ROW
+    WHEN (NEW.expires_at IS NULL OR NEW.action <> 'activation') EXECUTE FUNCTION tokens_prepared();
 COMMENT ON TRIGGER tokens_prepared ON tokens IS 'An application inserts an action and an account only.';
 
 CREATE FUNCTION tokens_made() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -188,13 +188,13 @@ BEGIN
     IF NEW.request IS NOT NULL THEN
         IF current_setting('transaction_isolation') <> 'read committed' THEN
             -- an old snapshot does not show a confirmation that was committed meanwhile; this lock fails then
-            PERFORM FROM tokens AS t WHERE t.request = NEW.request AND t.id <> NEW.id FOR NO KEY UPDATE;
+            PERFORM FROM tokens AS t WHERE t.account = NEW.account AND t.request = NEW.request FOR NO KEY UPDATE;
         END IF;
         SELECT max(t.email), count(DISTINCT t.email IS NULL) FILTER (WHERE t.consumed_at IS NOT NULL)
-        INTO address, confirmed FROM tokens AS t WHERE t.request = NEW.request;
+        INTO address, confirmed FROM tokens AS t WHERE t.account = NEW.account AND t.request = NEW.request;
         IF confirmed < 2 THEN RETURN NULL; END IF;
         -- one statement may consume both
-        UPDATE tokens AS t SET request = NULL WHERE t.request = NEW.request;
+        UPDATE tokens AS t SET request = NULL WHERE t.account = NEW.account AND t.request = NEW.request;
     END IF;
     IF action.calls IS NOT NULL THEN
         done := redeem(action.calls, account_id(NEW.account) #>> '{}', address, NEW.data);

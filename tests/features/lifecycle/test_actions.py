@@ -331,6 +331,34 @@ def test_the_language_of_an_account_chooses_the_template(shop: psycopg.Connectio
     ]  # fmt: skip
 
 
+def test_a_bad_template_of_a_language_lets_its_mail_wait(shop: psycopg.Connection) -> None:
+    put_mail(shop, "magic_link.de", "no way")
+    shop.execute(
+        "CREATE OR REPLACE FUNCTION account_rows(numbers bigint[]) RETURNS TABLE (number bigint,"
+        " id text, email text, login text, status text, language text, words jsonb)"
+        " LANGUAGE sql STABLE AS $$ SELECT a.id, a.id::text, a.email, a.login, a.status::text,"
+        " CASE a.id WHEN 2 THEN 'de' END, NULL::jsonb"
+        " FROM lifecycle.accounts AS a WHERE a.id = ANY (numbers) $$"
+    )
+    for account in range(1, 4):
+        ask(shop, "magic_link", str(account))
+    assert collect(shop)[:2] == (2, [])
+    assert column(shop, RECIPIENTS) == ["ann1@b.example", "ann3@b.example"]
+    waits = "SELECT token, lease_until > now() FROM waiting_tokens"
+    assert fetch(shop, waits) == (2, True)
+    put_mail(shop, "magic_link.de", "{{link}}")
+    shop.execute("UPDATE waiting_tokens SET lease_until = '-infinity'")
+    assert collect(shop)[0] == 1
+
+
+def test_an_application_has_a_page_of_its_own(shop: psycopg.Connection) -> None:
+    shop.execute("UPDATE actions SET url = 'https://a.example/in' WHERE name = 'magic_link'")
+    ask(shop, "magic_link", "1")
+    collect(shop)
+    found = "SELECT params -> 'token' ->> 'url' FROM pgmta.messages"
+    assert column(shop, found) == ["https://a.example/in"]
+
+
 def test_a_missing_word_refuses_one_mail(shop: psycopg.Connection) -> None:
     invite(shop)
     put_mail(shop, "invitation", "{{host}} {{team}} {{logo}} {{link}}")

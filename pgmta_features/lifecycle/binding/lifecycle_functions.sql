@@ -1,5 +1,5 @@
--- These read the table; the functions below are the only ones that call them. A plan of a session outlives the size that the
--- table had then, so accounts are looked up by their index always.
+-- These read the table; only the functions below call them. A plan outlives the size that the table had then, so that
+-- it looks up accounts by their index in each case.
 CREATE OR REPLACE FUNCTION lifecycle_bound.account_rows(ids text[])
 RETURNS TABLE (id text, email text, login text, status text, language text, words jsonb)
 LANGUAGE plpgsql STABLE ROWS 10 SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS @quote@
@@ -29,9 +29,8 @@ BEGIN
     RETURN @place@.pgmta_activate($1, $2, '{}');
 END @quote@;
 
--- These have the names of the functions about accounts of schema lifecycle, and no search_path of their own: a
--- session's one that the application changes is noticed before a function of the owner goes on. So all names, types and operators in them
--- have their schema.
+-- These take the place of functions for accounts of schema lifecycle. They have no search_path of their own, so that they
+-- notice whether that of their caller was changed. So names, types and operators have their schema.
 CREATE OR REPLACE FUNCTION lifecycle.account_rows(numbers bigint[]) RETURNS TABLE (
     number bigint, id text, email text, login text, status text, language text, words jsonb)
 LANGUAGE plpgsql STABLE ROWS 10 SET enable_seqscan = off AS @quote@

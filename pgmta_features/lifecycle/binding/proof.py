@@ -19,6 +19,7 @@ from pgmta_features.lifecycle.binding.table import Column, read_table
 from pgmta_features.lifecycle.installation import installed_transaction
 
 _LENGTH = re.compile(r"\((\d+)\)")
+_KEY = re.compile(r"Key \((.*?)\)=")
 _BY_CATEGORY = {"S": "", "N": "0", "B": "false", "D": "now", "T": "0", "A": "{}"}
 """Values by pg_type.typcategory for a table without rows."""
 _BY_TYPE = {"json": {}, "jsonb": {}, "inet": "127.0.0.1", "bytea": "\\x"}
@@ -78,7 +79,7 @@ class _Account:
             ("the token is consumed", self._consume),
             ("the account is active", lambda: self._has_status("active")),
             ("its mailbox asks for a recovery", self._recover),
-            ("its status ends, and mail is withdrawn", self._suspend),
+            ("its status changes, and mail is withdrawn", self._suspend),
             ("its mailbox changes, and links end", self._move),
             ("it is deleted, and nothing remains", self._delete),
         ]
@@ -132,6 +133,11 @@ class _Account:
             return f"the view has the address {email!r}, not {self._email!r}"
         if not login:
             return "it has no login"
+        for (template,) in self._ask(
+            "SELECT a.template FROM lifecycle.actions AS a WHERE a.name IN ('activation',"
+            " 'password_recovery') AND lifecycle.action_words(a.template) IS NULL ORDER BY 1"
+        ):
+            return f"there is no template {template}: `queuectl template put` stores one"
         missing = self._ask(
             "SELECT a.template, array_agg(w ORDER BY w) FROM lifecycle.actions AS a,"
             " jsonb_object_keys(lifecycle.action_words(a.template)) AS w"
@@ -294,7 +300,10 @@ def _cut(text: str, column: Column) -> str:
 
 
 def _reason(error: psycopg.Error) -> str:
+    """Return what PostgreSQL says, without the values of the row, which are those of a person."""
     diag = error.diag
-    parts = [str(diag.message_primary or error), diag.message_detail, diag.message_hint]
-    text = "; ".join(part.rstrip(".") for part in parts if part)
-    return f"{text}; --set COLUMN=VALUE gives a column another value"
+    key = _KEY.match(diag.message_detail or "")
+    columns = diag.column_name or (key and key[1])
+    where = f" (column {columns})" if columns else ""
+    text = str(diag.message_primary or error).rstrip(".")
+    return f"{text}{where}; --set COLUMN=VALUE gives a column another value"

@@ -229,6 +229,20 @@ def test_the_printed_statements_bind_it(uri: str, owner: psycopg.Connection) -> 
     assert queuectl(uri, "check").exit_code == 1
     owner.execute(printed.stdout.encode())
     assert queuectl(uri, "check").exit_code == 0
+    owner.execute("INSERT INTO public.members (mail, phone) VALUES ('secret@b.example', 7)")
+    assert queuectl(uri, "check").exit_code == 0  # its copy has no telephone
+    owner.execute("UPDATE public.members SET phone = 7")
+    owner.execute("ALTER TABLE public.members ALTER phone SET NOT NULL")
+    for arguments, code, words in [
+        ((), 1, "(column phone)"),
+        (("--set", "phone=8"), 0, ""),
+        (("--set", "phone=8", "--set", "mail=none"), 1, 'check constraint "named"'),
+        (("--set", "phon=8"), 2, "did you mean 'phone'?"),
+    ]:
+        result = queuectl(uri, "check", *arguments)
+        assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
+        assert "secret" not in result.stderr
+    assert fetch(owner, "SELECT count(*) FROM public.members") == (1,)
 
 
 def test_a_login_of_the_application_writes_and_can_do_nothing_else(

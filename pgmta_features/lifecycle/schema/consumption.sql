@@ -25,10 +25,8 @@ BEGIN
     -- without locks, which would need a commit to disk: each refusal takes the same time
     why := token_refusal(token, asked, account_status(token.account));
     IF why IS NOT NULL THEN RETURN; END IF;
-    -- the account first, as a change of its status does
+    -- the account first, as a change of its status does, and the use of another token
     state := account_lock(token.account);
-    -- a bound application does not lock its accounts, and the use of a proof ends the others
-    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(token.account)) WHERE asked.proof;
     SELECT * INTO token FROM tokens AS t WHERE t.id = token.id FOR NO KEY UPDATE;
     why := token_refusal(token, asked, state);
     IF why IS NOT NULL THEN RETURN; END IF;
@@ -110,30 +108,33 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION ask_action IS 'An action by its name. Raises an error if there is none, or if the role may not ask for it.';
 
+CREATE FUNCTION token_recent(token tokens, action actions) RETURNS boolean STABLE
+RETURN token.action = action.name AND token.consumed_at IS NULL AND token.failures < 5
+    AND token.expires_at > token.created_at  -- it was not ended
+    -- a later time is of a clock that was set back
+    AND abs(token.created_at - epoch()) < extract(epoch FROM action.every);
+COMMENT ON FUNCTION token_recent IS 'Whether a token of an action is too new, and too good, for another one.';
+
 CREATE FUNCTION ask_token(action actions, account bigint, email text, data jsonb) RETURNS bigint LANGUAGE plpgsql
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     first bigint;
+    recent boolean;
 BEGIN
     IF account IS NOT NULL AND NOT token_fits(action.statuses, account_lock(ask_token.account)) THEN
         PERFORM pgmta.prove_earlier();
         RETURN NULL;
     END IF;
-    -- of clients that ask together the second sees the token of the first: the next statement has a new
-    -- snapshot. A bound application does not lock its accounts
-    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer,
-        CASE WHEN ask_token.account IS NULL THEN hashtext(pgmta.mailbox_key(ask_token.email)) ELSE hashint8(ask_token.account) END);
-    -- the owner gets one mail, however often a client asks
-    PERFORM FROM tokens AS t
-    WHERE CASE WHEN ask_token.account IS NULL
-            THEN t.account IS NULL AND pgmta.mailbox_key(t.email) = pgmta.mailbox_key(ask_token.email)
-            ELSE t.account = ask_token.account END
-        AND t.action = action.name AND t.consumed_at IS NULL AND t.failures < 5
-        AND t.expires_at > t.created_at  -- it was not ended
-        -- a later time is of a clock that was set back
-        AND abs(t.created_at - epoch()) < extract(epoch FROM action.every);
-    IF FOUND THEN
+    -- of clients that ask together the second sees the token of the first: the next statement has a new snapshot
+    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashtext(pgmta.mailbox_key(ask_token.email)))
+    WHERE ask_token.account IS NULL;
+    -- the owner gets one mail, however often a client asks; two queries, because each has its index
+    recent := CASE WHEN ask_token.account IS NULL THEN EXISTS (
+            SELECT FROM tokens AS t WHERE t.email IS NOT NULL AND pgmta.mailbox_key(t.email) = pgmta.mailbox_key(ask_token.email)
+                AND t.account IS NULL AND token_recent(t, ask_token.action))
+        ELSE EXISTS (SELECT FROM tokens AS t WHERE t.account = ask_token.account AND token_recent(t, ask_token.action)) END;
+    IF recent THEN
         PERFORM pgmta.prove_earlier();
         RETURN NULL;
     END IF;

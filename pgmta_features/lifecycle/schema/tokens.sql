@@ -158,8 +158,8 @@ DECLARE
     why text;
 BEGIN
     why := token_refusal(OLD, action, account_lock(NEW.account));
-    -- The second of two confirmations sees the first. The row of the other token may be locked by a transaction that
-    -- waits here, so the request has a lock of its own.
+    -- The second of two confirmations sees the first, also if the account could not be locked: a session that sees all mail
+    -- does not ask for those of another role.
     PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashint8(NEW.request))
     WHERE NEW.request IS NOT NULL;
     IF why IS NULL OR why = 'locked' THEN RETURN NEW; END IF;

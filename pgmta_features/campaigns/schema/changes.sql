@@ -1,19 +1,27 @@
 -- Campaigns are changed: another template, recipients taken out, a copy.
 
-CREATE FUNCTION campaign_keep_unfed(campaign bigint) RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION campaign_keep_unfed(campaign campaigns) RETURNS boolean LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    mine boolean;
 BEGIN
-    LOOP
-        -- who feeds has locked it
-        PERFORM FROM credential_use AS u WHERE u.campaign_id = campaign FOR UPDATE;
-        EXIT WHEN FOUND;
-        -- who takes a job makes that row. A job that is fed is not locked here, because its worker has the row, and waits for it.
-        PERFORM FROM campaign_jobs AS j WHERE j.campaign_id = campaign AND j.status NOT IN ('ENQUEUED', 'SENDING')
-        ORDER BY j.id FOR UPDATE;
-        EXIT WHEN NOT EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = campaign AND j.status IN ('ENQUEUED', 'SENDING'));
-    END LOOP;
+    -- Who takes a job makes this row, and who feeds has locked it. Jobs are not locked here: who feeds waits for them.
+    INSERT INTO credential_use (credential, campaign_id) VALUES (campaign.credential, campaign.id)
+    ON CONFLICT ON CONSTRAINT credential_use_pkey DO NOTHING;
+    mine := FOUND;
+    PERFORM FROM credential_use AS u WHERE u.credential = campaign.credential FOR UPDATE;
+    -- freed just now
+    IF NOT FOUND THEN RETURN campaign_keep_unfed(campaign); END IF;
+    RETURN mine;
 END $$;
 COMMENT ON FUNCTION campaign_keep_unfed IS
-    'Waits for the end of a feed of the campaign, which the caller has locked, and keeps others from it until the commit.';
+    'Waits for the end of a feed of a campaign, which the caller has locked, and keeps others from it until the commit. If it '
+    'returns true, the caller has to end that by campaign_let_feed().';
+
+CREATE FUNCTION campaign_let_feed(campaign campaigns, mine boolean) RETURNS void LANGUAGE sql
+    SET search_path = pgmta, pg_catalog, pg_temp
+    AS $$ DELETE FROM credential_use AS u WHERE mine AND u.credential = campaign.credential $$;
+COMMENT ON FUNCTION campaign_let_feed IS 'Gives back, with the commit, a credential that campaign_keep_unfed() took.';
 
 CREATE FUNCTION campaign_exchange(campaign bigint, template text, version integer DEFAULT NULL, reason text DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -22,6 +30,7 @@ DECLARE
     owner campaigns := campaign_lock(campaign);
     found templates := campaign_template(template, version, owner.tenant);
     lacking record;
+    mine boolean;
 BEGIN
     -- no list that was checked for the other template comes meanwhile
     PERFORM pg_advisory_xact_lock('campaign_templates'::regclass::oid::integer, (campaign & 2147483647)::integer);
@@ -43,10 +52,11 @@ BEGIN
         PERFORM submit_refuse('template', format('%s (recipient %s)', lacking.problem, lacking.number), NULL,
             'A new campaign with a list that has the words can send it.');
     END IF;
-    PERFORM campaign_keep_unfed(campaign);
+    mine := campaign_keep_unfed(owner);
     UPDATE campaigns AS c SET template_id = found.id WHERE c.id = campaign;
     INSERT INTO campaign_templates (campaign_id, first_message, template_id, reason)
     VALUES (campaign, next_message_id(), found.id, reason);
+    PERFORM campaign_let_feed(owner, mine);
     RETURN coalesce((SELECT s.unsent FROM campaign_sums AS s WHERE s.campaign_id = campaign), 0);
 END $$;
 COMMENT ON FUNCTION campaign_exchange IS
@@ -67,6 +77,7 @@ DECLARE
     absent text;
     rows bigint[];
     withdrawn integer[];
+    mine boolean;
 BEGIN
     IF num_nonnulls(recipients, list) <> 1 THEN
         PERFORM submit_refuse('recipients', 'give either these, or the number of a list');
@@ -92,7 +103,7 @@ BEGIN
                 '`queuectl campaign export` has all.');
         END IF;
     END IF;
-    PERFORM campaign_keep_unfed(campaign);
+    mine := campaign_keep_unfed(owner);
     -- mail in flight ends; a row that is locked is of a worker
     SELECT array_agg(w.id), array_agg(w.number) INTO rows, withdrawn FROM (
         SELECT q.id, r.number FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
@@ -109,6 +120,7 @@ BEGIN
         AND (r.state IN ('unsent', 'invalid') AND NOT (r.bounced OR r.unsubscribed OR r.complained)
             OR r.state IN ('queued', 'deferred') AND r.number = ANY (withdrawn));
     GET DIAGNOSTICS removed = ROW_COUNT;
+    PERFORM campaign_let_feed(owner, mine);
     SELECT count(*) INTO kept FROM campaign_recipients AS r
     WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND (numbers IS NULL OR r.number = ANY (numbers));
 END $$;

@@ -81,13 +81,6 @@ def remove(uri: str) -> bool:
                     " mail"
                 )
         db.execute("DROP SCHEMA lifecycle, lifecycle_bound CASCADE")
-        # the rights of the role by which a bound application was read; other databases may have it
-        db.execute("""DO $$ BEGIN
-            IF to_regrole('pgmta_binding') IS NOT NULL THEN
-                EXECUTE 'DROP OWNED BY pgmta_binding';
-            END IF;
-        EXCEPTION WHEN insufficient_privilege THEN NULL;
-        END $$""")
     return True
 
 

@@ -399,6 +399,41 @@ def test_language_and_words_reach_the_mail(
         assert fetch(owner, named, name) == (found,), name
 
 
+def test_functions_of_actions_change_the_account_whose_link_was_clicked(
+    uri: str, owner: psycopg.Connection
+) -> None:
+    """Their changes fire the triggers of the table within the consumption, which stays."""
+    owner.execute(UUID.made.encode())
+    bound(uri, UUID)
+    function = (
+        "CREATE FUNCTION public.{}(account text, email text, data jsonb) RETURNS boolean LANGUAGE"
+        " sql AS 'WITH done AS ({} RETURNING 1) SELECT count(*) = 1 FROM done';"
+        "INSERT INTO lifecycle.actions (name, template, calls, confirmed_by)"
+        " VALUES ('{}', 'activation', 'public.{}', '{}')"
+    )
+    for name, change, confirmed_by in [
+        ("moved", "UPDATE public.members SET mail = $2 WHERE member::text = $1", "both"),
+        ("bye", "DELETE FROM public.members WHERE member::text = $1", "account"),
+    ]:
+        owner.execute(function.format(name, change, name, name, confirmed_by).encode())
+    owner.execute("INSERT INTO public.members (mail, state) VALUES ('a@b.example', 'ok')")
+    (member,) = fetch(owner, "SELECT member::text FROM public.members")
+    secrets = "SELECT secret FROM lifecycle.tokens WHERE action = %s ORDER BY id"
+    consume = "SELECT account, why, missing FROM lifecycle.token_consume(%s, %s)"
+    owner.execute("SELECT lifecycle.ask('moved', %s, 'new@b.example')", [member])
+    first, second = column(owner, secrets, "moved")
+    assert fetch(owner, consume, first, "moved") == (member, None, 1)
+    assert fetch(owner, consume, second, "moved") == (member, None, 0)
+    assert column(owner, "SELECT mail FROM public.members") == ["new@b.example"]
+    assert fetch(owner, consume, second, "moved") == (None, "consumed", None)
+    owner.execute("SELECT lifecycle.ask('bye', %s), lifecycle.recover('new@b.example')", [member])
+    (secret,) = column(owner, secrets, "bye")
+    assert fetch(owner, consume, secret, "bye") == (member, None, 0)
+    assert column(owner, "SELECT mail FROM public.members") == []
+    assert fetch(owner, "SELECT count(*) FROM lifecycle.tokens") == (0,)
+    assert fetch(owner, consume, secret, "bye") == (None, "unknown", None)
+
+
 def test_accounts_in_partitions(uri: str, owner: psycopg.Connection) -> None:
     """A row that moves to another partition is the same account; ids may be used again."""
     owner.execute(

@@ -51,8 +51,8 @@ class AccountChecks:
                 yield error(
                     "accounts",
                     f"{tokens}, though a collector takes them",
-                    "`queuectl budget list collector:`, and lines `connects again` and `set aside` "
-                    "in the log of queued",
+                    "`queuectl budget list collector:`, and lines `connects again`, `tokens wait` "
+                    "and `set aside` in the log of queued",
                 )
         for row in await self._ask("unsent"):
             yield error(

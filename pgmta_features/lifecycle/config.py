@@ -29,7 +29,7 @@ def _pattern(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-type _Action = Annotated[str, _pattern(_ACTION, "name of an action")]
+_Action = Annotated[str, _pattern(_ACTION, "name of an action")]
 
 
 def _few(actions: list[str]) -> list[str]:

@@ -79,10 +79,13 @@ SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('lifecy
 
 -- name: waiting_actions
 -- Tokens whose mail is not made and that can still have one, by action, the age of the oldest in seconds, and whether a collector takes them.
-SELECT t.action, count(*) AS number, (extract(epoch FROM now()) - min(t.created_at))::float8 AS seconds,
-    EXISTS (SELECT FROM lifecycle.live_collectors AS c WHERE c.actions IS NULL OR t.action = ANY (c.actions)) AS taken
-FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
-WHERE t.expires_at > extract(epoch FROM now()) GROUP BY t.action ORDER BY t.action
+SELECT a.action, a.number, a.seconds,
+    EXISTS (SELECT FROM lifecycle.live_collectors AS c WHERE c.actions IS NULL OR a.action = ANY (c.actions)) AS taken
+FROM (
+    SELECT t.action, count(*) AS number, (extract(epoch FROM now()) - min(t.created_at))::float8 AS seconds
+    FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
+    WHERE t.expires_at > extract(epoch FROM now()) GROUP BY t.action) AS a
+ORDER BY a.action
 
 -- name: unsent
 -- Tokens of the last day that expired before their mail left, by action.

@@ -56,8 +56,9 @@ SELECT 'u' || n || '@b.example', 'u' || n FROM generate_series(%s::integer, %s::
 """
 _COLLECTED = """
 SELECT extract(epoch FROM collected_at)::float8 FROM lifecycle.tokens
-WHERE collected_at IS NOT NULL ORDER BY 1
+WHERE collected_at IS NOT NULL ORDER BY 1 OFFSET %s
 """
+_DONE = "SELECT count(*) FROM lifecycle.tokens WHERE collected_at IS NOT NULL"
 
 
 @dataclass(frozen=True)
@@ -170,18 +171,18 @@ class Line:
         """Insert a burst, and wait for its mail.
 
         Return the seconds until its first and its last mail, and when its tokens were collected.
-        The tokens that the rate does not allow in the time of a burst are deleted.
+        Those that the rate does not allow in the time of a burst wait no longer then.
         """
         run = self._run
         first = number * run.burst + 1
+        earlier = self._number(_DONE)
         before = time.monotonic()
         self._db.execute(_INSERT, (first, first + run.burst - 1))
         began = time.monotonic()
-        self._wait("SELECT count(*) FROM lifecycle.tokens WHERE collected_at IS NOT NULL",
-                   run.burst, run.seconds)  # fmt: skip
+        self._wait(_DONE, earlier + run.burst, run.seconds)
         self._wait("SELECT -count(*) FROM pgmta.queue WHERE status <> 'FAILED'", 0, run.seconds)
-        collected = [at for (at,) in self._db.execute(_COLLECTED)]
-        self._db.execute("DELETE FROM lifecycle.accounts")
+        collected = [at for (at,) in self._db.execute(_COLLECTED, [earlier])]
+        self._db.execute("DELETE FROM lifecycle.waiting_tokens")
         self._sink.tell("report")
         self._sink.wait("report")
         # a first mail may be there before this process goes on
@@ -229,17 +230,17 @@ def runs() -> list[Run]:
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return the table of all runs."""
     rows = [["", "first p50", "p99", "last p99", "most", "allowed", "share", "mails"]]
-    rows += [
-        [
-            one.run.name,
-            f"{percentile(one.first, 0.5):.3f} s", f"{percentile(one.first, 0.99):.3f} s",
-            f"{percentile(one.last, 0.99):.2f} s",
-            str(one.most), str(one.allowed or "-"),
-            "-" if one.share is None else f"{one.share:.3f}", str(one.mails),
-        ]
-        for one in outcomes
+    return aligned([*rows, *map(_row, outcomes)])
+
+
+def _row(one: Outcome) -> list[str]:
+    return [
+        one.run.name,
+        f"{percentile(one.first, 0.5):.3f} s", f"{percentile(one.first, 0.99):.3f} s",
+        f"{percentile(one.last, 0.99):.2f} s",
+        str(one.most), str(one.allowed or "-"),
+        "-" if one.share is None else f"{one.share:.3f}", str(one.mails),
     ]  # fmt: skip
-    return aligned(rows)
 
 
 @relay_options("uri", "commands", "keep")
@@ -257,6 +258,7 @@ def main(
             if not only or any(text in run.name for text in only):
                 log(run.name)
                 outcomes.append(measure(run, server, directory, commands_of(commands)))
+                log(aligned([_row(outcomes[-1])]))
     if json_:
         found = [{"name": one.run.name, "first": list(one.first), "last": list(one.last),
                   "most": one.most, "share": one.share} for one in outcomes]  # fmt: skip

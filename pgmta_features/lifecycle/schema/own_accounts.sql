@@ -36,8 +36,7 @@ CREATE OR REPLACE FUNCTION account_lock(number bigint) RETURNS text LANGUAGE sql
     SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = number FOR NO KEY UPDATE
 $$;
 COMMENT ON FUNCTION account_lock IS
-    'The same; the status of one of lifecycle.accounts stays until the transaction ends. That of a bound application may '
-    'change: its function decides whether it activates.';
+    'The same; it stays until the transaction ends, unless it is unknown.';
 
 CREATE OR REPLACE FUNCTION account_activate(number bigint) RETURNS boolean LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp AS $$

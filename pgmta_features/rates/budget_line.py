@@ -1,4 +1,4 @@
-"""The mail of one worker that waits for times of one budget."""
+"""The mail of one worker that waits for times of the same budgets, most often of one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -32,6 +32,9 @@ WAY_S = 0.02
 # time to open a connection; a process that stops loses what it has reserved
 _RESERVED_AHEAD_S = 0.5
 _STATEMENT_PAUSE_S = 0.1  # between two statements for a budget
+# Of several budgets a worker reserves few times in one statement: what lies between those of the
+# slowest is lost to the others, and to other mail that needs them.
+_COMMON_PAUSE_S = 0.05
 _RETRY_PAUSE_S = 1.0  # after the database was away
 _MAX_LATE_S = 0.2  # mail begins after its time by at most this, as budget_times() grants it
 _MIN_WINDOW_S = 0.003  # in which mail can begin; in a shorter one times would be lost
@@ -54,6 +57,11 @@ class Late(StrEnum):
     NEXT_HOP = "next hop"
 
 
+def keys_of(budgets: Sequence[Budget]) -> str:
+    """Return the keys of budgets, for a text."""
+    return " and ".join(budget.key for budget in budgets)
+
+
 def most_waiting(rate: float, burst: float = 1.0) -> int:
     """Return how many rows of a budget wait in a worker; `rate` is per second."""
     return max(_MIN_WAITING_ROWS, math.ceil(rate * WAITING_S + burst - 1))
@@ -61,12 +69,11 @@ def most_waiting(rate: float, burst: float = 1.0) -> int:
 
 @dataclass(slots=True, eq=False)
 class RatedRow:
-    """A row that needs a time of each of its budgets, and has those of the first `have`."""
+    """A row that needs a time that its budgets have in common."""
 
     outgoing: Outgoing
-    budgets: list[Budget]
+    budgets: tuple[Budget, ...]
     """At least one."""
-    have: int = 0
     at: float = 0.0
     """The time at which it begins, by the monotonic clock."""
     until: float = math.inf
@@ -89,8 +96,8 @@ class RatedRow:
         return self.outgoing.items[0].once
 
     def lose(self) -> None:
-        """Need another time of each budget."""
-        self.have, self.at, self.until, self.begin, self.noted = 0, 0.0, math.inf, None, None
+        """Need another time."""
+        self.at, self.until, self.begin, self.noted = 0.0, math.inf, None, None
 
 
 class BudgetLine:
@@ -107,21 +114,25 @@ class BudgetLine:
 
     def __init__(
         self,
-        budget: Budget,
+        budgets: tuple[Budget, ...],
         reservations: BudgetReservations,
         clock: DatabaseTime,
         ready: Callable[[RatedRow], None],
         put_off: Callable[[RatedRow, float], None],
         lead: Callable[[RatedRow], float],
     ) -> None:
-        self.budget = budget
-        """The budget whose times the rows wait for."""
+        self._common = len(budgets) > 1
+        self._keys = keys_of(budgets)
+        self.budgets = budgets
+        """The budgets whose times the rows wait for."""
+        self.label = "" if self._common else budgets[0].label
+        """The name by which claims leave out its mail, and no other; empty: they can't."""
         self.waiting: deque[RatedRow] = deque()
         """Rows without a time."""
         self.used_at = 0.0
         """When the last row came."""
         self.next_at = 0.0
-        """When the budget has its next time, by the monotonic clock, as far as it is known."""
+        """When the budgets have their next time, by the monotonic clock, as far as it is known."""
         self._reservations = reservations
         self._clock = clock
         self._ready = ready
@@ -184,7 +195,7 @@ class BudgetLine:
         if now < self._said + _LOG_INTERVAL_S or not number:
             return
         if number >= _MIN_LOST_SHARE * (used + number):
-            log.warning("times of a rate are lost", budget=self.budget.key, lost=number,
+            log.warning("times of a rate are lost", budget=self._keys, lost=number,
                         used=used, reason=LOST[_most(lost)],
                         clock_ms=round(1000 * self._clock.uncertainty(now), 1))  # fmt: skip
         self._said, self._period = now, (0, Counter())
@@ -197,7 +208,7 @@ class BudgetLine:
                 pause = await self._reserve()
                 await asyncio.sleep(pause)
         except Exception as error:
-            log.error("no times", budget=self.budget.key, exc_info=error)
+            log.error("no times", budget=self._keys, exc_info=error)
             for row in self.clear():
                 self._put_off(row, _RETRY_PAUSE_S)
         finally:
@@ -213,10 +224,12 @@ class BudgetLine:
         late = unsure + self._lateness.cheapest(_MAX_LATE_S - unsure, _LOSS_PRICE_S)
         before, kinds = self._period
         self._period = before + used, kinds + lost
+        soonest = min(clock.trip_s + lead, _RESERVED_AHEAD_S - _STATEMENT_PAUSE_S)
+        near = soonest + _STATEMENT_PAUSE_S + clock.trip_s
         return Wish(
             len(self.waiting) if known and not self._vain else 0,
-            min(clock.trip_s + lead, _RESERVED_AHEAD_S - _STATEMENT_PAUSE_S),
-            _RESERVED_AHEAD_S, late, used, lost.total(), _most(lost) if lost else None,
+            soonest, min(near, _RESERVED_AHEAD_S), _RESERVED_AHEAD_S,
+            late, used, lost.total(), _most(lost) if lost else None,
         )  # fmt: skip
 
     async def _reserve(self) -> float:
@@ -225,20 +238,19 @@ class BudgetLine:
         known = self._clock.known
         wish = self._wish(asked)
         try:
-            found = await self._reservations.reserve(self.budget, wish)
+            found = await self._reservations.reserve(self.budgets, wish)
         except (StoreUnavailable, psycopg.Error) as error:
-            log.warning("mail waits", budget=self.budget.key, reason=faults.one_line(error))
+            log.warning("mail waits", budget=self._keys, reason=faults.one_line(error))
             return _RETRY_PAUSE_S
         if found is None:  # without such a budget there is no limit
             for row in self.clear():
-                row.have += 1
                 self._ready(row)
             return _STATEMENT_PAUSE_S
         now = time.monotonic()
         self._clock.see(asked, now, found.present)
         if not known:
             return 0.0
-        self.next_at = self._clock.latest(found.first + found.number * found.step)
+        self.next_at = self._clock.latest(found.next)
         self._step = found.step
         for number in range(found.number):
             if not self.waiting:  # no row is left, so the other times are lost
@@ -257,14 +269,13 @@ class BudgetLine:
             return 0.0
         self._tell(now)
         delay = self.next_at - now
-        if not found.number and delay > _MAX_WAIT_S and not self.budget.label:
+        if not found.number and delay > _MAX_WAIT_S and not self.label:
             for row in self.clear():
                 self._put_off(row, delay)
-        early = (
-            max(_RESERVED_AHEAD_S / 2, wish.soonest + _STATEMENT_PAUSE_S)
-            if found.number
-            else _RESERVED_AHEAD_S
-        )
+        early = wish.soonest + _STATEMENT_PAUSE_S
+        if self._common:
+            return max(_COMMON_PAUSE_S, min(delay - early, _MAX_WAIT_S))
+        early = max(_RESERVED_AHEAD_S / 2, early) if found.number else _RESERVED_AHEAD_S
         return max(_STATEMENT_PAUSE_S, min(delay - early, _MAX_WAIT_S))
 
     def _is_vain(self, found: Reservation, now: float) -> bool:
@@ -275,13 +286,13 @@ class BudgetLine:
             self._lost[Late.DATABASE] += 1
             if now >= self._said + _LOG_INTERVAL_S:
                 log.warning("mail waits: the database's clock is not known well enough for a rate",
-                            budget=self.budget.key, clock_ms=round(1000 * unsure, 1))  # fmt: skip
+                            budget=self._keys, clock_ms=round(1000 * unsure, 1))  # fmt: skip
                 self._said = now
         return self._vain
 
     def _make_room(self) -> None:
         """Put off the last of many rows that claims can't leave out, so that others get slots."""
-        if self.budget.label or not self._step:
+        if self.label or not self._step:
             return
         most = most_waiting(1 / self._step)
         now = time.monotonic()
@@ -294,9 +305,8 @@ class BudgetLine:
 
     def _give(self, row: RatedRow, found: Reservation, moment: float) -> None:
         """Give a row its time. That of a burst may be over: it can be used later too."""
-        row.at = max(row.at, self._clock.latest(max(moment, found.present)))
-        row.until = min(row.until, self._clock.earliest(moment) + found.late - WAY_S)
-        row.have += 1
+        row.at = self._clock.latest(max(moment, found.present))
+        row.until = self._clock.earliest(moment) + found.late - WAY_S
         self._ready(row)
 
 

@@ -1,8 +1,8 @@
 -- name: reserve
--- The next times of a budget: the first, their number, distance and lateness, and the time now. No row: there is no such
--- budget.
+-- The next times of a budget: the first, their number, distance and lateness, the one behind them, and the time now. No row:
+-- there is no such budget.
 SELECT extract(epoch FROM r.first)::float8, r.number, extract(epoch FROM r.step)::float8, r.late,
-    extract(epoch FROM clock_timestamp())::float8
+    extract(epoch FROM r.first + r.number * r.step)::float8, extract(epoch FROM clock_timestamp())::float8
 FROM {of} AS b (key), LATERAL budget_reserve(b.key, %(wanted)s::integer, make_interval(secs => %(ahead)s),
     soonest => make_interval(secs => %(soonest)s), late => %(late)s, used => %(used)s::integer, lost => %(lost)s::integer,
     why => %(why)s::text) AS r
@@ -14,6 +14,14 @@ FROM {of} AS b (key), LATERAL budget_reserve(b.key, %(wanted)s::integer, make_in
 -- name: route
 -- Those of routes are as shaping.yaml says.
 budget_of_route(%(key)s, %(rate)s, %(burst)s)
+
+-- name: reserve_common
+-- The next times that several budgets have in common.
+SELECT extract(epoch FROM r.first)::float8, r.number, extract(epoch FROM r.step)::float8, r.late,
+    extract(epoch FROM r.next)::float8, extract(epoch FROM clock_timestamp())::float8
+FROM budget_reserve_common(%(keys)s::text[], %(rates)s::float8[], %(bursts)s::float8[], %(wanted)s::integer,
+    make_interval(secs => %(soonest)s), make_interval(secs => %(near)s), make_interval(secs => %(ahead)s), %(late)s::float8,
+    %(used)s::integer, %(lost)s::integer, %(why)s::text) AS r
 
 -- name: tidy
 -- Delete budgets of routes that no mail uses.

@@ -26,7 +26,7 @@ from queued.outgoing.stage import (
     StageContext,
 )
 
-from .budget_line import WAITING_S, BudgetLine, Late, RatedRow, most_waiting
+from .budget_line import WAITING_S, BudgetLine, Late, RatedRow, keys_of, most_waiting
 from .recent_times import RecentTimes
 from .reservations import Budget, BudgetReservations
 from .route_rate import BUDGET, budgets_of
@@ -40,16 +40,17 @@ _IN_TIME_SHARE = 0.995  # of the rows have what they need by their time
 
 
 class RateStage(OutgoingStage):
-    """Has a line for each budget. It takes rows for two seconds of a rate, at least two.
+    """Has a line for each budget, and for each set of budgets that mail has in common.
 
-    The others are handed back, and claims leave them out until half of these are gone. All rows
-    here take at most `timed.most` slots, so that some are left for other mail. Beyond it those go
-    back whose time is more than two seconds away.
+    It takes rows for two seconds of a rate, at least two. The others are handed back, and claims
+    leave them out until half of these are gone. All rows here take at most `timed.most` slots, so
+    that some are left for other mail. Beyond it those go back whose time is more than two seconds
+    away.
     """
 
     def __init__(self, context: StageContext) -> None:
         super().__init__(context)
-        self._lines: dict[Budget, BudgetLine] = {}
+        self._lines: dict[tuple[Budget, ...], BudgetLine] = {}
         self._rows: dict[RatedRow, None] = {}  # rows in a line, or with a timer
         self._loads: Counter[Budget] = Counter()  # rows by their first budget
         self._clock = DatabaseTime()
@@ -126,8 +127,8 @@ class RateStage(OutgoingStage):
     def _make_room(self, now: float) -> None:
         """Hand back the rows whose time is far away, and leave such mail out until it is near."""
         for line in self._lines.values():
-            if line.budget.label and line.waiting and line.next_at > now + WAITING_S:
-                self._leave_out(line.budget.label, line.next_at - WAITING_S / 2)
+            if line.label and line.waiting and line.next_at > now + WAITING_S:
+                self._leave_out(line.label, line.next_at - WAITING_S / 2)
                 for row in line.clear():
                     self._remove(row)
                     self._hand_back(row)
@@ -168,16 +169,16 @@ class RateStage(OutgoingStage):
             self._claim_again(budget.label)
 
     def _queue(self, row: RatedRow, *, first: bool = False) -> None:
-        """Let a row wait for a time of its next budget."""
-        budget = row.budgets[row.have]
-        line = self._lines.get(budget)
+        """Let a row wait for a time of its budgets."""
+        line = self._lines.get(row.budgets)
         if line is None:
             assert self._reservations  # noqa: S101 - for the type checker
             line = BudgetLine(
-                budget, self._reservations, self._clock, self._ready, self._put_off, self._lead
-            )
+                row.budgets, self._reservations, self._clock,
+                self._ready, self._put_off, self._lead,
+            )  # fmt: skip
             self._forget_lines()
-            self._lines[budget] = line
+            self._lines[row.budgets] = line
         line.put(row, first=first)
 
     def _forget_lines(self) -> None:
@@ -186,10 +187,10 @@ class RateStage(OutgoingStage):
         if not many and now < self._forgot_at + _EMPTY_LINE_S / 10:
             return
         self._forgot_at = now
-        for budget, line in list(self._lines.items()):
+        for budgets, line in list(self._lines.items()):
             old = many or line.used_at < now - _EMPTY_LINE_S
-            if old and line.idle and not self._loads[budget]:
-                del self._lines[budget]
+            if old and line.idle and not self._loads[budgets[0]]:
+                del self._lines[budgets]
 
     def _lead(self, row: RatedRow) -> float:
         """Return the seconds before its time from which on a row needs something."""
@@ -202,8 +203,6 @@ class RateStage(OutgoingStage):
         now = time.monotonic()
         if row.until < max(now, row.at):
             self._lose(row, Late.DATABASE, now - row.at)
-        elif row.have < len(row.budgets):
-            self._later(row, row.at - self._lead(row), self._next)
         elif not self.context.dispatcher.connected(row.outgoing.routed.destination):
             self._later(row, now, self._go_on)
         else:
@@ -212,10 +211,6 @@ class RateStage(OutgoingStage):
     def _later(self, row: RatedRow, due: float, go: Callable[[RatedRow], None]) -> None:
         row.due = max(due, now := time.monotonic())
         row.timer = asyncio.get_running_loop().call_later(row.due - now, go, row)
-
-    def _next(self, row: RatedRow) -> None:
-        row.timer = None
-        self._queue(row)
 
     def _near(self, row: RatedRow) -> None:
         """Let a row go on whose time is near. One with `once` is marked as begun before.
@@ -276,19 +271,17 @@ class RateStage(OutgoingStage):
     def _begun(self, row: RatedRow) -> None:
         """Note how late a transaction began."""
         late = max(0.0, time.monotonic() - row.at)
-        for budget in row.budgets[: row.have]:
-            if line := self._lines.get(budget):
-                line.use(late)
+        if line := self._lines.get(row.budgets):
+            line.use(late)
 
     def _lose(self, row: RatedRow, why: Late, late: float) -> None:
-        """Count the times of a row as lost: it could have begun `late` seconds after them."""
-        for budget in row.budgets[: row.have]:
-            if line := self._lines.get(budget):
-                line.lose(why, late)
+        """Count the time of a row as lost: it could have begun `late` seconds after it."""
+        if line := self._lines.get(row.budgets):
+            line.lose(why, late)
         self._again(row)
 
     def _again(self, row: RatedRow) -> None:
-        """Let a row wait for other times, before all others."""
+        """Let a row wait for another time, before all others."""
         if row.noted is not None:
             row.withdrawal = self._start(row, self._guard.withdraw(row.outgoing.items))
         row.lose()
@@ -333,9 +326,7 @@ class RateStage(OutgoingStage):
         self.context.dispatcher.end(row.outgoing.items, NOT_BEGUN, row.outgoing.started)
 
     def _postpone(self, row: RatedRow, wait: float) -> None:
-        result = postponed(
-            max(wait, 0.1), f"waits for a time of budget {row.budgets[row.have].key}"
-        )
+        result = postponed(max(wait, 0.1), f"waits for a time of budget {keys_of(row.budgets)}")
         self.context.dispatcher.end(row.outgoing.items, result, row.outgoing.started)
 
     def drain(self) -> list[Outgoing]:

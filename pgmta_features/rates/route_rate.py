@@ -54,14 +54,14 @@ class RouteRate(RouteLimit):
         return str(getattr(mail, by)) if by else ""
 
 
-def budgets_of(limits: Sequence[RouteLimit], mail: Any) -> list[Budget]:
+def budgets_of(limits: Sequence[RouteLimit], mail: Any) -> tuple[Budget, ...]:
     """Return the budgets of a row whose route has these; that of its metadata comes last."""
     found = [each.budget(mail) for each in limits if isinstance(each, RouteRate)]
     if mail.metadata and BUDGET in mail.metadata:
         key = values_of(mail.metadata).get("_budget")
         if isinstance(key, str):  # metadata that was inserted by hand may have another value
             found.append(Budget(key))
-    return found
+    return tuple(found)
 
 
 def budget_key(route: str, value: str) -> str:

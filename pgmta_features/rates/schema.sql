@@ -124,6 +124,74 @@ END $$;
 COMMENT ON FUNCTION budget_times IS
     'The next times of a budget at the time `present`, and the budget as it is after their reservation: see budget_reserve().';
 
+CREATE FUNCTION budget_common_times(
+    INOUT several budgets[], present timestamptz, wanted integer, soonest interval, near interval, ahead interval,
+    INOUT late double precision, OUT first timestamptz, OUT number integer, OUT step interval, OUT next timestamptz
+) LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    wished double precision := late;
+    moved budgets[] := several;
+    times record;
+BEGIN
+    first := present + soonest;
+    number := 0;
+    late := 'Infinity';
+    step := '0';
+    FOR n IN 1..cardinality(several) LOOP
+        SELECT * INTO times FROM budget_times(several[n], present, 0, soonest, ahead, false, wished);
+        several[n] := times.budget;
+        first := greatest(first, times.first);
+        late := least(late, times.late);
+        step := greatest(step, times.step);
+    END LOOP;
+    next := first;
+    IF wanted = 0 OR first > present + ahead THEN
+        RETURN;
+    END IF;
+    late := 'Infinity';
+    step := '0';
+    FOR n IN 1..cardinality(several) LOOP
+        -- a budget with a burst may give an earlier time, which can still be used at the common one
+        SELECT * INTO times FROM budget_times(moved[n], present, 1, first - present, first - present, false, wished);
+        IF times.number = 0 THEN  -- its sum of the month is used up
+            next := times.first;
+            RETURN;
+        END IF;
+        moved[n] := times.budget;
+        late := least(late, extract(epoch FROM times.first - first)::double precision + times.late);
+        step := greatest(step, times.step);
+        wanted := least(wanted, 1 + moved[n].month_most - moved[n].month_used);
+    END LOOP;
+    number := least(wanted, 1 + greatest(0, floor(extract(epoch FROM present + near - first) / extract(epoch FROM step))));
+    FOR n IN 1..cardinality(several) LOOP
+        moved[n].next_at := moved[n].next_at + (number - 1) * step;
+        moved[n].month_used := moved[n].month_used + number - 1;
+        next := greatest(next, moved[n].next_at);
+    END LOOP;
+    several := moved;
+END $$;
+COMMENT ON FUNCTION budget_common_times IS
+    'The next times that several budgets have in common, and the budgets as they are after their reservation: see '
+    'budget_reserve_common().';
+
+CREATE FUNCTION budget_keep(budget budgets, place tid, used integer, lost integer, why text) RETURNS void
+LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF used + lost > 0 THEN
+        budget.lost_share := budget.lost_share
+            + (lost::double precision / (used + lost) - budget.lost_share) * (1 - exp(-(used + lost) / 100.0::double precision));
+        budget.lost_at := CASE WHEN lost > 0 THEN clock_timestamp() ELSE budget.lost_at END;
+        budget.lost_why := CASE WHEN lost > 0 THEN why ELSE budget.lost_why END;
+    END IF;
+    UPDATE budgets AS b SET next_at = budget.next_at, month = budget.month, month_used = budget.month_used,
+        reserved_at = budget.reserved_at, late = budget.late, late_before = budget.late_before,
+        late_since = budget.late_since, lost_share = budget.lost_share, lost_at = budget.lost_at, lost_why = budget.lost_why,
+        reservations = b.reservations + 1
+    WHERE b.ctid = place;  -- the lock keeps it there
+END $$;
+COMMENT ON FUNCTION budget_keep IS
+    'Stores a budget as it is after a reservation, and what became of earlier times. Its row at `place` is locked.';
+
 CREATE FUNCTION budget_reserve(
     key text, wanted integer, ahead interval DEFAULT interval '1 second', together boolean DEFAULT false,
     soonest interval DEFAULT '0', INOUT late double precision DEFAULT 0,
@@ -152,18 +220,8 @@ BEGIN
     first := times.first;
     number := times.number;
     step := times.step;
-    IF used + lost > 0 THEN
-        budget.lost_share := budget.lost_share
-            + (lost::double precision / (used + lost) - budget.lost_share) * (1 - exp(-(used + lost) / 100.0::double precision));
-        budget.lost_at := CASE WHEN lost > 0 THEN clock_timestamp() ELSE budget.lost_at END;
-        budget.lost_why := CASE WHEN lost > 0 THEN why ELSE budget.lost_why END;
-    END IF;
     IF number > 0 OR used + lost > 0 OR budget.reserved_at <> before.reserved_at THEN
-        UPDATE budgets AS b SET next_at = budget.next_at, month = budget.month, month_used = budget.month_used,
-            reserved_at = budget.reserved_at, late = budget.late, late_before = budget.late_before,
-            late_since = budget.late_since, lost_share = budget.lost_share, lost_at = budget.lost_at, lost_why = budget.lost_why,
-            reservations = b.reservations + 1
-        WHERE b.ctid = latest.place;  -- the lock keeps it there
+        PERFORM budget_keep(budget, latest.place, used, lost, why);
     END IF;
 END $$;
 COMMENT ON FUNCTION budget_reserve IS
@@ -198,6 +256,50 @@ END $$;
 COMMENT ON FUNCTION budget_began IS
     'Says that the batch begins whose time is `first`, in the transaction that reserved it, and returns the time. If that is '
     'later than a batch may be, the times behind it move on.';
+
+CREATE FUNCTION budget_reserve_common(
+    keys text[], rates double precision[], bursts double precision[], wanted integer, soonest interval, near interval,
+    ahead interval, INOUT late double precision, used integer, lost integer, why text,
+    OUT first timestamptz, OUT number integer, OUT step interval, OUT next timestamptz
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+DECLARE
+    wish record;
+    latest record;
+    before budgets[] := '{}';
+    places tid[] := '{}';
+    times record;
+BEGIN
+    -- everybody locks them in this order
+    FOR wish IN
+        SELECT k.key, k.rate, k.burst FROM unnest(keys, rates, bursts) AS k (key, rate, burst) ORDER BY k.key COLLATE "C"
+    LOOP
+        IF wish.rate IS NOT NULL THEN
+            PERFORM budget_of_route(wish.key, wish.rate, wish.burst);
+        END IF;
+        SELECT b AS whole, b.ctid AS place INTO latest FROM budgets AS b WHERE b.key = wish.key
+        ORDER BY b.generation DESC LIMIT 1 FOR UPDATE;
+        IF FOUND THEN
+            before := before || latest.whole;
+            places := places || latest.place;
+        END IF;
+    END LOOP;
+    SELECT * INTO times FROM budget_common_times(before, clock_timestamp(), wanted, soonest, near, ahead, late);
+    late := times.late;
+    first := times.first;
+    number := times.number;
+    step := times.step;
+    next := times.next;
+    FOR n IN 1..cardinality(before) LOOP
+        IF number > 0 OR used + lost > 0 OR times.several[n].reserved_at <> before[n].reserved_at THEN
+            PERFORM budget_keep(times.several[n], places[n], used, lost, why);
+        END IF;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION budget_reserve_common IS
+    'Reserves times that several budgets have in common, as budget_reserve() does those of one, and returns also the time from '
+    'which on there are further ones. All but the first are within `near` from now, because the faster budgets lose what is '
+    'between them. `rates` and `bursts` are those of routes, null for other budgets, and of these a missing one is no limit.';
 
 CREATE FUNCTION budget_set(key text, rate double precision, month_most bigint DEFAULT NULL, note text DEFAULT NULL)
 RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -260,6 +362,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('budgets', 'pgmta_queued', 'SELECT'),
     ('FUNCTION budget_of_route', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION budget_reserve', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION budget_reserve_common', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION budget_set', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION budget_set', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION budget_tidy', 'pgmta_queued', 'EXECUTE');

@@ -272,6 +272,102 @@ def test_no_window_has_more_batches_than_the_rate(
     assert most <= ceil(rate * window - 1e-9)
 
 
+COMMON = """
+SELECT t.several::text[], t.late, extract(epoch FROM t.first)::float8, t.number,
+    extract(epoch FROM t.step)::float8, extract(epoch FROM t.next)::float8
+FROM budget_common_times(%s::text[]::budgets[], to_timestamp(%s), %s, make_interval(secs => %s),
+    '200 ms', '500 ms', %s) AS t
+"""
+
+
+@settings(max_examples=60)
+@given(
+    rates=st.lists(st.sampled_from([7.0, 20.0, 60.0, 333.0, 10 / 60]), min_size=2, max_size=2),
+    burst=st.sampled_from([1, 5]),
+    several=st.lists(
+        st.tuples(calls, st.sampled_from([(0,), (1,), (0, 1)])), min_size=2, max_size=25
+    ),
+)
+def test_mail_with_two_budgets_exceeds_neither(
+    template_db: psycopg.Connection,
+    rates: list[float],
+    burst: int,
+    several: list[tuple[Call, tuple[int, ...]]],
+) -> None:
+    """Beside mail with one of them."""
+    bursts = (burst, 1)
+    states = [fetch(template_db, NEW, *each)[0] for each in zip(rates, bursts, strict=True)]
+    now = 1.8e9
+    times: tuple[list[tuple[float, float]], ...] = ([], [])
+    for call, places in several:
+        now += call.pause
+        if len(places) > 1:
+            row = (states, now, call.number, call.soonest, call.late)
+            states, late, first, number, step, following = fetch(template_db, COMMON, *row)
+            if number:
+                assert first >= now + call.soonest - 1e-4
+                assert following >= first
+        else:
+            place = places[0]
+            row = (states[place], now, call.number, call.soonest, call.late)
+            states[place], late, first, number, step = fetch(template_db, TIMES, *row)
+        # a time of a burst may be over
+        made = [(first + n * step, first + n * step + late) for n in range(number)]
+        for place in places:
+            times[place].extend(made)
+    for rate, own, mails in zip(rates, bursts, times, strict=True):
+        window = 1.0 if rate >= 1 else 60.0
+        most = max(
+            (
+                sum(at < end + window - 1e-4 and last >= end for at, last in mails)
+                for end in (last for _, last in mails)
+            ),
+            default=0,
+        )
+        assert most <= max(round(rate * window), 1) + own - 1
+
+
+def common(db: psycopg.Connection, *keys: str) -> Grant:
+    query = """
+        SELECT first, number, step FROM budget_reserve_common(%s, array_fill(NULL::float8, ARRAY[2]),
+            array_fill(1.0::float8, ARRAY[2]), 5, '0', '200 ms', '500 ms', 0.03, 0, 0, NULL)
+    """
+    (row,) = db.execute(query.encode(), (list(keys),)).fetchall()
+    return row
+
+
+def test_sessions_share_two_budgets_in_any_order(database: str, db: psycopg.Connection) -> None:
+    """No deadlock, and each budget has every time once, also of mail with one of them."""
+    db.execute("SELECT budget_set('k', 400), budget_set('a', 200)")
+
+    def work(worker: int) -> list[Grant]:
+        with psycopg.connect(database, autocommit=True, options="-c search_path=pgmta") as session:
+            keys = ("k", "a") if worker % 2 else ("a", "k")
+            return [
+                reserve(session, 2, "500 ms") if worker == 3 else common(session, *keys)
+                for _ in range(60)
+            ]
+
+    with ThreadPoolExecutor(4) as pool:
+        grants = list(pool.map(work, range(4)))
+
+    def gaps(several: list[list[Grant]]) -> list[timedelta]:
+        each = (first + n * step for g in several for first, number, step in g for n in range(number))
+        return [b - a for a, b in pairwise(sorted(each))]
+
+    assert len(gaps(grants[:3])) > 50
+    assert min(gaps(grants[:3])) >= timedelta(microseconds=5149)
+    assert min(gaps(grants)) >= timedelta(microseconds=2499)
+
+
+def test_a_month_that_is_used_up_stops_mail_with_two_budgets(db: psycopg.Connection) -> None:
+    """The other budget loses nothing, and one that does not exist is no limit."""
+    db.execute("SELECT budget_set('k', 100000, 7), budget_set('a', 50000)")
+    assert [common(db, "a", "k")[1] for _ in range(3)] == [5, 2, 0]
+    assert fetch(db, "SELECT array_agg(month_used ORDER BY key) FROM budgets") == ([7, 7],)
+    assert common(db, "a", "none")[1] == 5
+
+
 def move(db: psycopg.Connection, seconds: float) -> None:
     """Have all times of budgets be so much later, as after a step back of the clock."""
     query = "UPDATE budgets SET " + ", ".join(

@@ -57,6 +57,30 @@ def test_a_slow_rate_loses_no_time(system: System, tmp_path: Path, clock: MailCl
     assert {row["attempts"] for row in rows} == {0}
 
 
+def test_mail_with_two_rates_has_the_slower_one(
+    system: System, db: psycopg.Connection, tmp_path: Path, clock: MailClock
+) -> None:
+    """Two credentials share the rate of a route, and two processes share all three budgets."""
+    hop = system.hop(clock)
+    file = shaping(tmp_path, {"name": "all", "to": hop.target, "rate": "60/s", "per": "route"})
+    senders = {"credential:x": "x@a.example", "credential:y": "y@a.example"}
+    for key, sender in senders.items():
+        db.execute("SELECT budget_set(%s, 20)", (key,))
+        recipients = (f"x{n}@b{n % 9}.example" for n in range(400))
+        system.enqueue(*recipients, sender=sender, metadata=f'{{"_budget": "{key}"}}')
+    for _ in range(2):
+        system.queued(shaping=file)
+    x, y = (clock.times[sender] for sender in senders.values())
+    until(lambda: min(len(x), len(y)) >= 40, 30)
+    began, so_far = time.monotonic(), (len(x), len(y))
+    until(lambda: time.monotonic() > began + 5, 30)
+    for sender, before in zip(senders.values(), so_far, strict=True):
+        assert 50 <= len(clock.times[sender]) - before <= 105
+        assert clock.most(sender) <= 20
+    system.stop()
+    assert not system.ask("SELECT FROM attempts WHERE event <> 'delivered'")
+
+
 def test_a_burst_goes_at_once_after_a_pause(
     system: System, tmp_path: Path, clock: MailClock
 ) -> None:

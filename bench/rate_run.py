@@ -38,6 +38,8 @@ SLOW_SYNC, SLOW_SYNC_MS = "slow sync", 10
 BUSY, BUSY_PROCESSES = "busy", 8
 CONDITIONS = (*FAR_TRIPS_S, SLOW_SYNC, BUSY)
 """Where rates have to hold too: round trips to PostgreSQL, a slow disk, a busy machine."""
+TWO_RATES, ROUTE_FACTOR = "two rates", 3
+"""A campaign whose route has a rate as well, which is higher."""
 _SPIN = "while True: pass"
 _FAKETIME = "/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1"
 TEMPLATE = """
@@ -103,7 +105,7 @@ class Run:
 
     rate: float  # mails per second
     processes: int
-    fault: str = ""  # stop, clock, restart, jobs, rivals, or one of CONDITIONS
+    fault: str = ""  # stop, clock, restart, jobs, rivals, TWO_RATES, or one of CONDITIONS
     route: bool = False
     seconds: float = 30.0  # length of an undisturbed stretch
 
@@ -260,8 +262,8 @@ class RatedLine:
             }
         route: dict[str, object] = {"name": "all"}
         route["to"] = f"{self._spaces.addresses[who]}:{self._port}"
-        if self.run.route:
-            rate = self.run.rate
+        if self.run.route or self.run.fault == TWO_RATES:
+            rate = self.run.rate * (1 if self.run.route else ROUTE_FACTOR)
             route["rate"] = f"{rate:g}/s" if rate >= 1 else f"{rate * 60:g}/min"
         (folder / "shaping.yaml").write_text(yaml.safe_dump({"routes": [route]}))
         uri = across(self._uri, self._spaces.addresses[who], self._ports[who])
@@ -301,9 +303,10 @@ class RatedLine:
         return found, int(report["connections"])
 
     def reserved(self) -> int:
-        """Return how many times were reserved."""
+        """Return how many times were reserved for mail."""
+        used = "SELECT sum(month_used)::bigint FROM pgmta.budgets WHERE starts_with(key, %s)"
         with psycopg.connect(self._uri, autocommit=True) as db:
-            row = db.execute("SELECT sum(month_used)::bigint FROM pgmta.budgets").fetchone()
+            row = db.execute(used, ("route:" if self.run.route else "credential:",)).fetchone()
         assert row is not None
         return int(row[0])
 

@@ -37,7 +37,8 @@ class RecipientStatus:
     docs/develop/states.md has the states.
     `state` is scheduled, queued, deferred, sending, held, delivered, failed, unknown, cancelled,
     expired or suppressed, since the time `at`. `next_attempt` is None if it does not wait. `code`
-    and `reply` are those of the last attempt. Of a cancelled one `reply` is the reason.
+    and `reply` are those of the last attempt. Of a cancelled one `reply` is the reason. `returned`
+    is the failure that a DSN or a callback reported after a delivery: the state stays.
     """
 
     recipient: str
@@ -47,6 +48,7 @@ class RecipientStatus:
     at: datetime
     code: int | None
     reply: str | None
+    returned: str | None = None
 
     @property
     def over(self) -> bool:

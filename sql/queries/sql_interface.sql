@@ -18,5 +18,5 @@ SELECT * FROM pgmta.status(%(ids)s::bigint[])
 -- name: states
 -- The state of each recipient for Python, which has no time beyond the year 9999: such a row does not wait for an attempt.
 SELECT message_id, recipient, state, attempts,
-    CASE WHEN next_attempt < '9999-01-01 00:00+00' THEN next_attempt END, at, code, reply
+    CASE WHEN next_attempt < '9999-01-01 00:00+00' THEN next_attempt END, at, code, reply, returned
 FROM pgmta.status(%(ids)s::bigint[])

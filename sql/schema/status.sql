@@ -69,13 +69,14 @@ COMMENT ON COLUMN queue_states.submitted_by IS 'As messages.submitted_by.';
 -- DISTINCT ON keeps a condition on any column but the ids above the check of the role. Otherwise EXPLAIN ANALYZE
 -- would count the rows of others that match it.
 CREATE VIEW message_status WITH (security_barrier) AS
-SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply, row_id
+SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply, returned, row_id
 FROM (
     SELECT DISTINCT ON (q.message_id, q.row_id) q.message_id, q.recipient,
         row_state(q.status, q.lease_until, q.report_kind, q.once, q.attempts, last.attempt, last.event) AS state,
-        q.attempts, q.next_attempt, coalesce(q.since, last.ended_at, q.ts) AS at, q.code, q.reply, q.row_id
+        q.attempts, q.next_attempt, coalesce(q.since, last.ended_at, q.ts) AS at, q.code, q.reply, last.returned,
+        q.row_id
     FROM queue_states AS q LEFT JOIN LATERAL (
-        SELECT a.attempt, a.event, a.ended_at FROM attempts AS a
+        SELECT a.attempt, a.event, a.ended_at, a.returned FROM attempts AS a
         WHERE (q.attempts > 0 OR q.status = 'REPORT') AND a.message_id = q.message_id AND a.row_id = q.row_id
         ORDER BY a.attempt DESC, a.event = 'deferred', a.ended_at DESC LIMIT 1
     ) AS last ON true
@@ -84,9 +85,9 @@ FROM (
 ) AS waiting
 UNION ALL
 SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(code, 0),
-    nullif(reply, ''), row_id
+    nullif(reply, ''), returned, row_id
 FROM (
-    SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt, ended_at, code, reply
+    SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt, ended_at, code, reply, returned
     FROM attempts WHERE (SELECT sees_all_mail()) OR submitted_by = acting()
     ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC, event <> 'unknown'
 ) AS last
@@ -104,11 +105,13 @@ COMMENT ON COLUMN message_status.next_attempt IS 'When it is due; null if it is 
 COMMENT ON COLUMN message_status.at IS 'Since when the state is this one.';
 COMMENT ON COLUMN message_status.code IS 'Reply code of the last attempt; null if it had none.';
 COMMENT ON COLUMN message_status.reply IS 'Text of the last reply, or the reason.';
+COMMENT ON COLUMN message_status.returned IS
+    'As attempts.returned of the last attempt: a failure that a DSN or a callback reported later. The state stays.';
 COMMENT ON COLUMN message_status.row_id IS 'queue.id of the recipient''s row, which may be gone.';
 
 CREATE FUNCTION status(ids bigint[]) RETURNS TABLE (
     message_id bigint, recipient text, state text, attempts integer, next_attempt timestamptz,
-    at timestamptz, code integer, reply text
+    at timestamptz, code integer, reply text, returned text
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100  -- STABLE: all statements have the caller's snapshot
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
     SET max_parallel_workers_per_gather = 0 AS $$
@@ -129,7 +132,7 @@ BEGIN
     wanted := ARRAY(SELECT DISTINCT id FROM unnest(ids) AS id WHERE id IS NOT NULL ORDER BY id);
     PERFORM FROM attempts WHERE false;  -- the lock of this statement keeps all days of the log: none is dropped from here on
     IF cardinality(wanted) <= few THEN
-        RETURN QUERY SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply
+        RETURN QUERY SELECT s.message_id, s.recipient, s.state, s.attempts, s.next_attempt, s.at, s.code, s.reply, s.returned
         FROM message_status AS s WHERE s.message_id = ANY (wanted) ORDER BY s.message_id, s.row_id;
         RETURN;
     END IF;
@@ -149,20 +152,20 @@ BEGIN
     RETURN QUERY EXECUTE format($query$
         WITH last AS MATERIALIZED (
             SELECT DISTINCT ON (message_id, row_id) message_id, row_id, recipient, event, attempt,
-                ended_at, code, reply, submitted_by
+                ended_at, code, reply, returned, submitted_by
             FROM (%s) AS log ORDER BY message_id, row_id, attempt DESC, event = 'deferred', ended_at DESC, event <> 'unknown'
         ), waiting AS MATERIALIZED (
             SELECT * FROM queue_states WHERE message_id = ANY ($1)
         )
-        SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply FROM (
+        SELECT message_id, recipient, state, attempts, next_attempt, at, code, reply, returned FROM (
             SELECT message_id, q.recipient,
                 row_state(status, lease_until, report_kind, once, attempts, attempt, event) AS state,
                 attempts, next_attempt, coalesce(since, CASE WHEN attempts > 0 THEN ended_at END, ts) AS at,
-                q.code, q.reply, row_id, q.submitted_by
+                q.code, q.reply, last.returned, row_id, q.submitted_by
             FROM waiting AS q LEFT JOIN last USING (message_id, row_id)
             UNION ALL
             SELECT message_id, recipient, log_state(event), attempt, NULL, ended_at, nullif(code, 0),
-                nullif(reply, ''), row_id, submitted_by
+                nullif(reply, ''), returned, row_id, submitted_by
             FROM last WHERE NOT EXISTS (SELECT FROM queue AS q WHERE q.id = last.row_id)
         ) AS found
         WHERE (SELECT sees_all_mail()) OR submitted_by = acting()

@@ -122,6 +122,13 @@ async def status(config: Path, message_ids: tuple[int, ...], form: Form) -> None
         sys.exit(EXIT_FAILURE)
 
 
+def _reply(row: dict[str, Any]) -> str:
+    """Return the last reply, or the failure that was reported after it."""
+    if row["returned"]:
+        return f"returned: {row['returned']}"
+    return f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"
+
+
 _STATUS: dict[str, Column] = {
     "ID": "message_id",
     "RECIPIENT": "recipient",
@@ -129,7 +136,7 @@ _STATUS: dict[str, Column] = {
     "TRIES": "attempts",
     "AT": Cut(lambda row: instant(row["at"])),
     "NEXT ATTEMPT": lambda row: instant(row["next_attempt"]) if row["next_attempt"] else "-",
-    "REPLY": Cut(lambda row: f"{row['code'] or ''} {row['reply'] or ''}".strip() or "-"),
+    "REPLY": Cut(_reply),
 }
 
 

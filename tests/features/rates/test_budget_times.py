@@ -329,8 +329,9 @@ def test_mail_with_two_budgets_exceeds_neither(
 
 def common(db: psycopg.Connection, *keys: str) -> Grant:
     query = """
-        SELECT first, number, step FROM budget_reserve_common(%s, array_fill(NULL::float8, ARRAY[2]),
-            array_fill(1.0::float8, ARRAY[2]), 5, '0', '200 ms', '500 ms', 0.03, 0, 0, NULL)
+        SELECT first, number, step
+        FROM budget_reserve_common(%s, '{NULL,NULL}', '{1,1}', 5, '0', '200 ms', '500 ms', 0.03,
+            0, 0, NULL)
     """
     (row,) = db.execute(query.encode(), (list(keys),)).fetchall()
     return row
@@ -352,8 +353,9 @@ def test_sessions_share_two_budgets_in_any_order(database: str, db: psycopg.Conn
         grants = list(pool.map(work, range(4)))
 
     def gaps(several: list[list[Grant]]) -> list[timedelta]:
-        each = (first + n * step for g in several for first, number, step in g for n in range(number))
-        return [b - a for a, b in pairwise(sorted(each))]
+        made = (grant for each in several for grant in each)
+        times = sorted(first + n * step for first, number, step in made for n in range(number))
+        return [b - a for a, b in pairwise(times)]
 
     assert len(gaps(grants[:3])) > 50
     assert min(gaps(grants[:3])) >= timedelta(microseconds=5149)

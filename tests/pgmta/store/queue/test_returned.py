@@ -46,3 +46,9 @@ async def test_the_attempt_is_noted_once(database: str, db: psycopg.Connection) 
         (2, "unknown_user", "550 5.1.1 who", 250, "taken"),
         (11, "policy", "x" * 1020, 250, "taken"),
     ]
+    query = "SELECT state, code, returned FROM status(ARRAY[5] || %s::bigint[]) ORDER BY returned"
+    for more in (list[int](), list(range(100, 300))):  # few ids and many
+        assert db.execute(query, (more,)).fetchall() == [
+            ("delivered", 250, "550 5.1.1 who"), ("delivered", 250, "x" * 1020),
+            ("delivered", 250, None), ("failed", 250, None),
+        ]  # fmt: skip

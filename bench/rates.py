@@ -70,8 +70,8 @@ and a next hop in a third one notes the time of each MAIL. "most" is the largest
 of a second, or of a minute for less than one per second. "stop" is a SIGSTOP of {STOPPED_S:g} s
 after {QUIET_S:g} s, "restart" a SIGTERM and a SIGKILL of two processes, which start again, "jobs"
 two jobs of the campaign, and with "clock" three clocks are
-{", ".join(f"{c:+d}" for c in CLOCK_ERRORS_S)} s wrong. With "{TWO_RATES}" the route of a campaign has a
-rate, too, {ROUTE_FACTOR} times as high.
+{", ".join(f"{c:+d}" for c in CLOCK_ERRORS_S)} s wrong. With "{TWO_RATES}" the route of the
+campaign has a rate, too, {ROUTE_FACTOR} times as high.
 "rivals" are two campaigns with one credential, beside one with another credential, whose share
 counts, and {LOOKS_PER_S} looks a second at the jobs and the queue. Milliseconds are round trips to
 PostgreSQL. "{SLOW_SYNC}" is a disk whose syncs take {SLOW_SYNC_MS} ms longer (needs cc), "{BUSY}" a

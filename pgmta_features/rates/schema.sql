@@ -233,10 +233,13 @@ COMMENT ON FUNCTION budget_reserve IS
     '`together` reserves one batch, at most budget_batch(), all of which begins at the first time, or up to 20 ms later '
     'with one per second or more: budget_began() says when.';
 
-CREATE FUNCTION budget_next(key text, OUT wait double precision, OUT batch integer) LANGUAGE plpgsql STABLE SECURITY DEFINER
+CREATE FUNCTION budget_next(key text, OUT wait double precision, OUT batch integer) LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $$
+DECLARE
+    present timestamptz := clock_timestamp();
 BEGIN
-    SELECT greatest(extract(epoch FROM b.next_at - clock_timestamp()), 0), budget_batch(b.rate) INTO wait, batch
+    -- a new budget has the time -infinity, from which PostgreSQL 15 subtracts nothing
+    SELECT extract(epoch FROM greatest(b.next_at, present) - present), budget_batch(b.rate) INTO wait, batch
     FROM budgets AS b WHERE b.key = budget_next.key ORDER BY b.generation DESC LIMIT 1;
 END $$;
 COMMENT ON FUNCTION budget_next IS

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -41,9 +42,10 @@ ABOUT = f"""Measure how soon tokens become mail, and whether a budget holds.
 Accounts are inserted in bursts, and collectors of one or several queued make their mail, which a
 next hop takes. "First" and "last" are the times from the commit of a burst to MAIL of its first
 and last mail. "Most" is the largest number of tokens that were collected in any window of a second,
-or of 1/rate for less than one per second; "share" that of the rate while tokens wait.
-{EXIT_CODES_HELP}the 99th percentile of the first mail is above {FIRST_S:g} s, a window has more
-than the rate (rounded up), or less than {LEAST_SHARE:g} of it is used."""
+or of 1/rate for less than one per second; "share" is that of the rate while tokens of a burst wait,
+the median of the bursts. Other work delays it. {EXIT_CODES_HELP}the 99th percentile of the
+first mail is above {FIRST_S:g} s, a window has more than the rate (rounded up), or less than
+{LEAST_SHARE:g} of it is used."""
 
 _TEMPLATE = """
 INSERT INTO pgmta.templates (name, version, sender, from_field, subject, body, words) VALUES
@@ -203,10 +205,10 @@ def measure(run: Run, server: Server, directory: Path, commands: Path) -> Outcom
         line.close()
     collected = [times for _, _, times in bursts]
     everything = sorted(at for times in collected for at in times)
-    share = max(filter(None, (_share(run, times) for times in collected)), default=None)
+    shares = [share for times in collected if (share := _share(run, times)) is not None]
     return Outcome(
         run, [first for first, _, _ in bursts], [last for _, last, _ in bursts],
-        most_in(everything, run.window), share, len(everything),
+        most_in(everything, run.window), median(shares) if shares else None, len(everything),
     )  # fmt: skip
 
 

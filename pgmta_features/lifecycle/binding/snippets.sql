@@ -47,30 +47,7 @@ GRANT EXECUTE ON FUNCTION @place@.pgmta_activate(text, text, jsonb) TO pgmta_bin
 
 -- name: apart
 
--- functions of the application run as pgmta_binding, which owns the functions that call them
-CREATE OR REPLACE FUNCTION lifecycle_bound.redeem(calls text, account text, email text, data jsonb) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS @quote@
-DECLARE
-    parts text[] := parse_ident($1);
-    result boolean;
-BEGIN
-    @guard@
-    EXECUTE format('SELECT %I.%I($1, $2, $3)', parts[1], parts[2]) INTO result USING $2, $3, $4;
-    RETURN result;
-END @quote@;
-CREATE OR REPLACE FUNCTION lifecycle.redeem(calls text, account text, email text, data jsonb) RETURNS boolean
-LANGUAGE plpgsql AS @quote@
-DECLARE
-    path pg_catalog.text := pg_catalog.current_setting('search_path');
-    fault pg_catalog.text := lifecycle.calls_fault($1);
-    result pg_catalog.bool;
-BEGIN
-    @refusal@
-    IF fault IS NOT NULL THEN RAISE EXCEPTION '%', fault USING ERRCODE = 'undefined_function'; END IF;
-    result := lifecycle_bound.redeem($1, $2, $3, $4);
-    @unchanged@
-    RETURN result;
-END @quote@;
+SELECT lifecycle.binding_role_redeems();  -- functions of actions are of another role, too
 GRANT USAGE ON SCHEMA pgmta TO pgmta_binding;
 -- who owns functions may create some; this code may not use the schema, so that it can't alter them
 GRANT CREATE ON SCHEMA lifecycle_bound TO pgmta_binding;
@@ -78,7 +55,6 @@ ALTER FUNCTION lifecycle_bound.account_rows(text[]) OWNER TO pgmta_binding;
 ALTER FUNCTION lifecycle_bound.account_named(text) OWNER TO pgmta_binding;
 ALTER FUNCTION lifecycle_bound.account_lock(text) OWNER TO pgmta_binding;
 ALTER FUNCTION lifecycle_bound.account_activate(text, text) OWNER TO pgmta_binding;
-ALTER FUNCTION lifecycle_bound.redeem(text, text, text, jsonb) OWNER TO pgmta_binding;
 REVOKE CREATE ON SCHEMA lifecycle_bound FROM pgmta_binding;
 GRANT USAGE ON SCHEMA lifecycle TO @owner@;
 GRANT EXECUTE ON FUNCTION @called@ TO @owner@;

@@ -18,7 +18,7 @@ _LINE = re.compile(r"^( *)@([a-z_]+)@\n", re.MULTILINE)
 _SNIPPET = re.compile(r"^-- name: (\w+)\n(.*?)\n(?=\n-- name: |\Z)", re.MULTILINE | re.DOTALL)
 _OF_LIFECYCLE = (
     "account_rows(text[])", "account_named(text)", "account_lock(text)",
-    "account_activate(text, text)", "redeem(text, text, text, jsonb)",
+    "account_activate(text, text)",
 )  # fmt: skip
 """The functions in lifecycle_bound."""
 _CALLED = (

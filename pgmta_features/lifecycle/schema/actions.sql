@@ -114,7 +114,7 @@ BEGIN
             'Set confirmed_by to email or both.');
     END IF;
     IF NEW.calls IS NOT NULL THEN
-        fault := calls_fault(NEW.calls);
+        fault := (SELECT f.fault FROM calls_found(NEW.calls) AS f);
         IF fault IS NOT NULL THEN PERFORM action_refuse(NEW.name, 'calls', fault); END IF;
     END IF;
     IF to_regrole(quote_ident(NEW.asker)) IS NULL AND NEW.asker IS NOT NULL THEN

@@ -83,38 +83,107 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION path_unchanged IS 'Raises an error if search_path is no longer what it was.';
 
-CREATE FUNCTION calls_fault(calls text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION calls_found(calls text, OUT ours boolean, OUT fault text) LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     parts text[] := CASE WHEN calls ~ '^("([^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)[.]("([^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)$'
         THEN parse_ident(calls) END;
     owner oid := (SELECT n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'lifecycle');
-    -- the bound table belongs to another role
-    apart boolean := coalesce((SELECT i.bound -> 'apart' = 'true' FROM lifecycle.installation AS i), false);
     known text[];
     function record;
 BEGIN
-    IF parts IS NULL THEN RETURN format('%s is no name of a function with its schema', to_json(left(calls, 100))); END IF;
-    SELECT p.prorettype = 'boolean'::regtype AND NOT p.proretset AND p.prokind = 'f' AS fits,
+    IF parts IS NULL THEN
+        fault := format('%s is no name of a function with its schema', to_json(left(calls, 100)));
+        RETURN;
+    END IF;
+    SELECT p.prorettype = 'boolean'::regtype AND NOT p.proretset AND p.prokind = 'f' AS fits, p.prosecdef AS as_owner,
+        p.proowner = owner AS of_owner, f.rolname AS role,
+        f.rolsuper OR pg_has_role(f.oid, owner, 'MEMBER') AS powerful,
         -- nobody else may put another function in its place, which would run with the rights of the owner
         p.proowner = owner AND (n.nspowner = owner OR r.rolsuper OR r.rolname = 'pg_database_owner'
             AND owner = (SELECT d.datdba FROM pg_database AS d WHERE d.datname = current_database())) AS ours,
-        CASE WHEN apart THEN has_schema_privilege('pgmta_binding', n.oid, 'USAGE')
-            AND has_function_privilege('pgmta_binding', p.oid, 'EXECUTE') END AS callable
+        (SELECT string_agg(g.command, ' ') FROM (VALUES
+            (format('GRANT USAGE ON SCHEMA %I TO pgmta_binding;', n.nspname),
+                has_schema_privilege(b.oid, n.oid, 'USAGE')),
+            (format('GRANT EXECUTE ON FUNCTION %s(text, text, jsonb) TO pgmta_binding;', calls),
+                has_function_privilege(b.oid, p.oid, 'EXECUTE'))) AS g (command, has) WHERE g.has IS NOT TRUE) AS lacks,
+        EXISTS (SELECT FROM pg_proc AS o WHERE o.oid = to_regprocedure('lifecycle_bound.redeem(text, text, text, jsonb)')
+            AND o.proowner = b.oid) AS prepared
     INTO function
     FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace JOIN pg_roles AS r ON r.oid = n.nspowner
-    WHERE p.oid = to_regprocedure(format('%I.%I(text,text,jsonb)', parts[1], parts[2]));
+        JOIN pg_roles AS f ON f.oid = p.proowner LEFT JOIN pg_roles AS b ON b.rolname = 'pgmta_binding'
+    -- without to_regprocedure(), which asks for a right to the schema
+    WHERE n.nspname = parts[1] AND p.proname = parts[2] AND oidvectortypes(p.proargtypes) = 'text, text, jsonb';
     IF NOT FOUND THEN
         known := ARRAY(SELECT DISTINCT format('%I.%I', n.nspname, p.proname)
             FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
             WHERE oidvectortypes(p.proargtypes) = 'text, text, jsonb' AND p.prorettype = 'boolean'::regtype);
-        RETURN format('there is no function %s(text, text, jsonb)', calls)
+        fault := format('there is no function %s(text, text, jsonb)', calls)
             || coalesce(': did you mean ' || pgmta.nearest_word(calls, known) || '?', '');
+        RETURN;
     END IF;
-    RETURN CASE WHEN NOT function.fits THEN format('%s(text, text, jsonb) does not return one boolean', calls)
-        WHEN NOT function.callable THEN format('the role pgmta_binding may not call %s(text, text, jsonb)', calls)
-        WHEN NOT apart AND NOT function.ours THEN format('%s and its schema have to belong to %s, who runs it', calls, owner::regrole) END;
+    ours := function.ours;
+    fault := CASE WHEN NOT function.fits THEN format('%s(text, text, jsonb) does not return one boolean', calls)
+        WHEN ours THEN NULL
+        WHEN function.of_owner THEN format('the schema of %s has to belong to %s, who runs it', calls, owner::regrole)
+        WHEN function.powerful THEN format('%s belongs to %I, who has the rights of %s too', calls, function.role, owner::regrole)
+        WHEN NOT function.as_owner THEN format('%s has no SECURITY DEFINER, so it would not run as %I', calls, function.role)
+        WHEN NOT function.prepared THEN
+            'the role pgmta_binding calls functions of other roles, after SELECT lifecycle.binding_role_redeems()'
+        WHEN function.lacks IS NOT NULL THEN format('the role pgmta_binding may not call it: %I runs %s', function.role, function.lacks)
+        END;
 END $$;
-COMMENT ON FUNCTION calls_fault IS 'Why a function of the application can''t be called by redeem(); null if it can.';
+COMMENT ON FUNCTION calls_found IS
+    'Whether a function of the application belongs to the owner of the schema, and why redeem() can''t call it; null if it can.';
+
+CREATE FUNCTION redeem_own(calls text, account text, email text, data jsonb) RETURNS boolean LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parts text[] := parse_ident(calls);
+    result boolean;
+BEGIN
+    EXECUTE format('SELECT %I.%I($1, $2, $3)', parts[1], parts[2]) INTO result USING account, email, data;
+    RETURN result;
+END $$;
+COMMENT ON FUNCTION redeem_own IS 'Calls a function of the owner of the schema.';
+
+CREATE FUNCTION lifecycle_bound.redeem(calls text, account text, email text, data jsonb) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parts text[] := parse_ident(calls);
+    result boolean;
+BEGIN
+    -- before binding_role_redeems(), and in a database that was restored without owners, it would have the rights of the owner
+    IF current_user <> 'pgmta_binding' THEN
+        RAISE EXCEPTION 'the function that calls those of other roles lost its owner' USING
+            ERRCODE = 'insufficient_privilege', HINT = 'The owner runs: SELECT lifecycle.binding_role_redeems();';
+    END IF;
+    EXECUTE format('SELECT %I.%I($1, $2, $3)', parts[1], parts[2]) INTO result USING account, email, data;
+    RETURN result;
+END $$;
+COMMENT ON FUNCTION lifecycle_bound.redeem IS 'Calls a function of another role, which runs with the rights of that role.';
+
+-- without a search_path of its own, so that it notices whether that of its caller was changed
+CREATE FUNCTION redeem(calls text, account text, email text, data jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    path pg_catalog.text := pg_catalog.current_setting('search_path');
+    found pg_catalog.record;
+    result pg_catalog.bool;
+BEGIN
+    SELECT f.ours, f.fault INTO found FROM lifecycle.calls_found($1) AS f;
+    IF found.fault IS NOT NULL THEN
+        RAISE EXCEPTION '%', found.fault USING ERRCODE = 'undefined_function';
+    ELSIF found.ours THEN
+        RETURN lifecycle.redeem_own($1, $2, $3, $4);
+    END IF;
+    PERFORM lifecycle.application_code();
+    result := lifecycle_bound.redeem($1, $2, $3, $4);
+    PERFORM lifecycle.path_unchanged(path);
+    RETURN result;
+END $$;
+COMMENT ON FUNCTION redeem IS
+    'Calls a function of the application for a token, and returns what it says. One of the owner of the schema runs with '
+    'the rights of the owner, one of another role with those of that role.';
 
 CREATE FUNCTION accounts_check() RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
@@ -150,3 +219,22 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION binding_role IS
     'Makes the role pgmta_binding, and the caller a member. Returns null, or what a superuser has to run before.';
+
+
+CREATE FUNCTION binding_role_redeems() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    before text := lifecycle.binding_role();
+BEGIN
+    IF before IS NOT NULL THEN
+        RAISE EXCEPTION 'functions of other roles are called by pgmta_binding' USING
+            ERRCODE = 'insufficient_privilege', HINT = format('A superuser runs: %s', before);
+    ELSIF pg_get_userbyid((SELECT p.proowner FROM pg_proc AS p
+            WHERE p.oid = 'lifecycle_bound.redeem(text, text, text, jsonb)'::regprocedure)) <> 'pgmta_binding' THEN
+        -- who owns functions may create some; the code that they call may not use the schema, so that it can't alter them
+        GRANT CREATE ON SCHEMA lifecycle_bound TO pgmta_binding;
+        ALTER FUNCTION lifecycle_bound.redeem(text, text, text, jsonb) OWNER TO pgmta_binding;
+        REVOKE CREATE ON SCHEMA lifecycle_bound FROM pgmta_binding;
+    END IF;
+END $$;
+COMMENT ON FUNCTION binding_role_redeems IS
+    'Lets functions of other roles be called for tokens. The owner of the schema calls it once.';

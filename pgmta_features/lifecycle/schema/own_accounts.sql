@@ -47,16 +47,3 @@ CREATE OR REPLACE FUNCTION account_activate(number bigint) RETURNS boolean LANGU
     SELECT count(*) > 0 FROM changed
 $$;
 COMMENT ON FUNCTION account_activate IS 'Activates a provisioned account; returns whether it was one.';
-
-CREATE OR REPLACE FUNCTION redeem(calls text, account text, email text, data jsonb) RETURNS boolean LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    parts text[] := parse_ident(calls);
-    fault text := lifecycle.calls_fault(calls);
-    result boolean;
-BEGIN
-    IF fault IS NOT NULL THEN RAISE EXCEPTION '%', fault USING ERRCODE = 'undefined_function'; END IF;
-    EXECUTE format('SELECT %I.%I($1, $2, $3)', parts[1], parts[2]) INTO result USING account, email, data;
-    RETURN result;
-END $$;
-COMMENT ON FUNCTION redeem IS 'Calls a function of the application for a token, with the rights of the owner; returns what it says.';

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import errors as pg_errors
+from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
 from tests.features.lifecycle.shop import calls, open_shop, put_mail
@@ -60,7 +62,7 @@ def secret(db: psycopg.Connection, token: int) -> bytes:
         ({"calls": "shop.leaf"}, "no function shop.leaf.*did you mean shop.leave?", ""),
         ({"calls": "shop.leave(text)"}, "is no name of a function", ""),
         ({"calls": "shop.counts"}, "does not return one boolean", ""),
-        ({"calls": "public.foreign"}, "have to belong to", ""),
+        ({"calls": "public.foreign"}, "belongs to .*, who has the rights of", ""),
         ({"asker": "pgmta_submitt"}, 'column asker: there is no role "pgmta_submitt"',
          "Did you mean pgmta_submit?"),
         ({"url": "shop.example/take"}, "column url", ""),
@@ -93,6 +95,53 @@ def test_bad_rows_are_not_stored(
         )
     assert hint in (caught.value.diag.message_hint or "")
     assert column(shop, "SELECT name FROM actions WHERE name IN ('other', 'Bad-Name')") == []
+
+
+def test_a_function_of_another_role_has_the_rights_of_that_role(
+    shop: psycopg.Connection, database: str
+) -> None:
+    put_mail(shop, "plain", "{{link}}")
+    names = {name: f"{name}_{uuid.uuid4().hex[:8]}" for name in ("app", "web")}
+    shop.execute(
+        f"CREATE ROLE {names['app']}; CREATE ROLE {names['web']} LOGIN IN ROLE pgmta_web;"
+        f"CREATE SCHEMA app AUTHORIZATION {names['app']}; SET ROLE {names['app']};"
+        "CREATE TABLE app.calls (account text, who name);"
+        "CREATE FUNCTION app.note(account text, email text, data jsonb) RETURNS boolean"
+        " SECURITY DEFINER BEGIN ATOMIC"
+        " INSERT INTO app.calls VALUES (account, current_user) RETURNING true; END;"
+        "RESET ROLE".encode()
+    )
+    try:
+        insert = "INSERT INTO actions (name, template, calls) VALUES ('note', 'plain', 'app.note')"
+        with pytest.raises(psycopg.Error, match="after SELECT lifecycle.binding_role_redeems"):
+            shop.execute(insert)
+        (owner,) = fetch(
+            shop, "SELECT relowner::regrole::text FROM pg_class WHERE relname = 'actions'"
+        )
+        shop.execute(f"SET ROLE {owner}; SELECT binding_role_redeems(); RESET ROLE".encode())
+        with pytest.raises(psycopg.Error, match="runs GRANT USAGE ON SCHEMA app TO pgmta_binding"):
+            shop.execute(insert)
+        shop.execute("GRANT USAGE ON SCHEMA app TO pgmta_binding")
+        shop.execute(insert)
+        shop.execute("SELECT ask('note', '1')")
+        (secret,) = fetch(shop, "SELECT secret FROM tokens WHERE action = 'note'")
+        consume = "SELECT why FROM lifecycle.token_consume(%s, 'note')"
+        # code of another role could leave something in a session that sees all mail
+        with pytest.raises(pg_errors.InsufficientPrivilege, match="sees all mail"):
+            shop.execute(consume, [secret])
+        with psycopg.connect(make_conninfo(database, user=names["web"]), autocommit=True) as web:
+            assert fetch(web, consume, secret) == (None,)
+            # it would run as pgmta_binding now, so it is not called
+            shop.execute("ALTER FUNCTION app.note SECURITY INVOKER")
+            shop.execute("INSERT INTO tokens (action, account) VALUES ('note', 2)")
+            (secret,) = fetch(shop, "SELECT secret FROM tokens WHERE account = 2")
+            with pytest.raises(psycopg.Error, match="no SECURITY DEFINER"):
+                web.execute(consume, [secret])
+        assert column(shop, "SELECT who FROM app.calls") == [names["app"]]
+    finally:
+        shop.execute("DROP SCHEMA lifecycle, lifecycle_bound CASCADE; DROP OWNED BY pgmta_binding")
+        for role in names.values():
+            shop.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
 
 
 @pytest.mark.parametrize(

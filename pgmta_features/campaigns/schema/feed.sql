@@ -77,10 +77,11 @@ BEGIN
     -- no attempt begins before a later commit, whose fsync makes this one durable too
     PERFORM set_config('synchronous_commit', 'off', true);
     -- a worker that finds the credential locked leaves it to the other: what fits into the queue is counted under this lock
+    room := (SELECT 1 FROM credential_use AS u WHERE u.credential = campaign_feed.credential FOR UPDATE SKIP LOCKED);
+    IF room IS NULL THEN RETURN; END IF;
+    -- separate statements, whose snapshots have what others committed under the lock: another template, or what they fed
     SELECT c.* INTO campaign FROM credential_use AS u JOIN campaigns AS c ON c.id = u.campaign_id
-    WHERE u.credential = campaign_feed.credential FOR UPDATE OF u SKIP LOCKED;
-    IF campaign.id IS NULL THEN RETURN; END IF;
-    -- a separate statement, whose snapshot has what the last one under the lock has fed
+    WHERE u.credential = campaign_feed.credential;
     -- mail in flight for long hangs, or its worker died: it keeps no other mail back. But a row waits for its time under
     -- a lease, for most / rate; with the double of it the feed of such mail is slower than the rate
     room := most - (

@@ -69,7 +69,8 @@ def test_one_person(
         done = run(tmp_path, database, "forget", JOE.upper(), *words)
         assert done.exit_code == 0, done.output
         lines = [line.rsplit(maxsplit=len(end) + 1)[:] for line in done.output.splitlines()]
-        assert {line[0].strip(): line[1] for line in lines} == expected
+        numbers = {line[0].strip(): line[1] for line in lines}
+        assert expected.items() <= numbers.items()  # other features have parts of their own
         assert all(line[2:] == end for line in lines)
     dump = subprocess.run(
         [tool("pg_dump"), "--data-only", database], capture_output=True, check=True, text=True
@@ -82,7 +83,8 @@ def test_one_person(
     found = run(tmp_path, database, "suppression", "list", JOE)
     assert "hmac:" in found.output
     assert "forgotten" in found.output
-    assert run(tmp_path, database, "forget", JOE, "--dry-run").output.split().count("0") == 8
+    again = run(tmp_path, database, "forget", JOE, "--dry-run").output
+    assert again.split().count("0") == len(numbers)
     released = run(tmp_path, database, "suppression", "remove", JOE, "--all-tenants")
     assert (released.exit_code, campaign.suppressed(JOE)) == (0, [False])
 

@@ -43,10 +43,10 @@ BEGIN
     ELSIF found.body IS NULL AND campaign_by_sms(campaign) THEN
         PERFORM submit_refuse('template', 'it has no plain text, which is the SMS');
     END IF;
-    -- all who may get mail yet, by a retry too
+    -- all but forgotten persons: a provider may report a failure of sent mail later, which a retry takes, and a copy has all
     SELECT r.number, w.problem INTO lacking
     FROM campaign_recipients AS r, LATERAL campaign_words(r.params, found.words) AS w
-    WHERE r.campaign_id = campaign AND r.state NOT IN ('sent', 'invalid') AND w.problem IS NOT NULL
+    WHERE r.campaign_id = campaign AND r.recipient <> '' AND w.problem IS NOT NULL
     ORDER BY r.number LIMIT 1;
     IF lacking.number IS NOT NULL THEN
         PERFORM submit_refuse('template', format('%s (recipient %s)', lacking.problem, lacking.number), NULL,

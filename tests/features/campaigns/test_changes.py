@@ -71,11 +71,12 @@ def test_words_that_recipients_lack_refuse_a_template(db: psycopg.Connection) ->
     put_version(db, 2, '{"name": ["text"], "city": ["text"]}')
     db.execute("""UPDATE campaign_recipients SET params = params || '{"city": "Ulm"}'
         WHERE number <> 4""")
-    db.execute("UPDATE campaign_recipients SET state = 'failed' WHERE number = 4")
-    with pytest.raises(pg_errors.InvalidParameterValue) as refused:
-        exchange(db, campaign, 2)
-    assert "template: city: a word is missing (recipient 4)" in str(refused.value)
-    db.execute("UPDATE campaign_recipients SET state = 'sent' WHERE number = 4")
+    for state in ("failed", "sent"):  # a provider may say later that sent mail failed
+        db.execute("UPDATE campaign_recipients SET state = %s WHERE number = 4", (state,))
+        with pytest.raises(pg_errors.InvalidParameterValue) as refused:
+            exchange(db, campaign, 2)
+        assert "template: city: a word is missing (recipient 4)" in str(refused.value)
+    db.execute("UPDATE campaign_recipients SET recipient = '', params = '{}' WHERE number = 4")
     assert exchange(db, campaign, 2, None) == 4
 
 

@@ -51,7 +51,8 @@ class TokenBatch(NamedTuple):
 class LeasedToken(NamedTuple):
     """A token that a collector prints, if it is not `expired`.
 
-    `expires_at` is in seconds since 1970.
+    `login` is '' for a mailbox without an account. `code` is None unless the action has one, which
+    the signature covers then. `expires_at` is in seconds since 1970.
     """
 
     token: int

@@ -153,13 +153,12 @@ class LineOutput:
         leased = [each for each in found if not each.expired]
         expired = len(found) - len(leased)
         signed = [
-            (each, keys.ring(purpose_of(each.action), each.action).sign(each.secret, _code(each)))
+            (each, keys.ring(purpose_of(each.action), each.action).sign(each.secret, each.code or ""))
             for each in leased
-            if each.email and each.login
+            if each.email
         ]
         line, refused = self._frame(signed)
-        refused += [(each.token, "its account has no mailbox or no login")
-                    for each in leased if not (each.email and each.login)]  # fmt: skip
+        refused += [(each.token, "its account has no mailbox") for each in leased if not each.email]
         if line:
             await asyncio.to_thread(self._print, line)
         if found:
@@ -170,7 +169,3 @@ class LineOutput:
     def _print(self, line: str) -> None:
         self._stream.write(f"{line}\n")
         self._stream.flush()
-
-
-def _code(token: LeasedToken) -> str:
-    return (token.code or "") if token.action == "password_recovery" else ""

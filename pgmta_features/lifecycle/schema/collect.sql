@@ -265,7 +265,7 @@ DECLARE
 BEGIN
     RETURN QUERY
         SELECT t.id, t.action, coalesce(t.email, a.email, ''), coalesce(a.login, ''), t.secret,
-            CASE WHEN o.code OR o.name = 'activation' THEN t.code::text END, t.expires_at, t.expires_at <= epoch()
+            CASE WHEN o.code THEN t.code::text END, t.expires_at, t.expires_at <= epoch()
         FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
         JOIN actions AS o ON o.name = t.action
         LEFT JOIN account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a

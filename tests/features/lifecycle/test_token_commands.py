@@ -16,10 +16,12 @@ from pathlib import Path
 import psycopg
 import pytest
 from click.testing import CliRunner
+from psycopg.types.json import Jsonb
 
 from pgmta.command import EXIT_PIPE
 from pgmta.compose.token import KeyRing, KeyRings, Purpose, TokenKey, secret_of
 from queued.cli.queuectl import main
+from tests.features.lifecycle.shop import open_shop
 from tests.features.lifecycle.tokens import add_accounts
 from tests.support.daemons import ROOT
 from tests.support.rows import fetch
@@ -169,6 +171,30 @@ def test_collect_prints_and_marks(accounts: psycopg.Connection, database: str, f
     taken = fetch(accounts, f"{sums} FROM collections")
     assert taken == ((4, 0, 1) if form == "json" else (3, 1, 1))
     assert "tokens expired" in errors
+
+
+def test_collect_prints_every_action(accounts: psycopg.Connection, database: str) -> None:
+    """A code is signed where an action has one, and a mailbox without an account has no login."""
+    open_shop(accounts)
+    (account,) = fetch(accounts, "SELECT min(id) FROM accounts")
+    accounts.execute("SELECT ask('deletion', %s)", (str(account),))
+    data = Jsonb({"team": "Sales", "host": "Ann"})
+    accounts.execute("SELECT ask('invitation', email => 'eve@b.example', data => %s)", (data,))
+    with subprocess.Popen(
+        [COMMAND, "lifecycle", "collect"], env=environment(database), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, cwd=ROOT,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        by_action = {token["action"]: token for token in json.loads(process.stdout.readline())}
+        until(lambda: fetch(accounts, "SELECT count(*) FROM waiting_tokens") == (0,))
+        process.terminate()
+    deletion, invitation = by_action["deletion"], by_action["invitation"]
+    ring = KeyRing(CONFIRM, [TokenKey("k1", KEY)], "deletion")
+    assert ring.verify(deletion["secret"], deletion["code"])
+    assert ring.verify(deletion["secret"]) is None
+    assert (invitation["email"], invitation["login"]) == ("eve@b.example", "")
+    assert KeyRing(CONFIRM, [TokenKey("k1", KEY)], "invitation").verify(invitation["secret"])
+    assert fetch(accounts, "SELECT sum(refused)::integer FROM collections") == (0,)
 
 
 def test_collect_ends_when_nobody_reads_its_lines(

@@ -152,8 +152,9 @@ class LineOutput:
         found = await store.lease(limit, actions_of(self._collector, keys), _LEASE_S)
         leased = [each for each in found if not each.expired]
         expired = len(found) - len(leased)
+        rings = {name: keys.ring(purpose_of(name), name) for name in {t.action for t in leased}}
         signed = [
-            (each, keys.ring(purpose_of(each.action), each.action).sign(each.secret, each.code or ""))
+            (each, rings[each.action].sign(each.secret, each.code or ""))
             for each in leased
             if each.email
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,14 @@ import pytest
 from pydantic import ValidationError
 
 from pgmta.config.types import FOLDER
+from pgmta.errors import Stage
 from pgmta_features.callbacks.events import EventReader
 from pgmta_features.callbacks.proof import BodyMalformed, CallbackRequest
 from pgmta_features.callbacks.settings import CallbackSettings, interface_files
+from queued.answers.answer_rules import AnswerRules
+from queued.config import shipped_answers
+from queued.config.answer_index import shipped_index
+from queued.config.answer_text import parse_reply
 from tests.features.callbacks.provided import secret_file
 from tests.features.callbacks.test_callback_proofs import SENDGRID_KEY
 
@@ -134,6 +140,24 @@ def test_examples(tmp_path: Path, name: str, event: dict[str, Any], expected: st
 
 def test_each_interface_has_an_example() -> None:
     assert {name for name, _, _ in CASES} == set(interface_files())
+
+
+def test_whatsapp_errors_have_the_class_of_an_answer(tmp_path: Path) -> None:
+    """Of all codes that the answer rules spell out, and that the description has."""
+    classes = settings(tmp_path, "whatsapp").events.classes
+    rules = AnswerRules(shipped_index())
+    spelled = {
+        code
+        for book in shipped_answers()
+        for rule in book.rules
+        if "whatsapp" in (rule.provider or ())
+        for code in re.findall(r"(?<![\d\\])\d+(?![\d\\])", str(rule.text))
+    }
+    assert len(spelled) > 20
+    for code in {*spelled, *classes, "131000", "131026"}:
+        reply = parse_reply(f"554 5.3.0 HTTP 400 Bad Request error={code}")
+        answer = rules.read_reply(reply, "graph.facebook.com:443", Stage.END_OF_DATA)
+        assert classes.get(code, "other") == answer.answer_class, code
 
 
 def test_lists_in_lists(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ CREATE TABLE actions (
     name text PRIMARY KEY CONSTRAINT actions_name CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$' COLLATE "C"),
     template text NOT NULL,
     priority smallint NOT NULL DEFAULT 4 CONSTRAINT actions_priority CHECK (priority BETWEEN 0 AND 9),
-    expiry interval NOT NULL DEFAULT '15 minutes' CONSTRAINT actions_expiry CHECK (expiry >= '1 second'),
+    expiry interval NOT NULL DEFAULT '15 minutes' CONSTRAINT actions_expiry
+        CHECK (expiry BETWEEN '1 second' AND '366 days'),
     expiry_from text NOT NULL DEFAULT 'insert' CONSTRAINT actions_expiry_from CHECK (expiry_from IN ('insert', 'delivery')),
     confirmed_by text NOT NULL DEFAULT 'account'
         CONSTRAINT actions_confirmed_by CHECK (confirmed_by IN ('account', 'email', 'both')),
@@ -48,7 +49,7 @@ COMMENT ON COLUMN actions.sent_within IS 'For so many seconds its mail is tried,
 COMMENT ON COLUMN actions.titles IS 'Heading of the page of queued web, by language: {"en": "Delete your account"}.';
 COMMENT ON CONSTRAINT actions_name ON actions IS 'A word of a path.';
 COMMENT ON CONSTRAINT actions_priority ON actions IS 'As that of mail.';
-COMMENT ON CONSTRAINT actions_expiry ON actions IS 'At least a second.';
+COMMENT ON CONSTRAINT actions_expiry ON actions IS 'From a second to a year.';
 COMMENT ON CONSTRAINT actions_expiry_from ON actions IS 'insert or delivery.';
 COMMENT ON CONSTRAINT actions_confirmed_by ON actions IS 'account, email or both.';
 COMMENT ON CONSTRAINT actions_statuses ON actions IS 'provisioned, active and suspended.';

@@ -97,9 +97,13 @@ BEGIN
             AS faults, array_agg(e.token) AS judged
     INTO found
     FROM (
-        SELECT i.*, CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox' ELSE i.misfit END AS fault
+        SELECT i.*, CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox'
+            WHEN i.misfit IS NULL AND octet_length((i.params -> 'words')::text) > 65536
+                THEN 'the words are over 65536 octets' ELSE i.misfit END AS fault
         FROM (
-            SELECT p.place, p.at, p.waits, t.id AS token, m.email, mailbox_domain(m.email COLLATE "C") AS domain,
+            SELECT p.place, p.at, p.waits, t.id AS token, m.email,
+                -- no telephone number: its SMS would have the text of a mail
+                nullif(mailbox_domain(m.email COLLATE "C"), 'sms') AS domain,
                 o.template_id, o.sender, o.priority,
                 jsonb_build_object('_deadline', to_char(to_timestamp(least(t.expires_at, t.created_at + o.sent_within))
                     AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,

@@ -55,6 +55,7 @@ def secret(db: psycopg.Connection, token: int) -> bytes:
         ({"template": "change_of_address"}, "column confirmed_by: .*{{new_email}}", "both"),
         ({"priority": 10}, "actions_priority", ""),
         ({"expiry": "0"}, "actions_expiry", ""),
+        ({"expiry": "300000 years"}, "actions_expiry", ""),
         ({"expiry_from": "read"}, "actions_expiry_from", ""),
         ({"confirmed_by": "both", "proof": True, "url": "https://a.example"}, "actions_proof", ""),
         ({"statuses": ["aktive"]}, "actions_statuses", ""),
@@ -415,6 +416,19 @@ def test_a_missing_word_refuses_one_mail(shop: psycopg.Connection) -> None:
     taken, refused, _ = collect(shop)
     assert (taken, [reason for _, reason, _ in refused]) == (
         1, ["the word logo: there is no value"],
+    )  # fmt: skip
+
+
+def test_too_many_words_refuse_one_mail(shop: psycopg.Connection) -> None:
+    long = TEAM.obj | {"host": "x" * 65536}
+    shop.execute(
+        "INSERT INTO tokens (action, email, data) VALUES ('invitation', 'eve@b.example', %s)",
+        [Jsonb(long)],
+    )
+    invite(shop, "bob@b.example")
+    taken, refused, _ = collect(shop)
+    assert (taken, [reason for _, reason, _ in refused]) == (
+        1, ["the words are over 65536 octets"],
     )  # fmt: skip
 
 

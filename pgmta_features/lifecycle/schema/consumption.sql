@@ -246,6 +246,7 @@ CREATE FUNCTION mail_again(action text DEFAULT NULL, since interval DEFAULT '1 d
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
+    numbers bigint[];
     made integer;
 BEGIN
     IF mail_again.action IS NOT NULL AND NOT EXISTS (SELECT FROM actions AS a WHERE a.name = mail_again.action) THEN
@@ -253,10 +254,17 @@ BEGIN
     END IF;
     -- two calls would make two tokens of one
     PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, 0);
+    SELECT array_agg(DISTINCT t.account ORDER BY t.account) INTO numbers
+    FROM tokens AS t JOIN tokens_unsent(since) AS u ON u.token = t.id WHERE t.action = coalesce(mail_again.action, t.action);
+    -- An account that is deleted after its token is made would make the COMMIT fail. The INSERT no longer sees the tokens of
+    -- one that was deleted while these locks waited.
+    PERFORM account_lock(number) FROM unnest(numbers) AS number;
+    -- also where account_lock() locks nothing, because the session sees all mail
+    PERFORM FROM holders AS h WHERE h.number = ANY (numbers) ORDER BY h.number FOR KEY SHARE;
     INSERT INTO tokens (action, account, email, data, request)
     SELECT t.action, t.account, t.email, t.data, t.request
     FROM tokens AS t JOIN tokens_unsent(since) AS u ON u.token = t.id
-    WHERE t.action = coalesce(mail_again.action, t.action) ORDER BY t.id;
+    WHERE t.action = coalesce(mail_again.action, t.action) AND (t.account IS NULL OR t.account = ANY (numbers)) ORDER BY t.id;
     GET DIAGNOSTICS made = ROW_COUNT;
     RETURN made;
 END $$;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.features.lifecycle.test_check import check
 from tests.features.lifecycle.test_token_commands import COMMAND, environment
 from tests.features.lifecycle.tokens import collect
 from tests.support.rows import column, fetch
+from tests.support.waiting import until
 from tests.web.web import serving
 
 BIND = ("bind", "shop.customers", "--confirmed", "confirmed", "--blocked", "blocked", "--create")
@@ -175,6 +177,25 @@ def test_a_superuser_writes_customers(
     ]
     shop.execute("DELETE FROM shop.customers WHERE name = '2'")
     assert column(root, "SELECT recipient FROM pgmta.queue WHERE status <> 'DELETE'") == []
+
+
+def test_a_customer_who_is_deleted_meanwhile_gets_no_mail_again(
+    shop: psycopg.Connection, root: psycopg.Connection
+) -> None:
+    """The session of an operator can't lock customers, but what their tokens refer to."""
+    add = "INSERT INTO shop.customers (email, name) SELECT n || '@b.example', n"
+    root.execute(f"{add} FROM generate_series(1, 3) AS n".encode())
+    root.execute(
+        "UPDATE lifecycle.tokens"
+        " SET created_at = created_at - 3600, expires_at = lifecycle.epoch() - 60"
+    )
+    with psycopg.connect(root.info.dsn) as other, ThreadPoolExecutor() as pool:
+        other.execute("DELETE FROM shop.customers WHERE name = '2'")
+        made = pool.submit(fetch, shop, "SELECT lifecycle.mail_again()")
+        waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
+        until(lambda: column(root, waits, shop.info.backend_pid) == ["Lock"])
+        other.commit()
+        assert made.result() == (2,)
 
 
 def test_who_may_bind(root: psycopg.Connection, roles: dict[str, str]) -> None:

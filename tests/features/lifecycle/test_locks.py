@@ -14,6 +14,8 @@ from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import until
 
+WAITS = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
+
 
 def test_tokens_that_others_have_locked_make_no_work(
     accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
@@ -46,11 +48,29 @@ def test_of_clients_that_ask_together_one_gets_a_recovery(
     ):
         first.execute("SELECT lifecycle.recover('u1')")
         other = pool.submit(second.execute, "SELECT lifecycle.recover('u1')")
-        waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
-        until(lambda: column(accounts, waits, second.info.backend_pid) == ["Lock"])
+        until(lambda: column(accounts, WAITS, second.info.backend_pid) == ["Lock"])
         first.commit()
         other.result()
     assert column(accounts, "SELECT account FROM tokens") == [1]
+
+
+def test_an_account_that_is_deleted_meanwhile_gets_no_mail_again(
+    accounts: psycopg.Connection, database: str
+) -> None:
+    add_accounts(accounts, 3)
+    accounts.execute("UPDATE tokens SET created_at = created_at - 3600, expires_at = epoch() - 60")
+    with (
+        psycopg.connect(database) as first,
+        psycopg.connect(database, autocommit=True) as second,
+        ThreadPoolExecutor() as pool,
+    ):
+        first.execute("DELETE FROM lifecycle.accounts WHERE id = 2")
+        made = pool.submit(fetch, second, "SELECT lifecycle.mail_again()")
+        until(lambda: column(accounts, WAITS, second.info.backend_pid) == ["Lock"])
+        first.commit()
+        assert made.result() == (2,)
+    again = "SELECT account FROM tokens WHERE expires_at > epoch() ORDER BY id"
+    assert column(accounts, again) == [1, 3]
 
 
 def test_nobody_says_that_a_code_is_right_while_wrong_ones_are_not_counted(

@@ -51,7 +51,9 @@ BEGIN
     @refusal@
     ids := lifecycle_bound.account_named($1);
     @unchanged@
-    RETURN (SELECT pg_catalog.array_agg(n ORDER BY n) FROM pg_catalog.unnest(ids) AS i, lifecycle.account_number(i) AS n);
+    -- one that was deleted meanwhile has no number
+    RETURN (SELECT pg_catalog.array_agg(n ORDER BY n) FROM pg_catalog.unnest(ids) AS i, lifecycle.account_number(i) AS n
+        WHERE n IS NOT NULL);
 END @quote@;
 CREATE OR REPLACE FUNCTION lifecycle.account_number(id text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS @quote@
 DECLARE

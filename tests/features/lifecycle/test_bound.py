@@ -312,6 +312,28 @@ def test_a_blocked_account_is_not_activated_by_a_link_that_was_clicked(
                 assert clicked.result() == (why,)
 
 
+def test_a_name_of_two_accounts_of_which_one_is_deleted_meanwhile(
+    uri: str, owner: psycopg.Connection
+) -> None:
+    owner.execute(UUID.made.encode())
+    add_two = "INSERT INTO public.members (mail, state) SELECT 'two@b.example', 'ok'"
+    first, second = column(owner, f"{add_two} FROM generate_series(1, 2) RETURNING member::text")
+    bound(uri, UUID)
+    with (
+        ThreadPoolExecutor() as pool,
+        psycopg.connect(uri) as other,
+        psycopg.connect(uri, autocommit=True) as asking,
+    ):
+        other.execute("SELECT lifecycle.ask('password_recovery', %s)", [first])  # gives it a number
+        asked = pool.submit(asking.execute, "SELECT lifecycle.recover('two@b.example')")
+        _wait_for_lock(owner, asking.info.backend_pid)
+        owner.execute("DELETE FROM public.members WHERE member::text = %s", [second])
+        other.rollback()
+        asked.result()
+    holder = "SELECT h.id FROM lifecycle.tokens AS t JOIN lifecycle.holders AS h"
+    assert column(owner, f"{holder} ON h.number = t.account") == [first]
+
+
 def _wait_for_tokens(db: psycopg.Connection) -> None:
     count = "SELECT count(*) FROM lifecycle.tokens"
     before = fetch(db, count)

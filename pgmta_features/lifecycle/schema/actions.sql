@@ -40,7 +40,7 @@ COMMENT ON COLUMN actions.calls IS
     'Function `schema.name` of the application, (account text, email text, data jsonb) returning boolean; null: none. '
     'It runs in the transaction that consumes the token.';
 COMMENT ON COLUMN actions.asker IS 'Role whose members may ask(); null: all who may call it.';
-COMMENT ON COLUMN actions.every IS 'An account, or a mailbox without one, gets at most one token in this time.';
+COMMENT ON COLUMN actions.every IS 'An account, and a mailbox given to ask(), get at most one token each in this time.';
 COMMENT ON COLUMN actions.url IS 'Page of the application that takes ?token=; null: the page of queued web.';
 COMMENT ON COLUMN actions.returns_to IS
     'Where queued web sends browsers afterwards, with a proof if there is one; null: a page of its own, and none for a proof.';

@@ -128,12 +128,12 @@ BEGIN
     END IF;
     -- of clients that ask together the second sees the token of the first: the next statement has a new snapshot
     PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashtext(pgmta.mailbox_key(ask_token.email)))
-    WHERE ask_token.account IS NULL;
-    -- the owner gets one mail, however often a client asks; two queries, because each has its index
-    recent := CASE WHEN ask_token.account IS NULL THEN EXISTS (
+    WHERE ask_token.email IS NOT NULL;
+    -- Nobody gets more mail, however often a client asks and for however many accounts. Two queries, because each has its index.
+    recent := EXISTS (SELECT FROM tokens AS t WHERE t.account = ask_token.account AND token_recent(t, ask_token.action))
+        OR EXISTS (
             SELECT FROM tokens AS t WHERE t.email IS NOT NULL AND pgmta.mailbox_key(t.email) = pgmta.mailbox_key(ask_token.email)
-                AND t.account IS NULL AND token_recent(t, ask_token.action))
-        ELSE EXISTS (SELECT FROM tokens AS t WHERE t.account = ask_token.account AND token_recent(t, ask_token.action)) END;
+                AND token_recent(t, ask_token.action));
     IF recent THEN
         PERFORM pgmta.prove_earlier();
         RETURN NULL;

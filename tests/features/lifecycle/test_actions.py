@@ -210,6 +210,13 @@ def test_a_mailbox_is_asked_once_in_a_time(shop: psycopg.Connection) -> None:
     assert ask(shop, "newsletter", email="eve@b.example", data=news) is None
 
 
+def test_a_mailbox_is_asked_once_for_all_accounts(shop: psycopg.Connection) -> None:
+    assert ask(shop, "change_of_address", "1", "new@b.example")
+    assert ask(shop, "change_of_address", "2", "NEW@b.example") is None
+    assert ask(shop, "change_of_address", "1", "other@b.example") is None
+    assert ask(shop, "change_of_address", "2", "other@b.example")
+
+
 def test_an_account_of_another_status_gets_nothing(shop: psycopg.Connection) -> None:
     shop.execute("UPDATE accounts SET status = 'suspended' WHERE id = 2")
     assert ask(shop, "deletion", "2") is None

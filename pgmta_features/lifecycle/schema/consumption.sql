@@ -3,11 +3,13 @@
 CREATE TABLE proofs (
     hash bytea PRIMARY KEY,
     account bigint NOT NULL,
+    action text NOT NULL,
     expires_at timestamptz NOT NULL DEFAULT now() + interval '15 minutes'
 );
-COMMENT ON TABLE proofs IS 'Recoveries that the application has not taken yet.';
+COMMENT ON TABLE proofs IS 'Proofs that the application has not taken yet.';
 COMMENT ON COLUMN proofs.hash IS 'SHA-256 of the proof.';
 COMMENT ON COLUMN proofs.account IS 'The account whose owner has proved to have its mailbox.';
+COMMENT ON COLUMN proofs.action IS 'The action whose link was used.';
 COMMENT ON COLUMN proofs.expires_at IS 'The proof can''t be taken from then on.';
 
 CREATE FUNCTION token_consume(
@@ -49,7 +51,8 @@ BEGIN
     missing := (SELECT count(*) FROM tokens AS t WHERE t.id = token.id AND t.request IS NOT NULL);
     IF asked.proof THEN
         proof := translate(encode(token_secret(), 'base64'), '+/=', '-_');
-        INSERT INTO proofs (hash, account) VALUES (sha256(convert_to(proof, 'UTF8')), token.account);
+        INSERT INTO proofs (hash, account, action)
+        VALUES (sha256(convert_to(proof, 'UTF8')), token.account, token.action);
         DELETE FROM proofs WHERE expires_at < now() - interval '1 hour';
     END IF;
 END $$;
@@ -271,7 +274,7 @@ END $$;
 COMMENT ON FUNCTION mail_again IS
     'Makes new tokens for those of tokens_unsent(), of one action or of all, and returns how many. They wait for a collector.';
 
-CREATE FUNCTION proof_take(proof text, OUT account text, OUT login text) RETURNS SETOF record
+CREATE FUNCTION proof_take(proof text, OUT account text, OUT login text, OUT action text) RETURNS SETOF record
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -279,8 +282,9 @@ DECLARE
 BEGIN
     DELETE FROM proofs AS p WHERE p.hash = sha256(convert_to(proof_take.proof, 'UTF8')) RETURNING * INTO taken;
     IF taken.expires_at > now() THEN
-        RETURN QUERY SELECT a.id, a.login FROM account_rows(ARRAY[taken.account]) AS a WHERE a.status <> 'suspended';
+        RETURN QUERY SELECT a.id, a.login, taken.action FROM account_rows(ARRAY[taken.account]) AS a WHERE a.status <> 'suspended';
     END IF;
 END $$;
 COMMENT ON FUNCTION proof_take IS
-    'Takes a proof, once within 15 minutes, and returns the account; no row for any other text.';
+    'Takes a proof, once within 15 minutes, and returns the account, and the action whose link was used: the application '
+    'compares it with what it is about to do. No row for any other text.';

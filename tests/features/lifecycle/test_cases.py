@@ -293,9 +293,9 @@ def test_a_proof_is_taken_once(accounts: psycopg.Connection) -> None:
         accounts, "SELECT proof FROM tokens, token_consume(secret, 'password_recovery')"
     )
     assert column(accounts, "SELECT hash FROM proofs") != [proof.encode()]
-    take = "SELECT login FROM proof_take(%s)"
+    take = "SELECT login, action FROM proof_take(%s)"
     assert column(accounts, take, "x") == []
-    assert column(accounts, take, proof) == ["u1"]
+    assert fetch(accounts, take, proof) == ("u1", "password_recovery")
     assert column(accounts, take, proof) == []
 
 

@@ -89,8 +89,8 @@ def test_from_sql_to_the_function(
 
     found = follow(magic, "magic_link")[1]
     (proof,) = parse_qs(urlsplit(found).query)["proof"]
-    assert fetch(shop, "SELECT account, login FROM lifecycle.proof_take(%s)", proof) == (
-        "1", "ann1",
+    assert fetch(shop, "SELECT * FROM lifecycle.proof_take(%s)", proof) == (
+        "1", "ann1", "magic_link",
     )  # fmt: skip
     assert follow(mail["eve@b.example"], "invitation") == (303, f"{web.url}/confirmed")
     assert fetch(shop, "TABLE shop.members") == ("Sales", "eve@b.example")

@@ -223,7 +223,7 @@ class KeyRings:
         return f"{self.url}{Purpose.UNSUBSCRIBE.path}?token={token}"
 
 
-def secret_of(token: str, purpose: Purpose = Purpose.RECOVER) -> bytes | None:
+def secret_of(token: str, purpose: Purpose) -> bytes | None:
     """Return the secret in a text that has the form of a token, with any signature.
 
     A wrong code leaves the signature wrong, and the failure counts for this secret.

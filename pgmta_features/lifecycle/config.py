@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
-from pgmta.compose.token import Purpose
+from pgmta.compose.token import ACTION_NAME, Purpose
 from pgmta.config.loader import Problem
 from pgmta.config.types import Period, Section, Whole, at_least
 from pgmta.config.urls import parse_public_url
@@ -16,7 +16,6 @@ from queued.config import QueuedConfig
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHANNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}")
-_ACTION = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _LONGEST_MONTH_S = 31 * 86400.0
 
 
@@ -29,7 +28,7 @@ def _pattern(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-_Action = Annotated[str, _pattern(_ACTION, "name of an action")]
+_Action = Annotated[str, _pattern(ACTION_NAME, "name of an action")]
 
 
 def _few(actions: list[str]) -> list[str]:
@@ -137,7 +136,7 @@ class Collector(Section):
 
 
 PURPOSES = {"activation": Purpose.ACTIVATE, "password_recovery": Purpose.RECOVER}
-"""The purpose of the tokens of an action; that of all others is CONFIRM."""
+"""The purposes of the first two actions, in mailroom's order; that of all others is CONFIRM."""
 
 
 def _distinct(collectors: list[Collector]) -> list[Collector]:

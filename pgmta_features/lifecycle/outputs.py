@@ -56,12 +56,15 @@ def options_of(collector: Collector, keys: KeyRings) -> dict[str, Any]:
     """
     named = actions_of(collector, keys)
     actions = {}
-    for name in PURPOSES if named is None else named:
+    for name in [*PURPOSES, "*"] if named is None else named:
         purpose = purpose_of(name)
-        page = purpose.path if name in PURPOSES else f"{purpose.path}/{name}"
-        actions[name] = {"key": keys.rings[purpose].signer, "url": f"{collector.url}{page}"}
-    if named is None:
-        actions["*"] = {"key": keys.rings[Purpose.CONFIRM].signer, "url": f"{collector.url}"}
+        # the database adds the names of actions that only it knows
+        page = purpose.path if name in (*PURPOSES, "*") else f"{purpose.path}/{name}"
+        actions[name] = {
+            "purpose": purpose,
+            "key": keys.rings[purpose].signer,
+            "url": f"{collector.url}{page}",
+        }
     return {"tenant": collector.tenant, "budget": collector.budget_key, "actions": actions}
 
 
@@ -105,7 +108,7 @@ def json_frame(tokens: list[tuple[LeasedToken, str]]) -> tuple[str, list[tuple[i
     return json.dumps(made, ensure_ascii=False) if made else "", []
 
 
-_NUMBERS = {"activation": "1", "password_recovery": "2"}
+_NUMBERS = {name: str(number) for number, name in enumerate(PURPOSES, 1)}
 
 
 def csv_frame(tokens: list[tuple[LeasedToken, str]]) -> tuple[str, list[tuple[int, str]]]:

@@ -112,7 +112,11 @@ class AccountPages:
             page = await self._page_of(order)  # before its proof is made
             found = await self._redemption.consume(secret, order, client)
         except HttpError as error:
-            if error.status != 422 or not order.code or secret_of(order.token) is None:
+            if (
+                error.status != 422
+                or not order.code
+                or secret_of(order.token, order.purpose) is None
+            ):
                 raise
             page = await self._page_of(order)
             if not page.code:

@@ -65,7 +65,7 @@ class Redemption:
             return secret
         # before the question to the database, during which more requests may come
         self._site.clients.count_refusal(client)
-        unsigned = secret_of(order.token) if order.code else None
+        unsigned = secret_of(order.token, order.purpose) if order.code else None
         if unsigned:
             with self._asking("a wrong code was not counted"):
                 action = await self._actions.find(order.action_name)

@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, 
 from pgmta.compose.token import ACTION_NAME, Purpose
 from pgmta.http.answers import JSON_TYPE, HttpError
 from pgmta.http.request_body import read_body
+from pgmta_features.lifecycle.config import PURPOSES
 from queued.web.requests import FORM, MAX_CHARACTERS, form_fields
 
 _Text = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, strict=True)]
 
-_OWN_PURPOSES = {Purpose.ACTIVATE: "activation", Purpose.RECOVER: "password_recovery"}
+_ACTIONS = {purpose: name for name, purpose in PURPOSES.items()}
 
 type OrderPurpose = Literal[Purpose.ACTIVATE, Purpose.RECOVER, Purpose.CONFIRM]
 
@@ -46,12 +47,12 @@ class TokenOrder(BaseModel):
     @property
     def action_name(self) -> str:
         """The name of its action in the database."""
-        return _OWN_PURPOSES.get(self.purpose, self.action)
+        return _ACTIONS.get(self.purpose, self.action)
 
 
 def is_confirmed(action: str) -> bool:
     """Return whether a text can be the name of an action whose tokens have the purpose CONFIRM."""
-    return bool(ACTION_NAME.fullmatch(action)) and action not in _OWN_PURPOSES.values()
+    return bool(ACTION_NAME.fullmatch(action)) and action not in PURPOSES
 
 
 async def read_order(request: web.Request) -> TokenOrder:

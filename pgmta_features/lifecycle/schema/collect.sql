@@ -217,9 +217,8 @@ CREATE FUNCTION collect_actions(options jsonb, wanted text[] DEFAULT NULL) RETUR
 ) LANGUAGE plpgsql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT a.name, CASE a.name WHEN 'activation' THEN 'activate' WHEN 'password_recovery' THEN 'recover' ELSE 'confirm' END,
-        t.id, t.sender, a.priority, coalesce(g.named, g.others) ->> 'key',
-        coalesce(a.url, g.named ->> 'url', (g.others ->> 'url') || '/confirm/' || a.name), t.words, w.own,
+    RETURN QUERY SELECT a.name, coalesce(g.named, g.others) ->> 'purpose', t.id, t.sender, a.priority, coalesce(g.named, g.others) ->> 'key',
+        coalesce(a.url, g.named ->> 'url', (g.others ->> 'url') || '/' || a.name), t.words, w.own,
         a.statuses, a.code, a.seconds, a.sent_within, t.language,
         CASE WHEN t.variants > 1 THEN t.languages END,
         CASE WHEN t.base IS NOT TRUE THEN format('there is no template %s', to_json(a.template))

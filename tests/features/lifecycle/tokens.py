@@ -28,9 +28,9 @@ _TEMPLATES = {
 }  # fmt: skip
 
 ACTIONS = {
-    "activation": {"key": "activate", "url": f"{URL}/activate"},
-    "password_recovery": {"key": "recover", "url": f"{URL}/recover"},
-    "*": {"key": "confirm", "url": URL},
+    "activation": {"purpose": "activate", "key": "activate", "url": f"{URL}/activate"},
+    "password_recovery": {"purpose": "recover", "key": "recover", "url": f"{URL}/recover"},
+    "*": {"purpose": "confirm", "key": "confirm", "url": f"{URL}/confirm"},
 }
 
 
